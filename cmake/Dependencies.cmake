@@ -1,0 +1,50 @@
+# Every third-party library, as an imported target. LibTorch is the one inside the PyPI wheel.
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED) # headers: Boost.DLL
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark QUIET)
+
+find_library(BOOST_PROGRAM_OPTIONS_STATIC libboost_program_options.a REQUIRED)
+add_library(fvlm_boost_program_options INTERFACE)
+target_link_libraries(fvlm_boost_program_options INTERFACE ${BOOST_PROGRAM_OPTIONS_STATIC} Boost::headers)
+
+# spdlog header-only over header-only fmt; its own CMake target would bring the shared fmt along.
+find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
+add_library(fvlm_spdlog INTERFACE)
+target_include_directories(fvlm_spdlog SYSTEM INTERFACE ${SPDLOG_INCLUDE})
+target_compile_definitions(fvlm_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+
+# Lua compiled as C++: a Lua error unwinds C++ frames.
+find_path(LUA_INCLUDE lua.h PATH_SUFFIXES lua5.4 REQUIRED)
+find_library(LUA_CXX_STATIC liblua5.4-c++.a REQUIRED)
+add_library(fvlm_lua INTERFACE)
+target_include_directories(fvlm_lua SYSTEM INTERFACE ${LUA_INCLUDE})
+target_link_libraries(fvlm_lua INTERFACE ${LUA_CXX_STATIC} ${CMAKE_DL_LIBS})
+
+find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
+add_library(fvlm_toml INTERFACE)
+target_include_directories(fvlm_toml SYSTEM INTERFACE ${TOMLPLUSPLUS_INCLUDE})
+
+# LibTorch. FVLM_TORCH_DIR is a site-packages/torch folder; scripts/setup puts one in the per-machine cache.
+if(NOT FVLM_TORCH_DIR)
+  if(DEFINED ENV{FVLM_CACHE})
+    set(cache "$ENV{FVLM_CACHE}")
+  elseif(DEFINED ENV{XDG_CACHE_HOME})
+    set(cache "$ENV{XDG_CACHE_HOME}/fvlm-engine")
+  else()
+    set(cache "$ENV{HOME}/.cache/fvlm-engine")
+  endif()
+  file(GLOB found "${cache}/torch-2.11.0/lib/python3*/site-packages/torch")
+  if(NOT found)
+    message(FATAL_ERROR "LibTorch 2.11 was not found below ${cache}: run ./scripts/setup, or set FVLM_TORCH_DIR")
+  endif()
+  list(GET found 0 found)
+  set(FVLM_TORCH_DIR "${found}" CACHE PATH "site-packages/torch of a torch 2.11 wheel")
+endif()
+add_library(fvlm_torch INTERFACE)
+target_include_directories(fvlm_torch SYSTEM INTERFACE ${FVLM_TORCH_DIR}/include)
+target_link_directories(fvlm_torch INTERFACE ${FVLM_TORCH_DIR}/lib)
+target_link_options(fvlm_torch INTERFACE -Wl,--allow-shlib-undefined)
+target_link_libraries(fvlm_torch INTERFACE torch_cpu c10)

@@ -1,0 +1,61 @@
+# Build options, compiler flags and the tools that make builds fast.
+include(CheckLanguage)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)
+# -fPIC everywhere, programs too: one precompiled header then serves libraries and programs alike.
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC>)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+
+# AUTO follows the machine: CUDA parts build where nvcc is found.
+set(FVLM_CUDA AUTO CACHE STRING "Build CUDA plugins: AUTO, ON or OFF")
+set(FVLM_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures, a CMake list")
+set(FVLM_SANITIZE "" CACHE STRING "Sanitizers for all our code, e.g. address,undefined")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+if(NOT FVLM_CUDA STREQUAL "OFF")
+  set(CMAKE_CUDA_ARCHITECTURES "${FVLM_CUDA_ARCHITECTURES}")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    set(FVLM_HAVE_CUDA ON)
+  elseif(FVLM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "FVLM_CUDA=ON but nvcc was not found: install the CUDA 13.0 toolkit or use the preset cpu")
+  endif()
+endif()
+
+find_program(FVLM_CCACHE ccache)
+if(FVLM_CCACHE)
+  # Precompiled headers need the sloppiness; base_dir lets two checkouts share results.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${FVLM_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
+endif()
+
+find_program(FVLM_MOLD mold)
+if(FVLM_MOLD)
+  add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fuse-ld=mold>)
+endif()
+
+# Our own code is held to these; third-party headers come in as SYSTEM.
+add_library(fvlm_warnings INTERFACE)
+target_compile_options(fvlm_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wpedantic -Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers>)
+# gcc 12 reports these falsely from inside std::string and std::optional at -O2 and -O3.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(fvlm_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-maybe-uninitialized>)
+endif()
+
+if(FVLM_SANITIZE)
+  add_compile_options(-fsanitize=${FVLM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${FVLM_SANITIZE})
+endif()

@@ -1,0 +1,13 @@
+# fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers and nothing of ours besides.
+# It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}.
+function(fvlm_plugin)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
+  set(target plugin_${ARG_NAME})
+  set(folder ${CMAKE_BINARY_DIR}/lib/fvlm/plugins/${ARG_NAME})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE fvlm_sdk fvlm_warnings ${ARG_LIBRARIES})
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME} LIBRARY_OUTPUT_DIRECTORY ${folder})
+  configure_file(${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml ${folder}/plugin.toml COPYONLY)
+  install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
+  install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
+endfunction()

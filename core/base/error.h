@@ -1,0 +1,43 @@
+// Error: the one exception type of the engine. It says what was wrong, where, and what to do about it.
+#pragma once
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+// The process's exit code for an error that reaches main. Documented in `fvlm-engine --help`.
+enum class ErrorKind : int {
+  internal = 1, // a defect of ours
+  usage = 2,
+  recipe = 3,
+  data = 4,
+  plugin = 5,
+  device = 6,
+  stopped = 75, // stopped on request and resumable
+};
+
+class Error : public std::exception {
+public:
+  Error(ErrorKind kind, std::string what);
+
+  // Where the user finds the cause: "recipe.lua:12", a path, a plugin's name.
+  Error& at(std::string where);
+  // What the user can do about it, as an imperative sentence.
+  Error& advise(std::string advice);
+
+  const char* what() const noexcept override { return what_.c_str(); }
+  ErrorKind kind() const { return kind_; }
+  const std::string& where() const { return where_; }
+  const std::string& advice() const { return advice_; }
+  int exit_code() const { return static_cast<int>(kind_); }
+
+  // "recipe.lua:12: unknown key 'lrr'\n  did you mean 'lr'?"
+  std::string text() const;
+
+private:
+  ErrorKind kind_;
+  std::string what_, where_, advice_;
+};
+
+} // namespace fvlm

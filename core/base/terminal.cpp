@@ -1,0 +1,41 @@
+#include "base/terminal.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace fvlm {
+
+bool color_on(int descriptor) {
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color && *no_color) return false;
+  const char* term = std::getenv("TERM");
+  if (!term || std::strcmp(term, "dumb") == 0) return false;
+  return isatty(descriptor) == 1;
+}
+
+int terminal_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 100;
+}
+
+std::string styled(std::string_view text, Style style) {
+  static const bool on = color_on(STDOUT_FILENO);
+  if (!on) return std::string(text);
+  int code = 0;
+  switch (style) {
+  case Style::bold: code = 1; break;
+  case Style::dim: code = 2; break;
+  case Style::red: code = 31; break;
+  case Style::green: code = 32; break;
+  case Style::yellow: code = 33; break;
+  case Style::cyan: code = 36; break;
+  }
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
+}
+
+} // namespace fvlm

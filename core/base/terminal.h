@@ -1,0 +1,19 @@
+// What the terminal can show: colour or not, how wide.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace fvlm {
+
+// True for a terminal that wants colour: NO_COLOR unset, TERM not "dumb".
+bool color_on(int descriptor);
+
+// Columns of standard output, 100 where it is no terminal.
+int terminal_width();
+
+enum class Style { bold, dim, red, green, yellow, cyan };
+
+// `text` in the style where standard output shows colour, else as it is.
+std::string styled(std::string_view text, Style style);
+
+} // namespace fvlm

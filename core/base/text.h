@@ -1,0 +1,26 @@
+// Small things done to text: suggestions, joining, human sizes.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm {
+
+// The candidate a user most likely meant by `word`, if one is near enough.
+std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
+
+// "a, b or c"
+std::string join_or(std::span<const std::string> words);
+std::string join(std::span<const std::string> words, std::string_view separator);
+std::vector<std::string> split(std::string_view text, char separator);
+
+// "1.4 GiB"
+std::string human_bytes(uint64_t bytes);
+
+// Columns that UTF-8 text takes on a terminal, colour codes left out.
+size_t display_width(std::string_view text);
+
+} // namespace fvlm
