@@ -1,0 +1,177 @@
+/* fvlm/abi.h: what every kind of plugin shares: status, versions, host, call, instance, the entry point.
+ *
+ * Rules of the whole ABI
+ *  - A struct that may grow begins with struct_size, set by whoever fills it to the size he was compiled with. Zero is
+ * an error. The reader looks at no field past it. Fields are only appended.
+ *  - Strings are UTF-8, end in 0 and belong to whoever made them; a plugin's live as long as the library (for ever).
+ *  - A plugin allocates no device memory, owns no stream, starts no thread that outlives a call, throws nothing across
+ * the boundary and never ends the process.
+ *  - [any thread]: may be called at any time, from several threads at once. [setup]: called before training, may take
+ *    time and memory, one thread an instance. [step thread]: called in the hot path, one thread an instance: allocates
+ *    nothing, waits for nothing, enqueues its work on call->stream and returns; may be recorded in a CUDA graph.
+ */
+#ifndef FVLM_ABI_H
+#define FVLM_ABI_H
+
+#include <fvlm/tensor.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_ABI_MAJOR 1
+#define FVLM_ABI_MINOR 0
+
+#if defined(__GNUC__)
+#define FVLM_EXPORT __attribute__((visibility("default")))
+#define FVLM_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define FVLM_EXPORT
+#define FVLM_PRINTF(text, first)
+#endif
+
+typedef int32_t fvlm_status;
+enum {
+  FVLM_OK = 0,
+  FVLM_ERROR_ARGUMENT = 1,    /* the engine's arguments break the contract */
+  FVLM_ERROR_UNSUPPORTED = 2, /* a shape, type or stride this plugin does not do; nothing was written */
+  FVLM_ERROR_WORKSPACE = 3,   /* less workspace than requirements() asked for */
+  FVLM_ERROR_DEVICE = 4,      /* the device or its library failed */
+  FVLM_ERROR_MEMORY = 5,      /* host memory ran out (setup only) */
+  FVLM_ERROR_INTERNAL = 6     /* a defect of the plugin */
+};
+
+enum { FVLM_LOG_DEBUG = 0, FVLM_LOG_INFO = 1, FVLM_LOG_WARNING = 2, FVLM_LOG_ERROR = 3 };
+
+/* Where a failing function writes why. `text` has room for `capacity` bytes with the final 0. */
+typedef struct fvlm_error {
+  uint32_t struct_size;
+  uint32_t capacity;
+  char* text;
+} fvlm_error;
+
+/* What the engine offers a plugin. Lives as long as the process. */
+typedef struct fvlm_host {
+  uint32_t struct_size;
+  uint32_t abi_major, abi_minor;
+  const char* engine_version;
+
+  /* Writes a line to the engine's log, under the plugin's name. [any thread] */
+  void (*log)(const struct fvlm_host* host, int32_t level, const char* text);
+
+  /* Runs task(context, begin, end) over pieces of [0, count) of at least `grain` items on the engine's CPU threads and
+   * returns when all are done. How [0, count) is cut depends only on count, grain and parallel_threads(), so what a
+   * piece computes alone is reproducible. A plugin starts no threads of its own. Not nestable. [any thread] */
+  void (*parallel_for)(const struct fvlm_host* host, int64_t count, int64_t grain,
+                       void (*task)(void* context, int64_t begin, int64_t end), void* context);
+
+  /* How many pieces parallel_for makes at most. [any thread] */
+  int32_t (*parallel_threads)(const struct fvlm_host* host);
+} fvlm_host;
+
+/* Bits of fvlm_call.flags. */
+enum {
+  FVLM_DETERMINISTIC = 1u << 0, /* same inputs, same bits: no atomics in an order that varies */
+  FVLM_CAPTURING = 1u << 1      /* a CUDA graph is being recorded on call->stream */
+};
+
+/* The circumstances of one call. */
+typedef struct fvlm_call {
+  uint32_t struct_size;
+  uint32_t flags;
+  fvlm_device device;
+  void* stream;    /* cudaStream_t on CUDA, NULL on the CPU */
+  void* workspace; /* aligned to 256 bytes, content undefined; at least what requirements() asked for */
+  uint64_t workspace_size;
+  uint64_t random_seed;                 /* a counter-based generator's key, and where this call's counter starts: */
+  uint64_t random_offset;               /* random_offset, plus *random_offset_device where that is not NULL */
+  const uint64_t* random_offset_device; /* device memory, advanced by the engine between replays of a graph */
+  const fvlm_host* host;
+  fvlm_error* error; /* may be NULL */
+} fvlm_call;
+
+/* Writes why into the error sink and returns the status: `return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, ...)`.
+ */
+FVLM_PRINTF(3, 4)
+static inline fvlm_status fvlm_fail(fvlm_error* error, fvlm_status status, const char* format, ...) {
+  if (error && error->text && error->capacity > 0) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(error->text, error->capacity, format, arguments);
+    va_end(arguments);
+  }
+  return status;
+}
+
+/* A plugin's answer to "can you do this?". */
+typedef struct fvlm_support {
+  uint32_t struct_size;
+  int32_t score; /* 0: no. The reference answers 1, portable code about 100, a vendor's library 200, tuned code 300 */
+  char reason[240]; /* why not, as a user reads it: "head_dim 80 not supported"; or, of a yes, what it will use */
+} fvlm_support;
+
+/* Answers a supports() call: `fvlm_answer(support, 0, "needs sm_90")`. */
+FVLM_PRINTF(3, 4)
+static inline void fvlm_answer(fvlm_support* support, int32_t score, const char* format, ...) {
+  va_list arguments;
+  support->score = score;
+  va_start(arguments, format);
+  (void)vsnprintf(support->reason, sizeof support->reason, format, arguments);
+  va_end(arguments);
+}
+
+#define FVLM_MAX_SAVED 4
+
+/* What the engine allocates for a plugin before it calls. */
+typedef struct fvlm_requirements {
+  uint32_t struct_size;
+  uint32_t saved_count;       /* how many of saved[] forward fills and backward reads back */
+  uint64_t forward_workspace; /* bytes */
+  uint64_t backward_workspace;
+  fvlm_tensor_spec saved[FVLM_MAX_SAVED];
+} fvlm_requirements;
+
+/* An instance holds what is costly for one device: library handles, plans, tuned choices. Opaque to the engine. */
+typedef struct fvlm_instance fvlm_instance;
+
+typedef struct fvlm_instance_config {
+  uint32_t struct_size;
+  fvlm_device device;
+  const fvlm_host* host;
+} fvlm_instance_config;
+
+/* The beginning of every kind's table. */
+typedef struct fvlm_table {
+  uint32_t struct_size; /* of the whole table */
+
+  /* Makes an instance for config->device. [setup] */
+  fvlm_status (*create)(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error);
+
+  /* Frees it. NULL is allowed and does nothing. [setup] */
+  void (*destroy)(fvlm_instance* instance);
+} fvlm_table;
+
+/* What the entry point returns. */
+typedef struct fvlm_plugin {
+  uint32_t struct_size;
+  uint32_t abi_major, abi_minor; /* FVLM_ABI_MAJOR, FVLM_ABI_MINOR of the headers it was compiled with */
+  const char* name;              /* as in plugin.toml */
+  const char* version;
+
+  /* The table of a kind, e.g. "fvlm.attention/1", or NULL. The same pointer each time. [any thread] */
+  const void* (*table)(const char* kind);
+} fvlm_plugin;
+
+/* The one symbol a plugin exports. May be called more than once and returns the same pointer; NULL: this plugin cannot
+ * work with this host (host->abi_major differs). The pointer and all it leads to stay valid for ever. [setup] */
+#define FVLM_PLUGIN_ENTRY "fvlm_plugin_entry_v1"
+FVLM_EXPORT const fvlm_plugin* fvlm_plugin_entry_v1(const fvlm_host* host);
+typedef const fvlm_plugin* (*fvlm_plugin_entry_function)(const fvlm_host* host);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

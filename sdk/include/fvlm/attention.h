@@ -1,0 +1,85 @@
+/* fvlm/attention.h: softmax(q k^T * scale) v over packed segments. Kind "fvlm.attention/1".
+ *
+ * Packed layout. Segment s owns the query rows cu_seqlens_q[s] .. cu_seqlens_q[s+1] and the key rows cu_seqlens_kv[s]
+ * .. cu_seqlens_kv[s+1]; segments do not see each other. Either may be empty: with no keys a query row's output is 0.
+ * Causal means that the last query of a segment sees its last key: query i of Lq sees keys j <= i + Lkv - Lq; a row
+ * that sees no key gives 0. Query head h reads key head h / (heads_q / heads_kv).
+ *
+ * The buffers have fixed capacities: rows at and after cu_seqlens_q[segments] are padding. Their outputs and gradients
+ * are set to 0, whatever their inputs hold (NaN too). The same for key rows in backward.
+ *
+ * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; their last
+ * dimension is contiguous, the others may be strided (views of one q-k-v buffer). cu_seqlens int32 [segments + 1];
+ * positions int32 [tokens], NULL where no rotary is asked for. All of them in device memory. */
+#ifndef FVLM_ATTENTION_H
+#define FVLM_ATTENTION_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_ATTENTION_KIND "fvlm.attention/1"
+
+/* The shape class of a call: known before it, the same at every step. */
+typedef struct fvlm_attention_query {
+  uint32_t struct_size;
+  int32_t causal; /* 0 or 1 */
+  fvlm_device device;
+  fvlm_dtype dtype; /* of q, k, v, out and their gradients */
+  int32_t heads_q, heads_kv, head_dim;
+  int32_t max_seqlen_q, max_seqlen_kv; /* no segment is longer */
+  int32_t rotary_dim;                  /* leading dimensions of q and k to rotate here; 0: they come rotated */
+  int64_t tokens_q, tokens_kv;         /* rows of the buffers: capacities, not what is filled */
+  int64_t segments;                    /* capacity; trailing ones may be empty */
+  float scale;
+  float rope_theta;
+  int32_t needs_backward;
+} fvlm_attention_query;
+
+typedef struct fvlm_attention_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *q, *k, *v;
+  const fvlm_tensor *cu_seqlens_q, *cu_seqlens_kv;
+  const fvlm_tensor *positions_q, *positions_kv;
+  fvlm_tensor* out;
+  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL when needs_backward is 0 */
+} fvlm_attention_forward;
+
+typedef struct fvlm_attention_backward {
+  uint32_t struct_size;
+  const fvlm_tensor *q, *k, *v, *out, *d_out;
+  const fvlm_tensor *cu_seqlens_q, *cu_seqlens_kv;
+  const fvlm_tensor *positions_q, *positions_kv;
+  const fvlm_tensor* saved[FVLM_MAX_SAVED];
+  fvlm_tensor *d_q, *d_k, *d_v; /* overwritten */
+} fvlm_attention_backward;
+
+typedef struct fvlm_attention_v1 {
+  fvlm_table base;
+
+  /* Whether calls of this class work, and how well. Says no to a rotary_dim it cannot apply; the engine then rotates
+   * first. Reads the query alone. [any thread] */
+  void (*supports)(const fvlm_attention_query* query, fvlm_support* support);
+
+  /* Workspace and saved tensors for calls of this class. [any thread] */
+  fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_attention_query* query,
+                              fvlm_requirements* requirements, fvlm_error* error);
+
+  /* Builds plans and picks algorithms for this class, once before its first call. May be NULL. [setup] */
+  fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query);
+
+  /* [step thread] */
+  fvlm_status (*forward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
+                         const fvlm_attention_forward* arguments);
+
+  /* [step thread] */
+  fvlm_status (*backward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
+                          const fvlm_attention_backward* arguments);
+} fvlm_attention_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

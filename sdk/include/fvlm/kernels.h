@@ -1,0 +1,196 @@
+/* fvlm/kernels.h: the small operations between attentions. Kind "fvlm.kernels/1". Each is optional: a plugin gives
+ * those it has and leaves the other pointers NULL; but a forward comes with its backward.
+ *
+ * Rows are tokens. The last dimension of every tensor is contiguous; the row stride may be larger than the width (views
+ * of a shared buffer) unless a line says otherwise. Parameters (weight, bias, scale) are contiguous. Gradients of
+ * parameters have the query's gradient_dtype and are overwritten, or added to where `accumulate` is 1. Statistics and
+ * sums are kept in float32 whatever the dtype. */
+#ifndef FVLM_KERNELS_H
+#define FVLM_KERNELS_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_KERNELS_KIND "fvlm.kernels/1"
+
+enum {
+  FVLM_OP_RMSNORM = 1,
+  FVLM_OP_LAYERNORM = 2,
+  FVLM_OP_ROPE = 3,
+  FVLM_OP_SWIGLU = 4,
+  FVLM_OP_BIAS_GELU = 5,
+  FVLM_OP_LAYERSCALE_RESIDUAL = 6,
+  FVLM_OP_LINEAR = 7
+};
+
+/* Bits of fvlm_kernels_query.options: which optional tensors the calls will carry. */
+enum {
+  FVLM_WITH_BACKWARD = 1u << 0,
+  FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm */
+  FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
+  FVLM_WITH_GELU = 1u << 3      /* linear */
+};
+
+typedef struct fvlm_kernels_query {
+  uint32_t struct_size;
+  int32_t op; /* FVLM_OP_* */
+  fvlm_device device;
+  fvlm_dtype dtype;          /* of activations and parameters */
+  fvlm_dtype gradient_dtype; /* of parameters' gradients: dtype or float32 */
+  uint32_t options;
+  int64_t rows;                        /* tokens */
+  int64_t width;                       /* features of the output; rope: heads * head_dim */
+  int64_t inner;                       /* linear: features of the input */
+  int32_t heads, head_dim, rotary_dim; /* rope */
+  float epsilon;                       /* norms */
+  float rope_theta;
+} fvlm_kernels_query;
+
+/* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
+ * bias; where s = x, or with a residual s = x + residual, written to sum (which may be the memory of x or residual). */
+typedef struct fvlm_norm_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *residual;  /* [rows, width]; residual NULL without FVLM_WITH_RESIDUAL, and then sum too */
+  const fvlm_tensor *weight, *bias; /* [width]; bias NULL for rmsnorm */
+  fvlm_tensor *y, *sum;
+  fvlm_tensor* saved[FVLM_MAX_SAVED];
+} fvlm_norm_forward;
+
+typedef struct fvlm_norm_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *d_y, *d_sum; /* d_sum: what reaches s by other ways, added to d_x; NULL: nothing */
+  const fvlm_tensor *s, *weight;  /* s as above: sum, or x without a residual */
+  const fvlm_tensor* saved[FVLM_MAX_SAVED];
+  fvlm_tensor* d_x;               /* the gradient of x and of residual alike; may be the memory of d_y or d_sum */
+  fvlm_tensor *d_weight, *d_bias; /* NULL: not wanted (frozen); d_bias NULL for rmsnorm */
+} fvlm_norm_backward;
+
+/* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle
+ * positions[row] * theta^(-2i / rotary_dim), out[i] = x[i] cos - x[i + half] sin and out[i + half] = x[i + half] cos +
+ * x[i] sin; the rest is copied. Its backward is itself with inverse = 1. */
+typedef struct fvlm_rope_apply {
+  uint32_t struct_size;
+  int32_t inverse;
+  const fvlm_tensor* x;         /* [rows, heads, head_dim], row and head strides free */
+  const fvlm_tensor* positions; /* int32 [rows] */
+  fvlm_tensor* out;             /* as x; may be the memory of x */
+} fvlm_rope_apply;
+
+/* y = silu(gate) * up */
+typedef struct fvlm_swiglu_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *gate, *up; /* [rows, width] */
+  fvlm_tensor* y;
+} fvlm_swiglu_forward;
+
+typedef struct fvlm_swiglu_backward {
+  uint32_t struct_size;
+  const fvlm_tensor *gate, *up, *d_y;
+  fvlm_tensor *d_gate, *d_up; /* may be the memory of gate and up */
+} fvlm_swiglu_backward;
+
+/* y = gelu(x + bias), gelu with erf */
+typedef struct fvlm_bias_gelu_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *bias; /* bias [width]; NULL without FVLM_WITH_BIAS */
+  fvlm_tensor* y;
+} fvlm_bias_gelu_forward;
+
+typedef struct fvlm_bias_gelu_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *x, *bias, *d_y;
+  fvlm_tensor* d_x;    /* may be the memory of d_y */
+  fvlm_tensor* d_bias; /* NULL: not wanted */
+} fvlm_bias_gelu_backward;
+
+/* y = residual + scale * x; the residual's gradient is d_y itself */
+typedef struct fvlm_layerscale_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *scale, *residual; /* scale [width] */
+  fvlm_tensor* y;                          /* may be the memory of residual */
+} fvlm_layerscale_forward;
+
+typedef struct fvlm_layerscale_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *x, *scale, *d_y;
+  fvlm_tensor* d_x;
+  fvlm_tensor* d_scale; /* NULL: not wanted */
+} fvlm_layerscale_backward;
+
+/* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it. */
+typedef struct fvlm_linear_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
+  fvlm_tensor* y;                       /* [rows, width] */
+  fvlm_tensor* pre_activation;          /* [rows, width]; NULL without FVLM_WITH_GELU, or where no backward follows */
+} fvlm_linear_forward;
+
+/* d_x = d_y weight. With pre_activation (the one from which x was made by gelu) d_x is multiplied by its derivative:
+ * the gelu's backward rides on the GEMM. */
+typedef struct fvlm_linear_input_gradient {
+  uint32_t struct_size;
+  const fvlm_tensor *d_y, *weight;
+  const fvlm_tensor* pre_activation; /* [rows, inner] or NULL */
+  fvlm_tensor* d_x;                  /* [rows, inner] */
+} fvlm_linear_input_gradient;
+
+/* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y */
+typedef struct fvlm_linear_weight_gradient {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *d_y, *x;
+  fvlm_tensor *d_weight, *d_bias; /* d_bias NULL: not wanted */
+} fvlm_linear_weight_gradient;
+
+typedef struct fvlm_kernels_v1 {
+  fvlm_table base;
+
+  /* Says no to an op whose pointers are NULL. [any thread] */
+  void (*supports)(const fvlm_kernels_query* query, fvlm_support* support);
+
+  /* backward_workspace is enough for each of an op's backward calls. [any thread] */
+  fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_kernels_query* query, fvlm_requirements* requirements,
+                              fvlm_error* error);
+
+  /* May be NULL. [setup] */
+  fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query);
+
+  /* All of these: [step thread] */
+  fvlm_status (*rmsnorm_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_norm_forward*);
+  fvlm_status (*rmsnorm_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                  const fvlm_norm_backward*);
+  fvlm_status (*layernorm_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                   const fvlm_norm_forward*);
+  fvlm_status (*layernorm_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                    const fvlm_norm_backward*);
+  fvlm_status (*rope)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_rope_apply*);
+  fvlm_status (*swiglu_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                const fvlm_swiglu_forward*);
+  fvlm_status (*swiglu_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                 const fvlm_swiglu_backward*);
+  fvlm_status (*bias_gelu_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                   const fvlm_bias_gelu_forward*);
+  fvlm_status (*bias_gelu_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                    const fvlm_bias_gelu_backward*);
+  fvlm_status (*layerscale_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                    const fvlm_layerscale_forward*);
+  fvlm_status (*layerscale_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                     const fvlm_layerscale_backward*);
+  fvlm_status (*linear_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                const fvlm_linear_forward*);
+  fvlm_status (*linear_input_gradient)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                       const fvlm_linear_input_gradient*);
+  fvlm_status (*linear_weight_gradient)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                        const fvlm_linear_weight_gradient*);
+} fvlm_kernels_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

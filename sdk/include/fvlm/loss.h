@@ -1,0 +1,83 @@
+/* fvlm/loss.h: linear head + cross-entropy, without whole logits where the plugin can. Kind "fvlm.loss/1".
+ *
+ * logits = hidden weight^T; losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target means: no loss
+ * here; its losses entry is 0, its gradient row 0, and its hidden row may hold anything. Losses come a token, not
+ * summed: the engine weighs them over micro-batches and ranks, and DPO needs them by sample.
+ *
+ * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens]; losses, d_losses
+ * float32 [tokens]. Rows of hidden and weight are contiguous inside, their row stride may be larger. */
+#ifndef FVLM_LOSS_H
+#define FVLM_LOSS_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_LOSS_KIND "fvlm.loss/1"
+
+typedef struct fvlm_loss_query {
+  uint32_t struct_size;
+  int32_t needs_d_hidden; /* which gradients will be asked for */
+  int32_t needs_d_weight; /* 0 where the head is frozen */
+  fvlm_device device;
+  fvlm_dtype dtype;          /* of hidden, weight and d_hidden */
+  fvlm_dtype gradient_dtype; /* of d_weight: dtype or float32 */
+  int64_t tokens, width, vocab;
+} fvlm_loss_query;
+
+typedef struct fvlm_loss_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *hidden, *weight, *targets;
+  fvlm_tensor* losses;
+  fvlm_tensor* saved[FVLM_MAX_SAVED];
+} fvlm_loss_forward;
+
+typedef struct fvlm_loss_backward {
+  uint32_t struct_size;
+  int32_t accumulate_d_weight; /* 0: overwrite, 1: add to what d_weight holds */
+  const fvlm_tensor *hidden, *weight, *targets;
+  const fvlm_tensor* d_losses; /* the gradient of what is minimised with respect to losses */
+  const fvlm_tensor* saved[FVLM_MAX_SAVED];
+  fvlm_tensor *d_hidden, *d_weight; /* NULL: not wanted */
+} fvlm_loss_backward;
+
+/* Both at once, where d_losses is known beforehand (a mean over a known count): the cheap way through. */
+typedef struct fvlm_loss_fused {
+  uint32_t struct_size;
+  int32_t accumulate_d_weight;
+  const fvlm_tensor *hidden, *weight, *targets, *d_losses;
+  fvlm_tensor *losses, *d_hidden, *d_weight;
+} fvlm_loss_fused;
+
+typedef struct fvlm_loss_v1 {
+  fvlm_table base;
+
+  /* [any thread] */
+  void (*supports)(const fvlm_loss_query* query, fvlm_support* support);
+
+  /* backward_workspace covers backward and fused alike. [any thread] */
+  fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_loss_query* query, fvlm_requirements* requirements,
+                              fvlm_error* error);
+
+  /* May be NULL. [setup] */
+  fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query);
+
+  /* [step thread] */
+  fvlm_status (*forward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
+                         const fvlm_loss_forward* arguments);
+
+  /* [step thread] */
+  fvlm_status (*backward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
+                          const fvlm_loss_backward* arguments);
+
+  /* May be NULL: the engine then calls forward and backward. [step thread] */
+  fvlm_status (*fused)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
+                       const fvlm_loss_fused* arguments);
+} fvlm_loss_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,92 @@
+/* fvlm/optimizer.h: one step over flat arenas. Kind "fvlm.optimizer/1".
+ *
+ * Parameters, gradients, masters and states each lie in one flat buffer of `elements`. A segment is a range of it that
+ * belongs to one group and is one matrix (rows x cols, row-major) or one vector (rows = 1). Nothing outside the
+ * segments is read or written. Hyperparameters, the step count, the gradient's scale and the skip flag are tensors in
+ * device memory, so that a recorded graph sees new values at each replay. */
+#ifndef FVLM_OPTIMIZER_H
+#define FVLM_OPTIMIZER_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_OPTIMIZER_KIND "fvlm.optimizer/1"
+
+/* Used inside arrays: never grows. */
+typedef struct fvlm_optimizer_segment {
+  int64_t offset; /* of the first element */
+  int64_t rows, cols;
+  int64_t group;
+} fvlm_optimizer_segment;
+
+/* One hyperparameter, as recipes name it. Used inside arrays: never grows. */
+typedef struct fvlm_hyperparameter {
+  const char* name; /* the first is "lr" */
+  double fallback;  /* the value where the recipe gives none */
+  double least, most;
+} fvlm_hyperparameter;
+
+/* A state buffer of `elements` values that starts at zero. Used inside arrays: never grows. */
+typedef struct fvlm_optimizer_state {
+  const char* name; /* "m", "v": names it in a checkpoint */
+  fvlm_dtype dtype;
+} fvlm_optimizer_state;
+
+typedef struct fvlm_optimizer_query {
+  uint32_t struct_size;
+  fvlm_device device;
+  fvlm_dtype gradient_dtype;
+  fvlm_dtype parameter_dtype; /* of the copy that the model computes with; float32: the master is that copy */
+  fvlm_dtype state_dtype;     /* what the recipe would like moments to be; state() has the last word */
+  int64_t elements;
+  int64_t segment_count;
+  int64_t group_count;
+  const fvlm_optimizer_segment* segments; /* host memory, valid during the call */
+} fvlm_optimizer_query;
+
+#define FVLM_MAX_STATES 4
+
+typedef struct fvlm_optimizer_step {
+  uint32_t struct_size;
+  fvlm_tensor* master;                 /* float32 [elements] */
+  fvlm_tensor* parameter;              /* [elements], the rounded copy to write; NULL when parameter_dtype is float32 */
+  const fvlm_tensor* gradient;         /* [elements] */
+  fvlm_tensor* state[FVLM_MAX_STATES]; /* [elements] each */
+  const fvlm_tensor* segments;         /* int64 [segment_count, 4]: the query's segments in device memory */
+  const fvlm_tensor* hyper;            /* float32 [group_count, hyperparameter_count] */
+  const fvlm_tensor* step;             /* int64 [1]: 1 at the first step */
+  const fvlm_tensor* scale;            /* float32 [1]: multiplies each gradient (clip, loss scale) */
+  const fvlm_tensor* skip;             /* int32 [1]: not 0: change nothing */
+} fvlm_optimizer_step;
+
+typedef struct fvlm_optimizer_v1 {
+  fvlm_table base;
+  const char* algorithm; /* "adamw", "muon": what a recipe asks for */
+  const fvlm_hyperparameter* hyperparameters;
+  int32_t hyperparameter_count;
+
+  /* [any thread] */
+  void (*supports)(const fvlm_optimizer_query* query, fvlm_support* support);
+
+  /* Fills states[0 .. count); returns count (at most FVLM_MAX_STATES). [any thread] */
+  int32_t (*states)(const fvlm_optimizer_query* query, fvlm_optimizer_state* states);
+
+  /* Only forward_workspace counts here. [any thread] */
+  fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_optimizer_query* query,
+                              fvlm_requirements* requirements, fvlm_error* error);
+
+  /* May be NULL. [setup] */
+  fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_optimizer_query* query);
+
+  /* [step thread] */
+  fvlm_status (*step)(fvlm_instance* instance, const fvlm_call* call, const fvlm_optimizer_query* query,
+                      const fvlm_optimizer_step* arguments);
+} fvlm_optimizer_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

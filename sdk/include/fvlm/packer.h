@@ -1,0 +1,48 @@
+/* fvlm/packer.h: which samples share a pack. Kind "fvlm.packer/1". Host memory only.
+ *
+ * A pure function: the same arguments give the same bins on every machine. Item i takes sizes[i * dimensions + d] of
+ * dimension d (frames, tokens). A bin holds at most max_items items and capacity[d] of each dimension. Items come in
+ * the order in which they were read. The first item that fits an empty bin at all lies in bin 0, so that the engine,
+ * which consumes bin 0 and asks again with what is left and newly read, never starves a sample. */
+#ifndef FVLM_PACKER_H
+#define FVLM_PACKER_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_PACKER_KIND "fvlm.packer/1"
+
+typedef struct fvlm_packer_query {
+  uint32_t struct_size;
+  int32_t dimensions;      /* 1 or more */
+  int64_t max_items;       /* in a bin; 0: no limit */
+  const int64_t* capacity; /* [dimensions] */
+} fvlm_packer_query;
+
+typedef struct fvlm_packer_pack {
+  uint32_t struct_size;
+  int64_t item_count;
+  const int64_t* sizes; /* [item_count, dimensions], none negative */
+  uint64_t seed;
+  int32_t* bin_of_item; /* out [item_count]: 0 .. bins - 1, or -1 for an item larger than an empty bin */
+  int32_t* bin_count;   /* out: how many bins; none is empty */
+} fvlm_packer_pack;
+
+typedef struct fvlm_packer_v1 {
+  fvlm_table base;
+
+  /* [any thread] */
+  void (*supports)(const fvlm_packer_query* query, fvlm_support* support);
+
+  /* May allocate host memory. [any thread], one thread an instance */
+  fvlm_status (*pack)(fvlm_instance* instance, const fvlm_packer_query* query, const fvlm_packer_pack* arguments,
+                      fvlm_error* error);
+} fvlm_packer_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* fvlm/quantizer.h: weights in few bits, and training that knows of it. Kind "fvlm.quantizer/1".
+ *
+ * A weight is [rows, cols] = [output features, input features]. The packed form is up to FVLM_MAX_SAVED tensors that
+ * the plugin declares (codes, scales, ...): it is what an exported model stores. Shapes: weight, out [rows, cols]; x,
+ * d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows]. */
+#ifndef FVLM_QUANTIZER_H
+#define FVLM_QUANTIZER_H
+
+#include <fvlm/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FVLM_QUANTIZER_KIND "fvlm.quantizer/1"
+
+typedef struct fvlm_quantizer_query {
+  uint32_t struct_size;
+  fvlm_device device;
+  fvlm_dtype dtype; /* of weight, x, y, bias and gradients */
+  int64_t rows, cols;
+  int64_t tokens; /* of the largest linear call; 0 where only weights are converted */
+} fvlm_quantizer_query;
+
+typedef struct fvlm_quantizer_pack {
+  uint32_t struct_size;
+  const fvlm_tensor* weight;
+  fvlm_tensor* packed[FVLM_MAX_SAVED];
+} fvlm_quantizer_pack;
+
+typedef struct fvlm_quantizer_unpack {
+  uint32_t struct_size;
+  const fvlm_tensor* packed[FVLM_MAX_SAVED];
+  fvlm_tensor* weight;
+} fvlm_quantizer_unpack;
+
+typedef struct fvlm_quantizer_linear {
+  uint32_t struct_size;
+  const fvlm_tensor* packed[FVLM_MAX_SAVED];
+  const fvlm_tensor* x;
+  const fvlm_tensor* bias; /* NULL: none */
+  fvlm_tensor* y;          /* x unpack(packed)^T + bias */
+} fvlm_quantizer_linear;
+
+typedef struct fvlm_quantizer_linear_gradient {
+  uint32_t struct_size;
+  const fvlm_tensor* packed[FVLM_MAX_SAVED];
+  const fvlm_tensor* d_y;
+  fvlm_tensor* d_x; /* d_y unpack(packed) */
+} fvlm_quantizer_linear_gradient;
+
+/* Fake quantisation: out = unpack(pack(weight)), with a straight-through estimator behind it: the gradient passes where
+ * the weight lies inside the range that its codes can express, and is 0 where it was clipped. */
+typedef struct fvlm_fake_quantize_forward {
+  uint32_t struct_size;
+  const fvlm_tensor* weight;
+  fvlm_tensor* out;
+} fvlm_fake_quantize_forward;
+
+typedef struct fvlm_fake_quantize_backward {
+  uint32_t struct_size;
+  const fvlm_tensor *weight, *d_out;
+  fvlm_tensor* d_weight; /* overwritten */
+} fvlm_fake_quantize_backward;
+
+typedef struct fvlm_quantizer_v1 {
+  fvlm_table base;
+  const char* scheme; /* "int8", "int4": what a recipe asks for */
+  int32_t bits;       /* stored for each weight, scales aside */
+
+  /* [any thread] */
+  void (*supports)(const fvlm_quantizer_query* query, fvlm_support* support);
+
+  /* saved[] are the packed tensors; forward_workspace covers pack, unpack, linear and fake quantisation, forward and
+   * backward. [any thread] */
+  fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_quantizer_query* query,
+                              fvlm_requirements* requirements, fvlm_error* error);
+
+  /* May be NULL. [setup] */
+  fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query);
+
+  /* All of these: [step thread] */
+  fvlm_status (*pack)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_pack*);
+  fvlm_status (*unpack)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_unpack*);
+  fvlm_status (*linear)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_linear*);
+  fvlm_status (*linear_gradient)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                                 const fvlm_quantizer_linear_gradient*);
+  fvlm_status (*fake_quantize_forward)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                                       const fvlm_fake_quantize_forward*);
+  fvlm_status (*fake_quantize_backward)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                                        const fvlm_fake_quantize_backward*);
+} fvlm_quantizer_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

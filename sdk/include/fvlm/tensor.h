@@ -1,0 +1,50 @@
+/* fvlm/tensor.h: how a tensor crosses the ABI. Binary identical to DLPack's DLTensor, so a plugin that already uses
+ * dlpack.h may cast. The engine owns every tensor; a plugin never keeps a pointer to one past the call. */
+#ifndef FVLM_TENSOR_H
+#define FVLM_TENSOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* DLPack's device and type codes, those that the engine uses. */
+enum { FVLM_CPU = 1, FVLM_CUDA = 2 };
+enum { FVLM_INT = 0, FVLM_UINT = 1, FVLM_FLOAT = 2, FVLM_BFLOAT = 4 };
+
+typedef struct fvlm_device {
+  int32_t type; /* FVLM_CPU or FVLM_CUDA */
+  int32_t id;
+} fvlm_device;
+
+typedef struct fvlm_dtype {
+  uint8_t code; /* FVLM_INT, FVLM_UINT, FVLM_FLOAT, FVLM_BFLOAT */
+  uint8_t bits;
+  uint16_t lanes; /* always 1 */
+} fvlm_dtype;
+
+typedef struct fvlm_tensor {
+  void* data; /* device memory; NULL when the tensor is empty */
+  fvlm_device device;
+  int32_t ndim;
+  fvlm_dtype dtype;
+  int64_t* shape;
+  int64_t* strides;     /* in elements; never NULL */
+  uint64_t byte_offset; /* always 0 */
+} fvlm_tensor;
+
+#define FVLM_MAX_DIMS 4
+
+/* A tensor that a plugin asks the engine to allocate (contiguous). Used inside arrays: never grows. */
+typedef struct fvlm_tensor_spec {
+  fvlm_dtype dtype;
+  int32_t ndim;
+  int64_t shape[FVLM_MAX_DIMS];
+} fvlm_tensor_spec;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
