@@ -7,8 +7,6 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_C_STANDARD 99)
 # -fPIC everywhere, programs too: one precompiled header then serves libraries and programs alike.
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC>)
-set(CMAKE_CXX_VISIBILITY_PRESET hidden)
-set(CMAKE_C_VISIBILITY_PRESET hidden)
 
 # AUTO follows the machine: CUDA parts build where nvcc is found.
 set(FVLM_CUDA AUTO CACHE STRING "Build CUDA plugins: AUTO, ON or OFF")

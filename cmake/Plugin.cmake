@@ -6,7 +6,9 @@ function(fvlm_plugin)
   set(folder ${CMAKE_BINARY_DIR}/lib/fvlm/plugins/${ARG_NAME})
   add_library(${target} MODULE ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE fvlm_sdk fvlm_warnings ${ARG_LIBRARIES})
-  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME} LIBRARY_OUTPUT_DIRECTORY ${folder})
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME}
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${folder})
   configure_file(${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml ${folder}/plugin.toml COPYONLY)
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
   install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})

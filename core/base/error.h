@@ -18,7 +18,7 @@ enum class ErrorKind : int {
 };
 
 class Error : public std::exception {
-public:
+ public:
   Error(ErrorKind kind, std::string what);
 
   // Where the user finds the cause: "recipe.lua:12", a path, a plugin's name.
@@ -35,7 +35,7 @@ public:
   // "recipe.lua:12: unknown key 'lrr'\n  did you mean 'lr'?"
   std::string text() const;
 
-private:
+ private:
   ErrorKind kind_;
   std::string what_, where_, advice_;
 };

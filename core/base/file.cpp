@@ -15,7 +15,7 @@ namespace fvlm {
 namespace {
 
 class Descriptor {
-public:
+ public:
   explicit Descriptor(int fd) : fd_(fd) {}
   ~Descriptor() {
     if (fd_ >= 0) close(fd_);
@@ -25,7 +25,7 @@ public:
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
 
-private:
+ private:
   int fd_;
 };
 
@@ -92,7 +92,9 @@ bool is_below(const std::filesystem::path& path, const std::filesystem::path& fo
   return mismatch.first == outer.end();
 }
 
-std::filesystem::path program_folder() { return std::filesystem::canonical("/proc/self/exe").parent_path(); }
+std::filesystem::path program_folder() {
+  return std::filesystem::canonical("/proc/self/exe").parent_path();
+}
 
 std::filesystem::path cache_folder() {
   if (const char* own = std::getenv("FVLM_CACHE"); own && *own) return own;

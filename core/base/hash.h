@@ -9,12 +9,12 @@
 namespace fvlm {
 
 class Sha256 {
-public:
+ public:
   Sha256();
   void update(std::string_view bytes);
   std::string hex(); // 64 lower-case digits; the object is spent afterwards
 
-private:
+ private:
   void block(const uint8_t* data);
   std::array<uint32_t, 8> state_;
   std::array<uint8_t, 64> pending_{};

@@ -12,10 +12,14 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-  case LogLevel::debug: return spdlog::level::debug;
-  case LogLevel::info: return spdlog::level::info;
-  case LogLevel::warning: return spdlog::level::warn;
-  case LogLevel::error: return spdlog::level::err;
+  case LogLevel::debug:
+    return spdlog::level::debug;
+  case LogLevel::info:
+    return spdlog::level::info;
+  case LogLevel::warning:
+    return spdlog::level::warn;
+  case LogLevel::error:
+    return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -23,7 +27,8 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 spdlog::logger& logger() {
   static auto instance = [] {
     auto mode = color_on(STDERR_FILENO) ? spdlog::color_mode::always : spdlog::color_mode::never;
-    auto made = std::make_shared<spdlog::logger>("fvlm", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(mode));
+    auto made =
+        std::make_shared<spdlog::logger>("fvlm", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(mode));
     made->set_pattern("%^%l%$: %v");
     return made;
   }();
@@ -32,7 +37,11 @@ spdlog::logger& logger() {
 
 } // namespace
 
-void log_text(LogLevel level, std::string_view text) { logger().log(to_spdlog(level), text); }
-void set_log_level(LogLevel least) { logger().set_level(to_spdlog(least)); }
+void log_text(LogLevel level, std::string_view text) {
+  logger().log(to_spdlog(level), text);
+}
+void set_log_level(LogLevel least) {
+  logger().set_level(to_spdlog(least));
+}
 
 } // namespace fvlm

@@ -6,12 +6,12 @@
 namespace fvlm {
 
 class TextTable {
-public:
+ public:
   explicit TextTable(std::vector<std::string> header);
   void row(std::vector<std::string> cells); // as many as the header has
   std::string text() const;                 // with a final newline
 
-private:
+ private:
   std::vector<std::string> header_;
   std::vector<std::vector<std::string>> rows_;
 };

@@ -28,12 +28,24 @@ std::string styled(std::string_view text, Style style) {
   if (!on) return std::string(text);
   int code = 0;
   switch (style) {
-  case Style::bold: code = 1; break;
-  case Style::dim: code = 2; break;
-  case Style::red: code = 31; break;
-  case Style::green: code = 32; break;
-  case Style::yellow: code = 33; break;
-  case Style::cyan: code = 36; break;
+  case Style::bold:
+    code = 1;
+    break;
+  case Style::dim:
+    code = 2;
+    break;
+  case Style::red:
+    code = 31;
+    break;
+  case Style::green:
+    code = 32;
+    break;
+  case Style::yellow:
+    code = 33;
+    break;
+  case Style::cyan:
+    code = 36;
+    break;
   }
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }

@@ -16,20 +16,20 @@ namespace fvlm::recipe {
 struct Limits {
   uint64_t instructions = 50'000'000; // VM instructions and an equivalent charge for string work
   uint64_t memory_bytes = 256 << 20;
-  int nesting = 100;            // tables within tables of the result, and C calls
-  double seconds = 10;          // wall clock, a last resort
+  int nesting = 100;               // tables within tables of the result, and C calls
+  double seconds = 10;             // wall clock, a last resort
   uint64_t source_bytes = 4 << 20; // all Lua files together
 };
 
 struct SandboxConfig {
-  std::filesystem::path library;            // recipes/lib: the Lua side of the API
-  std::map<std::string, std::string> args;  // --arg name=value, read with fvlm.arg
-  std::vector<std::string> constructors;    // names of the schema: fvlm.<name> { } tags a table
+  std::filesystem::path library;           // recipes/lib: the Lua side of the API
+  std::map<std::string, std::string> args; // --arg name=value, read with fvlm.arg
+  std::vector<std::string> constructors;   // names of the schema: fvlm.<name> { } tags a table
   Limits limits;
 };
 
 class Sandbox {
-public:
+ public:
   explicit Sandbox(SandboxConfig config);
   ~Sandbox();
   Sandbox(const Sandbox&) = delete;
@@ -48,7 +48,7 @@ public:
   // Which --arg names the recipe asked for (with their defaults), so that a misspelt one can be reported.
   const std::map<std::string, Value>& args_read() const;
 
-private:
+ private:
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -1,0 +1,82 @@
+// fvlm-engine: finds the verb, runs it, turns an Error into a message and an exit code.
+#include "base/error.h"
+#include "base/log.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/verb.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr Verb verbs[] = {
+    {"doctor", "what of this machine the engine can use", run_doctor},
+};
+
+constexpr const char* footer = R"(
+Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin, 6 device,
+75 stopped but resumable. NO_COLOR is respected. `fvlm-engine VERB --help` shows an example first.
+)";
+
+void print_help() {
+  fmt::print("fvlm-engine {}: trains foveated vision-language models\n\n{}\n  {}\n\nVerbs\n", FVLM_VERSION,
+             styled("Example", Style::bold), styled("fvlm-engine plan recipes/quickstart.lua", Style::cyan));
+  for (const Verb& verb : verbs) fmt::print("  {:<10}  {}\n", verb.name, verb.summary);
+  fmt::print("{}", footer);
+}
+
+int run(Arguments arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    print_help();
+    return arguments.empty() ? static_cast<int>(ErrorKind::usage) : 0;
+  }
+  if (arguments[0] == "--version") {
+    fmt::print("fvlm-engine {}\n", FVLM_VERSION);
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) {
+    if (arguments[0] == verb.name) return verb.run(arguments.subspan(1));
+    names.push_back(verb.name);
+  }
+  Error error(ErrorKind::usage, fmt::format("no verb '{}'", arguments[0]));
+  auto near = nearest(arguments[0], names);
+  error.advise(near ? fmt::format("did you mean '{}'?", *near) : "fvlm-engine --help lists the verbs");
+  throw error;
+}
+
+} // namespace
+
+int run_group(const char* group, const char* summary, std::span<const Verb> members, Arguments arguments) {
+  std::vector<std::string> names;
+  for (const Verb& verb : members) names.push_back(verb.name);
+  if (!arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h") {
+    for (const Verb& verb : members)
+      if (arguments[0] == verb.name) return verb.run(arguments.subspan(1));
+    Error error(ErrorKind::usage, fmt::format("{} has no '{}'", group, arguments[0]));
+    auto near = nearest(arguments[0], names);
+    error.advise(near ? fmt::format("did you mean '{} {}'?", group, *near) : "one of: " + join(names, ", "));
+    throw error;
+  }
+  fmt::print("{}\n\n", summary);
+  for (const Verb& verb : members) fmt::print("  fvlm-engine {} {:<8}  {}\n", group, verb.name, verb.summary);
+  return arguments.empty() ? static_cast<int>(ErrorKind::usage) : 0;
+}
+
+} // namespace fvlm::cli
+
+int main(int count, char** words) {
+  std::vector<std::string> arguments(words + 1, words + count);
+  try {
+    return fvlm::cli::run(arguments);
+  } catch (const fvlm::Error& error) {
+    fvlm::log_error("{}", error.text());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fvlm::log_error("a defect in fvlm-engine: {}", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,147 @@
+#include "cli/options.h"
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "base/text.h"
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace fvlm::cli {
+namespace po = boost::program_options;
+
+bool ParsedOptions::flag(const std::string& name) const {
+  return values_.contains(name);
+}
+
+std::vector<std::string> ParsedOptions::values(const std::string& name) const {
+  auto found = values_.find(name);
+  return found == values_.end() ? std::vector<std::string>{} : found->second;
+}
+
+std::optional<std::string> ParsedOptions::value(const std::string& name) const {
+  auto all = values(name);
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+std::string ParsedOptions::value_or(const std::string& name, std::string fallback) const {
+  return value(name).value_or(std::move(fallback));
+}
+
+int64_t ParsedOptions::integer_or(const std::string& name, int64_t fallback) const {
+  auto text = value(name);
+  if (!text) return fallback;
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error != std::errc{} || end != text->data() + text->size())
+    throw Error(ErrorKind::usage, fmt::format("--{} wants a whole number, not '{}'", name, *text));
+  return number;
+}
+
+Options::Options(std::string usage, std::string summary, std::string example)
+    : usage_(std::move(usage)), summary_(std::move(summary)), example_(std::move(example)) {}
+
+Options& Options::positional(std::string name, std::string help, bool required) {
+  positionals_.push_back({std::move(name), std::move(help), required, false});
+  return *this;
+}
+
+Options& Options::rest(std::string name, std::string help) {
+  positionals_.push_back({std::move(name), std::move(help), false, true});
+  return *this;
+}
+
+Options& Options::flag(std::string name, std::string help) {
+  named_.push_back({std::move(name), "", std::move(help)});
+  return *this;
+}
+
+Options& Options::value(std::string name, std::string placeholder, std::string help) {
+  named_.push_back({std::move(name), std::move(placeholder), std::move(help)});
+  return *this;
+}
+
+std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
+  po::options_description described;
+  described.add_options()("help,h", "");
+  for (const auto& option : named_) {
+    if (option.placeholder.empty())
+      described.add_options()(option.name.c_str(), "");
+    else
+      described.add_options()(option.name.c_str(), po::value<std::vector<std::string>>()->composing(), "");
+  }
+  described.add_options()("positional", po::value<std::vector<std::string>>(), "");
+  po::positional_options_description order;
+  order.add("positional", -1);
+
+  po::variables_map found;
+  std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
+  try {
+    std::vector<std::string> words(arguments.begin(), arguments.end());
+    using namespace po::command_line_style;
+    auto parsed = po::command_line_parser(words)
+                      .options(described)
+                      .positional(order)
+                      .style(allow_long | long_allow_adjacent | long_allow_next | allow_short | short_allow_next |
+                             allow_dash_for_short)
+                      .run();
+    po::store(parsed, found);
+  } catch (const po::unknown_option& unknown) {
+    std::vector<std::string> names{"--help"};
+    for (const auto& option : named_) names.push_back("--" + option.name);
+    Error error(ErrorKind::usage, fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
+    if (auto near = nearest(unknown.get_option_name(), names)) error.advise(fmt::format("did you mean '{}'?", *near));
+    throw error;
+  } catch (const po::error& wrong) {
+    throw Error(ErrorKind::usage, wrong.what()).advise("usage: fvlm-engine " + usage_);
+  }
+  if (found.contains("help")) {
+    fmt::print("{}", help());
+    return std::nullopt;
+  }
+
+  ParsedOptions result;
+  for (const auto& option : named_)
+    if (found.contains(option.name))
+      result.values_[option.name] =
+          option.placeholder.empty() ? std::vector<std::string>{} : found[option.name].as<std::vector<std::string>>();
+  std::vector<std::string> given;
+  if (found.contains("positional")) given = found["positional"].as<std::vector<std::string>>();
+  size_t next = 0;
+  for (const auto& positional : positionals_) {
+    if (positional.rest) {
+      result.values_[positional.name].assign(given.begin() + static_cast<std::ptrdiff_t>(next), given.end());
+      next = given.size();
+    } else if (next < given.size()) {
+      result.values_[positional.name] = {given[next++]};
+    } else if (positional.required) {
+      throw Error(ErrorKind::usage, fmt::format("{} is missing: {}", positional.name, positional.help))
+          .advise("usage: fvlm-engine " + usage_);
+    }
+  }
+  if (next < given.size())
+    throw Error(ErrorKind::usage, fmt::format("one argument too many: '{}'", given[next]))
+        .advise("usage: fvlm-engine " + usage_);
+  return result;
+}
+
+std::string Options::help() const {
+  std::string out = fmt::format("{}\n\n  {}\n\n{}\n  fvlm-engine {}\n", styled("Example", Style::bold),
+                                styled("fvlm-engine " + example_, Style::cyan), styled("Usage", Style::bold), usage_);
+  out += fmt::format("\n{}\n", summary_);
+  size_t width = 0;
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const auto& positional : positionals_) rows.emplace_back(positional.name, positional.help);
+  for (const auto& option : named_)
+    rows.emplace_back("--" + option.name + (option.placeholder.empty() ? "" : " " + option.placeholder), option.help);
+  rows.emplace_back("--help", "this page");
+  for (const auto& [left, right] : rows) width = std::max(width, left.size());
+  out += '\n';
+  for (const auto& [left, right] : rows) out += fmt::format("  {:<{}}  {}\n", left, width, right);
+  return out;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,52 @@
+// The options of one verb: declared once, parsed, and printed by --help with an example first.
+#pragma once
+#include "cli/verb.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::cli {
+
+class ParsedOptions {
+ public:
+  bool flag(const std::string& name) const;
+  std::optional<std::string> value(const std::string& name) const;
+  std::string value_or(const std::string& name, std::string fallback) const;
+  std::vector<std::string> values(const std::string& name) const; // an option given several times, or the rest
+  int64_t integer_or(const std::string& name, int64_t fallback) const;
+
+ private:
+  friend class Options;
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+class Options {
+ public:
+  // usage: "plan RECIPE [--diff OTHER]"; example: "plan recipes/quickstart.lua --set seed=7"
+  Options(std::string usage, std::string summary, std::string example);
+
+  Options& positional(std::string name, std::string help, bool required = true);
+  Options& rest(std::string name, std::string help); // any number of further positionals
+  Options& flag(std::string name, std::string help);
+  Options& value(std::string name, std::string placeholder, std::string help); // repeatable; last wins in value()
+
+  // Empty when --help was asked for and printed. Throws Error(usage) with a suggestion.
+  std::optional<ParsedOptions> parse(Arguments arguments) const;
+  std::string help() const;
+
+ private:
+  struct Positional {
+    std::string name, help;
+    bool required, rest;
+  };
+  struct Named {
+    std::string name, placeholder, help; // no placeholder: a flag
+  };
+  std::string usage_, summary_, example_;
+  std::vector<Positional> positionals_;
+  std::vector<Named> named_;
+};
+
+} // namespace fvlm::cli

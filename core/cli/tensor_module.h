@@ -1,0 +1,20 @@
+// The part of the engine that needs LibTorch: libfvlm_engine.so, loaded on first use. Loading LibTorch takes longer
+// than `plan` does, so the program links none of it.
+#pragma once
+#include "cli/verb.h"
+
+#include <fvlm/abi.h>
+
+namespace fvlm::cli {
+
+// What the module offers the program. Both come from one build; `version` makes sure of it.
+struct TensorModule {
+  const char* version;
+  const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
+  int (*run_plugin_check)(Arguments);
+};
+
+// Loads LibTorch and the module. Throws Error(device) when either is missing.
+const TensorModule& tensor_module();
+
+} // namespace fvlm::cli

@@ -1,0 +1,21 @@
+// Finds the LibTorch inside a Python installation and loads it into this process.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace fvlm::cli {
+
+struct TorchLibrary {
+  std::filesystem::path folder; // site-packages/torch
+  std::string version;          // "2.11.0+cu130"
+};
+
+// Looks at FVLM_TORCH, the path noted in the build tree, the per-machine cache, and the python3 of PATH, in this order.
+// Throws Error(device) that names every place it looked at and what was wrong there.
+TorchLibrary find_torch();
+
+// Loads its libraries for all that follow. Once a process.
+void load_torch(const TorchLibrary& library);
+
+} // namespace fvlm::cli

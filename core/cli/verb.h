@@ -1,0 +1,23 @@
+// A verb of the command line: its name, its one-line summary, and the function that runs it.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fvlm::cli {
+
+using Arguments = std::span<const std::string>;
+
+struct Verb {
+  const char* name;
+  const char* summary;
+  int (*run)(Arguments); // returns the exit code; throws Error
+};
+
+// One file a verb; main.cpp lists them in this order in --help.
+int run_doctor(Arguments);
+
+// The verbs of a group ("plugin list", ...): dispatches on the first argument, prints the group's help.
+int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);
+
+} // namespace fvlm::cli
