@@ -161,7 +161,10 @@ typedef struct fvlm_plugin {
   const char* name;              /* as in plugin.toml */
   const char* version;
 
-  /* The table of a kind, e.g. "fvlm.attention/1", or NULL. The same pointer each time. [any thread] */
+  /* The table of a kind, or NULL. The same pointer each time. A kind is "fvlm.FAMILY/REVISION". Where one plugin may
+   * give several tables of a family, each is a kind of its own, with its variant behind a colon: an optimizer's
+   * algorithm, a quantizer's scheme. "fvlm.attention/1", "fvlm.optimizer/1:adamw", "fvlm.quantizer/1:int8";
+   * "fvlm.optimizer/1" alone is no kind. plugin.toml lists the same strings. [any thread] */
   const void* (*table)(const char* kind);
 } fvlm_plugin;
 

@@ -4,7 +4,7 @@
  * Rows are tokens. The last dimension of every tensor is contiguous; the row stride may be larger than the width (views
  * of a shared buffer) unless a line says otherwise. Parameters (weight, bias, scale) are contiguous. Gradients of
  * parameters have the query's gradient_dtype and are overwritten, or added to where `accumulate` is 1. Statistics and
- * sums are kept in float32 whatever the dtype. */
+ * sums are kept in float32, or in float64 where the dtype is float64. */
 #ifndef FVLM_KERNELS_H
 #define FVLM_KERNELS_H
 

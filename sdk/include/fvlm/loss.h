@@ -1,11 +1,12 @@
 /* fvlm/loss.h: linear head + cross-entropy, without whole logits where the plugin can. Kind "fvlm.loss/1".
  *
  * logits = hidden weight^T; losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target means: no loss
- * here; its losses entry is 0, its gradient row 0, and its hidden row may hold anything. Losses come a token, not
- * summed: the engine weighs them over micro-batches and ranks, and DPO needs them by sample.
+ * here; its losses entry is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses come a
+ * token, not summed: the engine weighs them over micro-batches and ranks, and DPO needs them by sample.
  *
  * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens]; losses, d_losses
- * float32 [tokens]. Rows of hidden and weight are contiguous inside, their row stride may be larger. */
+ * float32 [tokens] (float64 where dtype is float64). Rows of hidden and weight are contiguous inside, their row stride
+ * may be larger. */
 #ifndef FVLM_LOSS_H
 #define FVLM_LOSS_H
 

@@ -1,9 +1,16 @@
-/* fvlm/optimizer.h: one step over flat arenas. Kind "fvlm.optimizer/1".
+/* fvlm/optimizer.h: one step over flat arenas. Kind "fvlm.optimizer/1:ALGORITHM", one table an algorithm.
  *
  * Parameters, gradients, masters and states each lie in one flat buffer of `elements`. A segment is a range of it that
  * belongs to one group and is one matrix (rows x cols, row-major) or one vector (rows = 1). Nothing outside the
  * segments is read or written. Hyperparameters, the step count, the gradient's scale and the skip flag are tensors in
- * device memory, so that a recorded graph sees new values at each replay. */
+ * device memory, so that a recorded graph sees new values at each replay.
+ *
+ * Algorithms that recipes know by name. Whoever gives one takes these hyperparameters, in this order, and may append
+ * others with fallbacks that change nothing:
+ *  - adamw, as torch.optim.AdamW: lr, beta1, beta2, eps, weight_decay. States "m", "v".
+ *  - muon, as torch.optim.Muon: lr, momentum, nesterov (0 or 1), weight_decay, eps. State "momentum". The update is
+ *    multiplied by sqrt(max(1, rows / cols)); the 5 Newton-Schulz steps run in bfloat16 with float32 sums. Matrices
+ *    only: supports() refuses a query with a vector, and the engine gives vectors to another optimizer of the stage. */
 #ifndef FVLM_OPTIMIZER_H
 #define FVLM_OPTIMIZER_H
 
@@ -13,7 +20,7 @@
 extern "C" {
 #endif
 
-#define FVLM_OPTIMIZER_KIND "fvlm.optimizer/1"
+#define FVLM_OPTIMIZER_KIND(algorithm) "fvlm.optimizer/1:" algorithm
 
 /* Used inside arrays: never grows. */
 typedef struct fvlm_optimizer_segment {
@@ -64,7 +71,7 @@ typedef struct fvlm_optimizer_step {
 
 typedef struct fvlm_optimizer_v1 {
   fvlm_table base;
-  const char* algorithm; /* "adamw", "muon": what a recipe asks for */
+  const char* algorithm; /* "adamw", "muon": the kind's variant, what a recipe asks for */
   const fvlm_hyperparameter* hyperparameters;
   int32_t hyperparameter_count;
 

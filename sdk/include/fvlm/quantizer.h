@@ -1,8 +1,13 @@
-/* fvlm/quantizer.h: weights in few bits, and training that knows of it. Kind "fvlm.quantizer/1".
+/* fvlm/quantizer.h: weights in few bits, and training that knows of it. Kind "fvlm.quantizer/1:SCHEME".
  *
  * A weight is [rows, cols] = [output features, input features]. The packed form is up to FVLM_MAX_SAVED tensors that
  * the plugin declares (codes, scales, ...): it is what an exported model stores. Shapes: weight, out [rows, cols]; x,
- * d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows]. */
+ * d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows].
+ *
+ * Schemes that recipes know by name. Whoever gives one packs as written here, so that one plugin reads what another
+ * packed:
+ *  - int8: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale = max |w| of the row / 127
+ *    in float32, code = w / scale rounded half to even within -127 .. 127. A row with scale 0 has codes 0. */
 #ifndef FVLM_QUANTIZER_H
 #define FVLM_QUANTIZER_H
 
@@ -12,7 +17,7 @@
 extern "C" {
 #endif
 
-#define FVLM_QUANTIZER_KIND "fvlm.quantizer/1"
+#define FVLM_QUANTIZER_KIND(scheme) "fvlm.quantizer/1:" scheme
 
 typedef struct fvlm_quantizer_query {
   uint32_t struct_size;
@@ -65,7 +70,7 @@ typedef struct fvlm_fake_quantize_backward {
 
 typedef struct fvlm_quantizer_v1 {
   fvlm_table base;
-  const char* scheme; /* "int8", "int4": what a recipe asks for */
+  const char* scheme; /* "int8", "int4": the kind's variant, what a recipe asks for */
   int32_t bits;       /* stored for each weight, scales aside */
 
   /* [any thread] */
