@@ -14,18 +14,27 @@
 namespace fvlm::recipe {
 
 struct Limits {
-  uint64_t instructions = 50'000'000; // VM instructions and an equivalent charge for string work
+  uint64_t instructions = 50'000'000; // VM instructions and an equivalent charge for string work and allocation
   uint64_t memory_bytes = 256 << 20;
-  int nesting = 100;               // tables within tables of the result, and C calls
+  int nesting = 100;               // tables within tables of the result
   double seconds = 10;             // wall clock, a last resort
   uint64_t source_bytes = 4 << 20; // all Lua files together
 };
 
+// A function of the `fvlm` table whose answer is a table that remembers its name and its line.
+struct Constructor {
+  std::string name;
+  int leading = 0;   // values in front of the table: 1 for fvlm.stage "align" { }, also fvlm.stage("align", { })
+  bool table = true; // false: values alone, fvlm.scale_lr(0.5), fvlm.stop_stage()
+};
+
 struct SandboxConfig {
-  std::filesystem::path library;           // recipes/lib: the Lua side of the API
+  std::filesystem::path library;           // recipes/lib: `require "fvlm.NAME"` reads NAME.lua there
   std::map<std::string, std::string> args; // --arg name=value, read with fvlm.arg
-  std::vector<std::string> constructors;   // names of the schema: fvlm.<name> { } tags a table
+  std::vector<Constructor> constructors;   // of the schema, those that `control` answers with among them
   Limits limits;
+  // For one call(). Memory counts beyond what the run left behind.
+  Limits call_limits{.instructions = 2'000'000, .memory_bytes = 32 << 20, .seconds = 2};
 };
 
 class Sandbox {
@@ -36,11 +45,12 @@ class Sandbox {
   Sandbox& operator=(const Sandbox&) = delete;
 
   // Runs the file and returns its value. `require` reaches files below the recipe's folder and the library.
-  // Throws Error(recipe) at the author's line.
+  // Throws Error(recipe) at the author's line. A Sandbox runs one recipe, once.
   Value run(const std::filesystem::path& file);
 
-  // Calls a function that the recipe left in a Value, under fresh limits.
-  Value call(FunctionId function, std::span<const Value> arguments);
+  // Calls a function that the recipe left in a Value, under fresh limits. `arguments_after` receives the arguments as
+  // the function left them: that is how `control` keeps its `memory`. An error leaves the Sandbox usable.
+  Value call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after = nullptr);
 
   // Every Lua file read, with its text: what the run stores beside the Plan.
   const std::map<std::filesystem::path, std::string>& files() const;

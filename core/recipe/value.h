@@ -15,6 +15,9 @@ struct Origin {
   int line = 0;     // 1-based; 0: unknown
 };
 
+// "recipe.lua:12", for Error::at(); the file alone where the line is unknown.
+std::string where(const Origin& origin);
+
 struct Table;
 
 struct FunctionId {
@@ -32,7 +35,13 @@ struct Table {
   std::vector<Value> arguments;                      // what preceded the table: fvlm.stage "align" { } -> "align"
   std::vector<std::pair<std::string, Value>> fields; // string keys, sorted by the line they stand on, then by name
   std::vector<Value> items;                          // 1..n
-  Origin origin;                                     // of the opening brace, or the call
+  // Keys that are written in the source but came out nil (`lr = lrs.visoin`): often a misspelt variable.
+  // Found where the source could be matched with the table; `x = nil` and `x = ... or nil` are not listed.
+  std::vector<std::pair<std::string, Origin>> nils;
+  Origin origin; // of the opening brace, or the call
 };
+
+// "nil", "a boolean", "a number", "a string", "a function", "a table", "fvlm.adamw { }": for "expected ..., got ...".
+std::string kind_name(const Value& value);
 
 } // namespace fvlm::recipe
