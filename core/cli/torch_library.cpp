@@ -19,7 +19,7 @@ constexpr std::string_view wanted_version = "2.11.";
 // torch/version.py holds a line: __version__ = '2.11.0+cu130'
 std::string version_of(const fs::path& folder) {
   std::string text = read_file(folder / "version.py", 1 << 16);
-  size_t key = text.find("__version__");
+  size_t key = text.find("\n__version__ = ");
   if (key == std::string::npos) return "";
   size_t open = text.find_first_of("'\"", key);
   if (open == std::string::npos) return "";

@@ -1,0 +1,35 @@
+# Sourced by every script: where things are and how to say things. Not run by itself.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+cache=${FVLM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/fvlm-engine}
+torch_version=2.11.0
+torch_venv=$cache/torch-$torch_version
+jobs=${FVLM_JOBS:-$(nproc)}
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
+say() { printf '%s==> %s%s\n' "$bold" "$*" "$plain"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Finds nvcc where toolkits put it, also when PATH does not name it.
+if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then PATH=$PATH:/usr/local/cuda/bin; fi
+have_toolkit() { command -v nvcc >/dev/null; }
+default_preset() { if have_toolkit; then echo cuda; else echo cpu; fi; }
+
+# Prints only the first comment block of a script: its help.
+print_help() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+
+# build PRESET [TARGET...]: configures once, builds, says how long it took.
+build() {
+  local preset=$1 started=$SECONDS
+  shift
+  mkdir -p "build/$preset"
+  if [ ! -f "build/$preset/build.ninja" ]; then
+    say "configuring (preset $preset)"
+    cmake --preset "$preset" >"build/$preset/configure.log" 2>&1 || { cat "build/$preset/configure.log" >&2; fail "cmake --preset $preset failed"; }
+  fi
+  say "building (preset $preset, $jobs jobs)"
+  cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"} || fail "the build failed"
+  say "built in $((SECONDS - started)) s"
+}
