@@ -1,0 +1,46 @@
+// Crossing between at::Tensor and fvlm_tensor, both ways without a copy.
+#pragma once
+#include <fvlm/tensor.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <string>
+
+namespace fvlm::ops {
+
+// Each throws Error for what the ABI or LibTorch does not know (complex, bool, a device other than CPU and CUDA).
+fvlm_dtype abi_dtype(at::ScalarType type);
+at::ScalarType scalar_type(fvlm_dtype dtype);
+fvlm_device abi_device(at::Device device);
+at::Device torch_device(fvlm_device device);
+
+// "float32", "bfloat16": for messages.
+std::string dtype_name(fvlm_dtype dtype);
+
+// An fvlm_tensor over the memory of an at::Tensor, with the shape and strides it points to. It does not keep the tensor
+// alive. An undefined tensor crosses as NULL, which is how the ABI says "not wanted".
+class AbiTensor {
+ public:
+  AbiTensor() = default;
+  explicit AbiTensor(const at::Tensor& tensor);
+  AbiTensor(const AbiTensor& other) { *this = other; }
+  AbiTensor& operator=(const AbiTensor& other);
+
+  fvlm_tensor* get() { return defined_ ? &tensor_ : nullptr; }
+  const fvlm_tensor* get() const { return defined_ ? &tensor_ : nullptr; }
+
+ private:
+  fvlm_tensor tensor_{};
+  std::array<int64_t, FVLM_MAX_DIMS> shape_{}, strides_{};
+  bool defined_ = false;
+};
+
+// A view of memory that the other side owns; NULL gives an undefined tensor.
+at::Tensor torch_tensor(const fvlm_tensor* tensor);
+
+// "[4096, 9, 64] bfloat16", and the strides where they are not contiguous: how a message names a tensor.
+std::string describe(const fvlm_tensor* tensor);
+std::string describe(const at::Tensor& tensor);
+
+} // namespace fvlm::ops
