@@ -33,6 +33,12 @@ extern "C" {
 #define FVLM_PRINTF(text, first)
 #endif
 
+/* Whether the struct reaches as far as `field`: what to ask before reading a struct that may be another version's. A
+ * function checks the last field that version 1.0 has, and each younger field on its own. NULL reaches nothing. */
+#define FVLM_HAS(pointer, field)                                                                                       \
+  ((pointer) && (pointer)->struct_size >=                                                                              \
+                    (size_t)((const char*)&(pointer)->field - (const char*)(pointer)) + sizeof((pointer)->field))
+
 typedef int32_t fvlm_status;
 enum {
   FVLM_OK = 0,

@@ -1,0 +1,109 @@
+// fvlm/cpp/failure.hpp: how C++ code says no: Failure out of a call, Support out of supports(). Nothing here allocates.
+#ifndef FVLM_CPP_FAILURE_HPP
+#define FVLM_CPP_FAILURE_HPP
+
+#include <fvlm/abi.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+
+// Everything of the SDK is hidden: two plugins with classes of one name must not share a template's statics.
+#define FVLM_SDK_BEGIN _Pragma("GCC visibility push(hidden)") namespace fvlm::sdk {
+#define FVLM_SDK_END                                                                                                   \
+  }                                                                                                                    \
+  _Pragma("GCC visibility pop")
+
+FVLM_SDK_BEGIN
+
+// Thrown by a plugin's function; becomes its status and the text in the error sink.
+class Failure : public std::exception {
+ public:
+  FVLM_PRINTF(3, 4) Failure(fvlm_status status, const char* format, ...) : status_(status) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)std::vsnprintf(text_, sizeof text_, format, arguments);
+    va_end(arguments);
+  }
+  const char* what() const noexcept override { return text_; }
+  fvlm_status status() const noexcept { return status_; }
+
+ private:
+  fvlm_status status_;
+  char text_[512];
+};
+
+// What supports() returns: `return refuse("head_dim %d not supported", d)` or `return accept(100, "tiles of 64")`.
+struct Support {
+  int score = 0;
+  char reason[sizeof(fvlm_support::reason)] = "";
+};
+
+FVLM_PRINTF(1, 2)
+inline Support refuse(const char* format, ...) {
+  Support support;
+  va_list arguments;
+  va_start(arguments, format);
+  (void)std::vsnprintf(support.reason, sizeof support.reason, format, arguments);
+  va_end(arguments);
+  return support;
+}
+
+FVLM_PRINTF(2, 3)
+inline Support accept(int score, const char* format, ...) {
+  Support support;
+  support.score = score;
+  va_list arguments;
+  va_start(arguments, format);
+  (void)std::vsnprintf(support.reason, sizeof support.reason, format, arguments);
+  va_end(arguments);
+  return support;
+}
+
+// Writes a line to the engine's log. [any thread]
+FVLM_PRINTF(3, 4)
+inline void log(const fvlm_host* host, int level, const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (host) host->log(host, level, text);
+}
+
+// The size a struct had in version 1.0: its maker may be that old. Where a struct grows, its old size is written here
+// as a specialisation; whoever reads a younger field asks FVLM_HAS(struct, field) first.
+template <class Struct>
+inline constexpr std::size_t least_size = sizeof(Struct);
+
+template <class Struct>
+void check_struct(const Struct* given, const char* name) {
+  if (!given) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (given->struct_size < least_size<Struct>) {
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: struct_size is %u, at least %zu is needed", name,
+                  static_cast<unsigned>(given->struct_size), least_size<Struct>);
+  }
+}
+
+// Runs body and turns whatever it throws into a status: nothing crosses the boundary.
+template <class Body>
+fvlm_status guarded(fvlm_error* error, const Body& body) noexcept {
+  try {
+    body();
+    return FVLM_OK;
+  } catch (const Failure& failure) {
+    return fvlm_fail(error, failure.status(), "%s", failure.what());
+  } catch (const std::bad_alloc&) {
+    return fvlm_fail(error, FVLM_ERROR_MEMORY, "out of host memory");
+  } catch (const std::exception& exception) {
+    return fvlm_fail(error, FVLM_ERROR_INTERNAL, "%s", exception.what());
+  } catch (...) {
+    return fvlm_fail(error, FVLM_ERROR_INTERNAL, "an exception of an unknown type");
+  }
+}
+
+FVLM_SDK_END
+
+#endif

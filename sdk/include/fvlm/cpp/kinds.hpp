@@ -1,0 +1,222 @@
+// fvlm/cpp/kinds.hpp: one base class a kind. A plugin derives from it publicly and writes, as public members:
+//
+//   static Support supports(const Query& query);                   // accept(100, "...") or refuse("...")
+//   a constructor, from const fvlm_instance_config& or from nothing // may throw
+//   void requirements(const Query&, Requirements&) const;           // where it wants workspace or saved tensors
+//   void prepare(const fvlm_call&, const Query&);                   // where it has plans to make
+//   void forward(const fvlm_call&, const Query&, const Forward&);   // and the kind's other functions; throw Failure
+//
+// The C header of the kind says what each function computes. What stands below as NotOffered is optional.
+#ifndef FVLM_CPP_KINDS_HPP
+#define FVLM_CPP_KINDS_HPP
+
+#include <fvlm/cpp/table.hpp>
+#include <fvlm/fvlm.h>
+
+FVLM_SDK_BEGIN
+
+struct Attention {
+  static constexpr const char* kind = FVLM_ATTENTION_KIND;
+  using Query = fvlm_attention_query;
+  using Forward = fvlm_attention_forward;
+  using Backward = fvlm_attention_backward;
+
+  void requirements(const Query&, Requirements&) const {}
+  void prepare(const fvlm_call&, const Query&) {}
+
+  template <class Class>
+  static constexpr fvlm_attention_v1 table() {
+    auto table = begin_device_table<Class, fvlm_attention_v1>();
+    offer<Class, &Class::forward>(table.forward);
+    offer<Class, &Class::backward>(table.backward);
+    return table;
+  }
+};
+
+struct Loss {
+  static constexpr const char* kind = FVLM_LOSS_KIND;
+  using Query = fvlm_loss_query;
+  using Forward = fvlm_loss_forward;
+  using Backward = fvlm_loss_backward;
+  using Fused = fvlm_loss_fused;
+
+  void requirements(const Query&, Requirements&) const {}
+  void prepare(const fvlm_call&, const Query&) {}
+  static constexpr NotOffered fused{};
+
+  template <class Class>
+  static constexpr fvlm_loss_v1 table() {
+    auto table = begin_device_table<Class, fvlm_loss_v1>();
+    offer<Class, &Class::forward>(table.forward);
+    offer<Class, &Class::backward>(table.backward);
+    offer<Class, &Class::fused>(table.fused);
+    return table;
+  }
+};
+
+// What Optimizer's states() returns: `return {{"m", float32}, {"v", float32}};`
+struct States {
+  std::int32_t count = 0;
+  fvlm_optimizer_state state[FVLM_MAX_STATES] = {};
+
+  States(std::initializer_list<fvlm_optimizer_state> list) : count(static_cast<std::int32_t>(list.size())) {
+    std::copy(list.begin(), list.begin() + std::min<std::size_t>(list.size(), FVLM_MAX_STATES), state);
+  }
+};
+
+// Also wants: static constexpr const char* algorithm = "adamw";
+//             static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 10}, ...};
+//             static States states(const Query& query);
+struct Optimizer {
+  static constexpr const char* kind = FVLM_OPTIMIZER_KIND;
+  using Query = fvlm_optimizer_query;
+  using Step = fvlm_optimizer_step;
+
+  void requirements(const Query&, Requirements&) const {}
+  void prepare(const fvlm_call&, const Query&) {}
+
+  template <class Class>
+  static constexpr fvlm_optimizer_v1 table() {
+    auto table = begin_device_table<Class, fvlm_optimizer_v1>();
+    table.algorithm = Class::algorithm;
+    table.hyperparameters = Class::hyperparameters;
+    table.hyperparameter_count = sizeof Class::hyperparameters / sizeof Class::hyperparameters[0];
+    table.states = &states<Class>;
+    offer<Class, &Class::step>(table.step);
+    return table;
+  }
+
+ private:
+  template <class Class>
+  static std::int32_t states(const Query* query, fvlm_optimizer_state* out) noexcept {
+    std::int32_t count = 0;
+    (void)guarded(nullptr, [&] {
+      check_struct(query, "query");
+      const States wanted = Class::states(*query);
+      count = std::min<std::int32_t>(wanted.count, FVLM_MAX_STATES);
+      std::copy(wanted.state, wanted.state + count, out);
+    });
+    return count;
+  }
+};
+
+struct Packer {
+  static constexpr const char* kind = FVLM_PACKER_KIND;
+  using Query = fvlm_packer_query;
+  using Pack = fvlm_packer_pack;
+
+  template <class Class>
+  static constexpr fvlm_packer_v1 table() {
+    auto table = begin_table<Class, fvlm_packer_v1>();
+    table.pack = &pack<Class>;
+    return table;
+  }
+
+ private:
+  // void pack(const Query&, const Pack&); static Support supports(const Query&);
+  template <class Class>
+  static fvlm_status pack(fvlm_instance* instance, const Query* query, const Pack* arguments,
+                          fvlm_error* error) noexcept {
+    return guarded(error, [&] {
+      check_struct(query, "query");
+      check_struct(arguments, "arguments");
+      self<Class>(instance).pack(*query, *arguments);
+    });
+  }
+};
+
+// Also wants: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
+struct Quantizer {
+  static constexpr const char* kind = FVLM_QUANTIZER_KIND;
+  using Query = fvlm_quantizer_query;
+  using Pack = fvlm_quantizer_pack;
+  using Unpack = fvlm_quantizer_unpack;
+  using Linear = fvlm_quantizer_linear;
+  using LinearGradient = fvlm_quantizer_linear_gradient;
+  using FakeForward = fvlm_fake_quantize_forward;
+  using FakeBackward = fvlm_fake_quantize_backward;
+
+  void requirements(const Query&, Requirements&) const {}
+  void prepare(const fvlm_call&, const Query&) {}
+
+  template <class Class>
+  static constexpr fvlm_quantizer_v1 table() {
+    auto table = begin_device_table<Class, fvlm_quantizer_v1>();
+    table.scheme = Class::scheme;
+    table.bits = Class::bits;
+    offer<Class, &Class::pack>(table.pack);
+    offer<Class, &Class::unpack>(table.unpack);
+    offer<Class, &Class::linear>(table.linear);
+    offer<Class, &Class::linear_gradient>(table.linear_gradient);
+    offer<Class, &Class::fake_quantize_forward>(table.fake_quantize_forward);
+    offer<Class, &Class::fake_quantize_backward>(table.fake_quantize_backward);
+    return table;
+  }
+};
+
+// Each op is optional; supports() is asked only about those that the class has.
+struct Kernels {
+  static constexpr const char* kind = FVLM_KERNELS_KIND;
+  using Query = fvlm_kernels_query;
+
+  void requirements(const Query&, Requirements&) const {}
+  void prepare(const fvlm_call&, const Query&) {}
+  static constexpr NotOffered rmsnorm_forward{}, rmsnorm_backward{};
+  static constexpr NotOffered layernorm_forward{}, layernorm_backward{};
+  static constexpr NotOffered rope{};
+  static constexpr NotOffered swiglu_forward{}, swiglu_backward{};
+  static constexpr NotOffered bias_gelu_forward{}, bias_gelu_backward{};
+  static constexpr NotOffered layerscale_forward{}, layerscale_backward{};
+  static constexpr NotOffered linear_forward{}, linear_input_gradient{}, linear_weight_gradient{};
+
+  template <class Class>
+  static constexpr fvlm_kernels_v1 table() {
+    static_assert(offered<&Class::rmsnorm_forward> == offered<&Class::rmsnorm_backward> &&
+                      offered<&Class::layernorm_forward> == offered<&Class::layernorm_backward> &&
+                      offered<&Class::swiglu_forward> == offered<&Class::swiglu_backward> &&
+                      offered<&Class::bias_gelu_forward> == offered<&Class::bias_gelu_backward> &&
+                      offered<&Class::layerscale_forward> == offered<&Class::layerscale_backward> &&
+                      offered<&Class::linear_forward> == offered<&Class::linear_input_gradient> &&
+                      offered<&Class::linear_forward> == offered<&Class::linear_weight_gradient>,
+                  "a forward comes with its backward");
+    auto table = begin_device_table<Class, fvlm_kernels_v1>();
+    table.supports = &supports_op<Class>;
+    offer<Class, &Class::rmsnorm_forward>(table.rmsnorm_forward);
+    offer<Class, &Class::rmsnorm_backward>(table.rmsnorm_backward);
+    offer<Class, &Class::layernorm_forward>(table.layernorm_forward);
+    offer<Class, &Class::layernorm_backward>(table.layernorm_backward);
+    offer<Class, &Class::rope>(table.rope);
+    offer<Class, &Class::swiglu_forward>(table.swiglu_forward);
+    offer<Class, &Class::swiglu_backward>(table.swiglu_backward);
+    offer<Class, &Class::bias_gelu_forward>(table.bias_gelu_forward);
+    offer<Class, &Class::bias_gelu_backward>(table.bias_gelu_backward);
+    offer<Class, &Class::layerscale_forward>(table.layerscale_forward);
+    offer<Class, &Class::layerscale_backward>(table.layerscale_backward);
+    offer<Class, &Class::linear_forward>(table.linear_forward);
+    offer<Class, &Class::linear_input_gradient>(table.linear_input_gradient);
+    offer<Class, &Class::linear_weight_gradient>(table.linear_weight_gradient);
+    return table;
+  }
+
+ private:
+  template <class Class>
+  static constexpr bool has(std::int32_t op) {
+    return (op == FVLM_OP_RMSNORM && offered<&Class::rmsnorm_forward>) ||
+           (op == FVLM_OP_LAYERNORM && offered<&Class::layernorm_forward>) ||
+           (op == FVLM_OP_ROPE && offered<&Class::rope>) || (op == FVLM_OP_SWIGLU && offered<&Class::swiglu_forward>) ||
+           (op == FVLM_OP_BIAS_GELU && offered<&Class::bias_gelu_forward>) ||
+           (op == FVLM_OP_LAYERSCALE_RESIDUAL && offered<&Class::layerscale_forward>) ||
+           (op == FVLM_OP_LINEAR && offered<&Class::linear_forward>);
+  }
+
+  template <class Class>
+  static void supports_op(const Query* query, fvlm_support* support) noexcept {
+    answer(query, support, [](const Query& asked) {
+      return has<Class>(asked.op) ? Class::supports(asked) : refuse("this operation is not offered");
+    });
+  }
+};
+
+FVLM_SDK_END
+
+#endif

@@ -1,0 +1,150 @@
+// fvlm/cpp/table.hpp: from a class's member functions to the functions of a C table. Authors need not read it.
+#ifndef FVLM_CPP_TABLE_HPP
+#define FVLM_CPP_TABLE_HPP
+
+#include <fvlm/cpp/number.hpp>
+
+#include <algorithm>
+#include <initializer_list>
+
+FVLM_SDK_BEGIN
+
+// What a class fills in requirements(): workspace sizes, and the tensors that forward saves for backward.
+struct Requirements {
+  std::uint64_t forward_workspace = 0;
+  std::uint64_t backward_workspace = 0;
+  std::uint32_t saved_count = 0;
+  fvlm_tensor_spec saved[FVLM_MAX_SAVED] = {};
+
+  void save(fvlm_dtype dtype, std::initializer_list<std::int64_t> shape) {
+    if (saved_count == FVLM_MAX_SAVED || shape.size() > FVLM_MAX_DIMS) {
+      throw Failure(FVLM_ERROR_INTERNAL, "at most %d tensors of %d dimensions can be saved", FVLM_MAX_SAVED,
+                    FVLM_MAX_DIMS);
+    }
+    fvlm_tensor_spec& spec = saved[saved_count++];
+    spec.dtype = dtype;
+    spec.ndim = static_cast<std::int32_t>(shape.size());
+    std::copy(shape.begin(), shape.end(), spec.shape);
+  }
+};
+
+// Stands where a kind's optional function would; a class that has it hides it with a member function.
+struct NotOffered {};
+
+template <auto member>
+inline constexpr bool offered = std::is_member_function_pointer_v<decltype(member)>;
+
+template <class Class>
+Class& self(fvlm_instance* instance) {
+  if (!instance) throw Failure(FVLM_ERROR_ARGUMENT, "instance is NULL");
+  return *reinterpret_cast<Class*>(instance);
+}
+
+inline fvlm_error* sink_of(const fvlm_call* call) {
+  return FVLM_HAS(call, error) ? call->error : nullptr;
+}
+
+template <class Class>
+fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error) noexcept {
+  return guarded(error, [&] {
+    if (!instance) throw Failure(FVLM_ERROR_ARGUMENT, "instance is NULL");
+    *instance = nullptr;
+    check_struct(config, "config");
+    Class* made = nullptr;
+    if constexpr (std::is_constructible_v<Class, const fvlm_instance_config&>) {
+      made = new Class(*config);
+    } else {
+      made = new Class();
+    }
+    *instance = reinterpret_cast<fvlm_instance*>(made);
+  });
+}
+
+template <class Class>
+void destroy(fvlm_instance* instance) noexcept {
+  delete reinterpret_cast<Class*>(instance);
+}
+
+template <class Query, class Ask>
+void answer(const Query* query, fvlm_support* support, const Ask& ask) noexcept {
+  if (!FVLM_HAS(support, reason)) return;
+  support->score = 0;
+  support->reason[0] = 0;
+  fvlm_error error{sizeof error, sizeof support->reason, support->reason};
+  (void)guarded(&error, [&] {
+    check_struct(query, "query");
+    const Support given = ask(*query);
+    support->score = given.score;
+    std::memcpy(support->reason, given.reason, sizeof given.reason);
+  });
+}
+
+template <class Class, class Query>
+void supports(const Query* query, fvlm_support* support) noexcept {
+  answer(query, support, [](const Query& asked) { return Class::supports(asked); });
+}
+
+template <class Class, class Query>
+fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requirements* out,
+                         fvlm_error* error) noexcept {
+  return guarded(error, [&] {
+    check_struct(query, "query");
+    check_struct<fvlm_requirements>(out, "requirements");
+    Requirements wanted;
+    self<Class>(instance).requirements(*query, wanted);
+    out->saved_count = wanted.saved_count;
+    out->forward_workspace = wanted.forward_workspace;
+    out->backward_workspace = wanted.backward_workspace;
+    std::copy(wanted.saved, wanted.saved + FVLM_MAX_SAVED, out->saved);
+  });
+}
+
+template <class Class, class Query>
+fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query* query) noexcept {
+  return guarded(sink_of(call), [&] {
+    check_struct(call, "call");
+    check_struct(query, "query");
+    self<Class>(instance).prepare(*call, *query);
+  });
+}
+
+template <class Class, auto member, class Query, class Arguments>
+fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const Query* query,
+                 const Arguments* arguments) noexcept {
+  return guarded(sink_of(call), [&] {
+    check_struct(call, "call");
+    check_struct(query, "query");
+    check_struct(arguments, "arguments");
+    (self<Class>(instance).*member)(*call, *query, *arguments);
+  });
+}
+
+// Fills a slot with the class's function; leaves it NULL where the class has none.
+template <class Class, auto member, class Query, class Arguments>
+constexpr void offer(fvlm_status (*&slot)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*)) {
+  if constexpr (offered<member>) slot = &step<Class, member, Query, Arguments>;
+}
+
+// What every kind's table begins with.
+template <class Class, class Table>
+constexpr Table begin_table() {
+  Table table{};
+  table.base.struct_size = sizeof table;
+  table.base.create = &create<Class>;
+  table.base.destroy = &destroy<Class>;
+  table.supports = &supports<Class, typename Class::Query>;
+  return table;
+}
+
+// And what the kinds with device memory share.
+template <class Class, class Table>
+constexpr Table begin_device_table() {
+  Table table = begin_table<Class, Table>();
+  table.requirements = &requirements<Class, typename Class::Query>;
+  table.prepare = &prepare<Class, typename Class::Query>;
+  return table;
+}
+
+FVLM_SDK_END
+
+#endif
