@@ -54,9 +54,10 @@ class Gate : public sdk::Kernels {
   }
 };
 
+template <int nesterov>
 class Momentum : public sdk::Optimizer {
  public:
-  static constexpr const char* algorithm = "momentum";
+  static constexpr const char* algorithm = nesterov ? "nesterov" : "momentum";
   static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 1}, {"momentum", 0.9, 0, 1}};
   static sdk::Support supports(const Query&) { return sdk::accept(50, "yes"); }
   static sdk::States states(const Query& query) { return {{"m", query.state_dtype}}; }
@@ -65,4 +66,4 @@ class Momentum : public sdk::Optimizer {
 
 } // namespace comfort
 
-FVLM_PLUGIN("comfort", "1.2.3", comfort::Gate, comfort::Momentum)
+FVLM_PLUGIN("comfort", "1.2.3", comfort::Gate, comfort::Momentum<0>, comfort::Momentum<1>)

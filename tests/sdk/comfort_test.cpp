@@ -93,7 +93,16 @@ TEST_F(Comfort, entry_answers_one_pointer_and_only_hosts_of_its_major) {
 
 TEST_F(Comfort, tables_are_the_classes_named_and_no_others) {
   EXPECT_EQ(plugin->table(FVLM_KERNELS_KIND), kernels);
-  EXPECT_NE(plugin->table(FVLM_OPTIMIZER_KIND), nullptr);
+  const auto* momentum = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("momentum")));
+  const auto* nesterov = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("nesterov")));
+  ASSERT_NE(momentum, nullptr);
+  ASSERT_NE(nesterov, nullptr);
+  EXPECT_STREQ(momentum->algorithm, "momentum");
+  EXPECT_STREQ(nesterov->algorithm, "nesterov");
+  for (const char* other :
+       {"fvlm.optimizer/1", "fvlm.optimizer/1:", "fvlm.optimizer/1:momentum2", "fvlm.kernels/2", ""}) {
+    EXPECT_EQ(plugin->table(other), nullptr) << other;
+  }
   EXPECT_EQ(plugin->table(FVLM_ATTENTION_KIND), nullptr);
   EXPECT_EQ(plugin->table(nullptr), nullptr);
 }
@@ -191,7 +200,7 @@ TEST_F(Comfort, workspace_is_counted_and_carved_by_one_function) {
 }
 
 TEST_F(Comfort, optimizer_declares_its_states_and_hyperparameters) {
-  const auto* table = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND));
+  const auto* table = static_cast<const fvlm_optimizer_v1*>(plugin->table(FVLM_OPTIMIZER_KIND("momentum")));
   EXPECT_STREQ(table->algorithm, "momentum");
   EXPECT_EQ(table->hyperparameter_count, 2);
   EXPECT_STREQ(table->hyperparameters[1].name, "momentum");

@@ -1,7 +1,7 @@
 // fvlm/fvlm.hpp: the whole SDK for plugins in C++17 and CUDA. Header only, needs no LibTorch.
 //
 //   class Mine : public fvlm::sdk::Attention { ... };    // fvlm/cpp/kinds.hpp says what to write
-//   FVLM_PLUGIN("attention-mine", "0.1.0", Mine)         // once a library; one class a kind
+//   FVLM_PLUGIN("attention-mine", "0.1.0", Mine)         // once a library; classes of different kinds
 //
 // cpp/failure.hpp  Failure, refuse(), accept(), log()          cpp/view.hpp      View, Span, Workspace
 // cpp/number.hpp   BFloat16, Half, dtypes, dispatch()          cpp/parallel.hpp  parallel_for()
@@ -13,6 +13,8 @@
 #include <fvlm/cpp/parallel.hpp>
 #include <fvlm/cpp/view.hpp>
 
+#include <string_view>
+
 FVLM_SDK_BEGIN
 
 // A static of a function, not a variable template: gcc exports those however hidden they are.
@@ -22,24 +24,33 @@ const void* table_of() {
   return &table;
 }
 
+// The kind that a class answers for is its family followed by its variant.
+template <class Class>
+bool is_kind(const char* kind) {
+  const std::string_view asked(kind), family(Class::family);
+  return asked.substr(0, family.size()) == family && asked.substr(family.size()) == Class::template variant<Class>;
+}
+
 template <class First, class... Others>
 constexpr bool kinds_differ() {
   if constexpr (sizeof...(Others) == 0) {
     return true;
   } else {
-    return (!std::is_same_v<typename First::Query, typename Others::Query> && ...) && kinds_differ<Others...>();
+    constexpr std::string_view family = First::family, variant = First::template variant<First>;
+    return ((family != Others::family || variant != Others::template variant<Others>)&&...) &&
+           kinds_differ<Others...>();
   }
 }
 
 // The entry point's body.
 template <class... Classes>
 const fvlm_plugin* entry(const fvlm_host* host, const char* name, const char* version) noexcept {
-  static_assert(kinds_differ<Classes...>(), "one class a kind: a library answers for each kind with one table");
+  static_assert(kinds_differ<Classes...>(), "a library answers for each kind with one table");
   if (!FVLM_HAS(host, parallel_threads) || host->abi_major != FVLM_ABI_MAJOR) return nullptr;
   static const fvlm_plugin plugin = {
       sizeof(fvlm_plugin), FVLM_ABI_MAJOR, FVLM_ABI_MINOR, name, version, [](const char* kind) -> const void* {
         const void* found = nullptr;
-        (void)((kind && std::strcmp(kind, Classes::kind) == 0 ? (found = table_of<Classes>(), true) : false) || ...);
+        (void)((kind && is_kind<Classes>(kind) ? (found = table_of<Classes>(), true) : false) || ...);
         return found;
       }};
   return &plugin;

@@ -16,7 +16,9 @@
 FVLM_SDK_BEGIN
 
 struct Attention {
-  static constexpr const char* kind = FVLM_ATTENTION_KIND;
+  static constexpr const char* family = FVLM_ATTENTION_KIND;
+  template <class>
+  static constexpr const char* variant = "";
   using Query = fvlm_attention_query;
   using Forward = fvlm_attention_forward;
   using Backward = fvlm_attention_backward;
@@ -34,7 +36,9 @@ struct Attention {
 };
 
 struct Loss {
-  static constexpr const char* kind = FVLM_LOSS_KIND;
+  static constexpr const char* family = FVLM_LOSS_KIND;
+  template <class>
+  static constexpr const char* variant = "";
   using Query = fvlm_loss_query;
   using Forward = fvlm_loss_forward;
   using Backward = fvlm_loss_backward;
@@ -68,7 +72,9 @@ struct States {
 //             static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 10}, ...};
 //             static States states(const Query& query);
 struct Optimizer {
-  static constexpr const char* kind = FVLM_OPTIMIZER_KIND;
+  static constexpr const char* family = FVLM_OPTIMIZER_KIND("");
+  template <class Class>
+  static constexpr const char* variant = Class::algorithm;
   using Query = fvlm_optimizer_query;
   using Step = fvlm_optimizer_step;
 
@@ -101,7 +107,9 @@ struct Optimizer {
 };
 
 struct Packer {
-  static constexpr const char* kind = FVLM_PACKER_KIND;
+  static constexpr const char* family = FVLM_PACKER_KIND;
+  template <class>
+  static constexpr const char* variant = "";
   using Query = fvlm_packer_query;
   using Pack = fvlm_packer_pack;
 
@@ -127,7 +135,9 @@ struct Packer {
 
 // Also wants: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
 struct Quantizer {
-  static constexpr const char* kind = FVLM_QUANTIZER_KIND;
+  static constexpr const char* family = FVLM_QUANTIZER_KIND("");
+  template <class Class>
+  static constexpr const char* variant = Class::scheme;
   using Query = fvlm_quantizer_query;
   using Pack = fvlm_quantizer_pack;
   using Unpack = fvlm_quantizer_unpack;
@@ -156,7 +166,9 @@ struct Quantizer {
 
 // Each op is optional; supports() is asked only about those that the class has.
 struct Kernels {
-  static constexpr const char* kind = FVLM_KERNELS_KIND;
+  static constexpr const char* family = FVLM_KERNELS_KIND;
+  template <class>
+  static constexpr const char* variant = "";
   using Query = fvlm_kernels_query;
 
   void requirements(const Query&, Requirements&) const {}
