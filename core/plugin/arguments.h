@@ -1,0 +1,227 @@
+// The tensors of each call's argument struct, by name. What a call may write is a `fvlm_tensor*`, what it only reads a
+// `const fvlm_tensor*`: the types say it, so no second list can disagree.
+#pragma once
+#include <fvlm/fvlm.h>
+
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+namespace fvlm {
+namespace detail {
+
+template <class Member>
+struct Field {
+  const char* name;
+  Member member;
+};
+template <class Member>
+constexpr Field<Member> field(const char* name, Member member) {
+  return {name, member};
+}
+
+template <class Arguments>
+struct FieldsOf;
+
+template <>
+struct FieldsOf<fvlm_attention_forward> {
+  using A = fvlm_attention_forward;
+  static constexpr auto fields = std::tuple{field("q", &A::q),
+                                            field("k", &A::k),
+                                            field("v", &A::v),
+                                            field("cu_seqlens_q", &A::cu_seqlens_q),
+                                            field("cu_seqlens_kv", &A::cu_seqlens_kv),
+                                            field("positions_q", &A::positions_q),
+                                            field("positions_kv", &A::positions_kv),
+                                            field("out", &A::out),
+                                            field("saved", &A::saved)};
+};
+template <>
+struct FieldsOf<fvlm_attention_backward> {
+  using A = fvlm_attention_backward;
+  static constexpr auto fields = std::tuple{field("q", &A::q),
+                                            field("k", &A::k),
+                                            field("v", &A::v),
+                                            field("out", &A::out),
+                                            field("d_out", &A::d_out),
+                                            field("cu_seqlens_q", &A::cu_seqlens_q),
+                                            field("cu_seqlens_kv", &A::cu_seqlens_kv),
+                                            field("positions_q", &A::positions_q),
+                                            field("positions_kv", &A::positions_kv),
+                                            field("saved", &A::saved),
+                                            field("d_q", &A::d_q),
+                                            field("d_k", &A::d_k),
+                                            field("d_v", &A::d_v)};
+};
+template <>
+struct FieldsOf<fvlm_norm_forward> {
+  using A = fvlm_norm_forward;
+  static constexpr auto fields = std::tuple{
+      field("x", &A::x), field("residual", &A::residual), field("weight", &A::weight), field("bias", &A::bias),
+      field("y", &A::y), field("sum", &A::sum),           field("saved", &A::saved)};
+};
+template <>
+struct FieldsOf<fvlm_norm_backward> {
+  using A = fvlm_norm_backward;
+  static constexpr auto fields =
+      std::tuple{field("d_y", &A::d_y),           field("d_sum", &A::d_sum),  field("s", &A::s),
+                 field("weight", &A::weight),     field("saved", &A::saved),  field("d_x", &A::d_x),
+                 field("d_weight", &A::d_weight), field("d_bias", &A::d_bias)};
+};
+template <>
+struct FieldsOf<fvlm_rope_apply> {
+  using A = fvlm_rope_apply;
+  static constexpr auto fields =
+      std::tuple{field("x", &A::x), field("positions", &A::positions), field("out", &A::out)};
+};
+template <>
+struct FieldsOf<fvlm_swiglu_forward> {
+  using A = fvlm_swiglu_forward;
+  static constexpr auto fields = std::tuple{field("gate", &A::gate), field("up", &A::up), field("y", &A::y)};
+};
+template <>
+struct FieldsOf<fvlm_swiglu_backward> {
+  using A = fvlm_swiglu_backward;
+  static constexpr auto fields = std::tuple{field("gate", &A::gate), field("up", &A::up), field("d_y", &A::d_y),
+                                            field("d_gate", &A::d_gate), field("d_up", &A::d_up)};
+};
+template <>
+struct FieldsOf<fvlm_bias_gelu_forward> {
+  using A = fvlm_bias_gelu_forward;
+  static constexpr auto fields = std::tuple{field("x", &A::x), field("bias", &A::bias), field("y", &A::y)};
+};
+template <>
+struct FieldsOf<fvlm_bias_gelu_backward> {
+  using A = fvlm_bias_gelu_backward;
+  static constexpr auto fields = std::tuple{field("x", &A::x), field("bias", &A::bias), field("d_y", &A::d_y),
+                                            field("d_x", &A::d_x), field("d_bias", &A::d_bias)};
+};
+template <>
+struct FieldsOf<fvlm_layerscale_forward> {
+  using A = fvlm_layerscale_forward;
+  static constexpr auto fields =
+      std::tuple{field("x", &A::x), field("scale", &A::scale), field("residual", &A::residual), field("y", &A::y)};
+};
+template <>
+struct FieldsOf<fvlm_layerscale_backward> {
+  using A = fvlm_layerscale_backward;
+  static constexpr auto fields = std::tuple{field("x", &A::x), field("scale", &A::scale), field("d_y", &A::d_y),
+                                            field("d_x", &A::d_x), field("d_scale", &A::d_scale)};
+};
+template <>
+struct FieldsOf<fvlm_linear_forward> {
+  using A = fvlm_linear_forward;
+  static constexpr auto fields = std::tuple{field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias),
+                                            field("y", &A::y), field("pre_activation", &A::pre_activation)};
+};
+template <>
+struct FieldsOf<fvlm_linear_input_gradient> {
+  using A = fvlm_linear_input_gradient;
+  static constexpr auto fields = std::tuple{field("d_y", &A::d_y), field("weight", &A::weight),
+                                            field("pre_activation", &A::pre_activation), field("d_x", &A::d_x)};
+};
+template <>
+struct FieldsOf<fvlm_linear_weight_gradient> {
+  using A = fvlm_linear_weight_gradient;
+  static constexpr auto fields = std::tuple{field("d_y", &A::d_y), field("x", &A::x), field("d_weight", &A::d_weight),
+                                            field("d_bias", &A::d_bias)};
+};
+template <>
+struct FieldsOf<fvlm_loss_forward> {
+  using A = fvlm_loss_forward;
+  static constexpr auto fields =
+      std::tuple{field("hidden", &A::hidden), field("weight", &A::weight), field("targets", &A::targets),
+                 field("losses", &A::losses), field("saved", &A::saved)};
+};
+template <>
+struct FieldsOf<fvlm_loss_backward> {
+  using A = fvlm_loss_backward;
+  static constexpr auto fields =
+      std::tuple{field("hidden", &A::hidden),     field("weight", &A::weight), field("targets", &A::targets),
+                 field("d_losses", &A::d_losses), field("saved", &A::saved),   field("d_hidden", &A::d_hidden),
+                 field("d_weight", &A::d_weight)};
+};
+template <>
+struct FieldsOf<fvlm_loss_fused> {
+  using A = fvlm_loss_fused;
+  static constexpr auto fields =
+      std::tuple{field("hidden", &A::hidden),     field("weight", &A::weight), field("targets", &A::targets),
+                 field("d_losses", &A::d_losses), field("losses", &A::losses), field("d_hidden", &A::d_hidden),
+                 field("d_weight", &A::d_weight)};
+};
+template <>
+struct FieldsOf<fvlm_optimizer_step> {
+  using A = fvlm_optimizer_step;
+  static constexpr auto fields =
+      std::tuple{field("master", &A::master), field("parameter", &A::parameter), field("gradient", &A::gradient),
+                 field("state", &A::state),   field("segments", &A::segments),   field("hyper", &A::hyper),
+                 field("step", &A::step),     field("scale", &A::scale),         field("skip", &A::skip)};
+};
+template <>
+struct FieldsOf<fvlm_quantizer_pack> {
+  using A = fvlm_quantizer_pack;
+  static constexpr auto fields = std::tuple{field("weight", &A::weight), field("packed", &A::packed)};
+};
+template <>
+struct FieldsOf<fvlm_quantizer_unpack> {
+  using A = fvlm_quantizer_unpack;
+  static constexpr auto fields = std::tuple{field("packed", &A::packed), field("weight", &A::weight)};
+};
+template <>
+struct FieldsOf<fvlm_quantizer_linear> {
+  using A = fvlm_quantizer_linear;
+  static constexpr auto fields =
+      std::tuple{field("packed", &A::packed), field("x", &A::x), field("bias", &A::bias), field("y", &A::y)};
+};
+template <>
+struct FieldsOf<fvlm_quantizer_linear_gradient> {
+  using A = fvlm_quantizer_linear_gradient;
+  static constexpr auto fields = std::tuple{field("packed", &A::packed), field("d_y", &A::d_y), field("d_x", &A::d_x)};
+};
+template <>
+struct FieldsOf<fvlm_fake_quantize_forward> {
+  using A = fvlm_fake_quantize_forward;
+  static constexpr auto fields = std::tuple{field("weight", &A::weight), field("out", &A::out)};
+};
+template <>
+struct FieldsOf<fvlm_fake_quantize_backward> {
+  using A = fvlm_fake_quantize_backward;
+  static constexpr auto fields =
+      std::tuple{field("weight", &A::weight), field("d_out", &A::d_out), field("d_weight", &A::d_weight)};
+};
+
+// Calls visit(name, pointer) for a pointer member, and for each element of an array of them.
+template <class Value, class Visit>
+void visit_field(const char* name, Value& value, Visit& visit) {
+  if constexpr (std::is_array_v<Value>) {
+    for (size_t i = 0; i < std::extent_v<Value>; ++i) visit(name + ("[" + std::to_string(i) + "]"), value[i]);
+  } else {
+    visit(std::string(name), value);
+  }
+}
+
+template <class Value>
+constexpr bool writable = std::is_same_v<std::remove_all_extents_t<Value>, fvlm_tensor*>;
+
+} // namespace detail
+
+// visit(const std::string& name, const fvlm_tensor* tensor) for every tensor of the call, NULL ones too.
+template <class Arguments, class Visit>
+void each_tensor(const Arguments& arguments, Visit&& visit) {
+  std::apply([&](const auto&... field) { (detail::visit_field(field.name, arguments.*field.member, visit), ...); },
+             detail::FieldsOf<Arguments>::fields);
+}
+
+// visit(const std::string& name, fvlm_tensor*& tensor) for those that the call may write.
+template <class Arguments, class Visit>
+void each_output(Arguments& arguments, Visit&& visit) {
+  auto one = [&](const auto& field) {
+    auto& value = arguments.*field.member;
+    if constexpr (detail::writable<std::remove_reference_t<decltype(value)>>)
+      detail::visit_field(field.name, value, visit);
+  };
+  std::apply([&](const auto&... field) { (one(field), ...); }, detail::FieldsOf<Arguments>::fields);
+}
+
+} // namespace fvlm

@@ -1,0 +1,128 @@
+// Around each call into a plugin: what goes wrong in it becomes an Error that names plugin, operation and shapes.
+#pragma once
+#include "plugin/arguments.h"
+
+#include <fvlm/abi.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace fvlm {
+
+// Debug mode: FVLM_PLUGIN_DEBUG=1, or set here. In it every host tensor that a call may write, and the workspace, is
+// replaced by a copy between guard zones for the time of the call, so that a write past its end, or into the gaps of a
+// strided view, is an Error naming the tensor.
+bool plugin_debug();
+void set_plugin_debug(bool on);
+
+// Memory with guard zones before and after it. Aligned to 256 bytes, filled with a pattern that reads as NaN.
+class GuardedBuffer {
+ public:
+  explicit GuardedBuffer(size_t bytes, size_t zone = 4096);
+  void* data() const { return data_; }
+  size_t size() const { return bytes_; }
+  // Where the zones were overwritten: bytes past the end, negative before the beginning. Empty: intact.
+  std::optional<std::ptrdiff_t> violation() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  size_t bytes_, zone_;
+  std::unique_ptr<std::byte, Free> memory_;
+  std::byte* data_;
+};
+
+// A fvlm_error whose text may be left unterminated or overrun by a careless plugin without harm.
+class ErrorSink {
+ public:
+  ErrorSink();
+  fvlm_error* get() { return &error_; }
+  std::string text() const; // what was written, control characters as spaces
+
+ private:
+  fvlm_error error_;
+  std::array<char, 1024> text_{};
+};
+
+// "float32 [128, 2, 64]", with strides where it is not contiguous; "null".
+std::string describe(const fvlm_tensor* tensor);
+std::string status_name(fvlm_status status);
+
+namespace detail {
+
+[[noreturn]] void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status,
+                                   const ErrorSink& sink, const std::string& shapes);
+// Names the exception that is being handled.
+[[noreturn]] void fail_with_exception(const std::string& plugin, std::string_view operation, const std::string& shapes);
+
+// The debug copies of one call.
+class Shadow {
+ public:
+  Shadow(const std::string& plugin, std::string_view operation);
+  ~Shadow();
+  fvlm_tensor* cover(const std::string& name, fvlm_tensor* tensor);
+  void* cover_workspace(void* workspace, uint64_t bytes, const fvlm_device& device);
+  void finish(const std::function<std::string()>& shapes); // verifies and copies back; throws Error(plugin)
+
+ private:
+  struct Piece;
+  std::string plugin_, operation_;
+  std::vector<std::unique_ptr<Piece>> pieces_;
+};
+
+} // namespace detail
+
+// Runs `call` (-> fvlm_status). A status other than FVLM_OK or an exception is Error(plugin) naming plugin, operation,
+// the plugin's own words and what `shapes` (-> std::string) says, which is called only then. [step thread]
+template <class Call, class Shapes>
+void guard_call(const std::string& plugin, std::string_view operation, const ErrorSink& sink, Call&& call,
+                Shapes&& shapes) {
+  fvlm_status status = FVLM_OK;
+  try {
+    status = call();
+  } catch (...) {
+    detail::fail_with_exception(plugin, operation, shapes());
+  }
+  if (status != FVLM_OK) detail::fail_with_status(plugin, operation, status, sink, shapes());
+}
+
+// One line a tensor: "  q: float32 [128, 2, 64]".
+template <class Arguments>
+std::string describe_arguments(const Arguments& arguments) {
+  std::string text;
+  each_tensor(arguments, [&](const std::string& name, const fvlm_tensor* tensor) {
+    if (tensor) text += "\n  " + name + ": " + describe(tensor);
+  });
+  return text;
+}
+
+// A table function of the usual form. Sets call.error to a sink of its own for the time of the call. [step thread]
+template <class Query, class Arguments>
+void invoke(const std::string& plugin, std::string_view operation,
+            fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
+            fvlm_instance* instance, fvlm_call call, const Query& query, const Arguments& arguments) {
+  ErrorSink sink;
+  call.error = sink.get();
+  auto shapes = [&] { return describe_arguments(arguments); };
+  if (!plugin_debug()) {
+    guard_call(
+        plugin, operation, sink, [&] { return function(instance, &call, &query, &arguments); }, shapes);
+    return;
+  }
+  detail::Shadow shadow(plugin, operation);
+  Arguments covered = arguments;
+  each_output(covered, [&](const std::string& name, fvlm_tensor*& tensor) { tensor = shadow.cover(name, tensor); });
+  call.workspace = shadow.cover_workspace(call.workspace, call.workspace_size, call.device);
+  guard_call(
+      plugin, operation, sink, [&] { return function(instance, &call, &query, &covered); }, shapes);
+  shadow.finish(shapes);
+}
+
+} // namespace fvlm

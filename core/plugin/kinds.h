@@ -1,0 +1,111 @@
+// The kinds of tables this engine knows: their names, what their tables must hold, and the C++ types behind each.
+#pragma once
+#include <fvlm/fvlm.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm {
+
+// "fvlm.optimizer/1:adamw" taken apart.
+struct KindName {
+  std::string family;  // "fvlm.optimizer/1"
+  std::string variant; // "adamw"; empty where the family has one table
+  std::string text() const { return variant.empty() ? family : family + ":" + variant; }
+  bool operator==(const KindName&) const = default;
+};
+
+// Empty when the text is not of the form "name.name/REVISION" or "name.name/REVISION:VARIANT".
+std::optional<KindName> parse_kind(std::string_view text);
+
+// A function pointer of a table, by its place in it.
+struct TableSlot {
+  std::string_view name;
+  size_t offset;
+};
+
+// Functions that a table gives together or not at all.
+struct TableOperation {
+  std::string_view name; // "rmsnorm"
+  std::vector<TableSlot> slots;
+  int32_t op; // FVLM_OP_*
+};
+
+// What the engine knows of a family of tables.
+struct Family {
+  std::string_view name;  // "fvlm.attention/1"
+  std::string_view label; // "attention"
+  bool has_variants;
+  size_t least_size; // of the table in minor 0: a smaller one is refused
+  size_t size;       // of the table as this engine was compiled
+  std::vector<TableSlot> required;
+  std::vector<TableOperation> operations; // each optional; at least one where the list is not empty
+
+  // What is wrong with the table's data, or what supports() and the like answer to a sample question that is not
+  // believable; empty when all is well. `table` has passed every other check and holds `size` bytes.
+  std::string (*defect)(const void* table, const KindName& kind, fvlm_device device);
+};
+
+std::span<const Family> known_families();
+const Family* find_family(std::string_view name); // nullptr: not known here
+
+// "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for what is not known.
+std::string operation_name(int32_t op);
+
+// A table's C++ type to its family, and what selection wants to know of its query.
+template <class Table>
+struct KindOf;
+
+template <>
+struct KindOf<fvlm_attention_v1> {
+  using Query = fvlm_attention_query;
+  static constexpr std::string_view family = "fvlm.attention/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query&) { return "attention"; }
+};
+
+template <>
+struct KindOf<fvlm_loss_v1> {
+  using Query = fvlm_loss_query;
+  static constexpr std::string_view family = "fvlm.loss/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query&) { return "loss"; }
+};
+
+template <>
+struct KindOf<fvlm_kernels_v1> {
+  using Query = fvlm_kernels_query;
+  static constexpr std::string_view family = "fvlm.kernels/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query& query) { return "kernels " + operation_name(query.op); }
+};
+
+template <>
+struct KindOf<fvlm_optimizer_v1> {
+  using Query = fvlm_optimizer_query;
+  static constexpr std::string_view family = "fvlm.optimizer/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query&) { return "optimizer"; }
+};
+
+template <>
+struct KindOf<fvlm_quantizer_v1> {
+  using Query = fvlm_quantizer_query;
+  static constexpr std::string_view family = "fvlm.quantizer/1";
+  static int32_t device(const Query& query) { return query.device.type; }
+  static std::string subject(const Query&) { return "quantizer"; }
+};
+
+template <>
+struct KindOf<fvlm_packer_v1> {
+  using Query = fvlm_packer_query;
+  static constexpr std::string_view family = "fvlm.packer/1";
+  static int32_t device(const Query&) { return FVLM_CPU; }
+  static std::string subject(const Query&) { return "packer"; }
+};
+
+} // namespace fvlm
