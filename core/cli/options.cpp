@@ -35,8 +35,9 @@ int64_t ParsedOptions::integer_or(const std::string& name, int64_t fallback) con
   auto text = value(name);
   if (!text) return fallback;
   int64_t number = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc{} || end != text->data() + text->size())
+  const char* stop = text->data() + text->size();
+  auto [end, error] = std::from_chars(text->c_str(), stop, number);
+  if (error != std::errc{} || end != stop)
     throw Error(ErrorKind::usage, fmt::format("--{} wants a whole number, not '{}'", name, *text));
   return number;
 }

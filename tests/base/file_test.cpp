@@ -10,7 +10,7 @@ using namespace fvlm;
 namespace fs = std::filesystem;
 
 class FileTest : public testing::Test {
-protected:
+ protected:
   void SetUp() override {
     folder = fs::temp_directory_path() / ("fvlm-file-test-" + std::to_string(getpid()));
     fs::create_directories(folder);
