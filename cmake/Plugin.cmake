@@ -16,3 +16,17 @@ function(fvlm_plugin)
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
   install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
 endfunction()
+
+# fvlm_plugin_test(PLUGIN optimizer-adamw NAME adamw_test SOURCES ...)   a GoogleTest program over the built library of
+# that plugin (FVLM_TEST_LIBRARY), which may ask PyTorch through FVLM_PYTHON. Paths of includes begin in plugins/.
+function(fvlm_plugin_test)
+  cmake_parse_arguments(ARG "" "PLUGIN;NAME;TIMEOUT" "SOURCES" ${ARGN})
+  fvlm_test(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPENDS fvlm_sdk ${CMAKE_DL_LIBS} TIMEOUT "${ARG_TIMEOUT}")
+  add_dependencies(${ARG_NAME} plugin_${ARG_PLUGIN})
+  target_include_directories(${ARG_NAME} PRIVATE ${PROJECT_SOURCE_DIR}/plugins)
+  cmake_path(ABSOLUTE_PATH FVLM_TORCH_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE torch)
+  cmake_path(APPEND torch ../../../../bin/python OUTPUT_VARIABLE python)
+  cmake_path(NORMAL_PATH python)
+  target_compile_definitions(${ARG_NAME} PRIVATE FVLM_TEST_LIBRARY="$<TARGET_FILE:plugin_${ARG_PLUGIN}>"
+    FVLM_TEST_SOURCE="${CMAKE_CURRENT_SOURCE_DIR}/test" FVLM_PYTHON="${python}")
+endfunction()

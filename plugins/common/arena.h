@@ -1,0 +1,87 @@
+// arena.h: what the optimizer plugins share: the checks of a step's arguments, and walking over the segments.
+#pragma once
+
+#include <fvlm/fvlm.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+inline std::int64_t size_of(const fvlm_optimizer_segment& segment) {
+  return segment.rows * segment.cols;
+}
+
+// Throws where a segment lies outside the arena or names a group that is not there.
+inline void check_segments(const fvlm_optimizer_query& query) {
+  if (query.segment_count > 0 && !query.segments) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "segments is NULL");
+  for (std::int64_t i = 0; i < query.segment_count; ++i) {
+    const fvlm_optimizer_segment& s = query.segments[i];
+    const bool inside = s.rows >= 0 && s.cols >= 0 && s.offset >= 0 && s.offset <= query.elements &&
+                        (s.cols == 0 || s.rows <= (query.elements - s.offset) / s.cols);
+    if (!inside) {
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "segment %lld (offset %lld, %lld x %lld) lies outside the %lld elements",
+                         static_cast<long long>(i), static_cast<long long>(s.offset), static_cast<long long>(s.rows),
+                         static_cast<long long>(s.cols), static_cast<long long>(query.elements));
+    }
+    if (s.group < 0 || s.group >= query.group_count) {
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "segment %lld names group %lld of %lld", static_cast<long long>(i),
+                         static_cast<long long>(s.group), static_cast<long long>(query.group_count));
+    }
+  }
+}
+
+// The data of a flat buffer that must hold `elements` values of this type.
+template <class Element, class Tensor>
+Element* flat(Tensor* tensor, const char* name, std::int64_t elements) {
+  const sdk::View<Element, 1> view(tensor, name);
+  if (view.size(0) != elements || !view.contiguous()) {
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld values without gaps expected, got %lld with stride %lld", name,
+                       static_cast<long long>(elements), static_cast<long long>(view.size(0)),
+                       static_cast<long long>(view.stride(0)));
+  }
+  return view.data();
+}
+
+// The scalars of a step, read once.
+struct StepScalars {
+  std::int64_t step;
+  float scale;
+  bool skip;
+  const float* hyper; // [group_count, hyperparameter_count]
+
+  StepScalars(const fvlm_optimizer_query& query, const fvlm_optimizer_step& arguments, std::int64_t hyperparameters)
+      : step(*flat<const std::int64_t>(arguments.step, "step", 1)),
+        scale(*flat<const float>(arguments.scale, "scale", 1)),
+        skip(*flat<const std::int32_t>(arguments.skip, "skip", 1) != 0) {
+    const sdk::View<const float, 2> table(arguments.hyper, "hyper");
+    if (table.size(0) != query.group_count || table.size(1) != hyperparameters || !table.contiguous()) {
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "hyper: %lld x %lld values expected, got %lld x %lld",
+                         static_cast<long long>(query.group_count), static_cast<long long>(hyperparameters),
+                         static_cast<long long>(table.size(0)), static_cast<long long>(table.size(1)));
+    }
+    hyper = table.data();
+    if (step < 1) {
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "step is %lld: the first is 1", static_cast<long long>(step));
+    }
+  }
+};
+
+// Calls visit(segment, offset, count) for every contiguous run of elements, run lengths balanced over the threads and
+// not by segment: segments differ in size by a factor of a million.
+template <class Visit>
+void for_each_run(const fvlm_host* host, const fvlm_optimizer_query& query, std::int64_t grain, const Visit& visit) {
+  std::int64_t total = 0;
+  for (std::int64_t i = 0; i < query.segment_count; ++i) total += size_of(query.segments[i]);
+  sdk::parallel_for(host, total, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t position = 0;
+    for (std::int64_t i = 0; i < query.segment_count && position < end; ++i) {
+      const fvlm_optimizer_segment& segment = query.segments[i];
+      const std::int64_t from = std::max(begin, position), to = std::min(end, position + size_of(segment));
+      if (from < to) visit(segment, segment.offset + from - position, to - from);
+      position += size_of(segment);
+    }
+  });
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,207 @@
+// arena.h: flat buffers for the tests of the optimizer plugins.
+#pragma once
+
+#include "common/testing/harness.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace fvlm::testing {
+
+using Optimizer = Plugin<fvlm_optimizer_v1>;
+
+struct ArenaShape {
+  std::int64_t elements = 0;
+  std::vector<fvlm_optimizer_segment> segments;
+  std::int64_t groups = 1;
+  fvlm_dtype gradient = f32, parameter = f32, state = f32;
+};
+
+// The nearest value that a dtype can hold.
+inline float rounded(float value, fvlm_dtype dtype) {
+  if (dtype.bits == 32) return value;
+  const auto widen = dtype.code == FVLM_BFLOAT ? widen_bf16 : widen_f16;
+  return widen(narrow(value, widen));
+}
+
+// One buffer of a dtype, read and written as float.
+class Values {
+ public:
+  Values(std::int64_t count, fvlm_dtype dtype)
+      : dtype_(dtype), bytes_(static_cast<std::size_t>(count) * dtype.bits / 8) {}
+  float get(std::int64_t i) const {
+    if (dtype_.bits == 32) {
+      float value;
+      std::memcpy(&value, &bytes_[static_cast<std::size_t>(i) * 4], 4);
+      return value;
+    }
+    std::uint16_t code;
+    std::memcpy(&code, &bytes_[static_cast<std::size_t>(i) * 2], 2);
+    return dtype_.code == FVLM_BFLOAT ? widen_bf16(code) : widen_f16(code);
+  }
+  void set(std::int64_t i, float value) {
+    if (dtype_.bits == 32) {
+      std::memcpy(&bytes_[static_cast<std::size_t>(i) * 4], &value, 4);
+    } else {
+      const std::uint16_t code = narrow(value, dtype_.code == FVLM_BFLOAT ? widen_bf16 : widen_f16);
+      std::memcpy(&bytes_[static_cast<std::size_t>(i) * 2], &code, 2);
+    }
+  }
+  std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) * 8 / dtype_.bits; }
+  Tensor tensor() { return {bytes_.data(), dtype_, {size()}}; }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  fvlm_dtype dtype_;
+  std::vector<char> bytes_;
+};
+
+// Everything an optimizer step reads and writes. Masters and gradients begin random, states at zero.
+class Arena {
+ public:
+  Arena(const Optimizer& plugin, ArenaShape given, const std::vector<std::vector<float>>& groups)
+      : shape(std::move(given)), gradient(shape.elements, shape.gradient), parameter(shape.elements, shape.parameter) {
+    Random random(7);
+    master.resize(static_cast<std::size_t>(shape.elements));
+    for (float& value : master) value = random();
+    for (std::int64_t i = 0; i < shape.elements; ++i) gradient.set(i, random());
+    for (std::int64_t i = 0; i < shape.elements; ++i) parameter.set(i, 77);
+    for (const auto& group : groups) hyper.insert(hyper.end(), group.begin(), group.end());
+    fvlm_optimizer_state wanted[FVLM_MAX_STATES];
+    const fvlm_optimizer_query asked = query();
+    const int count = plugin->states(&asked, wanted);
+    for (int i = 0; i < count; ++i) states.emplace_back(shape.elements, wanted[i].dtype);
+  }
+
+  fvlm_optimizer_query query() const {
+    fvlm_optimizer_query q{};
+    q.struct_size = sizeof q;
+    q.device = {FVLM_CPU, 0};
+    q.gradient_dtype = shape.gradient;
+    q.parameter_dtype = shape.parameter;
+    q.state_dtype = shape.state;
+    q.elements = shape.elements;
+    q.segment_count = static_cast<std::int64_t>(shape.segments.size());
+    q.group_count = shape.groups;
+    q.segments = shape.segments.data();
+    return q;
+  }
+
+  // One step; the text of the error sink stays in `error`.
+  fvlm_status run(const Optimizer& plugin, const Host& host) {
+    const fvlm_optimizer_query q = query();
+    fvlm_requirements wanted{};
+    wanted.struct_size = sizeof wanted;
+    char text[512] = "";
+    fvlm_error sink{sizeof sink, sizeof text, text};
+    const fvlm_status status = plugin->requirements(plugin.instance(), &q, &wanted, &sink);
+    error = text;
+    if (status != FVLM_OK) return status;
+    Call call(host, wanted.forward_workspace);
+    const std::int64_t n = shape.elements;
+    Tensor master_tensor(master.data(), f32, {n}), parameter_tensor = parameter.tensor(),
+                                                   gradient_tensor = gradient.tensor();
+    std::vector<Tensor> state_tensors;
+    for (Values& state : states) state_tensors.push_back(state.tensor());
+    std::vector<std::int64_t> flat_segments;
+    for (const auto& s : shape.segments) flat_segments.insert(flat_segments.end(), {s.offset, s.rows, s.cols, s.group});
+    Tensor segments(flat_segments.data(), i64, {q.segment_count, 4});
+    Tensor hyper_tensor(hyper.data(), f32, {shape.groups, static_cast<std::int64_t>(hyper.size()) / shape.groups});
+    Tensor step_tensor(&step, i64, {1}), scale_tensor(&scale, f32, {1}), skip_tensor(&skip, i32, {1});
+    fvlm_optimizer_step arguments{};
+    arguments.struct_size = sizeof arguments;
+    arguments.master = master_tensor.get();
+    arguments.parameter = shape.parameter.bits == 32 ? nullptr : parameter_tensor.get();
+    arguments.gradient = gradient_tensor.get();
+    for (std::size_t i = 0; i < states.size(); ++i) arguments.state[i] = state_tensors[i].get();
+    arguments.segments = segments.get();
+    arguments.hyper = hyper_tensor.get();
+    arguments.step = step_tensor.get();
+    arguments.scale = scale_tensor.get();
+    arguments.skip = skip_tensor.get();
+    const fvlm_status result = plugin->step(plugin.instance(), call.get(), &q, &arguments);
+    error = call.error();
+    return result;
+  }
+
+  // All that a step may change, to compare bit by bit.
+  std::vector<char> bits() const {
+    std::vector<char> all(reinterpret_cast<const char*>(master.data()),
+                          reinterpret_cast<const char*>(master.data() + master.size()));
+    all.insert(all.end(), parameter.bytes().begin(), parameter.bytes().end());
+    for (const Values& state : states) all.insert(all.end(), state.bytes().begin(), state.bytes().end());
+    return all;
+  }
+
+  ArenaShape shape;
+  std::vector<float> master, hyper;
+  Values gradient, parameter;
+  std::vector<Values> states;
+  std::int64_t step = 1;
+  float scale = 1;
+  std::int32_t skip = 0;
+  std::string error;
+};
+
+// Which elements lie in a segment.
+inline std::vector<bool> covered(const ArenaShape& shape) {
+  std::vector<bool> inside(static_cast<std::size_t>(shape.elements));
+  for (const auto& s : shape.segments) {
+    for (std::int64_t i = 0; i < s.rows * s.cols; ++i) inside[static_cast<std::size_t>(s.offset + i)] = true;
+  }
+  return inside;
+}
+
+// A step must change every element of every segment and nothing else.
+inline void expect_gaps_untouched(Arena& arena, const Optimizer& plugin, const Host& host) {
+  const Arena before = arena;
+  ASSERT_EQ(arena.run(plugin, host), FVLM_OK) << arena.error;
+  const std::vector<bool> inside = covered(arena.shape);
+  for (std::size_t i = 0; i < inside.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    if (inside[i]) {
+      EXPECT_NE(arena.master[i], before.master[i]) << "element " << i << " of a segment was not stepped";
+      continue;
+    }
+    EXPECT_EQ(arena.master[i], before.master[i]) << "element " << i;
+    EXPECT_EQ(arena.parameter.get(at), before.parameter.get(at)) << "element " << i;
+    for (const Values& state : arena.states) EXPECT_EQ(state.get(at), 0) << "element " << i;
+  }
+}
+
+inline void expect_same_bits_with_any_threads(const Arena& fresh, const Optimizer& plugin) {
+  std::vector<char> first;
+  for (const int threads : {1, 2, 3, 2}) {
+    const Host host(threads);
+    Arena arena = fresh;
+    for (arena.step = 1; arena.step <= 2; ++arena.step) ASSERT_EQ(arena.run(plugin, host), FVLM_OK) << arena.error;
+    if (first.empty()) first = arena.bits();
+    EXPECT_EQ(arena.bits(), first) << threads << " threads";
+  }
+}
+
+// Steps through gradients [steps, elements] from `start` and compares with parameters [steps, elements]. The difference
+// is relative where a parameter is larger than 1.
+inline double largest_difference_over_steps(Arena& arena, const Optimizer& plugin, const Host& host,
+                                            const std::vector<float>& start, const std::vector<float>& gradients,
+                                            const std::vector<float>& parameters) {
+  const std::size_t n = arena.master.size();
+  if (start.size() != n || gradients.size() != parameters.size() || gradients.size() % n != 0) {
+    throw std::runtime_error("the oracle has other shapes");
+  }
+  arena.master = start;
+  double worst = 0;
+  for (std::size_t t = 0; t < gradients.size() / n; ++t) {
+    for (std::size_t i = 0; i < n; ++i) arena.gradient.set(static_cast<std::int64_t>(i), gradients[t * n + i]);
+    arena.step = static_cast<std::int64_t>(t) + 1;
+    if (arena.run(plugin, host) != FVLM_OK) throw std::runtime_error(arena.error);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double expected = parameters[t * n + i], difference = std::fabs(arena.master[i] - expected);
+      worst = std::max(worst, difference / std::max(1.0, std::fabs(expected)));
+      if (std::isnan(difference)) throw std::runtime_error("NaN at element " + std::to_string(i));
+    }
+  }
+  return worst;
+}
+
+} // namespace fvlm::testing

@@ -1,0 +1,80 @@
+// optimizer-adamw: torch.optim.AdamW over a flat arena on the CPU, in one pass: moments, master and rounded copy.
+#include "adamw.h"
+#include "common/arena.h"
+
+namespace fvlm::plugins {
+namespace {
+
+using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States, sdk::Failure;
+
+constexpr std::int64_t grain = 1 << 15;
+
+class Adamw : public sdk::Optimizer {
+ public:
+  static constexpr const char* algorithm = "adamw";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {
+      {"lr", 1e-3, 0, 1e3},   {"beta1", 0.9, 0, 0.9999999},   {"beta2", 0.999, 0, 0.9999999},
+      {"eps", 1e-8, 0, 1e-1}, {"weight_decay", 1e-2, 0, 1e3},
+  };
+
+  explicit Adamw(const fvlm_instance_config&) : level_(cpu_level()) {}
+
+  static Support supports(const Query& query) {
+    if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
+    if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype)) {
+      return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
+    }
+    if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
+      return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
+    }
+    check_segments(query);
+    return sdk::accept(100, "one pass, %s", name_of(cpu_level()));
+  }
+
+  // v stays float32: with beta2 = 0.999 a step moves it by less than half of bfloat16's spacing, so it would freeze.
+  static States states(const Query& query) {
+    const bool narrow = query.state_dtype == sdk::bfloat16;
+    return {{"m", narrow ? sdk::bfloat16 : sdk::float32}, {"v", sdk::float32}};
+  }
+
+  void step(const fvlm_call& call, const Query& query, const Step& arguments) {
+    check_segments(query);
+    const StepScalars scalars(query, arguments, std::size(hyperparameters));
+    if (scalars.skip) return;
+    sdk::dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
+      sdk::dispatch<NoCopy, BFloat16, Half>(query.parameter_dtype, [&](auto copy) {
+        sdk::dispatch<float, BFloat16>(states(query).state[0].dtype, [&](auto moment) {
+          update<typename decltype(gradient)::type, typename decltype(copy)::type, typename decltype(moment)::type>(
+              call, query, arguments, scalars);
+        });
+      });
+    });
+  }
+
+ private:
+  template <class Gradient, class Copy, class Moment>
+  void update(const fvlm_call& call, const Query& query, const Step& arguments, const StepScalars& scalars) const {
+    using Kernel = AdamwKernel<Gradient, Copy, Moment>;
+    const std::int64_t n = query.elements;
+    float* master = flat<float>(arguments.master, "master", n);
+    Copy* copy = nullptr;
+    if constexpr (!std::is_same_v<Copy, NoCopy>) copy = flat<Copy>(arguments.parameter, "parameter", n);
+    const Gradient* gradient = flat<const Gradient>(arguments.gradient, "gradient", n);
+    Moment* first = flat<Moment>(arguments.state[0], "m", n);
+    float* second = flat<float>(arguments.state[1], "v", n);
+    const auto kernel = for_level<Kernel>(level_);
+    for_each_run(
+        call.host, query, grain, [&](const fvlm_optimizer_segment& segment, std::int64_t at, std::int64_t size) {
+          const float* h = scalars.hyper + segment.group * static_cast<std::int64_t>(std::size(hyperparameters));
+          kernel({AdamwCoefficients(h[0], h[1], h[2], h[3], h[4], scalars.step, scalars.scale), size, master + at,
+                  copy ? copy + at : nullptr, gradient + at, first + at, second + at});
+        });
+  }
+
+  CpuLevel level_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("optimizer-adamw", "1.0.0", fvlm::plugins::Adamw)
