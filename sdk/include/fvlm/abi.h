@@ -89,7 +89,7 @@ typedef struct fvlm_call {
   uint32_t struct_size;
   uint32_t flags;
   fvlm_device device;
-  void* stream;    /* cudaStream_t on CUDA, NULL on the CPU */
+  void* stream;    /* cudaStream_t of `device`, which is the thread's current one; NULL on the CPU */
   void* workspace; /* aligned to 256 bytes, content undefined; at least what requirements() asked for */
   uint64_t workspace_size;
   uint64_t random_seed;                 /* a counter-based generator's key, and where this call's counter starts: */
@@ -110,6 +110,11 @@ static inline fvlm_status fvlm_fail(fvlm_error* error, fvlm_status status, const
     va_end(arguments);
   }
   return status;
+}
+
+/* The call's error sink; NULL where the call is too small to be read. */
+static inline fvlm_error* fvlm_sink(const fvlm_call* call) {
+  return FVLM_HAS(call, error) ? call->error : NULL;
 }
 
 /* A plugin's answer to "can you do this?". */

@@ -17,7 +17,7 @@
 
 FVLM_SDK_BEGIN
 
-// A static of a function, not a variable template: gcc exports those however hidden they are.
+// A static of a function, not a variable template: those gcc does not hide by the pragma.
 template <class Class>
 const void* table_of() {
   static constexpr auto table = Class::template table<Class>();

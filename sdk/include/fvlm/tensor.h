@@ -44,6 +44,17 @@ typedef struct fvlm_tensor_spec {
   int64_t shape[FVLM_MAX_DIMS];
 } fvlm_tensor_spec;
 
+static inline int fvlm_is_dtype(fvlm_dtype dtype, int32_t code, int32_t bits) {
+  return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;
+}
+
+/* Whether the tensor is there, has this type and rank, and its last dimension lies without gaps: the usual check before
+ * `float* row = (float*)tensor->data + i * tensor->strides[0]`. */
+static inline int fvlm_is_rows(const fvlm_tensor* tensor, int32_t code, int32_t bits, int32_t ndim) {
+  return tensor && tensor->ndim == ndim && fvlm_is_dtype(tensor->dtype, code, bits) &&
+         (tensor->shape[ndim - 1] <= 1 || tensor->strides[ndim - 1] == 1);
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,6 +27,7 @@ inline constexpr bool operator==(fvlm_device a, fvlm_device b) {
 inline constexpr bool operator!=(fvlm_device a, fvlm_device b) {
   return !(a == b);
 }
+#pragma GCC visibility pop
 
 FVLM_SDK_BEGIN
 
@@ -80,25 +81,21 @@ inline constexpr fvlm_dtype float64{FVLM_FLOAT, 64, 1}, float32{FVLM_FLOAT, 32, 
     bfloat16{FVLM_BFLOAT, 16, 1}, int64{FVLM_INT, 64, 1}, int32{FVLM_INT, 32, 1}, int8{FVLM_INT, 8, 1},
     uint8{FVLM_UINT, 8, 1};
 
-// dtype_of<float> == float32
 template <class Element>
-inline constexpr fvlm_dtype dtype_of = dtype_of<std::remove_const_t<Element>>;
-template <>
-inline constexpr fvlm_dtype dtype_of<double> = float64;
-template <>
-inline constexpr fvlm_dtype dtype_of<float> = float32;
-template <>
-inline constexpr fvlm_dtype dtype_of<Half> = float16;
-template <>
-inline constexpr fvlm_dtype dtype_of<BFloat16> = bfloat16;
-template <>
-inline constexpr fvlm_dtype dtype_of<std::int64_t> = int64;
-template <>
-inline constexpr fvlm_dtype dtype_of<std::int32_t> = int32;
-template <>
-inline constexpr fvlm_dtype dtype_of<std::int8_t> = int8;
-template <>
-inline constexpr fvlm_dtype dtype_of<std::uint8_t> = uint8;
+constexpr fvlm_dtype find_dtype() {
+  if constexpr (std::is_same_v<Element, double>) return float64;
+  if constexpr (std::is_same_v<Element, float>) return float32;
+  if constexpr (std::is_same_v<Element, Half>) return float16;
+  if constexpr (std::is_same_v<Element, BFloat16>) return bfloat16;
+  if constexpr (std::is_same_v<Element, std::int64_t>) return int64;
+  if constexpr (std::is_same_v<Element, std::int32_t>) return int32;
+  if constexpr (std::is_same_v<Element, std::int8_t>) return int8;
+  if constexpr (std::is_same_v<Element, std::uint8_t>) return uint8;
+}
+
+// dtype_of<float> == float32. The attribute, because gcc does not hide a variable template by the pragma.
+template <class Element>
+__attribute__((visibility("hidden"))) inline constexpr fvlm_dtype dtype_of = find_dtype<std::remove_const_t<Element>>();
 
 inline constexpr std::size_t bytes_of(fvlm_dtype dtype) {
   return dtype.bits / 8u;

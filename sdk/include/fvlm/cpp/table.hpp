@@ -40,10 +40,6 @@ Class& self(fvlm_instance* instance) {
   return *reinterpret_cast<Class*>(instance);
 }
 
-inline fvlm_error* sink_of(const fvlm_call* call) {
-  return FVLM_HAS(call, error) ? call->error : nullptr;
-}
-
 template <class Class>
 fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error) noexcept {
   return guarded(error, [&] {
@@ -101,7 +97,7 @@ fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requi
 
 template <class Class, class Query>
 fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query* query) noexcept {
-  return guarded(sink_of(call), [&] {
+  return guarded(fvlm_sink(call), [&] {
     check_struct(call, "call");
     check_struct(query, "query");
     self<Class>(instance).prepare(*call, *query);
@@ -111,7 +107,7 @@ fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query*
 template <class Class, auto member, class Query, class Arguments>
 fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const Query* query,
                  const Arguments* arguments) noexcept {
-  return guarded(sink_of(call), [&] {
+  return guarded(fvlm_sink(call), [&] {
     check_struct(call, "call");
     check_struct(query, "query");
     check_struct(arguments, "arguments");
