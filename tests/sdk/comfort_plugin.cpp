@@ -5,7 +5,7 @@
 
 namespace sdk = fvlm::sdk;
 
-namespace comfort {
+namespace {
 
 class Gate : public sdk::Kernels {
  public:
@@ -64,6 +64,6 @@ class Momentum : public sdk::Optimizer {
   void step(const fvlm_call&, const Query&, const Step&) {}
 };
 
-} // namespace comfort
+} // namespace
 
-FVLM_PLUGIN("comfort", "1.2.3", comfort::Gate, comfort::Momentum<0>, comfort::Momentum<1>)
+FVLM_PLUGIN("comfort", "1.2.3", Gate, Momentum<0>, Momentum<1>)

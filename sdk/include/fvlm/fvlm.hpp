@@ -3,6 +3,9 @@
 //   class Mine : public fvlm::sdk::Attention { ... };    // fvlm/cpp/kinds.hpp says what to write
 //   FVLM_PLUGIN("attention-mine", "0.1.0", Mine)         // once a library; classes of different kinds
 //
+// The SDK's types are hidden, so that no two libraries share one: put yours into an anonymous namespace or compile with
+// -fvisibility=hidden (gcc warns of "greater visibility" otherwise).
+//
 // cpp/failure.hpp  Failure, refuse(), accept(), log()          cpp/view.hpp      View, Span, Workspace
 // cpp/number.hpp   BFloat16, Half, dtypes, dispatch()          cpp/parallel.hpp  parallel_for()
 // cpp/kinds.hpp    Attention, Loss, Optimizer, Packer, ...     cpp/table.hpp     how classes become C tables
