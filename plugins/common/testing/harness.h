@@ -157,8 +157,7 @@ inline std::uint16_t narrow(float value, float (*widen)(std::uint16_t)) {
   if (std::isnan(value)) return 0x7fff;
   const bool negative = std::signbit(value);
   const double magnitude = std::fabs(static_cast<double>(value));
-  int low = 0, high = 0x7fff; // positive codes are ordered up to infinity
-  while (!(std::isinf(widen(static_cast<std::uint16_t>(high))))) --high;
+  int low = 0, high = 0x7fff; // positive codes are ordered up to infinity, and a NaN is not <= anything
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (widen(static_cast<std::uint16_t>(middle)) <= magnitude ? low : high) = middle;
