@@ -1,0 +1,61 @@
+#include "data/chat.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+namespace fvlm {
+namespace {
+
+TokenId required(const Tokenizer& tokenizer, const char* content) {
+  auto id = tokenizer.special_id(content);
+  if (!id)
+    throw Error(ErrorKind::data, fmt::format("the tokenizer has no token '{}'", content))
+        .advise("chat needs a tokenizer with SmolLM2's special tokens, such as that of SmolLM2-135M-Instruct");
+  return *id;
+}
+
+} // namespace
+
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), start_(required(tokenizer, "<|im_start|>")), end_(required(tokenizer, "<|im_end|>")) {}
+
+void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const {
+  out.ids.push_back(id);
+  out.answer.push_back(answer);
+}
+
+void ChatTemplate::append_text(const std::string& text, bool answer, ChatTokens& out) const {
+  auto ids = tokenizer_.encode(text, SpecialTokens::as_text);
+  out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+  out.answer.insert(out.answer.end(), ids.size(), answer);
+}
+
+void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
+  bool answer = turn.role == "assistant";
+  append_token(start_, false, out);
+  if (answer) { // encoded apart, so that the mask begins where generation begins
+    append_text("assistant\n", false, out);
+    append_text(turn.text, true, out);
+  } else {
+    append_text(turn.role + "\n" + turn.text, false, out);
+  }
+  append_token(end_, answer, out);
+  append_text("\n", answer, out);
+}
+
+ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system) const {
+  ChatTokens out;
+  append_turn({"system", std::string(system)}, out);
+  for (const Turn& turn : turns) append_turn(turn, out);
+  return out;
+}
+
+std::vector<TokenId> ChatTemplate::prompt(std::span<const Turn> turns, std::string_view system) const {
+  ChatTokens out = encode(turns, system);
+  append_token(start_, false, out);
+  append_text("assistant\n", false, out);
+  return std::move(out.ids);
+}
+
+} // namespace fvlm

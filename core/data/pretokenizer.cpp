@@ -1,0 +1,133 @@
+#include "data/pretokenizer.h"
+
+#include "data/unicode.h"
+
+namespace fvlm {
+namespace {
+
+// Reads on through code points whose class satisfies a condition.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text), classes_(char_classes()) {}
+
+  uint8_t class_at(size_t at) const { return classes_[decode_at(text_, at).point]; }
+
+  template <class Condition>
+  size_t skip(size_t at, Condition condition) const {
+    while (at < text_.size()) {
+      Decoded decoded = decode_at(text_, at);
+      if (!condition(classes_[decoded.point])) break;
+      at += decoded.length;
+    }
+    return at;
+  }
+
+ private:
+  std::string_view text_;
+  const uint8_t* classes_;
+};
+
+bool is_letter(uint8_t c) {
+  return c & class_letter;
+}
+bool is_number(uint8_t c) {
+  return c & class_number;
+}
+bool is_space(uint8_t c) {
+  return c & class_space;
+}
+bool is_line_break(uint8_t c) {
+  return c & class_line_break;
+}
+bool is_other(uint8_t c) {
+  return !(c & (class_letter | class_number | class_space));
+}
+
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+}
+
+// 's 't 're 've 'm 'll 'd after the apostrophe at `at`: the end, or `at` where none stands there.
+size_t contraction_end(std::string_view text, size_t at, bool fold_case) {
+  std::string_view rest = text.substr(at + 1, 2);
+  auto letter = [&](size_t i) { return i < rest.size() ? (fold_case ? lower(rest[i]) : rest[i]) : '\0'; };
+  char first = letter(0), second = letter(1);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
+  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
+    return at + 3;
+  if (fold_case && rest == "\u017F") return at + 3; // the long s folds to s
+  return at;
+}
+
+// \s+(?!\S)|\s+ : a run of white space, but its last character goes to the word behind it.
+size_t space_end(std::string_view text, size_t at) {
+  size_t last = at, end = at;
+  const uint8_t* classes = char_classes();
+  while (end < text.size()) {
+    Decoded decoded = decode_at(text, end);
+    if (!is_space(classes[decoded.point])) return last > at ? last : end;
+    last = end;
+    end += decoded.length;
+  }
+  return end;
+}
+
+size_t gpt2_end(std::string_view text, size_t at) {
+  Scanner scan(text);
+  if (text[at] == '\'')
+    if (size_t end = contraction_end(text, at, false); end > at) return end;
+  size_t body = text[at] == ' ' ? at + 1 : at;
+  if (body < text.size()) {
+    uint8_t kind = scan.class_at(body);
+    if (is_letter(kind)) return scan.skip(body, is_letter);
+    if (is_number(kind)) return scan.skip(body, is_number);
+    if (is_other(kind)) return scan.skip(body, is_other);
+  }
+  return space_end(text, at);
+}
+
+size_t llama3_end(std::string_view text, size_t at) {
+  Scanner scan(text);
+  if (text[at] == '\'')
+    if (size_t end = contraction_end(text, at, true); end > at) return end;
+  Decoded first = decode_at(text, at);
+  uint8_t kind = char_classes()[first.point];
+  // [^\r\n\p{L}\p{N}]?\p{L}+
+  if (is_letter(kind)) return scan.skip(at, is_letter);
+  size_t second = at + first.length;
+  if (!is_number(kind) && !is_line_break(kind) && second < text.size() && is_letter(scan.class_at(second)))
+    return scan.skip(second, is_letter);
+  if (is_number(kind)) { // \p{N}{1,3}
+    size_t end = at;
+    for (int i = 0; i < 3 && end < text.size() && is_number(scan.class_at(end)); ++i)
+      end += decode_at(text, end).length;
+    return end;
+  }
+  size_t body = text[at] == ' ' ? at + 1 : at; //  ?[^\s\p{L}\p{N}]+[\r\n]*
+  if (body < text.size() && is_other(scan.class_at(body))) return scan.skip(scan.skip(body, is_other), is_line_break);
+  // \s*[\r\n]+ : up to the last line break of the run of white space
+  size_t run = scan.skip(at, is_space);
+  size_t line_break = text.substr(at, run - at).find_last_of("\r\n");
+  if (line_break != std::string_view::npos) return at + line_break + 1;
+  return space_end(text, at);
+}
+
+} // namespace
+
+std::string_view pattern_text(WordPattern pattern) {
+  switch (pattern) {
+  case WordPattern::none:
+    return "";
+  case WordPattern::gpt2:
+    return R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  case WordPattern::llama3:
+    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  }
+  return "";
+}
+
+size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
+  return pattern == WordPattern::llama3 ? llama3_end(text, at) : gpt2_end(text, at);
+}
+
+} // namespace fvlm

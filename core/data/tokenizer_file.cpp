@@ -1,0 +1,281 @@
+// Reads a Hugging Face tokenizer.json into a Tokenizer, and refuses by name what this engine does not do.
+#include "base/error.h"
+#include "base/file.h"
+#include "data/tokenizer.h"
+#include "data/unicode.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace fvlm {
+
+using Json = nlohmann::json;
+
+class TokenizerFile {
+ public:
+  explicit TokenizerFile(std::string where) : where_(std::move(where)) {}
+
+  Tokenizer read(std::string_view text) {
+    Json root = Json::parse(text, nullptr, false);
+    if (root.is_discarded()) fail("it is not valid JSON", "take the tokenizer.json that came with the model");
+    if (!root.is_object()) fail("a JSON object was expected at the top");
+    read_added(member(root, "added_tokens", Json::array()));
+    read_model(object(root, "model"));
+    refuse_unless_null(root, "normalizer");
+    read_pretokenizer(root);
+    read_decoder(root);
+    index_added();
+    return std::move(made_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what, const std::string& advice = "") const {
+    throw Error(ErrorKind::data, what).at(where_).advise(advice);
+  }
+
+  static Json member(const Json& parent, const char* key, Json fallback) {
+    auto found = parent.find(key);
+    return found == parent.end() || found->is_null() ? std::move(fallback) : *found;
+  }
+
+  const Json& object(const Json& parent, const char* key) const {
+    auto found = parent.find(key);
+    if (found == parent.end() || !found->is_object()) fail(fmt::format("'{}' is missing or no object", key));
+    return *found;
+  }
+
+  std::string text_of(const Json& value, const std::string& name) const {
+    if (!value.is_string()) fail(fmt::format("'{}' must be a string", name));
+    return value.get<std::string>();
+  }
+
+  bool flag(const Json& parent, const char* key, bool fallback) const {
+    Json value = member(parent, key, fallback);
+    if (!value.is_boolean()) fail(fmt::format("'{}' must be true or false", key));
+    return value.get<bool>();
+  }
+
+  std::string type_of(const Json& parent, const std::string& name) const {
+    if (!parent.is_object()) fail(fmt::format("'{}' must be an object", name));
+    return text_of(member(parent, "type", ""), name + ".type");
+  }
+
+  void refuse_unless_null(const Json& parent, const char* key) const {
+    Json value = member(parent, key, nullptr);
+    if (!value.is_null())
+      fail(fmt::format("{} '{}' is not supported: only tokenizers without one", key, type_of(value, key)));
+  }
+
+  TokenId id_of(const Json& value, const std::string& name) const {
+    if (!value.is_number_integer()) fail(fmt::format("the id of {} must be a whole number", name));
+    int64_t id = value.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), INT64_MAX))
+                                            : value.get<int64_t>();
+    if (id < 0 || id >= most_ids) fail(fmt::format("the id {} of {} is outside 0 .. {}", id, name, most_ids - 1));
+    return static_cast<TokenId>(id);
+  }
+
+  // What stands in text for a token of the vocabulary: its characters are bytes in disguise. As Hugging Face does it, a
+  // token with any other character stands for itself.
+  static std::string undisguise(const std::string& content) {
+    const ByteAlphabet& alphabet = byte_alphabet();
+    ValidUtf8 valid(content);
+    std::string_view text = valid.view();
+    std::string bytes;
+    for (size_t at = 0; at < text.size();) {
+      Decoded decoded = decode_at(text, at);
+      if (decoded.point >= alphabet.byte_of_point.size() || alphabet.byte_of_point[decoded.point] < 0) return content;
+      bytes.push_back(static_cast<char>(alphabet.byte_of_point[decoded.point]));
+      at += decoded.length;
+    }
+    return bytes;
+  }
+
+  void remember(TokenId id, const std::string& content, bool special) {
+    size_t index = static_cast<size_t>(id);
+    if (index >= made_.bytes_.size()) {
+      made_.bytes_.resize(index + 1);
+      made_.known_.resize(index + 1);
+      made_.special_.resize(index + 1);
+    }
+    std::string bytes = undisguise(content);
+    if (made_.known_[index] && made_.bytes_[index] != bytes)
+      fail(fmt::format("the id {} stands for '{}' and for '{}'", id, made_.bytes_[index], bytes));
+    made_.bytes_[index] = std::move(bytes);
+    made_.known_[index] = true;
+    if (special) made_.special_[index] = true;
+  }
+
+  void read_added(const Json& list) {
+    if (!list.is_array()) fail("'added_tokens' must be a list");
+    for (const Json& entry : list) {
+      if (!entry.is_object()) fail("an entry of 'added_tokens' is no object");
+      AddedToken token;
+      token.content = text_of(member(entry, "content", nullptr), "added_tokens.content");
+      if (token.content.empty()) fail("an added token has no content");
+      token.id = id_of(member(entry, "id", nullptr), fmt::format("added token '{}'", token.content));
+      token.single_word = flag(entry, "single_word", false);
+      token.left_strip = flag(entry, "lstrip", false);
+      token.right_strip = flag(entry, "rstrip", false);
+      token.special = flag(entry, "special", false);
+      made_.added_.push_back(std::move(token));
+    }
+  }
+
+  void read_model(const Json& model) {
+    std::string type = text_of(member(model, "type", "BPE"), "model.type");
+    if (type != "BPE") fail(fmt::format("model type '{}' is not supported: only BPE is", type));
+    for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
+      Json value = member(model, key, nullptr);
+      bool nothing = value.is_null() || (value.is_string() && value.get<std::string>().empty()) ||
+                     (value.is_number() && value.get<double>() == 0);
+      if (!nothing) fail(fmt::format("model.{} is not supported", key));
+    }
+    if (flag(model, "byte_fallback", false)) fail("model.byte_fallback is not supported: only byte-level BPE is");
+    made_.model_.ignore_merges = flag(model, "ignore_merges", false);
+
+    const Json& vocabulary = object(model, "vocab");
+    std::unordered_map<std::string, TokenId> id_of_token;
+    id_of_token.reserve(vocabulary.size());
+    TokenId largest = -1;
+    for (const auto& [content, value] : vocabulary.items()) {
+      TokenId id = id_of(value, fmt::format("'{}'", content));
+      largest = std::max(largest, id);
+      id_of_token.emplace(content, id);
+    }
+    for (const AddedToken& token : made_.added_) largest = std::max(largest, token.id);
+    // Ids index arrays: a file of few tokens does not get to ask for millions of places.
+    size_t entries = vocabulary.size() + made_.added_.size();
+    if (largest >= 0 && static_cast<size_t>(largest) >= 4 * entries + 1024)
+      fail(fmt::format("the largest id is {}, far beyond the {} tokens there are", largest, entries));
+    for (const auto& [content, id] : id_of_token) remember(id, content, false);
+    for (const AddedToken& token : made_.added_) remember(token.id, token.content, token.special);
+
+    const ByteAlphabet& alphabet = byte_alphabet();
+    bool any = false;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      std::string written;
+      append_utf8(written, alphabet.point_of_byte[byte]);
+      auto found = id_of_token.find(written);
+      made_.model_.token_of_byte[byte] = found == id_of_token.end() ? -1 : found->second;
+      any |= found != id_of_token.end();
+    }
+    if (!any) fail("the vocabulary holds no single byte: it is not a byte-level one");
+    if (made_.model_.ignore_merges)
+      for (const auto& [content, id] : id_of_token) made_.model_.whole_words.emplace(undisguise(content), id);
+    read_merges(member(model, "merges", nullptr), id_of_token);
+  }
+
+  void read_merges(const Json& merges, const std::unordered_map<std::string, TokenId>& id_of_token) {
+    if (!merges.is_array()) fail("'model.merges' is missing or no list");
+    made_.model_.merges.reserve(merges.size());
+    int32_t rank = 0;
+    for (const Json& entry : merges) {
+      auto [left, right] = pair_of(entry, rank);
+      auto look = [&](const std::string& token) {
+        auto found = id_of_token.find(token);
+        if (found == id_of_token.end())
+          fail(fmt::format("merge {} names '{}', which is not in the vocabulary", rank, token));
+        return found->second;
+      };
+      TokenId left_id = look(left), right_id = look(right), merged = look(left + right);
+      if (!made_.model_.merges.insert(left_id, right_id, {rank, merged}))
+        fail(fmt::format("merge {} ('{}' and '{}') stands there twice", rank, left, right));
+      ++rank;
+    }
+  }
+
+  // "a b", or ["a", "b"] in newer files.
+  std::pair<std::string, std::string> pair_of(const Json& entry, int32_t rank) const {
+    if (entry.is_string()) {
+      const auto& text = entry.get_ref<const std::string&>();
+      size_t space = text.find(' ');
+      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
+        return {text.substr(0, space), text.substr(space + 1)};
+    } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
+      return {entry[0].get<std::string>(), entry[1].get<std::string>()};
+    }
+    fail(fmt::format("merge {} is no pair of tokens", rank));
+  }
+
+  void read_pretokenizer(const Json& root) {
+    Json pre = member(root, "pre_tokenizer", nullptr);
+    if (pre.is_null()) fail("there is no pre_tokenizer: byte-level BPE needs ByteLevel");
+    std::vector<Json> steps{pre};
+    if (type_of(pre, "pre_tokenizer") == "Sequence") {
+      Json list = member(pre, "pretokenizers", nullptr);
+      if (!list.is_array()) fail("'pre_tokenizer.pretokenizers' must be a list");
+      steps.clear();
+      for (const Json& step : list) steps.push_back(step);
+    }
+    made_.pretokenizer_.pattern = WordPattern::none;
+    bool byte_level = false;
+    for (const Json& step : steps) {
+      std::string type = type_of(step, "pre_tokenizer");
+      if (byte_level) fail(fmt::format("pre_tokenizer '{}' behind ByteLevel is not supported", type));
+      if (type == "Digits")
+        read_digits(step);
+      else if (type == "Split")
+        read_split(step);
+      else if (type == "ByteLevel") {
+        byte_level = true;
+        made_.pretokenizer_.add_prefix_space = flag(step, "add_prefix_space", true);
+        if (flag(step, "use_regex", true)) set_pattern(WordPattern::gpt2);
+      } else
+        fail(fmt::format("pre_tokenizer '{}' is not supported: only Digits, Split and ByteLevel are", type));
+    }
+    if (!byte_level) fail("the pre_tokenizer does not end with ByteLevel: only byte-level BPE is supported");
+  }
+
+  void set_pattern(WordPattern pattern) {
+    if (made_.pretokenizer_.pattern != WordPattern::none) fail("two patterns one after the other are not supported");
+    made_.pretokenizer_.pattern = pattern;
+  }
+
+  void read_digits(const Json& step) {
+    if (!flag(step, "individual_digits", false)) fail("Digits with individual_digits = false is not supported");
+    if (made_.pretokenizer_.pattern != WordPattern::none) fail("Digits behind Split is not supported");
+    made_.pretokenizer_.split_digits = true;
+  }
+
+  void read_split(const Json& step) {
+    Json pattern = member(step, "pattern", nullptr);
+    std::string text = pattern.is_object() ? text_of(member(pattern, "Regex", ""), "Split.pattern.Regex") : "";
+    if (text_of(member(step, "behavior", ""), "Split.behavior") != "Isolated" || flag(step, "invert", false))
+      fail("Split is supported with behavior Isolated alone");
+    for (WordPattern known : {WordPattern::gpt2, WordPattern::llama3})
+      if (text == pattern_text(known)) return set_pattern(known);
+    fail(fmt::format("the pattern of Split is not one that this engine knows: {}", text),
+         "GPT-2's and Llama 3's patterns are supported");
+  }
+
+  void read_decoder(const Json& root) {
+    Json decoder = member(root, "decoder", nullptr);
+    if (decoder.is_null() || type_of(decoder, "decoder") != "ByteLevel")
+      fail(fmt::format("decoder '{}' is not supported: only ByteLevel is",
+                       decoder.is_null() ? "null" : type_of(decoder, "decoder")));
+  }
+
+  void index_added() {
+    auto& added = made_.added_;
+    std::stable_sort(added.begin(), added.end(),
+                     [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+    for (uint32_t place = 0; place < added.size(); ++place)
+      made_.starts_[static_cast<unsigned char>(added[place].content[0])].push_back(place);
+  }
+
+  static constexpr int64_t most_ids = 1 << 24;
+  std::string where_;
+  Tokenizer made_;
+};
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& where) {
+  return TokenizerFile(where).read(json);
+}
+
+Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
+  return from_json(read_file(path, uint64_t{256} << 20), path.string());
+}
+
+} // namespace fvlm

@@ -1,0 +1,58 @@
+// UTF-8 and the few Unicode properties that pre-tokenizers ask for.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fvlm {
+
+enum CharClass : uint8_t {
+  class_letter = 1,       // \p{L}
+  class_number = 2,       // \p{N}
+  class_space = 4,        // \s
+  class_line_break = 8,   // \r and \n
+  class_digit_split = 16, // what the pre-tokenizer "Digits" takes for a digit
+  class_word = 32         // \w
+};
+
+// A byte of CharClass bits for each code point, 0x110000 of them.
+const uint8_t* char_classes();
+
+struct Decoded {
+  uint32_t point;
+  uint32_t length; // bytes
+};
+
+// The code point at text[at]. The text must be valid UTF-8.
+inline Decoded decode_at(std::string_view text, size_t at) {
+  auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[at + i])); };
+  uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xE0) return {(first & 0x1F) << 6 | (byte(1) & 0x3F), 2};
+  if (first < 0xF0) return {(first & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3};
+  return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
+}
+
+// The text with each maximal ill-formed part replaced by U+FFFD, as Python's errors="replace" does. Text that is valid
+// is returned as it is, without a copy.
+class ValidUtf8 {
+ public:
+  explicit ValidUtf8(std::string_view text);
+  std::string_view view() const { return replaced_.empty() ? text_ : std::string_view(replaced_); }
+
+ private:
+  std::string_view text_;
+  std::string replaced_;
+};
+
+void append_utf8(std::string& out, uint32_t point);
+
+// GPT-2's disguise of bytes as printable characters: byte 0x20 is written U+0120, and so on.
+struct ByteAlphabet {
+  std::array<uint16_t, 256> point_of_byte;
+  std::array<int16_t, 512> byte_of_point; // -1: stands for no byte
+};
+const ByteAlphabet& byte_alphabet();
+
+} // namespace fvlm

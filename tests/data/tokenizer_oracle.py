@@ -1,0 +1,73 @@
+"""tokenizer_oracle.py FAMILY FOLDER COUNT: trains a tokenizer, and encodes COUNT generated strings with the wheel.
+
+Writes tokenizer.json, strings.bin (u32 length + bytes, not always UTF-8) and ids.bin (u32 count + u32 ids, u32 length +
+bytes of the decoded text) into FOLDER. FAMILY: smollm2, gpt2 or llama3."""
+import random
+import struct
+import sys
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+family, folder, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<file_sep>"]
+draw = random.Random(7)
+
+WORDS = ("the a of red blue circle square moves left right Hello World it's we're THEY'LL don't I'd 'S 'ſ naïve café "
+         "Straße привет мир 你好 世界 日本語 한국어 مرحبا שלום नमस्ते ไทย 😀 👩‍👩‍👧 𝒳 ½ ² Ⅷ ٣ 123 4567 0 3.14 a1b2 x_y foo(bar); "
+         "return != == -> :: // # \\n __init__").split(" ")
+SPACES = [" ", " ", " ", " ", "  ", "\n", "\n\n", "\t", "\r\n", " \n", "\n ", "\u00a0", "\u2003", "\u3000", "   \t"]
+LOOKALIKES = SPECIAL + ["<|im_start", "<|im_end|", "|im_end|>", "<|im_start|><|im_end|>", "< |im_end|>", "<|im_", "<|IM_END|>"]
+
+
+def any_character():
+    kind = draw.random()
+    if kind < 0.3:
+        return chr(draw.randrange(0x20, 0x7F))
+    if kind < 0.5:
+        return chr(draw.randrange(0x80, 0x3000))
+    while True:
+        point = draw.randrange(0x110000)
+        if not 0xD800 <= point < 0xE000:
+            return chr(point)
+
+
+def string():
+    kind = draw.random()
+    if kind < 0.45:
+        return "".join(draw.choice(WORDS) + draw.choice(SPACES) for _ in range(draw.randrange(1, 20))).encode()
+    if kind < 0.70:
+        return "".join(any_character() for _ in range(draw.randrange(0, 24))).encode()
+    if kind < 0.80:
+        return "".join(draw.choice(WORDS + SPACES + LOOKALIKES) for _ in range(draw.randrange(1, 12))).encode()
+    if kind < 0.85:
+        return (draw.choice("a \n1!é你😀") * draw.randrange(1, 300)).encode()
+    if kind < 0.95:
+        return bytes(draw.randrange(256) for _ in range(draw.randrange(0, 24)))
+    text = bytearray("".join(draw.choice(WORDS) + " " for _ in range(6)).encode())
+    text[draw.randrange(len(text))] = draw.randrange(0x80, 0x100)
+    return bytes(text)
+
+
+tokenizer = Tokenizer(models.BPE(ignore_merges=family == "llama3"))
+byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=family != "llama3")
+first = {"smollm2": pre_tokenizers.Digits(individual_digits=True), "gpt2": None,
+         "llama3": pre_tokenizers.Split(Regex(LLAMA3), "isolated")}[family]
+tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, byte_level]) if first else byte_level
+tokenizer.decoder = decoders.ByteLevel()
+trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+                              special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
+tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
+tokenizer.add_tokens([AddedToken("foo bar", normalized=False), AddedToken("zig", single_word=True, normalized=False),
+                      AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False)])
+tokenizer.save(f"{folder}/tokenizer.json")
+WORDS += ["zig", "zigzag", "foo", "bar", "foo bar", "<strip>", " <strip> "]
+
+strings = [string() for _ in range(count)]
+texts = [text.decode("utf-8", "replace") for text in strings]
+with open(f"{folder}/strings.bin", "wb") as out, open(f"{folder}/ids.bin", "wb") as answers:
+    for text, encoded in zip(strings, tokenizer.encode_batch(texts, add_special_tokens=False)):
+        out.write(struct.pack("<I", len(text)) + text)
+        decoded = tokenizer.decode(encoded.ids, skip_special_tokens=False).encode()
+        answers.write(struct.pack(f"<I{len(encoded.ids)}I", len(encoded.ids), *encoded.ids))
+        answers.write(struct.pack("<I", len(decoded)) + decoded)

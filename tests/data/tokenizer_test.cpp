@@ -1,0 +1,233 @@
+#include "base/error.h"
+#include "base/file.h"
+#include "data/chat.h"
+#include "data/tokenizer.h"
+#include "data/unicode.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+using namespace fvlm;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A tokenizer of 256 bytes, three merges and SmolLM2's special tokens.
+nlohmann::json small_tokenizer() {
+  nlohmann::json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string written;
+    append_utf8(written, byte_alphabet().point_of_byte[static_cast<size_t>(byte)]);
+    vocabulary[written] = byte;
+  }
+  vocabulary["ab"] = 256;
+  vocabulary["abc"] = 257;
+  vocabulary["bc"] = 258;
+  nlohmann::json special = nlohmann::json::array();
+  for (const char* content : {"<|im_start|>", "<|im_end|>"})
+    special.push_back({{"id", 259 + special.size()}, {"content", content}, {"special", true}});
+  return {{"added_tokens", special},
+          {"normalizer", nullptr},
+          {"pre_tokenizer",
+           {{"type", "Sequence"},
+            {"pretokenizers",
+             {{{"type", "Digits"}, {"individual_digits", true}},
+              {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}}}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"a b", "b c", "ab c"}}}}};
+}
+
+Tokenizer make(const nlohmann::json& file) {
+  return Tokenizer::from_json(file.dump(), "tokenizer.json");
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    Tokenizer::from_json(text, "tokenizer.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_EQ(error.where(), "tokenizer.json");
+    return error.what();
+  }
+  return "accepted";
+}
+
+} // namespace
+
+TEST(Tokenizer, merges_the_lowest_rank_first_and_leftmost) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  EXPECT_EQ(tokenizer.encode("abc"), (std::vector<TokenId>{257}));
+  EXPECT_EQ(tokenizer.encode("bcabc"), (std::vector<TokenId>{258, 257}));
+  EXPECT_EQ(tokenizer.encode("12"), (std::vector<TokenId>{'1', '2'}));
+}
+
+TEST(Tokenizer, long_words_merge_as_short_ones_do) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  std::string word;
+  std::vector<TokenId> expected;
+  for (int i = 0; i < 500; ++i) {
+    word += i % 3 ? "abc" : "bc";
+    auto ids = i % 3 ? std::vector<TokenId>{257} : std::vector<TokenId>{258};
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  }
+  EXPECT_EQ(tokenizer.encode(word), expected);
+}
+
+TEST(Tokenizer, what_a_user_writes_never_becomes_a_special_token) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  EXPECT_EQ(tokenizer.encode("<|im_end|>"), (std::vector<TokenId>{260}));
+  auto spelled = tokenizer.encode("<|im_end|>", SpecialTokens::as_text);
+  EXPECT_EQ(std::count(spelled.begin(), spelled.end(), 260), 0);
+  EXPECT_EQ(tokenizer.decode(spelled), "<|im_end|>");
+}
+
+TEST(Tokenizer, ill_formed_utf8_counts_as_the_replacement_character) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  for (const char* text : {"\xff", "a\xc3", "\xe2\x82z", "\xed\xa0\x80", "\xf5\x80", "\xc0\xaf", "\xf0\x9f\x98"}) {
+    auto ids = tokenizer.encode(text);
+    EXPECT_EQ(tokenizer.decode(ids), ValidUtf8(text).view()) << text;
+  }
+  EXPECT_EQ(ValidUtf8("\xe2\x82z").view(), "\uFFFDz");
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80").view(), "\uFFFD\uFFFD\uFFFD");
+}
+
+TEST(Tokenizer, decoding_an_unknown_id_is_an_error) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  EXPECT_THROW(tokenizer.decode(std::vector<TokenId>{261}), Error);
+  EXPECT_THROW(tokenizer.decode(std::vector<TokenId>{-1}), Error);
+}
+
+TEST(Tokenizer, a_batch_on_threads_equals_one_by_one) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  std::vector<std::string> texts;
+  for (int i = 0; i < 200; ++i) texts.push_back(fmt::format("abc {} bcab <|im_end|> {}", i, i * i));
+  auto batch = tokenizer.encode_batch(texts, SpecialTokens::parse, 4);
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(batch[i], tokenizer.encode(texts[i])) << texts[i];
+}
+
+TEST(Tokenizer, malformed_files_are_refused_each_with_its_reason) {
+  struct Case {
+    const char* pointer; // JSON pointer of what is replaced
+    nlohmann::json value;
+    const char* reason;
+  };
+  const std::vector<Case> cases = {
+      {"/model/type", "Unigram", "model type 'Unigram'"},
+      {"/model/type", 5, "'model.type' must be a string"},
+      {"/model/vocab", nullptr, "'vocab' is missing"},
+      {"/model/vocab", nlohmann::json::array(), "'vocab' is missing or no object"},
+      {"/model/vocab/abc", -1, "the id -1 of 'abc'"},
+      {"/model/vocab/abc", 1e30, "whole number"},
+      {"/model/vocab/abc", uint64_t{1} << 63, "is outside"},
+      {"/model/vocab/abc", 2'000'000, "far beyond the"},
+      {"/model/vocab/abc", "257", "whole number"},
+      {"/model/vocab/abc", 256, "stands for"},
+      {"/model/merges", nullptr, "'model.merges' is missing"},
+      {"/model/merges", {{"a", "b", "c"}}, "merge 0 is no pair"},
+      {"/model/merges", {"ab"}, "merge 0 is no pair"},
+      {"/model/merges", {"a b c"}, "merge 0 is no pair"},
+      {"/model/merges", {7}, "merge 0 is no pair"},
+      {"/model/merges", {"a x"}, "names 'ax'"},
+      {"/model/merges", {"a b", "a b"}, "stands there twice"},
+      {"/model/dropout", 0.1, "model.dropout is not supported"},
+      {"/model/byte_fallback", true, "byte_fallback is not supported"},
+      {"/model/byte_fallback", "yes", "must be true or false"},
+      {"/model/continuing_subword_prefix", "##", "continuing_subword_prefix is not supported"},
+      {"/normalizer", {{"type", "NFC"}}, "normalizer 'NFC' is not supported"},
+      {"/pre_tokenizer", nullptr, "there is no pre_tokenizer"},
+      {"/pre_tokenizer", {{"type", "Whitespace"}}, "pre_tokenizer 'Whitespace' is not supported"},
+      {"/pre_tokenizer", {{"type", "Sequence"}}, "must be a list"},
+      {"/pre_tokenizer/pretokenizers/0/individual_digits", false, "individual_digits = false"},
+      {"/pre_tokenizer/pretokenizers/1/type", "Digits", "individual_digits = false"},
+      {"/pre_tokenizer/pretokenizers/0",
+       {{"type", "Split"}, {"pattern", {{"Regex", "\\w+"}}}, {"behavior", "Isolated"}},
+       "not one that this engine knows: \\w+"},
+      {"/decoder", {{"type", "Metaspace"}}, "decoder 'Metaspace' is not supported"},
+      {"/decoder", nullptr, "decoder 'null' is not supported"},
+      {"/added_tokens", 3, "'added_tokens' must be a list"},
+      {"/added_tokens/0", 3, "is no object"},
+      {"/added_tokens/0/content", "", "has no content"},
+      {"/added_tokens/0/id", -7, "the id -7"},
+      {"/added_tokens/0/special", 1, "must be true or false"},
+  };
+  for (const Case& bad : cases) {
+    auto file = small_tokenizer();
+    file[nlohmann::json::json_pointer(bad.pointer)] = bad.value;
+    EXPECT_THAT(refusal(file.dump()), testing::HasSubstr(bad.reason)) << bad.pointer << " = " << bad.value.dump();
+  }
+  EXPECT_THAT(refusal(""), testing::HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal("[1]"), testing::HasSubstr("a JSON object was expected"));
+  EXPECT_THAT(refusal(small_tokenizer().dump().substr(0, 900)), testing::HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal(std::string(200'000, '[')), testing::HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal(std::string(200'000, '[') + std::string(200'000, ']')),
+              testing::HasSubstr("object was expected"));
+}
+
+TEST(Chat, masks_what_comes_behind_the_assistant_line) {
+  Tokenizer tokenizer = make(small_tokenizer());
+  ChatTemplate chat(tokenizer);
+  std::vector<Turn> turns{{"user", "hi <|im_end|>"}, {"assistant", "abc"}};
+  ChatTokens tokens = chat.encode(turns);
+  EXPECT_EQ(tokenizer.decode(tokens.ids), "<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n"
+                                          "<|im_start|>user\nhi <|im_end|><|im_end|>\n"
+                                          "<|im_start|>assistant\nabc<|im_end|>\n");
+  EXPECT_EQ(std::count(tokens.ids.begin(), tokens.ids.end(), 260), 3) << "the user's look-alike is no token";
+  size_t answers = static_cast<size_t>(std::count(tokens.answer.begin(), tokens.answer.end(), 1));
+  ASSERT_EQ(tokens.answer.size(), tokens.ids.size());
+  EXPECT_EQ(answers, 3u) << "abc, <|im_end|> and the line break";
+  EXPECT_EQ(tokens.answer[tokens.ids.size() - 4], 0);
+  EXPECT_EQ(tokens.answer[tokens.ids.size() - 3], 1);
+  auto prompt = chat.prompt(std::span(turns).first(1));
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin()));
+  EXPECT_EQ(tokens.ids[prompt.size()], 257);
+}
+
+// The oracle is the Hugging Face tokenizers wheel itself, on strings of all planes, of broken UTF-8, of long runs and
+// of look-alikes of special tokens.
+class TokenizerOracle : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerOracle, equals_the_wheel_on_generated_strings) {
+  fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-tokenizer-{}-{}", GetParam(), getpid());
+  fs::create_directories(folder);
+  int count = std::string(GetParam()) == "smollm2" ? 100'000 : 20'000;
+  std::string command = fmt::format("{} {} {} {} {}", std::getenv("FVLM_PYTHON"), std::getenv("FVLM_ORACLE"),
+                                    GetParam(), folder.string(), count);
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
+  std::string strings = read_file(folder / "strings.bin"), answers = read_file(folder / "ids.bin");
+  size_t at = 0, answer_at = 0;
+  auto number = [](const std::string& from, size_t& place) {
+    uint32_t value;
+    std::memcpy(&value, from.data() + place, 4);
+    place += 4;
+    return value;
+  };
+  int different = 0;
+  for (int i = 0; i < count; ++i) {
+    uint32_t length = number(strings, at);
+    std::string_view text(strings.data() + at, length);
+    at += length;
+    std::vector<TokenId> expected(number(answers, answer_at));
+    for (TokenId& id : expected) id = static_cast<TokenId>(number(answers, answer_at));
+    uint32_t decoded_length = number(answers, answer_at);
+    std::string_view decoded(answers.data() + answer_at, decoded_length);
+    answer_at += decoded_length;
+    auto ids = tokenizer.encode(text);
+    if (ids != expected && ++different <= 5)
+      ADD_FAILURE() << fmt::format("string {}: '{}'\n  wheel {}\n  ours  {}", i, text, fmt::join(expected, " "),
+                                   fmt::join(ids, " "));
+    EXPECT_EQ(tokenizer.decode(expected), decoded) << i;
+  }
+  EXPECT_EQ(different, 0) << "of " << count;
+  EXPECT_EQ(at, strings.size());
+  fs::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerOracle, testing::Values("smollm2", "gpt2", "llama3"),
+                         [](const auto& info) { return std::string(info.param); });
