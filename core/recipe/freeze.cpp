@@ -1,0 +1,82 @@
+#include "recipe/freeze.h"
+
+#include "base/hash.h"
+#include "recipe/rules.h"
+#include "recipe/schema/schema.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace fvlm::recipe {
+namespace {
+
+Value with_sets(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
+  for (const auto& set : sets) {
+    size_t equals = set.find('=');
+    auto parts = split_path(set.substr(0, equals));
+    if (equals == std::string::npos || parts.empty())
+      throw Error(ErrorKind::usage, fmt::format("--set wants path=value, not '{}'", set))
+          .advise("for example --set stages.align.samples=1000");
+    Assignment assignment{set.substr(equals + 1), {"--set " + set, 0}};
+    recipe = recipe_schema()->assign(reader, assignment, &recipe, parts);
+  }
+  return recipe;
+}
+
+} // namespace
+
+plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
+  recipe = with_sets(std::move(recipe), sets, reader);
+  plan::Plan plan;
+  recipe_schema()->read(reader, recipe, plan);
+  check_plan(reader, plan);
+  if (!reader.mistakes.any()) derive(reader, plan);
+  return plan;
+}
+
+Json plan_json(const plan::Plan& plan) {
+  return recipe_schema()->write(plan, Write::everything);
+}
+
+std::string plan_hash(const plan::Plan& plan) {
+  return sha256_hex(recipe_schema()->write(plan, Write::results).dump());
+}
+
+std::vector<Leaf> plan_leaves(const plan::Plan& plan) {
+  std::vector<Leaf> all;
+  recipe_schema()->leaves(plan_json(plan), "", nullptr,
+                          [&](const std::string& path, const Json& value, const FieldInfo* field) {
+                            all.push_back({path, value, field});
+                          });
+  return all;
+}
+
+std::vector<Difference> differences(const plan::Plan& left, const plan::Plan& right) {
+  auto lefts = plan_leaves(left), rights = plan_leaves(right);
+  std::map<std::string, const Leaf*> by_path;
+  for (const auto& leaf : rights) by_path[leaf.path] = &leaf;
+  std::vector<Difference> all;
+  for (const auto& leaf : lefts) {
+    auto found = by_path.find(leaf.path);
+    if (found == by_path.end())
+      all.push_back({leaf.path, leaf.value, nullptr});
+    else if (found->second->value != leaf.value)
+      all.push_back({leaf.path, leaf.value, found->second->value});
+    if (found != by_path.end()) by_path.erase(found);
+  }
+  for (const auto& leaf : rights)
+    if (by_path.contains(leaf.path)) all.push_back({leaf.path, nullptr, leaf.value});
+  return all;
+}
+
+std::vector<plan::Action> read_actions(const Value& answer) {
+  std::vector<plan::Action> actions;
+  if (std::holds_alternative<std::monostate>(answer.data)) return actions;
+  Reader reader;
+  action_schema()->read(reader, answer, actions);
+  reader.mistakes.raise();
+  return actions;
+}
+
+} // namespace fvlm::recipe

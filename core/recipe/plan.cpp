@@ -1,0 +1,105 @@
+#include "recipe/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::plan {
+
+double Curve::at(double progress) const {
+  if (points.size() == 1) return points[0];
+  double place = std::clamp(progress, 0.0, 1.0) * static_cast<double>(points.size() - 1);
+  size_t left = std::min(static_cast<size_t>(place), points.size() - 2);
+  double share = place - static_cast<double>(left);
+  return points[left] + (points[left + 1] - points[left]) * share;
+}
+
+std::vector<double> Mix::shares(double progress) const {
+  std::vector<double> shares;
+  double of_frames = 0, of_text = 0;
+  for (const Source& source : sources) {
+    shares.push_back(source.weight.at(progress));
+    (source.text.empty() ? of_frames : of_text) += shares.back();
+  }
+  for (size_t i = 0; i < shares.size(); ++i) {
+    bool is_text = !sources[i].text.empty();
+    double part = !text_ratio ? 1 : is_text ? *text_ratio : 1 - *text_ratio;
+    double sum = !text_ratio ? of_frames + of_text : is_text ? of_text : of_frames;
+    shares[i] = sum > 0 ? part * shares[i] / sum : 0;
+  }
+  return shares;
+}
+
+std::map<std::string, std::string> Mix::default_prompts() {
+  return {
+      {"openvid", "Write a brief caption for this video."},
+      {"webvid", "What would be the WebVid caption for this video?"},
+      {"vript", "Provide a detailed narration of what happens in this video."},
+      {"sharegpt4video", "Describe what happens in this video in detail."},
+      {"default", "Describe this."},
+  };
+}
+
+const OptimizerCommon& common(const Optimizer& optimizer) {
+  return std::visit([](const auto& any) -> const OptimizerCommon& { return any; }, optimizer);
+}
+
+OptimizerCommon& common(Optimizer& optimizer) {
+  return std::visit([](auto& any) -> OptimizerCommon& { return any; }, optimizer);
+}
+
+double warmup(const Schedule& schedule) {
+  return std::visit(
+      [](const auto& any) {
+        if constexpr (requires { any.warmup; })
+          return any.warmup;
+        else
+          return 0.0;
+      },
+      schedule);
+}
+
+bool Recompute::covers(int64_t layer) const {
+  if (!layers.empty()) return std::find(layers.begin(), layers.end(), layer) != layers.end();
+  return every > 0 && layer % every == 0;
+}
+
+bool Stage::prefers() const {
+  return std::any_of(objective.begin(), objective.end(),
+                     [](const Term& term) { return std::holds_alternative<Dpo>(term); });
+}
+
+const std::vector<KernelKind>& kernel_kinds() {
+  static const std::vector<KernelKind> kinds = {
+      {"attention", "Packed self-attention and cross-attention."},
+      {"loss", "Output head with cross-entropy."},
+      {"optimizer", "The optimizer's step."},
+      {"packer", "How samples are put into packs."},
+      {"quantizer", "Weights in few bits."},
+      {"linear", "Matrix products, with bias and GELU."},
+      {"rmsnorm", "RMSNorm, with the residual added."},
+      {"layernorm", "LayerNorm."},
+      {"rope", "Rotary positions."},
+      {"swiglu", "The decoder's gated MLP."},
+      {"bias_gelu", "Bias and GELU of the vision tower's MLP."},
+      {"layerscale_residual", "LayerScale with the residual added."},
+  };
+  return kinds;
+}
+
+std::map<std::string, WishList, std::less<>> Kernels::all_auto() {
+  std::map<std::string, WishList, std::less<>> wishes;
+  for (const auto& kind : kernel_kinds()) wishes.emplace(kind.name, WishList{"auto"});
+  return wishes;
+}
+
+const WishList& Kernels::operator[](std::string_view kind) const {
+  return wishes.find(kind)->second;
+}
+
+std::vector<std::string> parameter_groups(const Model& model) {
+  std::vector<std::string> groups = {"connector", "vision", "decoder"};
+  for (const auto& [name, patterns] : model.groups) groups.push_back(name);
+  return groups;
+}
+
+} // namespace fvlm::plan

@@ -1,0 +1,145 @@
+#include "recipe/resolve.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "recipe/freeze.h"
+#include "recipe/schema/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::recipe {
+namespace {
+
+constexpr const char* plan_format = "fvlm.plan/1";
+
+std::map<std::string, std::string> sources_of(const plan::Plan& plan, const Reader& reader) {
+  std::map<std::string, std::string> sources;
+  for (const auto& leaf : plan_leaves(plan))
+    if (const Origin* origin = reader.value_origin(leaf.path)) sources[leaf.path] = where(*origin);
+  return sources;
+}
+
+// `control` functions are part of what a Plan does: their text is part of its hash.
+void sign_functions(plan::Plan& plan, const Sandbox& lua) {
+  Sha256 all;
+  for (const auto& [path, text] : lua.files())
+    all.update(fmt::format("{}\n{}\n", path.filename().string(), text.size())), all.update(text);
+  std::string code = all.hex();
+  for (auto& stage : plan.stages)
+    if (stage.control) stage.control->run.code = code;
+}
+
+void report_unread_args(const Request& request, const Sandbox& lua, Reader& reader) {
+  std::vector<std::string> read;
+  for (const auto& [name, fallback] : lua.args_read()) read.push_back(name);
+  for (const auto& [name, value] : request.args)
+    if (std::find(read.begin(), read.end(), name) == read.end())
+      reader.complain({fmt::format("--arg {}={}", name, value), 0},
+                      fmt::format("the recipe asks for no argument '{}'", name),
+                      read.empty() ? "it asks for none" : advise_key(name, read));
+}
+
+struct Run {
+  std::shared_ptr<Sandbox> lua;
+  plan::Plan plan;
+  Reader reader;
+};
+
+Run run_recipe(const Request& request, const std::map<std::string, std::string>& args) {
+  auto lua = std::make_shared<Sandbox>(
+      SandboxConfig{.library = request.library, .args = args, .constructors = constructors()});
+  Value value = lua->run(request.file);
+  Run run{lua, {}, Reader([lua](FunctionId f, std::span<const Value> arguments) { return lua->call(f, arguments); })};
+  run.plan = freeze(std::move(value), request.sets, run.reader);
+  sign_functions(run.plan, *lua);
+  return run;
+}
+
+// A value came from --arg when it is another without that argument. Lua's own values carry no such mark.
+void trace_args(const Request& request, Resolved& resolved) {
+  for (const auto& [name, value] : request.args) {
+    auto others = request.args;
+    others.erase(name);
+    plan::Plan without;
+    try {
+      Run run = run_recipe(request, others);
+      if (run.reader.mistakes.any()) continue; // the recipe cannot do without the argument: nothing to compare with
+      without = std::move(run.plan);
+    } catch (const Error&) {
+      continue;
+    }
+    for (const auto& difference : differences(without, resolved.plan)) {
+      auto found = resolved.sources.find(difference.path);
+      if (found == resolved.sources.end() || found->second.starts_with("--set")) continue;
+      found->second = fmt::format("--arg {}={} ({})", name, value, found->second);
+    }
+  }
+}
+
+Resolved resolve_recipe(const Request& request) {
+  Run run = run_recipe(request, request.args);
+  report_unread_args(request, *run.lua, run.reader);
+  run.reader.mistakes.raise();
+  Resolved resolved;
+  resolved.plan = std::move(run.plan);
+  resolved.sources = sources_of(resolved.plan, run.reader);
+  resolved.files = run.lua->files();
+  resolved.lua = run.lua;
+  trace_args(request, resolved);
+  return resolved;
+}
+
+Resolved resolve_plan_file(const Request& request) {
+  std::string name = request.file.string();
+  auto fail = [&](std::string what) { return Error(ErrorKind::recipe, std::move(what)).at(name); };
+  if (!request.args.empty())
+    throw Error(ErrorKind::usage, "--arg is for a recipe; a plan file has no arguments left").at(name);
+  Json document = Json::parse(read_file(request.file, 256 << 20), nullptr, false);
+  if (document.is_discarded())
+    throw fail("this is no JSON").advise("a plan file is what `fvlm-engine plan RECIPE --json` prints");
+  if (!document.is_object() || document.value("format", "") != plan_format || !document.contains("plan"))
+    throw fail(fmt::format("this is no plan file of format {}", plan_format));
+
+  Reader reader;
+  reader.reads_plan_file = true;
+  Resolved resolved;
+  resolved.plan = freeze(from_json(document["plan"], {name, 0}), {}, reader);
+  reader.mistakes.raise();
+  std::string stated = document.value("hash", "");
+  if (!stated.empty() && stated != plan_hash(resolved.plan))
+    throw fail("the plan was changed after it was written: its hash does not fit")
+        .advise("change values with --set; or take the line \"hash\" out of the file");
+  resolved.sources = document.value("sources", std::map<std::string, std::string>{});
+  if (!request.sets.empty()) {
+    Reader changed;
+    changed.reads_plan_file = true;
+    resolved.plan = freeze(from_json(plan_json(resolved.plan), {name, 0}), request.sets, changed);
+    changed.mistakes.raise();
+    for (const auto& [path, source] : sources_of(resolved.plan, changed))
+      if (source.starts_with("--set")) resolved.sources[path] = source;
+  }
+  return resolved;
+}
+
+} // namespace
+
+Resolved resolve(const Request& request) {
+  bool is_plan = request.file.extension() == ".json";
+  Resolved resolved = is_plan ? resolve_plan_file(request) : resolve_recipe(request);
+  resolved.hash = plan_hash(resolved.plan);
+  resolved.recipe = request.file.string();
+  return resolved;
+}
+
+Json plan_document(const Resolved& resolved) {
+  return {{"format", plan_format},
+          {"hash", resolved.hash},
+          {"recipe", resolved.recipe},
+          {"plan", plan_json(resolved.plan)},
+          {"sources", resolved.sources}};
+}
+
+} // namespace fvlm::recipe

@@ -1,0 +1,181 @@
+#include "recipe/rules.h"
+
+#include "base/text.h"
+#include "recipe/schema/type.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::recipe {
+namespace {
+
+using namespace plan;
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool looks_like_path(const std::string& text) {
+  return text.find('/') != std::string::npos || text.starts_with(".");
+}
+
+std::vector<std::string> trained_groups(const Plan& plan, const Stage& stage) {
+  std::vector<std::string> groups = parameter_groups(plan.model);
+  std::erase_if(groups, [&](const std::string& group) { return contains(stage.freeze, group); });
+  return groups;
+}
+
+// Calls visit(part of the path, table, whether each trained group needs an entry) for each table by group of an
+// optimizer.
+template <class O, class Visit>
+void each_group_table(O& optimizer, Visit&& visit) {
+  visit(".lr", common(optimizer).lr, true);
+  visit(".weight_decay", common(optimizer).weight_decay, false);
+  if (auto* muon = std::get_if<Muon>(&optimizer)) visit(".others.lr", muon->others.lr, true);
+}
+
+class Rules {
+ public:
+  Rules(Reader& reader, const Plan& plan) : reader_(reader), plan_(plan), groups_(parameter_groups(plan.model)) {}
+
+  void check() {
+    for (const Stage& stage : plan_.stages) {
+      std::string path = "stages" + key_part(stage.name);
+      reader_.within(path, [&] {
+        check_start(stage);
+        if (reader_.clean("model")) check_groups(stage), check_fresh_towers(stage);
+        check_quantization(stage);
+        return true;
+      });
+    }
+    check_best_by();
+  }
+
+ private:
+  bool clean(std::string_view part) const { return reader_.clean(reader_.path() + std::string(part)); }
+
+  void check_start(const Stage& stage) {
+    if (stage.name == "model")
+      reader_.complain_at(".name", "a stage cannot be called 'model': `from` means the towers by it");
+    if (stage.from.empty() || stage.from == "model" || looks_like_path(stage.from)) return;
+    std::vector<std::string> earlier;
+    for (const Stage& other : plan_.stages) {
+      if (&other == &stage) break;
+      earlier.push_back(other.name);
+    }
+    if (contains(earlier, stage.from)) return;
+    bool later =
+        std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const Stage& s) { return s.name == stage.from; });
+    std::string what = later ? fmt::format("the stage '{}' does not come before this one", stage.from)
+                             : fmt::format("no stage before this one is called '{}'", stage.from);
+    earlier.push_back("model");
+    auto near = nearest(stage.from, earlier);
+    reader_.complain_at(".from", what,
+                        near && !later ? fmt::format("did you mean '{}'? the path of a checkpoint has a '/'", *near)
+                                       : "an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
+  }
+
+  void check_groups(const Stage& stage) {
+    for (size_t i = 0; i < stage.freeze.size(); ++i)
+      known_group(".freeze" + index_part(i + 1), stage.freeze[i], groups_);
+    auto trained = trained_groups(plan_, stage);
+    if (trained.empty() && clean(".freeze"))
+      reader_.complain_at(".freeze", "every group is frozen: nothing is left to train");
+    if (!clean(".optimizer")) return;
+    auto keys = groups_;
+    keys.push_back("default");
+    each_group_table(stage.optimizer, [&](const char* part, const ByGroup& table, bool complete) {
+      std::string at = std::string(".optimizer") + part;
+      for (const auto& [group, rate] : table) known_group(at + key_part(group), group, keys);
+      if (!complete || table.contains("default")) return;
+      for (const auto& group : trained)
+        if (!table.contains(group))
+          reader_.complain_at(at, fmt::format("the group '{}' has no learning rate", group),
+                              fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
+    });
+  }
+
+  void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {
+    if (!contains(known, group))
+      reader_.complain_at(part, fmt::format("there is no parameter group '{}'", group), advise_key(group, known));
+  }
+
+  void check_fresh_towers(const Stage& stage) {
+    auto layers = [&](const char* part, const Recompute& recompute, int64_t count) {
+      for (int64_t layer : recompute.layers)
+        if (layer >= count)
+          reader_.complain_at(part,
+                              fmt::format("there is no layer {}: the tower has {}, counted from 0", layer, count));
+    };
+    if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
+      layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
+    auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
+    if (!decoder) return;
+    layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
+    int64_t longest = stage.data.max_frames + stage.data.max_text_tokens;
+    if (clean(".data") && longest > decoder->max_positions)
+      reader_.complain_at(".data.max_text_tokens",
+                          fmt::format("{} frames and {} text tokens are more than the decoder's {} positions",
+                                      stage.data.max_frames, stage.data.max_text_tokens, decoder->max_positions));
+  }
+
+  void check_quantization(const Stage& stage) {
+    if (stage.quantization_aware && !plan_.quantization && reader_.clean("quantization"))
+      reader_.complain_at(".quantization_aware", "the recipe has no quantization to train for",
+                          "add quantization = { scheme = \"int8\" } to the recipe");
+  }
+
+  void check_best_by() {
+    if (!plan_.checkpoint.best_by || !reader_.clean("stages")) return;
+    std::vector<std::string> names;
+    for (const Stage& stage : plan_.stages)
+      for (const auto& set : stage.evaluation.sets) names.push_back(set.name);
+    if (!contains(names, *plan_.checkpoint.best_by))
+      reader_.complain_at("checkpoint.best_by",
+                          fmt::format("no stage has an evaluation set '{}'", *plan_.checkpoint.best_by),
+                          advise_key(*plan_.checkpoint.best_by, names));
+  }
+
+  Reader& reader_;
+  const Plan& plan_;
+  std::vector<std::string> groups_;
+};
+
+} // namespace
+
+void check_plan(Reader& reader, const Plan& plan) {
+  Rules(reader, plan).check();
+}
+
+void derive(Reader& reader, Plan& plan) {
+  if (auto* vision = std::get_if<Dinov2>(&plan.model.vision)) vision->mlp = vision->mlp.value_or(4 * vision->width);
+  if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
+    decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
+    decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
+  }
+  std::string before = "model";
+  for (Stage& stage : plan.stages) {
+    if (stage.from.empty()) stage.from = before;
+    before = stage.name;
+    std::string optimizer = "stages" + key_part(stage.name) + ".optimizer";
+    auto trained = trained_groups(plan, stage);
+    each_group_table(stage.optimizer, [&](const char* part, ByGroup& table, bool) {
+      ByGroup resolved;
+      for (const auto& group : trained) {
+        auto own = table.find(group);
+        resolved[group] = own != table.end() ? own->second : table.at("default");
+        if (own == table.end()) reader.inherit(optimizer + part + key_part(group), optimizer + part + ".default");
+      }
+      table = std::move(resolved);
+    });
+    bool counted = stage.batch.samples && !stage.batch.tokens && !stage.batch.frames;
+    stage.steps =
+        counted ? std::optional((stage.samples + *stage.batch.samples - 1) / *stage.batch.samples) : std::nullopt;
+    stage.warmup_steps = std::nullopt;
+    if (stage.steps) stage.warmup_steps = std::llround(warmup(stage.schedule) * static_cast<double>(*stage.steps));
+  }
+}
+
+} // namespace fvlm::recipe

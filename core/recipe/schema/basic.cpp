@@ -1,0 +1,214 @@
+#include "recipe/schema/basic.h"
+
+#include "base/text.h"
+
+#include <cctype>
+#include <cmath>
+#include <optional>
+
+namespace fvlm::recipe {
+namespace {
+
+std::optional<double> as_number(const Value& value) {
+  if (auto* whole = std::get_if<int64_t>(&value.data)) return static_cast<double>(*whole);
+  if (auto* number = std::get_if<double>(&value.data)) return *number;
+  return std::nullopt;
+}
+
+std::string with_range(const char* noun, const Range& range) {
+  std::string text = range.text();
+  return text.empty() ? noun : fmt::format("{} {}", noun, text);
+}
+
+class NumberType : public Type<double> {
+ public:
+  explicit NumberType(Range range) : range_(range) {}
+  std::string expected() const override { return with_range("a number", range_); }
+  std::string lua_type() const override { return "number"; }
+  bool takes(const Value& value) const override { return as_number(value).has_value(); }
+  bool read(Reader& reader, const Value& value, double& out) const override {
+    reader.wrote(value.origin);
+    auto number = as_number(value);
+    if (!number || !std::isfinite(*number) || !range_.holds(*number)) return reader.wrong(value, expected());
+    out = *number;
+    return true;
+  }
+  Json write(const double& in, Write) const override { return in; }
+
+ private:
+  Range range_;
+};
+
+class WholeType : public Type<int64_t> {
+ public:
+  explicit WholeType(Range range) : range_(range) {}
+  std::string expected() const override { return with_range("a whole number", range_); }
+  std::string lua_type() const override { return "integer"; }
+  bool takes(const Value& value) const override { return as_number(value).has_value(); }
+  bool read(Reader& reader, const Value& value, int64_t& out) const override {
+    reader.wrote(value.origin);
+    constexpr double exact = 9007199254740992; // 2^53: beyond it a double skips whole numbers
+    auto number = as_number(value);
+    bool is_double = std::holds_alternative<double>(value.data);
+    if (!number || !range_.holds(*number) ||
+        (is_double && !(std::abs(*number) <= exact && *number == std::floor(*number))))
+      return reader.wrong(value, expected());
+    out = is_double ? static_cast<int64_t>(*number) : std::get<int64_t>(value.data);
+    return true;
+  }
+  Json write(const int64_t& in, Write) const override { return in; }
+
+ private:
+  Range range_;
+};
+
+class FlagType : public Type<bool> {
+ public:
+  std::string expected() const override { return "true or false"; }
+  std::string lua_type() const override { return "boolean"; }
+  bool takes(const Value& value) const override { return std::holds_alternative<bool>(value.data); }
+  bool read(Reader& reader, const Value& value, bool& out) const override {
+    reader.wrote(value.origin);
+    if (!takes(value)) return reader.wrong(value, expected());
+    out = std::get<bool>(value.data);
+    return true;
+  }
+  Json write(const bool& in, Write) const override { return in; }
+};
+
+class TextType : public Type<std::string> {
+ public:
+  using Test = bool (*)(const std::string&);
+  TextType(std::string expected, Test test) : expected_(std::move(expected)), test_(test) {}
+  std::string expected() const override { return expected_; }
+  std::string lua_type() const override { return "string"; }
+  bool takes(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
+  bool read(Reader& reader, const Value& value, std::string& out) const override {
+    reader.wrote(value.origin);
+    if (!takes(value) || !test_(std::get<std::string>(value.data))) return reader.wrong(value, expected_);
+    out = std::get<std::string>(value.data);
+    return true;
+  }
+  Json write(const std::string& in, Write) const override { return in; }
+  Value assign(Reader& reader, const Assignment& assignment, const Value*,
+               std::span<const std::string> rest) const override {
+    return text_value(reader, assignment, rest, *this);
+  }
+
+ private:
+  std::string expected_;
+  Test test_;
+};
+
+bool any_text(const std::string& text) {
+  return is_utf8(text) && text.find('\0') == std::string::npos;
+}
+
+bool some_text(const std::string& text) {
+  return !text.empty() && any_text(text);
+}
+
+template <bool with_dots>
+bool is_label(const std::string& text) {
+  if (text.empty() || text.size() > 100 || !std::isalnum(static_cast<unsigned char>(text[0]))) return false;
+  for (unsigned char c : text)
+    if (!std::isalnum(c) && c != '_' && c != '-' && !(with_dots && c == '.')) return false;
+  return true;
+}
+
+} // namespace
+
+// The Plan is JSON, which can hold nothing else. Overlong forms, surrogates and what lies beyond Unicode are refused.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    unsigned first = byte(i);
+    size_t length = first < 0x80 ? 1 : first >> 5 == 0x6 ? 2 : first >> 4 == 0xE ? 3 : first >> 3 == 0x1E ? 4 : 0;
+    if (length == 0) return false;
+    uint32_t code = length == 1 ? first : first & (0xFFu >> (length + 1));
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xC0) != 0x80) return false;
+      code = code << 6 | (byte(i + k) & 0x3F);
+    }
+    constexpr uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < least[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return false;
+    i += length;
+  }
+  return true;
+}
+
+bool Range::holds(double number) const {
+  return (without_least ? number > least : number >= least) && (without_most ? number < most : number <= most);
+}
+
+std::string Range::text() const {
+  bool has_least = std::isfinite(least), has_most = std::isfinite(most);
+  if (has_least && has_most && !without_least && !without_most)
+    return fmt::format("from {} to {}", shortest(least), shortest(most));
+  std::vector<std::string> parts;
+  if (has_least) parts.push_back(fmt::format("{} {}", without_least ? "above" : "of at least", shortest(least)));
+  if (has_most) parts.push_back(fmt::format("{} {}", without_most ? "below" : "of at most", shortest(most)));
+  return join(parts, " and ");
+}
+
+Ref<double> number(Range range) {
+  return std::make_shared<NumberType>(range);
+}
+
+Ref<int64_t> whole(Range range) {
+  return std::make_shared<WholeType>(range);
+}
+
+Ref<bool> flag() {
+  return std::make_shared<FlagType>();
+}
+
+Ref<std::string> text() {
+  return std::make_shared<TextType>("a text", some_text);
+}
+
+Ref<std::string> text_or_empty() {
+  return std::make_shared<TextType>("a text", any_text);
+}
+
+Ref<std::string> path() {
+  return std::make_shared<TextType>("a path", some_text);
+}
+
+Ref<std::string> label(bool with_dots) {
+  return with_dots ? std::make_shared<TextType>("a name of letters, digits, '_', '-' and '.'", is_label<true>)
+                   : std::make_shared<TextType>("a name of letters, digits, '_' and '-'", is_label<false>);
+}
+
+bool read_word(Reader& reader, const Value& value, const std::vector<WordInfo>& words, size_t& index) {
+  reader.wrote(value.origin);
+  auto* text = std::get_if<std::string>(&value.data);
+  if (!text) return reader.wrong(value, expected_words(words));
+  std::vector<std::string> names;
+  for (index = 0; index < words.size(); ++index) {
+    if (words[index].name == *text) return true;
+    names.push_back(words[index].name);
+  }
+  auto near = nearest(*text, names);
+  return reader.complain(value.origin, fmt::format("expected {}, got {}", expected_words(words), shown(value)),
+                         near ? fmt::format("did you mean \"{}\"?", *near) : "");
+}
+
+std::string expected_words(const std::vector<WordInfo>& words) {
+  std::vector<std::string> quoted;
+  for (const auto& word : words) quoted.push_back('"' + word.name + '"');
+  return join_or(quoted);
+}
+
+std::string lua_words(const std::vector<WordInfo>& words) {
+  std::vector<std::string> quoted;
+  for (const auto& word : words) quoted.push_back('"' + word.name + '"');
+  return join(quoted, "|");
+}
+
+Value text_value(Reader& reader, const Assignment& assignment, std::span<const std::string> rest, const Node& node) {
+  if (!rest.empty()) return node.Node::assign(reader, assignment, nullptr, rest);
+  return {assignment.text, assignment.origin};
+}
+
+} // namespace fvlm::recipe

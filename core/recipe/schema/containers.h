@@ -1,0 +1,292 @@
+// Types made of other types: lists, maps, optionals, one of several.
+#pragma once
+#include "recipe/schema/basic.h"
+#include "recipe/schema/record.h"
+#include "recipe/schema/table.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+namespace fvlm::recipe {
+
+struct ListShape {
+  size_t least = 0;
+  size_t exactly = 0;           // 0: any length
+  bool or_one = false;          // a single item stands for a list of it
+  bool named = false;           // items are records whose field `name` is unique: it is their part of a path
+  const char* constructor = ""; // fvlm.sum { } is a plain list too
+};
+
+// What List<T> does without knowing T.
+namespace list_detail {
+using ReadItem = std::function<bool(size_t index, const Value&)>;
+// The items that `value` holds; null and a mistake when it is no list.
+const std::vector<Value>* items(Reader& reader, const Value& value, const ListShape& shape, const Node& item,
+                                const Node& list, std::vector<Value>& one);
+// ".align" for a named item, else "[2]".
+std::string part(const Value& item, size_t index_from_one, const ListShape& shape);
+Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
+             const ListShape& shape, const Node& item);
+void leaves(const Json& json, const std::string& path, const FieldInfo* field, const ListShape& shape, const Node& item,
+            const LeafSink& sink);
+bool unique_names(Reader& reader, const std::vector<Value>& items, const ListShape& shape);
+std::string expected(const ListShape& shape, const Node& item);
+} // namespace list_detail
+
+template <class T>
+class List : public Type<std::vector<T>> {
+ public:
+  List(Ref<T> item, ListShape shape) : item_(std::move(item)), shape_(shape) {}
+  std::string expected() const override { return list_detail::expected(shape_, *item_); }
+  std::string lua_type() const override {
+    std::string item = item_->lua_type();
+    return shape_.or_one ? fmt::format("{}|({})[]", item, item) : fmt::format("({})[]", item);
+  }
+  bool leaf() const override { return item_->leaf(); }
+  bool takes(const Value& value) const override {
+    const Table* table = as_table(value);
+    return table ? table->fields.empty() : shape_.or_one && item_->takes(value);
+  }
+  std::vector<const Node*> parts() const override { return {item_.get()}; }
+  bool read(Reader& reader, const Value& value, std::vector<T>& out) const override {
+    reader.wrote(value.origin, leaf());
+    std::vector<Value> one;
+    const auto* items = list_detail::items(reader, value, shape_, *item_, *this, one);
+    if (!items) return false;
+    out.assign(items->size(), T{});
+    bool good = !shape_.named || list_detail::unique_names(reader, *items, shape_);
+    for (size_t i = 0; i < items->size(); ++i)
+      good &= reader.within(list_detail::part((*items)[i], i + 1, shape_),
+                            [&] { return item_->read(reader, (*items)[i], out[i]); });
+    return good;
+  }
+  Json write(const std::vector<T>& in, Write what) const override {
+    Json json = Json::array();
+    for (const auto& item : in) json.push_back(item_->write(item, what));
+    return json;
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const override {
+    return list_detail::assign(reader, assignment, current, rest, shape_, *item_);
+  }
+  void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    list_detail::leaves(json, path, field, shape_, *item_, sink);
+  }
+
+ private:
+  Ref<T> item_;
+  ListShape shape_;
+};
+
+template <class T>
+Ref<std::vector<T>> list(Ref<T> item, ListShape shape = {}) {
+  return std::make_shared<List<T>>(std::move(item), shape);
+}
+
+// What Map<T> does without knowing T.
+namespace map_detail {
+using ReadEntry = std::function<bool(const std::string& key, const Value&)>;
+bool read(Reader& reader, const Value& value, const Node& map, const Node* for_all, const ReadEntry& read_entry);
+Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
+             const Node& entry, bool one_for_all);
+} // namespace map_detail
+
+// A table with keys of the author's own. What is written is put over the default, key by key.
+template <class T>
+class Map : public Type<std::map<std::string, T>> {
+ public:
+  Map(std::string key, Ref<T> entry, bool one_for_all)
+      : key_(std::move(key)), entry_(std::move(entry)), one_for_all_(one_for_all) {}
+  std::string expected() const override {
+    std::string table = fmt::format("a table that gives {} for each {}", entry_->expected(), key_);
+    return one_for_all_ ? fmt::format("{}, or {}", entry_->expected(), table) : table;
+  }
+  std::string lua_type() const override {
+    std::string table = fmt::format("table<string, {}>", entry_->lua_type());
+    return one_for_all_ ? fmt::format("{}|{}", entry_->lua_type(), table) : table;
+  }
+  bool leaf() const override { return false; }
+  bool takes(const Value& value) const override {
+    return as_table(value) ? constructor_of(value).empty() : one_for_all_ && entry_->takes(value);
+  }
+  std::vector<const Node*> parts() const override { return {entry_.get()}; }
+  bool read(Reader& reader, const Value& value, std::map<std::string, T>& out) const override {
+    return map_detail::read(
+        reader, value, *this, one_for_all_ ? entry_.get() : nullptr,
+        [&](const std::string& key, const Value& part) { return entry_->read(reader, part, out[key]); });
+  }
+  Json write(const std::map<std::string, T>& in, Write what) const override {
+    Json json = Json::object();
+    for (const auto& [key, entry] : in) json[key] = entry_->write(entry, what);
+    return json;
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const override {
+    return map_detail::assign(reader, assignment, current, rest, *entry_, one_for_all_);
+  }
+  void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    for (const auto& [key, entry] : json.items()) entry_->leaves(entry, join_path(path, key_part(key)), field, sink);
+  }
+
+ private:
+  std::string key_;
+  Ref<T> entry_;
+  bool one_for_all_;
+};
+
+// `key` says what the keys are: "parameter group".
+template <class T>
+Ref<std::map<std::string, T>> map(std::string key, Ref<T> entry) {
+  return std::make_shared<Map<T>>(std::move(key), std::move(entry), false);
+}
+
+// One value for all keys, or a table by key; the key "default" is for those that are not named.
+template <class T>
+Ref<std::map<std::string, T>> by(std::string key, Ref<T> entry) {
+  return std::make_shared<Map<T>>(std::move(key), std::move(entry), true);
+}
+
+// A value that may be absent, or be one word: automatic(whole(above(0))) takes a number or "auto".
+template <class T>
+class Optional : public Type<std::optional<T>> {
+ public:
+  Optional(Ref<T> value, std::string word) : value_(std::move(value)), word_(std::move(word)) {}
+  std::string expected() const override {
+    return word_.empty() ? value_->expected() : fmt::format("{} or \"{}\"", value_->expected(), word_);
+  }
+  std::string lua_type() const override {
+    return word_.empty() ? value_->lua_type() : fmt::format("{}|\"{}\"", value_->lua_type(), word_);
+  }
+  bool leaf() const override { return value_->leaf(); }
+  bool takes(const Value& value) const override { return is_word(value) || value_->takes(value); }
+  const RecordInfo* record() const override { return value_->record(); }
+  std::vector<const Node*> parts() const override { return value_->parts(); }
+  bool read(Reader& reader, const Value& value, std::optional<T>& out) const override {
+    out.reset();
+    if (is_word(value)) {
+      reader.wrote(value.origin);
+      return true;
+    }
+    if (!word_.empty() && !value_->takes(value)) return reader.wrong(value, expected());
+    T inner{};
+    if (!value_->read(reader, value, inner)) return false;
+    out = std::move(inner);
+    return true;
+  }
+  bool present(const std::optional<T>& in) const override { return in || !word_.empty(); }
+  Json write(const std::optional<T>& in, Write what) const override {
+    return in ? value_->write(*in, what) : word_.empty() ? Json() : Json(word_);
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const override {
+    if (rest.empty() && assignment.text == word_) return {word_, assignment.origin};
+    return value_->assign(reader, assignment, current, rest);
+  }
+  void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    value_->leaves(json, path, field, sink);
+  }
+
+ private:
+  bool is_word(const Value& value) const {
+    auto* text = std::get_if<std::string>(&value.data);
+    return text && !word_.empty() && *text == word_;
+  }
+  Ref<T> value_;
+  std::string word_;
+};
+
+template <class T>
+Ref<std::optional<T>> optional(Ref<T> value) {
+  return std::make_shared<Optional<T>>(std::move(value), "");
+}
+template <class T>
+Ref<std::optional<T>> automatic(Ref<T> value) {
+  return std::make_shared<Optional<T>>(std::move(value), "auto");
+}
+
+// What OneOf<...> does without knowing its types.
+namespace one_of_detail {
+// Which alternative `value` is meant for; none and a mistake when it is meant for none of them.
+std::optional<size_t> pick(Reader& reader, const Value& value, const std::vector<const Node*>& alternatives);
+Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
+             const std::vector<const Node*>& alternatives);
+void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink,
+            const std::vector<const Node*>& alternatives);
+std::string expected(const std::vector<const Node*>& alternatives);
+std::string lua_type(const std::vector<const Node*>& alternatives);
+} // namespace one_of_detail
+
+// A std::variant: tables are told apart by their constructor (in a plan file by `kind`), the rest by their shape.
+template <class... Ts>
+class OneOf : public Type<std::variant<Ts...>> {
+ public:
+  using Variant = std::variant<Ts...>;
+  explicit OneOf(Ref<Ts>... alternatives)
+      : alternatives_(std::move(alternatives)...),
+        nodes_(std::apply([](const auto&... each) { return std::vector<const Node*>{each.get()...}; }, alternatives_)) {
+  }
+  std::string expected() const override { return one_of_detail::expected(nodes_); }
+  std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
+  bool leaf() const override { return false; }
+  bool takes(const Value& value) const override {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->takes(value); });
+  }
+  std::vector<const Node*> parts() const override { return nodes_; }
+  bool read(Reader& reader, const Value& value, Variant& out) const override {
+    auto index = one_of_detail::pick(reader, value, nodes_);
+    bool good = false;
+    for_index(index.value_or(sizeof...(Ts)), [&]<size_t i>() {
+      const auto& type = *std::get<i>(alternatives_);
+      if (type.record())
+        reader.within(".kind", [&] {
+          reader.wrote(value.origin);
+          return true;
+        });
+      good = type.read(reader, value, out.template emplace<i>());
+    });
+    return good;
+  }
+  Json write(const Variant& in, Write what) const override {
+    Json json;
+    for_index(in.index(), [&]<size_t i>() {
+      const auto& type = *std::get<i>(alternatives_);
+      Json inner = type.write(std::get<i>(in), what);
+      if (!type.record()) {
+        json = std::move(inner);
+        return;
+      }
+      json["kind"] = type.record()->constructor;
+      json.update(inner);
+    });
+    return json;
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const override {
+    return one_of_detail::assign(reader, assignment, current, rest, nodes_);
+  }
+  void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    one_of_detail::leaves(json, path, field, sink, nodes_);
+  }
+
+ private:
+  template <class F>
+  static void for_index(size_t index, F&& f) {
+    [&]<size_t... i>(std::index_sequence<i...>) {
+      ((i == index ? f.template operator()<i>() : void()), ...);
+    }
+    (std::index_sequence_for<Ts...>{});
+  }
+  std::tuple<Ref<Ts>...> alternatives_;
+  std::vector<const Node*> nodes_;
+};
+
+template <class... Ts>
+Ref<std::variant<Ts...>> one_of(Ref<Ts>... alternatives) {
+  return std::make_shared<OneOf<Ts...>>(std::move(alternatives)...);
+}
+
+} // namespace fvlm::recipe

@@ -1,0 +1,102 @@
+#include "recipe/schema/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+namespace fvlm::recipe {
+namespace {
+
+// "stages.align.betas[1]" -> "stages.align.betas" -> "stages.align"
+std::string parent(const std::string& path) {
+  size_t end = path.find_last_of(".[");
+  return end == std::string::npos ? "" : path.substr(0, end);
+}
+
+} // namespace
+
+std::string key_part(std::string_view key) {
+  bool plain = !key.empty() && std::all_of(key.begin(), key.end(),
+                                           [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+  return plain ? fmt::format(".{}", key) : fmt::format("[\"{}\"]", key);
+}
+
+std::string index_part(size_t index_from_one) {
+  return fmt::format("[{}]", index_from_one);
+}
+
+std::string join_path(std::string_view path, std::string_view part) {
+  if (path.empty() && part.starts_with('.')) part.remove_prefix(1);
+  return fmt::format("{}{}", path, part);
+}
+
+void Reader::inherit(const std::string& path, const std::string& other) {
+  if (auto found = written_.find(other); found != written_.end()) written_.insert_or_assign(path, found->second);
+}
+
+Origin Reader::origin_of(const std::string& path) const {
+  for (std::string at = path;; at = parent(at)) {
+    if (auto found = written_.find(at); found != written_.end()) return found->second.origin;
+    if (at.empty()) return {};
+  }
+}
+
+const Origin* Reader::value_origin(const std::string& path) const {
+  for (std::string at = path; !at.empty(); at = parent(at))
+    if (auto found = written_.find(at); found != written_.end())
+      return found->second.whole_value ? &found->second.origin : nullptr;
+  return nullptr;
+}
+
+bool Reader::clean(std::string_view path) const {
+  return std::none_of(mistakes.list().begin(), mistakes.list().end(), [&](const Mistake& mistake) {
+    return mistake.path == path ||
+           (mistake.path.starts_with(path) && (path.empty() || std::strchr(".[", mistake.path[path.size()])));
+  });
+}
+
+bool Reader::complain(const Origin& origin, std::string what, std::string advice) {
+  mistakes.add({origin, path_, std::move(what), std::move(advice)});
+  return false;
+}
+
+bool Reader::complain_at(std::string_view part, std::string what, std::string advice) {
+  std::string path = join_path(path_, part);
+  mistakes.add({origin_of(path), path, std::move(what), std::move(advice)});
+  return false;
+}
+
+bool Reader::wrong(const Value& value, std::string_view expected) {
+  return complain(value.origin, fmt::format("expected {}, got {}", expected, shown(value)));
+}
+
+Value Reader::call(FunctionId function, double argument, const Origin& origin) {
+  if (!call_) {
+    complain(origin, "a function cannot stand here");
+    return {};
+  }
+  try {
+    Value x{argument, origin};
+    return call_(function, {&x, 1});
+  } catch (const Error& error) {
+    Origin at = origin;
+    std::string what = error.where().empty() || error.where() == where(origin) ? error.what() : error.text();
+    complain(at, fmt::format("the function failed at {}: {}", argument, what));
+    return {};
+  }
+}
+
+std::string shown(const Value& value) {
+  if (auto* flag = std::get_if<bool>(&value.data)) return *flag ? "true" : "false";
+  if (auto* whole = std::get_if<int64_t>(&value.data)) return fmt::format("the number {}", *whole);
+  if (auto* number = std::get_if<double>(&value.data)) return fmt::format("the number {}", *number);
+  if (auto* text = std::get_if<std::string>(&value.data)) {
+    bool is_long = text->size() > 60;
+    return fmt::format("the string \"{}{}\"", text->substr(0, 60), is_long ? "..." : "");
+  }
+  return kind_name(value);
+}
+
+} // namespace fvlm::recipe

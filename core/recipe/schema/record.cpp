@@ -1,0 +1,209 @@
+#include "recipe/schema/record.h"
+
+#include "base/text.h"
+#include "recipe/schema/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace fvlm::recipe {
+
+const FieldInfo* RecordInfo::find(std::string_view name) const {
+  auto found = std::find_if(fields.begin(), fields.end(), [&](const FieldInfo& field) { return field.name == name; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> RecordInfo::keys() const {
+  std::vector<std::string> names;
+  for (const auto& field : fields)
+    if (!field.derived) names.push_back(field.name);
+  return names;
+}
+
+namespace record_detail {
+namespace {
+
+const FieldInfo* by_other_name(const RecordInfo& info, const std::string& key) {
+  for (const auto& field : info.fields)
+    if (std::count(field.elsewhere.begin(), field.elsewhere.end(), key)) return &field;
+  return nullptr;
+}
+
+std::string advise(const RecordInfo& info, const std::string& key) {
+  if (auto* field = by_other_name(info, key)) return fmt::format("it is called '{}' here", field->name);
+  for (const auto& outer : info.fields) { // one level further down?
+    std::vector<const Node*> nodes = outer.node->parts();
+    nodes.push_back(outer.node.get());
+    for (const Node* node : nodes) {
+      if (!node->record() || node->record() == &info) continue;
+      const FieldInfo* inner = node->record()->find(key);
+      if (!inner) inner = by_other_name(*node->record(), key);
+      if (inner) return fmt::format("that belongs in '{}', as '{}'", outer.name, inner->name);
+    }
+  }
+  return advise_key(key, info.keys());
+}
+
+// One pass over a table: gives each field its value and notes which fields were seen.
+class TableReader {
+ public:
+  TableReader(Reader& reader, const Table& table, const RecordInfo& info, const ReadField& read_field)
+      : reader_(reader), table_(table), info_(info), read_field_(read_field) {}
+
+  bool read() {
+    arguments();
+    for (const auto& [key, value] : table_.fields) keyed(key, value);
+    entries();
+    nils();
+    missing();
+    return good_;
+  }
+
+ private:
+  void give(const FieldInfo& field, const Value& value) {
+    if (!seen_.insert(field.name).second) {
+      reader_.complain(value.origin, fmt::format("'{}' stands here twice", field.name));
+      good_ = false;
+      return;
+    }
+    size_t index = &field - info_.fields.data();
+    good_ &= reader_.within(key_part(field.name), [&] { return read_field_(index, value); });
+  }
+
+  void arguments() {
+    size_t next = 0;
+    for (const auto& field : info_.fields)
+      if (field.place == Place::argument && next < table_.arguments.size()) give(field, table_.arguments[next++]);
+  }
+
+  void keyed(const std::string& key, const Value& value) {
+    if (auto* kind = std::get_if<std::string>(&value.data); key == "kind" && kind && *kind == info_.constructor) return;
+    const FieldInfo* field = info_.find(key);
+    if (field && field->derived && reader_.reads_plan_file) return;
+    if (std::holds_alternative<std::monostate>(value.data)) return;
+    if (field && !field->derived) return give(*field, value);
+    good_ = reader_.within(key_part(key), [&] {
+      if (field) return reader_.complain(value.origin, "is computed and cannot be set", field->doc);
+      return reader_.complain(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
+    });
+  }
+
+  void entries() {
+    if (table_.items.empty()) return;
+    for (const auto& field : info_.fields)
+      if (field.place == Place::items) return give(field, list_value(table_.items, table_.origin));
+    const Value& first = table_.items.front();
+    good_ = reader_.complain(first.origin.line ? first.origin : table_.origin,
+                             fmt::format("{} stands here without a key", shown(first)),
+                             "known here: " + join(info_.keys(), ", "));
+  }
+
+  void nils() {
+    for (const auto& [key, origin] : table_.nils) {
+      const FieldInfo* field = info_.find(key);
+      if (!field || !seen_.insert(key).second) continue;
+      good_ = reader_.within(key_part(key), [&] {
+        return reader_.complain(origin, fmt::format("expected {}, got nil", field->node->expected()),
+                                "a misspelt variable? where it is meant, write 'or nil' behind it");
+      });
+    }
+  }
+
+  void missing() {
+    for (const auto& field : info_.fields) {
+      if (!field.required || seen_.contains(field.name)) continue;
+      good_ = reader_.complain(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
+                               field.doc);
+    }
+  }
+
+  Reader& reader_;
+  const Table& table_;
+  const RecordInfo& info_;
+  const ReadField& read_field_;
+  std::set<std::string> seen_;
+  bool good_ = true;
+};
+
+} // namespace
+
+bool read(Reader& reader, const Value& value, const RecordInfo& info, const ReadField& read_field) {
+  reader.wrote(value.origin, false);
+  const Table* table = as_table(value);
+  if (!table && (info.each || !info.shorthand.empty())) {
+    bool good = true;
+    for (size_t i = 0; i < info.fields.size(); ++i)
+      if (info.each || info.fields[i].name == info.shorthand)
+        good &= reader.within(key_part(info.fields[i].name), [&] { return read_field(i, value); });
+    return good;
+  }
+  if (!table || (!table->constructor.empty() && table->constructor != info.constructor))
+    return reader.wrong(value, expected(info));
+  return TableReader(reader, *table, info, read_field).read();
+}
+
+Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
+             const RecordInfo& info) {
+  if (rest.empty()) return literal(assignment);
+  const FieldInfo* field = info.find(rest[0]);
+  if (!field || field->derived) {
+    std::string what = field ? "is computed and cannot be set" : fmt::format("unknown key '{}'", rest[0]);
+    reader.within(key_part(rest[0]),
+                  [&] { return reader.complain(assignment.origin, what, field ? field->doc : advise(info, rest[0])); });
+    return current ? *current : Value{};
+  }
+  auto table = copy_table(current, assignment.origin);
+  if (current && !as_table(*current)) // a shorthand: written out before one field of it changes
+    for (const auto& other : info.fields)
+      if (info.each || other.name == info.shorthand) set_field(*table, other.name, *current);
+
+  auto change = [&](const Value* old) {
+    Value changed;
+    reader.within(key_part(field->name), [&] {
+      changed = field->node->assign(reader, assignment, old, rest.subspan(1));
+      return true;
+    });
+    return changed;
+  };
+  const Value* keyed = find_field(*table, field->name);
+  if (field->place == Place::argument && !keyed && !table->arguments.empty()) {
+    table->arguments[0] = change(&table->arguments[0]);
+  } else if (field->place == Place::items && !keyed && !table->items.empty()) {
+    Value items = list_value(table->items, table->origin);
+    Value changed = change(&items);
+    table->items.clear();
+    set_field(*table, field->name, changed);
+  } else {
+    set_field(*table, field->name, change(keyed));
+  }
+  return table_value(std::move(table));
+}
+
+void leaves(const Json& json, const std::string& path, const RecordInfo& info, const LeafSink& sink) {
+  for (const auto& field : info.fields)
+    if (auto found = json.find(field.name); found != json.end())
+      field.node->leaves(*found, join_path(path, key_part(field.name)), &field, sink);
+}
+
+bool takes(const Value& value, const RecordInfo& info) {
+  const Table* table = as_table(value);
+  if (!table) return info.each || !info.shorthand.empty();
+  std::string constructor = constructor_of(value);
+  return constructor.empty() || constructor == info.constructor;
+}
+
+std::string expected(const RecordInfo& info) {
+  if (!info.constructor.empty()) {
+    if (info.call_only) return fmt::format("fvlm.{}()", info.constructor);
+    return fmt::format("fvlm.{} {{ }}", info.constructor);
+  }
+  std::vector<std::string> some = info.keys();
+  bool more = some.size() > 4;
+  if (more) some.resize(4);
+  return fmt::format("a table {{ {}{} }}", join(some, ", "), more ? ", ..." : "");
+}
+
+} // namespace record_detail
+} // namespace fvlm::recipe

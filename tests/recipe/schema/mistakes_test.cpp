@@ -1,0 +1,165 @@
+// What the schema says of a recipe that is wrong: file and line, path, what was expected and got, what was meant.
+#include "small_recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::recipe;
+using namespace fvlm::recipe::build;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+namespace {
+
+std::vector<std::string> of_stage(std::vector<Key> more) {
+  return mistakes_of(small_recipe({small_stage("align", std::move(more))}));
+}
+
+Key optimizer(std::vector<Key> keys) {
+  return key("optimizer", 13, table(13, "adamw", std::move(keys)));
+}
+
+} // namespace
+
+TEST(Mistakes, none_in_a_good_recipe) {
+  EXPECT_THAT(mistakes_of(small_recipe()), IsEmpty());
+}
+
+TEST(Mistakes, an_unknown_key_at_each_level_names_the_nearest) {
+  EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("sede", 4, 1)})),
+              ElementsAre("r.lua:4: sede: unknown key 'sede'\n  did you mean 'seed'?"));
+  EXPECT_THAT(of_stage({key("objektive", 16, 1)}),
+              ElementsAre("r.lua:16: stages.align.objektive: unknown key 'objektive'\n  did you mean 'objective'?"));
+  EXPECT_THAT(of_stage({optimizer({key("lr", 13, 1e-3), key("weight_decy", 14, 0)})}),
+              ElementsAre("r.lua:14: stages.align.optimizer.weight_decy: unknown key 'weight_decy'\n"
+                          "  did you mean 'weight_decay'?"));
+  EXPECT_THAT(
+      of_stage({key("data", 11, table(11, "mix", {}, {table(12, "", {key("wieght", 12, 1)}, {value(12, "a.tar")})}))}),
+      ElementsAre("r.lua:12: stages.align.data.sources[1].wieght: unknown key 'wieght'\n  did you mean 'weight'?"));
+}
+
+TEST(Mistakes, an_unknown_key_with_nothing_near_lists_what_there_is) {
+  EXPECT_THAT(
+      of_stage({key("batch", 15, table(15, "", {key("zebra", 15, 1)}))}),
+      ElementsAre("r.lua:15: stages.align.batch.zebra: unknown key 'zebra'\n  known here: samples, tokens, frames"));
+}
+
+TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
+  EXPECT_THAT(of_stage({key("lr", 16, 1e-3)}),
+              ElementsAre("r.lua:16: stages.align.lr: unknown key 'lr'\n  that belongs in 'optimizer', as 'lr'"));
+  EXPECT_THAT(of_stage({key("max_grad_norm", 16, 1)}),
+              ElementsAre("r.lua:16: stages.align.max_grad_norm: unknown key 'max_grad_norm'\n"
+                          "  that belongs in 'optimizer', as 'clip'"));
+  EXPECT_THAT(of_stage({key("gradient_checkpointing", 16, true)}),
+              ElementsAre("r.lua:16: stages.align.gradient_checkpointing: unknown key 'gradient_checkpointing'\n"
+                          "  it is called 'activation_checkpointing' here"));
+}
+
+TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {
+  EXPECT_THAT(
+      of_stage({key("samples", 14, "many")}),
+      ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the string \"many\""));
+  EXPECT_THAT(of_stage({key("samples", 14, 0.5)}),
+              ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number 0.5"));
+  EXPECT_THAT(of_stage({key("quantization_aware", 16, 1)}),
+              ElementsAre("r.lua:16: stages.align.quantization_aware: expected true or false, got the number 1"));
+  EXPECT_THAT(
+      of_stage({key("optimizer", 13, table(13, "cosine", {}))}),
+      ElementsAre("r.lua:13: stages.align.optimizer: expected fvlm.adamw { }, fvlm.muon { } or fvlm.optimizer { }, "
+                  "got fvlm.cosine { }"));
+  EXPECT_THAT(of_stage({key("data", 11, value(11, FunctionId{0}))}),
+              ElementsAre("r.lua:11: stages.align.data: expected fvlm.mix { }, got a function"));
+}
+
+TEST(Mistakes, out_of_range) {
+  EXPECT_THAT(of_stage({key("samples", 14, 0)}),
+              ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number 0"));
+  EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 3)}))}),
+              ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 3"));
+  auto betas = table(13, "", {}, {value(13, 0.9), value(13, 1.0)});
+  EXPECT_THAT(
+      of_stage({optimizer({key("lr", 13, 1e-3), key("betas", 13, betas)})}),
+      ElementsAre(
+          "r.lua:13: stages.align.optimizer.betas[2]: expected a number of at least 0 and below 1, got the number 1"));
+  EXPECT_THAT(of_stage({optimizer({key("lr", 13, std::numeric_limits<double>::quiet_NaN())})}),
+              ElementsAre("r.lua:13: stages.align.optimizer.lr: expected a number above 0, got the number nan"));
+}
+
+TEST(Mistakes, one_of_several_words) {
+  EXPECT_THAT(
+      mistakes_of(small_recipe({small_stage()}, {key("precision", 4, "bf1")})),
+      ElementsAre("r.lua:4: precision: expected \"bf16\", \"fp16\", \"tf32\" or \"fp32\", got the string \"bf1\"\n"
+                  "  did you mean \"bf16\"?"));
+}
+
+TEST(Mistakes, what_is_missing_is_reported_at_the_table) {
+  EXPECT_THAT(
+      mistakes_of(table(1, "recipe", {}, {})),
+      ElementsAre("r.lua:1: 'name' is missing: a name of letters, digits, '_', '-' and '.'\n  Names the run's folder.",
+                  "r.lua:1: 'model' is missing: fvlm.model { }\n  The model.",
+                  "r.lua:1: 'stages' is missing: a list (not an empty one) of fvlm.stage { }\n"
+                  "  The stages, in the order they run."));
+}
+
+TEST(Mistakes, a_nil_where_a_key_was_written_is_no_silent_default) {
+  auto made = std::make_shared<Table>();
+  made->constructor = "adamw";
+  made->origin = {"r.lua", 13};
+  made->fields = {{"lr", value(13, 1e-3)}};
+  made->nils = {{"eps", {"r.lua", 14}}};
+  Value adamw{std::shared_ptr<const Table>(made), made->origin};
+  EXPECT_THAT(of_stage({key("optimizer", 13, adamw)}),
+              ElementsAre("r.lua:14: stages.align.optimizer.eps: expected a number above 0, got nil\n"
+                          "  a misspelt variable? where it is meant, write 'or nil' behind it"));
+}
+
+TEST(Mistakes, all_are_reported_at_once_in_the_order_of_the_lines) {
+  auto stage = small_stage("align", {key("samples", 14, -1), key("bacth", 15, 32), optimizer({key("lr", 13, 0)})});
+  EXPECT_THAT(mistakes_of(small_recipe({stage}, {key("sede", 4, 1)})),
+              ElementsAre("r.lua:4: sede: unknown key 'sede'\n  did you mean 'seed'?",
+                          "r.lua:13: stages.align.optimizer.lr: expected a number above 0, got the number 0",
+                          "r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number -1",
+                          "r.lua:15: stages.align.bacth: unknown key 'bacth'\n  did you mean 'batch'?"));
+}
+
+TEST(Mistakes, an_error_holds_one_or_all_of_them) {
+  Mistakes one, two;
+  one.add({{"r.lua", 3}, "seed", "wrong", "do this"});
+  two = one;
+  two.add({{"r.lua", 2}, "name", "bad", ""});
+  try {
+    one.raise();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.text(), "r.lua:3: seed: wrong\n  do this");
+    EXPECT_EQ(error.exit_code(), 3);
+  }
+  try {
+    two.raise();
+    FAIL();
+  } catch (const RecipeError& error) {
+    EXPECT_EQ(error.text(), "r.lua:2: name: bad\nr.lua:3: seed: wrong\n  do this\n2 mistakes");
+    EXPECT_EQ(error.mistakes().size(), 2u);
+  }
+}
+
+TEST(Mistakes, text_that_no_json_could_hold) {
+  for (const char* bad : {"\xff", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
+    EXPECT_EQ(
+        mistakes_of(small_recipe({small_stage()},
+                                 {key("model", 3, table(3, "model", {key("vision", 3, bad), key("decoder", 3, "d")}))}))
+            .size(),
+        1u);
+  EXPECT_THAT(mistakes_of(small_recipe(
+                  {small_stage()},
+                  {key("model", 3, table(3, "model", {key("vision", 3, "poids/é/𝄞"), key("decoder", 3, "d")}))})),
+              IsEmpty());
+}
+
+TEST(Mistakes, a_name_is_safe_as_a_folder) {
+  for (const char* bad : {"", "..", "a/b", ".hidden", "a b", "-x"})
+    EXPECT_EQ(mistakes_of(small_recipe({small_stage()}, {key("name", 2, bad)})).size(), 1u) << bad;
+  EXPECT_EQ(mistakes_of(small_recipe({small_stage("a.b")})).size(), 1u);
+}
