@@ -195,7 +195,9 @@ struct FieldsOf<fvlm_fake_quantize_backward> {
 template <class Value, class Visit>
 void visit_field(const char* name, Value& value, Visit& visit) {
   if constexpr (std::is_array_v<Value>) {
-    for (size_t i = 0; i < std::extent_v<Value>; ++i) visit(name + ("[" + std::to_string(i) + "]"), value[i]);
+    // Appended, because gcc 12 warns falsely of an insert at the front.
+    for (size_t i = 0; i < std::extent_v<Value>; ++i)
+      visit(std::string(name).append("[").append(std::to_string(i)).append("]"), value[i]);
   } else {
     visit(std::string(name), value);
   }
