@@ -6,7 +6,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Device.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstddef>
 
@@ -136,23 +135,6 @@ at::Tensor torch_tensor(const fvlm_tensor* tensor) {
   const at::Device device = torch_device(tensor->device);
   const auto options = at::TensorOptions().dtype(scalar_type(tensor->dtype)).device(device);
   return at::for_blob(tensor->data, shape).strides(strides).options(options).target_device(device).make_tensor();
-}
-
-std::string describe(const fvlm_tensor* tensor) {
-  if (!tensor) return "none";
-  const std::span<const int64_t> shape(tensor->shape, tensor->ndim), strides(tensor->strides, tensor->ndim);
-  int64_t dense = 1;
-  bool contiguous = true;
-  for (int axis = tensor->ndim - 1; axis >= 0; --axis) {
-    contiguous = contiguous && (shape[axis] == 1 || strides[axis] == dense);
-    dense *= shape[axis];
-  }
-  auto text = fmt::format("[{}] {}", fmt::join(shape, ", "), dtype_name(tensor->dtype));
-  return contiguous ? text : fmt::format("{} strides [{}]", text, fmt::join(strides, ", "));
-}
-
-std::string describe(const at::Tensor& tensor) {
-  return describe(AbiTensor(tensor).get());
 }
 
 } // namespace fvlm::ops

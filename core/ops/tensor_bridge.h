@@ -39,8 +39,4 @@ class AbiTensor {
 // A view of memory that the other side owns; NULL gives an undefined tensor.
 at::Tensor torch_tensor(const fvlm_tensor* tensor);
 
-// "[4096, 9, 64] bfloat16", and the strides where they are not contiguous: how a message names a tensor.
-std::string describe(const fvlm_tensor* tensor);
-std::string describe(const at::Tensor& tensor);
-
 } // namespace fvlm::ops

@@ -95,10 +95,3 @@ TEST(TensorBridge, a_malformed_abi_tensor_is_refused_with_a_reason) {
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.dtype.bits = 8; }), HasSubstr("8 bits"));
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.device.type = 13; }), HasSubstr("type 13"));
 }
-
-TEST(TensorBridge, describes_shape_type_and_strides_where_they_matter) {
-  const auto whole = at::zeros({4, 6}, at::kBFloat16);
-  EXPECT_EQ(describe(whole), "[4, 6] bfloat16");
-  EXPECT_EQ(describe(whole.narrow(1, 0, 2)), "[4, 2] bfloat16 strides [6, 1]");
-  EXPECT_EQ(describe(static_cast<const fvlm_tensor*>(nullptr)), "none");
-}

@@ -1,0 +1,51 @@
+#include "ops/reference/attention.h"
+
+#include "ops/reference/common.h"
+
+namespace fvlm::ops::reference {
+namespace {
+
+using at::Tensor;
+
+AttentionShape shape_of(const fvlm_attention_query& query, const fvlm_tensor* cu_q, const fvlm_tensor* cu_kv) {
+  return {torch_tensor(cu_q), torch_tensor(cu_kv), query.scale, query.causal != 0};
+}
+
+Tensor positioned(const fvlm_attention_query& query, const Tensor& x, const fvlm_tensor* positions, bool inverse) {
+  if (query.rotary_dim == 0) return x;
+  return rotated(x, torch_tensor(positions), query.rotary_dim, query.rope_theta, inverse);
+}
+
+} // namespace
+
+sdk::Support Attention::supports(const Query& query) {
+  if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0)
+    return sdk::refuse("%d query heads over %d key heads", query.heads_q, query.heads_kv);
+  if (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim)
+    return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+  const bool on_host = query.device.type == FVLM_CPU;
+  return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");
+}
+
+void Attention::forward(const fvlm_call&, const Query& query, const Forward& arguments) {
+  const Tensor q = positioned(query, widened(arguments.q), arguments.positions_q, false);
+  const Tensor k = positioned(query, widened(arguments.k), arguments.positions_kv, false);
+  const Tensor v = widened(arguments.v);
+  const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
+  store(torch_tensor(arguments.out),
+        q.is_cpu() ? attention_by_segment(shape, q, k, v) : attention_by_mask(shape, q, k, v));
+}
+
+void Attention::backward(const fvlm_call&, const Query& query, const Backward& arguments) {
+  const Tensor q = positioned(query, widened(arguments.q), arguments.positions_q, false);
+  const Tensor k = positioned(query, widened(arguments.k), arguments.positions_kv, false);
+  const Tensor v = widened(arguments.v), d_out = widened(arguments.d_out);
+  const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
+  const auto [d_q, d_k, d_v] = q.is_cpu() ? attention_gradients_by_segment(shape, q, k, v, d_out)
+                                          : attention_gradients_by_mask(shape, q, k, v, d_out);
+  store(torch_tensor(arguments.d_q), positioned(query, d_q, arguments.positions_q, true));
+  store(torch_tensor(arguments.d_k), positioned(query, d_k, arguments.positions_kv, true));
+  store(torch_tensor(arguments.d_v), d_v);
+}
+
+} // namespace fvlm::ops::reference

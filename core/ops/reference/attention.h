@@ -1,0 +1,29 @@
+// Packed attention in plain ATen, by two roads with the same results: one segment after the other where the segments'
+// bounds can be read (CPU), and one masked softmax over all tokens where reading them would make the host wait (CUDA).
+// In both a tensor is [tokens, heads, head_dim] and wide, and padding rows of results are 0.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+
+namespace fvlm::ops::reference {
+
+struct AttentionShape {
+  at::Tensor cu_q, cu_kv; // int32 [segments + 1]
+  double scale;
+  bool causal;
+};
+
+at::Tensor attention_by_segment(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+                                const at::Tensor& v);
+at::Tensor attention_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v);
+
+// d_q, d_k, d_v
+using AttentionGradients = std::array<at::Tensor, 3>;
+AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+                                                  const at::Tensor& v, const at::Tensor& d_out);
+AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const at::Tensor& q, const at::Tensor& k,
+                                               const at::Tensor& v, const at::Tensor& d_out);
+
+} // namespace fvlm::ops::reference

@@ -1,0 +1,174 @@
+// Letters in names: T tokens, H query heads, K key heads, G query heads a key head (H = K G), L a segment's queries,
+// M its keys, D head_dim.
+#include "ops/reference/attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+namespace fvlm::ops::reference {
+namespace {
+
+using at::Tensor;
+constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+
+// [L, H, D] -> [K, G L, D]: the queries that share a key head, side by side.
+Tensor grouped(const Tensor& x_LHD, int64_t key_heads) {
+  const int64_t length = x_LHD.size(0), groups = x_LHD.size(1) / key_heads, dim = x_LHD.size(2);
+  return x_LHD.view({length, key_heads, groups, dim}).permute({1, 2, 0, 3}).reshape({key_heads, -1, dim});
+}
+
+// [K, G L, D] -> [L, H, D]
+Tensor ungrouped(const Tensor& x_KND, int64_t length) {
+  const int64_t key_heads = x_KND.size(0), dim = x_KND.size(2);
+  return x_KND.view({key_heads, -1, length, dim}).permute({2, 0, 1, 3}).reshape({length, -1, dim});
+}
+
+// Scaled here, where there is less to multiply than in the scores.
+Tensor scaled_queries(const AttentionShape& shape, const Tensor& q_LHD, int64_t key_heads) {
+  return grouped(q_LHD, key_heads) * shape.scale;
+}
+
+struct Mask {
+  Tensor hidden_LM; // bool: what a query does not see; undefined: it sees all
+  Tensor blind_L1;  // queries that see nothing: their softmax would be 0 / 0; undefined: none
+};
+
+// softmax(q k^T), and 0 in blind rows. [K, G L, M]
+Tensor probabilities(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
+  const Tensor scores = at::bmm(q_KND, k_MKD.permute({1, 2, 0}));
+  if (!mask.hidden_LM.defined()) return at::softmax(scores, -1);
+  const auto by_group = [&](const Tensor& x) {
+    return x.view({x.size(0), -1, mask.hidden_LM.size(0), mask.hidden_LM.size(1)});
+  };
+  by_group(scores).masked_fill_(mask.hidden_LM, minus_infinity);
+  const Tensor weights = at::softmax(scores, -1);
+  if (mask.blind_L1.defined()) by_group(weights).masked_fill_(mask.blind_L1, 0);
+  return weights;
+}
+
+struct DenseGradients {
+  Tensor d_q_KND, d_k_MKD, d_v_MKD;
+};
+DenseGradients dense_gradients(const AttentionShape& shape, const Mask& mask, const Tensor& q_KND, const Tensor& k_MKD,
+                               const Tensor& v_MKD, const Tensor& d_out_KND) {
+  const Tensor weights = probabilities(q_KND, k_MKD, mask);
+  const Tensor d_weights = at::bmm(d_out_KND, v_MKD.permute({1, 2, 0}));
+  const Tensor d_scores = at::_softmax_backward_data(d_weights, weights, -1, weights.scalar_type());
+  return {at::bmm(d_scores, k_MKD.permute({1, 0, 2})).mul_(shape.scale),
+          at::bmm(d_scores.mT(), q_KND).permute({1, 0, 2}), at::bmm(weights.mT(), d_out_KND).permute({1, 0, 2})};
+}
+
+struct Segment {
+  int64_t q_begin, q_length, kv_begin, kv_length;
+};
+
+// Calls body for each segment that has queries and keys. Reads the bounds: host memory only.
+template <class Body>
+void each_segment(const AttentionShape& shape, Body&& body) {
+  const auto* q = shape.cu_q.const_data_ptr<int32_t>();
+  const auto* kv = shape.cu_kv.const_data_ptr<int32_t>();
+  for (int64_t s = 0; s + 1 < shape.cu_q.numel(); ++s)
+    if (q[s + 1] > q[s] && kv[s + 1] > kv[s]) body(Segment{q[s], q[s + 1] - q[s], kv[s], kv[s + 1] - kv[s]});
+}
+
+Mask segment_mask(const AttentionShape& shape, const Segment& segment, const Tensor& like) {
+  if (!shape.causal) return {};
+  const int64_t shift = segment.kv_length - segment.q_length;
+  const auto options = like.options().dtype(at::kBool);
+  const Tensor hidden = at::ones({segment.q_length, segment.kv_length}, options).triu(shift + 1);
+  return {hidden, shift < 0 ? hidden.all(1, true) : Tensor()};
+}
+
+// What each row of a packed buffer belongs to: the segment (their count for padding), and how far before the segment's
+// end it lies, so that causal means "not further from its end than the query from its own".
+struct Rows {
+  Tensor segment, to_end, valid;
+};
+Rows rows_of(const Tensor& cu, int64_t tokens) {
+  const int64_t segments = cu.numel() - 1;
+  const Tensor row = at::arange(tokens, cu.options());
+  const Tensor ends = cu.narrow(0, 1, segments);
+  const Tensor segment = at::bucketize(row, ends, true, true);
+  // A padding row's segment is one past the last; any end will do.
+  const Tensor end = at::cat({ends, ends.new_zeros({1})}).index_select(0, segment);
+  return {segment, end - row, segment < segments};
+}
+
+struct PackedMask {
+  Mask mask;
+  Tensor valid_q, valid_kv;
+};
+PackedMask packed_mask(const AttentionShape& shape, int64_t tokens_q, int64_t tokens_kv) {
+  const Rows q = rows_of(shape.cu_q, tokens_q), kv = rows_of(shape.cu_kv, tokens_kv);
+  Tensor seen = q.segment.unsqueeze(1).eq(kv.segment) & q.valid.unsqueeze(1);
+  if (shape.causal) seen &= kv.to_end.ge(q.to_end.unsqueeze(1));
+  const Tensor hidden = seen.logical_not();
+  return {{hidden, hidden.all(1, true)}, q.valid.view({-1, 1, 1}), kv.valid.view({-1, 1, 1})};
+}
+
+// Zeros in padding rows, whatever they hold: 0 times NaN would be NaN.
+Tensor cleaned(const Tensor& x, const Tensor& valid) {
+  return at::where(valid, x, 0);
+}
+
+} // namespace
+
+Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
+  const Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
+  each_segment(shape, [&](const Segment& s) {
+    const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
+    const Tensor weights = probabilities(q_s, k.narrow(0, s.kv_begin, s.kv_length), segment_mask(shape, s, q));
+    const Tensor v_s = v.narrow(0, s.kv_begin, s.kv_length).permute({1, 0, 2});
+    out.narrow(0, s.q_begin, s.q_length).copy_(ungrouped(at::bmm(weights, v_s), s.q_length));
+  });
+  return out;
+}
+
+AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                                                  const Tensor& v, const Tensor& d_out) {
+  const AttentionGradients result = {at::zeros_like(q, at::MemoryFormat::Contiguous),
+                                     at::zeros_like(k, at::MemoryFormat::Contiguous),
+                                     at::zeros_like(v, at::MemoryFormat::Contiguous)};
+  each_segment(shape, [&](const Segment& s) {
+    const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
+    const Tensor d_out_s = grouped(d_out.narrow(0, s.q_begin, s.q_length), k.size(1));
+    const auto [d_q, d_k, d_v] =
+        dense_gradients(shape, segment_mask(shape, s, q), q_s, k.narrow(0, s.kv_begin, s.kv_length),
+                        v.narrow(0, s.kv_begin, s.kv_length), d_out_s);
+    result[0].narrow(0, s.q_begin, s.q_length).copy_(ungrouped(d_q, s.q_length));
+    result[1].narrow(0, s.kv_begin, s.kv_length).copy_(d_k);
+    result[2].narrow(0, s.kv_begin, s.kv_length).copy_(d_v);
+  });
+  return result;
+}
+
+Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (q.numel() == 0 || k.numel() == 0) return at::zeros_like(q, at::MemoryFormat::Contiguous);
+  const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
+  const Tensor q_all = scaled_queries(shape, cleaned(q, valid_q), k.size(1));
+  const Tensor weights = probabilities(q_all, cleaned(k, valid_kv), mask);
+  return ungrouped(at::bmm(weights, cleaned(v, valid_kv).permute({1, 0, 2})), q.size(0));
+}
+
+AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k,
+                                               const Tensor& v, const Tensor& d_out) {
+  if (q.numel() == 0 || k.numel() == 0) return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
+  const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
+  const Tensor q_all = scaled_queries(shape, cleaned(q, valid_q), k.size(1));
+  const Tensor d_out_all = grouped(cleaned(d_out, valid_q), k.size(1));
+  const auto [d_q, d_k, d_v] =
+      dense_gradients(shape, mask, q_all, cleaned(k, valid_kv), cleaned(v, valid_kv), d_out_all);
+  return {ungrouped(d_q, q.size(0)), d_k, d_v};
+}
+
+} // namespace fvlm::ops::reference

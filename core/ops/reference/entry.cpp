@@ -1,0 +1,12 @@
+#include "ops/reference.h"
+#include "ops/reference/references.h"
+
+namespace fvlm::ops {
+
+const fvlm_plugin* reference_entry(const fvlm_host* host) {
+  using namespace reference;
+  return sdk::entry<Attention, Loss, Kernels, AdamW, Muon, Packer, Int8>(host, "reference",
+                                                                         host ? host->engine_version : "");
+}
+
+} // namespace fvlm::ops

@@ -1,0 +1,167 @@
+// The small operations in plain ATen, one call at a time.
+#include "ops/reference/common.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+
+namespace fvlm::ops::reference {
+namespace {
+
+using at::Tensor;
+
+// s of a norm: x, or the sum with the residual as it was rounded into `sum`.
+Tensor norm_input(const fvlm_norm_forward& arguments) {
+  const Tensor x = torch_tensor(arguments.x);
+  if (!arguments.residual) return widened(x);
+  const Tensor sum = torch_tensor(arguments.sum);
+  store(sum, widened(x) + widened(arguments.residual));
+  return widened(sum);
+}
+
+void save(fvlm_tensor* slot, const Tensor& value) {
+  if (slot) store(torch_tensor(slot), value);
+}
+
+Tensor biased(const fvlm_tensor* x, const fvlm_tensor* bias) {
+  return bias ? widened(x) + widened(bias) : widened(x);
+}
+
+} // namespace
+
+sdk::Support Kernels::supports(const Query& query) {
+  if (query.op == FVLM_OP_ROPE &&
+      (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
+    return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+  return supports_numbers(query.device, query.dtype, query.gradient_dtype);
+}
+
+// A norm keeps 1 / deviation of each row, layernorm the mean before it.
+void Kernels::requirements(const Query& query, sdk::Requirements& wanted) const {
+  if (!(query.options & FVLM_WITH_BACKWARD)) return;
+  if (query.op == FVLM_OP_LAYERNORM) wanted.save(wide(query.dtype), {query.rows});
+  if (query.op == FVLM_OP_LAYERNORM || query.op == FVLM_OP_RMSNORM) wanted.save(wide(query.dtype), {query.rows});
+}
+
+void Kernels::rmsnorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
+  const Tensor s = norm_input(arguments);
+  const Tensor inverse = s.square().mean(-1).add_(query.epsilon).rsqrt_();
+  store(torch_tensor(arguments.y), (s * inverse.unsqueeze(1)).mul_(widened(arguments.weight)));
+  save(arguments.saved[0], inverse);
+}
+
+void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_backward& arguments) {
+  const Tensor inverse = torch_tensor(arguments.saved[0]).unsqueeze(1);
+  const Tensor normal = widened(arguments.s) * inverse;
+  const Tensor d_y = widened(arguments.d_y);
+  const Tensor d_normal = d_y * widened(arguments.weight);
+  Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
+  if (arguments.d_sum) d_x += widened(arguments.d_sum);
+  if (arguments.d_weight) store(torch_tensor(arguments.d_weight), (d_y * normal).sum(0), arguments.accumulate);
+  store(torch_tensor(arguments.d_x), d_x);
+}
+
+void Kernels::layernorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
+  const Tensor s = norm_input(arguments);
+  const auto [y, mean, inverse] =
+      at::native_layer_norm(s, {query.width}, widened(arguments.weight), widened(arguments.bias), query.epsilon);
+  store(torch_tensor(arguments.y), y);
+  save(arguments.saved[0], mean.view({-1}));
+  save(arguments.saved[1], inverse.view({-1}));
+}
+
+void Kernels::layernorm_backward(const fvlm_call&, const Query& query, const fvlm_norm_backward& arguments) {
+  const Tensor mean = torch_tensor(arguments.saved[0]).unsqueeze(1);
+  const Tensor inverse = torch_tensor(arguments.saved[1]).unsqueeze(1);
+  const bool wants_weight = arguments.d_weight, wants_bias = arguments.d_bias;
+  // Its bias tells ATen's formula nothing but a shape, so the weight stands in.
+  const Tensor weight = widened(arguments.weight);
+  auto [d_x, d_weight, d_bias] =
+      at::native_layer_norm_backward(widened(arguments.d_y), widened(arguments.s), {query.width}, mean, inverse, weight,
+                                     weight, {true, wants_weight, wants_bias});
+  if (arguments.d_sum) d_x += widened(arguments.d_sum);
+  if (wants_weight) store(torch_tensor(arguments.d_weight), d_weight, arguments.accumulate);
+  if (wants_bias) store(torch_tensor(arguments.d_bias), d_bias, arguments.accumulate);
+  store(torch_tensor(arguments.d_x), d_x);
+}
+
+void Kernels::rope(const fvlm_call&, const Query& query, const fvlm_rope_apply& arguments) {
+  store(torch_tensor(arguments.out), rotated(widened(arguments.x), torch_tensor(arguments.positions), query.rotary_dim,
+                                             query.rope_theta, arguments.inverse));
+}
+
+void Kernels::swiglu_forward(const fvlm_call&, const Query&, const fvlm_swiglu_forward& arguments) {
+  store(torch_tensor(arguments.y), at::silu(widened(arguments.gate)).mul_(widened(arguments.up)));
+}
+
+void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_backward& arguments) {
+  const Tensor gate = widened(arguments.gate), up = widened(arguments.up), d_y = widened(arguments.d_y);
+  const Tensor sigmoid = at::sigmoid(gate);
+  const Tensor silu = gate * sigmoid;
+  const Tensor d_gate = (silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y);
+  store(torch_tensor(arguments.d_up), d_y * silu);
+  store(torch_tensor(arguments.d_gate), d_gate);
+}
+
+void Kernels::bias_gelu_forward(const fvlm_call&, const Query&, const fvlm_bias_gelu_forward& arguments) {
+  store(torch_tensor(arguments.y), at::gelu(biased(arguments.x, arguments.bias)));
+}
+
+void Kernels::bias_gelu_backward(const fvlm_call&, const Query&, const fvlm_bias_gelu_backward& arguments) {
+  const Tensor d_x = at::gelu_backward(widened(arguments.d_y), biased(arguments.x, arguments.bias));
+  if (arguments.d_bias) store(torch_tensor(arguments.d_bias), d_x.sum(0), arguments.accumulate);
+  store(torch_tensor(arguments.d_x), d_x);
+}
+
+void Kernels::layerscale_forward(const fvlm_call&, const Query&, const fvlm_layerscale_forward& arguments) {
+  store(torch_tensor(arguments.y), (widened(arguments.x) * widened(arguments.scale)).add_(widened(arguments.residual)));
+}
+
+void Kernels::layerscale_backward(const fvlm_call&, const Query&, const fvlm_layerscale_backward& arguments) {
+  const Tensor d_y = widened(arguments.d_y);
+  if (arguments.d_scale)
+    store(torch_tensor(arguments.d_scale), (d_y * widened(arguments.x)).sum(0), arguments.accumulate);
+  store(torch_tensor(arguments.d_x), d_y * widened(arguments.scale));
+}
+
+void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
+  const Tensor x = torch_tensor(arguments.x), weight = torch_tensor(arguments.weight).t();
+  const Tensor bias = torch_tensor(arguments.bias);
+  Tensor y = torch_tensor(arguments.y);
+  const bool gelu = query.options & FVLM_WITH_GELU;
+  if (!gelu && (y.is_cuda() || y.scalar_type() == wide(y.scalar_type()))) {
+    if (bias.defined())
+      at::addmm_out(y, bias, x, weight);
+    else
+      at::mm_out(y, x, weight);
+    return;
+  }
+  Tensor sum = product(x, weight, wide(y.scalar_type()));
+  if (bias.defined()) sum += bias;
+  if (!gelu) return store(y, sum);
+  // gelu of the sum as it is rounded, whether or not anybody keeps it.
+  sum = widened(sum.to(y.scalar_type()));
+  if (arguments.pre_activation) store(torch_tensor(arguments.pre_activation), sum);
+  store(y, at::gelu(sum));
+}
+
+void Kernels::linear_input_gradient(const fvlm_call&, const Query&, const fvlm_linear_input_gradient& arguments) {
+  const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
+  const Tensor d_x = torch_tensor(arguments.d_x);
+  if (!arguments.pre_activation) return store_product(d_x, d_y, weight);
+  store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), widened(arguments.pre_activation)));
+}
+
+void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_linear_weight_gradient& arguments) {
+  const Tensor d_y = torch_tensor(arguments.d_y), x = torch_tensor(arguments.x);
+  store_product(torch_tensor(arguments.d_weight), d_y.t(), x, arguments.accumulate);
+  if (arguments.d_bias)
+    store(torch_tensor(arguments.d_bias), d_y.sum(0, false, wide(d_y.scalar_type())), arguments.accumulate);
+}
+
+} // namespace fvlm::ops::reference

@@ -1,0 +1,77 @@
+// int8, one scale a row, symmetric: the scale maps the row's largest weight to 127, so no weight is ever clipped and
+// the straight-through gradient passes whole.
+#include "ops/reference/common.h"
+
+#include <ATen/ops/where.h>
+
+namespace fvlm::ops::reference {
+namespace {
+
+using at::Tensor;
+
+// Codes as floats of the weight's wide type, and float32 scales.
+struct Packed {
+  Tensor codes, scales;
+};
+Packed packed(const Tensor& weight) {
+  const Tensor wide_weight = widened(weight);
+  if (weight.numel() == 0) return {wide_weight, wide_weight.new_zeros({weight.size(0)}, at::kFloat)};
+  const Tensor scales = wide_weight.abs().amax(1).to(at::kFloat).div_(127);
+  const Tensor divisor = scales.unsqueeze(1).to(wide_weight.scalar_type());
+  const Tensor codes = (wide_weight / divisor).round_().clamp_(-127, 127);
+  return {at::where(divisor.eq(0), 0, codes), scales};
+}
+
+// In `type`, which is wide.
+Tensor unpacked(const Tensor& codes, const Tensor& scales, at::ScalarType type) {
+  return codes.to(type) * scales.unsqueeze(1).to(type);
+}
+Tensor unpacked(const fvlm_tensor* const* packed, at::ScalarType type) {
+  return unpacked(torch_tensor(packed[0]), torch_tensor(packed[1]), wide(type));
+}
+
+} // namespace
+
+sdk::Support Int8::supports(const Query& query) {
+  return supports_number(query.device, query.dtype);
+}
+
+void Int8::requirements(const Query& query, sdk::Requirements& wanted) const {
+  wanted.save({FVLM_INT, 8, 1}, {query.rows, query.cols});
+  wanted.save({FVLM_FLOAT, 32, 1}, {query.rows});
+}
+
+void Int8::pack(const fvlm_call&, const Query&, const Pack& arguments) {
+  const auto [codes, scales] = packed(torch_tensor(arguments.weight));
+  store(torch_tensor(arguments.packed[0]), codes);
+  store(torch_tensor(arguments.packed[1]), scales);
+}
+
+void Int8::unpack(const fvlm_call&, const Query&, const Unpack& arguments) {
+  const Tensor weight = torch_tensor(arguments.weight);
+  store(weight, unpacked(arguments.packed, weight.scalar_type()));
+}
+
+void Int8::linear(const fvlm_call&, const Query&, const Linear& arguments) {
+  const Tensor x = widened(arguments.x);
+  Tensor y = at::mm(x, unpacked(arguments.packed, x.scalar_type()).t());
+  if (arguments.bias) y += widened(arguments.bias);
+  store(torch_tensor(arguments.y), y);
+}
+
+void Int8::linear_gradient(const fvlm_call&, const Query&, const LinearGradient& arguments) {
+  const Tensor d_y = widened(arguments.d_y);
+  store(torch_tensor(arguments.d_x), at::mm(d_y, unpacked(arguments.packed, d_y.scalar_type())));
+}
+
+void Int8::fake_quantize_forward(const fvlm_call&, const Query&, const FakeForward& arguments) {
+  const Tensor weight = torch_tensor(arguments.weight);
+  const auto [codes, scales] = packed(weight);
+  store(torch_tensor(arguments.out), unpacked(codes, scales, wide(weight.scalar_type())));
+}
+
+void Int8::fake_quantize_backward(const fvlm_call&, const Query&, const FakeBackward& arguments) {
+  store(torch_tensor(arguments.d_weight), torch_tensor(arguments.d_out));
+}
+
+} // namespace fvlm::ops::reference

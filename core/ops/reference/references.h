@@ -1,0 +1,95 @@
+// The references as classes over the SDK's C++ side, like any plugin's; one source file a class. They are the engine's
+// own code and take two liberties that a plugin may not: they allocate through ATen, and they expect call.stream to be
+// ATen's current stream. None waits for a device.
+#pragma once
+#include <fvlm/fvlm.hpp>
+
+namespace fvlm::ops::reference {
+
+// Throws where LibTorch does not compute on the device.
+struct OnDevice {
+  explicit OnDevice(const fvlm_instance_config& config);
+};
+
+struct Attention : sdk::Attention, OnDevice {
+  using OnDevice::OnDevice;
+  static sdk::Support supports(const Query& query);
+  void forward(const fvlm_call& call, const Query& query, const Forward& arguments);
+  void backward(const fvlm_call& call, const Query& query, const Backward& arguments);
+};
+
+struct Loss : sdk::Loss, OnDevice {
+  using OnDevice::OnDevice;
+  static sdk::Support supports(const Query& query);
+  void requirements(const Query& query, sdk::Requirements& wanted) const;
+  void forward(const fvlm_call& call, const Query& query, const Forward& arguments);
+  void backward(const fvlm_call& call, const Query& query, const Backward& arguments);
+  void fused(const fvlm_call& call, const Query& query, const Fused& arguments);
+};
+
+struct Kernels : sdk::Kernels, OnDevice {
+  using OnDevice::OnDevice;
+  static sdk::Support supports(const Query& query);
+  void requirements(const Query& query, sdk::Requirements& wanted) const;
+  void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& arguments);
+  void rmsnorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& arguments);
+  void layernorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& arguments);
+  void layernorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& arguments);
+  void rope(const fvlm_call& call, const Query& query, const fvlm_rope_apply& arguments);
+  void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& arguments);
+  void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& arguments);
+  void bias_gelu_forward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_forward& arguments);
+  void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& arguments);
+  void layerscale_forward(const fvlm_call& call, const Query& query, const fvlm_layerscale_forward& arguments);
+  void layerscale_backward(const fvlm_call& call, const Query& query, const fvlm_layerscale_backward& arguments);
+  void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& arguments);
+  void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& arguments);
+  void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& arguments);
+};
+
+struct AdamW : sdk::Optimizer, OnDevice {
+  using OnDevice::OnDevice;
+  static constexpr const char* algorithm = "adamw";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 1e3},
+                                                            {"beta1", 0.9, 0, 1},
+                                                            {"beta2", 0.999, 0, 1},
+                                                            {"eps", 1e-8, 0, 1e3},
+                                                            {"weight_decay", 1e-2, 0, 1e3}};
+  static sdk::Support supports(const Query& query);
+  static sdk::States states(const Query& query);
+  void step(const fvlm_call& call, const Query& query, const Step& arguments);
+};
+
+struct Muon : sdk::Optimizer, OnDevice {
+  using OnDevice::OnDevice;
+  static constexpr const char* algorithm = "muon";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 1e3},
+                                                            {"momentum", 0.95, 0, 1},
+                                                            {"nesterov", 1, 0, 1},
+                                                            {"weight_decay", 0.1, 0, 1e3},
+                                                            {"eps", 1e-7, 0, 1e3}};
+  static sdk::Support supports(const Query& query);
+  static sdk::States states(const Query& query);
+  void step(const fvlm_call& call, const Query& query, const Step& arguments);
+};
+
+struct Packer : sdk::Packer {
+  static sdk::Support supports(const Query& query);
+  void pack(const Query& query, const Pack& arguments);
+};
+
+struct Int8 : sdk::Quantizer, OnDevice {
+  using OnDevice::OnDevice;
+  static constexpr const char* scheme = "int8";
+  static constexpr int bits = 8;
+  static sdk::Support supports(const Query& query);
+  void requirements(const Query& query, sdk::Requirements& wanted) const;
+  void pack(const fvlm_call& call, const Query& query, const Pack& arguments);
+  void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments);
+  void linear(const fvlm_call& call, const Query& query, const Linear& arguments);
+  void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments);
+  void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments);
+  void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments);
+};
+
+} // namespace fvlm::ops::reference
