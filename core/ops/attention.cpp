@@ -1,0 +1,47 @@
+#include "ops/attention.h"
+
+namespace fvlm::ops {
+
+Attention::Output Attention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     const Packing& packing, const at::Tensor& into) const {
+  Output output{this->output(into, q.sizes(), q.scalar_type()), {}};
+  if (query().needs_backward) output.saved = make_saved();
+  Bound<fvlm_attention_forward> arguments;
+  arguments.q = arguments.bind(q);
+  arguments.k = arguments.bind(k);
+  arguments.v = arguments.bind(v);
+  arguments.cu_seqlens_q = arguments.bind(packing.cu_seqlens_q);
+  arguments.cu_seqlens_kv = arguments.bind(packing.cu_seqlens_kv);
+  arguments.positions_q = arguments.bind(packing.positions_q);
+  arguments.positions_kv = arguments.bind(packing.positions_kv);
+  arguments.out = arguments.bind(output.out);
+  arguments.bind(arguments.saved, output.saved);
+  run("attention forward", backend().table().forward, arguments);
+  return output;
+}
+
+Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                         const Packing& packing, const Output& output, const at::Tensor& d_out,
+                                         const Gradients& into) const {
+  Gradients gradients{this->output(into.q, q.sizes(), q.scalar_type()),
+                      this->output(into.k, k.sizes(), k.scalar_type()),
+                      this->output(into.v, v.sizes(), v.scalar_type())};
+  Bound<fvlm_attention_backward> arguments;
+  arguments.q = arguments.bind(q);
+  arguments.k = arguments.bind(k);
+  arguments.v = arguments.bind(v);
+  arguments.out = arguments.bind(output.out);
+  arguments.d_out = arguments.bind(d_out);
+  arguments.cu_seqlens_q = arguments.bind(packing.cu_seqlens_q);
+  arguments.cu_seqlens_kv = arguments.bind(packing.cu_seqlens_kv);
+  arguments.positions_q = arguments.bind(packing.positions_q);
+  arguments.positions_kv = arguments.bind(packing.positions_kv);
+  arguments.bind(arguments.saved, output.saved);
+  arguments.d_q = arguments.bind(gradients.q);
+  arguments.d_k = arguments.bind(gradients.k);
+  arguments.d_v = arguments.bind(gradients.v);
+  run("attention backward", backend().table().backward, arguments, &fvlm_requirements::backward_workspace);
+  return gradients;
+}
+
+} // namespace fvlm::ops

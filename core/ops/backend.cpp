@@ -1,0 +1,112 @@
+#include "ops/backend.h"
+
+#include "base/error.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+namespace fvlm::ops {
+namespace {
+
+constexpr uint64_t alignment = 256;
+
+Error defect(const Instance& instance, std::string_view operation, std::string what) {
+  return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what)).at("plugin " + instance.plugin);
+}
+
+} // namespace
+
+Instance::Instance(std::string plugin_name, std::string_view kind_label, const fvlm_table& table, const fvlm_host* host,
+                   at::Device on)
+    : plugin(std::move(plugin_name)), kind(kind_label), device(on), table_(table), host_(host) {
+  fvlm_instance_config config{sizeof config, abi_device(device), host};
+  ErrorSink sink;
+  guard_call(
+      plugin, kind + " create", sink, [&] { return table_.create(&config, &instance_, sink.get()); },
+      [&] { return "\n  device: " + device.str(); });
+}
+
+Instance::~Instance() {
+  table_.destroy(instance_);
+}
+
+void Instance::reserve(uint64_t bytes) {
+  const int64_t wanted = static_cast<int64_t>(bytes == 0 ? 0 : bytes + alignment);
+  if (workspace_.defined() && workspace_.numel() >= wanted) return;
+  workspace_.reset(); // the old one first: they need not fit side by side
+  workspace_ = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+fvlm_call Instance::call(uint64_t workspace_bytes) const {
+  fvlm_call call{};
+  call.struct_size = sizeof call;
+  call.flags = state.flags;
+  call.device = abi_device(device);
+  if (!device.is_cpu()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    call.stream = guard.getStream(device).native_handle();
+  }
+  if (workspace_bytes > 0) {
+    const auto begin = reinterpret_cast<uintptr_t>(workspace_.data_ptr());
+    call.workspace = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
+    call.workspace_size = workspace_bytes;
+  }
+  call.random_seed = state.random_seed;
+  call.random_offset = state.random_offset;
+  call.random_offset_device = state.random_offset_device;
+  call.host = host_;
+  return call;
+}
+
+at::Tensor given_or_new(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+  return into.defined() ? into : at::empty(shape, at::TensorOptions().dtype(type).device(device));
+}
+
+namespace detail {
+
+void ask(const Instance& instance, std::string_view operation, std::string_view what,
+         const std::function<fvlm_status(fvlm_error*)>& question) {
+  ErrorSink sink;
+  guard_call(
+      instance.plugin, fmt::format("{} {}", operation, what), sink, [&] { return question(sink.get()); },
+      [] { return std::string(); });
+}
+
+void require_support(const Instance& instance, std::string_view operation, const fvlm_support& support) {
+  if (support.score > 0) return;
+  const std::string reason(support.reason, strnlen(support.reason, sizeof support.reason));
+  throw defect(instance, operation, reason.empty() ? "refused without a reason" : reason)
+      .advise("choose another plugin, or \"reference\", for this operation");
+}
+
+void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements) {
+  constexpr uint64_t most = uint64_t{1} << 46;
+  if (requirements.forward_workspace > most || requirements.backward_workspace > most)
+    throw defect(instance, operation,
+                 fmt::format("wants a workspace of {} and {} bytes", requirements.forward_workspace,
+                             requirements.backward_workspace));
+  if (requirements.saved_count > FVLM_MAX_SAVED)
+    throw defect(instance, operation,
+                 fmt::format("wants to save {} tensors, at most {}", requirements.saved_count, FVLM_MAX_SAVED));
+  for (uint32_t index = 0; index < requirements.saved_count; ++index) {
+    const auto& spec = requirements.saved[index];
+    if (spec.ndim < 0 || spec.ndim > FVLM_MAX_DIMS)
+      throw defect(instance, operation, fmt::format("saved tensor {} has {} dimensions", index, spec.ndim));
+    try {
+      scalar_type(spec.dtype);
+    } catch (const Error& error) {
+      throw defect(instance, operation, fmt::format("saved tensor {}: {}", index, error.what()));
+    }
+    for (int32_t axis = 0; axis < spec.ndim; ++axis)
+      if (spec.shape[axis] < 0)
+        throw defect(instance, operation, fmt::format("saved tensor {} has the size {}", index, spec.shape[axis]));
+  }
+}
+
+void refuse_missing(const Instance& instance, std::string_view operation) {
+  throw defect(instance, operation, "supported, as it says, but without a function");
+}
+
+} // namespace detail
+} // namespace fvlm::ops

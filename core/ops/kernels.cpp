@@ -1,0 +1,182 @@
+#include "ops/kernels.h"
+
+namespace fvlm::ops {
+namespace {
+
+constexpr auto backward_workspace = &fvlm_requirements::backward_workspace;
+
+} // namespace
+
+at::Tensor Kernel::gradient(bool wanted, const at::Tensor& into, at::IntArrayRef shape) const {
+  return wanted ? output(into, shape, scalar_type(query().gradient_dtype)) : at::Tensor();
+}
+
+Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                           const at::Tensor& bias, const Output& into) const {
+  Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved()};
+  Bound<fvlm_norm_forward> arguments;
+  arguments.x = arguments.bind(x);
+  arguments.residual = arguments.bind(residual);
+  arguments.weight = arguments.bind(weight);
+  arguments.bias = arguments.bind(bias);
+  arguments.y = arguments.bind(output.y);
+  arguments.sum = arguments.bind(output.sum);
+  arguments.bind(arguments.saved, output.saved);
+  if (query().op == FVLM_OP_RMSNORM)
+    run("rmsnorm forward", backend().table().rmsnorm_forward, arguments);
+  else
+    run("layernorm forward", backend().table().layernorm_forward, arguments);
+  return output;
+}
+
+Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, const Output& output,
+                               const at::Tensor& d_y, const at::Tensor& d_sum, Wanted wanted, const Gradients& into,
+                               bool accumulate) const {
+  const bool is_rms = query().op == FVLM_OP_RMSNORM;
+  Gradients gradients{like(s, into.x), gradient(wanted.weight, into.weight, weight.sizes()),
+                      gradient(wanted.bias && !is_rms, into.bias, weight.sizes())};
+  Bound<fvlm_norm_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.d_y = arguments.bind(d_y);
+  arguments.d_sum = arguments.bind(d_sum);
+  arguments.s = arguments.bind(s);
+  arguments.weight = arguments.bind(weight);
+  arguments.bind(arguments.saved, output.saved);
+  arguments.d_x = arguments.bind(gradients.x);
+  arguments.d_weight = arguments.bind(gradients.weight);
+  arguments.d_bias = arguments.bind(gradients.bias);
+  if (is_rms)
+    run("rmsnorm backward", backend().table().rmsnorm_backward, arguments, backward_workspace);
+  else
+    run("layernorm backward", backend().table().layernorm_backward, arguments, backward_workspace);
+  return gradients;
+}
+
+at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into) const {
+  const at::Tensor out = like(x, into);
+  Bound<fvlm_rope_apply> arguments;
+  arguments.inverse = inverse;
+  arguments.x = arguments.bind(x);
+  arguments.positions = arguments.bind(positions);
+  arguments.out = arguments.bind(out);
+  run("rope", backend().table().rope, arguments, inverse ? backward_workspace : &fvlm_requirements::forward_workspace);
+  return out;
+}
+
+at::Tensor SwiGlu::forward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& into) const {
+  const at::Tensor y = like(gate, into);
+  Bound<fvlm_swiglu_forward> arguments;
+  arguments.gate = arguments.bind(gate);
+  arguments.up = arguments.bind(up);
+  arguments.y = arguments.bind(y);
+  run("swiglu forward", backend().table().swiglu_forward, arguments);
+  return y;
+}
+
+SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& d_y,
+                                   const Gradients& into) const {
+  Gradients gradients{like(gate, into.gate), like(up, into.up)};
+  Bound<fvlm_swiglu_backward> arguments;
+  arguments.gate = arguments.bind(gate);
+  arguments.up = arguments.bind(up);
+  arguments.d_y = arguments.bind(d_y);
+  arguments.d_gate = arguments.bind(gradients.gate);
+  arguments.d_up = arguments.bind(gradients.up);
+  run("swiglu backward", backend().table().swiglu_backward, arguments, backward_workspace);
+  return gradients;
+}
+
+at::Tensor BiasGelu::forward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into) const {
+  const at::Tensor y = like(x, into);
+  Bound<fvlm_bias_gelu_forward> arguments;
+  arguments.x = arguments.bind(x);
+  arguments.bias = arguments.bind(bias);
+  arguments.y = arguments.bind(y);
+  run("bias_gelu forward", backend().table().bias_gelu_forward, arguments);
+  return y;
+}
+
+BiasGelu::Gradients BiasGelu::backward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& d_y,
+                                       bool wants_bias, const Gradients& into, bool accumulate) const {
+  Gradients gradients{like(x, into.x), gradient(wants_bias, into.bias, {x.size(1)})};
+  Bound<fvlm_bias_gelu_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.x = arguments.bind(x);
+  arguments.bias = arguments.bind(bias);
+  arguments.d_y = arguments.bind(d_y);
+  arguments.d_x = arguments.bind(gradients.x);
+  arguments.d_bias = arguments.bind(gradients.bias);
+  run("bias_gelu backward", backend().table().bias_gelu_backward, arguments, backward_workspace);
+  return gradients;
+}
+
+at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& residual,
+                               const at::Tensor& into) const {
+  const at::Tensor y = like(x, into);
+  Bound<fvlm_layerscale_forward> arguments;
+  arguments.x = arguments.bind(x);
+  arguments.scale = arguments.bind(scale);
+  arguments.residual = arguments.bind(residual);
+  arguments.y = arguments.bind(y);
+  run("layerscale forward", backend().table().layerscale_forward, arguments);
+  return y;
+}
+
+LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y,
+                                           bool wants_scale, const Gradients& into, bool accumulate) const {
+  Gradients gradients{like(x, into.x), gradient(wants_scale, into.scale, scale.sizes())};
+  Bound<fvlm_layerscale_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.x = arguments.bind(x);
+  arguments.scale = arguments.bind(scale);
+  arguments.d_y = arguments.bind(d_y);
+  arguments.d_x = arguments.bind(gradients.x);
+  arguments.d_scale = arguments.bind(gradients.scale);
+  run("layerscale backward", backend().table().layerscale_backward, arguments, backward_workspace);
+  return gradients;
+}
+
+Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                               const Output& into) const {
+  constexpr uint32_t both = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
+  const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
+  Output output{this->output(into.y, shape, x.scalar_type()), {}};
+  if ((query().options & both) == both)
+    output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
+  Bound<fvlm_linear_forward> arguments;
+  arguments.x = arguments.bind(x);
+  arguments.weight = arguments.bind(weight);
+  arguments.bias = arguments.bind(bias);
+  arguments.y = arguments.bind(output.y);
+  arguments.pre_activation = arguments.bind(output.pre_activation);
+  run("linear forward", backend().table().linear_forward, arguments);
+  return output;
+}
+
+at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
+                                  const at::Tensor& into) const {
+  const at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
+  Bound<fvlm_linear_input_gradient> arguments;
+  arguments.d_y = arguments.bind(d_y);
+  arguments.weight = arguments.bind(weight);
+  arguments.pre_activation = arguments.bind(pre_activation);
+  arguments.d_x = arguments.bind(d_x);
+  run("linear input gradient", backend().table().linear_input_gradient, arguments, backward_workspace);
+  return d_x;
+}
+
+Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool wants_bias,
+                                          const Gradients& into, bool accumulate) const {
+  Gradients gradients{gradient(true, into.weight, {d_y.size(1), x.size(1)}),
+                      gradient(wants_bias, into.bias, {d_y.size(1)})};
+  Bound<fvlm_linear_weight_gradient> arguments;
+  arguments.accumulate = accumulate;
+  arguments.d_y = arguments.bind(d_y);
+  arguments.x = arguments.bind(x);
+  arguments.d_weight = arguments.bind(gradients.weight);
+  arguments.d_bias = arguments.bind(gradients.bias);
+  run("linear weight gradient", backend().table().linear_weight_gradient, arguments, backward_workspace);
+  return gradients;
+}
+
+} // namespace fvlm::ops

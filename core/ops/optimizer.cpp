@@ -1,0 +1,81 @@
+#include "ops/optimizer.h"
+
+#include "base/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace fvlm::ops {
+
+namespace {
+
+fvlm_optimizer_query with_segments(fvlm_optimizer_query query, const std::vector<fvlm_optimizer_segment>& segments) {
+  query.segments = segments.data();
+  query.segment_count = static_cast<int64_t>(segments.size());
+  return query;
+}
+
+at::Tensor to_tensor(const std::vector<fvlm_optimizer_segment>& segments) {
+  static_assert(sizeof(fvlm_optimizer_segment) == 4 * sizeof(int64_t));
+  const at::Tensor tensor = at::empty({static_cast<int64_t>(segments.size()), 4}, at::kLong);
+  if (!segments.empty()) std::memcpy(tensor.data_ptr(), segments.data(), tensor.nbytes());
+  return tensor;
+}
+
+} // namespace
+
+Optimizer::Optimizer(Backend<fvlm_optimizer_v1> backend, const Query& query,
+                     std::vector<fvlm_optimizer_segment> segments)
+    : Optimizer(std::make_shared<const std::vector<fvlm_optimizer_segment>>(std::move(segments)), std::move(backend),
+                query) {}
+
+Optimizer::Optimizer(Segments segments, Backend<fvlm_optimizer_v1> chosen, const Query& query)
+    : Prepared(std::move(chosen), with_segments(query, *segments)), segments_(std::move(segments)),
+      device_segments_(to_tensor(*segments_).to(backend().device())) {}
+
+std::span<const fvlm_hyperparameter> Optimizer::hyperparameters() const {
+  return {backend().table().hyperparameters, static_cast<size_t>(backend().table().hyperparameter_count)};
+}
+
+at::Tensor Optimizer::default_hyperparameters() const {
+  at::Tensor values = at::empty({query().group_count, static_cast<int64_t>(hyperparameters().size())}, at::kFloat);
+  for (size_t index = 0; index < hyperparameters().size(); ++index)
+    values.select(1, static_cast<int64_t>(index)).fill_(hyperparameters()[index].fallback);
+  return values.to(backend().device());
+}
+
+std::vector<Optimizer::State> Optimizer::make_states() const {
+  std::array<fvlm_optimizer_state, FVLM_MAX_STATES> declared{};
+  int32_t count = 0;
+  detail::ask(backend().instance(), "optimizer", "states",
+              [&](fvlm_error*) { return count = backend().table().states(&query(), declared.data()), FVLM_OK; });
+  if (count < 0 || count > FVLM_MAX_STATES)
+    throw Error(ErrorKind::plugin, fmt::format("optimizer: declares {} states, at most {}", count, FVLM_MAX_STATES))
+        .at("plugin " + backend().plugin());
+  std::vector<State> states;
+  for (int32_t index = 0; index < count; ++index) {
+    const auto options = at::TensorOptions().dtype(scalar_type(declared[index].dtype)).device(backend().device());
+    states.push_back({declared[index].name, at::zeros({query().elements}, options)});
+  }
+  return states;
+}
+
+void Optimizer::step(const Arenas& arenas, const Control& control) const {
+  static_assert(FVLM_MAX_STATES == FVLM_MAX_SAVED);
+  Bound<fvlm_optimizer_step> arguments;
+  arguments.master = arguments.bind(arenas.master);
+  arguments.parameter = arguments.bind(arenas.parameter);
+  arguments.gradient = arguments.bind(arenas.gradient);
+  arguments.bind(arguments.state, arenas.states);
+  arguments.segments = arguments.bind(device_segments_);
+  arguments.hyper = arguments.bind(control.hyperparameters);
+  arguments.step = arguments.bind(control.step);
+  arguments.scale = arguments.bind(control.scale);
+  arguments.skip = arguments.bind(control.skip);
+  run("optimizer step", backend().table().step, arguments);
+}
+
+} // namespace fvlm::ops

@@ -1,0 +1,22 @@
+// Weights in few bits through a chosen table: see fvlm/quantizer.h.
+#pragma once
+#include "ops/backend.h"
+
+namespace fvlm::ops {
+
+class Quantizer : public Prepared<fvlm_quantizer_v1> {
+ public:
+  Quantizer(Backend<fvlm_quantizer_v1> backend, const Query& query) : Prepared(std::move(backend), query) {}
+
+  using Packed = std::vector<at::Tensor>;
+  Packed pack(const at::Tensor& weight) const;
+  at::Tensor unpack(const Packed& packed, const at::Tensor& into = {}) const;
+  at::Tensor linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias,
+                    const at::Tensor& into = {}) const;
+  at::Tensor linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into = {}) const;
+  at::Tensor fake_quantize(const at::Tensor& weight, const at::Tensor& into = {}) const;
+  at::Tensor fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,
+                                    const at::Tensor& into = {}) const;
+};
+
+} // namespace fvlm::ops

@@ -1,0 +1,19 @@
+#include "ops/torch_threads.h"
+
+#include "plugin/host.h"
+
+#include <ATen/Parallel.h>
+
+namespace fvlm::ops {
+
+void use_torch_threads() {
+  set_parallel_backend(
+      [](int64_t pieces, const std::function<void(int64_t)>& piece) {
+        at::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t index = begin; index < end; ++index) piece(index);
+        });
+      },
+      at::get_num_threads());
+}
+
+} // namespace fvlm::ops
