@@ -5,6 +5,7 @@
 #include <fvlm/abi.h>
 
 #include <cstdarg>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <exception>

@@ -5,6 +5,8 @@
 #include <fvlm/cpp/failure.hpp>
 
 #include <atomic>
+#include <cstdint>
+#include <exception>
 
 FVLM_SDK_BEGIN
 

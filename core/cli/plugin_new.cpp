@@ -1,0 +1,125 @@
+// fvlm-engine plugin new: copies a template and fills in the names.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Headers, packages and templates lie at the same places in the build tree and in an installed one.
+fs::path find_prefix() {
+  const fs::path prefix = fs::weakly_canonical(program_folder() / "..");
+  if (!fs::exists(prefix / "share/fvlm/template") || !fs::exists(prefix / "include/fvlm/abi.h"))
+    throw Error(ErrorKind::plugin, "the SDK's templates and headers are not beside this program")
+        .at(prefix.string())
+        .advise(
+            "run the fvlm-engine of an install tree or of a build tree: share/fvlm/template and include/fvlm belong "
+            "to it");
+  return prefix;
+}
+
+std::vector<std::string> folders_of(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory() && entry.path().filename() != "common") names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void check_name(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_'; };
+  const bool letter_first = !name.empty() && name[0] >= 'a' && name[0] <= 'z';
+  if (!letter_first || name.size() > 64 || !std::all_of(name.begin(), name.end(), allowed))
+    throw Error(ErrorKind::usage, fmt::format("'{}' cannot be a plugin's name", name))
+        .advise("a lower-case letter, then lower-case letters, digits, '-' and '_', 64 at most");
+  if (name == "reference")
+    throw Error(ErrorKind::usage, "'reference' is the name of the engine's own operations").advise("choose another");
+}
+
+std::string pick(const std::string& what, const std::string& asked, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), asked) != known.end()) return asked;
+  Error error(ErrorKind::usage, fmt::format("no {} '{}'", what, asked));
+  if (auto near = nearest(asked, known)) throw error.advise(fmt::format("did you mean '{}'?", *near));
+  throw error.advise("it is " + join_or(known));
+}
+
+std::string fill_in(std::string text, const std::map<std::string, std::string>& values) {
+  for (const auto& [key, value] : values) {
+    for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + value.size()))
+      text.replace(at, key.size(), value);
+  }
+  return text;
+}
+
+// Only the user may write what the engine will load, whatever the umask.
+void keep_from_others(const fs::path& path) {
+  fs::permissions(path, fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
+}
+
+// In the order in which a newcomer reads them.
+std::vector<fs::path> template_files(const fs::path& templates, const std::string& kind, const std::string& lang) {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : {templates / kind / lang, templates / "common" / lang, templates / "common"})
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.is_regular_file()) files.push_back(entry.path());
+  return files;
+}
+
+} // namespace
+
+int run_plugin_new(Arguments arguments) {
+  Options options("plugin new KIND NAME [--lang c|cpp|cuda] [--dir D]",
+                  "Makes a folder with a plugin that builds, works and passes `plugin check`: a place to start from.",
+                  "plugin new attention attention-mine --lang cpp");
+  options.positional("KIND", "attention, kernels, loss, optimizer, packer or quantizer")
+      .positional("NAME", "as recipes will name it; by custom KIND-SOMETHING")
+      .value("lang", "LANG", "c (the default), cpp or cuda")
+      .value("dir", "D", "the folder to make; NAME in the current folder if not given");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+
+  const fs::path prefix = find_prefix(), templates = prefix / "share/fvlm/template";
+  const std::string kind = pick("kind", *parsed->value("KIND"), folders_of(templates));
+  const std::string name = *parsed->value("NAME");
+  const std::string lang = pick("language", parsed->value_or("lang", "c"), folders_of(templates / "common"));
+  check_name(name);
+  if (!fs::exists(templates / kind / lang))
+    throw Error(ErrorKind::usage, fmt::format("there is no {} plugin in {}", kind, lang))
+        .advise(fmt::format("a {} works in host memory and has nothing to launch: use --lang {}", kind,
+                            join_or(folders_of(templates / kind))));
+
+  const fs::path folder = parsed->value_or("dir", name);
+  if (fs::exists(fs::symlink_status(folder)))
+    throw Error(ErrorKind::usage, "there is something already").at(folder.string()).advise("choose another --dir");
+
+  std::map<std::string, std::string> values = {{"@NAME@", name}, {"@LABEL@", kind}, {"@SDK@", prefix.string()}};
+  const std::vector<fs::path> files = template_files(templates, kind, lang);
+  for (const fs::path& file : files)
+    if (file.stem() == "plugin" && file.extension() != ".toml") values["@SOURCE@"] = file.filename().string();
+  try {
+    fs::create_directories(folder);
+    keep_from_others(folder);
+    for (const fs::path& file : files) {
+      write_file_atomic(folder / file.filename(), fill_in(read_file(file), values));
+      keep_from_others(folder / file.filename());
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw Error(ErrorKind::usage, error.code().message()).at(folder.string());
+  }
+
+  fmt::print("{}: {} in {}\n\n", folder.string(), kind, lang);
+  fmt::print("  cd {}\n  make\n  fvlm-engine plugin check .\n  fvlm-engine plugin list --plugin-dir ..\n",
+             folder.string());
+  return 0;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,40 @@
+# find_package(fvlm-sdk): the target fvlm::sdk (headers) and fvlm_add_plugin(). Relocatable.
+get_filename_component(FVLM_SDK_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+
+if(NOT TARGET fvlm::sdk)
+  add_library(fvlm::sdk INTERFACE IMPORTED)
+  set_target_properties(fvlm::sdk PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${FVLM_SDK_PREFIX}/include")
+endif()
+
+# fvlm_add_plugin(attention-mine SOURCES plugin.cpp [LIBRARIES ...])
+# Builds <build>/attention-mine/{attention-mine.so,plugin.toml}, a folder the engine takes as it is (--plugin-dir
+# <build>), and installs it to lib/fvlm/plugins. The plugin.toml lies beside the CMakeLists.txt.
+function(fvlm_add_plugin name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT ARG_SOURCES)
+    message(FATAL_ERROR "fvlm_add_plugin(${name}): SOURCES is missing")
+  endif()
+  set(manifest ${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml)
+  if(NOT EXISTS ${manifest})
+    message(FATAL_ERROR "fvlm_add_plugin(${name}): ${manifest} is missing; the engine reads it before the library")
+  endif()
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name})
+  set(exports ${FVLM_SDK_PREFIX}/include/fvlm/exports.map)
+  add_library(${name} MODULE ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE fvlm::sdk ${ARG_LIBRARIES} m)
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  foreach(feature c_std_99 cxx_std_17 cuda_std_17)
+    string(REGEX REPLACE "_.*" "" language ${feature})
+    string(TOUPPER ${language} language)
+    if(language IN_LIST languages)
+      target_compile_features(${name} PRIVATE ${feature})
+    endif()
+  endforeach()
+  target_link_options(${name} PRIVATE LINKER:--version-script=${exports})
+  set_target_properties(${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX .so LINK_DEPENDS ${exports}
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${folder})
+  configure_file(${manifest} ${folder}/plugin.toml COPYONLY)
+  install(TARGETS ${name} LIBRARY DESTINATION lib/fvlm/plugins/${name})
+  install(FILES ${manifest} DESTINATION lib/fvlm/plugins/${name})
+endfunction()

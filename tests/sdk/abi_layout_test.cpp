@@ -1,0 +1,545 @@
+// The ABI of version 1.0 on x86-64, field by field. A change here breaks plugins that are out there: append, and add a
+// line. sdk/docs/ABI.md says what may change when.
+#include <fvlm/fvlm.h>
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace {
+
+#define SIZE(type, size) static_assert(sizeof(type) == (size), "the size of " #type " changed")
+#define FIELD(type, field, offset, ...)                                                                                \
+  static_assert(offsetof(type, field) == (offset), #type "." #field " moved");                                         \
+  static_assert(std::is_same_v<decltype(type::field), __VA_ARGS__>, "the type of " #type "." #field " changed")
+#define VALUE(name, value) static_assert((name) == (value), "the value of " #name " changed")
+
+VALUE(FVLM_CPU, 1);
+VALUE(FVLM_CUDA, 2);
+VALUE(FVLM_INT, 0);
+VALUE(FVLM_UINT, 1);
+VALUE(FVLM_FLOAT, 2);
+VALUE(FVLM_BFLOAT, 4);
+VALUE(FVLM_OK, 0);
+VALUE(FVLM_ERROR_ARGUMENT, 1);
+VALUE(FVLM_ERROR_UNSUPPORTED, 2);
+VALUE(FVLM_ERROR_WORKSPACE, 3);
+VALUE(FVLM_ERROR_DEVICE, 4);
+VALUE(FVLM_ERROR_MEMORY, 5);
+VALUE(FVLM_ERROR_INTERNAL, 6);
+VALUE(FVLM_LOG_DEBUG, 0);
+VALUE(FVLM_LOG_INFO, 1);
+VALUE(FVLM_LOG_WARNING, 2);
+VALUE(FVLM_LOG_ERROR, 3);
+VALUE(FVLM_DETERMINISTIC, 1);
+VALUE(FVLM_CAPTURING, 2);
+VALUE(FVLM_OP_RMSNORM, 1);
+VALUE(FVLM_OP_LAYERNORM, 2);
+VALUE(FVLM_OP_ROPE, 3);
+VALUE(FVLM_OP_SWIGLU, 4);
+VALUE(FVLM_OP_BIAS_GELU, 5);
+VALUE(FVLM_OP_LAYERSCALE_RESIDUAL, 6);
+VALUE(FVLM_OP_LINEAR, 7);
+VALUE(FVLM_WITH_BACKWARD, 1);
+VALUE(FVLM_WITH_RESIDUAL, 2);
+VALUE(FVLM_WITH_BIAS, 4);
+VALUE(FVLM_WITH_GELU, 8);
+VALUE(FVLM_ABI_MAJOR, 1);
+VALUE(FVLM_ABI_MINOR, 0);
+VALUE(FVLM_MAX_SAVED, 4);
+VALUE(FVLM_MAX_DIMS, 4);
+VALUE(FVLM_MAX_STATES, 4);
+
+SIZE(fvlm_device, 8);
+FIELD(fvlm_device, type, 0, int32_t);
+FIELD(fvlm_device, id, 4, int32_t);
+
+SIZE(fvlm_dtype, 4);
+FIELD(fvlm_dtype, code, 0, uint8_t);
+FIELD(fvlm_dtype, bits, 1, uint8_t);
+FIELD(fvlm_dtype, lanes, 2, uint16_t);
+
+SIZE(fvlm_tensor, 48);
+FIELD(fvlm_tensor, data, 0, void*);
+FIELD(fvlm_tensor, device, 8, fvlm_device);
+FIELD(fvlm_tensor, ndim, 16, int32_t);
+FIELD(fvlm_tensor, dtype, 20, fvlm_dtype);
+FIELD(fvlm_tensor, shape, 24, int64_t*);
+FIELD(fvlm_tensor, strides, 32, int64_t*);
+FIELD(fvlm_tensor, byte_offset, 40, uint64_t);
+
+SIZE(fvlm_tensor_spec, 40);
+FIELD(fvlm_tensor_spec, dtype, 0, fvlm_dtype);
+FIELD(fvlm_tensor_spec, ndim, 4, int32_t);
+FIELD(fvlm_tensor_spec, shape, 8, int64_t[4]);
+
+SIZE(fvlm_error, 16);
+FIELD(fvlm_error, struct_size, 0, uint32_t);
+FIELD(fvlm_error, capacity, 4, uint32_t);
+FIELD(fvlm_error, text, 8, char*);
+
+SIZE(fvlm_host, 48);
+FIELD(fvlm_host, struct_size, 0, uint32_t);
+FIELD(fvlm_host, abi_major, 4, uint32_t);
+FIELD(fvlm_host, abi_minor, 8, uint32_t);
+FIELD(fvlm_host, engine_version, 16, const char*);
+FIELD(fvlm_host, log, 24, void (*)(const fvlm_host*, int32_t, const char*));
+FIELD(fvlm_host, parallel_for, 32,
+      void (*)(const fvlm_host*, int64_t, int64_t, void (*)(void*, int64_t, int64_t), void*));
+FIELD(fvlm_host, parallel_threads, 40, int32_t (*)(const fvlm_host*));
+
+SIZE(fvlm_call, 80);
+FIELD(fvlm_call, struct_size, 0, uint32_t);
+FIELD(fvlm_call, flags, 4, uint32_t);
+FIELD(fvlm_call, device, 8, fvlm_device);
+FIELD(fvlm_call, stream, 16, void*);
+FIELD(fvlm_call, workspace, 24, void*);
+FIELD(fvlm_call, workspace_size, 32, uint64_t);
+FIELD(fvlm_call, random_seed, 40, uint64_t);
+FIELD(fvlm_call, random_offset, 48, uint64_t);
+FIELD(fvlm_call, random_offset_device, 56, const uint64_t*);
+FIELD(fvlm_call, host, 64, const fvlm_host*);
+FIELD(fvlm_call, error, 72, fvlm_error*);
+
+SIZE(fvlm_support, 248);
+FIELD(fvlm_support, struct_size, 0, uint32_t);
+FIELD(fvlm_support, score, 4, int32_t);
+FIELD(fvlm_support, reason, 8, char[240]);
+
+SIZE(fvlm_requirements, 184);
+FIELD(fvlm_requirements, struct_size, 0, uint32_t);
+FIELD(fvlm_requirements, saved_count, 4, uint32_t);
+FIELD(fvlm_requirements, forward_workspace, 8, uint64_t);
+FIELD(fvlm_requirements, backward_workspace, 16, uint64_t);
+FIELD(fvlm_requirements, saved, 24, fvlm_tensor_spec[4]);
+
+SIZE(fvlm_instance_config, 24);
+FIELD(fvlm_instance_config, struct_size, 0, uint32_t);
+FIELD(fvlm_instance_config, device, 4, fvlm_device);
+FIELD(fvlm_instance_config, host, 16, const fvlm_host*);
+
+SIZE(fvlm_table, 24);
+FIELD(fvlm_table, struct_size, 0, uint32_t);
+FIELD(fvlm_table, create, 8, fvlm_status (*)(const fvlm_instance_config*, fvlm_instance**, fvlm_error*));
+FIELD(fvlm_table, destroy, 16, void (*)(fvlm_instance*));
+
+SIZE(fvlm_plugin, 40);
+FIELD(fvlm_plugin, struct_size, 0, uint32_t);
+FIELD(fvlm_plugin, abi_major, 4, uint32_t);
+FIELD(fvlm_plugin, abi_minor, 8, uint32_t);
+FIELD(fvlm_plugin, name, 16, const char*);
+FIELD(fvlm_plugin, version, 24, const char*);
+FIELD(fvlm_plugin, table, 32, const void* (*)(const char*));
+
+SIZE(fvlm_attention_query, 88);
+FIELD(fvlm_attention_query, struct_size, 0, uint32_t);
+FIELD(fvlm_attention_query, causal, 4, int32_t);
+FIELD(fvlm_attention_query, device, 8, fvlm_device);
+FIELD(fvlm_attention_query, dtype, 16, fvlm_dtype);
+FIELD(fvlm_attention_query, heads_q, 20, int32_t);
+FIELD(fvlm_attention_query, heads_kv, 24, int32_t);
+FIELD(fvlm_attention_query, head_dim, 28, int32_t);
+FIELD(fvlm_attention_query, max_seqlen_q, 32, int32_t);
+FIELD(fvlm_attention_query, max_seqlen_kv, 36, int32_t);
+FIELD(fvlm_attention_query, rotary_dim, 40, int32_t);
+FIELD(fvlm_attention_query, tokens_q, 48, int64_t);
+FIELD(fvlm_attention_query, tokens_kv, 56, int64_t);
+FIELD(fvlm_attention_query, segments, 64, int64_t);
+FIELD(fvlm_attention_query, scale, 72, float);
+FIELD(fvlm_attention_query, rope_theta, 76, float);
+FIELD(fvlm_attention_query, needs_backward, 80, int32_t);
+
+SIZE(fvlm_attention_forward, 104);
+FIELD(fvlm_attention_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_attention_forward, q, 8, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, k, 16, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, v, 24, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, cu_seqlens_q, 32, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, cu_seqlens_kv, 40, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, positions_q, 48, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, positions_kv, 56, const fvlm_tensor*);
+FIELD(fvlm_attention_forward, out, 64, fvlm_tensor*);
+FIELD(fvlm_attention_forward, saved, 72, fvlm_tensor* [4]);
+
+SIZE(fvlm_attention_backward, 136);
+FIELD(fvlm_attention_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_attention_backward, q, 8, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, k, 16, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, v, 24, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, out, 32, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, d_out, 40, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, cu_seqlens_q, 48, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, cu_seqlens_kv, 56, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, positions_q, 64, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, positions_kv, 72, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, saved, 80, const fvlm_tensor* [4]);
+FIELD(fvlm_attention_backward, d_q, 112, fvlm_tensor*);
+FIELD(fvlm_attention_backward, d_k, 120, fvlm_tensor*);
+FIELD(fvlm_attention_backward, d_v, 128, fvlm_tensor*);
+
+SIZE(fvlm_attention_v1, 64);
+FIELD(fvlm_attention_v1, base, 0, fvlm_table);
+FIELD(fvlm_attention_v1, supports, 24, void (*)(const fvlm_attention_query*, fvlm_support*));
+FIELD(fvlm_attention_v1, requirements, 32,
+      fvlm_status (*)(fvlm_instance*, const fvlm_attention_query*, fvlm_requirements*, fvlm_error*));
+FIELD(fvlm_attention_v1, prepare, 40, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_attention_query*));
+FIELD(fvlm_attention_v1, forward, 48,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_attention_query*, const fvlm_attention_forward*));
+FIELD(fvlm_attention_v1, backward, 56,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_attention_query*, const fvlm_attention_backward*));
+
+SIZE(fvlm_kernels_query, 80);
+FIELD(fvlm_kernels_query, struct_size, 0, uint32_t);
+FIELD(fvlm_kernels_query, op, 4, int32_t);
+FIELD(fvlm_kernels_query, device, 8, fvlm_device);
+FIELD(fvlm_kernels_query, dtype, 16, fvlm_dtype);
+FIELD(fvlm_kernels_query, gradient_dtype, 20, fvlm_dtype);
+FIELD(fvlm_kernels_query, options, 24, uint32_t);
+FIELD(fvlm_kernels_query, rows, 32, int64_t);
+FIELD(fvlm_kernels_query, width, 40, int64_t);
+FIELD(fvlm_kernels_query, inner, 48, int64_t);
+FIELD(fvlm_kernels_query, heads, 56, int32_t);
+FIELD(fvlm_kernels_query, head_dim, 60, int32_t);
+FIELD(fvlm_kernels_query, rotary_dim, 64, int32_t);
+FIELD(fvlm_kernels_query, epsilon, 68, float);
+FIELD(fvlm_kernels_query, rope_theta, 72, float);
+
+SIZE(fvlm_norm_forward, 88);
+FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_norm_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_norm_forward, residual, 16, const fvlm_tensor*);
+FIELD(fvlm_norm_forward, weight, 24, const fvlm_tensor*);
+FIELD(fvlm_norm_forward, bias, 32, const fvlm_tensor*);
+FIELD(fvlm_norm_forward, y, 40, fvlm_tensor*);
+FIELD(fvlm_norm_forward, sum, 48, fvlm_tensor*);
+FIELD(fvlm_norm_forward, saved, 56, fvlm_tensor* [4]);
+
+SIZE(fvlm_norm_backward, 96);
+FIELD(fvlm_norm_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_norm_backward, accumulate, 4, int32_t);
+FIELD(fvlm_norm_backward, d_y, 8, const fvlm_tensor*);
+FIELD(fvlm_norm_backward, d_sum, 16, const fvlm_tensor*);
+FIELD(fvlm_norm_backward, s, 24, const fvlm_tensor*);
+FIELD(fvlm_norm_backward, weight, 32, const fvlm_tensor*);
+FIELD(fvlm_norm_backward, saved, 40, const fvlm_tensor* [4]);
+FIELD(fvlm_norm_backward, d_x, 72, fvlm_tensor*);
+FIELD(fvlm_norm_backward, d_weight, 80, fvlm_tensor*);
+FIELD(fvlm_norm_backward, d_bias, 88, fvlm_tensor*);
+
+SIZE(fvlm_rope_apply, 32);
+FIELD(fvlm_rope_apply, struct_size, 0, uint32_t);
+FIELD(fvlm_rope_apply, inverse, 4, int32_t);
+FIELD(fvlm_rope_apply, x, 8, const fvlm_tensor*);
+FIELD(fvlm_rope_apply, positions, 16, const fvlm_tensor*);
+FIELD(fvlm_rope_apply, out, 24, fvlm_tensor*);
+
+SIZE(fvlm_swiglu_forward, 32);
+FIELD(fvlm_swiglu_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_swiglu_forward, gate, 8, const fvlm_tensor*);
+FIELD(fvlm_swiglu_forward, up, 16, const fvlm_tensor*);
+FIELD(fvlm_swiglu_forward, y, 24, fvlm_tensor*);
+
+SIZE(fvlm_swiglu_backward, 48);
+FIELD(fvlm_swiglu_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_swiglu_backward, gate, 8, const fvlm_tensor*);
+FIELD(fvlm_swiglu_backward, up, 16, const fvlm_tensor*);
+FIELD(fvlm_swiglu_backward, d_y, 24, const fvlm_tensor*);
+FIELD(fvlm_swiglu_backward, d_gate, 32, fvlm_tensor*);
+FIELD(fvlm_swiglu_backward, d_up, 40, fvlm_tensor*);
+
+SIZE(fvlm_bias_gelu_forward, 32);
+FIELD(fvlm_bias_gelu_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_bias_gelu_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_bias_gelu_forward, bias, 16, const fvlm_tensor*);
+FIELD(fvlm_bias_gelu_forward, y, 24, fvlm_tensor*);
+
+SIZE(fvlm_bias_gelu_backward, 48);
+FIELD(fvlm_bias_gelu_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_bias_gelu_backward, accumulate, 4, int32_t);
+FIELD(fvlm_bias_gelu_backward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_bias_gelu_backward, bias, 16, const fvlm_tensor*);
+FIELD(fvlm_bias_gelu_backward, d_y, 24, const fvlm_tensor*);
+FIELD(fvlm_bias_gelu_backward, d_x, 32, fvlm_tensor*);
+FIELD(fvlm_bias_gelu_backward, d_bias, 40, fvlm_tensor*);
+
+SIZE(fvlm_layerscale_forward, 40);
+FIELD(fvlm_layerscale_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_layerscale_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_layerscale_forward, scale, 16, const fvlm_tensor*);
+FIELD(fvlm_layerscale_forward, residual, 24, const fvlm_tensor*);
+FIELD(fvlm_layerscale_forward, y, 32, fvlm_tensor*);
+
+SIZE(fvlm_layerscale_backward, 48);
+FIELD(fvlm_layerscale_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_layerscale_backward, accumulate, 4, int32_t);
+FIELD(fvlm_layerscale_backward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_layerscale_backward, scale, 16, const fvlm_tensor*);
+FIELD(fvlm_layerscale_backward, d_y, 24, const fvlm_tensor*);
+FIELD(fvlm_layerscale_backward, d_x, 32, fvlm_tensor*);
+FIELD(fvlm_layerscale_backward, d_scale, 40, fvlm_tensor*);
+
+SIZE(fvlm_linear_forward, 48);
+FIELD(fvlm_linear_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_linear_forward, x, 8, const fvlm_tensor*);
+FIELD(fvlm_linear_forward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_linear_forward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_linear_forward, y, 32, fvlm_tensor*);
+FIELD(fvlm_linear_forward, pre_activation, 40, fvlm_tensor*);
+
+SIZE(fvlm_linear_input_gradient, 40);
+FIELD(fvlm_linear_input_gradient, struct_size, 0, uint32_t);
+FIELD(fvlm_linear_input_gradient, d_y, 8, const fvlm_tensor*);
+FIELD(fvlm_linear_input_gradient, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_linear_input_gradient, pre_activation, 24, const fvlm_tensor*);
+FIELD(fvlm_linear_input_gradient, d_x, 32, fvlm_tensor*);
+
+SIZE(fvlm_linear_weight_gradient, 40);
+FIELD(fvlm_linear_weight_gradient, struct_size, 0, uint32_t);
+FIELD(fvlm_linear_weight_gradient, accumulate, 4, int32_t);
+FIELD(fvlm_linear_weight_gradient, d_y, 8, const fvlm_tensor*);
+FIELD(fvlm_linear_weight_gradient, x, 16, const fvlm_tensor*);
+FIELD(fvlm_linear_weight_gradient, d_weight, 24, fvlm_tensor*);
+FIELD(fvlm_linear_weight_gradient, d_bias, 32, fvlm_tensor*);
+
+SIZE(fvlm_kernels_v1, 160);
+FIELD(fvlm_kernels_v1, base, 0, fvlm_table);
+FIELD(fvlm_kernels_v1, supports, 24, void (*)(const fvlm_kernels_query*, fvlm_support*));
+FIELD(fvlm_kernels_v1, requirements, 32,
+      fvlm_status (*)(fvlm_instance*, const fvlm_kernels_query*, fvlm_requirements*, fvlm_error*));
+FIELD(fvlm_kernels_v1, prepare, 40, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*));
+FIELD(fvlm_kernels_v1, rmsnorm_forward, 48,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_norm_forward*));
+FIELD(fvlm_kernels_v1, rmsnorm_backward, 56,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_norm_backward*));
+FIELD(fvlm_kernels_v1, layernorm_forward, 64,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_norm_forward*));
+FIELD(fvlm_kernels_v1, layernorm_backward, 72,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_norm_backward*));
+FIELD(fvlm_kernels_v1, rope, 80,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_rope_apply*));
+FIELD(fvlm_kernels_v1, swiglu_forward, 88,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_swiglu_forward*));
+FIELD(fvlm_kernels_v1, swiglu_backward, 96,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_swiglu_backward*));
+FIELD(fvlm_kernels_v1, bias_gelu_forward, 104,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_bias_gelu_forward*));
+FIELD(fvlm_kernels_v1, bias_gelu_backward, 112,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_bias_gelu_backward*));
+FIELD(fvlm_kernels_v1, layerscale_forward, 120,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_layerscale_forward*));
+FIELD(fvlm_kernels_v1, layerscale_backward, 128,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_layerscale_backward*));
+FIELD(fvlm_kernels_v1, linear_forward, 136,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_linear_forward*));
+FIELD(fvlm_kernels_v1, linear_input_gradient, 144,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_linear_input_gradient*));
+FIELD(fvlm_kernels_v1, linear_weight_gradient, 152,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_linear_weight_gradient*));
+
+SIZE(fvlm_loss_query, 56);
+FIELD(fvlm_loss_query, struct_size, 0, uint32_t);
+FIELD(fvlm_loss_query, needs_d_hidden, 4, int32_t);
+FIELD(fvlm_loss_query, needs_d_weight, 8, int32_t);
+FIELD(fvlm_loss_query, device, 12, fvlm_device);
+FIELD(fvlm_loss_query, dtype, 20, fvlm_dtype);
+FIELD(fvlm_loss_query, gradient_dtype, 24, fvlm_dtype);
+FIELD(fvlm_loss_query, tokens, 32, int64_t);
+FIELD(fvlm_loss_query, width, 40, int64_t);
+FIELD(fvlm_loss_query, vocab, 48, int64_t);
+
+SIZE(fvlm_loss_forward, 72);
+FIELD(fvlm_loss_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_loss_forward, hidden, 8, const fvlm_tensor*);
+FIELD(fvlm_loss_forward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_loss_forward, targets, 24, const fvlm_tensor*);
+FIELD(fvlm_loss_forward, losses, 32, fvlm_tensor*);
+FIELD(fvlm_loss_forward, saved, 40, fvlm_tensor* [4]);
+
+SIZE(fvlm_loss_backward, 88);
+FIELD(fvlm_loss_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_loss_backward, accumulate_d_weight, 4, int32_t);
+FIELD(fvlm_loss_backward, hidden, 8, const fvlm_tensor*);
+FIELD(fvlm_loss_backward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_loss_backward, targets, 24, const fvlm_tensor*);
+FIELD(fvlm_loss_backward, d_losses, 32, const fvlm_tensor*);
+FIELD(fvlm_loss_backward, saved, 40, const fvlm_tensor* [4]);
+FIELD(fvlm_loss_backward, d_hidden, 72, fvlm_tensor*);
+FIELD(fvlm_loss_backward, d_weight, 80, fvlm_tensor*);
+
+SIZE(fvlm_loss_fused, 64);
+FIELD(fvlm_loss_fused, struct_size, 0, uint32_t);
+FIELD(fvlm_loss_fused, accumulate_d_weight, 4, int32_t);
+FIELD(fvlm_loss_fused, hidden, 8, const fvlm_tensor*);
+FIELD(fvlm_loss_fused, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_loss_fused, targets, 24, const fvlm_tensor*);
+FIELD(fvlm_loss_fused, d_losses, 32, const fvlm_tensor*);
+FIELD(fvlm_loss_fused, losses, 40, fvlm_tensor*);
+FIELD(fvlm_loss_fused, d_hidden, 48, fvlm_tensor*);
+FIELD(fvlm_loss_fused, d_weight, 56, fvlm_tensor*);
+
+SIZE(fvlm_loss_v1, 72);
+FIELD(fvlm_loss_v1, base, 0, fvlm_table);
+FIELD(fvlm_loss_v1, supports, 24, void (*)(const fvlm_loss_query*, fvlm_support*));
+FIELD(fvlm_loss_v1, requirements, 32,
+      fvlm_status (*)(fvlm_instance*, const fvlm_loss_query*, fvlm_requirements*, fvlm_error*));
+FIELD(fvlm_loss_v1, prepare, 40, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*));
+FIELD(fvlm_loss_v1, forward, 48,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_forward*));
+FIELD(fvlm_loss_v1, backward, 56,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_backward*));
+FIELD(fvlm_loss_v1, fused, 64,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_loss_query*, const fvlm_loss_fused*));
+
+SIZE(fvlm_optimizer_segment, 32);
+FIELD(fvlm_optimizer_segment, offset, 0, int64_t);
+FIELD(fvlm_optimizer_segment, rows, 8, int64_t);
+FIELD(fvlm_optimizer_segment, cols, 16, int64_t);
+FIELD(fvlm_optimizer_segment, group, 24, int64_t);
+
+SIZE(fvlm_hyperparameter, 32);
+FIELD(fvlm_hyperparameter, name, 0, const char*);
+FIELD(fvlm_hyperparameter, fallback, 8, double);
+FIELD(fvlm_hyperparameter, least, 16, double);
+FIELD(fvlm_hyperparameter, most, 24, double);
+
+SIZE(fvlm_optimizer_state, 16);
+FIELD(fvlm_optimizer_state, name, 0, const char*);
+FIELD(fvlm_optimizer_state, dtype, 8, fvlm_dtype);
+
+SIZE(fvlm_optimizer_query, 56);
+FIELD(fvlm_optimizer_query, struct_size, 0, uint32_t);
+FIELD(fvlm_optimizer_query, device, 4, fvlm_device);
+FIELD(fvlm_optimizer_query, gradient_dtype, 12, fvlm_dtype);
+FIELD(fvlm_optimizer_query, parameter_dtype, 16, fvlm_dtype);
+FIELD(fvlm_optimizer_query, state_dtype, 20, fvlm_dtype);
+FIELD(fvlm_optimizer_query, elements, 24, int64_t);
+FIELD(fvlm_optimizer_query, segment_count, 32, int64_t);
+FIELD(fvlm_optimizer_query, group_count, 40, int64_t);
+FIELD(fvlm_optimizer_query, segments, 48, const fvlm_optimizer_segment*);
+
+SIZE(fvlm_optimizer_step, 104);
+FIELD(fvlm_optimizer_step, struct_size, 0, uint32_t);
+FIELD(fvlm_optimizer_step, master, 8, fvlm_tensor*);
+FIELD(fvlm_optimizer_step, parameter, 16, fvlm_tensor*);
+FIELD(fvlm_optimizer_step, gradient, 24, const fvlm_tensor*);
+FIELD(fvlm_optimizer_step, state, 32, fvlm_tensor* [4]);
+FIELD(fvlm_optimizer_step, segments, 64, const fvlm_tensor*);
+FIELD(fvlm_optimizer_step, hyper, 72, const fvlm_tensor*);
+FIELD(fvlm_optimizer_step, step, 80, const fvlm_tensor*);
+FIELD(fvlm_optimizer_step, scale, 88, const fvlm_tensor*);
+FIELD(fvlm_optimizer_step, skip, 96, const fvlm_tensor*);
+
+SIZE(fvlm_optimizer_v1, 88);
+FIELD(fvlm_optimizer_v1, base, 0, fvlm_table);
+FIELD(fvlm_optimizer_v1, algorithm, 24, const char*);
+FIELD(fvlm_optimizer_v1, hyperparameters, 32, const fvlm_hyperparameter*);
+FIELD(fvlm_optimizer_v1, hyperparameter_count, 40, int32_t);
+FIELD(fvlm_optimizer_v1, supports, 48, void (*)(const fvlm_optimizer_query*, fvlm_support*));
+FIELD(fvlm_optimizer_v1, states, 56, int32_t (*)(const fvlm_optimizer_query*, fvlm_optimizer_state*));
+FIELD(fvlm_optimizer_v1, requirements, 64,
+      fvlm_status (*)(fvlm_instance*, const fvlm_optimizer_query*, fvlm_requirements*, fvlm_error*));
+FIELD(fvlm_optimizer_v1, prepare, 72, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_optimizer_query*));
+FIELD(fvlm_optimizer_v1, step, 80,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_optimizer_query*, const fvlm_optimizer_step*));
+
+SIZE(fvlm_packer_query, 24);
+FIELD(fvlm_packer_query, struct_size, 0, uint32_t);
+FIELD(fvlm_packer_query, dimensions, 4, int32_t);
+FIELD(fvlm_packer_query, max_items, 8, int64_t);
+FIELD(fvlm_packer_query, capacity, 16, const int64_t*);
+
+SIZE(fvlm_packer_pack, 48);
+FIELD(fvlm_packer_pack, struct_size, 0, uint32_t);
+FIELD(fvlm_packer_pack, item_count, 8, int64_t);
+FIELD(fvlm_packer_pack, sizes, 16, const int64_t*);
+FIELD(fvlm_packer_pack, seed, 24, uint64_t);
+FIELD(fvlm_packer_pack, bin_of_item, 32, int32_t*);
+FIELD(fvlm_packer_pack, bin_count, 40, int32_t*);
+
+SIZE(fvlm_packer_v1, 40);
+FIELD(fvlm_packer_v1, base, 0, fvlm_table);
+FIELD(fvlm_packer_v1, supports, 24, void (*)(const fvlm_packer_query*, fvlm_support*));
+FIELD(fvlm_packer_v1, pack, 32,
+      fvlm_status (*)(fvlm_instance*, const fvlm_packer_query*, const fvlm_packer_pack*, fvlm_error*));
+
+SIZE(fvlm_quantizer_query, 40);
+FIELD(fvlm_quantizer_query, struct_size, 0, uint32_t);
+FIELD(fvlm_quantizer_query, device, 4, fvlm_device);
+FIELD(fvlm_quantizer_query, dtype, 12, fvlm_dtype);
+FIELD(fvlm_quantizer_query, rows, 16, int64_t);
+FIELD(fvlm_quantizer_query, cols, 24, int64_t);
+FIELD(fvlm_quantizer_query, tokens, 32, int64_t);
+
+SIZE(fvlm_quantizer_pack, 48);
+FIELD(fvlm_quantizer_pack, struct_size, 0, uint32_t);
+FIELD(fvlm_quantizer_pack, weight, 8, const fvlm_tensor*);
+FIELD(fvlm_quantizer_pack, packed, 16, fvlm_tensor* [4]);
+
+SIZE(fvlm_quantizer_unpack, 48);
+FIELD(fvlm_quantizer_unpack, struct_size, 0, uint32_t);
+FIELD(fvlm_quantizer_unpack, packed, 8, const fvlm_tensor* [4]);
+FIELD(fvlm_quantizer_unpack, weight, 40, fvlm_tensor*);
+
+SIZE(fvlm_quantizer_linear, 64);
+FIELD(fvlm_quantizer_linear, struct_size, 0, uint32_t);
+FIELD(fvlm_quantizer_linear, packed, 8, const fvlm_tensor* [4]);
+FIELD(fvlm_quantizer_linear, x, 40, const fvlm_tensor*);
+FIELD(fvlm_quantizer_linear, bias, 48, const fvlm_tensor*);
+FIELD(fvlm_quantizer_linear, y, 56, fvlm_tensor*);
+
+SIZE(fvlm_quantizer_linear_gradient, 56);
+FIELD(fvlm_quantizer_linear_gradient, struct_size, 0, uint32_t);
+FIELD(fvlm_quantizer_linear_gradient, packed, 8, const fvlm_tensor* [4]);
+FIELD(fvlm_quantizer_linear_gradient, d_y, 40, const fvlm_tensor*);
+FIELD(fvlm_quantizer_linear_gradient, d_x, 48, fvlm_tensor*);
+
+SIZE(fvlm_fake_quantize_forward, 24);
+FIELD(fvlm_fake_quantize_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_fake_quantize_forward, weight, 8, const fvlm_tensor*);
+FIELD(fvlm_fake_quantize_forward, out, 16, fvlm_tensor*);
+
+SIZE(fvlm_fake_quantize_backward, 32);
+FIELD(fvlm_fake_quantize_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_fake_quantize_backward, weight, 8, const fvlm_tensor*);
+FIELD(fvlm_fake_quantize_backward, d_out, 16, const fvlm_tensor*);
+FIELD(fvlm_fake_quantize_backward, d_weight, 24, fvlm_tensor*);
+
+SIZE(fvlm_quantizer_v1, 112);
+FIELD(fvlm_quantizer_v1, base, 0, fvlm_table);
+FIELD(fvlm_quantizer_v1, scheme, 24, const char*);
+FIELD(fvlm_quantizer_v1, bits, 32, int32_t);
+FIELD(fvlm_quantizer_v1, supports, 40, void (*)(const fvlm_quantizer_query*, fvlm_support*));
+FIELD(fvlm_quantizer_v1, requirements, 48,
+      fvlm_status (*)(fvlm_instance*, const fvlm_quantizer_query*, fvlm_requirements*, fvlm_error*));
+FIELD(fvlm_quantizer_v1, prepare, 56, fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*));
+FIELD(fvlm_quantizer_v1, pack, 64,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_pack*));
+FIELD(fvlm_quantizer_v1, unpack, 72,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_unpack*));
+FIELD(fvlm_quantizer_v1, linear, 80,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_linear*));
+FIELD(fvlm_quantizer_v1, linear_gradient, 88,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                      const fvlm_quantizer_linear_gradient*));
+FIELD(fvlm_quantizer_v1, fake_quantize_forward, 96,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                      const fvlm_fake_quantize_forward*));
+FIELD(fvlm_quantizer_v1, fake_quantize_backward, 104,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*,
+                      const fvlm_fake_quantize_backward*));
+
+// What a compiler with other ideas of these would break.
+static_assert(sizeof(void*) == 8 && sizeof(float) == 4 && sizeof(double) == 8 && sizeof(std::int64_t) == 8);
+
+TEST(AbiLayout, entry_symbol_and_kinds_have_their_names) {
+  EXPECT_STREQ(FVLM_PLUGIN_ENTRY, "fvlm_plugin_entry_v1");
+  EXPECT_STREQ(FVLM_ATTENTION_KIND, "fvlm.attention/1");
+  EXPECT_STREQ(FVLM_LOSS_KIND, "fvlm.loss/1");
+  EXPECT_STREQ(FVLM_KERNELS_KIND, "fvlm.kernels/1");
+  EXPECT_STREQ(FVLM_PACKER_KIND, "fvlm.packer/1");
+  EXPECT_STREQ(FVLM_OPTIMIZER_KIND("adamw"), "fvlm.optimizer/1:adamw");
+  EXPECT_STREQ(FVLM_QUANTIZER_KIND("int8"), "fvlm.quantizer/1:int8");
+}
+
+} // namespace

@@ -1,0 +1,78 @@
+// Each header of the SDK compiles alone, in the languages it promises, without a warning.
+#include "sdk/workshop.h"
+
+#include <algorithm>
+
+using namespace fvlm::workshop;
+
+namespace {
+
+struct Compiler {
+  const char* name;
+  const char* standard;
+  bool cpp;
+};
+
+void PrintTo(const Compiler& compiler, std::ostream* out) {
+  *out << compiler.name << "_" << compiler.standard;
+}
+
+class HeaderTest : public Workshop, public testing::WithParamInterface<Compiler> {
+ protected:
+  // One file a header, with nothing before it.
+  std::string sources(const std::set<std::string>& extensions, const std::string& language) {
+    std::string files;
+    for (const auto& entry : fs::recursive_directory_iterator(include / "fvlm/")) {
+      if (!extensions.contains(entry.path().extension())) continue;
+      const std::string name = fs::relative(entry.path(), include / "fvlm/").string();
+      if (name == "cuda.hpp") continue; // needs the CUDA toolkit: CudaHeader below
+      std::string file = name + language;
+      std::replace(file.begin(), file.end(), '/', '_');
+      write(file, "#include <fvlm/" + name + ">\n#include <fvlm/" + name + ">\n");
+      files += " " + file;
+      ++count;
+    }
+    return files;
+  }
+  int count = 0;
+};
+
+TEST_P(HeaderTest, compiles_alone_without_a_warning) {
+  const Compiler& compiler = GetParam();
+  if (!has_tool(compiler.name)) GTEST_SKIP() << compiler.name << " is not installed";
+  const std::string files = compiler.cpp ? sources({".h", ".hpp"}, ".cpp") : sources({".h"}, ".c");
+  ASSERT_GE(count, compiler.cpp ? 16 : 9) << files;
+  const std::string extra = compiler.cpp ? " -Wnon-virtual-dtor -Woverloaded-virtual" : "";
+  const Result result = run(std::string(compiler.name) + " -std=" + compiler.standard +
+                                " -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only" + extra + " -I'" +
+                                include.string() + "'" + files,
+                            folder);
+  EXPECT_EQ(result.status, 0) << result.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Compilers, HeaderTest,
+                         testing::Values(Compiler{"gcc", "c99", false}, Compiler{"gcc", "c11", false},
+                                         Compiler{"clang", "c99", false}, Compiler{"g++", "c++17", true},
+                                         Compiler{"g++", "c++20", true}, Compiler{"clang++", "c++17", true},
+                                         Compiler{"clang++", "c++20", true}),
+                         [](const auto& tried) {
+                           std::string name = std::string(tried.param.name) + "_" + tried.param.standard;
+                           std::replace(name.begin(), name.end(), '+', 'x');
+                           return name;
+                         });
+
+using CudaHeader = Workshop;
+
+TEST_F(CudaHeader, compiles_alone_without_a_warning) {
+  if (nvcc().empty()) GTEST_SKIP() << "no CUDA toolkit";
+  write("alone.cu", "#include <fvlm/cuda.hpp>\n");
+  const Result result = run(nvcc() +
+                                " -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -arch=sm_90a -c "
+                                "alone.cu -I'" +
+                                include.string() + "'",
+                            folder);
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_EQ(result.output, "");
+}
+
+} // namespace

@@ -1,0 +1,188 @@
+// Every template that `plugin new` knows: it builds as it comes, with every compiler here, offers its entry point
+// alone, and gives the kinds that its manifest promises.
+#include "base/error.h"
+#include "cli/verb.h"
+#include "sdk/workshop.h"
+
+#include <fvlm/fvlm.h>
+
+#include <dlfcn.h>
+
+using namespace fvlm::workshop;
+
+namespace {
+
+const std::vector<std::string> kinds = {"attention", "kernels", "loss", "optimizer", "packer", "quantizer"};
+
+int plugin_new(const std::vector<std::string>& words) {
+  testing::internal::CaptureStdout();
+  const int status = fvlm::cli::run_plugin_new(words);
+  testing::internal::GetCapturedStdout();
+  return status;
+}
+
+const std::string text_of(const fs::path& file) {
+  return fvlm::read_file(file);
+}
+
+fvlm_host make_host() {
+  fvlm_host host{};
+  host.struct_size = sizeof host;
+  host.abi_major = FVLM_ABI_MAJOR;
+  host.abi_minor = FVLM_ABI_MINOR;
+  return host;
+}
+
+// Loads it and asks for what its manifest promises. The library stays loaded, as in the engine.
+void expect_it_keeps_its_promises(const fs::path& folder, const std::string& name) {
+  static const fvlm_host host = make_host();
+  void* library = dlopen((folder / (name + ".so")).c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto entry = reinterpret_cast<fvlm_plugin_entry_function>(dlsym(library, FVLM_PLUGIN_ENTRY));
+  ASSERT_NE(entry, nullptr);
+  const fvlm_plugin* plugin = entry(&host);
+  ASSERT_NE(plugin, nullptr);
+  EXPECT_EQ(plugin->name, name);
+  EXPECT_STREQ(plugin->version, "0.1.0");
+  const std::string manifest = text_of(folder / "plugin.toml");
+  const size_t begin = manifest.find("kinds = [\"") + 10, end = manifest.find('"', begin);
+  const std::string kind = manifest.substr(begin, end - begin);
+  const auto* table = static_cast<const fvlm_table*>(plugin->table(kind.c_str()));
+  ASSERT_NE(table, nullptr) << kind;
+  EXPECT_GE(table->struct_size, sizeof(fvlm_table));
+  EXPECT_EQ(plugin->table("fvlm.nothing/1"), nullptr);
+}
+
+struct Built {
+  const char* lang;
+  std::string tools; // what make is told
+  const char* needs;
+  std::string label;
+};
+
+void PrintTo(const Built& built, std::ostream* out) {
+  *out << built.label;
+}
+
+class TemplateTest : public Workshop, public testing::WithParamInterface<Built> {};
+
+TEST_P(TemplateTest, builds_as_it_comes_and_exports_its_entry_point_alone) {
+  const Built& built = GetParam();
+  if (!has_tool(built.needs)) GTEST_SKIP() << built.needs << " is not installed";
+  for (const std::string& kind : kinds) {
+    const std::string lang = built.lang, name = kind + "-" + built.label;
+    if (!fs::exists(build / "share/fvlm/template" / kind / lang)) continue;
+    SCOPED_TRACE(name);
+    const fs::path made = folder / name;
+    ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", made.string()}), 0);
+    const Result make = run("make " + built.tools, made);
+    ASSERT_EQ(make.status, 0) << make.output;
+    EXPECT_EQ(make.output.find("warning:"), std::string::npos) << make.output;
+    EXPECT_EQ(exported(made / (name + ".so")), std::set<std::string>{FVLM_PLUGIN_ENTRY});
+    expect_it_keeps_its_promises(made, name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Compilers, TemplateTest,
+    testing::Values(Built{"c", "CC=gcc CFLAGS='-O1 -Wall -Wextra -Wpedantic -Werror'", "gcc", "gcc"},
+                    Built{"c", "CC=clang CFLAGS='-O1 -Wall -Wextra -Wpedantic -Werror'", "clang", "clang"},
+                    Built{"cpp", "CXX=g++ CXXFLAGS='-O1 -Wall -Wextra -Wpedantic -Werror'", "g++", "gxx17"},
+                    Built{"cpp", "CXX='clang++' CXXFLAGS='-O1 -Wall -Wextra -Wpedantic -Werror -std=c++20'", "clang++",
+                          "clangxx20"},
+                    Built{"cuda",
+                          "NVCCFLAGS='-O1 -Werror all-warnings -Xcompiler -Wall,-Wextra' "
+                          "ARCHITECTURES=-gencode=arch=compute_90a,code=sm_90a",
+                          "/usr/local/cuda/bin/nvcc", "nvcc"}),
+    [](const auto& tried) { return tried.param.label; });
+
+// The numbers of a CUDA template, on a machine without a GPU: its kernels run as functions of the host.
+using CudaOnHost = Workshop;
+
+TEST_F(CudaOnHost, cuda_sources_also_compile_for_the_host) {
+  for (const std::string& kind : kinds) {
+    const std::string name = kind + "-host";
+    if (!fs::exists(build / "share/fvlm/template" / kind / "cuda")) continue;
+    SCOPED_TRACE(name);
+    const fs::path made = folder / name;
+    ASSERT_EQ(plugin_new({kind, name, "--lang", "cuda", "--dir", made.string()}), 0);
+    const Result compiled =
+        run("g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden -x c++ plugin.cu -o " + name +
+                ".so -I'" + (source / "tests/sdk/cuda_on_host").string() + "' -I'" + include.string() + "'",
+            made);
+    ASSERT_EQ(compiled.status, 0) << compiled.output;
+    expect_it_keeps_its_promises(made, name);
+  }
+}
+
+class PluginNew : public Workshop {
+ protected:
+  std::string refusal(const std::vector<std::string>& words) {
+    try {
+      plugin_new(words);
+    } catch (const fvlm::Error& error) {
+      testing::internal::GetCapturedStdout();
+      EXPECT_EQ(error.exit_code(), 2);
+      return error.text();
+    }
+    return "none";
+  }
+};
+
+TEST_F(PluginNew, fills_in_every_name_and_says_what_to_do_next) {
+  const fs::path made = folder / "loss-mine";
+  testing::internal::CaptureStdout();
+  const std::vector<std::string> words = {"loss", "loss-mine", "--lang", "cpp", "--dir", made.string()};
+  ASSERT_EQ(fvlm::cli::run_plugin_new(words), 0);
+  const std::string said = testing::internal::GetCapturedStdout();
+  EXPECT_NE(said.find("cd " + made.string() + "\n  make\n  fvlm-engine plugin check ."), std::string::npos) << said;
+
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(made)) {
+    files.insert(entry.path().filename().string());
+    EXPECT_EQ(text_of(entry.path()).find("@NAME@"), std::string::npos) << entry.path();
+    EXPECT_EQ(text_of(entry.path()).find("@SDK@"), std::string::npos) << entry.path();
+    EXPECT_EQ(text_of(entry.path()).find("@SOURCE@"), std::string::npos) << entry.path();
+    const auto others = fs::status(entry.path()).permissions() & (fs::perms::group_write | fs::perms::others_write);
+    EXPECT_EQ(others, fs::perms::none) << entry.path() << ": the engine would refuse it";
+  }
+  EXPECT_EQ(files, (std::set<std::string>{"plugin.cpp", "plugin.toml", "Makefile", "CMakeLists.txt", "README.md"}));
+  EXPECT_NE(text_of(made / "plugin.toml").find("library = \"loss-mine.so\""), std::string::npos);
+  EXPECT_NE(text_of(made / "plugin.cpp").find("FVLM_PLUGIN(\"loss-mine\""), std::string::npos);
+}
+
+TEST_F(PluginNew, refuses_to_overwrite) {
+  write("kept/notes.txt", "mine");
+  const std::string text = refusal({"loss", "loss-mine", "--dir", (folder / "kept").string()});
+  EXPECT_NE(text.find("there is something already"), std::string::npos) << text;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "kept"), {}), 1);
+  fs::create_symlink(folder / "nowhere", folder / "dangling");
+  EXPECT_NE(refusal({"loss", "loss-mine", "--dir", (folder / "dangling").string()}).find("something already"),
+            std::string::npos);
+}
+
+TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
+  for (const std::string name : {"", "Attention", "9lives", "a b", "a/b", "../a", "a\"b", "caf\xc3\xa9"}) {
+    EXPECT_NE(refusal({"loss", name, "--dir", (folder / "x").string()}).find("cannot be a plugin's name"),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_NE(refusal({"loss", std::string(65, 'a'), "--dir", (folder / "x").string()}).find("64 at most"),
+            std::string::npos);
+  EXPECT_NE(refusal({"loss", "reference", "--dir", (folder / "x").string()}).find("the engine's own"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder / "x"));
+}
+
+TEST_F(PluginNew, suggests_kinds_and_languages_and_says_why_there_is_no_packer_in_cuda) {
+  const std::string dir = (folder / "x").string();
+  EXPECT_NE(refusal({"atention", "x", "--dir", dir}).find("did you mean 'attention'?"), std::string::npos);
+  EXPECT_NE(refusal({"tokenizer", "x", "--dir", dir}).find("attention, kernels, loss, optimizer, packer or quantizer"),
+            std::string::npos);
+  EXPECT_NE(refusal({"loss", "x", "--lang", "rust", "--dir", dir}).find("c, cpp or cuda"), std::string::npos);
+  const std::string text = refusal({"packer", "x", "--lang", "cuda", "--dir", dir});
+  EXPECT_NE(text.find("host memory"), std::string::npos) << text;
+  EXPECT_NE(text.find("--lang c or cpp"), std::string::npos) << text;
+}
+
+} // namespace
