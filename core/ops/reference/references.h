@@ -4,6 +4,8 @@
 #pragma once
 #include <fvlm/fvlm.hpp>
 
+// The SDK's classes are hidden, so what derives from them is.
+#pragma GCC visibility push(hidden)
 namespace fvlm::ops::reference {
 
 // Throws where LibTorch does not compute on the device.
@@ -93,3 +95,4 @@ struct Int8 : sdk::Quantizer, OnDevice {
 };
 
 } // namespace fvlm::ops::reference
+#pragma GCC visibility pop
