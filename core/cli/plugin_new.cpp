@@ -41,8 +41,8 @@ void check_name(const std::string& name) {
   if (!letter_first || name.size() > 64 || !std::all_of(name.begin(), name.end(), allowed))
     throw Error(ErrorKind::usage, fmt::format("'{}' cannot be a plugin's name", name))
         .advise("a lower-case letter, then lower-case letters, digits, '-' and '_', 64 at most");
-  if (name == "reference")
-    throw Error(ErrorKind::usage, "'reference' is the name of the engine's own operations").advise("choose another");
+  if (name == "reference" || name == "auto")
+    throw Error(ErrorKind::usage, fmt::format("'{}' means something else in a recipe", name)).advise("choose another");
 }
 
 std::string pick(const std::string& what, const std::string& asked, const std::vector<std::string>& known) {
@@ -101,7 +101,7 @@ int run_plugin_new(Arguments arguments) {
   if (fs::exists(fs::symlink_status(folder)))
     throw Error(ErrorKind::usage, "there is something already").at(folder.string()).advise("choose another --dir");
 
-  std::map<std::string, std::string> values = {{"@NAME@", name}, {"@LABEL@", kind}, {"@SDK@", prefix.string()}};
+  std::map<std::string, std::string> values = {{"@NAME@", name}, {"@LABEL@", kind == "kernels" ? "swiglu" : kind}, {"@SDK@", prefix.string()}};
   const std::vector<fs::path> files = template_files(templates, kind, lang);
   for (const fs::path& file : files)
     if (file.stem() == "plugin" && file.extension() != ".toml") values["@SOURCE@"] = file.filename().string();
