@@ -101,7 +101,8 @@ int run_plugin_new(Arguments arguments) {
   if (fs::exists(fs::symlink_status(folder)))
     throw Error(ErrorKind::usage, "there is something already").at(folder.string()).advise("choose another --dir");
 
-  std::map<std::string, std::string> values = {{"@NAME@", name}, {"@LABEL@", kind == "kernels" ? "swiglu" : kind}, {"@SDK@", prefix.string()}};
+  std::map<std::string, std::string> values = {
+      {"@NAME@", name}, {"@LABEL@", kind == "kernels" ? "swiglu" : kind}, {"@SDK@", prefix.string()}};
   const std::vector<fs::path> files = template_files(templates, kind, lang);
   for (const fs::path& file : files)
     if (file.stem() == "plugin" && file.extension() != ".toml") values["@SOURCE@"] = file.filename().string();
