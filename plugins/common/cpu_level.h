@@ -4,6 +4,9 @@
 // Arguments&); }` in plain scalar code that the compiler turns into vectors, and take for_level<MyKernel>(level) once.
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
+
 #if defined(__x86_64__)
 #define FVLM_TARGET_AVX2 __attribute__((target("avx2,fma,f16c,bmi2")))
 #if defined(__clang__)
@@ -22,12 +25,17 @@ namespace fvlm::plugins {
 
 enum class CpuLevel { baseline, avx2, avx512 };
 
-// The highest level of this machine.
+// The highest level of this machine; FVLM_CPU_LEVEL=avx2 or =baseline asks for less, to compare or to test.
 inline CpuLevel cpu_level() {
+  CpuLevel most = CpuLevel::avx512;
+  if (const char* wish = std::getenv("FVLM_CPU_LEVEL")) {
+    if (std::strcmp(wish, "avx2") == 0) most = CpuLevel::avx2;
+    if (std::strcmp(wish, "baseline") == 0) return CpuLevel::baseline;
+  }
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  if (most == CpuLevel::avx512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return CpuLevel::avx512;
   }

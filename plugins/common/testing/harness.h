@@ -87,7 +87,7 @@ fvlm_support support_of(const Plugin<Table>& plugin, const Query& query) {
 // A call with its workspace and error text.
 class Call {
  public:
-  explicit Call(const Host& host, std::uint64_t workspace = 0) : space_(workspace + 256, '\x7f') {
+  explicit Call(const Host& host, std::uint64_t workspace = 0) : space_(workspace + 512, '\x7f') {
     error_ = {sizeof error_, sizeof text_, text_};
     call_.struct_size = sizeof call_;
     call_.flags = FVLM_DETERMINISTIC;
@@ -101,6 +101,14 @@ class Call {
   const fvlm_call* get() const { return &call_; }
   fvlm_call* operator->() { return &call_; }
   std::string error() const { return text_; }
+  // Whether the bytes around the workspace are as they were.
+  bool intact() const {
+    const auto begin = static_cast<const char*>(call_.workspace) - space_.data();
+    const auto end = begin + static_cast<std::ptrdiff_t>(call_.workspace_size);
+    const auto same = [](char c) { return c == '\x7f'; };
+    return std::all_of(space_.begin(), space_.begin() + begin, same) &&
+           std::all_of(space_.begin() + end, space_.end(), same);
+  }
 
  private:
   std::vector<char> space_;

@@ -1,0 +1,182 @@
+// attention.cpp: the plugin's face: what it takes, how a call is cut into tasks.
+#include "attention_kernels.h"
+#include "common/tasks.h"
+
+#include <fvlm/fvlm.hpp>
+
+#include <algorithm>
+#include <limits>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+
+// A forward task has at most so many query rows, so that one long segment is work for every thread.
+constexpr int64_t rows_of_task = 480;
+constexpr int64_t whole_segment = std::numeric_limits<int32_t>::max();
+
+struct PlannedTask {
+  AttentionTask task;
+  int64_t cost;
+};
+
+HeadRows rows_of(const fvlm_tensor* tensor, const fvlm_attention_query& query, bool keys, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  const int64_t tokens = keys ? query.tokens_kv : query.tokens_q;
+  const int64_t heads = keys ? query.heads_kv : query.heads_q;
+  if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != tokens || tensor->shape[1] != heads ||
+      tensor->shape[2] != query.head_dim)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld, %d]", name, sdk::name_of(query.dtype),
+                  static_cast<long long>(tokens), static_cast<long long>(heads), static_cast<int>(query.head_dim));
+  if (query.head_dim > 1 && tensor->strides[2] != 1)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+  return {tensor->data, tensor->strides[0], tensor->strides[1]};
+}
+
+class AttentionCpu : public Attention {
+ public:
+  explicit AttentionCpu(const fvlm_instance_config& config)
+      : host_(config.host), kernels_(attention_kernels(cpu_level())) {}
+
+  static Support supports(const Query& query) {
+    if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
+    if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
+    if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
+      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+    if (query.head_dim < 1 || query.head_dim > 512)
+      return refuse("head_dim %d not supported, 1 to 512 is", query.head_dim);
+    return accept(300, "online softmax by tiles, %s", name_of(cpu_level()));
+  }
+
+  void requirements(const Query& query, Requirements& wanted) const {
+    const AttentionProblem problem = problem_of(query);
+    Workspace forward_space, backward_space;
+    (void)take(forward_space, query, rows_of_task, kernels_.forward_scratch(problem));
+    wanted.forward_workspace = forward_space.used();
+    if (!query.needs_backward) return;
+    (void)take(backward_space, query, whole_segment, kernels_.backward_scratch(problem));
+    wanted.backward_workspace = backward_space.used();
+    wanted.save(float32, {query.tokens_q, query.heads_q});
+  }
+
+  void forward(const fvlm_call& call, const Query& query, const Forward& a) {
+    AttentionProblem problem = problem_of(query);
+    problem.q = rows_of(a.q, query, false, "q");
+    problem.k = rows_of(a.k, query, true, "k");
+    problem.v = rows_of(a.v, query, true, "v");
+    problem.out = rows_of(a.out, query, false, "out");
+    if (query.needs_backward) problem.log_sum = View<float, 2>(a.saved[0], "saved[0]").data();
+    const View<const int32_t, 1> cu_q(a.cu_seqlens_q, "cu_seqlens_q"), cu_kv(a.cu_seqlens_kv, "cu_seqlens_kv");
+    const int64_t scratch_floats = kernels_.forward_scratch(problem);
+    Workspace workspace(call);
+    const Space space = take(workspace, query, rows_of_task, scratch_floats);
+    const int64_t count = plan(query, cu_q, cu_kv, rows_of_task, space.tasks);
+    run_tasks(host_, count, [&](int worker, int64_t task) {
+      kernels_.forward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
+    });
+    clear_padding(query, problem.out, cu_q, query.tokens_q, query.heads_q);
+  }
+
+  void backward(const fvlm_call& call, const Query& query, const Backward& a) {
+    if (!query.needs_backward) throw Failure(FVLM_ERROR_ARGUMENT, "the query says that no backward follows");
+    AttentionProblem problem = problem_of(query);
+    problem.q = rows_of(a.q, query, false, "q");
+    problem.k = rows_of(a.k, query, true, "k");
+    problem.v = rows_of(a.v, query, true, "v");
+    problem.out = rows_of(a.out, query, false, "out");
+    problem.d_out = rows_of(a.d_out, query, false, "d_out");
+    problem.d_q = rows_of(a.d_q, query, false, "d_q");
+    problem.d_k = rows_of(a.d_k, query, true, "d_k");
+    problem.d_v = rows_of(a.d_v, query, true, "d_v");
+    problem.log_sum = const_cast<float*>(View<const float, 2>(a.saved[0], "saved[0]").data());
+    const View<const int32_t, 1> cu_q(a.cu_seqlens_q, "cu_seqlens_q"), cu_kv(a.cu_seqlens_kv, "cu_seqlens_kv");
+    const int64_t scratch_floats = kernels_.backward_scratch(problem);
+    Workspace workspace(call);
+    const Space space = take(workspace, query, whole_segment, scratch_floats);
+    const int64_t count = plan(query, cu_q, cu_kv, whole_segment, space.tasks);
+    run_tasks(host_, count, [&](int worker, int64_t task) {
+      kernels_.backward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
+    });
+    clear_padding(query, problem.d_q, cu_q, query.tokens_q, query.heads_q);
+    clear_padding(query, problem.d_k, cu_kv, query.tokens_kv, query.heads_kv);
+    clear_padding(query, problem.d_v, cu_kv, query.tokens_kv, query.heads_kv);
+  }
+
+ private:
+  struct Space {
+    Span<PlannedTask> tasks;
+    Span<float> scratch;
+  };
+
+  static AttentionProblem problem_of(const Query& query) {
+    AttentionProblem problem{};
+    problem.bfloat = query.dtype == bfloat16;
+    problem.causal = query.causal != 0;
+    problem.heads_q = query.heads_q;
+    problem.heads_kv = query.heads_kv;
+    problem.head_dim = query.head_dim;
+    problem.max_seqlen_q = query.max_seqlen_q;
+    problem.max_seqlen_kv = query.max_seqlen_kv;
+    problem.scale = query.scale;
+    return problem;
+  }
+
+  // The workspace's layout: most_tasks() and a scratch area for each worker.
+  Space take(Workspace& space, const Query& query, int64_t most_rows, int64_t scratch_floats) const {
+    const int64_t most_tasks = query.heads_kv * (query.segments + query.tokens_q / most_rows);
+    return {space.take<PlannedTask>(most_tasks), space.take<float>(workers(host_) * scratch_floats)};
+  }
+
+  // Cuts the call into tasks, the costly ones first; returns how many.
+  static int64_t plan(const Query& query, const View<const int32_t, 1>& cu_q, const View<const int32_t, 1>& cu_kv,
+                      int64_t most_rows, Span<PlannedTask> tasks) {
+    check_segments(cu_q, query.segments, query.tokens_q, query.max_seqlen_q, "cu_seqlens_q");
+    check_segments(cu_kv, query.segments, query.tokens_kv, query.max_seqlen_kv, "cu_seqlens_kv");
+    std::size_t count = 0;
+    for (int64_t s = 0; s < query.segments; ++s) {
+      const int64_t q_total = cu_q(s + 1) - cu_q(s), kv_count = cu_kv(s + 1) - cu_kv(s);
+      // at least one task, for keys that nobody asks for have gradients too: zeros
+      for (int64_t first = 0; first == 0 || first < q_total; first += most_rows) {
+        const int64_t rows = std::min(most_rows, q_total - first);
+        const int64_t unseen = query.causal ? std::max<int64_t>(0, q_total - first - rows / 2) : 0;
+        for (int head = 0; head < query.heads_kv; ++head)
+          tasks[count++] = {{cu_q(s) + first, rows, first, q_total, cu_kv(s), kv_count, head},
+                            rows * std::max<int64_t>(1, kv_count - unseen)};
+      }
+    }
+    std::sort(tasks.begin(), tasks.begin() + count,
+              [](const PlannedTask& a, const PlannedTask& b) { return a.cost > b.cost; });
+    return static_cast<int64_t>(count);
+  }
+
+  static void check_segments(const View<const int32_t, 1>& cu, int64_t segments, int64_t tokens, int64_t longest,
+                             const char* name) {
+    if (cu.size(0) != segments + 1 || cu(0) != 0 || cu(segments) > tokens)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: %lld entries from %d to %d, for %lld segments of %lld tokens", name,
+                    static_cast<long long>(cu.size(0)), cu(0), cu(segments), static_cast<long long>(segments),
+                    static_cast<long long>(tokens));
+    for (int64_t s = 0; s < segments; ++s)
+      if (cu(s + 1) < cu(s) || cu(s + 1) - cu(s) > longest)
+        throw Failure(FVLM_ERROR_ARGUMENT, "%s: segment %lld has %d rows, at most %lld are allowed", name,
+                      static_cast<long long>(s), cu(s + 1) - cu(s), static_cast<long long>(longest));
+  }
+
+  static void clear_padding(const Query& query, const HeadRows& rows, const View<const int32_t, 1>& cu, int64_t tokens,
+                            int64_t heads) {
+    const std::size_t width = bytes_of(query.dtype);
+    for (int64_t row = cu(query.segments); row < tokens; ++row)
+      for (int64_t head = 0; head < heads; ++head)
+        std::memset(static_cast<char*>(rows.data) + static_cast<std::size_t>(row * rows.row + head * rows.head) * width,
+                    0, static_cast<std::size_t>(query.head_dim) * width);
+  }
+
+  const fvlm_host* host_;
+  const AttentionKernels& kernels_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("attention-cpu", "0.1.0", fvlm::plugins::AttentionCpu)

@@ -1,0 +1,178 @@
+// attention_narrow.cpp: segments with a handful of query rows on many keys: a visual query on a
+// frame's patches, a decoding step. Nothing is packed: keys and values are read once, where they are.
+#include "attention_tiles.h"
+
+namespace fvlm::plugins::FVLM_LEVEL {
+
+namespace {
+
+struct Buffers {
+  float *queries, *d_out;     // [narrow_rows][dim]; queries times scale * log2 e
+  float *d_queries, *factors; // [narrow_rows][dim], [narrow_rows]
+  float *p, *d_s;             // [narrow_rows][keys]
+  int64_t dim, keys;
+};
+
+Buffers take(Scratch& scratch, const AttentionProblem& problem, bool backward) {
+  Buffers b{};
+  b.dim = padded_dim(problem);
+  b.keys = round_up(problem.max_seqlen_kv, tile_keys);
+  b.queries = scratch.take(narrow_rows * b.dim);
+  b.p = scratch.take(narrow_rows * b.keys);
+  b.factors = scratch.take(narrow_rows);
+  if (!backward) return b;
+  b.d_out = scratch.take(narrow_rows * b.dim);
+  b.d_queries = scratch.take(narrow_rows * b.dim);
+  b.d_s = scratch.take(narrow_rows * b.keys);
+  return b;
+}
+
+// Row r of the task is row r % q_count of query head r / q_count.
+struct Row {
+  int64_t row, head, place;
+};
+
+FVLM_INLINE Row row_of(const AttentionProblem& problem, const AttentionTask& task, int64_t r) {
+  const int64_t group = problem.heads_q / problem.heads_kv;
+  return {task.q_begin + r % task.q_count, task.kv_head * group + r / task.q_count, task.q_offset + r % task.q_count};
+}
+
+template <class Element>
+FVLM_INLINE Vector load_at(const Element* row, int64_t d, int64_t head_dim) {
+  return d + lanes <= head_dim ? load(row + d) : load_part(row + d, head_dim - d);
+}
+
+template <class Element>
+FVLM_INLINE void store_at(Element* row, int64_t d, int64_t head_dim, Vector v) {
+  d + lanes <= head_dim ? store(row + d, v) : store_part(row + d, v, head_dim - d);
+}
+
+// to[r][j] = dot(rows[r], keys[j])
+template <class Element>
+void dots(const HeadRows& keys, const AttentionTask& task, int head_dim, const float* rows, int64_t row_count,
+          const Buffers& b, float* to) {
+  for (int64_t j = 0; j < task.kv_count; ++j) {
+    const Element* key = at<const Element>(keys, task.kv_begin + j, task.kv_head);
+    for (int64_t r = 0; r < row_count; ++r) {
+      Vector products = zero();
+      for (int64_t d = 0; d < b.dim; d += lanes)
+        products = fma(load_at(key, d, head_dim), load(rows + r * b.dim + d), products);
+      to[r * b.keys + j] = sum(products);
+    }
+  }
+}
+
+// to[d] = factor * sum over j of weights[j] values[j][d]
+template <int Vectors, class Element, class To>
+FVLM_INLINE void weigh_columns(const HeadRows& values, const AttentionTask& task, int64_t d, int64_t head_dim,
+                               const float* weights, float factor, To* to) {
+  Vector sums[Vectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v) sums[v] = zero();
+  for (int64_t j = 0; j < task.kv_count; ++j) {
+    const Element* value = at<const Element>(values, task.kv_begin + j, task.kv_head);
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v)
+      sums[v] = fma(splat(weights[j]), load_at(value, d + v * lanes, head_dim), sums[v]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < Vectors; ++v) store_at(to, d + v * lanes, head_dim, sums[v] * factor);
+}
+
+template <class Element, class To>
+void weigh(const HeadRows& values, const AttentionTask& task, int64_t head_dim, const float* weights, float factor,
+           To* to) {
+  int64_t d = 0;
+  for (; head_dim - d > 3 * lanes; d += 4 * lanes)
+    weigh_columns<4, Element>(values, task, d, head_dim, weights, factor, to);
+  for (; d < head_dim; d += lanes) weigh_columns<1, Element>(values, task, d, head_dim, weights, factor, to);
+}
+
+template <class Element>
+void forward_rows(const AttentionProblem& problem, const AttentionTask& task, float* memory) {
+  Scratch scratch(memory);
+  const Buffers b = take(scratch, problem, false);
+  const int64_t rows = task.q_count * (problem.heads_q / problem.heads_kv), width = round_up(task.kv_count, lanes);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Row at_row = row_of(problem, task, r);
+    pack_rows(at<const Element>(problem.q, at_row.row, at_row.head), problem.q.row, 1, problem.head_dim,
+              problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
+  }
+  dots<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Row at_row = row_of(problem, task, r);
+    float largest_score = no_maximum, total = 0;
+    float* p = b.p + r * b.keys;
+    (void)exponentiate(p, width, visible_keys(problem, task, at_row.place), largest_score, total);
+    weigh<Element>(problem.v, task, problem.head_dim, p, total == 0.0f ? 0.0f : 1.0f / total,
+                   at<Element>(problem.out, at_row.row, at_row.head));
+    if (problem.log_sum)
+      problem.log_sum[at_row.row * problem.heads_q + at_row.head] =
+          total == 0.0f ? __builtin_inff() : largest_score + __builtin_log2f(total);
+  }
+}
+
+// d_keys[j] = factor * sum over r of weights[r][j] rows[r]
+template <class Element>
+void outer(const HeadRows& d_keys, const AttentionTask& task, int64_t head_dim, const Buffers& b, const float* weights,
+           const float* rows, int64_t row_count, float factor) {
+  for (int64_t j = 0; j < task.kv_count; ++j) {
+    Element* d_key = at<Element>(d_keys, task.kv_begin + j, task.kv_head);
+    for (int64_t d = 0; d < head_dim; d += lanes) {
+      Vector sums = zero();
+      for (int64_t r = 0; r < row_count; ++r)
+        sums = fma(splat(weights[r * b.keys + j]), load(rows + r * b.dim + d), sums);
+      store_at(d_key, d, head_dim, sums * factor);
+    }
+  }
+}
+
+template <class Element>
+void backward_rows(const AttentionProblem& problem, const AttentionTask& task, float* memory) {
+  Scratch scratch(memory);
+  const Buffers b = take(scratch, problem, true);
+  const int64_t rows = task.q_count * (problem.heads_q / problem.heads_kv), width = round_up(task.kv_count, lanes);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Row at_row = row_of(problem, task, r);
+    float* d_out = b.d_out + r * b.dim;
+    pack_rows(at<const Element>(problem.q, at_row.row, at_row.head), problem.q.row, 1, problem.head_dim,
+              problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
+    pack_rows(at<const Element>(problem.d_out, at_row.row, at_row.head), problem.d_out.row, 1, problem.head_dim, 1.0f,
+              d_out, b.dim, b.dim);
+    const Element* out = at<const Element>(problem.out, at_row.row, at_row.head);
+    Vector products = zero();
+    for (int64_t d = 0; d < problem.head_dim; d += lanes)
+      products = fma(load_at(out, d, problem.head_dim), load(d_out + d), products);
+    b.factors[r] = sum(products);
+  }
+  dots<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
+  dots<Element>(problem.v, task, problem.head_dim, b.d_out, rows, b, b.d_s);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Row at_row = row_of(problem, task, r);
+    differentiate(b.p + r * b.keys, b.d_s + r * b.keys, width, visible_keys(problem, task, at_row.place),
+                  problem.log_sum[at_row.row * problem.heads_q + at_row.head], b.factors[r]);
+    weigh<Element>(problem.k, task, problem.head_dim, b.d_s + r * b.keys, problem.scale,
+                   at<Element>(problem.d_q, at_row.row, at_row.head));
+  }
+  // queries carry scale * log2 e; d_k is wanted with scale alone
+  outer<Element>(problem.d_k, task, problem.head_dim, b, b.d_s, b.queries, rows, log_2);
+  outer<Element>(problem.d_v, task, problem.head_dim, b, b.p, b.d_out, rows, 1.0f);
+}
+
+} // namespace
+
+int64_t narrow_scratch(const AttentionProblem& problem, bool backward) {
+  Scratch scratch(nullptr);
+  (void)take(scratch, problem, backward);
+  return scratch.used();
+}
+
+void narrow_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
+  problem.bfloat ? forward_rows<Bfloat>(problem, task, scratch) : forward_rows<float>(problem, task, scratch);
+}
+
+void narrow_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
+  problem.bfloat ? backward_rows<Bfloat>(problem, task, scratch) : backward_rows<float>(problem, task, scratch);
+}
+
+} // namespace fvlm::plugins::FVLM_LEVEL

@@ -1,0 +1,135 @@
+// attention_tiles.h: what forward and backward share: tile sizes, scratch, masks.
+#pragma once
+
+#include "attention_kernels.h"
+#include "common/microkernel.h"
+#include "common/transpose.h"
+#include "common/vector_math.h"
+
+namespace fvlm::plugins::FVLM_LEVEL {
+
+// Keys and query rows of a tile. A tile of k^T, one of v and a strip of everything else fit the first-level cache.
+constexpr int64_t tile_keys = 64;
+constexpr int64_t tile_queries = 48; // a multiple of tile_rows
+
+// A segment with so few query rows on one key head reads keys and values where they are: packing would cost more.
+constexpr int64_t narrow_rows = 6;
+
+constexpr float no_maximum = -1e30f;
+constexpr float log2_e = 1.44269504088896341f, log_2 = 0.693147180559945309f;
+
+// Scratch is laid out by taking pieces in turn; without memory it only counts.
+class Scratch {
+ public:
+  explicit Scratch(float* base) : base_(base) {}
+  float* take(int64_t floats) {
+    float* piece = base_ ? base_ + used_ : nullptr;
+    used_ += round_up(floats, 16);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* base_;
+  int64_t used_ = 0;
+};
+
+inline int64_t padded_dim(const AttentionProblem& problem) {
+  return round_up(problem.head_dim, lanes);
+}
+
+template <class Element>
+FVLM_INLINE Element* at(const HeadRows& rows, int64_t row, int64_t head) {
+  return static_cast<Element*>(rows.data) + row * rows.row + head * rows.head;
+}
+
+// How many keys of the segment the query at `place` of its segment sees.
+FVLM_INLINE int64_t visible_keys(const AttentionProblem& problem, const AttentionTask& task, int64_t place) {
+  if (!problem.causal) return task.kv_count;
+  const int64_t keys = place + 1 + task.kv_count - task.q_total;
+  return keys < 0 ? 0 : keys < task.kv_count ? keys : task.kv_count;
+}
+
+// The first query place of the segment that sees `key`; the inverse of visible_keys.
+FVLM_INLINE int64_t first_query(const AttentionProblem& problem, const AttentionTask& task, int64_t key) {
+  if (!problem.causal) return 0;
+  const int64_t place = key - (task.kv_count - task.q_total);
+  return place < 0 ? 0 : place;
+}
+
+// Keys of one head, transposed by tiles: tile t is [dim][tile_keys] at t * dim * tile_keys; keys past the end are 0.
+template <class Element>
+inline void pack_key_tiles(const HeadRows& keys, const AttentionTask& task, int head_dim, int64_t dim, float* to) {
+  for (int64_t key = 0; key < task.kv_count; key += tile_keys) {
+    const int64_t count = task.kv_count - key < tile_keys ? task.kv_count - key : tile_keys;
+    pack_transposed(at<const Element>(keys, task.kv_begin + key, task.kv_head), keys.row, count, head_dim, to,
+                    tile_keys, dim);
+    for (int64_t pad = round_up(count, lanes); pad < tile_keys; pad += lanes)
+      for (int64_t d = 0; d < dim; ++d) store(to + d * tile_keys + pad, zero());
+    to += dim * tile_keys;
+  }
+}
+
+// x where its place is before `limit`, else -infinity. `place` is the first lane's.
+FVLM_INLINE Vector mask_after(Vector x, int64_t place, int64_t limit) {
+  const Integers places = iota() + static_cast<int32_t>(place);
+  return places < static_cast<int32_t>(limit) ? x : splat(-__builtin_inff());
+}
+
+// One row's scores become exponentials. Updates the running maximum and sum; returns what older sums must be
+// multiplied by. `limit` of the tile's `width` keys are seen; the rest of the row becomes 0.
+FVLM_INLINE float exponentiate(float* scores, int64_t width, int64_t limit, float& running_maximum,
+                               float& running_sum) {
+  Vector largest_lanes = splat(no_maximum);
+  if (limit < width) {
+    for (int64_t j = 0; j < width; j += lanes) {
+      const Vector s = mask_after(load(scores + j), j, limit);
+      store(scores + j, s);
+      largest_lanes = maximum(largest_lanes, s);
+    }
+  } else {
+    for (int64_t j = 0; j < width; j += lanes) largest_lanes = maximum(largest_lanes, load(scores + j));
+  }
+  const float tile_maximum = largest(largest_lanes);
+  const float old = running_maximum;
+  const float now = tile_maximum > old ? tile_maximum : old;
+  const Vector shift = splat(now);
+  Vector sums = zero();
+  for (int64_t j = 0; j < width; j += lanes) {
+    const Vector p = exp2(load(scores + j) - shift);
+    store(scores + j, p);
+    sums += p;
+  }
+  const float factor = now == old ? 1.0f : exp2(splat(old - now))[0];
+  running_maximum = now;
+  running_sum = running_sum * factor + sum(sums);
+  return factor;
+}
+
+// scores -> p = 2^(scores - log_sum), d_p -> d_s = p (d_p - delta); keys at and after `limit` are 0 in both.
+FVLM_INLINE void differentiate(float* p, float* d_s, int64_t width, int64_t limit, float log_sum, float delta) {
+  const Vector shift = splat(log_sum), d = splat(delta);
+  for (int64_t j = 0; j < width; j += lanes) {
+    Vector s = load(p + j);
+    if (limit < j + lanes) s = mask_after(s, j, limit);
+    const Vector e = exp2(s - shift);
+    store(p + j, e);
+    store(d_s + j, e * (load(d_s + j) - d));
+  }
+}
+
+// Scratch of the few-queries way; see attention_narrow.cpp.
+int64_t narrow_scratch(const AttentionProblem& problem, bool backward);
+void narrow_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+void narrow_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+
+int64_t forward_scratch(const AttentionProblem& problem);
+void forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+int64_t backward_scratch(const AttentionProblem& problem);
+void backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+
+FVLM_INLINE bool is_narrow(const AttentionProblem& problem, const AttentionTask& task) {
+  return task.q_count * (problem.heads_q / problem.heads_kv) <= narrow_rows;
+}
+
+} // namespace fvlm::plugins::FVLM_LEVEL

@@ -1,0 +1,41 @@
+// tasks.h: uneven tasks over the engine's threads.
+#pragma once
+
+#include <fvlm/abi.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+// Runs run(worker, task) for every task of [0, count), each once. Workers take the next task when they are free, so
+// which worker runs a task varies from call to call: a task writes only what is its own, and uses its worker's scratch
+// (worker < workers()) for the rest. Put the costly tasks first.
+template <class Run>
+void run_tasks(const fvlm_host* host, int64_t count, const Run& run) {
+  struct Shared {
+    const Run& run;
+    int64_t count;
+    std::atomic<int64_t> next;
+  } shared{run, count, {0}};
+  const int64_t threads = host->parallel_threads(host);
+  const int64_t workers = threads < count ? threads : count;
+  if (workers <= 1) {
+    for (int64_t task = 0; task < count; ++task) run(0, task);
+    return;
+  }
+  host->parallel_for(
+      host, workers, 1,
+      [](void* context, int64_t begin, int64_t) {
+        Shared& all = *static_cast<Shared*>(context);
+        for (int64_t task = all.next++; task < all.count; task = all.next++) all.run(static_cast<int>(begin), task);
+      },
+      &shared);
+}
+
+// How many scratch areas run_tasks needs.
+inline int64_t workers(const fvlm_host* host) {
+  return host->parallel_threads(host);
+}
+
+} // namespace fvlm::plugins
