@@ -5,8 +5,8 @@
 #include "plugin/manifest.h"
 #include "plugin/trust.h"
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -31,13 +31,17 @@ struct PluginTable {
   const void* table;
   uint32_t declared_size;                   // what the plugin's struct_size said
   std::vector<std::string_view> operations; // kernels: those it has
+
+  bool has(std::string_view operation) const {
+    return std::find(operations.begin(), operations.end(), operation) != operations.end();
+  }
 };
 
 struct LoadedPlugin {
   Manifest manifest;
   Origin origin;
   std::filesystem::path library; // symlinks resolved; empty for a builtin
-  std::string sha256;            // empty for a builtin
+  std::string sha256;            // empty where nobody had to know it: builtin, bundled
   uint32_t abi_minor;            // min of the engine's and the plugin's
   const fvlm_host* host;
   std::vector<PluginTable> tables;
@@ -84,6 +88,7 @@ const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const L
 const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const Manifest& manifest);
 
 // The part that runs the plugin's code, without trust, lock or probe: what the probing child does. [setup]
-const LoadedPlugin& open_plugin(const Manifest& manifest, Origin origin, const StepNotice& notice = {});
+const LoadedPlugin& open_plugin(const Manifest& manifest, const std::filesystem::path& library, Origin origin,
+                                const StepNotice& notice = {});
 
 } // namespace fvlm

@@ -100,7 +100,7 @@ class Registry {
   };
   void scan(const std::filesystem::path& directory, Origin origin);
   void scan_path();
-  void scan_folder(const std::filesystem::path& folder, Origin origin);
+  bool scan_folder(const std::filesystem::path& folder, Origin origin); // false: it is no plugin's
   void add(Manifest manifest, Origin origin);
   void refuse(std::string name, const std::filesystem::path& where, std::string reason);
   const LoadedPlugin* open(Entry& entry);

@@ -1,40 +1,40 @@
 // Which plugin does the work: asks the candidates, chooses, and says why and why not.
 #pragma once
 #include "plugin/registry.h"
+#include "plugin/untrusted.h"
 
+#include <cstring>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace fvlm {
 
 // What a recipe asks for: names in order of preference; "auto" stands for the best of all that are left. A name may
-// leave out the kind's label or name the variant: "cudnn" means attention-cudnn, "reference" any builtin of that name.
+// leave out the kind's label or the variant: "cudnn" means attention-cudnn, for an optimizer "fused" optimizer-fused.
 struct Wish {
   std::vector<std::string> names; // empty: auto
-  bool measure = false;           // auto: the fastest instead of the best score, where a measure is given
+  bool measure = false;           // "auto" takes the fastest instead of the best score, where the caller can measure
 };
 
 struct Considered {
   std::string plugin;
   bool fits = false;
   int32_t score = 0;
-  std::string reason; // of a refusal; or what it will use
+  std::string reason; // why not; or what it will use
   std::optional<double> seconds;
 };
 
 struct SelectionReport {
-  std::string subject; // "attention", "kernels rmsnorm", "optimizer adamw"
-  std::string chosen;  // the plugin's name
-  int32_t score = 0;
+  std::string subject;                // "attention", "kernels rmsnorm", "optimizer adamw"
+  std::string chosen;                 // the plugin's name
   std::vector<Considered> considered; // in the order they were asked
 
   // "attention: attention-cpu (score 100); refused: attention-cudnn: needs a CUDA device"
   std::string text() const;
-  // The measured times, one line a candidate; empty where nothing was measured.
-  std::string table() const;
+  // The measured times as a table; empty where nothing was measured.
+  std::string times() const;
 };
 
 template <class Table>
@@ -44,31 +44,48 @@ struct Choice {
   SelectionReport report;
 };
 
-// One that may be chosen, whatever its kind.
-struct Contender {
-  std::string name;
-  std::string refusal; // not empty: known unfit without asking (its manifest says so)
-  std::function<const LoadedPlugin*(std::string* reason)> load;
-  std::function<Considered(const LoadedPlugin&)> ask;
-  std::function<double(const LoadedPlugin&)> measure; // seconds; may throw Error. Empty: not measured
+// What selection does whatever the kind: how to ask one plugin, and how long it takes.
+struct Questions {
+  KindName kind;
+  std::string subject;
+  std::string_view label;
+  int32_t device;
+  std::function<SupportAnswer(const LoadedPlugin&)> ask;
+  std::function<double(const LoadedPlugin&)> measure; // seconds; empty: nothing is measured
 };
 
-// The index of the chosen one. Throws Error(plugin) that lists every refusal.
-size_t choose(const Wish& wish, std::string_view label, std::string_view variant, std::span<const Contender> contenders,
-              SelectionReport& report);
+// Chooses and logs why. Throws Error(plugin) that lists every refusal.
+const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report);
 
-// Calls supports() and believes only what can be believed: exceptions, absurd scores, unterminated reasons and writes
-// past the struct are refusals.
-Considered ask_support(const LoadedPlugin& plugin, const std::function<void(fvlm_support*)>& supports);
-
-std::string refuse_by_manifest(const Manifest& manifest, int32_t device);
-
-// Chooses for one query and logs the report. `measure` runs a candidate on the caller's own shapes and returns seconds.
+// Chooses for one query. `measure` runs a candidate on the caller's own shapes and returns seconds; it may throw Error.
 template <class Table>
 Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf<Table>::Query& query,
-                     std::string_view variant = {}, const std::function<double(const Candidate<Table>&)>& measure = {});
+                     const std::string& variant = {},
+                     const std::function<double(const Candidate<Table>&)>& measure = {}) {
+  Questions questions;
+  questions.kind = {std::string(KindOf<Table>::family), variant};
+  questions.subject = KindOf<Table>::subject(query) + (variant.empty() ? "" : " " + variant);
+  questions.label = find_family(KindOf<Table>::family)->label;
+  questions.device = KindOf<Table>::device(query);
+  questions.ask = [&](const LoadedPlugin& plugin) {
+    const auto* table = plugin.template table<Table>(variant);
+    auto answer = ask_supports([&](fvlm_support* support) { table->supports(&query, support); });
+    if constexpr (requires { query.op; })
+      if (answer.score > 0 && !plugin.find(questions.kind)->has(operation_name(query.op)))
+        answer.defect = "supports() says yes to " + operation_name(query.op) + ", which it does not have";
+    return answer;
+  };
+  if (measure)
+    questions.measure = [&](const LoadedPlugin& plugin) {
+      return measure({&plugin, plugin.template table<Table>(variant)});
+    };
+  Choice<Table> choice{};
+  choice.plugin = choose(registry, wish, questions, choice.report);
+  choice.table = choice.plugin->template table<Table>(variant);
+  return choice;
+}
 
-// "Fused kernel backends available: kernels-cpu (rmsnorm, swiglu)", for the log of a run.
+// "Fused kernel backends available: kernels-cpu (rmsnorm, swiglu)", for the log of a run. Opens those libraries.
 std::string fused_backends_line(Registry& registry);
 
 } // namespace fvlm

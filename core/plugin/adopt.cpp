@@ -1,0 +1,176 @@
+#include "plugin/adopt.h"
+
+#include "base/error.h"
+#include "plugin/untrusted.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+namespace fvlm {
+namespace {
+
+constexpr uint32_t largest_struct = 64 << 10;
+const char* const headers_advice = "set it to sizeof the struct of the SDK's headers";
+
+[[noreturn]] void refuse(const std::string& where, std::string what, std::string advice) {
+  throw Error(ErrorKind::plugin, std::move(what)).at(where).advise(std::move(advice));
+}
+
+// struct_size of a struct that the plugin filled: as large as minor 0 asks for, and, where the plugin's minor is none
+// that this engine does not know, no larger than the engine's own.
+uint32_t checked_size(const void* pointer, const std::string& what, size_t least, size_t known, uint32_t declared_minor,
+                      const std::string& where) {
+  if (reinterpret_cast<uintptr_t>(pointer) % alignof(void*) != 0)
+    refuse(where, fmt::format("{} is not aligned to {} bytes", what, alignof(void*)),
+           "give the address of a static struct");
+  uint32_t size = 0;
+  std::memcpy(&size, pointer, sizeof size);
+  if (size == 0) refuse(where, fmt::format("{} has struct_size 0", what), headers_advice);
+  if (size < least)
+    refuse(where, fmt::format("{} has struct_size {}, less than the {} of ABI {}.0", what, size, least, FVLM_ABI_MAJOR),
+           headers_advice);
+  if (size > largest_struct || (size > known && declared_minor <= FVLM_ABI_MINOR))
+    refuse(where,
+           fmt::format("{} has struct_size {}, more than the {} of ABI {}.{} that it was made for", what, size, known,
+                       FVLM_ABI_MAJOR, declared_minor),
+           headers_advice);
+  return size;
+}
+
+void* slot_of(const void* table, const TableSlot& slot) {
+  void* function = nullptr;
+  std::memcpy(&function, static_cast<const std::byte*>(table) + slot.offset, sizeof function);
+  return function;
+}
+
+std::vector<std::string_view> check_operations(const void* table, const Family& family, const std::string& kind,
+                                               const std::string& where) {
+  std::vector<std::string_view> present;
+  for (const TableOperation& operation : family.operations) {
+    auto given = [&](const TableSlot& slot) { return slot_of(table, slot) != nullptr; };
+    auto missing = std::find_if_not(operation.slots.begin(), operation.slots.end(), given);
+    if (missing == operation.slots.end()) {
+      present.push_back(operation.name);
+      continue;
+    }
+    auto found = std::find_if(operation.slots.begin(), operation.slots.end(), given);
+    if (found != operation.slots.end())
+      refuse(where, fmt::format("the table of {} has {} but no {}", kind, found->name, missing->name),
+             fmt::format("give all functions of {} or none", operation.name));
+  }
+  if (!family.operations.empty() && present.empty())
+    refuse(where, fmt::format("the table of {} has no operation at all", kind), "leave the kind out, or give one");
+  return present;
+}
+
+template <class Call>
+auto caught(const char* what, const std::string& where, Call&& call) {
+  try {
+    return call();
+  } catch (...) {
+    refuse(where, fmt::format("{} threw {}", what, current_exception_text()),
+           "a plugin throws nothing across the boundary");
+  }
+}
+
+fvlm_plugin checked_plugin(const fvlm_plugin* given, const Manifest& manifest, const std::string& where) {
+  if (!given)
+    refuse(where,
+           fmt::format("{}() gave NULL: the plugin says that it cannot work with ABI {}.{}", FVLM_PLUGIN_ENTRY,
+                       FVLM_ABI_MAJOR, FVLM_ABI_MINOR),
+           "build it with the headers of this engine");
+  // The version fields are where they always were, whatever the size; a wrong major is said before a wrong size.
+  checked_size(given, "fvlm_plugin", offsetof(fvlm_plugin, name), largest_struct, FVLM_ABI_MINOR, where);
+  uint32_t version[2];
+  std::memcpy(version, reinterpret_cast<const std::byte*>(given) + offsetof(fvlm_plugin, abi_major), sizeof version);
+  if (version[0] != FVLM_ABI_MAJOR)
+    refuse(where,
+           fmt::format("its code was made for ABI {}.{}; this engine speaks {}.{}", version[0], version[1],
+                       FVLM_ABI_MAJOR, FVLM_ABI_MINOR),
+           version[0] > FVLM_ABI_MAJOR ? "use a newer fvlm-engine"
+                                       : "build the plugin with the headers of this engine");
+  uint32_t size = checked_size(given, "fvlm_plugin", sizeof(fvlm_plugin), sizeof(fvlm_plugin), version[1], where);
+  fvlm_plugin plugin{};
+  std::memcpy(&plugin, given, std::min<size_t>(size, sizeof plugin));
+  auto name = bounded_string(plugin.name), text = bounded_string(plugin.version);
+  if (!name) refuse(where, "its name is NULL or does not end", "fvlm_plugin.name is the name of plugin.toml");
+  if (*name != manifest.name)
+    refuse(where, fmt::format("the library calls itself '{}', its manifest '{}'", printable(*name), manifest.name),
+           "make both the same");
+  if (!text) refuse(where, "its version is NULL or does not end", "fvlm_plugin.version is the version of plugin.toml");
+  if (*text != manifest.version)
+    refuse(where,
+           fmt::format("the library is version '{}', its manifest says '{}'", printable(*text), manifest.version),
+           "install library and manifest of one build");
+  if (!plugin.table) refuse(where, "its function table() is NULL", "fvlm_plugin.table gives the table of each kind");
+  return plugin;
+}
+
+} // namespace
+
+PluginTable adopt_table(const void* table, const KindName& kind, const Family& family, uint32_t declared_minor,
+                        fvlm_device device, const std::string& where) {
+  static std::mutex mutex;
+  static auto& copies = *new std::deque<std::vector<std::max_align_t>>;
+  std::string text = kind.text();
+  uint32_t declared =
+      checked_size(table, "the table of " + text, family.least_size, family.size, declared_minor, where);
+  std::vector<std::max_align_t> storage(family.size / sizeof(std::max_align_t) + 1);
+  std::memcpy(storage.data(), table, std::min<size_t>(declared, family.size));
+  const void* copy = storage.data();
+  for (const TableSlot& slot : family.required)
+    if (!slot_of(copy, slot))
+      refuse(where, fmt::format("the table of {} has no {}", text, slot.name),
+             fmt::format("the SDK's header for {} says what it does", family.label));
+  PluginTable adopted{kind, &family, copy, declared, check_operations(copy, family, text, where)};
+  if (std::string defect = family.defect(copy, kind, device); !defect.empty())
+    refuse(where, fmt::format("{}: {}", text, defect), "`fvlm-engine plugin check` tests the rest of its promises");
+  std::lock_guard lock(mutex);
+  copies.push_back(std::move(storage));
+  return adopted;
+}
+
+LoadedPlugin adopt(fvlm_plugin_entry_function entry, const Manifest& manifest, const std::string& where,
+                   const StepNotice& notice) {
+  auto step = [&](const std::string& text) {
+    if (notice) notice(text);
+  };
+  const fvlm_host* host = host_for(manifest.name);
+  step(FVLM_PLUGIN_ENTRY "()");
+  const fvlm_plugin* given = caught(FVLM_PLUGIN_ENTRY "()", where, [&] { return entry(host); });
+  fvlm_plugin plugin = checked_plugin(given, manifest, where);
+  step("the second call of " FVLM_PLUGIN_ENTRY "()");
+  if (caught(FVLM_PLUGIN_ENTRY "()", where, [&] { return entry(host); }) != given)
+    refuse(where, fmt::format("{}() gave another pointer when it was called again", FVLM_PLUGIN_ENTRY),
+           "give the address of one static struct");
+
+  auto table_of = [&](const std::string& kind) {
+    step(fmt::format("table(\"{}\")", kind));
+    return caught("table()", where, [&] { return plugin.table(kind.c_str()); });
+  };
+  if (table_of("fvlm.no-such-kind/1"))
+    refuse(where, "table() answers for a kind that does not exist",
+           "give NULL for every kind that is not the plugin's");
+  fvlm_device device{manifest.on_device("cpu") ? FVLM_CPU : FVLM_CUDA, 0};
+  LoadedPlugin loaded{manifest, Origin::file, {}, {}, std::min<uint32_t>(plugin.abi_minor, FVLM_ABI_MINOR), host, {}};
+  for (const KindName& kind : manifest.kinds) {
+    std::string text = kind.text();
+    const void* table = table_of(text);
+    if (!table)
+      refuse(where, fmt::format("its manifest promises {}, but it has no table of it", text),
+             "take it out of plugin.toml, or give the table");
+    if (table_of(text) != table)
+      refuse(where, fmt::format("table(\"{}\") gave another pointer when it was called again", text),
+             "give the address of one static table");
+    step(fmt::format("supports() of {}", text));
+    loaded.tables.push_back(adopt_table(table, kind, *find_family(kind.family), plugin.abi_minor, device, where));
+  }
+  return loaded;
+}
+
+} // namespace fvlm

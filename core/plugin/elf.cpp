@@ -1,0 +1,116 @@
+#include "plugin/elf.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <elf.h>
+
+namespace fvlm {
+namespace {
+
+#if defined(__x86_64__)
+constexpr Elf64_Half machine_here = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr Elf64_Half machine_here = EM_AARCH64;
+#else
+#error "which e_machine has this processor?"
+#endif
+
+std::string machine_name(Elf64_Half machine) {
+  switch (machine) {
+  case EM_X86_64:
+    return "x86-64";
+  case EM_AARCH64:
+    return "aarch64";
+  case EM_386:
+    return "i386";
+  case EM_ARM:
+    return "arm";
+  case EM_PPC64:
+    return "ppc64";
+  case EM_RISCV:
+    return "riscv";
+  case EM_CUDA:
+    return "CUDA device code";
+  default:
+    return fmt::format("machine {}", machine);
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(const OpenedFile& file) : file_(file) {}
+
+  [[noreturn]] void refuse(std::string what, std::string advice) const {
+    throw Error(ErrorKind::plugin, std::move(what)).at(file_.path().string()).advise(std::move(advice));
+  }
+
+  [[noreturn]] void truncated(std::string_view part) const {
+    refuse(fmt::format("cut short: it has {} bytes and its {} reach past them", size(), part),
+           "copy or build the library again");
+  }
+
+  uint64_t size() const { return file_.identity().size; }
+  bool holds(uint64_t offset, uint64_t bytes) const { return offset <= size() && bytes <= size() - offset; }
+
+  template <class Struct>
+  Struct get(uint64_t offset) const {
+    Struct value{};
+    std::string bytes = file_.read(offset, sizeof value);
+    if (bytes.size() != sizeof value) truncated("headers");
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+
+ private:
+  const OpenedFile& file_;
+};
+
+Elf64_Ehdr check_header(const Reader& reader) {
+  const std::string rebuild = "build it with `cc -shared -fPIC` for this machine";
+  if (reader.size() == 0) reader.refuse("an empty file", rebuild);
+  if (reader.size() < EI_NIDENT)
+    reader.refuse(fmt::format("no ELF file: it has only {} bytes", reader.size()), rebuild);
+  auto identification = reader.get<std::array<unsigned char, EI_NIDENT>>(0);
+  if (std::memcmp(identification.data(), ELFMAG, SELFMAG) != 0) reader.refuse("no ELF file", rebuild);
+  if (identification[EI_CLASS] != ELFCLASS64)
+    reader.refuse("a 32-bit library; the engine is a 64-bit program", "build it without -m32");
+  if (identification[EI_DATA] != ELFDATA2LSB) reader.refuse("a big-endian library", rebuild);
+  auto header = reader.get<Elf64_Ehdr>(0);
+  if (header.e_machine != machine_here)
+    reader.refuse(
+        fmt::format("built for {}; this machine is {}", machine_name(header.e_machine), machine_name(machine_here)),
+        rebuild);
+  if (header.e_type != ET_DYN)
+    reader.refuse(fmt::format("{}, not a shared library", header.e_type == ET_REL    ? "an object file"
+                                                          : header.e_type == ET_EXEC ? "a program"
+                                                                                     : "an ELF file of another type"),
+                  rebuild);
+  return header;
+}
+
+} // namespace
+
+void check_elf(const OpenedFile& file) {
+  Reader reader(file);
+  auto header = check_header(reader);
+  if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum == 0)
+    reader.refuse("its ELF header names no segments", "copy or build the library again");
+  if (!reader.holds(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr))) reader.truncated("program headers");
+  bool dynamic = false;
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
+    auto segment = reader.get<Elf64_Phdr>(header.e_phoff + i * sizeof(Elf64_Phdr));
+    if ((segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC) &&
+        !reader.holds(segment.p_offset, segment.p_filesz))
+      reader.truncated("segments");
+    dynamic |= segment.p_type == PT_DYNAMIC;
+  }
+  if (!dynamic)
+    reader.refuse("it has no dynamic section: it was linked statically", "build it with `cc -shared -fPIC`");
+  if (header.e_shoff && !reader.holds(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize))
+    reader.truncated("section headers");
+}
+
+} // namespace fvlm

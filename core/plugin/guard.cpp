@@ -1,0 +1,238 @@
+#include "plugin/guard.h"
+
+#include "base/error.h"
+#include "plugin/untrusted.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace fvlm {
+namespace {
+
+// As float32, float64, bfloat16 and float16 alike this reads as a NaN, as an integer it is conspicuous.
+constexpr std::byte fill{0xff};
+constexpr std::byte zone_pattern{0xa5};
+constexpr size_t alignment = 256;
+
+std::atomic<int> debug{-1};
+
+size_t item_bytes(const fvlm_tensor& tensor) {
+  return (size_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8;
+}
+
+bool is_empty(const fvlm_tensor& tensor) {
+  return std::any_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size == 0; });
+}
+
+// Bytes from the first to the last element. Strides are never negative in this ABI.
+size_t extent_bytes(const fvlm_tensor& tensor) {
+  if (is_empty(tensor)) return 0;
+  int64_t last = 0;
+  for (int32_t i = 0; i < tensor.ndim; ++i) last += (tensor.shape[i] - 1) * tensor.strides[i];
+  return (static_cast<size_t>(last) + 1) * item_bytes(tensor);
+}
+
+size_t element_count(const fvlm_tensor& tensor) {
+  size_t count = 1;
+  for (int32_t i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
+  return count;
+}
+
+// visit(offset in bytes) for every element.
+template <class Visit>
+void each_element(const fvlm_tensor& tensor, Visit&& visit) {
+  if (is_empty(tensor)) return;
+  std::vector<int64_t> index(static_cast<size_t>(tensor.ndim), 0);
+  while (true) {
+    int64_t offset = 0;
+    for (size_t i = 0; i < index.size(); ++i) offset += index[i] * tensor.strides[i];
+    visit(static_cast<size_t>(offset) * item_bytes(tensor));
+    size_t dimension = index.size();
+    while (dimension > 0 && ++index[dimension - 1] == tensor.shape[dimension - 1]) index[--dimension] = 0;
+    if (dimension == 0) return;
+  }
+}
+
+std::string dtype_name(fvlm_dtype dtype) {
+  const char* base = dtype.code == FVLM_FLOAT    ? "float"
+                     : dtype.code == FVLM_BFLOAT ? "bfloat"
+                     : dtype.code == FVLM_INT    ? "int"
+                     : dtype.code == FVLM_UINT   ? "uint"
+                                                 : nullptr;
+  return base ? fmt::format("{}{}", base, dtype.bits) : fmt::format("dtype code {} of {} bits", dtype.code, dtype.bits);
+}
+
+std::string place(std::ptrdiff_t offset) {
+  return offset < 0 ? fmt::format("{} bytes before its beginning", -offset)
+                    : fmt::format("{} bytes past its end", offset);
+}
+
+[[noreturn]] void fail(const std::string& plugin, std::string_view operation, const std::string& what,
+                       const std::string& shapes) {
+  throw Error(ErrorKind::plugin,
+              fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes))
+      .at(plugin)
+      .advise(fmt::format("take '{}' off the recipe's list for this kind, or report this to its author", plugin));
+}
+
+} // namespace
+
+bool plugin_debug() {
+  int now = debug.load(std::memory_order_relaxed);
+  if (now < 0) {
+    const char* text = std::getenv("FVLM_PLUGIN_DEBUG");
+    now = text && *text && std::strcmp(text, "0") != 0;
+    debug.store(now, std::memory_order_relaxed);
+  }
+  return now == 1;
+}
+
+void set_plugin_debug(bool on) {
+  debug.store(on, std::memory_order_relaxed);
+}
+
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t zone)
+    : bytes_(bytes), zone_((zone + alignment - 1) / alignment * alignment),
+      memory_(static_cast<std::byte*>(::operator new(zone_ + bytes + zone_, std::align_val_t(alignment)))),
+      data_(memory_.get() + zone_) {
+  std::memset(memory_.get(), static_cast<int>(zone_pattern), zone_);
+  std::memset(data_, static_cast<int>(fill), bytes_);
+  std::memset(data_ + bytes_, static_cast<int>(zone_pattern), zone_);
+}
+
+void GuardedBuffer::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, std::align_val_t(alignment));
+}
+
+std::optional<std::ptrdiff_t> GuardedBuffer::violation() const {
+  const std::byte* end = data_ + bytes_;
+  auto changed = [](std::byte byte) { return byte != zone_pattern; };
+  if (const std::byte* at = std::find_if(end, end + zone_, changed); at != end + zone_) return at - end;
+  for (const std::byte* at = data_; at-- != memory_.get();)
+    if (changed(*at)) return at - data_;
+  return std::nullopt;
+}
+
+ErrorSink::ErrorSink() : error_{sizeof(fvlm_error), static_cast<uint32_t>(text_.size() - 1), text_.data()} {}
+
+std::string ErrorSink::text() const {
+  return printable({text_.data(), strnlen(text_.data(), text_.size())});
+}
+
+std::string describe(const fvlm_tensor* tensor) {
+  if (!tensor) return "null";
+  std::string text = dtype_name(tensor->dtype) + " [";
+  bool contiguous = true;
+  int64_t expected = 1;
+  for (int32_t i = tensor->ndim; i-- > 0;) {
+    contiguous &= tensor->shape[i] == 1 || tensor->strides[i] == expected;
+    expected *= tensor->shape[i];
+  }
+  for (int32_t i = 0; i < tensor->ndim; ++i) text += fmt::format("{}{}", i ? ", " : "", tensor->shape[i]);
+  text += ']';
+  if (!contiguous && expected > 0) {
+    text += " strides [";
+    for (int32_t i = 0; i < tensor->ndim; ++i) text += fmt::format("{}{}", i ? ", " : "", tensor->strides[i]);
+    text += ']';
+  }
+  if (tensor->device.type == FVLM_CUDA) text += fmt::format(" cuda:{}", tensor->device.id);
+  return text;
+}
+
+std::string status_name(fvlm_status status) {
+  switch (status) {
+  case FVLM_OK:
+    return "FVLM_OK";
+  case FVLM_ERROR_ARGUMENT:
+    return "FVLM_ERROR_ARGUMENT";
+  case FVLM_ERROR_UNSUPPORTED:
+    return "FVLM_ERROR_UNSUPPORTED";
+  case FVLM_ERROR_WORKSPACE:
+    return "FVLM_ERROR_WORKSPACE";
+  case FVLM_ERROR_DEVICE:
+    return "FVLM_ERROR_DEVICE";
+  case FVLM_ERROR_MEMORY:
+    return "FVLM_ERROR_MEMORY";
+  case FVLM_ERROR_INTERNAL:
+    return "FVLM_ERROR_INTERNAL";
+  default:
+    return fmt::format("status {}", status);
+  }
+}
+
+namespace detail {
+
+void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status, const ErrorSink& sink,
+                      const std::string& shapes) {
+  std::string words = sink.text();
+  fail(plugin, operation, fmt::format("{}: {}", status_name(status), words.empty() ? "(it does not say why)" : words),
+       shapes);
+}
+
+void fail_with_exception(const std::string& plugin, std::string_view operation, const std::string& shapes) {
+  fail(plugin, operation, "threw " + current_exception_text(), shapes);
+}
+
+struct Shadow::Piece {
+  std::string name;
+  fvlm_tensor* original; // NULL: the workspace, whose content nobody wants back
+  fvlm_tensor copy;      // what the plugin sees
+  GuardedBuffer buffer;
+  std::vector<std::byte> before; // the extent's content, where it has gaps
+};
+
+Shadow::Shadow(const std::string& plugin, std::string_view operation) : plugin_(plugin), operation_(operation) {}
+Shadow::~Shadow() = default;
+
+fvlm_tensor* Shadow::cover(const std::string& name, fvlm_tensor* tensor) {
+  if (!tensor || tensor->device.type != FVLM_CPU || !tensor->data) return tensor;
+  size_t bytes = extent_bytes(*tensor);
+  auto piece = std::make_unique<Piece>(Piece{name, tensor, *tensor, GuardedBuffer(bytes), {}});
+  const auto* content = static_cast<const std::byte*>(tensor->data);
+  std::memcpy(piece->buffer.data(), content, bytes);
+  piece->before.assign(content, content + bytes);
+  piece->copy.data = piece->buffer.data();
+  pieces_.push_back(std::move(piece));
+  return &pieces_.back()->copy;
+}
+
+void* Shadow::cover_workspace(void* workspace, uint64_t bytes, const fvlm_device& device) {
+  if (!workspace || device.type != FVLM_CPU) return workspace;
+  pieces_.push_back(std::make_unique<Piece>(Piece{"workspace", nullptr, {}, GuardedBuffer(bytes), {}}));
+  return pieces_.back()->buffer.data();
+}
+
+void Shadow::finish(const std::function<std::string()>& shapes) {
+  for (const auto& piece : pieces_)
+    if (auto offset = piece->buffer.violation())
+      fail(plugin_, operation_, fmt::format("wrote outside '{}', {}", piece->name, place(*offset)), shapes());
+  for (const auto& piece : pieces_) {
+    if (!piece->original) continue;
+    const auto* now = static_cast<const std::byte*>(piece->buffer.data());
+    auto* home = static_cast<std::byte*>(piece->original->data);
+    size_t item = item_bytes(*piece->original), bytes = piece->buffer.size();
+    if (element_count(*piece->original) * item == bytes) { // no gaps
+      std::memcpy(home, now, bytes);
+      continue;
+    }
+    each_element(*piece->original, [&](size_t offset) {
+      std::memcpy(home + offset, now + offset, item);
+      std::memcpy(piece->before.data() + offset, now + offset, item);
+    });
+    // What is left of `before` are the gaps between the view's elements: other tensors' memory.
+    auto differs = std::mismatch(piece->before.begin(), piece->before.end(), now);
+    if (differs.first != piece->before.end())
+      fail(plugin_, operation_,
+           fmt::format("wrote between the rows of '{}', {} bytes after its beginning", piece->name,
+                       differs.first - piece->before.begin()),
+           shapes());
+  }
+}
+
+} // namespace detail
+} // namespace fvlm

@@ -1,0 +1,233 @@
+#include "plugin/host.h"
+
+#include "base/log.h"
+#include "plugin/untrusted.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sched.h>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace fvlm {
+namespace {
+
+thread_local bool inside_parallel = false;
+
+int32_t processors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int32_t threads_wanted() {
+  const char* text = std::getenv("FVLM_THREADS");
+  if (!text || !*text) return processors();
+  int32_t number = 0;
+  auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
+  if (error != std::errc{} || *end || number < 1 || number > 1024) {
+    log_warning("FVLM_THREADS is '{}', not a number within 1 .. 1024: using {}", printable(text), processors());
+    return processors();
+  }
+  return number;
+}
+
+// Threads that wait for pieces of one job at a time. Never destroyed: plugins may call until the process ends.
+class Pool {
+ public:
+  // `before`: the pool of the process this one was forked from. Its threads are not here, its memory is kept.
+  Pool(int32_t threads, Pool* before) : process_(getpid()), before_(before) {
+    for (int32_t i = 1; i < threads; ++i) std::thread([this] { work(); }).detach();
+  }
+
+  // The threads of a process do not follow it through fork().
+  bool usable() const { return process_ == getpid(); }
+
+  // False, and nothing was run, when another thread's job is under way.
+  bool try_run(int64_t pieces, const std::function<void(int64_t)>& piece) {
+    std::unique_lock one_job(job_mutex_, std::try_to_lock);
+    if (!one_job) return false;
+    {
+      std::lock_guard lock(mutex_);
+      piece_ = &piece;
+      pieces_ = pieces;
+      next_ = 0;
+      unfinished_ = pieces;
+    }
+    wake_.notify_all();
+    take_pieces();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return unfinished_ == 0 && busy_ == 0; });
+    piece_ = nullptr;
+    return true;
+  }
+
+ private:
+  void work() {
+    inside_parallel = true;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return piece_ && next_ < pieces_; });
+      ++busy_;
+      lock.unlock();
+      take_pieces();
+      lock.lock();
+      --busy_;
+      if (unfinished_ == 0 && busy_ == 0) done_.notify_one();
+    }
+  }
+
+  void take_pieces() {
+    std::unique_lock lock(mutex_);
+    while (next_ < pieces_) {
+      int64_t mine = next_++;
+      const auto* piece = piece_;
+      lock.unlock();
+      (*piece)(mine);
+      lock.lock();
+      --unfinished_;
+    }
+  }
+
+  pid_t process_;
+  Pool* before_;
+  std::mutex job_mutex_, mutex_;
+  std::condition_variable wake_, done_;
+  const std::function<void(int64_t)>* piece_ = nullptr;
+  int64_t pieces_ = 0, next_ = 0, unfinished_ = 0, busy_ = 0;
+};
+
+struct Parallel {
+  int32_t threads;
+  ParallelBackend backend; // empty: the pool
+};
+
+// Replaced by [setup] calls and never freed, because another thread may be reading the one before.
+std::atomic<const Parallel*> current{nullptr};
+std::mutex setup_mutex;
+
+void replace_parallel(Parallel next) {
+  static auto& all = *new std::vector<std::unique_ptr<const Parallel>>;
+  all.push_back(std::make_unique<const Parallel>(std::move(next)));
+  current.store(all.back().get(), std::memory_order_release);
+}
+
+const Parallel& parallel() {
+  if (const Parallel* now = current.load(std::memory_order_acquire)) return *now;
+  std::lock_guard lock(setup_mutex);
+  if (!current.load(std::memory_order_acquire)) replace_parallel({threads_wanted(), {}});
+  return *current.load(std::memory_order_acquire);
+}
+
+std::atomic<Pool*> pool{nullptr};
+
+Pool& the_pool(int32_t threads) {
+  if (Pool* now = pool.load(std::memory_order_acquire); now && now->usable()) return *now;
+  std::lock_guard lock(setup_mutex);
+  if (Pool* now = pool.load(std::memory_order_acquire); now && now->usable()) return *now;
+  pool.store(new Pool(threads, pool.load()), std::memory_order_release);
+  return *pool.load(std::memory_order_acquire);
+}
+
+class InsideParallel {
+ public:
+  InsideParallel() : before_(inside_parallel) { inside_parallel = true; }
+  ~InsideParallel() { inside_parallel = before_; }
+
+ private:
+  bool before_;
+};
+
+// One plugin's host table. The table comes first: a plugin hands it back and the name is found behind it.
+struct Host {
+  fvlm_host table;
+  std::string name;
+};
+
+void host_log(const fvlm_host* host, int32_t level, const char* text) {
+  const std::string& name = reinterpret_cast<const Host*>(host)->name;
+  auto to = level <= FVLM_LOG_DEBUG     ? LogLevel::debug
+            : level == FVLM_LOG_INFO    ? LogLevel::info
+            : level == FVLM_LOG_WARNING ? LogLevel::warning
+                                        : LogLevel::error;
+  log_text(to, fmt::format("[{}] {}", name, text ? printable(text) : "(null)"));
+}
+
+void host_parallel_for(const fvlm_host*, int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t),
+                       void* context) {
+  parallel_for(count, grain, [&](int64_t begin, int64_t end) { task(context, begin, end); });
+}
+
+int32_t host_parallel_threads(const fvlm_host*) {
+  return parallel_threads();
+}
+
+} // namespace
+
+int32_t parallel_threads() {
+  return parallel().threads;
+}
+
+void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& task) {
+  if (count <= 0) return;
+  const Parallel& how = parallel();
+  int64_t pieces = std::clamp<int64_t>(count / std::max<int64_t>(grain, 1), 1, how.threads);
+  // count * i does not fit for absurd counts: cut quotient and remainder apart.
+  int64_t quotient = count / pieces, remainder = count % pieces;
+  auto bound = [&](int64_t i) { return quotient * i + remainder * i / pieces; };
+  std::exception_ptr thrown;
+  std::mutex thrown_mutex;
+  std::function<void(int64_t)> piece = [&](int64_t i) {
+    InsideParallel mark;
+    try {
+      task(bound(i), bound(i + 1));
+    } catch (...) {
+      std::lock_guard lock(thrown_mutex);
+      if (!thrown) thrown = std::current_exception();
+    }
+  };
+  auto in_order = [&] {
+    for (int64_t i = 0; i < pieces; ++i) piece(i);
+  };
+  if (pieces == 1 || inside_parallel)
+    in_order();
+  else if (how.backend)
+    how.backend(pieces, piece);
+  else if (!the_pool(how.threads).try_run(pieces, piece))
+    in_order();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+void set_parallel_backend(ParallelBackend backend, int32_t threads) {
+  std::lock_guard lock(setup_mutex);
+  if (!backend) threads = threads_wanted();
+  replace_parallel({std::max(1, threads), std::move(backend)});
+}
+
+const fvlm_host* host_for(std::string_view plugin) {
+  static std::mutex mutex;
+  static auto& hosts = *new std::map<std::string, std::unique_ptr<Host>, std::less<>>;
+  std::lock_guard lock(mutex);
+  auto found = hosts.find(plugin);
+  if (found == hosts.end()) {
+    auto host = std::make_unique<Host>(Host{{sizeof(fvlm_host), FVLM_ABI_MAJOR, FVLM_ABI_MINOR, FVLM_VERSION, host_log,
+                                             host_parallel_for, host_parallel_threads},
+                                            std::string(plugin)});
+    found = hosts.emplace(std::string(plugin), std::move(host)).first;
+  }
+  return &found->second->table;
+}
+
+} // namespace fvlm

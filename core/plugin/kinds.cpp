@@ -1,0 +1,288 @@
+#include "plugin/kinds.h"
+
+#include "plugin/untrusted.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace fvlm {
+namespace {
+
+#define FVLM_SLOT(table, member)                                                                                       \
+  TableSlot {                                                                                                          \
+#member, offsetof(table, member)                                                                                   \
+  }
+#define FVLM_BASE_SLOTS(table)                                                                                         \
+  TableSlot{"create", offsetof(table, base.create)}, TableSlot {                                                       \
+    "destroy", offsetof(table, base.destroy)                                                                           \
+  }
+
+constexpr fvlm_dtype float32{FVLM_FLOAT, 32, 1};
+
+template <class Query>
+Query sized() {
+  Query query{};
+  query.struct_size = sizeof query;
+  return query;
+}
+
+template <class Table, class Query>
+SupportAnswer ask(const Table& table, const Query& query) {
+  return ask_supports([&](fvlm_support* support) { table.supports(&query, support); });
+}
+
+std::string attention_defect(const void* pointer, const KindName&, fvlm_device device) {
+  auto query = sized<fvlm_attention_query>();
+  query.causal = 1;
+  query.device = device;
+  query.dtype = float32;
+  query.heads_q = 2;
+  query.heads_kv = 1;
+  query.head_dim = 64;
+  query.max_seqlen_q = query.max_seqlen_kv = 64;
+  query.tokens_q = query.tokens_kv = 128;
+  query.segments = 4;
+  query.scale = 0.125F;
+  query.rope_theta = 10000;
+  query.needs_backward = 1;
+  return ask(*static_cast<const fvlm_attention_v1*>(pointer), query).defect;
+}
+
+std::string loss_defect(const void* pointer, const KindName&, fvlm_device device) {
+  auto query = sized<fvlm_loss_query>();
+  query.needs_d_hidden = query.needs_d_weight = 1;
+  query.device = device;
+  query.dtype = query.gradient_dtype = float32;
+  query.tokens = 16;
+  query.width = 32;
+  query.vocab = 64;
+  return ask(*static_cast<const fvlm_loss_v1*>(pointer), query).defect;
+}
+
+std::string kernels_defect(const void* pointer, const KindName&, fvlm_device device) {
+  for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations) {
+    auto query = sized<fvlm_kernels_query>();
+    query.op = operation.op;
+    query.device = device;
+    query.dtype = query.gradient_dtype = float32;
+    query.options = FVLM_WITH_BACKWARD;
+    query.rows = 16;
+    query.width = query.inner = 128;
+    query.heads = 2;
+    query.head_dim = query.rotary_dim = 64;
+    query.epsilon = 1e-5F;
+    query.rope_theta = 10000;
+    auto answer = ask(*static_cast<const fvlm_kernels_v1*>(pointer), query);
+    if (!answer.defect.empty()) return answer.defect;
+    void* function = nullptr;
+    std::memcpy(&function, static_cast<const char*>(pointer) + operation.slots[0].offset, sizeof function);
+    if (answer.score > 0 && !function)
+      return fmt::format("supports() says yes to {}, but {} is NULL", operation.name, operation.slots[0].name);
+  }
+  return "";
+}
+
+std::string hyperparameter_defect(const fvlm_optimizer_v1& table) {
+  constexpr int32_t most = 64;
+  int32_t count = table.hyperparameter_count;
+  if (count < 1 || count > most)
+    return fmt::format("hyperparameter_count is {}, which is not within 1 .. {}", count, most);
+  if (!table.hyperparameters) return fmt::format("hyperparameters is NULL while hyperparameter_count is {}", count);
+  for (int32_t i = 0; i < count; ++i) {
+    const fvlm_hyperparameter& one = table.hyperparameters[i];
+    auto name = bounded_string(one.name, 64);
+    if (!name || name->empty()) return fmt::format("hyperparameters[{}] has no name", i);
+    if (i == 0 && *name != "lr") return fmt::format("the first hyperparameter is '{}', not 'lr'", printable(*name));
+    if (!(one.least <= one.fallback && one.fallback <= one.most))
+      return fmt::format("the fallback {} of hyperparameter '{}' is not within its bounds {} .. {}", one.fallback,
+                         printable(*name), one.least, one.most);
+  }
+  return "";
+}
+
+// states() is trusted with room for more than FVLM_MAX_STATES, so that one that writes too many does no harm.
+std::string states_defect(const fvlm_optimizer_v1& table, const fvlm_optimizer_query& query) {
+  std::array<fvlm_optimizer_state, 16 * FVLM_MAX_STATES> states{};
+  int32_t count = table.states(&query, states.data());
+  if (count < 0 || count > FVLM_MAX_STATES)
+    return fmt::format("states() gave {}, which is not within 0 .. {}", count, FVLM_MAX_STATES);
+  for (int32_t i = 0; i < count; ++i)
+    if (auto name = bounded_string(states[static_cast<size_t>(i)].name, 64); !name || name->empty())
+      return fmt::format("states() left states[{}] without a name", i);
+  return "";
+}
+
+std::string optimizer_defect(const void* pointer, const KindName& kind, fvlm_device device) {
+  const auto& table = *static_cast<const fvlm_optimizer_v1*>(pointer);
+  auto algorithm = bounded_string(table.algorithm, 64);
+  if (!algorithm) return "algorithm is NULL";
+  if (*algorithm != kind.variant)
+    return fmt::format("its algorithm is '{}', not the kind's '{}'", printable(*algorithm), kind.variant);
+  if (auto defect = hyperparameter_defect(table); !defect.empty()) return defect;
+  fvlm_optimizer_segment matrix{0, 8, 8, 0};
+  auto query = sized<fvlm_optimizer_query>();
+  query.device = device;
+  query.gradient_dtype = query.parameter_dtype = query.state_dtype = float32;
+  query.elements = 64;
+  query.segment_count = query.group_count = 1;
+  query.segments = &matrix;
+  auto answer = ask(table, query);
+  if (!answer.defect.empty() || answer.score == 0) return answer.defect;
+  try {
+    return states_defect(table, query);
+  } catch (...) {
+    return "states() threw " + current_exception_text();
+  }
+}
+
+std::string quantizer_defect(const void* pointer, const KindName& kind, fvlm_device device) {
+  const auto& table = *static_cast<const fvlm_quantizer_v1*>(pointer);
+  auto scheme = bounded_string(table.scheme, 64);
+  if (!scheme) return "scheme is NULL";
+  if (*scheme != kind.variant)
+    return fmt::format("its scheme is '{}', not the kind's '{}'", printable(*scheme), kind.variant);
+  if (table.bits < 1 || table.bits > 16) return fmt::format("bits is {}, which is not within 1 .. 16", table.bits);
+  auto query = sized<fvlm_quantizer_query>();
+  query.device = device;
+  query.dtype = float32;
+  query.rows = query.cols = 64;
+  query.tokens = 16;
+  return ask(table, query).defect;
+}
+
+std::string packer_defect(const void* pointer, const KindName&, fvlm_device) {
+  int64_t capacity = 128;
+  auto query = sized<fvlm_packer_query>();
+  query.dimensions = 1;
+  query.capacity = &capacity;
+  return ask(*static_cast<const fvlm_packer_v1*>(pointer), query).defect;
+}
+
+std::vector<Family> make_families() {
+  using Attention = fvlm_attention_v1;
+  using Loss = fvlm_loss_v1;
+  using Kernels = fvlm_kernels_v1;
+  using Optimizer = fvlm_optimizer_v1;
+  using Quantizer = fvlm_quantizer_v1;
+  using Packer = fvlm_packer_v1;
+  std::vector<Family> all;
+  all.push_back({FVLM_ATTENTION_KIND,
+                 "attention",
+                 false,
+                 sizeof(Attention),
+                 sizeof(Attention),
+                 {FVLM_BASE_SLOTS(Attention), FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
+                  FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
+                 {},
+                 attention_defect});
+  all.push_back({FVLM_LOSS_KIND,
+                 "loss",
+                 false,
+                 sizeof(Loss),
+                 sizeof(Loss),
+                 {FVLM_BASE_SLOTS(Loss), FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements),
+                  FVLM_SLOT(Loss, forward), FVLM_SLOT(Loss, backward)},
+                 {},
+                 loss_defect});
+  all.push_back(
+      {FVLM_KERNELS_KIND,
+       "kernels",
+       false,
+       sizeof(Kernels),
+       sizeof(Kernels),
+       {FVLM_BASE_SLOTS(Kernels), FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)},
+       {{"rmsnorm", {FVLM_SLOT(Kernels, rmsnorm_forward), FVLM_SLOT(Kernels, rmsnorm_backward)}, FVLM_OP_RMSNORM},
+        {"layernorm",
+         {FVLM_SLOT(Kernels, layernorm_forward), FVLM_SLOT(Kernels, layernorm_backward)},
+         FVLM_OP_LAYERNORM},
+        {"rope", {FVLM_SLOT(Kernels, rope)}, FVLM_OP_ROPE},
+        {"swiglu", {FVLM_SLOT(Kernels, swiglu_forward), FVLM_SLOT(Kernels, swiglu_backward)}, FVLM_OP_SWIGLU},
+        {"bias_gelu",
+         {FVLM_SLOT(Kernels, bias_gelu_forward), FVLM_SLOT(Kernels, bias_gelu_backward)},
+         FVLM_OP_BIAS_GELU},
+        {"layerscale_residual",
+         {FVLM_SLOT(Kernels, layerscale_forward), FVLM_SLOT(Kernels, layerscale_backward)},
+         FVLM_OP_LAYERSCALE_RESIDUAL},
+        {"linear",
+         {FVLM_SLOT(Kernels, linear_forward), FVLM_SLOT(Kernels, linear_input_gradient),
+          FVLM_SLOT(Kernels, linear_weight_gradient)},
+         FVLM_OP_LINEAR}},
+       kernels_defect});
+  all.push_back({"fvlm.optimizer/1",
+                 "optimizer",
+                 true,
+                 sizeof(Optimizer),
+                 sizeof(Optimizer),
+                 {FVLM_BASE_SLOTS(Optimizer), FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
+                  FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
+                 {},
+                 optimizer_defect});
+  all.push_back({"fvlm.quantizer/1",
+                 "quantizer",
+                 true,
+                 sizeof(Quantizer),
+                 sizeof(Quantizer),
+                 {FVLM_BASE_SLOTS(Quantizer), FVLM_SLOT(Quantizer, supports), FVLM_SLOT(Quantizer, requirements),
+                  FVLM_SLOT(Quantizer, pack), FVLM_SLOT(Quantizer, unpack), FVLM_SLOT(Quantizer, linear),
+                  FVLM_SLOT(Quantizer, linear_gradient), FVLM_SLOT(Quantizer, fake_quantize_forward),
+                  FVLM_SLOT(Quantizer, fake_quantize_backward)},
+                 {},
+                 quantizer_defect});
+  all.push_back({FVLM_PACKER_KIND,
+                 "packer",
+                 false,
+                 sizeof(Packer),
+                 sizeof(Packer),
+                 {FVLM_BASE_SLOTS(Packer), FVLM_SLOT(Packer, supports), FVLM_SLOT(Packer, pack)},
+                 {},
+                 packer_defect});
+  return all;
+}
+
+bool is_word(std::string_view text, std::string_view more) {
+  if (text.empty() || text.size() > 64) return false;
+  for (char c : text)
+    if (!(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && more.find(c) == std::string_view::npos) return false;
+  return true;
+}
+
+} // namespace
+
+std::optional<KindName> parse_kind(std::string_view text) {
+  KindName name;
+  size_t colon = text.find(':');
+  std::string_view family = text.substr(0, colon);
+  if (colon != std::string_view::npos) {
+    if (!is_word(text.substr(colon + 1), "._-")) return std::nullopt;
+    name.variant = text.substr(colon + 1);
+  }
+  size_t slash = family.find('/');
+  if (slash == std::string_view::npos || !is_word(family.substr(0, slash), "._-")) return std::nullopt;
+  std::string_view revision = family.substr(slash + 1);
+  if (revision.empty() || revision.size() > 4 || revision.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
+  name.family = family;
+  return name;
+}
+
+std::span<const Family> known_families() {
+  static const std::vector<Family> families = make_families();
+  return families;
+}
+
+const Family* find_family(std::string_view name) {
+  for (const Family& family : known_families())
+    if (family.name == name) return &family;
+  return nullptr;
+}
+
+std::string operation_name(int32_t op) {
+  for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations)
+    if (operation.op == op) return std::string(operation.name);
+  return fmt::format("op {}", op);
+}
+
+} // namespace fvlm

@@ -1,0 +1,169 @@
+#include "plugin/loader.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "plugin/adopt.h"
+#include "plugin/elf.h"
+#include "plugin/probe.h"
+#include "plugin/untrusted.h"
+
+#define BOOST_DLL_USE_STD_FS
+#include <boost/dll/shared_library.hpp>
+#include <fmt/format.h>
+
+#include <deque>
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <map>
+#include <mutex>
+
+namespace fvlm {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void refuse(const fs::path& library, std::string what, std::string advice) {
+  throw Error(ErrorKind::plugin, std::move(what)).at(library.string()).advise(std::move(advice));
+}
+
+// The dynamic linker's own words, without Boost's around them and without the path that the error names anyway.
+std::string linker_text(const std::string& text, const fs::path& library) {
+  constexpr std::string_view before = "(dlerror system message: ";
+  size_t begin = text.find(before);
+  if (begin == std::string::npos) return printable(text);
+  std::string words = text.substr(begin + before.size());
+  if (size_t end = words.rfind(')'); end != std::string::npos) words.resize(end);
+  std::string prefix = library.string() + ": ";
+  return printable(words.starts_with(prefix) ? words.substr(prefix.size()) : words);
+}
+
+std::string linker_advice(const std::string& words) {
+  if (words.find("cannot open shared object file") != std::string::npos)
+    return "`ldd` shows what it needs; lay that beside the library and link with -Wl,-rpath,'$ORIGIN', or install it";
+  if (words.find("undefined symbol") != std::string::npos)
+    return "link it with all it uses (-Wl,-z,defs finds this when it is built)";
+  return "build the library again on this machine";
+}
+
+// Libraries stay open for ever, and with them the file that each name stood for: the dynamic linker would hand out the
+// old code for a new file of the same name.
+boost::dll::shared_library& open_library(const fs::path& path) {
+  struct Opened {
+    boost::dll::shared_library library;
+    FileIdentity identity;
+  };
+  static std::mutex mutex;
+  static auto& all = *new std::map<fs::path, Opened>;
+  FileIdentity identity = OpenedFile(path).identity();
+  std::lock_guard lock(mutex);
+  if (auto found = all.find(path); found != all.end()) {
+    if (found->second.identity == identity) return found->second.library;
+    refuse(path, "another library of this name was already loaded into this process", "start the engine again");
+  }
+  try {
+    using boost::dll::load_mode::rtld_local;
+    using boost::dll::load_mode::rtld_now;
+    boost::dll::shared_library library(path, rtld_now | rtld_local);
+    return all.emplace(path, Opened{std::move(library), identity}).first->second.library;
+  } catch (const boost::dll::fs::system_error& error) {
+    std::string words = linker_text(error.what(), path);
+    refuse(path, "it does not load: " + words, linker_advice(words));
+  } catch (...) {
+    refuse(path, "its constructors threw " + current_exception_text(), "a plugin throws nothing across the boundary");
+  }
+}
+
+fvlm_plugin_entry_function find_entry(boost::dll::shared_library& library, const fs::path& path) {
+  const std::string advice = fmt::format("define it with FVLM_EXPORT and, in C++, inside extern \"C\"");
+  void* address = dlsym(library.native(), FVLM_PLUGIN_ENTRY);
+  if (!address) refuse(path, fmt::format("it exports no symbol {}", FVLM_PLUGIN_ENTRY), advice);
+  Dl_info where{};
+  void* extra = nullptr;
+  link_map* map = nullptr;
+  if (dladdr1(address, &where, &extra, RTLD_DL_SYMENT) == 0 || !extra)
+    refuse(path, fmt::format("{} lies in no library", FVLM_PLUGIN_ENTRY), advice);
+  if (ELF64_ST_TYPE(static_cast<const ElfW(Sym)*>(extra)->st_info) == STT_OBJECT)
+    refuse(path, fmt::format("{} is data, not a function", FVLM_PLUGIN_ENTRY), advice);
+  Dl_info own{};
+  if (dlinfo(library.native(), RTLD_DI_LINKMAP, &map) == 0 && dladdr(map->l_ld, &own) != 0 &&
+      own.dli_fbase != where.dli_fbase)
+    refuse(path, fmt::format("it exports no {} of its own: the one found is of {}", FVLM_PLUGIN_ENTRY, where.dli_fname),
+           advice);
+  return reinterpret_cast<fvlm_plugin_entry_function>(address);
+}
+
+LoadedPlugin open(const Manifest& manifest, const fs::path& library, Origin origin, const StepNotice& notice) {
+  if (notice) notice("its constructors");
+  boost::dll::shared_library& opened = open_library(library);
+  LoadedPlugin plugin = adopt(find_entry(opened, library), manifest, library.string(), notice);
+  plugin.library = library;
+  plugin.origin = origin;
+  return plugin;
+}
+
+// They and their tables stay for ever.
+const LoadedPlugin& keep(LoadedPlugin plugin) {
+  static std::mutex mutex;
+  static auto& all = *new std::deque<LoadedPlugin>;
+  std::lock_guard lock(mutex);
+  return all.emplace_back(std::move(plugin));
+}
+
+} // namespace
+
+std::string_view origin_name(Origin origin) {
+  switch (origin) {
+  case Origin::builtin:
+    return "built in";
+  case Origin::bundled:
+    return "bundled";
+  case Origin::directory:
+    return "--plugin-dir";
+  case Origin::path:
+    return "FVLM_PLUGIN_PATH";
+  case Origin::file:
+    return "named";
+  }
+  return "";
+}
+
+const PluginTable* LoadedPlugin::find(const KindName& kind) const {
+  for (const PluginTable& table : tables)
+    if (table.kind == kind) return &table;
+  return nullptr;
+}
+
+const LoadedPlugin& open_plugin(const Manifest& manifest, const fs::path& library, Origin origin,
+                                const StepNotice& notice) {
+  return keep(open(manifest, library, origin, notice));
+}
+
+const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const Manifest& manifest) {
+  LoadedPlugin plugin = adopt(entry, manifest, manifest.name, {});
+  plugin.origin = Origin::builtin;
+  return keep(std::move(plugin));
+}
+
+const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options) {
+  TrustPolicy trust = options.trust;
+  if (origin == Origin::bundled) trust.also_owner_of = "/proc/self/exe";
+  check_trusted_folder(manifest.folder(), trust);
+  check_trusted(manifest.file, trust);
+  fs::path library = check_trusted(manifest.library_path(), trust);
+  check_trusted_folder(library.parent_path(), trust);
+  OpenedFile file(library);
+  check_elf(file);
+  std::string sha256;
+  if (origin != Origin::bundled) {
+    sha256 = options.lock ? file.sha256() : remembered_sha256(file, options.probe);
+    if (options.lock) options.lock->require(manifest.name, sha256, library);
+    probe_library(manifest, file, sha256, options.probe);
+  }
+  file.verify_unchanged();
+  LoadedPlugin plugin = open(manifest, library, origin, {});
+  file.verify_unchanged();
+  plugin.sha256 = sha256;
+  return keep(std::move(plugin));
+}
+
+} // namespace fvlm

@@ -1,0 +1,279 @@
+#include "plugin/registry.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "device/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+namespace fvlm {
+namespace fs = std::filesystem;
+namespace {
+
+bool present(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+std::vector<fs::path> children(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> all;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    all.push_back(entry->path());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+// sm_90a runs on 9.0 alone; sm_90 on 9.0 and later 9.x.
+bool runs_on(const std::string& architecture, std::pair<int, int> capability) {
+  int number = 0;
+  auto [end, error] = std::from_chars(architecture.data() + 3, architecture.data() + architecture.size(), number);
+  bool exact = end != architecture.data() + architecture.size();
+  return number / 10 == capability.first &&
+         (exact ? number % 10 == capability.second : number % 10 <= capability.second);
+}
+
+// Why a library for these devices cannot be used here; empty when it can.
+std::string unfit(const Manifest& manifest, const DevicesHere& here) {
+  if (manifest.on_device("cpu")) return "";
+  if (!here.cuda) return "needs a CUDA device: " + here.problem;
+  if (manifest.architectures.empty()) return "";
+  for (const auto& architecture : manifest.architectures)
+    for (auto capability : here.capabilities)
+      if (runs_on(architecture, capability)) return "";
+  std::vector<std::string> have;
+  for (auto [major, minor] : here.capabilities) have.push_back(fmt::format("sm_{}{}", major, minor));
+  return fmt::format("built for {}; this machine has {}", join(manifest.architectures, ", "), join(have, ", "));
+}
+
+// The text of an Error without the path when that is the one already named.
+std::string reason_of(const Error& error, const fs::path& named) {
+  std::string where = error.where();
+  std::string text =
+      where.empty() || where == named.string() ? error.what() : fmt::format("{}: {}", where, error.what());
+  return error.advice().empty() ? text : fmt::format("{} ({})", text, error.advice());
+}
+
+} // namespace
+
+DevicesHere probe_devices() {
+  auto probe = device::probe_cuda();
+  DevicesHere here{!probe.devices.empty(), probe.problem, {}};
+  for (const auto& device : probe.devices)
+    here.capabilities.emplace_back(device.capability_major, device.capability_minor);
+  return here;
+}
+
+RegistryOptions RegistryOptions::from_environment() {
+  RegistryOptions options;
+  if (const char* path = std::getenv("FVLM_PLUGIN_PATH")) options.path = path;
+  std::error_code ignored;
+  options.bundled = fs::weakly_canonical(program_folder() / ".." / "lib" / "fvlm" / "plugins", ignored);
+  if (fs::path lock = PluginLock::default_path(); present(lock))
+    options.load.lock = PluginLock::read(check_trusted(lock, options.load.trust));
+  return options;
+}
+
+Registry::Registry(RegistryOptions options) : options_(std::move(options)) {
+  if (!options_.bundled_only) {
+    for (const auto& directory : options_.directories)
+      scan(fs::absolute(directory).lexically_normal(), Origin::directory);
+    scan_path();
+  }
+  if (!options_.bundled.empty() && present(options_.bundled)) scan(options_.bundled, Origin::bundled);
+}
+
+void Registry::refuse(std::string name, const fs::path& where, std::string reason) {
+  refusals_.push_back({std::move(name), where, std::move(reason)});
+}
+
+void Registry::scan_path() {
+  if (options_.path.empty()) return;
+  for (const auto& entry : split(options_.path, ':')) {
+    if (entry.empty())
+      refuse("", entry,
+             "an empty entry of FVLM_PLUGIN_PATH: it would mean the working directory, which is never searched");
+    else if (!fs::path(entry).is_absolute())
+      refuse("", entry,
+             "a relative entry of FVLM_PLUGIN_PATH: it would depend on the working directory; write it from /");
+    else
+      scan(fs::path(entry).lexically_normal(), Origin::path);
+  }
+}
+
+void Registry::scan(const fs::path& directory, Origin origin) {
+  if (present(directory / "plugin.toml")) {
+    scan_folder(directory, origin);
+    return;
+  }
+  std::error_code error;
+  bool any = false;
+  for (const auto& child : children(directory, error)) {
+    std::error_code ignored;
+    if (fs::is_directory(child, ignored))
+      any |= scan_folder(child, origin);
+    else if (!fs::exists(child, ignored))
+      refuse(child.filename(), child, "a symlink that leads nowhere");
+  }
+  if (error)
+    refuse("", directory, "the folder cannot be read: " + error.message());
+  else if (origin == Origin::directory && !any)
+    refuse("", directory, "no plugin in this folder: neither plugin.toml nor NAME/plugin.toml");
+}
+
+bool Registry::scan_folder(const fs::path& folder, Origin origin) {
+  fs::path file = folder / "plugin.toml";
+  if (present(file)) {
+    try {
+      add(read_manifest(file), origin);
+    } catch (const Error& error) {
+      refuse(folder.filename(), folder, reason_of(error, folder));
+    }
+    return true;
+  }
+  std::error_code error;
+  for (const auto& child : children(folder, error))
+    if (child.extension() == ".so") {
+      refuse(folder.filename(), folder, fmt::format("no plugin.toml beside {}", child.filename().string()));
+      return true;
+    }
+  if (error) refuse(folder.filename(), folder, "the folder cannot be read: " + error.message());
+  return static_cast<bool>(error);
+}
+
+void Registry::add(Manifest manifest, Origin origin) {
+  for (const auto& entry : entries_) {
+    const Manifest& first = entry->plugin.manifest;
+    std::error_code ignored;
+    if (fs::equivalent(first.file, manifest.file, ignored)) return; // the same folder by two ways
+    if (first.name == manifest.name) {
+      refuse(manifest.name, manifest.folder(),
+             fmt::format("a plugin of this name was found before, in {}", first.folder().string()));
+      return;
+    }
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->plugin.manifest = std::move(manifest);
+  entry->plugin.origin = origin;
+  entries_.push_back(std::move(entry));
+}
+
+void Registry::add_static(Manifest manifest, std::function<fvlm_plugin_entry_function()> entry) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const auto& other) {
+    if (other->plugin.manifest.name != manifest.name) return false;
+    refuse(manifest.name, other->plugin.manifest.folder(), "this name is the engine's own");
+    return true;
+  });
+  auto added = std::make_unique<Entry>();
+  added->plugin.manifest = std::move(manifest);
+  added->plugin.origin = Origin::builtin;
+  added->entry = std::move(entry);
+  entries_.push_back(std::move(added));
+}
+
+std::vector<FoundPlugin> Registry::found() const {
+  std::lock_guard lock(mutex_);
+  std::vector<FoundPlugin> all;
+  for (const auto& entry : entries_) all.push_back(entry->plugin);
+  return all;
+}
+
+std::vector<Refusal> Registry::refusals() const {
+  std::lock_guard lock(mutex_);
+  return refusals_;
+}
+
+std::vector<FoundPlugin> Registry::promising(const KindName& kind) const {
+  std::vector<FoundPlugin> all;
+  for (FoundPlugin& plugin : found())
+    if (const auto& kinds = plugin.manifest.kinds; std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
+      all.push_back(std::move(plugin));
+  return all;
+}
+
+const DevicesHere& Registry::devices() {
+  if (!options_.devices) options_.devices = probe_devices();
+  return *options_.devices;
+}
+
+const LoadedPlugin* Registry::open(Entry& entry) {
+  if (entry.tried) return entry.plugin.loaded;
+  entry.tried = true;
+  FoundPlugin& plugin = entry.plugin;
+  const Manifest& manifest = plugin.manifest;
+  try {
+    if (plugin.origin == Origin::builtin) {
+      plugin.loaded = &load_static_plugin(entry.entry(), manifest);
+    } else if (!manifest.on_device("cpu")) {
+      if (std::string why = unfit(manifest, devices()); !why.empty()) throw Error(ErrorKind::plugin, why);
+      plugin.loaded = &load_plugin(manifest, plugin.origin, options_.load);
+    } else {
+      plugin.loaded = &load_plugin(manifest, plugin.origin, options_.load);
+    }
+  } catch (const Error& error) {
+    plugin.refusal = reason_of(error, manifest.folder());
+    refuse(manifest.name, manifest.folder(), *plugin.refusal);
+  }
+  return plugin.loaded;
+}
+
+const LoadedPlugin* Registry::load(const std::string& name, std::string* reason) {
+  std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_) {
+    if (entry->plugin.manifest.name != name) continue;
+    const LoadedPlugin* loaded = open(*entry);
+    if (!loaded && reason) *reason = *entry->plugin.refusal;
+    return loaded;
+  }
+  if (!reason) return nullptr;
+  *reason = "no plugin of this name was found";
+  for (const Refusal& refusal : refusals_)
+    if (refusal.name == name) *reason = fmt::format("{}: {}", refusal.where.string(), refusal.reason);
+  return nullptr;
+}
+
+void Registry::load_all() {
+  std::lock_guard lock(mutex_);
+  for (const auto& entry : entries_) open(*entry);
+}
+
+Manifest Registry::manifest_of(const fs::path& path) {
+  fs::path absolute = fs::absolute(path).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  std::error_code ignored;
+  if (!present(absolute))
+    throw Error(ErrorKind::plugin, "no such file or folder").at(absolute.string()).advise("check the path");
+  bool is_folder = fs::is_directory(absolute, ignored);
+  fs::path folder = is_folder ? absolute : absolute.parent_path();
+  if (!present(folder / "plugin.toml"))
+    throw Error(ErrorKind::plugin, is_folder ? "no plugin.toml in this folder" : "no plugin.toml beside the library")
+        .at(absolute.string())
+        .advise("`fvlm-engine plugin new` writes one; the SDK's tutorial says what belongs in it");
+  Manifest manifest = read_manifest(folder / "plugin.toml");
+  if (!is_folder && absolute.filename() != "plugin.toml" && absolute.filename() != manifest.library)
+    throw Error(ErrorKind::plugin, fmt::format("plugin.toml beside it is that of '{}'", manifest.library))
+        .at(absolute.string())
+        .advise("name the library that plugin.toml names, or give this one a folder and a plugin.toml of its own");
+  return manifest;
+}
+
+const LoadedPlugin& Registry::load_file(const fs::path& path) {
+  std::lock_guard lock(mutex_);
+  Manifest manifest = manifest_of(path);
+  std::error_code ignored;
+  bool bundled =
+      !options_.bundled.empty() && present(options_.bundled) && is_below(manifest.folder(), options_.bundled);
+  if (options_.bundled_only && !bundled)
+    throw Error(ErrorKind::plugin, "it is not one of the program's own, and --bundled-only is given")
+        .at(manifest.folder().string());
+  if (std::string why = manifest.on_device("cpu") ? "" : unfit(manifest, devices()); !why.empty())
+    throw Error(ErrorKind::plugin, why).at(manifest.folder().string());
+  return load_plugin(manifest, bundled ? Origin::bundled : Origin::file, options_.load);
+}
+
+} // namespace fvlm

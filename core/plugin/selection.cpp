@@ -1,0 +1,181 @@
+#include "plugin/selection.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm {
+namespace {
+
+class Selector {
+ public:
+  Selector(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report)
+      : registry_(registry), wish_(wish), questions_(questions), report_(report) {
+    for (const FoundPlugin& plugin : registry.promising(questions.kind)) candidates_.push_back(plugin);
+  }
+
+  const LoadedPlugin* run() {
+    if (wish_.names.empty()) return best();
+    for (const auto& name : wish_.names)
+      if (const LoadedPlugin* chosen = name == "auto" ? best() : named(name)) return chosen;
+    return nullptr;
+  }
+
+ private:
+  bool meant_by(const std::string& plugin, const std::string& wish) const {
+    return plugin == wish || plugin == fmt::format("{}-{}", questions_.label, wish) ||
+           (!questions_.kind.variant.empty() && plugin == fmt::format("{}-{}", wish, questions_.kind.variant));
+  }
+
+  const LoadedPlugin* named(const std::string& wish) {
+    bool found = false;
+    for (const FoundPlugin& candidate : candidates_)
+      if (meant_by(candidate.manifest.name, wish)) {
+        found = true;
+        if (const LoadedPlugin* loaded = consider(candidate)) return accept(loaded);
+      }
+    if (!found) report_.considered.push_back({wish, false, 0, why_absent(wish), {}});
+    return nullptr;
+  }
+
+  std::string why_absent(const std::string& wish) {
+    std::vector<std::string> names;
+    for (const FoundPlugin& plugin : registry_.found()) {
+      if (meant_by(plugin.manifest.name, wish)) return fmt::format("gives no {}", questions_.kind.text());
+      names.push_back(plugin.manifest.name);
+    }
+    for (const Refusal& refusal : registry_.refusals())
+      if (meant_by(refusal.name, wish)) return fmt::format("{}: {}", refusal.where.string(), refusal.reason);
+    auto near = nearest(wish, names);
+    return near ? fmt::format("no plugin of this name was found; did you mean '{}'?", *near)
+                : "no plugin of this name was found";
+  }
+
+  const LoadedPlugin* best() {
+    struct Fit {
+      const LoadedPlugin* plugin;
+      size_t index;
+    };
+    std::vector<Fit> fits;
+    for (const FoundPlugin& candidate : candidates_)
+      if (const LoadedPlugin* loaded = consider(candidate)) fits.push_back({loaded, report_.considered.size() - 1});
+    if (wish_.measure && questions_.measure && fits.size() > 1) {
+      std::erase_if(fits, [&](const Fit& fit) { return !measure(*fit.plugin, report_.considered[fit.index]); });
+      if (auto table = report_.times(); !table.empty()) log_info("{}: measured\n{}", report_.subject, table);
+    }
+    // Ties go to the one that was found first.
+    auto better = [&](const Fit& a, const Fit& b) {
+      const Considered &left = report_.considered[a.index], &right = report_.considered[b.index];
+      if (left.seconds && right.seconds) return *left.seconds < *right.seconds;
+      return left.score > right.score;
+    };
+    auto first = std::min_element(fits.begin(), fits.end(), better);
+    return first == fits.end() ? nullptr : accept(first->plugin);
+  }
+
+  bool measure(const LoadedPlugin& plugin, Considered& considered) {
+    try {
+      considered.seconds = questions_.measure(plugin);
+      return true;
+    } catch (const Error& error) {
+      considered.fits = false;
+      considered.reason = "failed when it was measured: " + error.text();
+      return false;
+    }
+  }
+
+  // Asks it, once, and notes the answer. Null: refused, or refused before.
+  const LoadedPlugin* consider(const FoundPlugin& candidate) {
+    const std::string& name = candidate.manifest.name;
+    for (const Considered& before : report_.considered)
+      if (before.plugin == name) return nullptr;
+    Considered considered{name, false, 0, "", {}};
+    const LoadedPlugin* loaded = nullptr;
+    const char* device = questions_.device == FVLM_CUDA ? "cuda" : "cpu";
+    if (!candidate.manifest.on_device(device)) {
+      considered.reason = fmt::format("works on {} only", join(candidate.manifest.devices, ", "));
+    } else if (loaded = registry_.load(name, &considered.reason); loaded) {
+      SupportAnswer answer = questions_.ask(*loaded);
+      considered.score = answer.score;
+      considered.fits = answer.defect.empty() && answer.score > 0;
+      considered.reason = answer.defect.empty() ? answer.reason : answer.defect;
+      if (!considered.fits && considered.reason.empty()) considered.reason = "says no without a reason";
+    }
+    report_.considered.push_back(considered);
+    return considered.fits ? loaded : nullptr;
+  }
+
+  const LoadedPlugin* accept(const LoadedPlugin* plugin) {
+    report_.chosen = plugin->name();
+    return plugin;
+  }
+
+  Registry& registry_;
+  const Wish& wish_;
+  const Questions& questions_;
+  SelectionReport& report_;
+  std::vector<FoundPlugin> candidates_;
+};
+
+} // namespace
+
+std::string SelectionReport::text() const {
+  std::string text, refused;
+  for (const Considered& one : considered) {
+    if (one.plugin == chosen && one.fits)
+      text =
+          fmt::format("{}: {} (score {}{})", subject, chosen, one.score, one.reason.empty() ? "" : ": " + one.reason);
+    else if (!one.fits)
+      refused += fmt::format("{}{}: {}", refused.empty() ? "" : "; ", one.plugin, one.reason);
+  }
+  return refused.empty() ? text : fmt::format("{}; refused: {}", text, refused);
+}
+
+std::string SelectionReport::times() const {
+  TextTable table({"plugin", "milliseconds", "score", ""});
+  bool any = false;
+  for (const Considered& one : considered) {
+    if (!one.seconds) continue;
+    any = true;
+    table.row({one.plugin, fmt::format("{:.3f}", *one.seconds * 1e3), std::to_string(one.score), one.reason});
+  }
+  return any ? table.text() : "";
+}
+
+const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report) {
+  report.subject = questions.subject;
+  if (const LoadedPlugin* chosen = Selector(registry, wish, questions, report).run()) {
+    if (questions.label == "optimizer")
+      log_info("Using optimizer backend: {}", report.text());
+    else
+      log_info("{}", report.text());
+    return chosen;
+  }
+  std::string refused;
+  for (const Considered& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
+  if (refused.empty()) refused = fmt::format("\n  no plugin gives {}", questions.kind.text());
+  std::string wanted = wish.names.empty() ? "auto" : join(wish.names, ", ");
+  throw Error(ErrorKind::plugin,
+              fmt::format("{}: nothing of what is wished for ({}) can do it{}", questions.subject, wanted, refused))
+      .advise("put \"reference\" at the end of the list to fall through to the engine's own, or see `fvlm-engine "
+              "plugin list`");
+}
+
+std::string fused_backends_line(Registry& registry) {
+  std::vector<std::string> all;
+  for (const auto& candidate : registry.candidates<fvlm_kernels_v1>()) {
+    if (candidate.plugin->origin == Origin::builtin) continue;
+    std::vector<std::string> operations;
+    for (auto name : candidate.plugin->find({std::string(KindOf<fvlm_kernels_v1>::family), ""})->operations)
+      operations.emplace_back(name);
+    all.push_back(fmt::format("{} ({})", candidate.plugin->name(), join(operations, ", ")));
+  }
+  return "Fused kernel backends available: " + (all.empty() ? "none, the references are used" : join(all, ", "));
+}
+
+} // namespace fvlm

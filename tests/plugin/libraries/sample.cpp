@@ -1,0 +1,2 @@
+// sample.c as C++, for statements that throw.
+#include "sample.c"

@@ -1,0 +1,216 @@
+#include "base/error.h"
+#include "plugin/selection.h"
+#include "workshop.h"
+
+#include <gmock/gmock.h>
+
+namespace fvlm::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Plugins without libraries: each answers as its slot of this table says.
+struct Answer {
+  int32_t score;
+  std::string reason;
+  bool overrun = false, throws = false, endless = false;
+};
+Answer answers[3];
+
+template <int slot>
+struct Fake {
+  static inline const char* name = "";
+  static void supports(const fvlm_attention_query*, fvlm_support* support) {
+    const Answer& answer = answers[slot];
+    if (answer.throws) throw std::runtime_error("no memory");
+    fvlm_answer(support, answer.score, "%s", answer.reason.c_str());
+    if (answer.endless) std::memset(support->reason, 'x', sizeof support->reason);
+    if (answer.overrun) std::memset(support->reason, 0, sizeof support->reason + 8);
+  }
+  static const fvlm_plugin* entry(const fvlm_host*) {
+    static const fvlm_attention_v1 attention = {
+        {sizeof attention, [](auto*, auto**, auto*) { return fvlm_status{FVLM_OK}; }, [](auto*) {}},
+        supports,
+        [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; },
+        nullptr,
+        [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; },
+        [](auto*, auto*, auto*, auto*) { return fvlm_status{FVLM_OK}; }};
+    static const fvlm_plugin plugin = {
+        sizeof plugin, FVLM_ABI_MAJOR, FVLM_ABI_MINOR, name, "1", [](const char* kind) -> const void* {
+          return std::strcmp(kind, FVLM_ATTENTION_KIND) ? nullptr : &attention;
+        }};
+    return &plugin;
+  }
+  static void add(Registry& registry, const char* called, std::vector<std::string> devices = {"cpu"}) {
+    name = called;
+    answers[slot] = {0, ""};
+    registry.add_static(builtin_manifest(called, "1", "fake", {FVLM_ATTENTION_KIND}, std::move(devices)),
+                        [] { return &entry; });
+    registry.load(called); // before the answers become what a test makes them
+  }
+};
+
+class Selection : public Workshop {
+ protected:
+  Selection() : registry_(RegistryOptions()) {
+    Fake<0>::add(registry_, "attention-fast");
+    Fake<1>::add(registry_, "attention-cpu");
+    Fake<2>::add(registry_, "reference");
+    answers[0] = {0, "head_dim 80 not supported"};
+    answers[1] = {100, "tiles of 64"};
+    answers[2] = {1, "ATen"};
+    query_.struct_size = sizeof query_;
+    query_.device = {FVLM_CPU, 0};
+  }
+
+  Choice<fvlm_attention_v1> choice(std::vector<std::string> names) {
+    return select<fvlm_attention_v1>(registry_, {std::move(names)}, query_);
+  }
+  std::string chosen(std::vector<std::string> names) { return choice(std::move(names)).plugin->name(); }
+  std::string error_of(std::vector<std::string> names) {
+    try {
+      return "chose " + chosen(std::move(names));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::plugin);
+      return error.text();
+    }
+  }
+
+  Registry registry_;
+  fvlm_attention_query query_{};
+};
+
+TEST_F(Selection, auto_takes_the_best_score) {
+  EXPECT_EQ(chosen({}), "attention-cpu");
+  answers[2].score = 300;
+  EXPECT_EQ(chosen({"auto"}), "reference");
+}
+
+TEST_F(Selection, auto_settles_ties_by_the_search_order) {
+  answers[0] = {100, ""};
+  answers[2].score = 100;
+  EXPECT_EQ(chosen({}), "attention-fast");
+}
+
+TEST_F(Selection, takes_the_first_of_the_list_that_can) {
+  EXPECT_EQ(chosen({"attention-fast", "reference", "attention-cpu"}), "reference");
+  EXPECT_EQ(chosen({"fast", "cpu"}), "attention-cpu") << "the kind's label may be left out";
+  EXPECT_EQ(chosen({"fast", "auto"}), "attention-cpu");
+}
+
+TEST_F(Selection, reports_the_choice_and_every_refusal) {
+  auto report = choice({"cudnn", "fast", "cpu"}).report;
+  EXPECT_EQ(report.text(),
+            "attention: attention-cpu (score 100: tiles of 64); refused: cudnn: no plugin of this name was found; "
+            "attention-fast: head_dim 80 not supported");
+}
+
+TEST_F(Selection, logs_the_choice) {
+  testing::internal::CaptureStderr();
+  choice({});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("attention: attention-cpu (score 100: tiles of 64)"));
+}
+
+TEST_F(Selection, that_cannot_be_met_lists_every_refusal) {
+  EXPECT_THAT(error_of({"fast", "attention-gpu"}),
+              AllOf(HasSubstr("attention: nothing of what is wished for (fast, attention-gpu) can do it"),
+                    HasSubstr("\n  attention-fast: head_dim 80 not supported"),
+                    HasSubstr("\n  attention-gpu: no plugin of this name was found; did you mean 'attention-cpu'?"),
+                    HasSubstr("put \"reference\" at the end of the list")));
+  for (auto& answer : answers) answer.score = 0;
+  EXPECT_THAT(error_of({}), AllOf(HasSubstr("(auto)"), HasSubstr("reference: ATen")));
+}
+
+TEST_F(Selection, falls_through_to_the_reference_where_it_is_listed) {
+  EXPECT_EQ(chosen({"nothing", "reference"}), "reference");
+}
+
+TEST_F(Selection, believes_no_answer_that_cannot_be) {
+  answers[1].score = -1;
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() gave the score -1"));
+  answers[1] = {INT32_MAX, "best of all"};
+  EXPECT_EQ(chosen({}), "reference");
+  answers[1] = {100, ""};
+  answers[1].throws = true;
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() threw std::runtime_error: no memory"));
+  answers[1].throws = false;
+  answers[1].endless = true;
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() gave a reason without its final 0"));
+  answers[1].endless = false;
+  answers[1].overrun = true;
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() wrote past the end of fvlm_support"));
+}
+
+TEST_F(Selection, asks_only_plugins_for_the_querys_device) {
+  query_.device = {FVLM_CUDA, 0};
+  EXPECT_THAT(error_of({}), HasSubstr("attention-cpu: works on cpu only"));
+}
+
+TEST_F(Selection, measures_where_it_is_wished_for) {
+  answers[0] = {300, "says it is fast"};
+  auto measure = [](const Candidate<fvlm_attention_v1>& candidate) {
+    if (candidate.plugin->name() == "reference") throw Error(ErrorKind::plugin, "out of memory");
+    return candidate.plugin->name() == "attention-cpu" ? 0.001 : 0.002;
+  };
+  Wish wish{{}, true};
+  testing::internal::CaptureStderr();
+  auto chosen = select<fvlm_attention_v1>(registry_, wish, query_, {}, measure);
+  EXPECT_EQ(chosen.plugin->name(), "attention-cpu");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("attention: measured"), HasSubstr("1.000"), HasSubstr("2.000")));
+  EXPECT_THAT(chosen.report.text(), HasSubstr("reference: failed when it was measured: out of memory"));
+  EXPECT_EQ(select<fvlm_attention_v1>(registry_, {{}, false}, query_, {}, measure).plugin->name(), "attention-fast");
+}
+
+class LibrarySelection : public Workshop {
+ protected:
+  ManifestText giving(const std::string& kind) {
+    ManifestText text;
+    text.kinds = fmt::format("[\"{}\"]", kind);
+    return text;
+  }
+};
+
+TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
+  lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
+  Registry registry(options());
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CPU, 0};
+  testing::internal::CaptureStderr();
+  auto choice = select<fvlm_optimizer_v1>(registry, {}, query, "sgd");
+  EXPECT_STREQ(choice.table->algorithm, "sgd");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("Using optimizer backend: optimizer sgd: sample (score 100: plain loops)"));
+  EXPECT_THROW(select<fvlm_optimizer_v1>(registry, {}, query, "adamw"), Error);
+}
+
+TEST_F(LibrarySelection, refuses_an_operation_the_table_does_not_have) {
+  lay("sample", "kernels", giving("fvlm.kernels/1"));
+  Registry registry(options());
+  EXPECT_EQ(fused_backends_line(registry), "Fused kernel backends available: sample (rmsnorm)");
+  fvlm_kernels_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CPU, 0};
+  query.op = FVLM_OP_RMSNORM;
+  EXPECT_EQ(select<fvlm_kernels_v1>(registry, {}, query).report.subject, "kernels rmsnorm");
+  query.op = FVLM_OP_ROPE;
+  EXPECT_THROW(select<fvlm_kernels_v1>(registry, {}, query), Error);
+}
+
+TEST_F(LibrarySelection, says_why_a_plugin_that_is_wished_for_was_refused) {
+  lay("sample", "entry_crashes");
+  Registry registry(options());
+  fvlm_attention_query query{};
+  query.device = {FVLM_CPU, 0};
+  try {
+    select<fvlm_attention_v1>(registry, {{"sample"}}, query);
+    ADD_FAILURE() << "it was chosen";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("plugin.so: it crashed with SIGSEGV in fvlm_plugin_entry_v1()"));
+  }
+}
+
+} // namespace
+} // namespace fvlm::test
