@@ -13,6 +13,7 @@ namespace fvlm::cli {
 namespace {
 
 constexpr Verb verbs[] = {
+    {"plugin", "what plugins there are, and what each can do", run_plugin},
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };

@@ -16,7 +16,11 @@ struct Verb {
 
 // One file a verb; main.cpp lists them in this order in --help.
 int run_doctor(Arguments);
+int run_plugin(Arguments);
+int run_plugin_info(Arguments);
+int run_plugin_list(Arguments);
 int run_plugin_new(Arguments);
+int run_plugin_trust(Arguments);
 int run_tokenize(Arguments);
 
 // The verbs of a group ("plugin list", ...): dispatches on the first argument, prints the group's help.

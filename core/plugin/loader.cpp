@@ -144,13 +144,18 @@ const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const M
   return keep(std::move(plugin));
 }
 
+fs::path check_plugin_files(const Manifest& manifest, const TrustPolicy& policy) {
+  check_trusted_folder(manifest.folder(), policy);
+  check_trusted(manifest.file, policy);
+  fs::path library = check_trusted(manifest.library_path(), policy);
+  check_trusted_folder(library.parent_path(), policy);
+  return library;
+}
+
 const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options) {
   TrustPolicy trust = options.trust;
   if (origin == Origin::bundled) trust.also_owner_of = "/proc/self/exe";
-  check_trusted_folder(manifest.folder(), trust);
-  check_trusted(manifest.file, trust);
-  fs::path library = check_trusted(manifest.library_path(), trust);
-  check_trusted_folder(library.parent_path(), trust);
+  fs::path library = check_plugin_files(manifest, trust);
   OpenedFile file(library);
   check_elf(file);
   std::string sha256;

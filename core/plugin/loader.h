@@ -80,6 +80,10 @@ struct LoadOptions {
 // Called before each step into the plugin's code: "its constructors", "fvlm_plugin_entry_v1()", ...
 using StepNotice = std::function<void(std::string_view step)>;
 
+// Whether only root and the user could have written the plugin's folder, manifest and library; returns the library,
+// symlinks resolved. Throws Error(plugin).
+std::filesystem::path check_plugin_files(const Manifest& manifest, const TrustPolicy& policy);
+
 // Checks, probes and loads. The result and the library stay for ever. Throws Error(plugin) saying what is wrong; the
 // bundled are neither probed nor looked up in the lock. [setup]
 const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options);

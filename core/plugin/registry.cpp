@@ -50,11 +50,12 @@ std::string unfit(const Manifest& manifest, const DevicesHere& here) {
   return fmt::format("built for {}; this machine has {}", join(manifest.architectures, ", "), join(have, ", "));
 }
 
-// The text of an Error without the path when that is the one already named.
-std::string reason_of(const Error& error, const fs::path& named) {
-  std::string where = error.where();
-  std::string text =
-      where.empty() || where == named.string() ? error.what() : fmt::format("{}: {}", where, error.what());
+// The text of an Error as it reads behind the folder's name: what lies below it is named by its relative path.
+std::string reason_of(const Error& error, const fs::path& folder) {
+  std::string where = error.where(), below = folder.string() + "/";
+  if (where == folder.string()) where.clear();
+  if (where.starts_with(below)) where = where.substr(below.size());
+  std::string text = where.empty() ? error.what() : fmt::format("{}: {}", where, error.what());
   return error.advice().empty() ? text : fmt::format("{} ({})", text, error.advice());
 }
 

@@ -1,0 +1,87 @@
+// fvlm-engine plugin: the group, and its list of what plugins there are and why others are not used.
+#include "base/table.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/plugin_options.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr Verb members[] = {
+    {"list", "the plugins that are there, and why others are not used", run_plugin_list},
+    {"info", "what one plugin says of itself and can do", run_plugin_info},
+    {"new", "a plugin to start from, in C, C++ or CUDA", run_plugin_new},
+    {"trust", "note a plugin's hash in the lock file", run_plugin_trust},
+};
+
+// "attention", "optimizer:adamw": as short as a table wants it.
+std::string short_kinds(const Manifest& manifest) {
+  std::vector<std::string> all;
+  for (const KindName& kind : manifest.kinds) {
+    std::string label(find_family(kind.family)->label);
+    all.push_back(kind.variant.empty() ? label : label + ":" + kind.variant);
+  }
+  return join(all, " ");
+}
+
+// "built in" plugins are not opened for a list: theirs would load LibTorch.
+std::string state_of(const FoundPlugin& plugin) {
+  if (plugin.refusal) return "refused";
+  return plugin.origin == Origin::builtin ? "built in" : plugin.loaded ? "ready" : "not opened";
+}
+
+Json list_json(const Registry& registry) {
+  Json document = {{"plugins", Json::array()}, {"refused", Json::array()}};
+  for (const FoundPlugin& plugin : registry.found()) {
+    Json one = manifest_json(plugin.manifest, plugin.origin);
+    one["state"] = state_of(plugin);
+    if (plugin.refusal) one["reason"] = *plugin.refusal;
+    document["plugins"].push_back(one);
+  }
+  for (const Refusal& refusal : registry.refusals())
+    document["refused"].push_back(
+        {{"name", refusal.name}, {"where", refusal.where.string()}, {"reason", refusal.reason}});
+  return document;
+}
+
+void print_list(const Registry& registry) {
+  TextTable table({"plugin", "version", "kinds", "devices", "from", "state"});
+  for (const FoundPlugin& plugin : registry.found())
+    table.row({plugin.manifest.name, plugin.manifest.version, short_kinds(plugin.manifest),
+               join(plugin.manifest.devices, " "), std::string(origin_name(plugin.origin)), state_of(plugin)});
+  fmt::print("{}", table.text());
+  auto refusals = registry.refusals();
+  if (refusals.empty()) return;
+  fmt::print("\n{}\n", styled("Refused", Style::bold));
+  for (const Refusal& refusal : refusals)
+    fmt::print("  {}: {}\n    {}\n", styled(refusal.name.empty() ? "-" : refusal.name, Style::yellow),
+               refusal.where.empty() ? "\"\"" : refusal.where.string(), refusal.reason);
+}
+
+} // namespace
+
+int run_plugin_list(Arguments arguments) {
+  Options options("plugin list [--json]", "Lists the plugins that are there, and what was refused and why.",
+                  "plugin list --plugin-dir ~/my-plugins");
+  with_plugin_options(options).flag("json", "one JSON document on standard output");
+  auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  auto wanted = registry_options(*parsed);
+  wanted.load.probe.when = ProbeOptions::When::failed;
+  auto registry = open_registry(std::move(wanted));
+  for (const FoundPlugin& plugin : registry->found())
+    if (plugin.origin != Origin::builtin) registry->load(plugin.manifest.name);
+  if (parsed->flag("json"))
+    fmt::print("{}", dump(list_json(*registry)));
+  else
+    print_list(*registry);
+  return 0;
+}
+
+int run_plugin(Arguments arguments) {
+  return run_group("plugin", "Plugins: shared libraries that bring operations of their own.", members, arguments);
+}
+
+} // namespace fvlm::cli

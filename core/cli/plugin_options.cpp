@@ -1,0 +1,81 @@
+#include "cli/plugin_options.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/tensor_module.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+
+Options& with_plugin_options(Options& options) {
+  return options.value("plugin-dir", "DIR", "look for plugins here first; may be given several times")
+      .flag("bundled-only", "no plugins but the program's own")
+      .value("lock", "FILE", "the lock file that lists the trusted plugins, in place of the user's own");
+}
+
+RegistryOptions registry_options(const ParsedOptions& parsed) {
+  auto options = RegistryOptions::from_environment();
+  for (const auto& directory : parsed.values("plugin-dir")) options.directories.emplace_back(directory);
+  options.bundled_only = parsed.flag("bundled-only");
+  if (auto lock = parsed.value("lock")) options.load.lock = PluginLock::read(check_trusted(*lock, options.load.trust));
+  return options;
+}
+
+std::unique_ptr<Registry> open_registry(RegistryOptions options) {
+  auto registry = std::make_unique<Registry>(std::move(options));
+  auto manifest =
+      builtin_manifest("reference", FVLM_VERSION, "every kind in plain ATen: what the others are held against",
+                       {FVLM_ATTENTION_KIND, FVLM_LOSS_KIND, FVLM_KERNELS_KIND, FVLM_OPTIMIZER_KIND("adamw"),
+                        FVLM_OPTIMIZER_KIND("muon"), FVLM_PACKER_KIND, FVLM_QUANTIZER_KIND("int8")},
+                       {"cpu", "cuda"});
+  registry->add_static(std::move(manifest), [] { return tensor_module().reference; });
+  return registry;
+}
+
+namespace {
+
+std::vector<std::string> kind_texts(const Manifest& manifest) {
+  std::vector<std::string> all;
+  for (const KindName& kind : manifest.kinds) all.push_back(kind.text());
+  return all;
+}
+
+} // namespace
+
+std::string dump(const Json& document) {
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json manifest_json(const Manifest& manifest, Origin origin) {
+  Json document = {{"name", manifest.name},
+                   {"version", manifest.version},
+                   {"description", manifest.description},
+                   {"license", manifest.license},
+                   {"abi", fmt::format("{}.{}", manifest.abi_major, manifest.abi_minor)},
+                   {"kinds", kind_texts(manifest)},
+                   {"unknown_kinds", manifest.unknown_kinds},
+                   {"devices", manifest.devices},
+                   {"architectures", manifest.architectures},
+                   {"from", origin_name(origin)}};
+  if (origin != Origin::builtin) document["library"] = manifest.library_path().string();
+  return document;
+}
+
+bool is_path(const std::string& text) {
+  return text.find('/') != std::string::npos || text == "." || text == ".." || text.ends_with(".so");
+}
+
+[[noreturn]] void unknown_plugin(const Registry& registry, const std::string& name, const std::string& reason) {
+  std::vector<std::string> names;
+  for (const FoundPlugin& plugin : registry.found()) names.push_back(plugin.manifest.name);
+  Error error(ErrorKind::plugin, reason);
+  error.at(name);
+  if (auto near = nearest(name, names); near && *near != name)
+    error.advise(fmt::format("did you mean '{}'?", *near));
+  else
+    error.advise("`fvlm-engine plugin list` shows all; --plugin-dir adds a folder");
+  throw error;
+}
+
+} // namespace fvlm::cli

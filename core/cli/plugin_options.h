@@ -1,0 +1,28 @@
+// The options that say which plugins may be used, the same for every verb that uses plugins.
+#pragma once
+#include "cli/options.h"
+#include "plugin/registry.h"
+
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <string>
+
+namespace fvlm::cli {
+
+// Adds --plugin-dir, --bundled-only and --lock.
+Options& with_plugin_options(Options& options);
+
+RegistryOptions registry_options(const ParsedOptions& parsed);
+
+// What these options let in, and the engine's own `reference`, which brings LibTorch along when it is first used.
+std::unique_ptr<Registry> open_registry(RegistryOptions options);
+
+// What the verbs of the group share.
+using Json = nlohmann::ordered_json;
+Json manifest_json(const Manifest& manifest, Origin origin);
+std::string dump(const Json& document); // bytes that are not UTF-8 replaced
+bool is_path(const std::string& text);  // rather than a plugin's name
+[[noreturn]] void unknown_plugin(const Registry& registry, const std::string& name, const std::string& reason);
+
+} // namespace fvlm::cli

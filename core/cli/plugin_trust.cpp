@@ -1,0 +1,100 @@
+// fvlm-engine plugin trust: whose hash stands in the lock file.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/plugin_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::cli {
+namespace fs = std::filesystem;
+namespace {
+
+// The manifest and the library of what the user calls by name or path, by owner and mode safe to hash.
+struct Subject {
+  Manifest manifest;
+  fs::path library;
+  bool bundled;
+};
+
+Subject subject_of(const Registry& registry, const std::string& name) {
+  const RegistryOptions& options = registry.options();
+  Subject subject{};
+  if (is_path(name)) {
+    subject.manifest = Registry::manifest_of(name);
+  } else {
+    auto all = registry.found();
+    auto found = std::find_if(all.begin(), all.end(), [&](const auto& plugin) { return plugin.manifest.name == name; });
+    if (found == all.end()) unknown_plugin(registry, name, "no plugin of this name was found");
+    subject.manifest = found->manifest;
+    if (found->origin == Origin::builtin) {
+      subject.bundled = true;
+      return subject;
+    }
+  }
+  std::error_code ignored;
+  subject.bundled = fs::exists(options.bundled, ignored) && is_below(subject.manifest.folder(), options.bundled);
+  if (!subject.bundled) subject.library = check_plugin_files(subject.manifest, options.load.trust);
+  return subject;
+}
+
+// With its first entry a lock file begins to keep all others out: better said now than found out later.
+void warn_of_others(const Registry& registry, const PluginLock& lock) {
+  std::vector<std::string> others;
+  for (const FoundPlugin& plugin : registry.found())
+    if (plugin.origin != Origin::builtin && plugin.origin != Origin::bundled &&
+        !lock.entries().contains(plugin.manifest.name))
+      others.push_back(plugin.manifest.name);
+  if (!others.empty()) fmt::print("not in the lock file, and refused from now on: {}\n", join(others, ", "));
+}
+
+void trust_one(const Registry& registry, PluginLock& lock, const std::string& name) {
+  Subject subject = subject_of(registry, name);
+  if (subject.bundled) {
+    fmt::print("{} comes with the program: it needs no entry\n", subject.manifest.name);
+    return;
+  }
+  std::string sha256 = OpenedFile(subject.library).sha256();
+  lock.trust(subject.manifest.name, {sha256, subject.library.string()});
+  fmt::print("trusted: {} {}\n", subject.manifest.name, sha256);
+}
+
+} // namespace
+
+int run_plugin_trust(Arguments arguments) {
+  Options options("plugin trust PLUGIN... [--lock FILE] [--remove]",
+                  "Notes the SHA-256 of plugins' libraries in the lock file. Where there is one, no plugin is loaded "
+                  "that it does not list, except the program's own.",
+                  "plugin trust ~/my-plugins/attention-mine");
+  options.rest("PLUGIN", "names, or paths of libraries or folders").flag("remove", "take them out of the lock file");
+  with_plugin_options(options);
+  auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  auto names = parsed->values("PLUGIN");
+  if (names.empty()) throw Error(ErrorKind::usage, "which plugin?").advise("name one, or the path of its library");
+
+  TrustPolicy policy;
+  fs::path file = parsed->value_or("lock", PluginLock::default_path().string());
+  std::error_code ignored;
+  PluginLock lock = fs::exists(file, ignored) ? PluginLock::read(check_trusted(file, policy)) : PluginLock();
+  RegistryOptions wanted = RegistryOptions::from_environment();
+  for (const auto& directory : parsed->values("plugin-dir")) wanted.directories.emplace_back(directory);
+  auto registry = open_registry(std::move(wanted));
+  for (const auto& name : names) {
+    if (!parsed->flag("remove")) {
+      trust_one(*registry, lock, name);
+    } else if (!lock.remove(name)) {
+      throw Error(ErrorKind::plugin, fmt::format("'{}' is not in it", name)).at(file.string());
+    } else {
+      fmt::print("no longer trusted: {}\n", name);
+    }
+  }
+  lock.write(file);
+  fmt::print("written: {}\n", file.string());
+  warn_of_others(*registry, lock);
+  return 0;
+}
+
+} // namespace fvlm::cli

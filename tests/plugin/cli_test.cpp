@@ -1,0 +1,199 @@
+// The verbs `plugin list`, `info` and `trust`, as a user runs them.
+#include "base/file.h"
+#include "base/hash.h"
+#include "workshop.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+namespace fvlm::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+class PluginVerb : public Workshop {
+ protected:
+  // HOME and the caches lie in the workshop, so that the user's own lock file is not there.
+  Outcome engine(const std::string& arguments, const std::string& environment = "") {
+    std::string command = fmt::format(
+        "cd '{0}' && env -u FVLM_PLUGIN_PATH HOME='{0}' XDG_CONFIG_HOME='{0}/config' FVLM_CACHE='{0}/cache' {1} "
+        "'{2}' {3} > '{0}/out' 2> '{0}/err' < /dev/null",
+        root().string(), environment, FVLM_TEST_ENGINE, arguments);
+    int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), read_file(root() / "out"), read_file(root() / "err")};
+  }
+  std::string directory() { return "--plugin-dir '" + plugins().string() + "'"; }
+  fs::path user_lock() { return root() / "config" / "fvlm-engine" / "plugins.lock"; }
+
+  json listed(const std::string& arguments) {
+    Outcome run = engine("plugin list --json " + arguments);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return json::parse(run.out);
+  }
+  static json named(const json& list, const std::string& name) {
+    for (const auto& plugin : list.at("plugins"))
+      if (plugin.at("name") == name) return plugin;
+    return nullptr;
+  }
+};
+
+ManifestText called(const std::string& name) {
+  ManifestText text;
+  text.name = name;
+  return text;
+}
+
+TEST_F(PluginVerb, list_shows_what_is_there_and_what_was_refused) {
+  lay("sample", "sample");
+  lay("broken", "entry_crashes", called("broken"));
+  Outcome run = engine("plugin list " + directory());
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("sample"), HasSubstr("attention"), HasSubstr("--plugin-dir"), HasSubstr("ready"),
+                             HasSubstr("reference"), HasSubstr("built in"), HasSubstr("Refused\n  broken: "),
+                             HasSubstr("it crashed with SIGSEGV in fvlm_plugin_entry_v1()")));
+}
+
+TEST_F(PluginVerb, list_as_json_is_one_document) {
+  fs::path home = lay("other", "other", called("other"));
+  lay("sample", "table_size_zero");
+  json list = listed(directory());
+  EXPECT_EQ(named(list, "other").at("state"), "ready");
+  EXPECT_EQ(named(list, "other").at("library"), (home / "plugin.so").string());
+  EXPECT_EQ(named(list, "other").at("kinds"), json::array({"fvlm.attention/1"}));
+  EXPECT_EQ(named(list, "reference").at("state"), "built in");
+  EXPECT_EQ(named(list, "sample").at("state"), "refused");
+  EXPECT_EQ(
+      named(list, "sample").at("reason"),
+      "plugin.so: the table of fvlm.attention/1 has struct_size 0 (set it to sizeof the struct of the SDK's headers)");
+  auto is_broken = [](const json& refusal) { return refusal.at("name") == "sample"; };
+  EXPECT_EQ(std::count_if(list.at("refused").begin(), list.at("refused").end(), is_broken), 1);
+}
+
+TEST_F(PluginVerb, list_searches_the_path_but_not_the_working_directory) {
+  lay("sample", "sample", {}, "."); // the engine is started here
+  EXPECT_TRUE(named(listed(""), "sample").is_null());
+  EXPECT_FALSE(named(listed("--plugin-dir ."), "sample").is_null()) << "unless it is named";
+  Outcome run = engine("plugin list", "FVLM_PLUGIN_PATH=.:");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("a relative entry of FVLM_PLUGIN_PATH"),
+                             HasSubstr("an empty entry of FVLM_PLUGIN_PATH")));
+  Outcome whole = engine("plugin list", "FVLM_PLUGIN_PATH='" + root().string() + "'");
+  EXPECT_THAT(whole.out, AllOf(HasSubstr("sample"), HasSubstr("FVLM_PLUGIN_PATH"), HasSubstr("ready")));
+}
+
+TEST_F(PluginVerb, list_of_the_bundled_only_knows_no_others) {
+  lay("sample", "sample");
+  json list = listed(directory() + " --bundled-only");
+  EXPECT_TRUE(named(list, "sample").is_null());
+  for (const auto& plugin : list.at("plugins")) EXPECT_THAT(plugin.at("from"), testing::AnyOf("bundled", "built in"));
+}
+
+TEST_F(PluginVerb, info_tells_path_hash_and_tables) {
+  fs::path home = lay("sample", "kernels", [] {
+    ManifestText text;
+    text.kinds = R"(["fvlm.kernels/1", "fvlm.future/3"])";
+    return text;
+  }());
+  Outcome run = engine("plugin info sample " + directory());
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr((home / "plugin.so").string()), HasSubstr(sha256_file(home / "plugin.so")),
+                    HasSubstr("fvlm.kernels/1\n  operations  rmsnorm"), HasSubstr("fvlm.future/3"), HasSubstr("MIT")));
+  EXPECT_EQ(engine("plugin info '" + home.string() + "'").out,
+            engine("plugin info '" + (home / "plugin.so").string() + "'").out)
+      << "by its path it is found as well";
+}
+
+TEST_F(PluginVerb, info_of_an_optimizer_lists_its_hyperparameters) {
+  ManifestText text;
+  text.kinds = R"(["fvlm.optimizer/1:sgd"])";
+  lay("sample", "optimizer", text);
+  EXPECT_THAT(engine("plugin info sample " + directory()).out,
+              AllOf(HasSubstr("lr        0.1 if not given, within 0 .. 10"),
+                    HasSubstr("momentum  0.9 if not given, within 0 .. 1")));
+  json info = json::parse(engine("plugin info sample --json " + directory()).out);
+  EXPECT_EQ(info.at("tables").at("fvlm.optimizer/1:sgd").at("hyperparameters")[1].at("most"), 1);
+}
+
+TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
+  lay("sample", "other_version");
+  Outcome refused = engine("plugin info sample " + directory());
+  EXPECT_EQ(refused.exit_code, 5);
+  EXPECT_THAT(refused.err, HasSubstr("the library is version '0.9', its manifest says '1.0'"));
+  Outcome absent = engine("plugin info sampel " + directory());
+  EXPECT_EQ(absent.exit_code, 5);
+  EXPECT_THAT(absent.err, AllOf(HasSubstr("no plugin of this name was found"), HasSubstr("did you mean 'sample'?")));
+  EXPECT_EQ(engine("plugin info /nowhere/at/all").exit_code, 5);
+  EXPECT_EQ(engine("plugin info").exit_code, 2);
+}
+
+TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
+  fs::path home = lay("sample", "sample");
+  lay("other", "other", called("other"));
+  Outcome trusted = engine("plugin trust sample " + directory());
+  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  EXPECT_THAT(trusted.out, AllOf(HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")),
+                                 HasSubstr(user_lock().string()), HasSubstr("refused from now on: other")));
+  json list = listed(directory());
+  EXPECT_EQ(named(list, "sample").at("state"), "ready");
+  EXPECT_THAT(named(list, "other").at("reason"), HasSubstr("'other' is not in the lock file"));
+
+  fs::copy_file(library("newer_minor"), home / "plugin.so", fs::copy_options::overwrite_existing);
+  EXPECT_THAT(named(listed(directory()), "sample").at("reason"), HasSubstr("but the lock file"));
+  EXPECT_EQ(engine("plugin trust '" + home.string() + "'").exit_code, 0) << "by its path";
+  EXPECT_EQ(named(listed(directory()), "sample").at("state"), "ready");
+
+  EXPECT_EQ(engine("plugin trust sample --remove").exit_code, 0);
+  EXPECT_EQ(named(listed(directory()), "sample").at("state"), "refused");
+  EXPECT_EQ(engine("plugin trust sample --remove").exit_code, 5) << "it is no longer there";
+}
+
+TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {
+  lay("sample", "sample");
+  lay("other", "other", called("other"));
+  EXPECT_EQ(engine("plugin trust sample other --lock team/plugins.lock " + directory()).exit_code, 0);
+  EXPECT_FALSE(fs::exists(user_lock()));
+  json list = listed(directory() + " --lock team/plugins.lock");
+  EXPECT_EQ(named(list, "sample").at("state"), "ready");
+  EXPECT_EQ(named(list, "other").at("state"), "ready");
+  Outcome missing = engine("plugin list --lock nowhere.lock");
+  EXPECT_EQ(missing.exit_code, 5);
+  EXPECT_THAT(missing.err, HasSubstr("nowhere.lock"));
+  fs::permissions(root() / "team" / "plugins.lock", fs::perms(0666));
+  Outcome open = engine("plugin list --lock team/plugins.lock");
+  EXPECT_EQ(open.exit_code, 5);
+  EXPECT_THAT(open.err, HasSubstr("a world-writable file"));
+}
+
+TEST_F(PluginVerb, trust_is_not_given_to_what_others_can_write) {
+  fs::path home = lay("sample", "sample");
+  fs::permissions(home / "plugin.so", fs::perms(0777));
+  Outcome run = engine("plugin trust sample " + directory());
+  EXPECT_EQ(run.exit_code, 5);
+  EXPECT_THAT(run.err, HasSubstr("a world-writable file (mode 0777)"));
+  EXPECT_FALSE(fs::exists(user_lock()));
+}
+
+TEST_F(PluginVerb, help_begins_with_an_example_and_loads_nothing) {
+  lay("sample", "constructor_exits");
+  for (const char* verb : {"list", "info", "trust"}) {
+    Outcome run = engine(fmt::format("plugin {} --help", verb));
+    EXPECT_EQ(run.exit_code, 0);
+    EXPECT_THAT(run.out, testing::StartsWith("Example"));
+    EXPECT_EQ(run.err, "");
+  }
+  EXPECT_THAT(engine("plugin").out, AllOf(HasSubstr("plugin list"), HasSubstr("plugin trust")));
+}
+
+} // namespace
+} // namespace fvlm::test
