@@ -1,0 +1,286 @@
+#include "recipe/lua_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <limits>
+
+namespace fvlm::recipe {
+namespace {
+
+constexpr size_t crowded = 5000; // tokens; a line with more is not searched: all its fields stand on it anyway
+constexpr int deepest = 100;     // nested tables
+
+bool is_keyword(std::string_view word) {
+  static constexpr std::array<std::string_view, 22> keywords = {
+      "and", "break", "do",  "else", "elseif", "end",    "false",  "for",  "function", "goto",  "if",
+      "in",  "local", "nil", "not",  "or",     "repeat", "return", "then", "true",     "until", "while"};
+  return std::binary_search(keywords.begin(), keywords.end(), word);
+}
+
+} // namespace
+
+// Cuts the text into tokens. A text that Lua has accepted has no broken ones, so nothing is reported.
+struct SourceMap::Scanner {
+  std::string_view text;
+  size_t at = 0;
+  int line = 1;
+
+  char peek(size_t ahead = 0) const { return at + ahead < text.size() ? text[at + ahead] : '\0'; }
+
+  void step() {
+    if (text[at] == '\n') line++;
+    at++;
+  }
+
+  // "[[", "[==[": how many '='; -1: no long bracket.
+  int long_bracket() const {
+    if (peek() != '[') return -1;
+    size_t level = 0;
+    while (peek(1 + level) == '=') level++;
+    return peek(1 + level) == '[' ? static_cast<int>(level) : -1;
+  }
+
+  std::string_view skip_long(int level) {
+    std::string close(static_cast<size_t>(level) + 2, '=');
+    close.front() = close.back() = ']';
+    size_t first = at + close.size(), last = std::min(text.find(close, first), text.size());
+    size_t after = std::min(last + close.size(), text.size());
+    while (at < after) step();
+    return text.substr(std::min(first, last), last - std::min(first, last));
+  }
+
+  std::string_view skip_quoted() {
+    char quote = peek();
+    size_t first = ++at;
+    while (at < text.size() && peek() != quote) {
+      if (peek() == '\\' && at + 1 < text.size()) step();
+      step();
+    }
+    size_t last = at;
+    if (at < text.size()) at++;
+    return text.substr(first, last - first);
+  }
+
+  void skip_blank() {
+    while (at < text.size()) {
+      if (std::isspace(static_cast<unsigned char>(peek()))) {
+        step();
+      } else if (peek() == '-' && peek(1) == '-') {
+        at += 2;
+        if (int level = long_bracket(); level >= 0)
+          skip_long(level);
+        else
+          while (at < text.size() && peek() != '\n') at++;
+      } else {
+        return;
+      }
+    }
+  }
+
+  Token next() {
+    skip_blank();
+    Token token{Kind::end, line, {}};
+    if (at >= text.size()) return token;
+    auto word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+    size_t first = at;
+    char c = peek();
+    if (int level = long_bracket(); level >= 0) {
+      token.kind = Kind::string;
+      token.text = skip_long(level);
+      return token;
+    }
+    if (c == '"' || c == '\'') {
+      token.kind = Kind::string;
+      token.text = skip_quoted();
+      return token;
+    }
+    bool digit =
+        std::isdigit(static_cast<unsigned char>(c)) || (c == '.' && std::isdigit(static_cast<unsigned char>(peek(1))));
+    if (digit) {
+      token.kind = Kind::number;
+      while (word(peek()) || peek() == '.') at++;
+    } else if (word(c)) {
+      token.kind = Kind::name;
+      while (word(peek())) at++;
+    } else {
+      static constexpr std::array<std::string_view, 10> longer = {
+          "...", "..", "==", "~=", "<=", ">=", "::", "//", "<<", ">>"};
+      token.kind = Kind::symbol;
+      auto found = std::find_if(longer.begin(), longer.end(),
+                                [&](std::string_view s) { return text.substr(at).starts_with(s); });
+      at += found != longer.end() ? found->size() : 1;
+    }
+    token.text = text.substr(first, at - first);
+    return token;
+  }
+};
+
+SourceMap::SourceMap(std::string text) : text_(std::move(text)) {
+  Scanner scanner{text_};
+  do tokens_.push_back(scanner.next());
+  while (tokens_.back().kind != Kind::end);
+  for (size_t i = 0; i + 2 < tokens_.size(); i++) {
+    if (tokens_[i].word("return") && tokens_[i + 1].is("{")) assignments_["return"].push_back(i + 1);
+    if (tokens_[i].kind == Kind::name && tokens_[i + 1].is("=") && tokens_[i + 2].is("{"))
+      assignments_[tokens_[i].text].push_back(i + 2);
+  }
+}
+
+// The token after the bracket that closes the one at `at`.
+size_t SourceMap::skip_bracket(size_t at) const {
+  int depth = 0;
+  for (; tokens_[at].kind != Kind::end; at++) {
+    if (tokens_[at].is("(") || tokens_[at].is("[") || tokens_[at].is("{")) depth++;
+    if (tokens_[at].is(")") || tokens_[at].is("]") || tokens_[at].is("}"))
+      if (--depth == 0) return at + 1;
+  }
+  return at;
+}
+
+// The separator or bracket that ends the expression that begins at `at`.
+size_t SourceMap::skip_expression(size_t at) const {
+  int blocks = 0;
+  while (tokens_[at].kind != Kind::end) {
+    const Token& token = tokens_[at];
+    if (token.is("(") || token.is("[") || token.is("{")) {
+      at = skip_bracket(at);
+      continue;
+    }
+    if (token.is(")") || token.is("]") || token.is("}")) return at;
+    if (blocks == 0 && (token.is(",") || token.is(";"))) return at;
+    if (token.word("function") || token.word("if") || token.word("do") || token.word("repeat")) blocks++;
+    if (token.word("end") || token.word("until")) blocks--;
+    at++;
+  }
+  return at;
+}
+
+FieldSource SourceMap::parse_field(size_t first, size_t end, int line, int depth) const {
+  FieldSource field;
+  field.line = line;
+  if (first >= end) return field;
+  const Token& token = tokens_[first];
+  if (token.is("{") && skip_bracket(first) == end) field.table = parse_table(first, depth + 1);
+  if (token.kind != Kind::name || is_keyword(token.text)) return field;
+  if (first + 1 == end) field.variable = token.text;
+  // name, name.name, name["x"]: all that is left after the first name is dots, names and brackets
+  size_t at = first + 1;
+  while (at < end) {
+    if (tokens_[at].is(".") && tokens_[at + 1].kind == Kind::name)
+      at += 2;
+    else if (tokens_[at].is("["))
+      at = skip_bracket(at);
+    else
+      break;
+  }
+  field.reference = at == end;
+  return field;
+}
+
+std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace, int depth) const {
+  auto table = std::make_shared<TableSource>();
+  table->line = tokens_[brace].line;
+  if (depth > deepest) return table;
+  size_t at = brace + 1;
+  while (tokens_[at].kind != Kind::end && !tokens_[at].is("}")) {
+    int line = tokens_[at].line;
+    size_t value = at;
+    std::string key;
+    bool keyed = false;
+    if (tokens_[at].kind == Kind::name && tokens_[at + 1].is("=")) {
+      key = tokens_[at].text;
+      value = at + 2;
+      keyed = true;
+    } else if (tokens_[at].is("[")) {
+      size_t after = skip_bracket(at);
+      if (after == at + 3 && tokens_[at + 1].kind == Kind::string) key = tokens_[at + 1].text;
+      value = std::min(after + 1, tokens_.size() - 1);
+      keyed = true;
+    }
+    size_t end = skip_expression(value);
+    FieldSource field = parse_field(value, end, line, depth);
+    if (!keyed)
+      table->items.push_back(std::move(field));
+    else if (!key.empty())
+      table->fields.insert_or_assign(std::move(key), std::move(field));
+    at = end;
+    if (tokens_[at].is(",") || tokens_[at].is(";"))
+      at++;
+    else
+      break;
+  }
+  return table;
+}
+
+const TableSource* SourceMap::table_at(size_t brace) const {
+  auto& kept = parsed_[brace];
+  if (!kept) kept = parse_table(brace, 0);
+  return kept.get();
+}
+
+// The name in front of a call's arguments: "stage" of `fvlm.stage "align" {`. Empty where nothing is called there.
+std::string_view SourceMap::called_name(size_t argument) const {
+  size_t at = argument;
+  while (at-- > 0) {
+    if (tokens_[at].kind == Kind::string) continue;
+    if (!tokens_[at].is(")")) break;
+    for (int depth = 0; at > 0; at--) { // to the matching "("
+      if (tokens_[at].is(")")) depth++;
+      if (tokens_[at].is("(") && --depth == 0) break;
+      if (argument - at > crowded) return {};
+    }
+  }
+  if (at >= argument || tokens_[at].kind != Kind::name || is_keyword(tokens_[at].text)) return {};
+  return tokens_[at].text;
+}
+
+const TableSource* SourceMap::call(std::string_view name, int line, const std::vector<std::string>& keys) const {
+  auto first = std::partition_point(tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.line < line; });
+  auto last = std::partition_point(first, tokens_.end(), [&](const Token& t) { return t.line <= line; });
+  if (static_cast<size_t>(last - first) > crowded) return nullptr;
+  const TableSource* best = nullptr;
+  int best_score = std::numeric_limits<int>::min();
+  for (auto token = first; token != last; ++token) {
+    auto at = static_cast<size_t>(token - tokens_.begin());
+    if (at == 0 || !(token->is("{") || token->is("("))) continue;
+    std::string_view called = called_name(at);
+    if (called.empty()) continue;
+    size_t brace = 0;
+    if (token->is("{")) brace = at;
+    for (size_t argument = at + 1; token->is("(");) { // the last argument that is a table
+      size_t end = skip_expression(argument);
+      if (tokens_[argument].is("{") && skip_bracket(argument) == end) brace = argument;
+      if (!tokens_[end].is(",")) break;
+      argument = end + 1;
+    }
+    if (brace == 0) continue;
+    const TableSource* table = table_at(brace);
+    // Under another name it may still be the constructor, held in a local.
+    bool all_there = !keys.empty() && std::all_of(keys.begin(), keys.end(),
+                                                  [&](const std::string& key) { return table->fields.contains(key); });
+    if (called != name && !all_there) continue;
+    int score = called == name ? 1000 : 0;
+    score -= static_cast<int>(table->fields.size());
+    for (const auto& key : keys) score += table->fields.contains(key) ? 3 : -1;
+    if (score > best_score) {
+      best = table;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+const TableSource* SourceMap::assigned(std::string_view variable, const std::vector<std::string>& keys) const {
+  auto found = assignments_.find(variable);
+  if (found == assignments_.end()) return nullptr;
+  size_t tried = 0;
+  for (auto brace = found->second.rbegin(); brace != found->second.rend() && tried < 20; ++brace, ++tried) {
+    const TableSource* table = table_at(*brace);
+    if (std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table->fields.contains(key); }))
+      return table;
+  }
+  return nullptr;
+}
+
+} // namespace fvlm::recipe

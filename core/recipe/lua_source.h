@@ -1,0 +1,63 @@
+// SourceMap: finds, in the text of a Lua file, the line on which each field of a table constructor stands. Lua itself
+// tells the line of a call only. Best effort: what is not found falls back to the line of the call.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm::recipe {
+
+struct TableSource;
+
+struct FieldSource {
+  int line = 0;                             // of the key, or of an item's first word
+  std::shared_ptr<const TableSource> table; // the value is written as { ... }
+  std::string variable;                     // the value is this name alone
+  bool reference = false;                   // the value is a variable or a field of one: nil if misspelt
+};
+
+struct TableSource {
+  int line = 0; // of the opening brace
+  std::map<std::string, FieldSource, std::less<>> fields;
+  std::vector<FieldSource> items;
+};
+
+class SourceMap {
+ public:
+  explicit SourceMap(std::string text);
+
+  // The { } of the call `name { }`, `name "x" { }` or `name("x", { })` whose arguments begin on `line`. Where several
+  // calls stand there, the one that looks most like a table with these keys. Null: not found.
+  const TableSource* call(std::string_view name, int line, const std::vector<std::string>& keys) const;
+
+  // The { } last assigned to `variable`, if it has these keys. "return" finds the file's last `return { }`.
+  const TableSource* assigned(std::string_view variable, const std::vector<std::string>& keys) const;
+
+ private:
+  enum class Kind : uint8_t { name, string, number, symbol, end };
+  struct Token {
+    Kind kind;
+    int line;
+    std::string_view text; // of a string: without its quotes
+    bool is(std::string_view symbol) const { return kind == Kind::symbol && text == symbol; }
+    bool word(std::string_view keyword) const { return kind == Kind::name && text == keyword; }
+  };
+  struct Scanner;
+
+  size_t skip_bracket(size_t at) const;
+  size_t skip_expression(size_t at) const;
+  const TableSource* table_at(size_t brace) const;
+  std::shared_ptr<const TableSource> parse_table(size_t brace, int depth) const;
+  FieldSource parse_field(size_t first, size_t end, int line, int depth) const;
+  std::string_view called_name(size_t argument) const;
+
+  std::string text_;
+  std::vector<Token> tokens_;                                   // with an end token
+  std::map<std::string_view, std::vector<size_t>> assignments_; // name -> the braces after `name =`
+  mutable std::map<size_t, std::shared_ptr<const TableSource>> parsed_;
+};
+
+} // namespace fvlm::recipe

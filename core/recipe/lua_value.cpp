@@ -1,0 +1,263 @@
+// From Lua to Value and back. Of Lua only numbers of functions remain.
+#include "base/text.h"
+#include "recipe/sandbox_interpreter.h"
+
+#include <algorithm>
+
+namespace fvlm::recipe {
+namespace {
+
+constexpr uint64_t bytes_of_a_value = 200; // about what one takes in the tree
+
+// Where a value is written, and, if it is a table, how.
+struct Written {
+  Origin origin;
+  const TableSource* source = nullptr;
+  std::string variable; // the name it is written as, where it is one
+};
+
+class Converter {
+ public:
+  explicit Converter(lua_State* L) : L_(L), self_(Interpreter::of(L)) {}
+
+  Value convert(int index, const Written& written) {
+    spend(bytes_of_a_value, written.origin);
+    Value value;
+    value.origin = written.origin;
+    switch (lua_type(L_, index)) {
+    case LUA_TNIL:
+      break;
+    case LUA_TBOOLEAN:
+      value.data = lua_toboolean(L_, index) != 0;
+      break;
+    case LUA_TNUMBER:
+      if (lua_isinteger(L_, index))
+        value.data = int64_t{lua_tointeger(L_, index)};
+      else
+        value.data = lua_tonumber(L_, index);
+      break;
+    case LUA_TSTRING: {
+      size_t length = 0;
+      const char* text = lua_tolstring(L_, index, &length);
+      spend(length, written.origin);
+      value.data = std::string(text, length);
+      break;
+    }
+    case LUA_TFUNCTION:
+      value.data = convert_function(index, written.origin);
+      break;
+    case LUA_TTABLE:
+      value.data = convert_table(lua_absindex(L_, index), written);
+      break;
+    default:
+      fail(written.origin, fmt::format("a {} cannot be part of a recipe", luaL_typename(L_, index)), "");
+    }
+    return value;
+  }
+
+  // The file that what is converted next is written in.
+  void set_file(SourceFile* file) {
+    file_ = file;
+    if (file && !file->lines) file->lines = std::make_unique<const SourceMap>(file->text);
+  }
+
+ private:
+  [[noreturn]] static void fail(const Origin& place, std::string what, std::string advice) {
+    throw Error(ErrorKind::recipe, std::move(what)).at(where(place)).advise(std::move(advice));
+  }
+
+  void spend(uint64_t bytes, const Origin& place) {
+    spent_ += bytes;
+    if (spent_ > self_.limits.memory_bytes)
+      fail(place, fmt::format("the value takes more than {}", human_bytes(self_.limits.memory_bytes)),
+           "look for tables that hold one another many times over");
+  }
+
+  FunctionId convert_function(int index, const Origin& place) {
+    if (const Constructor* constructor = constructor_at(L_, index))
+      fail(place, fmt::format("fvlm.{} still waits for its table", constructor->name), "call it with { ... }");
+    if (lua_iscfunction(L_, index))
+      fail(place, "a function of Lua itself cannot be part of a recipe",
+           "write function(...) return ... end around it");
+    index = lua_absindex(L_, index);
+    push_functions(L_);
+    lua_pushvalue(L_, index);
+    lua_rawseti(L_, -2, self_.functions + 1);
+    lua_pop(L_, 1);
+    return FunctionId{self_.functions++};
+  }
+
+  // Text keys of the table, and how many whole-number ones it has.
+  std::vector<std::string> read_keys(int index, const Origin& place, lua_Integer& items) {
+    std::vector<std::string> keys;
+    for (lua_pushnil(L_); lua_next(L_, index); lua_pop(L_, 1)) {
+      if (lua_type(L_, -2) == LUA_TSTRING) {
+        size_t length = 0;
+        const char* text = lua_tolstring(L_, -2, &length);
+        spend(length + sizeof(std::string), place);
+        keys.emplace_back(text, length);
+      } else if (lua_isinteger(L_, -2)) {
+        items++;
+      } else {
+        fail(place, fmt::format("a key of this table is a {}", luaL_typename(L_, -2)),
+             "keys are names, and items are numbered from 1");
+      }
+    }
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  }
+
+  // Reads constructor, place and arguments from the tag on top, and pops it. Answers with how the table is written.
+  const TableSource* read_tag(Table& table, const std::vector<std::string>& keys) {
+    int tag = lua_gettop(L_);
+    lua_rawgeti(L_, tag, 1);
+    table.constructor = lua_tostring(L_, -1);
+    lua_rawgeti(L_, tag, 2);
+    auto number = static_cast<size_t>(lua_tointeger(L_, -1));
+    lua_rawgeti(L_, tag, 3);
+    auto line = static_cast<int>(lua_tointeger(L_, -1));
+    lua_rawgeti(L_, tag, 5);
+    bool exact = lua_toboolean(L_, -1) != 0;
+    set_file(number == 0 ? nullptr : self_.sources[number - 1].get());
+    table.origin = {file_ ? file_->name : std::string(), line};
+    lua_rawgeti(L_, tag, 4);
+    int values = lua_gettop(L_);
+    for (lua_Integer i = 1; lua_rawgeti(L_, values, i) != LUA_TNIL; i++, lua_pop(L_, 1))
+      table.arguments.push_back(convert(-1, {table.origin}));
+    lua_settop(L_, tag - 1);
+    return exact && file_ ? file_->lines->call(table.constructor, line, keys) : nullptr;
+  }
+
+  std::shared_ptr<const Table> convert_table(int index, const Written& written) {
+    if (!lua_checkstack(L_, 20)) fail(written.origin, "tables nested too deeply", "");
+    const void* identity = lua_topointer(L_, index);
+    if (std::find(path_.begin(), path_.end(), identity) != path_.end())
+      fail(written.origin, "a table contains itself", "a recipe is a tree: build the inner table anew");
+    if (path_.size() >= static_cast<size_t>(self_.limits.nesting))
+      fail(written.origin, fmt::format("more than {} tables within one another", self_.limits.nesting),
+           "look for a loop that wraps a table in a table");
+    path_.push_back(identity);
+    SourceFile* outer_file = file_;
+    auto table = std::make_shared<Table>();
+    lua_Integer items = 0;
+    std::vector<std::string> keys = read_keys(index, written.origin, items);
+    const TableSource* source = written.source;
+    if (push_tag(L_, index)) {
+      source = read_tag(*table, keys);
+    } else {
+      if (lua_getmetatable(L_, index))
+        fail(written.origin, "a table with a metatable cannot be part of a recipe", "copy its fields to a plain table");
+      table->origin = written.origin;
+      if (!source && file_ && !written.variable.empty()) source = file_->lines->assigned(written.variable, keys);
+    }
+    if (source) table->origin.line = source->line;
+    convert_fields(index, *table, keys, source);
+    convert_items(index, *table, items, source);
+    note_nils(*table, keys, source);
+    set_file(outer_file);
+    path_.pop_back();
+    return table;
+  }
+
+  Written written_as(const Table& table, const FieldSource* field) const {
+    Written written{table.origin};
+    if (!field) return written;
+    written.origin.line = field->line;
+    written.source = field->table.get();
+    written.variable = field->variable;
+    return written;
+  }
+
+  void convert_fields(int index, Table& table, const std::vector<std::string>& keys, const TableSource* source) {
+    for (const auto& key : keys) {
+      const FieldSource* field = nullptr;
+      if (source)
+        if (auto found = source->fields.find(key); found != source->fields.end()) field = &found->second;
+      lua_pushlstring(L_, key.data(), key.size());
+      lua_rawget(L_, index);
+      table.fields.emplace_back(key, convert(-1, written_as(table, field)));
+      lua_pop(L_, 1);
+    }
+    std::sort(table.fields.begin(), table.fields.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.second.origin.line, a.first) < std::tie(b.second.origin.line, b.first);
+    });
+  }
+
+  void convert_items(int index, Table& table, lua_Integer count, const TableSource* source) {
+    for (lua_Integer i = 1; i <= count; i++) {
+      const FieldSource* item = nullptr;
+      if (source && static_cast<size_t>(i) <= source->items.size()) item = &source->items[static_cast<size_t>(i - 1)];
+      Written written = written_as(table, item);
+      if (lua_rawgeti(L_, index, i) == LUA_TNIL)
+        fail(written.origin, fmt::format("item {} is nil, and others follow it", i),
+             "is it a variable that is not defined here? a list has no holes");
+      table.items.push_back(convert(-1, written));
+      lua_pop(L_, 1);
+    }
+  }
+
+  static void note_nils(Table& table, const std::vector<std::string>& keys, const TableSource* source) {
+    if (!source) return;
+    auto note = [&](std::string key, const FieldSource& field) {
+      if (field.reference) table.nils.emplace_back(std::move(key), Origin{table.origin.file, field.line});
+    };
+    for (const auto& [key, field] : source->fields)
+      if (!std::binary_search(keys.begin(), keys.end(), key)) note(key, field);
+    for (size_t i = table.items.size(); i < source->items.size(); i++)
+      note(fmt::format("[{}]", i + 1), source->items[i]);
+  }
+
+  lua_State* L_;
+  Interpreter& self_;
+  uint64_t spent_ = 0;
+  std::vector<const void*> path_; // tables around the one that is read
+  SourceFile* file_ = nullptr;    // the one whose lines `source` speaks of
+};
+
+} // namespace
+
+Value to_value(lua_State* L, int index, const Origin& written, SourceFile* returned_by) {
+  Converter converter(L);
+  Written root{written};
+  if (returned_by) {
+    converter.set_file(returned_by);
+    root.variable = "return";
+  }
+  return converter.convert(lua_absindex(L, index), root);
+}
+
+void push_functions(lua_State* L) {
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, "functions");
+}
+
+void push_value(lua_State* L, const Value& value) {
+  luaL_checkstack(L, 10, "arguments nested too deeply");
+  struct Push {
+    lua_State* L;
+    void operator()(std::monostate) const { lua_pushnil(L); }
+    void operator()(bool truth) const { lua_pushboolean(L, truth); }
+    void operator()(int64_t number) const { lua_pushinteger(L, number); }
+    void operator()(double number) const { lua_pushnumber(L, number); }
+    void operator()(const std::string& text) const { lua_pushlstring(L, text.data(), text.size()); }
+    void operator()(FunctionId function) const {
+      push_functions(L);
+      lua_rawgeti(L, -1, function.index + 1);
+      lua_remove(L, -2);
+    }
+    void operator()(const std::shared_ptr<const Table>& table) const {
+      lua_newtable(L);
+      for (const auto& [key, field] : table->fields) {
+        lua_pushlstring(L, key.data(), key.size());
+        push_value(L, field);
+        lua_rawset(L, -3);
+      }
+      for (size_t i = 0; i < table->items.size(); i++) {
+        push_value(L, table->items[i]);
+        lua_rawseti(L, -2, static_cast<lua_Integer>(i + 1));
+      }
+    }
+  };
+  std::visit(Push{L}, value.data);
+}
+
+} // namespace fvlm::recipe

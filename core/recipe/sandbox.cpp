@@ -1,0 +1,83 @@
+#include "recipe/sandbox.h"
+
+#include "recipe/sandbox_interpreter.h"
+
+namespace fvlm::recipe {
+
+struct Sandbox::State {
+  explicit State(SandboxConfig config) : lua(std::move(config)) {}
+  Interpreter lua;
+  bool ran = false;
+};
+
+Sandbox::Sandbox(SandboxConfig config) : state_(std::make_unique<State>(std::move(config))) {}
+Sandbox::~Sandbox() = default;
+
+Value Sandbox::run(const std::filesystem::path& file) {
+  if (std::exchange(state_->ran, true)) throw Error(ErrorKind::internal, "a Sandbox runs one recipe, once");
+  Interpreter& lua = state_->lua;
+  lua.begin(lua.config.limits, false);
+  lua.folder = file.parent_path();
+  std::string name = file.string();
+  Value result;
+  lua.loading.push_back(name);
+  try {
+    lua.protect([&](lua_State* L) {
+      lua.load(L, file, name, false);
+      lua_call(L, 0, 1);
+      result = to_value(L, -1, {name, 0}, lua.sources.front().get());
+    });
+  } catch (Error& error) {
+    if (error.where().empty()) error.at(name);
+    throw;
+  }
+  lua.loading.clear();
+  if (auto* table = std::get_if<std::shared_ptr<const Table>>(&result.data)) result.origin = (*table)->origin;
+  lua.finished = true;
+  lua_gc(lua.main, LUA_GCCOLLECT);
+  return result;
+}
+
+Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after) {
+  Interpreter& lua = state_->lua;
+  lua.begin(lua.config.call_limits, true);
+  Value result;
+  std::vector<Value> after;
+  auto run = [&](lua_State* L) {
+    push_functions(L);
+    if (lua_rawgeti(L, 1, function.index + 1) != LUA_TFUNCTION)
+      throw Error(ErrorKind::internal, fmt::format("the recipe has no function {}", function.index));
+    lua_Debug about;
+    lua_pushvalue(L, -1);
+    lua_getinfo(L, ">S", &about);
+    const SourceFile* source = lua.source_of(about);
+    Origin origin{source ? source->name : std::string(), about.linedefined};
+    int first = lua_gettop(L) + 1; // arguments are kept below the call
+    lua_insert(L, 1);
+    luaL_checkstack(L, static_cast<int>(2 * arguments.size() + 10), "too many arguments");
+    for (const Value& argument : arguments) push_value(L, argument);
+    lua_pushvalue(L, 1);
+    for (size_t i = 0; i < arguments.size(); i++) lua_pushvalue(L, first + static_cast<int>(i));
+    lua_call(L, static_cast<int>(arguments.size()), 1);
+    result = to_value(L, -1, origin);
+    for (size_t i = 0; arguments_after && i < arguments.size(); i++)
+      after.push_back(to_value(L, first + static_cast<int>(i), origin));
+  };
+  struct Tidy { // whatever happens, the next call begins with what this one left alive
+    lua_State* L;
+    ~Tidy() { lua_gc(L, LUA_GCCOLLECT); }
+  } tidy{lua.main};
+  lua.protect(run);
+  if (arguments_after) *arguments_after = std::move(after);
+  return result;
+}
+
+const std::map<std::filesystem::path, std::string>& Sandbox::files() const {
+  return state_->lua.files;
+}
+
+const std::map<std::string, Value>& Sandbox::args_read() const {
+  return state_->lua.args_read;
+}
+
+} // namespace fvlm::recipe
