@@ -11,6 +11,7 @@ namespace fvlm::recipe {
 namespace {
 
 const char behind_key = 0; // in a stand-in's metatable: the table behind it
+const char given_key = 0;  // in a private copy of a metatable: the author's table
 
 int raise_error(lua_State* L) {
   auto level = static_cast<int>(luaL_optinteger(L, 2, 1));
@@ -164,25 +165,46 @@ int raw_length(lua_State* L) {
 int get_metatable(lua_State* L) {
   luaL_checkany(L, 1);
   if (!lua_istable(L, 1) || !lua_getmetatable(L, 1)) return lua_pushnil(L), 1;
-  luaL_getmetafield(L, 1, "__metatable"); // pushes nothing where there is none
+  if (luaL_getmetafield(L, 1, "__metatable") == LUA_TNIL) lua_rawgetp(L, -1, &given_key);
   return 1;
 }
 
+// A table gets a private copy of the author's metatable as it is now, so that what is refused here cannot be written
+// there later. Refused are events that show when memory is collected, and those whose handling in Lua 5.4.4 to 5.4.6
+// corrupts memory: a __concat that makes the stack grow, a __close in a loop that breaks.
 int set_metatable(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_argexpected(L, lua_isnil(L, 2) || lua_istable(L, 2), 2, "nil or table");
   lua_settop(L, 2);
   if (luaL_getmetafield(L, 1, "__metatable") != LUA_TNIL) return luaL_error(L, "cannot change a protected metatable");
-  if (lua_istable(L, 2)) {
-    for (const char* event : {"__gc", "__mode"}) {
-      lua_pushstring(L, event);
-      if (lua_rawget(L, 2) != LUA_TNIL)
-        return luaL_error(L, "%s has no meaning in a recipe: it would show when memory is collected", event);
-      lua_pop(L, 1);
-    }
+  if (lua_isnil(L, 2)) return lua_setmetatable(L, 1), 1;
+  Interpreter::of(L).charge(L, 10);
+  for (const char* event : {"__gc", "__mode", "__close", "__concat"}) {
+    lua_pushstring(L, event);
+    if (lua_rawget(L, 2) != LUA_TNIL)
+      return luaL_error(L, "a metatable may not carry %s\n  %s", event,
+                        event[2] == 'c' ? "use a function" : "a recipe cannot see when memory is collected");
+    lua_pop(L, 1);
   }
+  lua_pushliteral(L, "__call");
+  lua_rawget(L, 2);
+  if (!lua_isnil(L, -1) && !lua_isfunction(L, -1)) // a chain of tables would be followed in one instruction
+    return luaL_error(L, "__call has to be a function");
+  lua_settop(L, 2);
+  lua_newtable(L);
+  for (const char* event :
+       {"__index", "__newindex", "__call", "__tostring", "__pairs", "__metatable", "__len", "__eq",
+        "__lt",    "__le",       "__unm",  "__add",      "__sub",   "__mul",       "__div", "__mod",
+        "__pow",   "__idiv",     "__band", "__bor",      "__bxor",  "__shl",       "__shr", "__bnot"}) {
+    lua_pushstring(L, event);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, 2);
+    lua_rawset(L, 3);
+  }
+  lua_pushvalue(L, 2);
+  lua_rawsetp(L, 3, &given_key);
   lua_setmetatable(L, 1);
-  return 1;
+  return lua_settop(L, 1), 1;
 }
 
 int refuse_write(lua_State* L) {
@@ -326,7 +348,7 @@ const char* push_text(lua_State* L, int index, size_t* length) {
   return lua_tolstring(L, -1, length);
 }
 
-void open_base(lua_State* L) {
+int open_base(lua_State* L) {
   static constexpr luaL_Reg functions[] = {{"assert", check},
                                            {"error", raise_error},
                                            {"getmetatable", get_metatable},
@@ -347,11 +369,10 @@ void open_base(lua_State* L) {
                                            {"type", type_name},
                                            {"xpcall", protected_call_with_handler},
                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, functions, 0);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, -2, "_G");
+  luaL_newlib(L, functions);
   lua_pushliteral(L, LUA_VERSION);
   lua_setfield(L, -2, "_VERSION");
+  return 1;
 }
 
 } // namespace fvlm::recipe

@@ -1,4 +1,5 @@
 // Coroutines under the same account: each carries the hook, and what ends the evaluation inside one ends it outside.
+// There is nothing to close (metatables carry no __close), so there is no coroutine.close.
 #include "recipe/sandbox_interpreter.h"
 
 namespace fvlm::recipe {
@@ -8,7 +9,7 @@ constexpr uint64_t switch_cost = 100; // instructions between two looks may hide
 
 lua_State* checked_coroutine(lua_State* L) {
   lua_State* coroutine = lua_tothread(L, 1);
-  luaL_argexpected(L, coroutine, 1, "coroutine");
+  luaL_argexpected(L, coroutine, 1, "thread");
   return coroutine;
 }
 
@@ -49,27 +50,10 @@ int resume(lua_State* L) {
   return results + 1;
 }
 
-// Runs the coroutine's pending __close functions, on its own stack.
-int close_thread(lua_State* L, lua_State* coroutine) {
-  Interpreter& self = Interpreter::of(L);
-  self.charge(L, switch_cost);
-  lua_sethook(coroutine, lua_gethook(L), LUA_MASKCOUNT, lua_gethookcount(L));
-  self.threads.push_back(coroutine);
-  int status = lua_closethread(coroutine, L);
-  self.threads.pop_back();
-  self.pass_stop(L, status);
-  return status;
-}
-
 int wrapped(lua_State* L) {
   lua_State* coroutine = lua_tothread(L, lua_upvalueindex(1));
   int results = resume_with(L, coroutine, lua_gettop(L));
-  if (results >= 0) return results;
-  if (int status = lua_status(coroutine); status != LUA_OK && status != LUA_YIELD) {
-    close_thread(L, coroutine);
-    lua_xmove(coroutine, L, 1); // closing may have changed the error
-  }
-  return lua_error(L);
+  return results >= 0 ? results : lua_error(L);
 }
 
 int create(lua_State* L) {
@@ -115,23 +99,13 @@ int running(lua_State* L) {
   return 2;
 }
 
-int close(lua_State* L) {
-  lua_State* coroutine = checked_coroutine(L);
-  std::string_view state = status_of(L, coroutine);
-  if (state != "dead" && state != "suspended") return luaL_error(L, "cannot close a %s coroutine", state.data());
-  int status = close_thread(L, coroutine);
-  lua_pushboolean(L, status == LUA_OK);
-  if (status == LUA_OK) return 1;
-  lua_xmove(coroutine, L, 1);
-  return 2;
-}
-
 } // namespace
 
 int open_coroutine(lua_State* L) {
-  static constexpr luaL_Reg functions[] = {{"close", close},   {"create", create},   {"isyieldable", is_yieldable},
-                                           {"resume", resume}, {"running", running}, {"status", status},
-                                           {"wrap", wrap},     {"yield", yield},     {nullptr, nullptr}};
+  static constexpr luaL_Reg functions[] = {{"create", create}, {"isyieldable", is_yieldable},
+                                           {"resume", resume}, {"running", running},
+                                           {"status", status}, {"wrap", wrap},
+                                           {"yield", yield},   {nullptr, nullptr}};
   luaL_newlib(L, functions);
   return 1;
 }

@@ -96,7 +96,9 @@ int construct(lua_State* L) {
   auto index = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(1)));
   const Constructor& constructor = self.config.constructors[index];
   int given = lua_gettop(L);
-  if (given > 0 && push_behind(L, 1)) misuse(L, constructor, "the fvlm table: call it with a dot, not a colon");
+  lua_getfield(L, LUA_REGISTRYINDEX, "fvlm");
+  if (given > 0 && lua_rawequal(L, 1, -1)) misuse(L, constructor, "the fvlm table: call it with a dot, not a colon");
+  lua_settop(L, given);
 
   lua_newtable(L); // values in front of the table, those of earlier calls first
   int values = lua_gettop(L);
@@ -163,7 +165,7 @@ int missing(lua_State* L) {
   lua_settop(L, 2);
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
-  const char* name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : luaL_typename(L, 2);
+  const char* name = push_text(L, 2);
   std::vector<std::string> names{"arg"};
   for (const auto& constructor : Interpreter::of(L).config.constructors) names.push_back(constructor.name);
   if (auto near = nearest(name, names))

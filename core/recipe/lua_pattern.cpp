@@ -213,8 +213,9 @@ class Matcher {
     int index = digit - '1';
     if (index < 0 || index >= static_cast<int>(captured_) ||
         captures_[static_cast<size_t>(index)].state == Capture::State::open)
-      luaL_error(L_, "invalid capture index %%%d in pattern", index + 1);
+      luaL_error(L_, "invalid capture index %%%d", index + 1);
     const Capture& capture = captures_[static_cast<size_t>(index)];
+    if (capture.state == Capture::State::position) return no_match;
     self_.charge_bytes(L_, capture.length);
     std::string_view again = subject_.substr(capture.first, capture.length);
     return subject_.substr(at).starts_with(again) ? at + again.size() : no_match;

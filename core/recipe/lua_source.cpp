@@ -1,5 +1,7 @@
 #include "recipe/lua_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -28,9 +30,14 @@ struct SourceMap::Scanner {
 
   char peek(size_t ahead = 0) const { return at + ahead < text.size() ? text[at + ahead] : '\0'; }
 
+  static bool ends_line(char c) { return c == '\n' || c == '\r'; }
+
+  // One character, or both of a line's end.
   void step() {
-    if (text[at] == '\n') line++;
-    at++;
+    char c = text[at++];
+    if (!ends_line(c)) return;
+    line++;
+    if (ends_line(peek()) && peek() != c) at++;
   }
 
   // "[[", "[==[": how many '='; -1: no long bracket.
@@ -71,7 +78,7 @@ struct SourceMap::Scanner {
         if (int level = long_bracket(); level >= 0)
           skip_long(level);
         else
-          while (at < text.size() && peek() != '\n') at++;
+          while (at < text.size() && !ends_line(peek())) at++;
       } else {
         return;
       }
@@ -125,6 +132,59 @@ SourceMap::SourceMap(std::string text) : text_(std::move(text)) {
     if (tokens_[i].kind == Kind::name && tokens_[i + 1].is("=") && tokens_[i + 2].is("{"))
       assignments_[tokens_[i].text].push_back(i + 2);
   }
+}
+
+// Each of these reaches a defect of Lua 5.4.4 to 5.4.7, as Debian 12 and Ubuntu 24.04 have it (lua.org/bugs.html).
+std::optional<Refusal> SourceMap::refused() const {
+  struct Bracket {
+    bool index;    // t[...], not { or ( or the [ of a key
+    size_t fields; // of the chain that the bracket stands in
+  };
+  std::vector<Bracket> open;
+  size_t indices = 0; // brackets of `open` that are indices
+  size_t fields = 0;  // .a.b[c] in a row
+  constexpr size_t most_fields = 200, most_brackets = 150;
+  auto comparison = [](const Token& t) {
+    return t.is("<") || t.is(">") || t.is("<=") || t.is(">=") || t.is("==") || t.is("~=");
+  };
+  auto bitwise = [](const Token& t) { return t.is("&") || t.is("|") || t.is("~") || t.is("<<") || t.is(">>"); };
+  for (size_t i = 0; i < tokens_.size(); i++) {
+    const Token& token = tokens_[i];
+    if (token.word("_ENV")) return Refusal{token.line, "a recipe has no _ENV", "write plain names"};
+    if (indices > 0 && comparison(token)) // the index would be read from a place not yet written
+      return Refusal{token.line, "a comparison within [ ]", "put it in a local variable first"};
+    if (bitwise(token) && tokens_[i + 1].is("(")) { // the same, where there are many constants
+      size_t end = skip_bracket(i + 1);
+      for (size_t inner = i + 2; inner < end; inner++)
+        if (tokens_[inner].word("and") || tokens_[inner].word("or"))
+          return Refusal{token.line, fmt::format("'and' or 'or' behind the operator '{}'", token.text),
+                         "put it in a local variable first"};
+    }
+    if (token.is("(") || token.is("{") || token.is("[")) {
+      bool index = token.is("[") && i > 0 &&
+                   (tokens_[i - 1].is(")") || tokens_[i - 1].is("]") ||
+                    (tokens_[i - 1].kind == Kind::name && !is_keyword(tokens_[i - 1].text)));
+      open.push_back({index, fields});
+      if (open.size() > most_brackets) // Lua gives up at 200 levels, and does not say on which line
+        return Refusal{token.line, fmt::format("more than {} brackets within one another", most_brackets),
+                       "put a part of it in a local variable"};
+      indices += index ? 1 : 0;
+      fields = 0;
+    } else if ((token.is(")") || token.is("}") || token.is("]")) && !open.empty()) {
+      fields = open.back().index ? open.back().fields + 1 : open.back().fields + fields;
+      indices -= open.back().index ? 1 : 0;
+      open.pop_back();
+    } else if (token.is(".") && tokens_[i + 1].kind == Kind::name) {
+      fields++;
+      i++;
+    } else {
+      fields = 0;
+    }
+    if (fields > most_fields) // an error's message would search through them recursively
+      return Refusal{token.line, fmt::format("more than {} fields of fields in one expression", most_fields),
+                     "put a part of it in a local variable"};
+  }
+  return std::nullopt;
 }
 
 // The token after the bracket that closes the one at `at`.
@@ -235,20 +295,45 @@ std::string_view SourceMap::called_name(size_t argument) const {
   return tokens_[at].text;
 }
 
+// Where the arguments begin of the calls in `a.b "x" { }`, when `word` is the a.
+void SourceMap::add_calls(size_t word, std::vector<size_t>& arguments) const {
+  if (tokens_[word].kind != Kind::name || is_keyword(tokens_[word].text)) return;
+  for (size_t at = word + 1;;) {
+    const Token& token = tokens_[at];
+    if ((token.is(".") || token.is(":")) && tokens_[at + 1].kind == Kind::name) {
+      at += 2;
+    } else if (token.kind == Kind::string) {
+      at++;
+    } else if (token.is("{") || token.is("(")) {
+      arguments.push_back(at);
+      at = skip_bracket(at);
+    } else if (token.is("[")) {
+      at = skip_bracket(at);
+    } else {
+      return;
+    }
+  }
+}
+
 const TableSource* SourceMap::call(std::string_view name, int line, const std::vector<std::string>& keys) const {
   auto first = std::partition_point(tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.line < line; });
   auto last = std::partition_point(first, tokens_.end(), [&](const Token& t) { return t.line <= line; });
   if (static_cast<size_t>(last - first) > crowded) return nullptr;
-  const TableSource* best = nullptr;
-  int best_score = std::numeric_limits<int>::min();
+  std::vector<size_t> arguments;
+  // Among the items of a table Lua looks one token ahead, and a name at a line's end counts for the next line.
+  if (first != tokens_.begin()) add_calls(static_cast<size_t>(first - tokens_.begin()) - 1, arguments);
   for (auto token = first; token != last; ++token) {
     auto at = static_cast<size_t>(token - tokens_.begin());
-    if (at == 0 || !(token->is("{") || token->is("("))) continue;
+    if (at > 0 && (token->is("{") || token->is("("))) arguments.push_back(at);
+    add_calls(at, arguments);
+  }
+  const TableSource* best = nullptr;
+  int best_score = std::numeric_limits<int>::min();
+  for (size_t at : arguments) {
     std::string_view called = called_name(at);
     if (called.empty()) continue;
-    size_t brace = 0;
-    if (token->is("{")) brace = at;
-    for (size_t argument = at + 1; token->is("(");) { // the last argument that is a table
+    size_t brace = tokens_[at].is("{") ? at : 0;
+    for (size_t argument = at + 1; tokens_[at].is("(");) { // the last argument that is a table
       size_t end = skip_expression(argument);
       if (tokens_[argument].is("{") && skip_bracket(argument) == end) brace = argument;
       if (!tokens_[end].is(",")) break;

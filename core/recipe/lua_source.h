@@ -1,9 +1,11 @@
-// SourceMap: finds, in the text of a Lua file, the line on which each field of a table constructor stands. Lua itself
-// tells the line of a call only. Best effort: what is not found falls back to the line of the call.
+// SourceMap: the tokens of a Lua file. Finds the line on which each field of a table constructor stands, for Lua itself
+// tells the line of a call only (best effort: what is not found falls back to the line of the call). And finds what a
+// recipe may not be written with, because the Lua that distributions ship breaks on it.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,12 +27,25 @@ struct TableSource {
   std::vector<FieldSource> items;
 };
 
+struct Refusal {
+  int line;
+  std::string what, advice;
+};
+
 class SourceMap {
  public:
   explicit SourceMap(std::string text);
+  SourceMap(const SourceMap&) = delete; // tokens point into the text
+  SourceMap& operator=(const SourceMap&) = delete;
+  const std::string& text() const { return text_; }
+  uint64_t memory() const { return text_.capacity() + tokens_.capacity() * sizeof(Token); }
 
-  // The { } of the call `name { }`, `name "x" { }` or `name("x", { })` whose arguments begin on `line`. Where several
-  // calls stand there, the one that looks most like a table with these keys. Null: not found.
+  // What the file must not contain. Tokens are cut exactly as Lua does, so nothing hides from this.
+  std::optional<Refusal> refused() const;
+
+  // The { } of the call `name { }`, `name "x" { }` or `name("x", { })` that begins, or whose arguments begin, on `line`
+  // (before Lua 5.4.7 a call has the line of its first word). Where several calls stand there, the one that looks most
+  // like a table with these keys. Null: not found.
   const TableSource* call(std::string_view name, int line, const std::vector<std::string>& keys) const;
 
   // The { } last assigned to `variable`, if it has these keys. "return" finds the file's last `return { }`.
@@ -53,6 +68,7 @@ class SourceMap {
   std::shared_ptr<const TableSource> parse_table(size_t brace, int depth) const;
   FieldSource parse_field(size_t first, size_t end, int line, int depth) const;
   std::string_view called_name(size_t argument) const;
+  void add_calls(size_t word, std::vector<size_t>& arguments) const;
 
   std::string text_;
   std::vector<Token> tokens_;                                   // with an end token

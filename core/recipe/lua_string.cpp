@@ -108,7 +108,8 @@ int repeat(lua_State* L) { // rep
   if (count <= 0 || step == 0) return lua_pushliteral(L, ""), 1;
   auto times = static_cast<size_t>(count);
   if (times > self.limits.memory_bytes / step) self.stop_for_memory(L);
-  self.charge(L, times);
+  constexpr size_t times_per_instruction = 8;
+  self.charge(L, times / times_per_instruction);
   luaL_Buffer buffer;
   size_t total = times * step - separator_size;
   char* out = luaL_buffinitsize(L, &buffer, total);
@@ -123,7 +124,7 @@ int repeat(lua_State* L) { // rep
 // Lua's own, once every %s has its text (without addresses) and %p is out.
 int format(lua_State* L) {
   std::string_view text = paid_text(L, 1);
-  int argument = 1;
+  int argument = 1, last = lua_gettop(L);
   for (size_t i = 0; i + 1 < text.size(); i++) {
     if (text[i] != '%') continue;
     if (text[++i] == '%') continue;
@@ -132,7 +133,7 @@ int format(lua_State* L) {
     argument++;
     if (text[i] == 'p') return luaL_error(L, "'%%p' shows where things lie in memory, which a recipe cannot");
     if (text[i] != 's' && text[i] != 'q') continue;
-    luaL_checkany(L, argument);
+    if (argument > last) return luaL_argerror(L, argument, "no value");
     if (text[i] == 's') {
       push_text(L, argument);
       lua_replace(L, argument);

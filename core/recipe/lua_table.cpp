@@ -29,7 +29,8 @@ int concat(lua_State* L) {
     self.charge(L, 2);
     lua_geti(L, 1, i);
     if (!lua_isstring(L, -1))
-      luaL_error(L, "invalid value (at index %I) in table for 'concat'", static_cast<LUAI_UACINT>(i));
+      luaL_error(L, "invalid value (%s) at index %I in table for 'concat'", luaL_typename(L, -1),
+                 static_cast<LUAI_UACINT>(i));
     self.charge_bytes(L, lua_rawlen(L, -1));
     luaL_addvalue(&text);
     if (i == to) break; // `to` may be the largest integer

@@ -56,10 +56,7 @@ class Converter {
   }
 
   // The file that what is converted next is written in.
-  void set_file(SourceFile* file) {
-    file_ = file;
-    if (file && !file->lines) file->lines = std::make_unique<const SourceMap>(file->text);
-  }
+  void set_file(const SourceFile* file) { file_ = file; }
 
  private:
   [[noreturn]] static void fail(const Origin& place, std::string what, std::string advice) {
@@ -125,7 +122,7 @@ class Converter {
     for (lua_Integer i = 1; lua_rawgeti(L_, values, i) != LUA_TNIL; i++, lua_pop(L_, 1))
       table.arguments.push_back(convert(-1, {table.origin}));
     lua_settop(L_, tag - 1);
-    return exact && file_ ? file_->lines->call(table.constructor, line, keys) : nullptr;
+    return exact && file_ ? file_->lines.call(table.constructor, line, keys) : nullptr;
   }
 
   std::shared_ptr<const Table> convert_table(int index, const Written& written) {
@@ -137,7 +134,7 @@ class Converter {
       fail(written.origin, fmt::format("more than {} tables within one another", self_.limits.nesting),
            "look for a loop that wraps a table in a table");
     path_.push_back(identity);
-    SourceFile* outer_file = file_;
+    const SourceFile* outer_file = file_;
     auto table = std::make_shared<Table>();
     lua_Integer items = 0;
     std::vector<std::string> keys = read_keys(index, written.origin, items);
@@ -148,7 +145,7 @@ class Converter {
       if (lua_getmetatable(L_, index))
         fail(written.origin, "a table with a metatable cannot be part of a recipe", "copy its fields to a plain table");
       table->origin = written.origin;
-      if (!source && file_ && !written.variable.empty()) source = file_->lines->assigned(written.variable, keys);
+      if (!source && file_ && !written.variable.empty()) source = file_->lines.assigned(written.variable, keys);
     }
     if (source) table->origin.line = source->line;
     convert_fields(index, *table, keys, source);
@@ -210,18 +207,19 @@ class Converter {
   lua_State* L_;
   Interpreter& self_;
   uint64_t spent_ = 0;
-  std::vector<const void*> path_; // tables around the one that is read
-  SourceFile* file_ = nullptr;    // the one whose lines `source` speaks of
+  std::vector<const void*> path_;    // tables around the one that is read
+  const SourceFile* file_ = nullptr; // the one whose lines `source` speaks of
 };
 
 } // namespace
 
-Value to_value(lua_State* L, int index, const Origin& written, SourceFile* returned_by) {
+Value to_value(lua_State* L, int index, const Origin& written, const SourceFile* returned_by) {
   Converter converter(L);
   Written root{written};
   if (returned_by) {
     converter.set_file(returned_by);
     root.variable = "return";
+    if (const TableSource* source = returned_by->lines.assigned("return", {})) root.origin.line = source->line;
   }
   return converter.convert(lua_absindex(L, index), root);
 }

@@ -89,7 +89,12 @@ int on_error(lua_State* L) {
   bool bundled = false;
   while (auto found = cut_place(self, message, bundled)) place = found;
   std::vector<Origin> callers = author_lines(self, L);
-  if ((!place || bundled) && !callers.empty()) place = callers.front();
+  if (!place || bundled) {
+    if (!callers.empty())
+      place = callers.front();
+    else if (!self.loading.empty()) // a tail call has left no line
+      place = Origin{self.loading.back(), 0};
+  }
 
   std::string what(message), advice;
   if (size_t cut = what.find("\n  "); cut != std::string::npos) {

@@ -11,6 +11,8 @@ namespace {
 constexpr size_t longest_chunk = LUA_IDSIZE - 2; // Lua cuts longer ones
 
 std::string chunk_name(const Interpreter& self, const std::string& name) {
+  for (const auto& source : self.sources)
+    if (source->name == name) return source->chunk; // it failed, and is read again
   std::string chunk = name;
   if (chunk.size() > longest_chunk) chunk = "..." + chunk.substr(chunk.size() - (longest_chunk - 10));
   auto taken = [&](const std::string& candidate) {
@@ -113,12 +115,18 @@ void Interpreter::load(lua_State* L, const std::filesystem::path& path, const st
   if (text.starts_with(LUA_SIGNATURE[0]))
     luaL_error(L, "%s is compiled Lua; a recipe is read as text only", name.c_str());
   files[name] = text;
-  auto source = std::make_unique<SourceFile>(SourceFile{name, chunk_name(*this, name), std::move(text), bundled, {}});
-  Feed from{*this, source->text};
-  if (from.rest.starts_with("\xef\xbb\xbf")) from.rest.remove_prefix(3);
-  if (from.rest.starts_with('#')) from.rest.remove_prefix(std::min(from.rest.find('\n'), from.rest.size()));
-  std::string chunk = "@" + source->chunk;
-  sources.push_back(std::move(source));
+  charge(L, text.size());
+  std::string_view rest = text;
+  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
+  if (rest.starts_with('#')) rest.remove_prefix(std::min(rest.find_first_of("\r\n"), rest.size()));
+  sources.push_back(std::make_unique<const SourceFile>(name, chunk_name(*this, name), std::string(rest), bundled));
+  const SourceFile& source = *sources.back();
+  memory_used += source.lines.memory();
+  if (memory_used > memory_limit) stop_for_memory(L, {name, 0});
+  if (auto refusal = source.lines.refused())
+    stop(L, Error(ErrorKind::recipe, refusal->what).at(where({name, refusal->line})).advise(refusal->advice));
+  Feed from{*this, source.lines.text()};
+  std::string chunk = "@" + source.chunk;
   int status = lua_load(L, feed, &from, chunk.c_str(), "t");
   if (status != LUA_OK) {
     pass_stop(L, status);

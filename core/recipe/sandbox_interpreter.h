@@ -18,11 +18,12 @@
 namespace fvlm::recipe {
 
 struct SourceFile {
+  SourceFile(std::string given_name, std::string given_chunk, std::string text, bool of_library)
+      : name(std::move(given_name)), chunk(std::move(given_chunk)), lines(std::move(text)), bundled(of_library) {}
   std::string name;  // as the user would name it
   std::string chunk; // what Lua puts in front of its messages: the name, or its tail where it is long
-  std::string text;
-  bool bundled = false;                   // of the library: errors blame its caller
-  std::unique_ptr<const SourceMap> lines; // made when first asked for
+  SourceMap lines;   // of the text that Lua was given
+  bool bundled;      // of the library: errors blame its caller
 };
 
 struct Interpreter {
@@ -82,7 +83,7 @@ struct Interpreter {
   std::optional<Error> failure; // made by the message handler from a plain Lua error
 
   std::filesystem::path folder; // of the recipe, as the user named it; empty: "."
-  std::vector<std::unique_ptr<SourceFile>> sources;
+  std::vector<std::unique_ptr<const SourceFile>> sources;
   std::vector<std::string> loading; // names of the files that are being run, outermost first
   std::map<std::filesystem::path, std::string> files;
   uint64_t source_bytes = 0;
@@ -95,9 +96,10 @@ struct Interpreter {
  private:
   void look(lua_State* L);
   void hurry(lua_State* L);
+  void collect(lua_State* L);
   static void hook(lua_State* L, lua_Debug* frame);
   static void* allocate(void* self, void* block, size_t old_size, size_t new_size);
-  bool take(void* block, size_t old_size, size_t new_size);
+  bool take(size_t old_size, size_t new_size);
 
   struct Close {
     void operator()(lua_State* L) const { lua_close(L); }
@@ -120,8 +122,9 @@ class MemoryClaim {
 
 // --- The libraries ---
 
-void open_base(lua_State* L);     // lua_base.cpp: into the table on top
-int open_coroutine(lua_State* L); // lua_coroutine.cpp; this and the following push a table
+// Each pushes its table.
+int open_base(lua_State* L);      // lua_base.cpp
+int open_coroutine(lua_State* L); // lua_coroutine.cpp
 int open_string(lua_State* L);    // lua_string.cpp
 int open_table(lua_State* L);     // lua_table.cpp
 int open_math(lua_State* L);      // lua_math.cpp
@@ -145,7 +148,7 @@ const char* push_text(lua_State* L, int index, size_t* length = nullptr);
 // --- Between Lua and Value (lua_value.cpp) ---
 
 // `written` is where the author wrote the value; `returned_by` the file that returned it. Throws Error.
-Value to_value(lua_State* L, int index, const Origin& written, SourceFile* returned_by = nullptr);
+Value to_value(lua_State* L, int index, const Origin& written, const SourceFile* returned_by = nullptr);
 void push_value(lua_State* L, const Value& value);
 // The registry's table of functions in Values, by FunctionId.
 void push_functions(lua_State* L);

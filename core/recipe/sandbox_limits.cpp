@@ -3,13 +3,17 @@
 #include "recipe/sandbox_interpreter.h"
 
 #include <cstdlib>
-#include <lstate.h> // is it a stack that moves?
-
 namespace fvlm::recipe {
 namespace {
 
 constexpr int hook_interval = 100;         // VM instructions between two looks
 constexpr uint64_t look_interval = 16'384; // the same for work in C++
+
+// A block this large is no Lua stack (those end at a million values).
+constexpr size_t no_stack = 17 << 20;
+// What an account may be overdrawn by until the next look.
+constexpr uint64_t overdraft = 2 * no_stack;
+constexpr size_t always_granted = 1024;
 
 Error too_much(std::string what, std::string advice) {
   Error error(ErrorKind::recipe, std::move(what));
@@ -43,17 +47,22 @@ void Interpreter::hook(lua_State* L, lua_Debug*) {
     lua_sethook(L, hook, LUA_MASKCOUNT, hook_interval);
   }
   self.look(L);
-  if (self.memory_used <= self.next_collect) return;
-  // The collector does not run by itself (the author could see when, by weak tables); here it runs at a fixed place,
-  // and is paid for, so that to live near the limit does not last.
-  self.charge_bytes(L, self.memory_used);
+  if (self.memory_used > self.next_collect) self.collect(L);
+}
+
+// The collector does not run by itself (an author could see when); it runs at fixed places, and is paid for, so that to
+// live near the limit does not last.
+void Interpreter::collect(lua_State* L) {
+  constexpr uint64_t bytes_looked_at = 64; // for the price of an instruction
+  spent += memory_used / bytes_looked_at;
   lua_gc(L, LUA_GCCOLLECT);
-  self.next_collect = self.memory_used + std::max(self.memory_used, self.limits.memory_bytes / 4);
-  if (self.memory_used > self.memory_limit) self.stop_for_memory(L);
+  next_collect = memory_used + std::max(memory_used, limits.memory_bytes / 4);
+  if (memory_used > memory_limit) stop_for_memory(L);
 }
 
 // The hook comes at the next instruction, on the author's line.
 void Interpreter::hurry(lua_State* L) {
+  next_look = 0;
   if (!L || hurried) return;
   hurried = true;
   lua_sethook(L, hook, LUA_MASKCOUNT, 1);
@@ -69,6 +78,7 @@ void Interpreter::look(lua_State* L) {
   if (std::chrono::steady_clock::now() > deadline)
     stop(L, too_much(fmt::format("longer than {} seconds", limits.seconds),
                      "look for work on very long strings or tables; a recipe describes a run and computes little"));
+  if (memory_used > memory_limit) collect(L);
 }
 
 void Interpreter::stop(lua_State* L, Error error) {
@@ -104,22 +114,20 @@ void Interpreter::pass_stop(lua_State* L, int status) {
   lua_error(L);
 }
 
-bool Interpreter::take(void* block, size_t old_size, size_t new_size) {
+bool Interpreter::take(size_t old_size, size_t new_size) {
   if (new_size <= old_size) return true;
   lua_State* L = threads.empty() ? nullptr : threads.back();
   spent += (new_size - old_size) / bytes_per_instruction;
   if (spent > limits.instructions) hurry(L);
-  if (memory_used - old_size + new_size <= memory_limit) return true;
-  // A stack that moves has offsets in its frames, so nothing can be said about the line. A stack has a limit of its
-  // own, 16 MiB: it may grow, and the next instruction finds the account overdrawn.
-  if (L && block == L->stack.p) {
-    next_collect = 0;
-    hurry(L);
-    return true;
-  }
+  uint64_t wanted = memory_used - old_size + new_size;
+  if (wanted <= memory_limit) return true;
+  // The account may be overdrawn until the next instruction or charge, where the line is known: here it may not be
+  // asked for, since a stack that moves leaves its frames in disorder.
+  hurry(L);
+  if (new_size < no_stack && (wanted <= memory_limit + overdraft || new_size <= always_granted)) return true;
   // Lua collects its garbage now and asks again. That is paid for as well.
   spent += limits.memory_bytes / 64;
-  if (L) starved = author_line(L);
+  if (L && new_size >= no_stack) starved = author_line(L);
   return false;
 }
 
@@ -131,7 +139,7 @@ void* Interpreter::allocate(void* self_pointer, void* block, size_t old_size, si
     self.memory_used -= old_size;
     return nullptr;
   }
-  if (!self.take(block, old_size, new_size)) return nullptr;
+  if (!self.take(old_size, new_size)) return nullptr;
   void* moved = std::realloc(block, new_size);
   if (moved) self.memory_used += new_size - old_size;
   return moved;
@@ -153,8 +161,10 @@ Interpreter::Interpreter(SandboxConfig given) : config(std::move(given)) {
   lua_gc(main, LUA_GCSTOP);
   begin(config.limits, false);
   protect([](lua_State* L) {
-    lua_newtable(L); // what the author sees as _G
+    lua_newtable(L);                                          // what the author sees as _G
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE); // where Lua looks for the names of functions
     open_base(L);
+    lua_setfield(L, -2, LUA_GNAME);
     static constexpr luaL_Reg libraries[] = {{"coroutine", open_coroutine},
                                              {"string", open_string},
                                              {"table", open_table},
@@ -162,9 +172,20 @@ Interpreter::Interpreter(SandboxConfig given) : config(std::move(given)) {
                                              {"utf8", open_utf8}};
     for (auto [name, open] : libraries) {
       open(L);
+      lua_pushvalue(L, -1);
+      lua_setfield(L, 2, name);
       make_read_only(L);
-      lua_setfield(L, -2, name);
+      lua_setfield(L, 1, name);
     }
+    lua_getfield(L, 2, LUA_GNAME);
+    for (lua_pushnil(L); lua_next(L, 3);) {
+      lua_pushvalue(L, -2);
+      lua_insert(L, -2);
+      lua_rawset(L, 1);
+    }
+    lua_pushvalue(L, 1);
+    lua_setfield(L, 1, LUA_GNAME);
+    lua_pushvalue(L, 1);
     lua_rawseti(L, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
     open_fvlm(L);
     lua_setfield(L, LUA_REGISTRYINDEX, "fvlm");

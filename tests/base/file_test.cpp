@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 using namespace fvlm;
@@ -31,6 +32,8 @@ TEST_F(FileTest, reading_refuses_what_is_missing_too_large_or_no_file) {
   EXPECT_THROW(read_file(folder), Error);
   write_file_atomic(folder / "large", std::string(100, 'x'));
   EXPECT_THROW(read_file(folder / "large", 99), Error);
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(read_file(folder / "pipe"), Error) << "and it does not wait for a writer";
 }
 
 TEST_F(FileTest, a_symlink_out_of_the_folder_is_not_below_it) {

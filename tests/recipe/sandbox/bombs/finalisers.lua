@@ -1,0 +1,3 @@
+-- expect: may not carry __gc
+local function again() setmetatable({}, { __gc = again }) end -- here
+again()

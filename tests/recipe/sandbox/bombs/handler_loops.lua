@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+xpcall(error, function() while true do end end) -- here

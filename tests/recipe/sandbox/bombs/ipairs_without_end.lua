@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+for i in ipairs(setmetatable({}, { __index = function() return 1 end })) do end

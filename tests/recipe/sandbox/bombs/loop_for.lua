@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+for i = 1, math.huge do end -- here

@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+while true do end -- here

@@ -1,0 +1,5 @@
+-- expect: more than 50 tables within one another
+local fvlm = require "fvlm"
+local t = {}
+for i = 1, 1000 do t = fvlm.adamw { inner = t } end
+return t

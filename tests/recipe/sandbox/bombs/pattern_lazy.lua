@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+return ("a"):rep(200):match((".-"):rep(10) .. "b") -- here

@@ -1,0 +1,2 @@
+-- expect: more than 5000000 instructions
+table.remove(setmetatable({}, { __len = function() return math.maxinteger end }), 1) -- here

@@ -1,0 +1,133 @@
+#include "author.h"
+
+namespace fvlm::recipe {
+namespace {
+
+FunctionId function(const Value& value) {
+  return std::get<FunctionId>(value.data);
+}
+
+TEST(SandboxCall, calls_a_function_of_the_recipe) {
+  Author author;
+  Value recipe = author.run("return { schedule = function(t, m) return t * 2 + m.loss end }");
+  Value arguments[] = {{0.5, {}}, plain({{"loss", {int64_t{3}, {}}}})};
+  Value result = author.sandbox().call(function(field(recipe, "schedule")), arguments);
+  EXPECT_EQ(number(result), 4.0);
+}
+
+TEST(SandboxCall, hands_back_the_arguments_as_the_function_left_them) {
+  Author author;
+  Value recipe = author.run(R"lua(local fvlm = require "fvlm"
+return { run = function(m, memory)
+  memory.best = math.min(memory.best or m.loss, m.loss)
+  memory.seen[#memory.seen + 1] = m.loss
+  if m.loss > memory.best then return fvlm.scale_lr(0.5) end
+end })lua");
+  auto seen = std::make_shared<Table>();
+  Value memory = plain({{"seen", {std::shared_ptr<const Table>(seen), {}}}});
+  std::vector<Value> after;
+  for (double loss : {2.0, 1.0, 3.0}) {
+    Value arguments[] = {plain({{"loss", {loss, {}}}}), memory};
+    Value answer = author.sandbox().call(function(field(recipe, "run")), arguments, &after);
+    memory = after.at(1);
+    if (loss == 3.0) {
+      EXPECT_EQ(table(answer).constructor, "scale_lr");
+      EXPECT_EQ(number(table(answer).arguments.at(0)), 0.5);
+      EXPECT_EQ(line(answer), 2);
+    } else {
+      EXPECT_TRUE(std::holds_alternative<std::monostate>(answer.data));
+    }
+  }
+  EXPECT_EQ(number(field(memory, "best")), 1.0);
+  EXPECT_EQ(table(field(memory, "seen")).items.size(), 3u);
+}
+
+TEST(SandboxCall, limits_are_fresh_for_each_call) {
+  Author author;
+  SandboxConfig config = test_config();
+  config.call_limits.instructions = 200'000;
+  Value recipe =
+      author.run("return { work = function(n) local s = 0 for i = 1, n do s = s + i end return s end }", config);
+  FunctionId work = function(field(recipe, "work"));
+  for (int i = 0; i < 20; i++) {
+    Value small[] = {{int64_t{20'000}, {}}}, large[] = {{int64_t{1'000'000}, {}}};
+    EXPECT_EQ(integer(author.sandbox().call(work, small)), 200'010'000);
+    if (i % 5 != 0) continue;
+    try {
+      author.sandbox().call(work, large);
+      ADD_FAILURE() << "a call of a million steps was not stopped";
+    } catch (const Error& error) {
+      EXPECT_EQ(author.inside(error).where(), "recipe.lua:1");
+      EXPECT_STREQ(error.what(), "more than 200000 instructions");
+    }
+  }
+}
+
+TEST(SandboxCall, garbage_of_earlier_calls_does_not_count) {
+  Author author;
+  SandboxConfig config = test_config();
+  config.call_limits.memory_bytes = 4 << 20;
+  config.call_limits.instructions = 2'000'000;
+  Value recipe = author.run("local kept = ('k'):rep(3000000)\n"
+                            "return { work = function(n) return #(('x'):rep(n)) + #kept end }",
+                            config);
+  for (int i = 0; i < 20; i++) {
+    Value arguments[] = {{int64_t{1'500'000}, {}}};
+    EXPECT_EQ(integer(author.sandbox().call(function(field(recipe, "work")), arguments)), 4'500'000);
+  }
+}
+
+TEST(SandboxCall, an_error_names_the_line_and_leaves_the_sandbox_usable) {
+  Author author;
+  Value recipe = author.run("return {\n  f = function(x)\n    return x.y.z\n  end }");
+  FunctionId f = function(field(recipe, "f"));
+  for (int i = 0; i < 3; i++) {
+    Value arguments[] = {plain({})};
+    try {
+      author.sandbox().call(f, arguments);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(author.inside(error).where(), "recipe.lua:3");
+    }
+  }
+}
+
+TEST(SandboxCall, a_function_that_runs_later_reads_no_new_files) {
+  Author author;
+  author.write("early.lua", "return 1");
+  author.write("late.lua", "return 2");
+  Value recipe = author.run("require 'early'\nreturn { f = function(name) return require(name) end }");
+  Value early[] = {{std::string("early"), {}}}, late[] = {{std::string("late"), {}}};
+  EXPECT_EQ(integer(author.sandbox().call(function(field(recipe, "f")), early)), 1);
+  try {
+    author.sandbox().call(function(field(recipe, "f")), late);
+    ADD_FAILURE() << "a file was read during training";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("comes too late"));
+  }
+}
+
+TEST(SandboxCall, a_result_that_is_no_value_is_an_error_at_the_function) {
+  Author author;
+  Value recipe = author.run("return {\n  f = function() return coroutine.create(print) end }");
+  try {
+    author.sandbox().call(function(field(recipe, "f")), {});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(author.inside(error).where(), "recipe.lua:2");
+  }
+}
+
+TEST(SandboxCall, an_unknown_function_is_our_defect) {
+  Author author;
+  author.run("return {}");
+  try {
+    author.sandbox().call(FunctionId{3}, {});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::internal);
+  }
+}
+
+} // namespace
+} // namespace fvlm::recipe

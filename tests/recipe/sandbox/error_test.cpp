@@ -1,0 +1,103 @@
+#include "author.h"
+
+namespace fvlm::recipe {
+namespace {
+
+struct Case {
+  const char* text;
+  const char *where, *what, *advice;
+};
+
+class SandboxError : public testing::TestWithParam<Case> {};
+
+TEST_P(SandboxError, names_the_authors_line) {
+  Author author;
+  author.write("helper.lua", "local M = {}\nfunction M.fail() error('broken') end\nfunction M.deep()\n  M.fail()\nend\n"
+                             "return M");
+  author.write("wrong.lua", "local x = 1\n\nreturn x end");
+  Error error = author.failure(GetParam().text);
+  EXPECT_EQ(error.kind(), ErrorKind::recipe);
+  EXPECT_EQ(error.where(), GetParam().where) << error.text();
+  EXPECT_EQ(std::string(error.what()), GetParam().what) << error.text();
+  EXPECT_THAT(error.advice(), testing::HasSubstr(GetParam().advice)) << error.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , SandboxError,
+    testing::Values(
+        Case{"local x\nx.y = 1", "recipe.lua:2", "attempt to index a nil value (local 'x')", ""},
+        Case{"return 1 +", "recipe.lua:1", "unexpected symbol near <eof>", ""},
+        Case{"local t = {\n  a = 1\n  b = 2\n}", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'", ""},
+        Case{"error('mine')", "recipe.lua:1", "mine", ""}, Case{"error('mine', 0)", "recipe.lua:1", "mine", ""},
+        Case{"local function f() error('mine', 2) end\n\nf()", "recipe.lua:3", "mine", ""},
+        Case{"\nassert(false, 'mine')", "recipe.lua:2", "mine", ""},
+        Case{"\nassert(nil)", "recipe.lua:2", "assertion failed!", ""},
+        Case{"\nerror({})", "recipe.lua:2", "the error object is a table", ""},
+        Case{"\nerror(setmetatable({}, { __tostring = function() return 'as text' end }))", "recipe.lua:2", "as text",
+             ""},
+        Case{"\nerror(setmetatable({}, { __tostring = error }))", "recipe.lua:2", "an error whose __tostring fails",
+             ""},
+        Case{"\nerror()", "recipe.lua:2", "nil", ""},
+        Case{"local h = require 'helper'\n\nh.deep()", "helper.lua:2",
+             "broken\n  called from helper.lua:4\n  called from recipe.lua:3", ""},
+        Case{"\n\nrequire 'wrong'", "wrong.lua:3", "<eof> expected near 'end'\n  called from recipe.lua:3", ""},
+        Case{"\nstring.rep()", "recipe.lua:2", "bad argument #1 to 'rep' (string expected, got no value)", ""},
+        Case{"\nlocal x = ('x'):bad()", "recipe.lua:2", "attempt to call a nil value (method 'bad')", ""},
+        Case{"local co = coroutine.wrap(function()\n error('inside')\nend)\nco()", "recipe.lua:2",
+             "inside\n  called from recipe.lua:4", ""},
+        Case{"local ok, e = pcall(error, 'first')\n\nerror(e, 0)", "recipe.lua:3", "first", ""},
+        Case{"local ok, e = pcall(function() error('first') end)\n\nerror(e)", "recipe.lua:1",
+             "first\n  called from recipe.lua:3", ""},
+        Case{"\nos.exit()", "recipe.lua:2", "attempt to index a nil value (global 'os')", "a recipe has no 'os'"},
+        Case{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')", "a recipe has no 'load'"},
+        Case{"\nlocal n = math.random()", "recipe.lua:2", "attempt to call a nil value (field 'random')",
+             "no random numbers"},
+        Case{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}));
+
+TEST(SandboxErrors, a_long_path_is_named_whole) {
+  Author author;
+  std::string name = "a_folder_with_a_name_of_some_length/another_folder_with_a_name_of_some_length/module";
+  author.write(name + ".lua", "\nerror('here')");
+  author.write("a_folder_with_a_name_of_some_length/b/another_folder_with_a_name_of_some_length/module.lua",
+               "\n\nerror('there')");
+  Error error =
+      author.failure("require 'a_folder_with_a_name_of_some_length.another_folder_with_a_name_of_some_length.module'");
+  EXPECT_EQ(error.where(), name + ".lua:2");
+  EXPECT_THAT(error.what(), testing::StartsWith("here"));
+  error = author.failure(
+      "pcall(require, 'a_folder_with_a_name_of_some_length.another_folder_with_a_name_of_some_length.module')"
+      "require 'a_folder_with_a_name_of_some_length.b.another_folder_with_a_name_of_some_length.module'");
+  EXPECT_THAT(error.where(), testing::EndsWith("/module.lua:3"));
+}
+
+TEST(SandboxErrors, the_recipe_itself_must_be_a_readable_text_file) {
+  Author author;
+  author.run("return 1");
+  for (const char* name : {"missing.lua", "."}) {
+    Sandbox sandbox(test_config());
+    try {
+      sandbox.run(author.folder() / name);
+      ADD_FAILURE() << name << " was read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::recipe);
+      EXPECT_THAT(error.text(), testing::HasSubstr("cannot read"));
+    }
+  }
+  EXPECT_THAT(author.failure("\x1bLua").what(), testing::HasSubstr("compiled Lua"));
+}
+
+TEST(SandboxErrors, a_first_line_for_the_shell_and_a_byte_order_mark_are_skipped) {
+  Author author;
+  EXPECT_EQ(integer(author.run("#!/usr/bin/env \"fvlm-engine\n\nreturn 1")), 1);
+  EXPECT_EQ(integer(author.run("\xef\xbb\xbfreturn 2")), 2);
+  EXPECT_EQ(author.failure("#!/bin/sh\nerror('x')").where(), "recipe.lua:2");
+}
+
+TEST(SandboxErrors, a_sandbox_runs_once) {
+  Author author;
+  author.run("return 1");
+  EXPECT_THROW(author.sandbox().run(author.folder() / "recipe.lua"), Error);
+}
+
+} // namespace
+} // namespace fvlm::recipe

@@ -1,0 +1,2 @@
+-- expect: got a non-closable value
+local x <close> = setmetatable({}, {}) -- here

@@ -1,0 +1,2 @@
+assert(coroutine.close == nil)
+return "contained"

@@ -1,0 +1,3 @@
+local s = "_ENV" .. [[ _ENV ]] -- _ENV
+assert(#s == 10)
+return "contained"

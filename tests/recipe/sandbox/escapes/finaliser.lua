@@ -1,0 +1,2 @@
+-- expect: a metatable may not carry __gc
+setmetatable({}, { __gc = function() end }) -- here

@@ -1,0 +1,2 @@
+assert(rawget(require "fvlm", "adamw") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+-- expect: the engine.s: it is read-only
+rawset(require "fvlm", "adamw", print) -- here

@@ -1,0 +1,2 @@
+-- expect: read-only
+table.insert(require "fvlm", 1, print) -- here

@@ -1,0 +1,2 @@
+-- expect: fvlm has no .0.
+table.remove(require "fvlm", 0) -- here

@@ -1,0 +1,2 @@
+assert(collectgarbage == nil and rawget(_G, "collectgarbage") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(dofile == nil and rawget(_G, "dofile") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(getfenv == nil and rawget(_G, "getfenv") == nil)
+return "contained"

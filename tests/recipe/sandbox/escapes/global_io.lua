@@ -1,0 +1,2 @@
+assert(io == nil and _G.io == nil and rawget(_G, "io") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(load == nil and rawget(_G, "load") == nil)
+return "contained"

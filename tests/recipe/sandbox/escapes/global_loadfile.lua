@@ -1,0 +1,2 @@
+assert(loadfile == nil and rawget(_G, "loadfile") == nil)
+return "contained"

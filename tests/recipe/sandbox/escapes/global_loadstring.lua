@@ -1,0 +1,2 @@
+assert(loadstring == nil and rawget(_G, "loadstring") == nil)
+return "contained"

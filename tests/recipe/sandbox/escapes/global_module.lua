@@ -1,0 +1,2 @@
+assert(module == nil and rawget(_G, "module") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(newproxy == nil and rawget(_G, "newproxy") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(os == nil and _G.os == nil and rawget(_G, "os") == nil)
+return "contained"

@@ -1,0 +1,2 @@
+assert(setfenv == nil and rawget(_G, "setfenv") == nil)
+return "contained"

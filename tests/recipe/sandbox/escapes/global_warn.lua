@@ -1,0 +1,2 @@
+assert(warn == nil and rawget(_G, "warn") == nil)
+return "contained"

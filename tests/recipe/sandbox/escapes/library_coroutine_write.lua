@@ -1,0 +1,2 @@
+-- expect: cannot set .wrap.*read-only
+coroutine.wrap = print -- here

@@ -1,0 +1,2 @@
+-- expect: cannot set .pi.*read-only
+math.pi = 3 -- here

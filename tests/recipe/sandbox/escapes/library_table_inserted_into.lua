@@ -1,0 +1,2 @@
+-- expect: read-only
+table.insert(table, 1, print) -- here

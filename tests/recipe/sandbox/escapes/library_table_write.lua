@@ -1,0 +1,2 @@
+-- expect: cannot set .insert.*read-only
+table.insert = print -- here

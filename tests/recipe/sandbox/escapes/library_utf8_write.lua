@@ -1,0 +1,2 @@
+-- expect: read-only
+rawset(utf8, "char", print) -- here

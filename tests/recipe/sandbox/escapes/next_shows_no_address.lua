@@ -1,0 +1,3 @@
+-- expect: no order to be walked in
+local t = { [print] = 1, [{}] = 2 }
+return next(t) -- here

@@ -1,0 +1,2 @@
+-- expect: a recipe has no .os.
+os.execute("touch ../touched") -- here

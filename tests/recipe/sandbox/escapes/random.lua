@@ -1,0 +1,2 @@
+assert(math.random == nil and math.randomseed == nil)
+return "contained"

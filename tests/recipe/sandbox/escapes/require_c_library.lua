@@ -1,0 +1,2 @@
+-- expect: (found no module|cannot read)
+return require "socket.core" -- here

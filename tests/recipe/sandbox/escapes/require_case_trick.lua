@@ -1,0 +1,2 @@
+-- expect: found no module
+return require "FVLM" -- here

@@ -1,0 +1,2 @@
+-- expect: require goes in a circle
+return require "circle_a"

@@ -1,0 +1,2 @@
+-- expect: a link that leads out of it
+return require "absolute" -- here

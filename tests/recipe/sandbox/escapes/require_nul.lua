@@ -1,0 +1,2 @@
+-- expect: require cannot read
+return require "helper\0../secret" -- here

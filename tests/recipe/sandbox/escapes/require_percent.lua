@@ -1,0 +1,2 @@
+-- expect: require cannot read
+return require "%2e%2e/secret" -- here

@@ -1,0 +1,2 @@
+assert(not pcall(require, {}) and not pcall(require, nil) and not pcall(require))
+return "contained"

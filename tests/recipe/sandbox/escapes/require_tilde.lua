@@ -1,0 +1,2 @@
+-- expect: require cannot read
+return require "~" -- here

@@ -1,0 +1,2 @@
+-- expect: require cannot read
+require(("a"):rep(5000)) -- here

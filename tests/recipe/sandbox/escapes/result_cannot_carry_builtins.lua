@@ -1,0 +1,2 @@
+-- expect: a function of Lua itself cannot be part of a recipe
+return { run = require }

@@ -1,0 +1,2 @@
+-- expect: a table with a metatable
+return { require "fvlm" }

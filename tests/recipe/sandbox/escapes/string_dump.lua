@@ -1,0 +1,2 @@
+assert(string.dump == nil and ("").dump == nil)
+return "contained"

@@ -1,0 +1,2 @@
+-- expect: .%p. shows where things lie
+return ("%%%p"):format(print) -- here

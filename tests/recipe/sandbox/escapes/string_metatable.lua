@@ -1,0 +1,2 @@
+assert(getmetatable("") == nil and getmetatable("abc") == nil)
+return "contained"

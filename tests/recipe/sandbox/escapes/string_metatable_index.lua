@@ -1,0 +1,2 @@
+-- expect: attempt to index a nil value
+getmetatable("").__index = { rep = error } -- here

@@ -1,0 +1,2 @@
+-- expect: read-only
+rawset(string, "rep", function() return "mine" end) -- here

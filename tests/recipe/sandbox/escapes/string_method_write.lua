@@ -1,0 +1,2 @@
+-- expect: cannot set .rep.*read-only
+function string.rep() return "mine" end -- here

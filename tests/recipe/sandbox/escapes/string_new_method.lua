@@ -1,0 +1,2 @@
+-- expect: cannot set .shout.*read-only
+string.shout = string.upper -- here
