@@ -118,7 +118,7 @@ int pairs(lua_State* L) {
 }
 
 int ipairs_step(lua_State* L) {
-  lua_Integer at = luaL_checkinteger(L, 2) + 1;
+  auto at = static_cast<lua_Integer>(static_cast<lua_Unsigned>(luaL_checkinteger(L, 2)) + 1);
   lua_pushinteger(L, at);
   return lua_geti(L, 1, at) == LUA_TNIL ? 1 : 2;
 }

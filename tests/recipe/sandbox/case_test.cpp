@@ -175,7 +175,9 @@ TEST_P(SandboxBomb, is_stopped_at_its_line) {
   RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
   RecordProperty("mebibytes", static_cast<int>(grown));
   std::printf("stopped after %.3f s, memory grew by %ld MiB: %s\n", seconds, grown, outcome.error.c_str());
+#ifndef __SANITIZE_ADDRESS__ // which keeps what is freed
   EXPECT_LT(grown, 150) << "MiB more memory than before, under a limit of 16 MiB";
+#endif
 }
 
 INSTANTIATE_TEST_SUITE_P(, SandboxBomb, testing::ValuesIn(files_in("bombs")),

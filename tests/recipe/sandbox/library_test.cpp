@@ -47,7 +47,7 @@ for _, s in ipairs { "", "a", "abc", "hello world", ("x"):rep(40) } do
 end
 show(string.char(), string.char(72, 105), ("%d"):rep(2))
 try(string.char, 256) try(string.char, -1) try(string.rep) try(string.sub, "x") try(string.byte, {})
-show(("x"):rep(0, "y"), (""):rep(1000000000), "10" + 5, "3" * "4", 10 .. 20, -"2", "0x10" + 0, 7 // "2")
+show(("x"):rep(0, "y"), (""):rep(1000), "10" + 5, "3" * "4", 10 .. 20, -"2", "0x10" + 0, 7 // "2")
 try(function() return "a" + 1 end) try(function() return {} + 1 end) try(function() return "a" < 1 end))lua"},
     {"format", R"lua(
 show(("%d %5d %-5d| %05d %+d"):format(1, 2, 3, 4, 5), ("%x %X %#x %o"):format(255, 255, 255, 8))
