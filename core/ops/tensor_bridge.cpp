@@ -12,7 +12,7 @@
 namespace fvlm::ops {
 
 // Whoever has an fvlm_tensor has a DLTensor.
-static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor) && alignof(fvlm_tensor) == alignof(DLTensor));
+static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor));
 static_assert(offsetof(fvlm_tensor, data) == offsetof(DLTensor, data));
 static_assert(offsetof(fvlm_tensor, device) == offsetof(DLTensor, device));
 static_assert(offsetof(fvlm_tensor, ndim) == offsetof(DLTensor, ndim));

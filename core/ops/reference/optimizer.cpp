@@ -12,8 +12,8 @@ sdk::Support supports_optimizer(const fvlm_optimizer_query& query) {
 OptimizerStep::OptimizerStep(const fvlm_optimizer_step& arguments)
     : master(torch_tensor(arguments.master)), parameter(torch_tensor(arguments.parameter)),
       gradient(torch_tensor(arguments.gradient)), hypers(torch_tensor(arguments.hyper).to(at::kDouble)),
-      step(torch_tensor(arguments.step).select(0, 0).to(at::kDouble)), scale(torch_tensor(arguments.scale).select(0, 0)),
-      skip(torch_tensor(arguments.skip).select(0, 0).ne(0)) {
+      step(torch_tensor(arguments.step).select(0, 0).to(at::kDouble)),
+      scale(torch_tensor(arguments.scale).select(0, 0)), skip(torch_tensor(arguments.skip).select(0, 0).ne(0)) {
   for (const auto* state : arguments.state) states.push_back(torch_tensor(state));
 }
 
