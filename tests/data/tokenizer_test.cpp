@@ -196,8 +196,7 @@ TEST_P(TokenizerOracle, equals_the_wheel_on_generated_strings) {
   fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-tokenizer-{}-{}", GetParam(), getpid());
   fs::create_directories(folder);
   int count = std::string(GetParam()) == "smollm2" ? 100'000 : 20'000;
-  std::string command = fmt::format("{} {} {} {} {}", std::getenv("FVLM_PYTHON"), std::getenv("FVLM_ORACLE"),
-                                    GetParam(), folder.string(), count);
+  std::string command = fmt::format("{} {} {} {} {}", FVLM_PYTHON, FVLM_ORACLE, GetParam(), folder.string(), count);
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   Tokenizer tokenizer = Tokenizer::from_file(folder / "tokenizer.json");
   std::string strings = read_file(folder / "strings.bin"), answers = read_file(folder / "ids.bin");
