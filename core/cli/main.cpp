@@ -13,6 +13,9 @@ namespace fvlm::cli {
 namespace {
 
 constexpr Verb verbs[] = {
+    {"check", "is the recipe right? all its mistakes at once", run_check},
+    {"plan", "the frozen plan of a recipe, and where each value came from", run_plan},
+    {"recipe", "the reference page and editor stubs for authors", run_recipe},
     {"plugin", "what plugins there are, and what each can do", run_plugin},
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"doctor", "what of this machine the engine can use", run_doctor},

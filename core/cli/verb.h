@@ -15,6 +15,9 @@ struct Verb {
 };
 
 // One file a verb; main.cpp lists them in this order in --help.
+int run_check(Arguments);
+int run_plan(Arguments);
+int run_recipe(Arguments);
 int run_doctor(Arguments);
 int run_plugin(Arguments);
 int run_plugin_info(Arguments);

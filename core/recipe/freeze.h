@@ -8,8 +8,8 @@
 
 namespace fvlm::recipe {
 
-// Reads a Value tree (of a recipe, or from_json of a plan file). `reader` then knows what was wrong and where each value
-// was written; the Plan holds when there were no mistakes.
+// Reads a Value tree (of a recipe, or from_json of a plan file). `reader` then knows what was wrong and where each
+// value was written; the Plan holds when there were no mistakes.
 plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader);
 
 // The Plan as JSON: declared order, no value that is absent, the same bytes for the same Plan.

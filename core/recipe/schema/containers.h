@@ -57,7 +57,8 @@ class List : public Type<std::vector<T>> {
     std::vector<Value> one;
     const auto* items = list_detail::items(reader, value, shape_, *item_, *this, one);
     if (!items) return false;
-    out.assign(items->size(), T{});
+    out.clear();
+    out.resize(items->size());
     bool good = !shape_.named || list_detail::unique_names(reader, *items, shape_);
     for (size_t i = 0; i < items->size(); ++i)
       good &= reader.within(list_detail::part((*items)[i], i + 1, shape_),

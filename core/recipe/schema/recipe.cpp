@@ -28,8 +28,9 @@ Ref<Kernels> kernels() {
   auto wish = list(text(), {.least = 1, .or_one = true});
   for (const auto& kind : kernel_kinds())
     type.field_with<WishList>(
-        std::string(kind.name), [name = kind.name](Kernels& k) -> WishList& { return k.wishes.find(name)->second; },
-        wish, std::string(kind.doc));
+        std::string(kind.name),
+        [](Kernels& kernels, const std::string& name) -> WishList& { return kernels.wishes.find(name)->second; }, wish,
+        std::string(kind.doc));
   return type.each()
       .usage("{ attention = { \"cudnn\", \"reference\" }, loss = \"measure\" }")
       .check(check_wishes)

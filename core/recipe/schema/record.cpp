@@ -22,6 +22,15 @@ std::vector<std::string> RecordInfo::keys() const {
   return names;
 }
 
+void RecordInfo::add(std::string name, std::shared_ptr<const Node> type, Json fallback, std::string doc) {
+  FieldInfo field;
+  field.name = std::move(name);
+  field.doc = std::move(doc);
+  field.node = std::move(type);
+  field.fallback = std::move(fallback);
+  fields.push_back(std::move(field));
+}
+
 namespace record_detail {
 namespace {
 

@@ -15,6 +15,7 @@
 
 #include <concepts>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,7 @@ struct RecordInfo {
 
   const FieldInfo* find(std::string_view name) const;
   std::vector<std::string> keys() const; // that an author may write
+  void add(std::string name, std::shared_ptr<const Node> type, Json fallback, std::string doc);
 };
 
 // What Record<T> does without knowing T.
@@ -75,27 +77,15 @@ class Record : public Type<T> {
 
   template <class M, class Owner>
   requires std::derived_from<T, Owner> Record& field(std::string name, M Owner::*member, Ref<M> type, std::string doc) {
-    return field_with<M>(
-        std::move(name), [member](T& record) -> M& { return record.*member; }, type, std::move(doc));
+    M T::*own = member;
+    return add(std::move(name), std::make_unique<MemberAccess<M>>(own, type), type, std::move(doc));
   }
 
-  // A field that is no member of its own: `get` finds it in the record.
+  // A field that is no member of its own: `get(record, name)` finds it.
   template <class M>
-  Record& field_with(std::string name, std::function<M&(T&)> get, Ref<M> type, std::string doc) {
-    static T defaults;
-    FieldInfo info;
-    info.name = std::move(name);
-    info.doc = std::move(doc);
-    info.node = type;
-    if (type->present(get(defaults))) info.fallback = type->write(get(defaults), Write::everything);
-    info_.fields.push_back(std::move(info));
-    reads_.push_back(
-        [get, type](Reader& reader, const Value& value, T& out) { return type->read(reader, value, get(out)); });
-    writes_.push_back([get, type](const T& in, Write what) {
-      const M& member = get(const_cast<T&>(in));
-      return type->present(member) ? type->write(member, what) : Json();
-    });
-    return *this;
+  Record& field_with(std::string name, M& (*get)(T&, const std::string&), Ref<M> type, std::string doc) {
+    auto access = std::make_unique<NamedAccess<M>>(get, name, type);
+    return add(std::move(name), std::move(access), type, std::move(doc));
   }
 
   // Of the field declared last.
@@ -129,7 +119,7 @@ class Record : public Type<T> {
   }
   bool read(Reader& reader, const Value& value, T& out) const override {
     bool good = record_detail::read(reader, value, info_,
-                                    [&](size_t i, const Value& part) { return reads_[i](reader, part, out); });
+                                    [&](size_t i, const Value& part) { return fields_[i]->read(reader, part, out); });
     if (!good) return false;
     size_t before = reader.mistakes.list().size();
     for (const auto& check : checks_) check(reader, out);
@@ -137,10 +127,10 @@ class Record : public Type<T> {
   }
   Json write(const T& in, Write what) const override {
     Json json = Json::object();
-    for (size_t i = 0; i < writes_.size(); ++i) {
+    for (size_t i = 0; i < fields_.size(); ++i) {
       const FieldInfo& field = info_.fields[i];
       if (what == Write::results && (field.beside || field.derived)) continue;
-      Json value = writes_[i](in, what);
+      Json value = fields_[i]->write(in, what);
       if (!value.is_null()) json[field.name] = std::move(value);
     }
     return json;
@@ -154,11 +144,51 @@ class Record : public Type<T> {
   }
 
  private:
+  // Reads and writes one field of a T; null JSON where the field has no value.
+  struct Access {
+    virtual ~Access() = default;
+    virtual bool read(Reader& reader, const Value& value, T& out) const = 0;
+    virtual Json write(const T& in, Write what) const = 0;
+  };
+  template <class M>
+  struct MemberAccess final : Access {
+    MemberAccess(M T::*member, Ref<M> type) : member(member), type(std::move(type)) {}
+    bool read(Reader& reader, const Value& value, T& out) const override {
+      return type->read(reader, value, out.*member);
+    }
+    Json write(const T& in, Write what) const override { return write_field(*type, in.*member, what); }
+    M T::*member;
+    Ref<M> type;
+  };
+  template <class M>
+  struct NamedAccess final : Access {
+    NamedAccess(M& (*get)(T&, const std::string&), std::string name, Ref<M> type)
+        : get(get), name(std::move(name)), type(std::move(type)) {}
+    bool read(Reader& reader, const Value& value, T& out) const override {
+      return type->read(reader, value, get(out, name));
+    }
+    Json write(const T& in, Write what) const override {
+      return write_field(*type, get(const_cast<T&>(in), name), what);
+    }
+    M& (*get)(T&, const std::string&);
+    std::string name;
+    Ref<M> type;
+  };
+  template <class M>
+  static Json write_field(const Type<M>& type, const M& value, Write what) {
+    return type.present(value) ? type.write(value, what) : Json();
+  }
+
+  Record& add(std::string name, std::unique_ptr<Access> access, std::shared_ptr<const Node> type, std::string doc) {
+    static const T defaults{};
+    info_.add(std::move(name), std::move(type), access->write(defaults, Write::everything), std::move(doc));
+    fields_.push_back(std::move(access));
+    return *this;
+  }
   FieldInfo& last() { return info_.fields.back(); }
 
   RecordInfo info_;
-  std::vector<std::function<bool(Reader&, const Value&, T&)>> reads_;
-  std::vector<std::function<Json(const T&, Write)>> writes_;
+  std::vector<std::unique_ptr<Access>> fields_;
   std::vector<std::function<void(Reader&, const T&)>> checks_;
 };
 

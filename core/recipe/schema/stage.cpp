@@ -155,7 +155,7 @@ Ref<Stage> stage_schema() {
           .field("name", &Stage::name, label(false), "Names the stage's folder in the run.")
           .argument()
           .required()
-          .field("from", &Stage::from, text_or_empty(),
+          .field("from", &Stage::from, text(),
                  "What the stage starts from: an earlier stage, \"model\" (the towers as the recipe names them), or "
                  "the path of a "
                  "checkpoint or model directory. Default: the stage before it; the first starts from \"model\".")

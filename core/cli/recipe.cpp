@@ -1,0 +1,40 @@
+// fvlm-engine recipe: what the schema says to authors and to their editors.
+#include "cli/options.h"
+#include "recipe/reference.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+int print_page(Arguments arguments, const char* usage, const char* summary, const char* example,
+               std::string (*page)()) {
+  if (!Options(usage, summary, example).parse(arguments)) return 0;
+  fmt::print("{}", page());
+  return 0;
+}
+
+int run_reference(Arguments arguments) {
+  return print_page(arguments, "recipe reference",
+                    "Prints the reference page of recipes (Markdown): each table, key, default and meaning.",
+                    "recipe reference > recipes/REFERENCE.md", recipe::reference_page);
+}
+
+int run_stubs(Arguments arguments) {
+  return print_page(arguments, "recipe stubs",
+                    "Prints the stubs with which an editor's Lua language server completes and checks a recipe.",
+                    "recipe stubs > recipes/fvlm.d.lua", recipe::editor_stubs);
+}
+
+constexpr Verb verbs[] = {
+    {"reference", "each table, key, default and meaning, as Markdown", run_reference},
+    {"stubs", "types for the editor's Lua language server (LuaCATS)", run_stubs},
+};
+
+} // namespace
+
+int run_recipe(Arguments arguments) {
+  return run_group("recipe", "What an author of recipes looks up.", verbs, arguments);
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,30 @@
+#include "cli/recipe_options.h"
+
+#include "base/error.h"
+#include "base/file.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+
+void add_recipe_options(Options& options) {
+  options.positional("RECIPE", "a recipe (.lua), or a plan file that `plan --json` wrote (.json)")
+      .value("set", "PATH=VALUE", "change a value of the plan, e.g. --set stages.align.samples=1000 (repeatable)")
+      .value("arg", "NAME=VALUE", "what fvlm.arg(\"NAME\") gives in the recipe (repeatable)");
+}
+
+recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file) {
+  recipe::Request request;
+  request.file = file.empty() ? *parsed.value("RECIPE") : file;
+  request.sets = parsed.values("set");
+  request.library = program_folder() / ".." / "share" / "fvlm" / "recipes" / "lib";
+  for (const auto& word : parsed.values("arg")) {
+    size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0)
+      throw Error(ErrorKind::usage, fmt::format("--arg wants name=value, not '{}'", word));
+    request.args[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  return request;
+}
+
+} // namespace fvlm::cli

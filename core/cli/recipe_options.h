@@ -1,0 +1,13 @@
+// The options of every verb that begins with a recipe: RECIPE, --set, --arg.
+#pragma once
+#include "cli/options.h"
+#include "recipe/resolve.h"
+
+namespace fvlm::cli {
+
+void add_recipe_options(Options& options);
+
+// `file` instead of RECIPE: for a second recipe under the same --set and --arg.
+recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file = "");
+
+} // namespace fvlm::cli

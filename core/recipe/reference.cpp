@@ -1,0 +1,204 @@
+#include "recipe/reference.h"
+
+#include "base/text.h"
+#include "recipe/schema/basic.h"
+#include "recipe/schema/record.h"
+#include "recipe/schema/schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace fvlm::recipe {
+namespace {
+
+std::string heading(const RecordInfo& info) {
+  if (info.constructor.empty()) return info.title;
+  auto argument = std::find_if(info.fields.begin(), info.fields.end(),
+                               [](const FieldInfo& f) { return f.place == Place::argument; });
+  bool named = argument != info.fields.end();
+  if (info.call_only) return fmt::format("fvlm.{}({})", info.constructor, named ? argument->name : "");
+  return fmt::format("fvlm.{} {}{{ }}", info.constructor, named ? fmt::format("\"{}\" ", argument->name) : "");
+}
+
+// As GitHub makes it from a heading.
+std::string anchor(const RecordInfo& info) {
+  std::string out;
+  for (char c : heading(info)) {
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-')
+      out += static_cast<char>(std::tolower(c));
+    else if (c == ' ')
+      out += '-';
+  }
+  return out;
+}
+
+std::string cell(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '|' ? "\\|" : std::string(1, c);
+  return out;
+}
+
+// The records a field leads to, through lists and alternatives, each once.
+void records_of(const Node& node, std::vector<const RecordInfo*>& found) {
+  if (node.record()) {
+    if (std::find(found.begin(), found.end(), node.record()) == found.end()) found.push_back(node.record());
+    return;
+  }
+  for (const Node* part : node.parts()) records_of(*part, found);
+}
+
+// The words a field can be, with what each means.
+const WordsNode* words_of(const Node& node) {
+  if (auto* words = dynamic_cast<const WordsNode*>(&node)) return words;
+  for (const Node* part : node.record() ? std::vector<const Node*>{} : node.parts())
+    if (auto* words = words_of(*part)) return words;
+  return nullptr;
+}
+
+std::string meaning(const FieldInfo& field) {
+  std::string out = field.doc;
+  if (const WordsNode* words = words_of(*field.node)) {
+    std::vector<std::string> parts;
+    for (const auto& word : words->words()) parts.push_back(fmt::format("`\"{}\"`: {}", word.name, word.doc));
+    out += fmt::format(" {}.", fmt::join(parts, "; "));
+  }
+  std::vector<const RecordInfo*> records;
+  records_of(*field.node, records);
+  std::vector<std::string> links;
+  for (const RecordInfo* record : records) links.push_back(fmt::format("[{}](#{})", heading(*record), anchor(*record)));
+  if (!links.empty()) out += fmt::format(" See {}.", join_or(links));
+  if (field.place == Place::items) out += " Written without a key.";
+  if (field.place == Place::argument) out += " Written in front of the table.";
+  if (!field.example.empty()) out += fmt::format(" Example: `{}`.", field.example);
+  return out;
+}
+
+std::string kind(const FieldInfo& field) {
+  std::string out = field.node->expected();
+  if (!field.unit.empty()) out += fmt::format(", in {}", field.unit);
+  return out;
+}
+
+std::string fallback(const FieldInfo& field) {
+  if (field.required) return "required";
+  if (field.derived) return "computed";
+  bool none = field.fallback.is_null() || field.fallback == "" ||
+              (field.fallback.is_structured() && field.fallback.empty());
+  if (none) return "";
+  if (field.fallback.is_object()) return "see its fields";
+  return fmt::format("`{}`", as_lua(field.fallback));
+}
+
+std::string section(const RecordInfo& info) {
+  std::string out = fmt::format("## {}\n\n{}\n", heading(info), info.doc);
+  if (!info.example.empty()) out += fmt::format("\n```lua\n{}\n```\n", info.example);
+  if (info.fields.empty()) return out;
+  out += "\n| key | value | default | meaning |\n|---|---|---|---|\n";
+  for (const auto& field : info.fields)
+    out += fmt::format("| `{}` | {} | {} | {} |\n", field.name, cell(kind(field)), cell(fallback(field)),
+                       cell(meaning(field)));
+  return out;
+}
+
+constexpr const char* introduction = R"(# Recipes: the reference
+
+Made from the engine's schema by `fvlm-engine recipe reference`; do not edit. `fvlm-engine recipe stubs` makes
+[fvlm.d.lua](fvlm.d.lua), with which an editor completes and checks the same keys.
+
+A recipe is a Lua 5.4 file that returns one `fvlm.recipe { }`. It is run once, in a sandbox (no files, no clock, no
+network); what it returns is checked and frozen into a Plan, and only the Plan is used from then on.
+
+- `local fvlm = require "fvlm"` gives the functions below. `require "name"` reads `name.lua` beside the recipe or in a
+  folder below it; `require "fvlm.name"` reads one of the bundled files in `recipes/lib`.
+- `fvlm.arg("name", default)` is what `--arg name=value` says on the command line, in the type of the default.
+- `--set path=value` changes any value of the Plan: `--set stages.align.optimizer.lr.vision=1e-6`,
+  `--set kernels.attention=cudnn,reference`, `--set stages.*.samples=64`. A word alone chooses a kind:
+  `--set stages.align.schedule=cosine`. What is no number, switch or list may be JSON.
+- Paths of models and data are as the working directory sees them. They need not exist for `check` and `plan`.
+- A function (a schedule, a mixing weight) is called at 257 evenly spaced points of the stage's progress, from 0 at its
+  first sample to 1 at its last; between them the value goes along straight lines.
+
+)";
+
+std::string comment(const std::string& text, const std::string& prefix) {
+  std::string out, line = prefix;
+  for (const auto& word : split(text, ' ')) {
+    if (line.size() + 1 + word.size() > 118 && line != prefix) out += line + '\n', line = prefix;
+    line += (line == prefix ? "" : " ") + word;
+  }
+  return out + line + '\n';
+}
+
+std::string stub_class(const RecordInfo& info) {
+  std::string out = comment(info.doc, "---") + fmt::format("---@class fvlm.{}\n", info.title);
+  for (const auto& field : info.fields) {
+    if (field.derived) continue;
+    bool optional = !field.required || field.place != Place::key; // a name or entry is not written as a key
+    std::string more = field.doc;
+    if (!field.unit.empty()) more += fmt::format(" In {}.", field.unit);
+    std::string preset = fallback(field);
+    if (preset.starts_with('`')) more += fmt::format(" Default: {}.", preset);
+    std::string key = field.place == Place::items ? "[integer]" : field.name + (optional ? "?" : "");
+    const Node& node = *field.node;
+    std::string type = field.place == Place::items ? node.parts()[0]->lua_type() : node.lua_type();
+    out += fmt::format("---@field {} {} {}\n", key, type, more);
+  }
+  return out;
+}
+
+std::string stub_function(const RecordInfo& info) {
+  std::vector<std::string> parameters, annotations;
+  for (const auto& field : info.fields)
+    if (field.place == Place::argument) {
+      parameters.push_back(field.name);
+      annotations.push_back(fmt::format("---@param {} {} {}\n", field.name, field.node->lua_type(), field.doc));
+    }
+  std::string result = fmt::format("fvlm.{}", info.title);
+  std::string table_type = info.fields.empty() ? "table" : result;
+  std::string out = comment(info.doc, "---");
+  bool curried = !info.call_only && !parameters.empty();
+  for (const auto& annotation : annotations) out += annotation;
+  if (curried) {
+    out += fmt::format("---@return fun(table: {}): {}\n", table_type, result);
+    out += fmt::format("---@overload fun({}: string, table: {}): {}\n", parameters[0], table_type, result);
+  } else {
+    if (!info.call_only) parameters.push_back("table"), out += fmt::format("---@param table {}\n", table_type);
+    out += fmt::format("---@return {}\n", result);
+  }
+  return out + fmt::format("function fvlm.{}({}) end\n", info.constructor, join(parameters, ", "));
+}
+
+} // namespace
+
+std::string reference_page() {
+  std::string out = introduction;
+  std::vector<std::string> links;
+  for (const RecordInfo* info : all_records()) links.push_back(fmt::format("[{}](#{})", heading(*info), anchor(*info)));
+  out += join(links, " · ") + "\n";
+  for (const RecordInfo* info : all_records()) out += fmt::format("\n{}", section(*info));
+  return out;
+}
+
+std::string editor_stubs() {
+  std::string out = "---@meta fvlm\n-- Made from the engine's schema by `fvlm-engine recipe stubs`; do not "
+                    "edit.\n\n---@class fvlm\nlocal fvlm = {}\n\n";
+  out += "---What `--arg name=value` says on the command line, in the type of the default.\n---@generic T\n---@param "
+         "name string\n"
+         "---@param default? T\n---@return T\nfunction fvlm.arg(name, default) end\n\n";
+  out += "---A sum of weighted objectives; a plain list does the same.\n---@param terms "
+         "(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]\n"
+         "---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]\nfunction fvlm.sum(terms) end\n";
+  std::vector<std::string> actions;
+  for (const RecordInfo* info : all_records())
+    if (info->call_only) actions.push_back(fmt::format("fvlm.{}", info->title));
+  out += fmt::format("\n---What a `control` function may answer.\n---@alias fvlm.Action {}\n", join(actions, "|"));
+  for (const RecordInfo* info : all_records()) {
+    out += fmt::format("\n{}", stub_class(*info));
+    if (!info->constructor.empty()) out += fmt::format("\n{}", stub_function(*info));
+  }
+  return out + "\nreturn fvlm\n";
+}
+
+} // namespace fvlm::recipe

@@ -1,0 +1,141 @@
+// The bundled recipes, held to the numbers of the public release, and the pages made from the schema.
+#include "base/file.h"
+#include "recipe/reference.h"
+#include "recipe/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::recipe;
+using testing::ElementsAre;
+
+namespace {
+
+const std::filesystem::path folder = FVLM_RECIPES;
+
+Resolved bundled(const std::string& name, std::map<std::string, std::string> args = {}) {
+  return resolve({.file = folder / name, .args = std::move(args), .library = folder / "lib"});
+}
+
+struct Expected {
+  std::string recipe, decoder;
+  double connector, vision, decoder_rate, to, instruct, prefer;
+};
+
+class Family : public testing::TestWithParam<Expected> {};
+
+void expect_rates(const plan::Stage& stage, double connector, double vision, double decoder) {
+  EXPECT_THAT(plan::common(stage.optimizer).lr, ElementsAre(std::pair("connector", connector),
+                                                            std::pair("decoder", decoder), std::pair("vision", vision)))
+      << stage.name;
+}
+
+} // namespace
+
+TEST_P(Family, has_the_numbers_of_the_release) {
+  const Expected& expected = GetParam();
+  auto resolved = bundled(expected.recipe);
+  const plan::Plan& plan = resolved.plan;
+  EXPECT_EQ(plan.seed, 42);
+  EXPECT_EQ(plan.precision, plan::Precision::bf16);
+  EXPECT_EQ(plan.model.image_size, 224);
+  EXPECT_EQ(plan.model.connector.query_dim, 384);
+  EXPECT_EQ(plan.model.connector.visual_scale, 0.14);
+  EXPECT_EQ(std::get<std::string>(plan.model.vision), "weights/dinov2-small");
+  EXPECT_EQ(std::get<std::string>(plan.model.decoder), "weights/" + expected.decoder);
+
+  ASSERT_EQ(plan.stages.size(), 3u);
+  const auto &align = plan.stages[0], &instruct = plan.stages[1], &prefer = plan.stages[2];
+  for (const plan::Stage* stage : {&align, &instruct, &prefer}) {
+    const auto& adamw = std::get<plan::AdamW>(stage->optimizer);
+    EXPECT_THAT(adamw.betas, ElementsAre(0.9, 0.999));
+    EXPECT_EQ(adamw.eps, 1e-8);
+    EXPECT_EQ(adamw.clip, 1);
+    EXPECT_THAT(adamw.weight_decay,
+                ElementsAre(std::pair("connector", 0.01), std::pair("decoder", 0.01), std::pair("vision", 0.01)));
+    EXPECT_EQ(adamw.moments, plan::Moments::fp32);
+    EXPECT_EQ(stage->batch.samples, 32);
+    EXPECT_EQ(stage->data.max_frames, 64);
+    EXPECT_TRUE(stage->freeze.empty());
+  }
+
+  EXPECT_EQ(align.name, "align");
+  EXPECT_EQ(align.from, "model");
+  EXPECT_EQ(align.samples, 1000000);
+  EXPECT_EQ(align.steps, 31250);
+  EXPECT_EQ(align.warmup_steps, 938); // 3 %
+  EXPECT_EQ(align.data.max_text_tokens, 512);
+  EXPECT_EQ(align.data.text_ratio, 0.14);
+  EXPECT_EQ(align.data.replicate_image_frames, 1);
+  EXPECT_EQ(std::get<plan::NextToken>(align.objective.at(0)).on, plan::LossOn::all);
+  EXPECT_EQ(std::get<plan::Converging>(align.schedule).to, expected.to);
+  expect_rates(align, expected.connector, expected.vision, expected.decoder_rate);
+
+  EXPECT_EQ(instruct.name, "instruct");
+  EXPECT_EQ(instruct.from, "align");
+  EXPECT_EQ(instruct.steps, 31250);
+  EXPECT_EQ(instruct.warmup_steps, 938);
+  EXPECT_EQ(instruct.data.max_text_tokens, 1024);
+  EXPECT_EQ(instruct.data.text_ratio, 0.14);
+  EXPECT_EQ(instruct.data.replicate_image_frames, 8);
+  EXPECT_EQ(std::get<plan::NextToken>(instruct.objective.at(0)).on, plan::LossOn::answer);
+  EXPECT_EQ(std::get<plan::Cosine>(instruct.schedule).to_share, 0.1);
+  expect_rates(instruct, expected.instruct, expected.instruct, expected.instruct);
+
+  EXPECT_EQ(prefer.name, "prefer");
+  EXPECT_EQ(prefer.from, "instruct");
+  EXPECT_EQ(prefer.samples, 83000);
+  EXPECT_EQ(prefer.steps, 2594);       // 83,000 / 32 = 2593.75
+  EXPECT_EQ(prefer.warmup_steps, 259); // 10 %
+  EXPECT_EQ(prefer.data.max_text_tokens, 1024);
+  EXPECT_EQ(prefer.data.replicate_image_frames, 8);
+  EXPECT_EQ(std::get<plan::Dpo>(prefer.objective.at(0)).beta, 0.1);
+  EXPECT_EQ(std::get<plan::Cosine>(prefer.schedule).to_share, 0.1);
+  expect_rates(prefer, expected.prefer, expected.prefer, expected.prefer);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, Family,
+    testing::Values(Expected{"fvlm-135m.lua", "SmolLM2-135M-Instruct", 1e-3, 1e-5, 1e-5, 3e-5, 3e-5, 1e-6},
+                    Expected{"fvlm-360m.lua", "SmolLM2-360M-Instruct", 1e-3, 1e-5, 1e-5, 3e-5, 3e-5, 1e-6},
+                    Expected{"fvlm-1.7b.lua", "SmolLM2-1.7B-Instruct", 3e-4, 3e-6, 3e-6, 1e-5, 1e-5, 5e-7}),
+    [](const auto& info) {
+      std::string name = info.param.decoder.substr(8, 4);
+      return "fvlm_" + name.substr(0, name.find_first_of("M.")) + (name[1] == '.' ? "_7B" : "M");
+    });
+
+TEST(BundledRecipes, the_family_takes_its_folders_as_arguments) {
+  auto resolved =
+      bundled("fvlm-360m.lua", {{"weights", "/w"}, {"data", "/d"}, {"vision", "dinov2-base"}, {"heldout", "/h"}});
+  EXPECT_EQ(std::get<std::string>(resolved.plan.model.vision), "/w/dinov2-base");
+  EXPECT_EQ(resolved.plan.stages[0].data.sources[0].shards[0], "/d/openvid/*.tar");
+  EXPECT_EQ(resolved.plan.stages[2].evaluation.sets.at(0).measure, plan::Measure::preference);
+  EXPECT_THAT(resolved.sources.at("model.vision"), testing::HasSubstr("--arg "));
+}
+
+TEST(BundledRecipes, the_quickstart_is_tiny_and_starts_from_nothing) {
+  auto plan = bundled("quickstart.lua").plan;
+  const auto& vision = std::get<plan::Dinov2>(plan.model.vision);
+  const auto& decoder = std::get<plan::Llama>(plan.model.decoder);
+  EXPECT_EQ(plan.model.image_size, 32);
+  EXPECT_EQ(vision.patch_size, 8);
+  EXPECT_EQ(vision.width, 64);
+  EXPECT_EQ(vision.layers, 2);
+  EXPECT_EQ(decoder.width, 64);
+  EXPECT_EQ(decoder.layers, 2);
+  ASSERT_EQ(plan.stages.size(), 3u);
+  for (const auto& stage : plan.stages) {
+    EXPECT_EQ(stage.batch.samples, 32);
+    EXPECT_EQ(stage.data.max_frames, 4);
+  }
+  EXPECT_TRUE(plan.stages[2].prefers());
+}
+
+TEST(Reference, the_committed_page_and_stubs_are_current) {
+  EXPECT_EQ(read_file(folder / "REFERENCE.md"), reference_page())
+      << "run: fvlm-engine recipe reference > recipes/REFERENCE.md";
+  EXPECT_EQ(read_file(folder / "fvlm.d.lua"), editor_stubs()) << "run: fvlm-engine recipe stubs > recipes/fvlm.d.lua";
+}

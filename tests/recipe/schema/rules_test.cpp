@@ -1,0 +1,191 @@
+// How the parts of a recipe fit together.
+#include "small_recipe.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+using namespace fvlm::recipe;
+using namespace fvlm::recipe::build;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+namespace {
+
+std::vector<std::string> of_stage(std::vector<Key> more, std::vector<Key> of_recipe = {}) {
+  return mistakes_of(small_recipe({small_stage("align", std::move(more))}, std::move(of_recipe)));
+}
+
+Key mix(std::vector<Value> sources, std::vector<Key> keys = {}) {
+  return key("data", 11, table(11, "mix", std::move(keys), std::move(sources)));
+}
+
+Key rates(std::vector<Key> keys) {
+  return key("optimizer", 13, table(13, "adamw", {key("lr", 13, table(13, "", std::move(keys)))}));
+}
+
+} // namespace
+
+TEST(Rules, a_stage_name_stands_once) {
+  EXPECT_THAT(mistakes_of(small_recipe({small_stage("a"), small_stage("a")})),
+              ElementsAre("r.lua:10: stages.a: the name 'a' stands here twice\n  each needs a name of its own"));
+}
+
+TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {
+  auto from = [](const char* text) {
+    return mistakes_of(small_recipe({small_stage("align"), small_stage("next", {key("from", 16, text)})}));
+  };
+  EXPECT_THAT(from("align"), IsEmpty());
+  EXPECT_THAT(from("model"), IsEmpty());
+  EXPECT_THAT(from("runs/a/align/step-000100"), IsEmpty());
+  EXPECT_THAT(from("aling"), ElementsAre("r.lua:16: stages.next.from: no stage before this one is called 'aling'\n"
+                                         "  did you mean 'align'? the path of a checkpoint has a '/'"));
+  EXPECT_THAT(from("next"), ElementsAre("r.lua:16: stages.next.from: the stage 'next' does not come before this one\n"
+                                        "  an earlier stage, \"model\", or the path of a checkpoint (with a '/')"));
+  EXPECT_EQ(mistakes_of(small_recipe({small_stage("model")})).size(), 1u);
+}
+
+TEST(Rules, groups_in_rates_decay_and_freeze_have_to_exist) {
+  EXPECT_THAT(of_stage({rates({key("connector", 13, 1e-3), key("visoin", 14, 1e-5), key("default", 15, 1e-5)})}),
+              ElementsAre("r.lua:14: stages.align.optimizer.lr.visoin: there is no parameter group 'visoin'\n  did you "
+                          "mean 'vision'?"));
+  EXPECT_THAT(
+      of_stage({key("freeze", 16, "decodr")}),
+      ElementsAre("r.lua:16: stages.align.freeze[1]: there is no parameter group 'decodr'\n  did you mean 'decoder'?"));
+}
+
+TEST(Rules, every_group_that_is_trained_has_a_rate) {
+  EXPECT_THAT(of_stage({rates({key("connector", 13, 1e-3), key("vision", 13, 1e-3)})}),
+              ElementsAre("r.lua:13: stages.align.optimizer.lr: the group 'decoder' has no learning rate\n"
+                          "  add it (or `default`), or freeze = { \"decoder\" }"));
+}
+
+TEST(Rules, something_is_left_to_train) {
+  auto all = table(16, "", {}, {value(16, "vision"), value(16, "decoder"), value(16, "connector")});
+  EXPECT_THAT(of_stage({key("freeze", 16, all)}),
+              ElementsAre("r.lua:16: stages.align.freeze: every group is frozen: nothing is left to train"));
+}
+
+TEST(Rules, a_source_names_shards_of_one_kind) {
+  EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 1)})})}),
+              ElementsAre("r.lua:12: stages.align.data.sources[1]: no shards: the source is empty\n"
+                          "  name tar files: { \"clips/{0000..0999}.tar\" } or { text = \"chat/*.tar\" }"));
+  EXPECT_THAT(
+      of_stage({mix({table(12, "", {key("text", 12, "t.tar")}, {value(12, "a.tar")})})}),
+      ElementsAre(
+          "r.lua:12: stages.align.data.sources[1].text: a source holds shards with frames or text-only ones, not both\n"
+          "  make it two sources"));
+  EXPECT_THAT(of_stage({mix({})}), ElementsAre("r.lua:11: stages.align.data: 'sources' is missing: a list (not an "
+                                               "empty one) of a table { shards, text, weight, epochs, ... }\n"
+                                               "  The sources, each shuffled on its own."));
+}
+
+TEST(Rules, weights_give_somebody_a_share_at_every_moment) {
+  EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 0)}, {value(12, "a.tar")})})}),
+              ElementsAre("r.lua:11: stages.align.data: the weights give no source a share at progress 0\n"
+                          "  give at least one source (of each kind that text_ratio wants) a weight above 0"));
+  auto fading =
+      table(12, "", {key("weight", 12, table(12, "", {}, {value(12, 1), value(12, 0)}))}, {value(12, "a.tar")});
+  EXPECT_EQ(of_stage({mix({fading})}).size(), 1u); // nothing at the very end
+}
+
+TEST(Rules, a_text_ratio_needs_sources_of_both_kinds) {
+  EXPECT_THAT(
+      of_stage({mix({value(11, "a.tar")}, {key("text_ratio", 12, 0.1)})}),
+      testing::Contains("r.lua:12: stages.align.data.text_ratio: there is no text-only source to take that share from\n"
+                        "  add { text = \"chat/*.tar\" }"));
+}
+
+TEST(Rules, field_maps_name_parts_of_a_sample) {
+  auto fields = table(12, "", {key("usr", 12, "question")});
+  EXPECT_THAT(
+      of_stage({mix({table(12, "", {key("fields", 12, fields)}, {value(12, "a.tar")})})}),
+      ElementsAre(
+          "r.lua:12: stages.align.data.sources[1].fields.usr: a sample has no part 'usr'\n  did you mean 'user'?"));
+}
+
+TEST(Rules, dpo_refuses_data_that_say_they_hold_no_pairs) {
+  auto fields = table(12, "", {key("assistant", 12, "answer")});
+  EXPECT_THAT(
+      of_stage({mix({table(12, "", {key("fields", 12, fields)}, {value(12, "a.tar")})}),
+                key("objective", 14, table(14, "dpo", {}))}),
+      ElementsAre("r.lua:12: stages.align.data.sources[1].fields: fvlm.dpo needs pairs, and these fields name no pair\n"
+                  "  map chosen_assistant and rejected_assistant"));
+}
+
+TEST(Rules, a_pack_holds_the_longest_sample) {
+  auto packing = [](int frames, int tokens) {
+    return key("packing", 16, table(16, "", {key("frames", 16, frames), key("tokens", 17, tokens)}));
+  };
+  EXPECT_THAT(of_stage({packing(64, 64 + 1024)}), IsEmpty());
+  EXPECT_THAT(
+      of_stage({packing(63, 1087)}),
+      ElementsAre(
+          "r.lua:16: stages.align.packing.frames: a pack of 63 frames cannot hold a sample of 64\n"
+          "  raise it, or lower data.max_frames",
+          "r.lua:17: stages.align.packing.tokens: a pack of 1087 tokens cannot hold a sample of 1088 "
+          "(64 frames and 1 x 1024 text tokens)\n  raise it, or lower data.max_text_tokens or data.max_frames"));
+  EXPECT_EQ(of_stage({packing(64, 64 + 1024), key("objective", 12, table(12, "dpo", {}))}).size(), 1u); // two answers
+}
+
+TEST(Rules, a_batch_has_a_limit) {
+  EXPECT_THAT(of_stage({key("batch", 15, table(15, "", {}))}),
+              ElementsAre("r.lua:15: stages.align.batch: a batch needs a limit\n  batch = 32, or { tokens = 65536 }"));
+}
+
+TEST(Rules, wish_lists_end_with_auto) {
+  auto wishes = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
+  EXPECT_THAT(
+      of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, wishes)}))}),
+      ElementsAre(
+          "r.lua:4: kernels.attention[1]: nothing can come after \"auto\"\n  it considers every backend: put it last"));
+  EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("atention", 4, "cudnn")}))}),
+              ElementsAre("r.lua:4: kernels.atention: unknown key 'atention'\n  did you mean 'attention'?"));
+}
+
+TEST(Rules, quantization_aware_needs_a_quantization) {
+  EXPECT_EQ(of_stage({key("quantization_aware", 16, true)}).size(), 1u);
+  EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8")}), IsEmpty());
+}
+
+TEST(Rules, the_best_checkpoint_is_judged_by_a_set_that_exists) {
+  auto set = table(17, "evaluation", {key("data", 17, table(17, "mix", {}, {value(17, "v.tar")}))}, {},
+                   {value(17, "heldout")});
+  auto best = [&](const char* name) {
+    return of_stage({key("evaluation", 17, table(17, "", {}, {set}))},
+                    {key("checkpoint", 4, table(4, "", {key("best_by", 4, name)}))});
+  };
+  EXPECT_THAT(best("heldout"), IsEmpty());
+  EXPECT_THAT(
+      best("hold_out"),
+      ElementsAre("r.lua:4: checkpoint.best_by: no stage has an evaluation set 'hold_out'\n  did you mean 'heldout'?"));
+}
+
+TEST(Rules, fresh_towers_have_sizes_that_fit) {
+  auto model = [](int heads, int image, int positions) {
+    auto vision =
+        table(4, "dinov2", {key("width", 4, 64), key("layers", 4, 2), key("heads", 4, heads), key("patch_size", 4, 8)});
+    auto decoder = table(5, "llama",
+                         {key("width", 5, 64), key("layers", 5, 2), key("heads", 5, 4), key("tokenizer", 5, "t"),
+                          key("max_positions", 5, positions)});
+    return key("model", 3,
+               table(3, "model", {key("vision", 4, vision), key("decoder", 5, decoder), key("image_size", 6, image)}));
+  };
+  EXPECT_THAT(of_stage({}, {model(4, 32, 2048)}), IsEmpty());
+  EXPECT_THAT(of_stage({}, {model(5, 32, 2048)}),
+              ElementsAre("r.lua:4: model.vision.heads: 5 heads do not share a width of 64 evenly"));
+  EXPECT_THAT(of_stage({}, {model(4, 33, 2048)}),
+              ElementsAre("r.lua:6: model.image_size: 33 pixels are no whole number of patches of 8"));
+  EXPECT_THAT(of_stage({}, {model(4, 32, 512)}),
+              ElementsAre("r.lua:11: stages.align.data.max_text_tokens: 64 frames and 1024 text tokens are more than "
+                          "the decoder's 512 positions"));
+  auto layers =
+      table(16, "", {key("decoder", 16, table(16, "", {key("layers", 16, table(16, "", {}, {value(16, 2)}))}))});
+  EXPECT_THAT(of_stage({key("activation_checkpointing", 16, layers)}, {model(4, 32, 2048)}),
+              ElementsAre("r.lua:16: stages.align.activation_checkpointing.decoder: there is no layer 2: the tower has "
+                          "2, counted from 0"));
+}
+
+TEST(Rules, look_only_at_what_was_read_without_a_mistake) {
+  EXPECT_EQ(of_stage({rates({key("connector", 13, "fast")})}).size(), 1u); // not also: no rate for vision, decoder
+}
