@@ -84,8 +84,8 @@ std::string kind(const FieldInfo& field) {
 std::string fallback(const FieldInfo& field) {
   if (field.required) return "required";
   if (field.derived) return "computed";
-  bool none = field.fallback.is_null() || field.fallback == "" ||
-              (field.fallback.is_structured() && field.fallback.empty());
+  bool none =
+      field.fallback.is_null() || field.fallback == "" || (field.fallback.is_structured() && field.fallback.empty());
   if (none) return "";
   if (field.fallback.is_object()) return "see its fields";
   return fmt::format("`{}`", as_lua(field.fallback));

@@ -11,7 +11,9 @@
 namespace fvlm::sdk {
 
 inline thread_local std::int64_t current_item = 0;
-inline std::int64_t item_index() { return current_item; }
+inline std::int64_t item_index() {
+  return current_item;
+}
 
 inline Support check_device(fvlm_device device, int, int) {
   return device.type == FVLM_CPU ? accept(1, "host") : refuse("compiled for the host");
