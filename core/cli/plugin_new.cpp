@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 // Headers, packages and templates lie at the same places in the build tree and in an installed one.
 fs::path find_prefix() {
-  const fs::path prefix = fs::weakly_canonical(program_folder() / "..");
+  fs::path prefix = fs::weakly_canonical(program_folder() / "..");
   if (!fs::exists(prefix / "share/fvlm/template") || !fs::exists(prefix / "include/fvlm/abi.h"))
     throw Error(ErrorKind::plugin, "the SDK's templates and headers are not beside this program")
         .at(prefix.string())

@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 namespace {
 
 TEST(DlPack, tensor_is_binary_identical) {
-  static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor) && alignof(fvlm_tensor) == alignof(DLTensor));
+  static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor));
+  static_assert(std::alignment_of_v<fvlm_tensor> == std::alignment_of_v<DLTensor>);
   static_assert(offsetof(fvlm_tensor, data) == offsetof(DLTensor, data));
   static_assert(offsetof(fvlm_tensor, device) == offsetof(DLTensor, device));
   static_assert(offsetof(fvlm_tensor, ndim) == offsetof(DLTensor, ndim));

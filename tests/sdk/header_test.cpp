@@ -1,6 +1,8 @@
 // Each header of the SDK compiles alone, in the languages it promises, without a warning.
 #include "sdk/workshop.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 using namespace fvlm::workshop;
@@ -11,6 +13,7 @@ struct Compiler {
   const char* name;
   const char* standard;
   bool cpp;
+  bool all; // each header, or the one that includes them
 };
 
 void PrintTo(const Compiler& compiler, std::ostream* out) {
@@ -25,11 +28,13 @@ class HeaderTest : public Workshop, public testing::WithParamInterface<Compiler>
     for (const auto& entry : fs::recursive_directory_iterator(include / "fvlm/")) {
       if (!extensions.contains(entry.path().extension())) continue;
       const std::string name = fs::relative(entry.path(), include / "fvlm/").string();
+      if (!GetParam().all && name != (GetParam().cpp ? "fvlm.hpp" : "fvlm.h")) continue;
       if (name == "cuda.hpp") continue; // needs the CUDA toolkit: CudaHeader below
       std::string file = name + language;
       std::replace(file.begin(), file.end(), '/', '_');
-      write(file, "#include <fvlm/" + name + ">\n#include <fvlm/" + name + ">\n");
-      files += " " + file;
+      const std::string line = fmt::format("#include <fvlm/{}>\n", name);
+      write(file, line + line);
+      files.append(" ").append(file);
       ++count;
     }
     return files;
@@ -41,7 +46,7 @@ TEST_P(HeaderTest, compiles_alone_without_a_warning) {
   const Compiler& compiler = GetParam();
   if (!has_tool(compiler.name)) GTEST_SKIP() << compiler.name << " is not installed";
   const std::string files = compiler.cpp ? sources({".h", ".hpp"}, ".cpp") : sources({".h"}, ".c");
-  ASSERT_GE(count, compiler.cpp ? 16 : 9) << files;
+  ASSERT_GE(count, !compiler.all ? 1 : compiler.cpp ? 16 : 9) << files;
   const std::string extra = compiler.cpp ? " -Wnon-virtual-dtor -Woverloaded-virtual" : "";
   const Result result = run(std::string(compiler.name) + " -std=" + compiler.standard +
                                 " -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only" + extra + " -I'" +
@@ -51,10 +56,11 @@ TEST_P(HeaderTest, compiles_alone_without_a_warning) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Compilers, HeaderTest,
-                         testing::Values(Compiler{"gcc", "c99", false}, Compiler{"gcc", "c11", false},
-                                         Compiler{"clang", "c99", false}, Compiler{"g++", "c++17", true},
-                                         Compiler{"g++", "c++20", true}, Compiler{"clang++", "c++17", true},
-                                         Compiler{"clang++", "c++20", true}),
+                         testing::Values(Compiler{"gcc", "c99", false, true}, Compiler{"clang", "c99", false, true},
+                                         Compiler{"gcc", "c11", false, false}, Compiler{"g++", "c++17", true, true},
+                                         Compiler{"clang++", "c++17", true, true},
+                                         Compiler{"g++", "c++20", true, false},
+                                         Compiler{"clang++", "c++20", true, false}),
                          [](const auto& tried) {
                            std::string name = std::string(tried.param.name) + "_" + tried.param.standard;
                            std::replace(name.begin(), name.end(), '+', 'x');

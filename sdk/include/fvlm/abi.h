@@ -36,8 +36,7 @@ extern "C" {
 /* Whether the struct reaches as far as `field`: what to ask before reading a struct that may be another version's. A
  * function checks the last field that version 1.0 has, and each younger field on its own. NULL reaches nothing. */
 #define FVLM_HAS(pointer, field)                                                                                       \
-  ((pointer) && (pointer)->struct_size >=                                                                              \
-                    (size_t)((const char*)&(pointer)->field - (const char*)(pointer)) + sizeof((pointer)->field))
+  ((pointer) && (pointer)->struct_size >= (size_t)((const char*)(&(pointer)->field + 1) - (const char*)(pointer)))
 
 typedef int32_t fvlm_status;
 enum {
@@ -114,7 +113,7 @@ static inline fvlm_status fvlm_fail(fvlm_error* error, fvlm_status status, const
 
 /* The call's error sink; NULL where the call is too small to be read. */
 static inline fvlm_error* fvlm_sink(const fvlm_call* call) {
-  return FVLM_HAS(call, error) ? call->error : NULL;
+  return FVLM_HAS(call, error) ? call->error : NULL; /* NOLINT(modernize-use-nullptr) */
 }
 
 /* A plugin's answer to "can you do this?". */

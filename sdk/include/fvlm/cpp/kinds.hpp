@@ -13,6 +13,8 @@
 #include <fvlm/cpp/table.hpp>
 #include <fvlm/fvlm.h>
 
+#include <iterator>
+
 FVLM_SDK_BEGIN
 
 struct Attention {
@@ -86,7 +88,7 @@ struct Optimizer {
     auto table = begin_device_table<Class, fvlm_optimizer_v1>();
     table.algorithm = Class::algorithm;
     table.hyperparameters = Class::hyperparameters;
-    table.hyperparameter_count = sizeof Class::hyperparameters / sizeof Class::hyperparameters[0];
+    table.hyperparameter_count = static_cast<std::int32_t>(std::size(Class::hyperparameters));
     table.states = &states<Class>;
     offer<Class, &Class::step>(table.step);
     return table;
@@ -94,7 +96,7 @@ struct Optimizer {
 
  private:
   template <class Class>
-  static std::int32_t states(const Query* query, fvlm_optimizer_state* out) noexcept {
+  static std::int32_t states(const Query* query, fvlm_optimizer_state* out) {
     std::int32_t count = 0;
     (void)guarded(nullptr, [&] {
       check_struct(query, "query");
@@ -123,8 +125,7 @@ struct Packer {
  private:
   // void pack(const Query&, const Pack&); static Support supports(const Query&);
   template <class Class>
-  static fvlm_status pack(fvlm_instance* instance, const Query* query, const Pack* arguments,
-                          fvlm_error* error) noexcept {
+  static fvlm_status pack(fvlm_instance* instance, const Query* query, const Pack* arguments, fvlm_error* error) {
     return guarded(error, [&] {
       check_struct(query, "query");
       check_struct(arguments, "arguments");
@@ -222,7 +223,7 @@ struct Kernels {
   }
 
   template <class Class>
-  static void supports_op(const Query* query, fvlm_support* support) noexcept {
+  static void supports_op(const Query* query, fvlm_support* support) {
     answer(query, support, [](const Query& asked) {
       return has<Class>(asked.op) ? Class::supports(asked) : refuse("this operation is not offered");
     });

@@ -41,7 +41,7 @@ Class& self(fvlm_instance* instance) {
 }
 
 template <class Class>
-fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error) noexcept {
+fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error) {
   return guarded(error, [&] {
     if (!instance) throw Failure(FVLM_ERROR_ARGUMENT, "instance is NULL");
     *instance = nullptr;
@@ -76,13 +76,12 @@ void answer(const Query* query, fvlm_support* support, const Ask& ask) noexcept 
 }
 
 template <class Class, class Query>
-void supports(const Query* query, fvlm_support* support) noexcept {
+void supports(const Query* query, fvlm_support* support) {
   answer(query, support, [](const Query& asked) { return Class::supports(asked); });
 }
 
 template <class Class, class Query>
-fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requirements* out,
-                         fvlm_error* error) noexcept {
+fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requirements* out, fvlm_error* error) {
   return guarded(error, [&] {
     check_struct(query, "query");
     check_struct<fvlm_requirements>(out, "requirements");
@@ -96,7 +95,7 @@ fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requi
 }
 
 template <class Class, class Query>
-fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query* query) noexcept {
+fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query* query) {
   return guarded(fvlm_sink(call), [&] {
     check_struct(call, "call");
     check_struct(query, "query");
@@ -105,8 +104,7 @@ fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const Query*
 }
 
 template <class Class, auto member, class Query, class Arguments>
-fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const Query* query,
-                 const Arguments* arguments) noexcept {
+fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const Query* query, const Arguments* arguments) {
   return guarded(fvlm_sink(call), [&] {
     check_struct(call, "call");
     check_struct(query, "query");
