@@ -63,6 +63,11 @@ inline Support accept(int score, const char* format, ...) {
   return support;
 }
 
+// Turns a no into a Failure: a call refuses what supports() refuses, `require(supports(query))`.
+inline void require(const Support& support) {
+  if (support.score <= 0) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s", support.reason);
+}
+
 // Writes a line to the engine's log. [any thread]
 FVLM_PRINTF(3, 4)
 inline void log(const fvlm_host* host, int level, const char* format, ...) {

@@ -154,18 +154,20 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
+/* Why a call of this class is not for us; NULL: it is. */
+static const char* refusal(const fvlm_attention_query* query) {
+  if (query->device.type != FVLM_CPU) return "runs on the CPU only";
+  if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
+  if (query->rotary_dim != 0) return "does not rotate";
+  if (query->heads_kv < 1 || query->heads_q % query->heads_kv != 0) return "query heads are no multiple of key heads";
+  return NULL;
+}
+
 static void supports(const fvlm_attention_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  if (!FVLM_HAS(query, needs_backward)) {
-    fvlm_answer(support, 0, "query: struct_size is too small");
-  } else if (query->device.type != FVLM_CPU) {
-    fvlm_answer(support, 0, "runs on the CPU only");
-  } else if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) {
-    fvlm_answer(support, 0, "float32 only");
-  } else if (query->rotary_dim != 0) {
-    fvlm_answer(support, 0, "rotary_dim %d: does not rotate", query->rotary_dim);
-  } else if (query->heads_kv < 1 || query->heads_q % query->heads_kv != 0) {
-    fvlm_answer(support, 0, "%d query heads are no multiple of %d key heads", query->heads_q, query->heads_kv);
+  const char* no = FVLM_HAS(query, needs_backward) ? refusal(query) : "query: struct_size is too small";
+  if (no) {
+    fvlm_answer(support, 0, "%s", no);
   } else {
     fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
   }
@@ -191,6 +193,8 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, needs_backward) || !FVLM_HAS(arguments, saved)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "forward: struct_size is too small");
   }
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", no);
   if (!is_tensor(arguments->q) || !is_tensor(arguments->k) || !is_tensor(arguments->v) || !is_tensor(arguments->out)) {
     return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "forward: float32 with a contiguous last dimension only");
   }
@@ -213,6 +217,8 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, needs_backward) || !FVLM_HAS(arguments, d_v)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "backward: struct_size is too small");
   }
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", no);
   if (!is_tensor(arguments->q) || !is_tensor(arguments->k) || !is_tensor(arguments->v) || !is_tensor(arguments->out) ||
       !is_tensor(arguments->d_out) || !is_tensor(arguments->d_q) || !is_tensor(arguments->d_k) ||
       !is_tensor(arguments->d_v)) {

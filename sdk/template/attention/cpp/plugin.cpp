@@ -94,6 +94,7 @@ class PlainAttention : public Attention {
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       run_forward<T>(call, query, arguments);
@@ -101,6 +102,7 @@ class PlainAttention : public Attention {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       run_backward<T>(call, query, arguments);

@@ -150,13 +150,18 @@ class CudaAttention : public Attention {
   }
 
   static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (query.rotary_dim != 0) return refuse("rotary_dim %d: does not rotate", query.rotary_dim);
     if (query.head_dim > max_head_dim) return refuse("head_dim %d is more than %d", query.head_dim, max_head_dim);
     if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0) {
       return refuse("%d query heads are no multiple of %d key heads", query.heads_q, query.heads_kv);
     }
-    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
   }
 
@@ -168,6 +173,7 @@ class CudaAttention : public Attention {
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       Work<T> w = begin<T>(query, arguments);
@@ -178,6 +184,7 @@ class CudaAttention : public Attention {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       Work<T> w = begin<T>(query, arguments);

@@ -124,16 +124,20 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
+/* Why a call of this class is not for us; NULL: it is. */
+static const char* refusal(const fvlm_kernels_query* query) {
+  if (query->op != FVLM_OP_RMSNORM && query->op != FVLM_OP_SWIGLU) return "rmsnorm and swiglu only";
+  if (query->device.type != FVLM_CPU) return "runs on the CPU only";
+  if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
+  if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) return "float32 gradients only";
+  return NULL;
+}
+
 static void supports(const fvlm_kernels_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  if (!FVLM_HAS(query, rope_theta)) {
-    fvlm_answer(support, 0, "query: struct_size is too small");
-  } else if (query->op != FVLM_OP_RMSNORM && query->op != FVLM_OP_SWIGLU) {
-    fvlm_answer(support, 0, "rmsnorm and swiglu only");
-  } else if (query->device.type != FVLM_CPU) {
-    fvlm_answer(support, 0, "runs on the CPU only");
-  } else if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32) || !fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) {
-    fvlm_answer(support, 0, "float32 only");
+  const char* no = FVLM_HAS(query, rope_theta) ? refusal(query) : "query: struct_size is too small";
+  if (no) {
+    fvlm_answer(support, 0, "%s", no);
   } else {
     fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
   }
@@ -153,15 +157,16 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_kernels_quer
   return FVLM_OK;
 }
 
-#define CHECK_SIZES(last)                                                                                              \
+#define CHECK(last)                                                                                                    \
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, rope_theta) || !FVLM_HAS(arguments, last)) {                          \
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "%s: struct_size is too small", __func__);                  \
   }                                                                                                                    \
+  if (refusal(query)) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", refusal(query));                     \
   (void)instance
 
 static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                    const fvlm_norm_forward* arguments) {
-  CHECK_SIZES(saved);
+  CHECK(saved);
   if (!is_matrix(arguments->x) || !is_matrix(arguments->y) || !is_matrix_or_null(arguments->residual) ||
       !is_matrix_or_null(arguments->sum)) {
     return wrong_tensor(call);
@@ -182,7 +187,7 @@ static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* cal
 
 static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                     const fvlm_norm_backward* arguments) {
-  CHECK_SIZES(d_bias);
+  CHECK(d_bias);
   if (!is_matrix(arguments->d_y) || !is_matrix(arguments->s) || !is_matrix(arguments->d_x) ||
       !is_matrix_or_null(arguments->d_sum)) {
     return wrong_tensor(call);
@@ -206,7 +211,7 @@ static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* ca
 
 static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                   const fvlm_swiglu_forward* arguments) {
-  CHECK_SIZES(y);
+  CHECK(y);
   if (!is_matrix(arguments->gate) || !is_matrix(arguments->up) || !is_matrix(arguments->y)) return wrong_tensor(call);
   gate w = {query->width, arguments->gate, arguments->up, NULL, arguments->y, NULL, NULL};
   call->host->parallel_for(call->host, query->rows, 16, swiglu_rows, &w);
@@ -215,7 +220,7 @@ static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call
 
 static fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                    const fvlm_swiglu_backward* arguments) {
-  CHECK_SIZES(d_up);
+  CHECK(d_up);
   if (!is_matrix(arguments->gate) || !is_matrix(arguments->up) || !is_matrix(arguments->d_y) ||
       !is_matrix(arguments->d_gate) || !is_matrix(arguments->d_up)) {
     return wrong_tensor(call);

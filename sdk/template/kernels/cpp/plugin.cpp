@@ -39,6 +39,7 @@ class PlainKernels : public Kernels {
   }
 
   void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       run_rmsnorm<T>(call, query, arguments);
@@ -46,6 +47,7 @@ class PlainKernels : public Kernels {
   }
 
   void rmsnorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       if (query.gradient_dtype == float32) {
@@ -57,6 +59,7 @@ class PlainKernels : public Kernels {
   }
 
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto gate = rows_of<const T>(arguments.gate, "gate"), up = rows_of<const T>(arguments.up, "up");
@@ -74,6 +77,7 @@ class PlainKernels : public Kernels {
 
   // d_gate and d_up may be the memory of gate and up.
   void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto gate = rows_of<const T>(arguments.gate, "gate"), up = rows_of<const T>(arguments.up, "up"),

@@ -86,13 +86,17 @@ class CudaKernels : public Kernels {
     }
   }
 
-  // Asked only about the operations below.
   static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well. Asked only about the operations below.
+  static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
-    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
   }
 
@@ -102,6 +106,7 @@ class CudaKernels : public Kernels {
   }
 
   void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       View<const T, 2> residual;
@@ -118,6 +123,7 @@ class CudaKernels : public Kernels {
   }
 
   void rmsnorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto d_y = rows_of<const T>(arguments.d_y, "d_y"), s = rows_of<const T>(arguments.s, "s");
@@ -139,6 +145,7 @@ class CudaKernels : public Kernels {
   }
 
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto y = rows_of<T>(arguments.y, "y");
@@ -148,6 +155,7 @@ class CudaKernels : public Kernels {
   }
 
   void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto d_y = rows_of<const T>(arguments.d_y, "d_y");

@@ -107,14 +107,19 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
+/* Why a call of this class is not for us; NULL: it is. */
+static const char* refusal(const fvlm_loss_query* query) {
+  if (query->device.type != FVLM_CPU) return "runs on the CPU only";
+  if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
+  if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) return "float32 gradients only";
+  return NULL;
+}
+
 static void supports(const fvlm_loss_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  if (!FVLM_HAS(query, vocab)) {
-    fvlm_answer(support, 0, "query: struct_size is too small");
-  } else if (query->device.type != FVLM_CPU) {
-    fvlm_answer(support, 0, "runs on the CPU only");
-  } else if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32) || !fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) {
-    fvlm_answer(support, 0, "float32 only");
+  const char* no = FVLM_HAS(query, vocab) ? refusal(query) : "query: struct_size is too small";
+  if (no) {
+    fvlm_answer(support, 0, "%s", no);
   } else {
     fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
   }
@@ -140,6 +145,8 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, vocab) || !FVLM_HAS(arguments, saved)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "forward: struct_size is too small");
   }
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", no);
   if (!is_matrix(arguments->hidden) || !is_matrix(arguments->weight)) {
     return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "forward: float32 with contiguous rows only");
   }
@@ -162,6 +169,8 @@ static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, cons
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, vocab) || !FVLM_HAS(arguments, d_weight)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "backward: struct_size is too small");
   }
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", no);
   if (!is_matrix(arguments->hidden) || !is_matrix(arguments->weight) ||
       (arguments->d_hidden && !is_matrix(arguments->d_hidden)) ||
       (arguments->d_weight && !is_matrix(arguments->d_weight))) {

@@ -53,6 +53,7 @@ class PlainLoss : public Loss {
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       run_forward<T>(call, query, arguments);
@@ -60,6 +61,7 @@ class PlainLoss : public Loss {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       if (query.gradient_dtype == float32) {

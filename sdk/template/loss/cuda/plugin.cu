@@ -103,11 +103,16 @@ class CudaLoss : public Loss {
   }
 
   static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
-    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
   }
 
@@ -120,6 +125,7 @@ class CudaLoss : public Loss {
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       auto w = begin<T, T>(query, arguments);
@@ -130,6 +136,7 @@ class CudaLoss : public Loss {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       if (query.gradient_dtype == float32) {

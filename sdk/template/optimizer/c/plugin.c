@@ -54,15 +54,19 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
+/* Why a call of this class is not for us; NULL: it is. */
+static const char* refusal(const fvlm_optimizer_query* query) {
+  if (query->device.type != FVLM_CPU) return "runs on the CPU only";
+  if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) return "float32 gradients only";
+  if (!fvlm_is_dtype(query->parameter_dtype, FVLM_FLOAT, 32)) return "float32 parameters only";
+  return NULL;
+}
+
 static void supports(const fvlm_optimizer_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  if (!FVLM_HAS(query, segments)) {
-    fvlm_answer(support, 0, "query: struct_size is too small");
-  } else if (query->device.type != FVLM_CPU) {
-    fvlm_answer(support, 0, "runs on the CPU only");
-  } else if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32) ||
-             !fvlm_is_dtype(query->parameter_dtype, FVLM_FLOAT, 32)) {
-    fvlm_answer(support, 0, "float32 gradients and parameters only");
+  const char* no = FVLM_HAS(query, segments) ? refusal(query) : "query: struct_size is too small";
+  if (no) {
+    fvlm_answer(support, 0, "%s", no);
   } else {
     fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
   }
@@ -94,6 +98,8 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, segments) || !FVLM_HAS(arguments, skip)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "step: struct_size is too small");
   }
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", no);
   if (!fvlm_is_rows(arguments->master, FVLM_FLOAT, 32, 1) || !fvlm_is_rows(arguments->gradient, FVLM_FLOAT, 32, 1) ||
       !fvlm_is_rows(arguments->state[0], FVLM_FLOAT, 32, 1) || !fvlm_is_rows(arguments->state[1], FVLM_FLOAT, 32, 1)) {
     return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "step: contiguous float32 arenas only");

@@ -36,6 +36,7 @@ class PlainAdamW : public Optimizer {
   static States states(const Query&) { return {{"m", float32}, {"v", float32}}; }
 
   void step(const fvlm_call& call, const Query& query, const Step& arguments) {
+    require(supports(query));
     dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
       dispatch<float, BFloat16, Half>(query.parameter_dtype, [&](auto parameter) {
         using G = typename decltype(gradient)::type;

@@ -64,19 +64,25 @@ class CudaAdamW : public Optimizer {
   }
 
   static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.gradient_dtype)) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
     if (!is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
       return refuse("parameters in %s not supported", name_of(query.parameter_dtype));
     }
-    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return accept(10, "a thread an element"); // the reference answers 1; raise it as this becomes fast
   }
 
   static States states(const Query&) { return {{"m", float32}, {"v", float32}}; }
 
   void step(const fvlm_call& call, const Query& query, const Step& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
       dispatch<float, BFloat16, Half>(query.parameter_dtype, [&](auto parameter) {
         using G = typename decltype(gradient)::type;

@@ -134,14 +134,18 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
+/* Why a call of this class is not for us; NULL: it is. */
+static const char* refusal(const fvlm_quantizer_query* query) {
+  if (query->device.type != FVLM_CPU) return "runs on the CPU only";
+  if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
+  return NULL;
+}
+
 static void supports(const fvlm_quantizer_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  if (!FVLM_HAS(query, tokens)) {
-    fvlm_answer(support, 0, "query: struct_size is too small");
-  } else if (query->device.type != FVLM_CPU) {
-    fvlm_answer(support, 0, "runs on the CPU only");
-  } else if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) {
-    fvlm_answer(support, 0, "float32 only");
+  const char* no = FVLM_HAS(query, tokens) ? refusal(query) : "query: struct_size is too small";
+  if (no) {
+    fvlm_answer(support, 0, "%s", no);
   } else {
     fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
   }
@@ -163,15 +167,16 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_quantizer_qu
   return FVLM_OK;
 }
 
-#define CHECK_SIZES(last)                                                                                              \
+#define CHECK(last)                                                                                                    \
   if (!FVLM_HAS(call, error) || !FVLM_HAS(query, tokens) || !FVLM_HAS(arguments, last)) {                              \
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "%s: struct_size is too small", __func__);                  \
   }                                                                                                                    \
+  if (refusal(query)) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", refusal(query));                     \
   (void)instance
 
 static fvlm_status pack(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query,
                         const fvlm_quantizer_pack* arguments) {
-  CHECK_SIZES(packed);
+  CHECK(packed);
   work w = {query->rows, query->cols,          arguments->weight,   NULL, NULL, NULL,
             NULL,        arguments->packed[0], arguments->packed[1]};
   return run(call, is_matrix(w.read) && is_packed(w.codes_out, w.scales_out), w.rows, pack_rows, &w);
@@ -179,7 +184,7 @@ static fvlm_status pack(fvlm_instance* instance, const fvlm_call* call, const fv
 
 static fvlm_status unpack(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query,
                           const fvlm_quantizer_unpack* arguments) {
-  CHECK_SIZES(weight);
+  CHECK(weight);
   work w = {query->rows,          query->cols,          NULL, NULL, arguments->weight,
             arguments->packed[0], arguments->packed[1], NULL, NULL};
   return run(call, is_matrix(w.write) && is_packed(w.codes_in, w.scales_in), w.rows, unpack_rows, &w);
@@ -187,7 +192,7 @@ static fvlm_status unpack(fvlm_instance* instance, const fvlm_call* call, const 
 
 static fvlm_status linear(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query,
                           const fvlm_quantizer_linear* arguments) {
-  CHECK_SIZES(y);
+  CHECK(y);
   work w = {query->rows,          query->cols, arguments->x, arguments->bias, arguments->y, arguments->packed[0],
             arguments->packed[1], NULL,        NULL};
   const int right = is_matrix(w.read) && is_matrix(w.write) && is_packed(w.codes_in, w.scales_in) &&
@@ -197,7 +202,7 @@ static fvlm_status linear(fvlm_instance* instance, const fvlm_call* call, const 
 
 static fvlm_status linear_gradient(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query,
                                    const fvlm_quantizer_linear_gradient* arguments) {
-  CHECK_SIZES(d_x);
+  CHECK(d_x);
   work w = {query->rows,          query->cols,          arguments->d_y, NULL, arguments->d_x,
             arguments->packed[0], arguments->packed[1], NULL,           NULL};
   const int right = is_matrix(w.read) && is_matrix(w.write) && is_packed(w.codes_in, w.scales_in);
@@ -207,7 +212,7 @@ static fvlm_status linear_gradient(fvlm_instance* instance, const fvlm_call* cal
 static fvlm_status fake_quantize_forward(fvlm_instance* instance, const fvlm_call* call,
                                          const fvlm_quantizer_query* query,
                                          const fvlm_fake_quantize_forward* arguments) {
-  CHECK_SIZES(out);
+  CHECK(out);
   work w = {query->rows, query->cols, arguments->weight, NULL, arguments->out, NULL, NULL, NULL, NULL};
   return run(call, is_matrix(w.read) && is_matrix(w.write), w.rows, fake_rows, &w);
 }
@@ -215,7 +220,7 @@ static fvlm_status fake_quantize_forward(fvlm_instance* instance, const fvlm_cal
 static fvlm_status fake_quantize_backward(fvlm_instance* instance, const fvlm_call* call,
                                           const fvlm_quantizer_query* query,
                                           const fvlm_fake_quantize_backward* arguments) {
-  CHECK_SIZES(d_weight);
+  CHECK(d_weight);
   work w = {query->rows, query->cols, arguments->d_out, NULL, arguments->d_weight, NULL, NULL, NULL, NULL};
   return run(call, is_matrix(w.read) && is_matrix(w.write), w.rows, copy_rows, &w);
 }

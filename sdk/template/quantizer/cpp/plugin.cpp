@@ -70,6 +70,7 @@ class PlainInt8 : public Quantizer {
   }
 
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments) {
+    require(supports(query));
     const View<int8_t, 2> codes(arguments.packed[0], "codes");
     const View<float, 1> scales(arguments.packed[1], "scales");
     run(call, query.dtype, query.rows, [&](auto element, int64_t begin, int64_t end) {
@@ -84,6 +85,7 @@ class PlainInt8 : public Quantizer {
   }
 
   void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments) {
+    require(supports(query));
     const Packed packed(arguments);
     run(call, query.dtype, query.rows, [&](auto element, int64_t begin, int64_t end) {
       using T = typename decltype(element)::type;
@@ -95,6 +97,7 @@ class PlainInt8 : public Quantizer {
   }
 
   void linear(const fvlm_call& call, const Query& query, const Linear& arguments) {
+    require(supports(query));
     const Packed packed(arguments);
     run(call, query.dtype, arguments.x->shape[0], [&](auto element, int64_t begin, int64_t end) {
       using T = typename decltype(element)::type;
@@ -113,6 +116,7 @@ class PlainInt8 : public Quantizer {
   }
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) {
+    require(supports(query));
     const Packed packed(arguments);
     run(call, query.dtype, arguments.d_y->shape[0], [&](auto element, int64_t begin, int64_t end) {
       using T = typename decltype(element)::type;
@@ -129,6 +133,7 @@ class PlainInt8 : public Quantizer {
   }
 
   void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments) {
+    require(supports(query));
     run(call, query.dtype, query.rows, [&](auto element, int64_t begin, int64_t end) {
       using T = typename decltype(element)::type;
       const auto weight = rows_of<const T>(arguments.weight, "weight");
@@ -142,6 +147,7 @@ class PlainInt8 : public Quantizer {
 
   // The scale is that of the largest weight, so none is clipped and every gradient passes.
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) {
+    require(supports(query));
     run(call, query.dtype, query.rows, [&](auto element, int64_t begin, int64_t end) {
       using T = typename decltype(element)::type;
       const auto d_out = rows_of<const T>(arguments.d_out, "d_out");

@@ -100,8 +100,13 @@ class CudaInt8 : public Quantizer {
   }
 
   static Support supports(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
+    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     return accept(10, "a thread an element"); // the reference answers 1; raise it as this becomes fast
   }
 
@@ -111,6 +116,7 @@ class CudaInt8 : public Quantizer {
   }
 
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       launch(call, query.rows, pack_rows<T>, rows_of<const T>(arguments.weight, "weight"),
@@ -119,6 +125,7 @@ class CudaInt8 : public Quantizer {
   }
 
   void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto weight = rows_of<T>(arguments.weight, "weight");
@@ -127,6 +134,7 @@ class CudaInt8 : public Quantizer {
   }
 
   void linear(const fvlm_call& call, const Query& query, const Linear& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       View<const T, 1> bias;
@@ -137,6 +145,7 @@ class CudaInt8 : public Quantizer {
   }
 
   void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto d_x = rows_of<T>(arguments.d_x, "d_x");
@@ -145,6 +154,7 @@ class CudaInt8 : public Quantizer {
   }
 
   void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       launch(call, query.rows, fake_rows<T>, rows_of<const T>(arguments.weight, "weight"),
@@ -154,6 +164,7 @@ class CudaInt8 : public Quantizer {
 
   // The scale is that of the largest weight, so none is clipped and every gradient passes.
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) {
+    require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
       using T = typename decltype(element)::type;
       const auto d_weight = rows_of<T>(arguments.d_weight, "d_weight");
