@@ -3,6 +3,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@ namespace {
 constexpr Verb members[] = {
     {"list", "the plugins that are there, and why others are not used", run_plugin_list},
     {"info", "what one plugin says of itself and can do", run_plugin_info},
+    {"check", "hold a plugin to every promise of the ABI", run_plugin_check},
     {"new", "a plugin to start from, in C, C++ or CUDA", run_plugin_new},
     {"trust", "note a plugin's hash in the lock file", run_plugin_trust},
 };
@@ -78,6 +80,10 @@ int run_plugin_list(Arguments arguments) {
   else
     print_list(*registry);
   return 0;
+}
+
+int run_plugin_check(Arguments arguments) {
+  return tensor_module().run_plugin_check(arguments);
 }
 
 int run_plugin(Arguments arguments) {

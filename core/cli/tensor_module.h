@@ -1,6 +1,8 @@
 // The part of the engine that needs LibTorch: libfvlm_engine.so, loaded on first use. Loading LibTorch takes longer
 // than `plan` does, so the program links none of it.
 #pragma once
+#include "cli/verb.h"
+
 #include <fvlm/abi.h>
 
 namespace fvlm::cli {
@@ -9,7 +11,11 @@ namespace fvlm::cli {
 struct TensorModule {
   const char* version;
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
+  int (*run_plugin_check)(Arguments);                     // the verb `plugin check`
 };
+
+// The module's own; another name than the program's, because our symbols interpose.
+int check_plugin(Arguments);
 
 // Loads LibTorch and the module. Throws Error(device) when either is missing.
 const TensorModule& tensor_module();

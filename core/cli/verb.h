@@ -20,6 +20,7 @@ int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_doctor(Arguments);
 int run_plugin(Arguments);
+int run_plugin_check(Arguments);
 int run_plugin_info(Arguments);
 int run_plugin_list(Arguments);
 int run_plugin_new(Arguments);

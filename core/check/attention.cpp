@@ -1,0 +1,253 @@
+#include "check/attention.h"
+
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/workbench.h"
+
+#include <ATen/Functions.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace fvlm::check {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+int32_t longest(const std::vector<int64_t>& lengths) {
+  int64_t most = 0;
+  for (int64_t length : lengths) most = std::max(most, length);
+  return static_cast<int32_t>(most);
+}
+
+double scale_of(const AttentionCase& c) {
+  return c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
+}
+
+constexpr double theta = 10000;
+
+fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
+  fvlm_attention_query query{};
+  query.struct_size = sizeof query;
+  query.causal = c.causal;
+  query.device = device_of(device);
+  query.dtype = dtype_of(c.dtype);
+  query.heads_q = c.heads_q;
+  query.heads_kv = c.heads_kv;
+  query.head_dim = c.head_dim;
+  query.max_seqlen_q = std::max(1, longest(c.lengths_q));
+  query.max_seqlen_kv = std::max(1, longest(c.kv()));
+  query.rotary_dim = c.rotary_dim;
+  query.tokens_q = c.tokens_q();
+  query.tokens_kv = c.tokens_kv();
+  query.segments = c.segments();
+  query.scale = static_cast<float>(scale_of(c));
+  query.rope_theta = static_cast<float>(theta);
+  query.needs_backward = c.backward;
+  return query;
+}
+
+at::Tensor cumulative(const std::vector<int64_t>& lengths, int64_t spare) {
+  std::vector<int32_t> sums{0};
+  for (int64_t length : lengths) sums.push_back(sums.back() + static_cast<int32_t>(length));
+  sums.insert(sums.end(), static_cast<size_t>(spare), sums.back());
+  return at::tensor(sums, at::kInt);
+}
+
+at::Tensor positions(const std::vector<int64_t>& lengths, int64_t capacity) {
+  auto all = at::zeros({capacity}, at::kInt);
+  int64_t at = 0;
+  for (int64_t length : lengths) {
+    all.narrow(0, at, length).copy_(at::arange(length, at::kInt));
+    at += length;
+  }
+  return all;
+}
+
+struct Numbers {
+  at::Tensor q, k, v, d_out;
+};
+
+Numbers numbers_of(const AttentionCase& c) {
+  Numbers n{normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4, c.dtype, c.magnitude),
+            normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 1, c.dtype),
+            normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 2, c.dtype),
+            normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4 + 3, c.dtype)};
+  for (at::Tensor* rows : {&n.q, &n.d_out}) rows->narrow(0, sum(c.lengths_q), c.padding_q).fill_(c.padding_holds);
+  for (at::Tensor* rows : {&n.k, &n.v}) rows->narrow(0, sum(c.kv()), c.padding_kv).fill_(c.padding_holds);
+  return n;
+}
+
+// out, d_q, d_k, d_v with every step in `work`.
+std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::ScalarType work) {
+  auto q = leaf(n.q, work), k = leaf(n.k, work), v = leaf(n.v, work);
+  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q()), c.rotary_dim, theta);
+  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, theta);
+  std::vector<at::Tensor> rows;
+  int64_t at_q = 0, at_kv = 0;
+  for (size_t s = 0; s < c.lengths_q.size(); ++s) {
+    const int64_t length_q = c.lengths_q[s], length_kv = c.kv()[s];
+    // Rows that see no key: all where there is none, the first ones where causal queries outnumber the keys.
+    const int64_t blind = length_kv == 0 ? length_q : c.causal ? std::max<int64_t>(0, length_q - length_kv) : 0;
+    const int64_t seeing = length_q - blind;
+    if (blind > 0) rows.push_back(at::zeros({blind, c.heads_q, c.head_dim}, work));
+    if (seeing > 0) {
+      auto qs = turned_q.narrow(0, at_q + blind, seeing).transpose(0, 1); // [heads, rows, head_dim]
+      auto ks = turned_k.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
+      auto vs = v.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
+      auto scores = at::matmul(qs, ks.transpose(1, 2)) * scale_of(c);
+      if (c.causal) {
+        auto hidden = at::ones({seeing, length_kv}, at::kBool).triu(length_kv - seeing + 1);
+        scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+      }
+      rows.push_back(at::matmul(at::softmax(scores, -1), vs).transpose(0, 1));
+    }
+    at_q += length_q;
+    at_kv += length_kv;
+  }
+  rows.push_back(at::zeros({c.padding_q, c.heads_q, c.head_dim}, work));
+  auto out = at::cat(rows, 0);
+  std::vector<at::Tensor> results{out.detach()};
+  if (c.backward) {
+    auto d = gradients({out}, {q, k, v}, {n.d_out});
+    results.insert(results.end(), d.begin(), d.end());
+  }
+  return results;
+}
+
+Expectation expect(const AttentionCase& c) {
+  const Numbers n = numbers_of(c);
+  auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  Expectation all;
+  const char* names[] = {"out", "d_q", "d_k", "d_v"};
+  // d_q and d_k are sums of differences of products d_out v, which cancel: with a single key to nothing. A score's
+  // rounding, in proportion to its size, becomes a probability's.
+  const double spread = std::sqrt(static_cast<double>(c.head_dim)) * scale_of(c);
+  const double scores = spread * size_of(n.q) * size_of(n.k);
+  const double product = 4 * spread * size_of(n.d_out) * size_of(n.v) * std::max(1.0, scores);
+  const double scales[] = {scores * size_of(n.v), product * size_of(n.k), product * size_of(n.q),
+                           scores * size_of(n.d_out)};
+  for (size_t i = 0; i < exact.size(); ++i) all.push_back({names[i], exact[i], naive[i], c.dtype, scales[i]});
+  return all;
+}
+
+Run run(Context& context, const AttentionCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_attention_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
+
+  Operand &q = bench.input("q", n.q), &k = bench.input("k", n.k), &v = bench.input("v", n.v);
+  Operand& cu_q = bench.input("cu_seqlens_q", cumulative(c.lengths_q, c.spare_segments), Rows::contiguous);
+  Operand& cu_kv = bench.input("cu_seqlens_kv", cumulative(c.kv(), c.spare_segments), Rows::contiguous);
+  Operand *positions_q = nullptr, *positions_kv = nullptr;
+  if (c.rotary_dim > 0) {
+    positions_q = &bench.input("positions_q", positions(c.lengths_q, c.tokens_q()), Rows::contiguous);
+    positions_kv = &bench.input("positions_kv", positions(c.kv(), c.tokens_kv()), Rows::contiguous);
+  }
+  Operand& out = bench.output("out", n.q.sizes(), c.dtype);
+  auto saved = c.backward ? bench.saved("saved") : std::vector<Operand*>{};
+
+  fvlm_attention_forward forward{};
+  forward.q = q.abi(), forward.k = k.abi(), forward.v = v.abi();
+  forward.cu_seqlens_q = cu_q.abi(), forward.cu_seqlens_kv = cu_kv.abi();
+  forward.positions_q = abi_of(positions_q), forward.positions_kv = abi_of(positions_kv);
+  forward.out = out.abi();
+  std::vector<Operand*> writes{&out};
+  for (size_t i = 0; i < saved.size(); ++i) {
+    forward.saved[i] = saved[i]->abi();
+    writes.push_back(saved[i]);
+  }
+  bench.call("forward", bench.required().forward_workspace, writes, table.forward, forward);
+  if (!c.backward || !bench.going()) return bench.finish();
+
+  fvlm_attention_backward backward{};
+  backward.q = q.abi(), backward.k = k.abi(), backward.v = v.abi();
+  backward.cu_seqlens_q = cu_q.abi(), backward.cu_seqlens_kv = cu_kv.abi();
+  backward.positions_q = forward.positions_q, backward.positions_kv = forward.positions_kv;
+  backward.out = out.abi();
+  backward.d_out = bench.input("d_out", n.d_out).abi();
+  for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
+  Operand &d_q = bench.output("d_q", n.q.sizes(), c.dtype), &d_k = bench.output("d_k", n.k.sizes(), c.dtype),
+          &d_v = bench.output("d_v", n.v.sizes(), c.dtype);
+  backward.d_q = d_q.abi(), backward.d_k = d_k.abi(), backward.d_v = d_v.abi();
+  bench.call("backward", bench.required().backward_workspace, {&d_q, &d_k, &d_v}, table.backward, backward);
+  return bench.finish();
+}
+
+std::string lengths_text(const std::vector<int64_t>& lengths) {
+  if (lengths.size() > 8) return fmt::format("{} segments of up to {}", lengths.size(), longest(lengths));
+  return fmt::format("segments {}", fmt::join(lengths, " "));
+}
+
+std::string label(const AttentionCase& c) {
+  std::string text = fmt::format("{}{}, {}:{} heads of {}, {}", name_of(c.dtype), c.causal ? " causal" : "", c.heads_q,
+                                 c.heads_kv, c.head_dim, lengths_text(c.lengths_q));
+  if (!c.lengths_kv.empty()) text += " on keys " + lengths_text(c.lengths_kv).substr(9);
+  if (c.padding_q + c.padding_kv > 0) text += fmt::format(", {} and {} padding rows", c.padding_q, c.padding_kv);
+  if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
+  return text;
+}
+
+} // namespace
+
+int64_t AttentionCase::tokens_q() const {
+  return sum(lengths_q) + padding_q;
+}
+int64_t AttentionCase::tokens_kv() const {
+  return sum(kv()) + padding_kv;
+}
+
+Trial attention_trial(const AttentionCase& c) {
+  Trial trial;
+  trial.label = label(c);
+  trial.supports = [c](Context& context) {
+    fvlm_attention_query query = query_of(c, context.device);
+    return ask(context.table<fvlm_attention_v1>().supports, query);
+  };
+  trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
+  trial.expect = once([c] { return expect(c); });
+  return trial;
+}
+
+std::vector<Trial> attention_cases(const std::vector<AttentionCase>& cases) {
+  std::vector<Trial> trials;
+  for (const auto& one : cases) trials.push_back(attention_trial(one));
+  return trials;
+}
+
+at::ScalarType attention_dtype(Context& context) {
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    if (refusal(context, attention_trial({.dtype = dtype})).empty()) return dtype;
+  return at::kFloat;
+}
+
+std::vector<Trial> attention_trials(Context& context) {
+  const auto dtype = attention_dtype(context);
+  return attention_cases({{.dtype = dtype},
+                          {.dtype = dtype, .causal = true, .lengths_q = {33, 2, 70}},
+                          {.dtype = dtype, .heads_q = 4, .heads_kv = 2, .head_dim = 32, .lengths_q = {8, 12}}});
+}
+
+std::vector<Trial> attention_sweep(Context&) {
+  std::vector<AttentionCase> cases;
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (bool causal : {false, true})
+      for (int head_dim : {1, 8, 33, 64, 80, 128, 256})
+        cases.push_back({.dtype = dtype,
+                         .causal = causal,
+                         .heads_q = 3,
+                         .heads_kv = head_dim % 2 ? 3 : 1,
+                         .head_dim = head_dim,
+                         .lengths_q = {7, 3}});
+  for (int rotary : {2, 16, 64}) cases.push_back({.rotary_dim = rotary});
+  cases.push_back({.head_dim = 512});
+  cases.push_back({.lengths_q = {5, 6}, .lengths_kv = {9, 3}});
+  cases.push_back({.causal = true, .lengths_q = {5, 6}, .lengths_kv = {9, 3}});
+  cases.push_back({.backward = false});
+  return attention_cases(cases);
+}
+
+} // namespace fvlm::check

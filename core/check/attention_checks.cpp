@@ -1,0 +1,258 @@
+// What an attention plugin has to get right, one circumstance a row.
+#include "check/attention.h"
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+#include "check/workbench.h"
+
+#include <ATen/Functions.h>
+
+#include <limits>
+
+namespace fvlm::check {
+namespace {
+
+using Lengths = std::vector<int64_t>;
+
+// The dtype of the plugin, for rows that are about something else.
+Outcome cases(Context& context, std::vector<AttentionCase> all) {
+  const auto dtype = attention_dtype(context);
+  for (auto& one : all) one.dtype = dtype;
+  return right(context, attention_cases(all));
+}
+
+template <at::ScalarType dtype, bool backward>
+Outcome numbers(Context& context) {
+  return right(context, attention_cases({{.dtype = dtype, .backward = backward},
+                                         {.dtype = dtype, .lengths_q = {64, 31}, .backward = backward, .seed = 2}}));
+}
+
+Outcome causal(Context& context) {
+  return cases(context, {{.causal = true}, {.causal = true, .lengths_q = {1, 64, 65, 40}}});
+}
+
+Outcome causal_bottom_right(Context& context) {
+  return cases(context, {{.causal = true, .lengths_q = {5, 17, 3}, .lengths_kv = {9, 40, 70}},
+                         {.causal = true, .lengths_q = {9, 40, 70}, .lengths_kv = {5, 17, 3}},
+                         {.causal = true, .lengths_q = {1, 1}, .lengths_kv = {90, 1}}});
+}
+
+Outcome lengths_differ(Context& context) {
+  return cases(context, {{.lengths_q = {5, 17, 3}, .lengths_kv = {9, 40, 70}},
+                         {.lengths_q = {9, 40, 70}, .lengths_kv = {5, 17, 3}},
+                         {.lengths_q = {1, 1, 1}, .lengths_kv = {64, 3, 100}}});
+}
+
+Outcome groups(Context& context) {
+  return cases(context, {{.heads_q = 6, .heads_kv = 2},
+                         {.heads_q = 9, .heads_kv = 3, .lengths_q = {12, 20}},
+                         {.heads_q = 8, .heads_kv = 1, .lengths_q = {12, 20}}});
+}
+
+Outcome odd_heads(Context& context) {
+  return cases(context, {{.heads_q = 1, .heads_kv = 1},
+                         {.heads_q = 3, .heads_kv = 3},
+                         {.heads_q = 5, .heads_kv = 5},
+                         {.heads_q = 7, .heads_kv = 7, .lengths_q = {4}}});
+}
+
+Outcome head_dims(Context& context) {
+  std::vector<AttentionCase> all;
+  for (int head_dim : {1, 2, 7, 8, 16, 24, 32, 33, 40, 72, 80, 96, 100, 127, 128, 192, 256})
+    all.push_back({.head_dim = head_dim, .lengths_q = {9, 6}});
+  return cases(context, all);
+}
+
+Outcome scale(Context& context) {
+  return cases(context, {{.scale = 0.37}, {.scale = 0.01}, {.causal = true, .scale = 1}});
+}
+
+Outcome one_token(Context& context) {
+  return cases(context, {{.lengths_q = {1}}, {.causal = true, .lengths_q = {1}}, {.lengths_q = {1, 1, 1, 1, 1}}});
+}
+
+Outcome one_segment(Context& context) {
+  return cases(context, {{.lengths_q = {8}}, {.lengths_q = {300}}, {.causal = true, .lengths_q = {257}}});
+}
+
+Outcome empty_first(Context& context) {
+  return cases(context, {{.lengths_q = {0, 7, 9}}, {.causal = true, .lengths_q = {0, 0, 9}}});
+}
+Outcome empty_middle(Context& context) {
+  return cases(context, {{.lengths_q = {7, 0, 9}}, {.causal = true, .lengths_q = {7, 0, 0, 9}}});
+}
+Outcome empty_last(Context& context) {
+  return cases(context, {{.lengths_q = {7, 9, 0}}, {.causal = true, .lengths_q = {7, 9}, .spare_segments = 3}});
+}
+
+Outcome no_keys(Context& context) {
+  return cases(context, {{.lengths_q = {4, 7, 3}, .lengths_kv = {6, 0, 5}}, {.lengths_q = {4}, .lengths_kv = {0}}});
+}
+Outcome no_queries(Context& context) {
+  return cases(context, {{.lengths_q = {4, 0, 3}, .lengths_kv = {6, 8, 5}}, {.lengths_q = {0}, .lengths_kv = {5}}});
+}
+
+Outcome zero_rows(Context& context) {
+  return cases(context,
+               {{.lengths_q = {0}}, {.lengths_q = {0, 0}, .spare_segments = 2}, {.causal = true, .lengths_q = {0}}});
+}
+
+Outcome many_segments(Context& context) {
+  Lengths lengths;
+  for (int64_t s = 0; s < 64; ++s) lengths.push_back(s * 7 % 13);
+  return cases(context, {{.lengths_q = lengths}, {.causal = true, .heads_q = 3, .heads_kv = 3, .lengths_q = lengths}});
+}
+
+Outcome padding_zeroed(Context& context) {
+  return cases(context, {{.padding_q = 6, .padding_kv = 6},
+                         {.causal = true, .padding_q = 70, .padding_kv = 3},
+                         {.lengths_q = {0}, .padding_q = 4, .padding_kv = 4}});
+}
+
+Outcome padding_nan(Context& context) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  return cases(context, {{.padding_q = 6, .padding_kv = 6, .padding_holds = nan},
+                         {.causal = true, .padding_q = 70, .padding_kv = 3, .padding_holds = nan}});
+}
+
+// Whatever one segment holds, the others give the same bits.
+Outcome segments_apart(Context& context) {
+  const auto dtype = attention_dtype(context);
+  const AttentionCase three{.dtype = dtype, .lengths_q = {20, 30, 25}, .seed = 5};
+  // The same rows with the middle segment cut out of the sums: its rows become padding of nobody.
+  Trial whole = attention_trial(three);
+  if (auto no = refusal(context, whole); !no.empty()) return not_applicable(no);
+  AttentionCase merged = three;
+  merged.lengths_q = {20, 55};
+  Run apart = whole.run(context, {}), together = attention_trial(merged).run(context, {});
+  if (!apart.done()) return failed(apart.trouble());
+  if (!together.done()) return failed(together.trouble());
+  const at::Tensor *one = apart.output("out"), *other = together.output("out");
+  auto first = [](const at::Tensor& rows) { return rows.narrow(0, 0, 20).to(at::kDouble); };
+  const double difference = (first(*one) - first(*other)).abs().max().item<double>();
+  if (!(difference <= 1e-6)) return failed("segment 0 moves by {:.3g} when its neighbours are joined", difference);
+  return ok();
+}
+
+Outcome large_scores(Context& context) {
+  return cases(context, {{.magnitude = 300}, {.causal = true, .magnitude = 300}});
+}
+
+Outcome rotary(Context& context) {
+  return cases(
+      context,
+      {{.rotary_dim = 64}, {.causal = true, .rotary_dim = 32}, {.head_dim = 32, .lengths_q = {200}, .rotary_dim = 32}});
+}
+
+Outcome forward_alone(Context& context) {
+  return cases(context, {{.backward = false}, {.causal = true, .heads_q = 3, .heads_kv = 3, .backward = false}});
+}
+
+Outcome nonsense(Context& context) {
+  fvlm_attention_query good{};
+  good.struct_size = sizeof good;
+  good.device = device_of(context.device);
+  good.dtype = dtype_of(attention_dtype(context));
+  good.heads_q = good.heads_kv = 2;
+  good.head_dim = 64;
+  good.max_seqlen_q = good.max_seqlen_kv = 16;
+  good.tokens_q = good.tokens_kv = 64;
+  good.segments = 4;
+  good.scale = 0.125f;
+  std::vector<std::pair<const char*, fvlm_attention_query>> queries;
+  auto with = [&](const char* what, auto change) {
+    queries.emplace_back(what, good);
+    change(queries.back().second);
+  };
+  with("3 query heads on 2 key heads", [](auto& q) { q.heads_q = 3; });
+  with("integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
+  with("a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
+  with("struct_size 0", [](auto& q) { q.struct_size = 0; });
+  with("vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
+  with("a device of type 77", [](auto& q) { q.device.type = 77; });
+  with("rotary_dim larger than head_dim", [](auto& q) { q.rotary_dim = 128; });
+  for (const auto& [what, query] : queries) {
+    fvlm_support answer = ask(context.table<fvlm_attention_v1>().supports, query);
+    if (answer.score > 0) return failed("supports() says yes to {}", what);
+    if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
+  }
+  return ok(fmt::format("{} queries", queries.size()));
+}
+
+Outcome mixtures(Context& context) {
+  std::vector<AttentionCase> all;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    auto draw = [&, turn = uint64_t{0}](int64_t limit) mutable {
+      return whole({1}, seed * 1000 + turn++, limit, at::kLong).item<int64_t>();
+    };
+    AttentionCase one;
+    one.causal = draw(2);
+    one.heads_kv = static_cast<int>(1 + draw(3));
+    one.heads_q = static_cast<int>(one.heads_kv * (1 + draw(3)));
+    const int dims[] = {16, 32, 64, 48, 128};
+    one.head_dim = dims[draw(5)];
+    const int64_t segments = 1 + draw(7);
+    one.lengths_q.clear();
+    for (int64_t s = 0; s < segments; ++s) {
+      one.lengths_q.push_back(draw(40));
+      one.lengths_kv.push_back(draw(3) ? draw(60) : one.lengths_q.back());
+    }
+    one.padding_q = draw(10), one.padding_kv = draw(10), one.spare_segments = draw(4);
+    one.backward = draw(4) > 0;
+    one.seed = seed;
+    all.push_back(one);
+  }
+  return cases(context, all);
+}
+
+} // namespace
+
+Table attention_table() {
+  Table table{"attention", {}, attention_benchmarks()};
+  const std::string plain = "forward_*,backward_*,causal";
+  append(
+      table.checks,
+      {
+          {"forward_float32", "out agrees with float64, in float32", numbers<at::kFloat, false>},
+          {"forward_bfloat16", "out agrees with float64, in bfloat16", numbers<at::kBFloat16, false>},
+          {"forward_float16", "out agrees with float64, in float16", numbers<at::kHalf, false>},
+          {"forward_float64", "out agrees with float64, in float64", numbers<at::kDouble, false>},
+          {"backward_float32", "gradients agree with autograd in float64, in float32", numbers<at::kFloat, true>,
+           "forward_*"},
+          {"backward_bfloat16", "gradients agree with autograd in float64, in bfloat16", numbers<at::kBFloat16, true>,
+           "forward_*"},
+          {"backward_float16", "gradients agree with autograd in float64, in float16", numbers<at::kHalf, true>,
+           "forward_*"},
+          {"backward_float64", "gradients agree with autograd in float64, in float64", numbers<at::kDouble, true>,
+           "forward_*"},
+          {"causal", "a query sees no later key", causal, "forward_*,backward_*"},
+          {"causal_bottom_right", "the last query sees the last key, whatever the lengths; a blind row gives 0",
+           causal_bottom_right, "forward_*,backward_*,causal"},
+          {"lengths_differ", "segments may have more or fewer keys than queries", lengths_differ, plain},
+          {"groups", "query heads share key heads in order", groups, plain},
+          {"odd_heads", "1, 3, 5 and 7 heads", odd_heads, plain},
+          {"head_dims", "head_dim 1 to 256, odd ones too", head_dims, plain},
+          {"scale", "the query's scale is the one applied", scale, plain},
+          {"one_token", "segments of one token", one_token, plain},
+          {"one_segment", "a single segment, short and long", one_segment, plain},
+          {"empty_first", "empty segments before others", empty_first, plain},
+          {"empty_middle", "empty segments between others", empty_middle, plain},
+          {"empty_last", "empty segments behind others, spare ones too", empty_last, plain},
+          {"no_keys", "queries without keys give 0", no_keys, plain},
+          {"no_queries", "keys without queries have gradient 0", no_queries, plain},
+          {"zero_rows", "no tokens at all", zero_rows, plain},
+          {"many_segments", "64 segments", many_segments, plain},
+          {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
+          {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
+          {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},
+          {"large_scores", "scores in the thousands do not overflow", large_scores, plain},
+          {"rotary", "rotation inside the attention, where offered", rotary, plain},
+          {"forward_alone", "the forward without a backward to follow", forward_alone, "forward_*"},
+          {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+      });
+  append(table.checks, generic_checks(plain + ",groups"));
+  append(table.checks, {{"mixtures", "24 random mixtures of all the above", mixtures, "*"}});
+  return table;
+}
+
+} // namespace fvlm::check

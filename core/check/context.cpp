@@ -1,0 +1,92 @@
+#include "check/context.h"
+
+#include "check/families.h"
+
+#include <algorithm>
+#include <array>
+
+namespace fvlm::check {
+
+Outcome ok(std::string text) {
+  return {State::ok, std::move(text)};
+}
+Outcome not_applicable(std::string why) {
+  return {State::not_applicable, std::move(why)};
+}
+Outcome failed(std::string why) {
+  return {State::failed, std::move(why)};
+}
+
+std::string family_of(std::string_view kind) {
+  kind.remove_prefix(std::min(kind.size(), kind.find('.') + 1));
+  return std::string(kind.substr(0, kind.find('/')));
+}
+
+std::string short_kind(std::string_view kind) {
+  auto variant = kind.find(':');
+  return family_of(kind) + (variant == std::string_view::npos ? "" : std::string(kind.substr(variant)));
+}
+
+std::span<const Table> tables() {
+  static const std::array all{library_table(), attention_table(), loss_table(),   optimizer_table(),
+                              packer_table(),  quantizer_table(), kernels_table()};
+  return all;
+}
+
+const Table& table_of(std::string_view family) {
+  auto all = tables();
+  auto found = std::find_if(all.begin(), all.end(), [&](const Table& table) { return table.family == family; });
+  if (found == all.end()) throw Refused{State::failed, fmt::format("no checks for a kind of the family '{}'", family)};
+  return *found;
+}
+
+Context::Context(Subject& subject_, std::string kind_, at::Device device_)
+    : subject(subject_), kind(std::move(kind_)), device(device_), table_(kind.empty() ? nullptr : subject.table(kind)) {
+}
+
+fvlm_instance* Context::instance() {
+  if (!instance_) {
+    char text[512] = "";
+    fvlm_error error{sizeof error, sizeof text, text};
+    fvlm_instance_config config{sizeof config, {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, 0}, host().abi()};
+    fvlm_status status = base().create(&config, &instance_, &error);
+    if (status != FVLM_OK) {
+      instance_ = nullptr;
+      throw Refused{State::not_applicable,
+                    fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
+    }
+  }
+  return instance_;
+}
+
+const std::vector<Trial>& Context::typical() {
+  if (typical_.empty()) {
+    auto candidates = typical_trials(*this);
+    std::string why = "none of its operations is offered";
+    for (const Trial& trial : candidates) {
+      std::string no = refusal(*this, trial);
+      if (no.empty())
+        typical_.push_back(trial);
+      else
+        why = fmt::format("{}: {}", trial.label, no);
+    }
+    if (typical_.empty())
+      throw Refused{State::not_applicable, "supports() says no to every ordinary shape; the last: " + why};
+  }
+  return typical_;
+}
+
+Instance::Instance(Context& context, TestHost& host) : context_(context) {
+  char text[512] = "";
+  fvlm_error error{sizeof error, sizeof text, text};
+  fvlm_instance_config config{sizeof config, {context.device.is_cuda() ? FVLM_CUDA : FVLM_CPU, 0}, host.abi()};
+  fvlm_status status = context.base().create(&config, &instance_, &error);
+  if (status != FVLM_OK)
+    throw Refused{State::failed, fmt::format("create() returned {} ({}): {}", status, status_name(status), text)};
+}
+
+Instance::~Instance() {
+  context_.base().destroy(instance_);
+}
+
+} // namespace fvlm::check

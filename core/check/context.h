@@ -1,0 +1,63 @@
+// What a check's function sees: the plugin, the table under test, the device, an instance, and trials to run.
+#pragma once
+#include "check/check.h"
+#include "check/host.h"
+#include "check/subject.h"
+#include "check/trial.h"
+
+#include <c10/core/Device.h>
+
+namespace fvlm::check {
+
+class Context {
+ public:
+  Context(Subject& subject, std::string kind, at::Device device);
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Subject& subject;
+  const std::string kind; // "fvlm.attention/1"; "" for the library's own table
+  const at::Device device;
+
+  template <class KindTable>
+  const KindTable& table() const {
+    return *static_cast<const KindTable*>(table_);
+  }
+  const fvlm_table& base() const { return *static_cast<const fvlm_table*>(table_); }
+
+  // The instance that trials share, made at first use and kept to the end of the process. Throws Refused when create()
+  // fails.
+  fvlm_instance* instance();
+  TestHost& host() { return TestHost::with_threads(2); }
+
+  // The family's ordinary shapes in the plugin's first dtype, those that supports() says yes to. Throws Refused when
+  // there is none.
+  const std::vector<Trial>& typical();
+
+ private:
+  const void* table_;
+  fvlm_instance* instance_ = nullptr;
+  std::vector<Trial> typical_;
+};
+
+// An instance of one's own.
+class Instance {
+ public:
+  Instance(Context& context, TestHost& host);
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+  fvlm_instance* get() const { return instance_; }
+
+ private:
+  Context& context_;
+  fvlm_instance* instance_ = nullptr;
+};
+
+// Leaves a check that cannot go on; the check's outcome is not_applicable or failed with this text.
+struct Refused {
+  State state;
+  std::string text;
+};
+
+} // namespace fvlm::check

@@ -1,0 +1,41 @@
+// What each family of kinds brings: its table of checks, and its ordinary trials.
+#pragma once
+#include "check/check.h"
+#include "check/trial.h"
+
+namespace fvlm::check {
+
+Table library_table();
+Table attention_table();
+Table loss_table();
+Table optimizer_table();
+Table packer_table();
+Table quantizer_table();
+Table kernels_table();
+
+std::vector<Benchmark> attention_benchmarks();
+std::vector<Benchmark> loss_benchmarks();
+std::vector<Benchmark> optimizer_benchmarks();
+std::vector<Benchmark> packer_benchmarks();
+std::vector<Benchmark> quantizer_benchmarks();
+std::vector<Benchmark> kernels_benchmarks();
+
+// Ordinary shapes, without padding or other edges, in the first dtype that the plugin does: what generic checks run.
+// supports() may say no to some.
+std::vector<Trial> attention_trials(Context&);
+std::vector<Trial> loss_trials(Context&);
+std::vector<Trial> optimizer_trials(Context&);
+std::vector<Trial> packer_trials(Context&);
+std::vector<Trial> quantizer_trials(Context&);
+std::vector<Trial> kernels_trials(Context&);
+std::vector<Trial> typical_trials(Context&);
+
+// One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.
+std::vector<Trial> attention_sweep(Context&);
+std::vector<Trial> loss_sweep(Context&);
+std::vector<Trial> optimizer_sweep(Context&);
+std::vector<Trial> quantizer_sweep(Context&);
+std::vector<Trial> kernels_sweep(Context&);
+std::vector<Trial> sweep_trials(Context&);
+
+} // namespace fvlm::check

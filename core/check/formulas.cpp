@@ -1,0 +1,71 @@
+#include "check/formulas.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <random>
+
+namespace fvlm::check {
+
+std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
+                                  const std::vector<at::Tensor>& d_outputs) {
+  std::vector<at::Tensor> followed, d_followed;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].requires_grad()) {
+      followed.push_back(outputs[i]);
+      d_followed.push_back(d_outputs[i].to(outputs[i].scalar_type()));
+    }
+  std::vector<at::Tensor> result(inputs.size());
+  if (!followed.empty())
+    result = torch::autograd::grad(followed, inputs, d_followed, std::nullopt, false, /*allow_unused=*/true);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    result[i] = result[i].defined() ? result[i].detach() : at::zeros_like(inputs[i].detach());
+  return result;
+}
+
+at::Tensor leaf(const at::Tensor& content, at::ScalarType dtype) {
+  return content.detach().to(dtype, /*non_blocking=*/false, /*copy=*/true).set_requires_grad(true);
+}
+
+at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype, double scale) {
+  auto values = at::empty(shape, at::kDouble);
+  std::mt19937_64 random(seed * 0x9E3779B97F4A7C15 + 1);
+  auto* data = values.data_ptr<double>();
+  // Box and Muller's transform rather than std::normal_distribution, whose numbers are each library's own.
+  auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+  for (int64_t i = 0; i < values.numel(); ++i)
+    data[i] = scale * std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform());
+  return values.to(dtype);
+}
+
+double size_of(const at::Tensor& values) {
+  if (values.numel() == 0) return 0;
+  return std::sqrt(at::nan_to_num(values.to(at::kDouble)).square().mean().item<double>());
+}
+
+at::Tensor whole(at::IntArrayRef shape, uint64_t seed, int64_t limit, at::ScalarType dtype) {
+  auto values = at::empty(shape, at::kLong);
+  std::mt19937_64 random(seed + 77);
+  auto* data = values.data_ptr<int64_t>();
+  for (int64_t i = 0; i < values.numel(); ++i) data[i] = static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+  return values.to(dtype);
+}
+
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, int64_t rotary_dim, double theta, bool inverse) {
+  if (rotary_dim == 0) return x;
+  const auto work = at_least_float(x.scalar_type());
+  const int64_t half = rotary_dim / 2;
+  auto frequency = at::pow(at::scalar_tensor(theta, at::kDouble),
+                           at::arange(half, at::kDouble) * (-2.0 / static_cast<double>(rotary_dim)))
+                       .to(work);
+  auto angle = (positions.to(work).unsqueeze(1) * frequency).unsqueeze(1); // [rows, 1, half]
+  auto cosine = at::cos(angle), sine = inverse ? -at::sin(angle) : at::sin(angle);
+  auto first = x.narrow(2, 0, half).to(work), second = x.narrow(2, half, half).to(work);
+  auto rest = x.narrow(2, rotary_dim, x.size(2) - rotary_dim);
+  return at::cat({(first * cosine - second * sine).to(x.scalar_type()),
+                  (second * cosine + first * sine).to(x.scalar_type()), rest},
+                 2);
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,520 @@
+#include "check/generic.h"
+
+#include "check/families.h"
+#include "check/probe.h"
+#include "check/workbench.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace fvlm::check {
+namespace {
+
+// Runs every ordinary trial and fails with the first violation of this kind.
+Outcome without(Context& context, Violation kind, std::vector<Variation> variations = {{}}) {
+  int runs = 0;
+  for (const Trial& trial : context.typical())
+    for (const Variation& variation : variations) {
+      Run run = trial.run(context, variation);
+      if (auto found = run.violation(kind)) return failed("{}: {}", trial.label, *found);
+      runs += run.done();
+    }
+  return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
+}
+
+Outcome creates(Context& context) {
+  context.base().destroy(nullptr);
+  for (int i = 0; i < 20; ++i) {
+    Instance one(context, context.host()), other(context, context.host());
+    if (!one.get() || one.get() == other.get()) return failed("create() gave no instance of its own");
+  }
+  return ok();
+}
+
+Outcome create_refuses_sizes(Context& context) {
+  for (uint32_t size : {0u, 4u}) {
+    fvlm_instance* instance = nullptr;
+    fvlm_instance_config config{size, device_of(context.device), context.host().abi()};
+    fvlm_status status = context.base().create(&config, &instance, nullptr);
+    if (status == FVLM_OK) return failed("create() accepted a config with struct_size {}", size);
+    if (instance)
+      return failed("create() refused a config with struct_size {} and gave an instance all the same", size);
+  }
+  return ok();
+}
+
+Outcome supports_stable(Context& context) {
+  for (const Trial& trial : sweep_trials(context)) {
+    fvlm_support first = trial.supports(context);
+    std::string_view reason(first.reason, sizeof first.reason);
+    if (reason.find('\0') == std::string_view::npos) return failed("{}: the reason does not end in 0", trial.label);
+    if (first.score < 0) return failed("{}: score {} is negative", trial.label, first.score);
+    if (first.score == 0 && !first.reason[0]) return failed("{}: no, without a reason", trial.label);
+    fvlm_support second = trial.supports(context);
+    if (first.score != second.score || reason.substr(0, reason.find('\0')) != second.reason)
+      return failed("{}: {} '{}' and then {} '{}'", trial.label, first.score, first.reason, second.score,
+                    second.reason);
+  }
+  return ok();
+}
+
+Outcome supports_agrees(Context& context) {
+  int yes = 0, no = 0, modest = 0;
+  for (const Trial& trial : sweep_trials(context)) {
+    std::string refused = refusal(context, trial);
+    Variation variation;
+    variation.despite_refusal = !refused.empty();
+    Run run = trial.run(context, variation);
+    if (refused.empty()) {
+      if (!run.done()) return failed("{}: supports() says yes, and {}", trial.label, run.trouble());
+      ++yes;
+      continue;
+    }
+    if (run.done()) {
+      double worst = 0;
+      if (auto off = disagreement(trial, run, worst); !off.empty())
+        return failed("{}: supports() says no ({}), and yet the calls return ok, with wrong numbers: {}", trial.label,
+                      refused, off);
+      ++modest;
+      continue;
+    }
+    for (const Status& status : run.statuses)
+      if (status.value != FVLM_ERROR_UNSUPPORTED && status.value != FVLM_OK)
+        return failed("{}: supports() says no ({}), and {} returned {} ({}) instead of unsupported", trial.label,
+                      refused, status.call, status.value, status_name(status.value));
+    if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
+    ++no;
+  }
+  return ok(fmt::format("{} times yes, {} times no{}", yes, no,
+                        modest ? fmt::format(", {} times no where it works", modest) : ""));
+}
+
+// A struct of the wrong size in each place: refused as the engine's mistake, and nothing written.
+Outcome sizes_refused(Context& context, Spoil who, const char* what) {
+  for (const Trial& trial : context.typical())
+    for (uint32_t size : {0u, 4u}) {
+      Variation variation;
+      variation.spoil = who;
+      variation.spoiled_size = size;
+      Run run = trial.run(context, variation);
+      for (const Status& status : run.statuses) {
+        if (who == Spoil::arguments && (status.call == "requirements" || status.call == "prepare")) continue;
+        if (who == Spoil::call && status.call == "requirements") continue;
+        if (status.value != FVLM_ERROR_ARGUMENT)
+          return failed("{}: {} with a {} of struct_size {} returned {} ({}) instead of argument", trial.label,
+                        status.call, what, size, status.value, status_name(status.value));
+      }
+      if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
+    }
+  return ok();
+}
+
+Outcome query_sizes_refused(Context& context) {
+  return sizes_refused(context, Spoil::query, "query");
+}
+Outcome argument_sizes_refused(Context& context) {
+  return sizes_refused(context, Spoil::arguments, "struct of arguments");
+}
+Outcome call_sizes_refused(Context& context) {
+  return sizes_refused(context, Spoil::call, "call");
+}
+
+Outcome longer_structs(Context& context) {
+  for (const Trial& trial : context.typical()) {
+    Run plain = trial.run(context, {});
+    Variation variation;
+    variation.spoil = Spoil::longer;
+    Run run = trial.run(context, variation);
+    if (auto trouble = run.trouble(); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
+  }
+  return ok();
+}
+
+Outcome workspace_short(Context& context) {
+  int asked = 0;
+  for (const Trial& trial : context.typical()) {
+    Run whole = trial.run(context, {});
+    for (const Status& needs : whole.statuses) {
+      if (needs.workspace == 0 || needs.call == "prepare") continue;
+      ++asked;
+      Variation variation;
+      variation.workspace_cut = needs.call;
+      Run run = trial.run(context, variation);
+      if (auto past = run.violation(Violation::past_workspace)) return failed("{}: {}", trial.label, *past);
+      // What is asked for covers several calls; one of them may do with less.
+      if (run.done()) continue;
+      const Status& status = run.statuses.back();
+      if (status.call != needs.call || status.value != FVLM_ERROR_WORKSPACE)
+        return failed("{}: {} asks for {} bytes of workspace, got one less and returned {} ({}) instead of workspace",
+                      trial.label, needs.call, needs.workspace, status.value, status_name(status.value));
+      if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);
+    }
+  }
+  return asked ? ok(fmt::format("{} calls", asked)) : not_applicable("no ordinary shape asks for workspace");
+}
+
+Outcome workspace_exact(Context& context) {
+  int asked = 0;
+  for (const Trial& trial : context.typical()) {
+    Run run = trial.run(context, {});
+    if (run.workspace == 0) continue;
+    ++asked;
+    if (auto trouble = run.trouble(); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    if (auto past = run.violation(Violation::past_workspace)) return failed("{}: {}", trial.label, *past);
+  }
+  return asked ? ok(fmt::format("{} shapes", asked)) : not_applicable("no ordinary shape asks for workspace");
+}
+
+Outcome outputs_in_bounds(Context& context) {
+  Variation wide;
+  wide.placement = Placement::wide_rows;
+  return without(context, Violation::past_end, {{}, wide});
+}
+
+Outcome inputs_unchanged(Context& context) {
+  return without(context, Violation::input_changed);
+}
+
+Outcome throws_nothing(Context& context) {
+  Variation null_sink, size, cut;
+  null_sink.error_sink = false;
+  size.spoil = Spoil::arguments;
+  cut.workspace_cut = "forward";
+  return without(context, Violation::threw, {{}, null_sink, size, cut});
+}
+
+Outcome host_used_well(Context& context) {
+  Variation alone;
+  alone.host = &TestHost::with_threads(1);
+  return without(context, Violation::host_misused, {{}, alone});
+}
+
+at::Tensor holds(const at::Tensor& tensor, uint8_t poison) {
+  auto bytes = tensor.view(at::kByte).reshape({tensor.numel(), -1});
+  return (bytes == poison).all(1);
+}
+
+constexpr uint8_t first_poison = 0xFF, second_poison = 0x5E;
+
+Outcome outputs_written(Context& context) {
+  for (const Trial& trial : context.typical()) {
+    Variation variation;
+    variation.poison = first_poison;
+    Run one = trial.run(context, variation);
+    variation.poison = second_poison;
+    Run two = trial.run(context, variation);
+    if (!one.done()) return failed("{}: {}", trial.label, one.trouble());
+    for (const auto& [name, tensor] : one.outputs) {
+      const at::Tensor* again = two.output(name);
+      if (!again || tensor.numel() == 0 || name.starts_with("saved")) continue;
+      auto left = holds(tensor, first_poison).logical_and(holds(*again, second_poison));
+      if (int64_t count = left.sum().item<int64_t>())
+        return failed("{}: {} of {} elements of {} were not written, the first is number {}", trial.label, count,
+                      tensor.numel(), name, at::nonzero(left).reshape({-1})[0].item<int64_t>());
+    }
+  }
+  return ok();
+}
+
+Outcome leftovers_unread(Context& context) {
+  for (const Trial& trial : context.typical()) {
+    Variation variation;
+    variation.poison = first_poison;
+    Run one = trial.run(context, variation);
+    variation.poison = second_poison;
+    Run two = trial.run(context, variation);
+    if (!one.done()) return failed("{}: {}", trial.label, one.trouble());
+    for (const auto& [name, tensor] : one.outputs) {
+      const at::Tensor* again = two.output(name);
+      if (!again || tensor.numel() == 0 || name.starts_with("saved")) continue;
+      auto left = holds(tensor, first_poison).logical_and(holds(*again, second_poison));
+      auto bytes = (tensor.view(at::kByte) != again->view(at::kByte)).reshape({tensor.numel(), -1}).any(1);
+      auto differ = bytes.logical_and(left.logical_not());
+      if (int64_t count = differ.sum().item<int64_t>())
+        return failed("{}: {} of {} elements of {} depend on what outputs and workspace held before", trial.label,
+                      count, tensor.numel(), name);
+    }
+  }
+  return ok();
+}
+
+Outcome deterministic(Context& context) {
+  for (const Trial& trial : context.typical()) {
+    Run first = trial.run(context, {});
+    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    Variation backwards;
+    backwards.host = &TestHost::with_threads(2, true);
+    for (int i = 0; i < 3; ++i)
+      for (const Variation& variation : {Variation{}, backwards})
+        if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
+          return failed("{}: {}", trial.label, differ);
+  }
+  return ok();
+}
+
+Outcome thread_counts(Context& context) {
+  for (int threads : {1, 3, 7}) {
+    Variation variation;
+    variation.host = &TestHost::with_threads(threads);
+    Instance own(context, *variation.host);
+    variation.instance = own.get();
+    Outcome outcome = right(context, context.typical(), variation);
+    if (outcome.state != State::ok) return {outcome.state, fmt::format("{} threads: {}", threads, outcome.text)};
+  }
+  return ok("1, 3 and 7 threads");
+}
+
+Outcome two_threads(Context& context) {
+  const auto& trials = context.typical();
+  std::vector<Run> alone;
+  for (const Trial& trial : trials) {
+    alone.push_back(trial.run(context, {}));
+    if (!alone.back().done()) return failed("{}: {}", trial.label, alone.back().trouble());
+  }
+  std::string trouble[2];
+  auto work = [&](int which, fvlm_instance* instance) {
+    Variation variation;
+    variation.instance = instance;
+    for (int round = 0; round < 10 && trouble[which].empty(); ++round)
+      for (size_t i = 0; i < trials.size() && trouble[which].empty(); ++i) {
+        Run run = trials[i].run(context, variation);
+        trouble[which] = run.done() ? different_bits(alone[i], run) : run.trouble();
+        if (!trouble[which].empty()) trouble[which] = trials[i].label + ": " + trouble[which];
+      }
+  };
+  Instance one(context, context.host()), other(context, context.host());
+  std::thread second(work, 1, other.get());
+  work(0, one.get());
+  second.join();
+  for (const auto& text : trouble)
+    if (!text.empty()) return failed(text);
+  return ok("20 rounds");
+}
+
+Outcome placed(Context& context, Placement placement) {
+  Variation variation;
+  variation.placement = placement;
+  return right_or_refused(context, context.typical(), variation);
+}
+
+Outcome strided(Context& context) {
+  return placed(context, Placement::wide_rows);
+}
+Outcome strided_oddly(Context& context) {
+  return placed(context, Placement::odd_rows);
+}
+Outcome unaligned(Context& context) {
+  return placed(context, Placement::misaligned);
+}
+Outcome reads_in_bounds(Context& context) {
+  if (!context.device.is_cpu()) return not_applicable("guard pages are for host memory");
+  return placed(context, Placement::page_end);
+}
+
+Outcome error_sink(Context& context) {
+  for (const Trial& trial : context.typical()) {
+    Variation variation;
+    variation.spoil = Spoil::arguments;
+    Run told = trial.run(context, variation);
+    for (const Status& status : told.statuses)
+      if (status.value != FVLM_OK && status.error.empty())
+        return failed("{}: {} returned {} and wrote no reason into the error sink", trial.label, status.call,
+                      status_name(status.value));
+    for (uint32_t capacity : {0u, 1u, 8u}) {
+      variation.error_capacity = capacity;
+      Run run = trial.run(context, variation);
+      if (auto wrote = run.violation(Violation::past_end)) return failed("{}: {}", trial.label, *wrote);
+    }
+    variation.error_sink = false;
+    Run silent = trial.run(context, variation);
+    if (silent.statuses.size() != told.statuses.size())
+      return failed("{}: other calls without an error sink", trial.label);
+    for (size_t i = 0; i < silent.statuses.size(); ++i)
+      if (silent.statuses[i].value != told.statuses[i].value)
+        return failed("{}: {} returned {} with an error sink and {} without", trial.label, told.statuses[i].call,
+                      told.statuses[i].value, silent.statuses[i].value);
+  }
+  return ok();
+}
+
+Outcome shapes_interleaved(Context& context) {
+  Instance own(context, context.host());
+  Variation variation;
+  variation.instance = own.get();
+  std::vector<Run> first;
+  for (const Trial& trial : context.typical()) first.push_back(trial.run(context, variation));
+  for (size_t i = 0; i < first.size(); ++i) {
+    const Trial& trial = context.typical()[i];
+    if (!first[i].done()) return failed("{}: {}", trial.label, first[i].trouble());
+    if (auto differ = different_bits(first[i], trial.run(context, variation)); !differ.empty())
+      return failed("{}, after other shapes: {}", trial.label, differ);
+  }
+  return ok(fmt::format("{} shapes", first.size()));
+}
+
+Outcome allocates_nothing(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  if (!watch_calls(context.subject.handle())) return not_applicable("this machine's linker tables are not understood");
+  take_counts();
+  Variation variation;
+  variation.repeat = 5;
+  variation.before_repeat = start_counting;
+  variation.after_repeat = stop_counting;
+  for (const Trial& trial : context.typical()) {
+    trial.run(context, variation);
+    if (auto counts = take_counts(); counts.allocations > 0)
+      return failed("{}: {} allocations in 5 calls, the first by {}", trial.label, counts.allocations,
+                    counts.allocator);
+  }
+  return ok();
+}
+
+Outcome starts_no_threads(Context& context) {
+  const bool watched = !context.subject.built_in() && watch_calls(context.subject.handle());
+  for (const Trial& trial : context.typical()) trial.run(context, {}); // whatever is made once is made now
+  take_counts();
+  const int before = thread_count();
+  start_counting();
+  for (const Trial& trial : context.typical()) trial.run(context, {});
+  stop_counting();
+  if (auto counts = take_counts(); watched && counts.threads > 0)
+    return failed("{} threads were started during {} runs", counts.threads, context.typical().size());
+  int after = thread_count();
+  for (int wait = 0; wait < 50 && after > before; ++wait) { // a thread that was joined may need a moment to vanish
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    after = thread_count();
+  }
+  if (after > before) return failed("{} threads before, {} after {} runs", before, after, context.typical().size());
+  return ok();
+}
+
+Outcome leaves_no_descriptors(Context& context) {
+  for (const Trial& trial : context.typical()) trial.run(context, {});
+  auto before = open_descriptors();
+  for (const Trial& trial : context.typical()) trial.run(context, {});
+  for (const auto& descriptor : open_descriptors())
+    if (!before.contains(descriptor)) return failed("left open: {}", descriptor);
+  return ok();
+}
+
+Outcome leaves_float_mode(Context& context) {
+  const uint32_t before = float_mode();
+  for (const Trial& trial : context.typical()) {
+    trial.run(context, {});
+    if (const uint32_t after = float_mode(); after != before) {
+      set_float_mode(before);
+      return failed("{}: the floating-point control is {:#x} and was {:#x}", trial.label, after, before);
+    }
+  }
+  return ok();
+}
+
+int64_t allocated_then = 0, resident_then = 0, worst_growth = 0;
+const char* grown = "";
+
+Outcome memory_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  Variation variation;
+  variation.bare = true;
+  variation.repeat = 1000;
+  variation.before_repeat = [] {
+    allocated_then = bytes_allocated();
+    resident_then = bytes_resident();
+  };
+  variation.after_repeat = [] {
+    const int64_t allocated = bytes_allocated() - allocated_then, resident = bytes_resident() - resident_then;
+    // Resident pages move by themselves: a stack grows, the test's own memory is touched for the first time.
+    if (allocated > std::max<int64_t>(worst_growth, 64 << 10)) worst_growth = allocated, grown = "malloc has given out";
+    if (resident - (4 << 20) > worst_growth) worst_growth = resident, grown = "the process takes";
+  };
+  const Trial& trial = context.typical().front();
+  trial.run(context, {});
+  worst_growth = 0;
+  Run run = trial.run(context, variation);
+  if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+  if (worst_growth > 0) return failed("{}: after 1,000 calls {} {} more bytes", trial.label, grown, worst_growth);
+  return ok("1,000 calls");
+}
+
+} // namespace
+
+std::vector<Check> generic_checks(const std::string& needs) {
+  const char* repeat = "deterministic,pure"; // rows that compare the bits of two runs
+  return {
+      {"creates", "create() gives an instance each time, destroy() takes it and NULL", creates},
+      {"create_refuses_sizes", "create() refuses a config with a struct_size of 0 or too small", create_refuses_sizes},
+      {"supports_stable", "supports() answers the same each time; a no has a reason", supports_stable},
+      {"supports_agrees",
+       "what supports() says yes to works; its no is refused as unsupported, writing nothing, or right",
+       supports_agrees},
+      {"query_sizes_refused", "a query with a struct_size of 0 or too small is refused as an argument",
+       query_sizes_refused},
+      {"argument_sizes_refused", "arguments with a struct_size of 0 or too small are refused", argument_sizes_refused},
+      {"call_sizes_refused", "a call with a struct_size of 0 or too small is refused", call_sizes_refused},
+      {"deterministic", "with FVLM_DETERMINISTIC the same bits each time, whichever piece of parallel_for ends first",
+       deterministic},
+      {"longer_structs", "structs of a younger engine, longer than ours, are taken", longer_structs, repeat},
+      {"workspace_exact", "exactly the workspace asked for is enough, and nothing is written behind it",
+       workspace_exact},
+      {"workspace_short", "one byte of workspace too little is refused as such, writing nothing, or not missed",
+       workspace_short, "workspace_exact"},
+      {"outputs_in_bounds", "nothing is written before, behind or between the rows of any tensor", outputs_in_bounds},
+      {"inputs_unchanged", "no input is written to", inputs_unchanged},
+      {"outputs_written", "every element of every output is written", outputs_written},
+      {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread, repeat},
+      {"thread_counts", "right on hosts with 1, 3 and 7 threads", thread_counts, needs},
+      {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
+      {"strided", "rows that lie further apart are computed right or refused", strided, needs},
+      {"strided_oddly", "rows and heads at unaligned distances are computed right or refused", strided_oddly, needs},
+      {"unaligned", "tensors that begin one element after an aligned address are computed right or refused", unaligned,
+       needs},
+      {"reads_in_bounds", "nothing behind the last byte of a tensor is read", reads_in_bounds, needs},
+      {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
+      {"error_sink", "a failing call writes why, within the sink's capacity; the sink may be NULL", error_sink},
+      {"throws_nothing", "no exception crosses the boundary", throws_nothing},
+      {"host_used_well", "parallel_for is not nested and no exception passes through it", host_used_well},
+      {"allocates_nothing", "calls allocate no memory", allocates_nothing},
+      {"memory_flat", "memory does not grow over 1,000 calls", memory_flat},
+      {"starts_no_threads", "calls start no threads", starts_no_threads},
+      {"leaves_no_descriptors", "calls leave no files open", leaves_no_descriptors},
+      {"leaves_float_mode", "calls leave rounding and flush-to-zero as they were", leaves_float_mode},
+  };
+}
+
+std::vector<Check> generic_host_checks() {
+  constexpr std::string_view kept[] = {
+      "creates",           "create_refuses_sizes",  "query_sizes_refused", "argument_sizes_refused", "longer_structs",
+      "outputs_in_bounds", "inputs_unchanged",      "outputs_written",     "leftovers_unread",       "two_threads",
+      "reads_in_bounds",   "shapes_interleaved",    "error_sink",          "throws_nothing",         "memory_flat",
+      "starts_no_threads", "leaves_no_descriptors", "leaves_float_mode"};
+  auto all = generic_checks("");
+  std::erase_if(all, [&](const Check& check) {
+    return std::find(std::begin(kept), std::end(kept), check.name) == std::end(kept);
+  });
+  return all;
+}
+
+std::vector<Trial> typical_trials(Context& context) {
+  const std::string family = family_of(context.kind);
+  if (family == "attention") return attention_trials(context);
+  if (family == "loss") return loss_trials(context);
+  if (family == "optimizer") return optimizer_trials(context);
+  if (family == "packer") return packer_trials(context);
+  if (family == "quantizer") return quantizer_trials(context);
+  return kernels_trials(context);
+}
+
+std::vector<Trial> sweep_trials(Context& context) {
+  const std::string family = family_of(context.kind);
+  if (family == "attention") return attention_sweep(context);
+  if (family == "loss") return loss_sweep(context);
+  if (family == "optimizer") return optimizer_sweep(context);
+  if (family == "quantizer") return quantizer_sweep(context);
+  return kernels_sweep(context);
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,161 @@
+#include "check/host.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace fvlm::check {
+namespace {
+
+struct Job {
+  int64_t count, pieces;
+  bool backwards;
+  void (*task)(void*, int64_t, int64_t);
+  void* context;
+  std::atomic<int64_t> next{0}, done{0};
+};
+
+thread_local bool inside_task = false;
+
+} // namespace
+
+struct TestHost::Pool {
+  int threads;
+  bool backwards;
+  std::mutex mutex;
+  std::condition_variable wake, finished;
+  std::deque<std::shared_ptr<Job>> jobs;
+  std::vector<std::string> log;
+  std::string misuse;
+
+  Pool(int count, bool backwards_) : threads(count), backwards(backwards_) {
+    // The pool lives as long as the process, so its workers are never joined.
+    for (int i = 1; i < threads; ++i) std::thread([this] { work(); }).detach();
+  }
+
+  void note(std::string text) {
+    std::lock_guard lock(mutex);
+    if (misuse.empty()) misuse = std::move(text);
+  }
+
+  // Runs pieces of the job until none is left to start.
+  void help(Job& job) {
+    for (;;) {
+      int64_t turn = job.next.fetch_add(1);
+      if (turn >= job.pieces) return;
+      int64_t piece = job.backwards ? job.pieces - 1 - turn : turn;
+      int64_t begin = job.count * piece / job.pieces, end = job.count * (piece + 1) / job.pieces;
+      inside_task = true;
+      try {
+        job.task(job.context, begin, end);
+      } catch (...) {
+        note("an exception left a task that it gave to parallel_for");
+      }
+      inside_task = false;
+      if (job.done.fetch_add(1) + 1 == job.pieces) {
+        std::lock_guard lock(mutex);
+        finished.notify_all();
+      }
+    }
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      wake.wait(lock, [this] { return !jobs.empty(); });
+      auto job = jobs.front();
+      if (job->next >= job->pieces) {
+        jobs.pop_front();
+        continue;
+      }
+      lock.unlock();
+      help(*job);
+      lock.lock();
+    }
+  }
+
+  void run(int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t), void* context) {
+    if (inside_task) return note("called parallel_for inside a task of parallel_for");
+    if (count < 0 || grain < 1)
+      return note(fmt::format("called parallel_for with count {} and grain {}", count, grain));
+    if (count == 0) return;
+    auto job = std::make_shared<Job>();
+    job->count = count;
+    job->pieces = std::clamp<int64_t>(count / grain, 1, threads);
+    job->backwards = backwards;
+    job->task = task;
+    job->context = context;
+    if (job->pieces > 1) {
+      std::lock_guard lock(mutex);
+      jobs.push_back(job);
+      wake.notify_all();
+    }
+    help(*job);
+    std::unique_lock lock(mutex);
+    finished.wait(lock, [&] { return job->done == job->pieces; });
+  }
+};
+
+struct TestHost::Block {
+  fvlm_host abi; // first: plugins hand us its address
+  Pool* pool;
+};
+
+namespace {
+
+TestHost::Pool& pool_of(const fvlm_host* host) {
+  return *reinterpret_cast<const TestHost::Block*>(host)->pool;
+}
+
+void host_log(const fvlm_host* host, int32_t, const char* text) {
+  auto& pool = pool_of(host);
+  std::lock_guard lock(pool.mutex);
+  if (pool.log.size() < 1000) pool.log.emplace_back(text ? text : "(null)");
+}
+
+void host_parallel_for(const fvlm_host* host, int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t),
+                       void* context) {
+  pool_of(host).run(count, grain, task, context);
+}
+
+int32_t host_threads(const fvlm_host* host) {
+  return pool_of(host).threads;
+}
+
+} // namespace
+
+TestHost::TestHost(int threads, bool backwards) : block_(new Block), pool_(new Pool(threads, backwards)) {
+  block_->abi = {sizeof(fvlm_host), FVLM_ABI_MAJOR,    FVLM_ABI_MINOR, FVLM_VERSION,
+                 host_log,          host_parallel_for, host_threads};
+  block_->pool = pool_.get();
+}
+
+TestHost::~TestHost() = default;
+
+TestHost& TestHost::with_threads(int threads, bool backwards) {
+  static std::mutex mutex;
+  static auto& hosts = *new std::map<std::pair<int, bool>, TestHost*>;
+  std::lock_guard lock(mutex);
+  auto& host = hosts[{threads, backwards}];
+  if (!host) host = new TestHost(threads, backwards);
+  return *host;
+}
+
+const fvlm_host* TestHost::abi() const {
+  return &block_->abi;
+}
+
+std::string TestHost::take_misuse() {
+  std::lock_guard lock(pool_->mutex);
+  return std::exchange(pool_->misuse, "");
+}
+
+std::vector<std::string> TestHost::take_log() {
+  std::lock_guard lock(pool_->mutex);
+  return std::exchange(pool_->log, {});
+}
+
+} // namespace fvlm::check

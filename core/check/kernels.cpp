@@ -1,0 +1,180 @@
+#include "check/kernels.h"
+
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::check {
+namespace {
+
+const Kernel& kernel_of(int op) {
+  switch (op) {
+  case FVLM_OP_ROPE:
+    return rope_kernel;
+  case FVLM_OP_SWIGLU:
+    return swiglu_kernel;
+  case FVLM_OP_BIAS_GELU:
+    return bias_gelu_kernel;
+  case FVLM_OP_LAYERSCALE_RESIDUAL:
+    return layerscale_kernel;
+  case FVLM_OP_LINEAR:
+    return linear_kernel;
+  default:
+    return norm_kernel;
+  }
+}
+
+constexpr int all_ops[] = {FVLM_OP_RMSNORM,   FVLM_OP_LAYERNORM,           FVLM_OP_ROPE,  FVLM_OP_SWIGLU,
+                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR};
+
+} // namespace
+
+const char* op_name(int op) {
+  constexpr const char* names[] = {"rmsnorm", "layernorm", "rope", "swiglu", "bias_gelu", "layerscale", "linear"};
+  return names[op - 1];
+}
+
+fvlm_kernels_query KernelCase::query(at::Device device) const {
+  fvlm_kernels_query query{};
+  query.struct_size = sizeof query;
+  query.op = op;
+  query.device = device_of(device);
+  query.dtype = dtype_of(dtype);
+  query.gradient_dtype = dtype_of(gradient_dtype);
+  if (backward) query.options |= FVLM_WITH_BACKWARD;
+  if (residual) query.options |= FVLM_WITH_RESIDUAL;
+  if (bias && (op == FVLM_OP_LINEAR || op == FVLM_OP_BIAS_GELU)) query.options |= FVLM_WITH_BIAS;
+  if (gelu) query.options |= FVLM_WITH_GELU;
+  query.rows = rows;
+  query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
+  if (op == FVLM_OP_LINEAR) query.inner = inner;
+  if (op == FVLM_OP_ROPE) {
+    query.heads = heads;
+    query.head_dim = head_dim;
+    query.rotary_dim = rotary_dim;
+    query.rope_theta = static_cast<float>(theta());
+  }
+  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = epsilon;
+  return query;
+}
+
+std::string KernelCase::label() const {
+  std::string text = fmt::format("{} {} ", op_name(op), name_of(dtype));
+  if (op == FVLM_OP_ROPE)
+    text += fmt::format("[{}, {}, {}], rotary_dim {}", rows, heads, head_dim, rotary_dim);
+  else if (op == FVLM_OP_LINEAR)
+    text += fmt::format("{} x {} x {}", rows, inner, width);
+  else
+    text += fmt::format("[{}, {}]", rows, width);
+  if (gradient_dtype != dtype) text += fmt::format(", gradients {}", name_of(gradient_dtype));
+  if (residual) text += ", residual";
+  if (reaches_sum) text += ", d_sum";
+  if (gelu) text += ", gelu";
+  if (gelu_before) text += ", gelu before";
+  if (inverse) text += ", inverse";
+  if (accumulate) text += ", accumulating";
+  if (frozen) text += ", frozen";
+  return text;
+}
+
+bool offered(Context& context, int op) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  switch (op) {
+  case FVLM_OP_RMSNORM:
+    return table.rmsnorm_forward && table.rmsnorm_backward;
+  case FVLM_OP_LAYERNORM:
+    return table.layernorm_forward && table.layernorm_backward;
+  case FVLM_OP_ROPE:
+    return table.rope;
+  case FVLM_OP_SWIGLU:
+    return table.swiglu_forward && table.swiglu_backward;
+  case FVLM_OP_BIAS_GELU:
+    return table.bias_gelu_forward && table.bias_gelu_backward;
+  case FVLM_OP_LAYERSCALE_RESIDUAL:
+    return table.layerscale_forward && table.layerscale_backward;
+  default:
+    return table.linear_forward && table.linear_input_gradient && table.linear_weight_gradient;
+  }
+}
+
+Trial kernel_trial(const KernelCase& c) {
+  Trial trial;
+  trial.label = c.label();
+  trial.supports = [c](Context& context) {
+    fvlm_support answer = ask(context.table<fvlm_kernels_v1>().supports, c.query(context.device));
+    // A yes to an operation without functions is caught by a row of its own.
+    if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op));
+    return answer;
+  };
+  trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
+  trial.expect = once([c] { return kernel_of(c.op).expect(c); });
+  return trial;
+}
+
+std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases) {
+  std::vector<Trial> trials;
+  for (const auto& one : cases) trials.push_back(kernel_trial(one));
+  return trials;
+}
+
+at::ScalarType kernel_dtype(Context& context, int op) {
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    if (refusal(context, kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype})).empty()) return dtype;
+  return at::kFloat;
+}
+
+Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  if (c.frozen) return nullptr;
+  return c.accumulate ? &bench.updated(name, held)
+                      : &bench.output(name, held.sizes(), held.scalar_type(), Rows::contiguous);
+}
+
+at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient) {
+  if (!c.accumulate) return gradient;
+  const auto work = at_least_float(gradient.scalar_type());
+  return held.to(work) + gradient.to(work);
+}
+
+std::vector<Trial> kernels_trials(Context& context) {
+  std::vector<KernelCase> cases;
+  for (int op : all_ops) {
+    if (!offered(context, op)) continue;
+    const auto dtype = kernel_dtype(context, op);
+    cases.push_back({.op = op, .dtype = dtype, .gradient_dtype = dtype});
+    cases.push_back({.op = op,
+                     .dtype = dtype,
+                     .gradient_dtype = dtype,
+                     .rows = 37,
+                     .width = 96,
+                     .inner = 160,
+                     .heads = 2,
+                     .head_dim = 64,
+                     .rotary_dim = 64});
+  }
+  return kernel_cases(cases);
+}
+
+std::vector<Trial> kernels_sweep(Context& context) {
+  std::vector<KernelCase> cases;
+  for (int op : all_ops) {
+    if (!offered(context, op)) continue;
+    for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+      for (auto gradient : {dtype, at::kFloat})
+        for (int64_t width : {1, 7, 64, 1000}) {
+          KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};
+          if (op == FVLM_OP_ROPE) c.rotary_dim = width == 1 ? 2 : width == 7 ? 16 : width == 64 ? 32 : 30;
+          if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) c.residual = width > 10;
+          if (op == FVLM_OP_LINEAR) c.inner = width + 2;
+          cases.push_back(c);
+        }
+    cases.push_back({.op = op, .backward = false});
+    cases.push_back({.op = op, .bias = false});
+    cases.push_back({.op = op, .rows = 300});
+  }
+  if (offered(context, FVLM_OP_LINEAR)) cases.push_back({.op = FVLM_OP_LINEAR, .gelu = true});
+  return kernel_cases(cases);
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,54 @@
+// Kernel trials: one case struct for every operation, the calls that run it, and the float64 formula.
+#pragma once
+#include "check/context.h"
+#include "check/workbench.h"
+
+#include <fvlm/kernels.h>
+
+namespace fvlm::check {
+
+struct KernelCase {
+  int op = FVLM_OP_RMSNORM;
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType gradient_dtype = at::kFloat;
+  int64_t rows = 12, width = 64, inner = 48;
+  int heads = 3, head_dim = 32, rotary_dim = 32; // rope
+  bool backward = true;
+  bool residual = false;    // norms
+  bool reaches_sum = false; // norms: a gradient reaches s by other ways too
+  bool bias = true;         // linear, bias_gelu
+  bool gelu = false;        // linear: in the forward
+  bool gelu_before = false; // linear: x came out of a gelu
+  bool accumulate = false;
+  bool frozen = false;        // gradients of parameters are not wanted
+  bool inverse = false;       // rope
+  int64_t first_position = 0; // rope
+  float epsilon = 1e-5f;
+  double magnitude = 1; // of x
+  uint64_t seed = 1;
+
+  fvlm_kernels_query query(at::Device device) const;
+  std::string label() const;
+  double theta() const { return 10000; }
+};
+
+const char* op_name(int op); // "rmsnorm"
+
+// One operation, in its own file.
+struct Kernel {
+  Run (*run)(Context&, const KernelCase&, const Variation&);
+  Expectation (*expect)(const KernelCase&);
+};
+extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel;
+
+Trial kernel_trial(const KernelCase& kernel);
+std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);
+bool offered(Context& context, int op); // its pointers are not NULL
+at::ScalarType kernel_dtype(Context& context, int op);
+
+// The gradient of a parameter: output or, where it is added to, updated. NULL where it is frozen.
+Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
+// What `held` becomes.
+at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient);
+
+} // namespace fvlm::check

@@ -1,0 +1,290 @@
+// What a kernels plugin has to get right: the same questions to each operation that it offers.
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+#include "check/kernels.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::check {
+namespace {
+
+// In the plugin's own dtype for this operation.
+template <int op>
+Outcome cases(Context& context, std::vector<KernelCase> all, const Variation& variation = {}) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  const auto dtype = kernel_dtype(context, op);
+  for (auto& one : all) one.op = op, one.dtype = one.gradient_dtype = dtype;
+  return right(context, kernel_cases(all), variation);
+}
+
+template <int op, at::ScalarType dtype>
+Outcome numbers(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  return right(context, kernel_cases({{.op = op, .dtype = dtype, .gradient_dtype = dtype},
+                                      {.op = op,
+                                       .dtype = dtype,
+                                       .gradient_dtype = dtype,
+                                       .rows = 40,
+                                       .width = 128,
+                                       .inner = 96,
+                                       .heads = 5,
+                                       .head_dim = 64,
+                                       .rotary_dim = 64,
+                                       .seed = 3}}));
+}
+
+template <int op>
+Outcome no_rows(Context& context) {
+  return cases<op>(context, {{.rows = 0}, {.rows = 0, .accumulate = true}});
+}
+
+template <int op>
+Outcome one_row(Context& context) {
+  return cases<op>(context, {{.rows = 1}, {.rows = 1, .width = 640, .heads = 1}});
+}
+
+template <int op>
+Outcome sizes(Context& context) {
+  std::vector<KernelCase> all;
+  for (int64_t size : {1, 2, 3, 7, 9, 17, 31, 33, 65, 100, 257, 1001})
+    all.push_back({.rows = 5, .width = size, .inner = size % 2 ? size + 4 : 3});
+  return cases<op>(context, all);
+}
+
+template <int op>
+Outcome many_rows(Context& context) {
+  return cases<op>(context,
+                   {{.rows = 1000, .width = 24, .inner = 24, .heads = 1}, {.rows = 257, .width = 33, .inner = 17}});
+}
+
+template <int op>
+Outcome accumulates(Context& context) {
+  return cases<op>(context, {{.accumulate = true}, {.rows = 70, .width = 33, .inner = 9, .accumulate = true}});
+}
+
+template <int op>
+Outcome frozen(Context& context) {
+  return cases<op>(context, {{.frozen = true}, {.rows = 33, .frozen = true}});
+}
+
+template <int op>
+Outcome aliased(Context& context) {
+  std::vector<KernelCase> all{{}, {.rows = 33, .width = 70, .heads = 2}};
+  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM)
+    for (auto& one : all) one.residual = one.reaches_sum = true;
+  Variation first, second;
+  first.alias = 1, second.alias = 2;
+  Outcome outcome = cases<op>(context, all, first);
+  return outcome.state == State::ok ? cases<op>(context, all, second) : outcome;
+}
+
+template <int op>
+Outcome forward_alone(Context& context) {
+  return cases<op>(context, {{.backward = false}, {.rows = 33, .width = 20, .backward = false}});
+}
+
+template <int op>
+Outcome gradient_float32(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  for (auto dtype : {at::kBFloat16, at::kHalf}) {
+    auto trials =
+        kernel_cases({{.op = op, .dtype = dtype}, {.op = op, .dtype = dtype, .rows = 50, .accumulate = true}});
+    if (refusal(context, trials[0]).empty()) return right(context, trials);
+  }
+  return not_applicable("neither bfloat16 nor float16 with gradients in float32 is supported");
+}
+
+// Thousands of terms: a sum kept in 16 bits loses most of them.
+template <int op>
+Outcome long_sums(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  for (auto dtype : {at::kBFloat16, at::kHalf}) {
+    KernelCase c{.op = op, .dtype = dtype, .rows = 4096, .width = 16, .inner = 8};
+    Trial trial = kernel_trial(c);
+    if (!refusal(context, trial).empty()) continue;
+    // The formula in 16 bits is no measure here: the sums have to be as good as those of float32.
+    auto expectation = trial.expect();
+    trial.expect = [expectation] {
+      Expectation sums;
+      for (Expected one : expectation) {
+        if (one.name != "d_weight" && one.name != "d_bias" && one.name != "d_scale") continue;
+        one.naive = one.exact * (1 + 1e-3);
+        one.scale = 4;
+        sums.push_back(one);
+      }
+      return sums;
+    };
+    return right(context, {trial});
+  }
+  return not_applicable("neither bfloat16 nor float16 with gradients in float32 is supported");
+}
+
+template <int op>
+Outcome residual(Context& context) {
+  return cases<op>(context, {{.residual = true}, {.rows = 33, .width = 70, .residual = true}});
+}
+
+template <int op>
+Outcome d_sum(Context& context) {
+  return cases<op>(context, {{.residual = true, .reaches_sum = true}, {.rows = 33, .width = 70, .reaches_sum = true}});
+}
+
+template <int op>
+Outcome epsilon(Context& context) {
+  return cases<op>(context, {{.epsilon = 0.5f}, {.epsilon = 1e-6f, .magnitude = 1e-3}});
+}
+
+template <int op>
+Outcome magnitudes(Context& context) {
+  return cases<op>(context, {{.magnitude = 1e4}, {.magnitude = 100}, {.magnitude = 1e-2}});
+}
+
+Outcome rope_inverse(Context& context) {
+  return cases<FVLM_OP_ROPE>(context, {{.inverse = true}, {.head_dim = 64, .rotary_dim = 64, .inverse = true}});
+}
+Outcome rope_partial(Context& context) {
+  return cases<FVLM_OP_ROPE>(
+      context,
+      {{.rotary_dim = 2}, {.rotary_dim = 16}, {.head_dim = 80, .rotary_dim = 32}, {.head_dim = 33, .rotary_dim = 30}});
+}
+Outcome rope_positions(Context& context) {
+  return cases<FVLM_OP_ROPE>(context,
+                             {{.first_position = 1000}, {.head_dim = 64, .rotary_dim = 64, .first_position = 8000}});
+}
+Outcome rope_head_dims(Context& context) {
+  std::vector<KernelCase> all;
+  for (int head_dim : {2, 4, 6, 10, 24, 40, 72, 96, 128, 256})
+    all.push_back({.rows = 4, .head_dim = head_dim, .rotary_dim = head_dim});
+  for (int heads : {1, 2, 7}) all.push_back({.heads = heads});
+  return cases<FVLM_OP_ROPE>(context, all);
+}
+
+Outcome bias_gelu_plain(Context& context) {
+  return cases<FVLM_OP_BIAS_GELU>(context, {{.bias = false}, {.rows = 33, .width = 20, .bias = false}});
+}
+
+Outcome linear_plain(Context& context) {
+  return cases<FVLM_OP_LINEAR>(context,
+                               {{.bias = false}, {.rows = 33, .width = 20, .bias = false, .accumulate = true}});
+}
+Outcome linear_gelu(Context& context) {
+  return cases<FVLM_OP_LINEAR>(context,
+                               {{.gelu = true}, {.bias = false, .gelu = true}, {.backward = false, .gelu = true}});
+}
+Outcome linear_gelu_before(Context& context) {
+  return cases<FVLM_OP_LINEAR>(context, {{.gelu_before = true}, {.gelu = true, .gelu_before = true}});
+}
+
+Outcome nonsense(Context& context) {
+  const auto supports = context.table<fvlm_kernels_v1>().supports;
+  int asked = 0;
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op) {
+    const fvlm_kernels_query good = KernelCase{.op = op}.query(context.device);
+    std::vector<std::pair<std::string, fvlm_kernels_query>> queries;
+    auto with = [&](const char* what, auto change) {
+      queries.emplace_back(fmt::format("{} {}", op_name(op), what), good);
+      change(queries.back().second);
+    };
+    if (!offered(context, op)) with("though its functions are NULL", [](auto&) {});
+    with("in integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
+    with("in a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
+    with("with struct_size 0", [](auto& q) { q.struct_size = 0; });
+    with("with vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
+    with("on a device of type 77", [](auto& q) { q.device.type = 77; });
+    if (op == FVLM_OP_ROPE) {
+      with("with an odd rotary_dim", [](auto& q) { q.rotary_dim = 5; });
+      with("with rotary_dim larger than head_dim", [](auto& q) { q.rotary_dim = 2 * q.head_dim; });
+    }
+    if (op == FVLM_OP_RMSNORM) with("under a number that is no operation", [](auto& q) { q.op = 99; });
+    for (const auto& [what, query] : queries) {
+      fvlm_support answer = ask(supports, query);
+      if (answer.score > 0) return failed("supports() says yes to {}", what);
+      if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
+      ++asked;
+    }
+  }
+  return ok(fmt::format("{} queries", asked));
+}
+
+template <int op>
+void rows_of(std::vector<Check>& rows) {
+  const std::string name = op_name(op);
+  std::string plain = name + "_float*," + name + "_bfloat16";
+  const bool parameters = op != FVLM_OP_ROPE && op != FVLM_OP_SWIGLU;
+  const bool norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+  append(
+      rows,
+      {
+          {name + "_float32", name + " and its gradients agree with float64, in float32", numbers<op, at::kFloat>},
+          {name + "_bfloat16", name + " and its gradients agree with float64, in bfloat16", numbers<op, at::kBFloat16>},
+          {name + "_float16", name + " and its gradients agree with float64, in float16", numbers<op, at::kHalf>},
+          {name + "_float64", name + " and its gradients agree with float64, in float64", numbers<op, at::kDouble>},
+          {name + "_one_row", "a single row", one_row<op>, plain},
+          {name + "_many_rows", "1,000 rows", many_rows<op>, plain},
+          {name + "_forward_alone", "the forward without a backward to follow", forward_alone<op>, plain},
+      });
+  if (op != FVLM_OP_ROPE)
+    append(rows, {{name + "_sizes", "widths from 1 on, odd ones, no multiples of a vector", sizes<op>, plain}});
+  if (parameters) {
+    append(rows, {
+                     {name + "_accumulates", "gradients of parameters are added to where the call says so",
+                      accumulates<op>, plain},
+                     {name + "_frozen", "gradients of parameters not wanted", frozen<op>, plain},
+                     {name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain},
+                 });
+    plain += "," + name + "_accumulates";
+    append(rows, {{name + "_gradient_float32", "gradients of parameters in float32 beside 16 bits",
+                   gradient_float32<op>, plain + "," + name + "_long_sums"}});
+  }
+  append(rows, {{name + "_no_rows", "no rows: gradients of parameters become 0 or stay", no_rows<op>, plain}});
+  if (norm) {
+    append(rows, {
+                     {name + "_residual", "x + residual is normalised and written to sum", residual<op>, plain},
+                     {name + "_d_sum", "the gradient that reaches the sum by other ways is added to d_x", d_sum<op>,
+                      plain + "," + name + "_residual"},
+                     {name + "_epsilon", "the query's epsilon is the one applied", epsilon<op>, plain},
+                     {name + "_magnitudes", "large and small rows", magnitudes<op>, plain},
+                 });
+    plain += "," + name + "_residual," + name + "_d_sum";
+  }
+  if (op != FVLM_OP_LINEAR)
+    append(rows,
+           {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});
+}
+
+} // namespace
+
+Table kernels_table() {
+  Table table{"kernels", {}, kernels_benchmarks()};
+  rows_of<FVLM_OP_RMSNORM>(table.checks);
+  rows_of<FVLM_OP_LAYERNORM>(table.checks);
+  rows_of<FVLM_OP_ROPE>(table.checks);
+  const std::string rope = "rope_float*,rope_bfloat16";
+  append(table.checks, {
+                           {"rope_inverse", "inverse turns back", rope_inverse, rope},
+                           {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
+                           {"rope_positions", "positions in the thousands", rope_positions, rope},
+                           {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
+                       });
+  rows_of<FVLM_OP_SWIGLU>(table.checks);
+  rows_of<FVLM_OP_BIAS_GELU>(table.checks);
+  append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});
+  rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
+  rows_of<FVLM_OP_LINEAR>(table.checks);
+  const std::string linear = "linear_float*,linear_bfloat16";
+  append(table.checks, {
+                           {"linear_plain", "without a bias", linear_plain, linear + ",linear_accumulates"},
+                           {"linear_gelu", "y is gelu of what goes to pre_activation", linear_gelu, linear},
+                           {"linear_gelu_before", "d_x is multiplied by the gelu's derivative", linear_gelu_before,
+                            linear + ",linear_gelu"},
+                           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+                       });
+  std::string plain;
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op)
+    plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", op_name(op), op_name(op));
+  append(table.checks, generic_checks(plain));
+  return table;
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,125 @@
+// rmsnorm and layernorm, with and without a residual.
+#include "check/formulas.h"
+#include "check/kernels.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::check {
+namespace {
+
+struct Numbers {
+  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  const uint64_t seed = c.seed * 16;
+  return {normal({c.rows, c.width}, seed, c.dtype, c.magnitude) + 0.25,
+          normal({c.rows, c.width}, seed + 1, c.dtype, c.magnitude),
+          normal({c.width}, seed + 2, c.dtype, 0.5) + 1,
+          normal({c.width}, seed + 3, c.dtype),
+          normal({c.rows, c.width}, seed + 4, c.dtype),
+          normal({c.rows, c.width}, seed + 5, c.dtype),
+          normal({c.width}, seed + 6, c.gradient_dtype),
+          normal({c.width}, seed + 7, c.gradient_dtype)};
+}
+
+// y, s, d_x, d_weight, d_bias
+std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
+  const auto sums = at_least_float(work);
+  auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
+  auto s = c.residual ? x + n.residual.to(work) : x * 1;
+  auto wide = s.to(sums);
+  at::Tensor y;
+  if (c.op == FVLM_OP_RMSNORM) {
+    y = (wide * at::rsqrt(wide.square().mean(1, true) + static_cast<double>(c.epsilon)) * weight.to(sums)).to(work);
+  } else {
+    auto centred = wide - wide.mean(1, true);
+    auto scale = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
+    y = (centred * scale * weight.to(sums) + bias.to(sums)).to(work);
+  }
+  std::vector<at::Tensor> outputs{y}, d_outputs{n.d_y};
+  if (c.reaches_sum) {
+    outputs.push_back(s);
+    d_outputs.push_back(n.d_sum);
+  }
+  auto d = gradients(outputs, {x, weight, bias}, d_outputs);
+  return {y.detach(), s.detach(), d[0], added(c, n.held_weight, d[1]), added(c, n.held_bias, d[2])};
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  auto centred = c.op == FVLM_OP_RMSNORM ? exact[1] : exact[1] - exact[1].mean(1, true);
+  auto spread = at::rsqrt(centred.square().mean(1, true) + static_cast<double>(c.epsilon));
+  const double steep = c.rows > 0 ? spread.max().item<double>() : 0;
+  // A row with little spread: s - mean cancels, and its rounding is multiplied by rsqrt.
+  const double rounding = c.op == FVLM_OP_LAYERNORM ? steep * size_of(exact[1]) : 0;
+  Expectation all{{"y", exact[0], naive[0], c.dtype, rounding}};
+  if (c.residual) all.push_back({"sum", exact[1], naive[1], c.dtype});
+  if (!c.backward) return all;
+  // d_x is what is left of d_y when its components along x (and 1) are taken out: with width 1 nothing.
+  all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * size_of(n.d_y)});
+  if (c.frozen) return all;
+  all.push_back({"d_weight", exact[3], naive[3], c.gradient_dtype, std::max(1.0, rounding) * size_of(n.d_y)});
+  if (c.op == FVLM_OP_LAYERNORM) all.push_back({"d_bias", exact[4], naive[4], c.gradient_dtype});
+  return all;
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const bool rms = c.op == FVLM_OP_RMSNORM;
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+
+  Operand& x = bench.input("x", n.x);
+  Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
+  Operand& weight = bench.input("weight", n.weight, Rows::contiguous);
+  Operand* bias = rms ? nullptr : &bench.input("bias", n.bias, Rows::contiguous);
+  Operand& y = bench.output("y", n.x.sizes(), c.dtype);
+  Operand* sum = nullptr;
+  if (c.residual)
+    sum = variation.alias ? &bench.alias("sum", variation.alias == 1 ? x : *residual)
+                          : &bench.output("sum", n.x.sizes(), c.dtype);
+  auto saved = c.backward ? bench.saved("saved") : std::vector<Operand*>{};
+
+  fvlm_norm_forward forward{};
+  forward.x = x.abi(), forward.residual = abi_of(residual);
+  forward.weight = weight.abi(), forward.bias = abi_of(bias);
+  forward.y = y.abi(), forward.sum = abi_of(sum);
+  std::vector<Operand*> writes{&y};
+  if (sum) writes.push_back(sum);
+  for (size_t i = 0; i < saved.size(); ++i) {
+    forward.saved[i] = saved[i]->abi();
+    writes.push_back(saved[i]);
+  }
+  bench.call("forward", bench.required().forward_workspace, writes,
+             rms ? table.rmsnorm_forward : table.layernorm_forward, forward);
+  if (!c.backward || !bench.going()) return bench.finish();
+
+  Operand& d_y = bench.input("d_y", n.d_y);
+  Operand* d_sum = c.reaches_sum ? &bench.input("d_sum", n.d_sum) : nullptr;
+  Operand& d_x = variation.alias == 2 && d_sum ? bench.alias("d_x", *d_sum)
+                 : variation.alias             ? bench.alias("d_x", d_y)
+                                               : bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
+  Operand* d_bias = rms ? nullptr : parameter_gradient(bench, c, "d_bias", n.held_bias);
+  fvlm_norm_backward backward{};
+  backward.accumulate = c.accumulate;
+  backward.d_y = d_y.abi(), backward.d_sum = abi_of(d_sum);
+  backward.s = sum ? sum->abi() : x.abi(), backward.weight = weight.abi();
+  for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
+  backward.d_x = d_x.abi(), backward.d_weight = abi_of(d_weight), backward.d_bias = abi_of(d_bias);
+  writes = {&d_x};
+  if (d_weight) writes.push_back(d_weight);
+  if (d_bias) writes.push_back(d_bias);
+  bench.call("backward", bench.required().backward_workspace, writes,
+             rms ? table.rmsnorm_backward : table.layernorm_backward, backward);
+  return bench.finish();
+}
+
+} // namespace
+
+const Kernel norm_kernel{run, expect};
+
+} // namespace fvlm::check

@@ -1,0 +1,239 @@
+#include "check/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fstream>
+#include <link.h>
+#include <malloc.h>
+#include <new>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/allocator_interface.h>
+#endif
+
+namespace fvlm::check {
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0}, threads{0};
+std::atomic<const char*> first_allocator{nullptr};
+
+void count_allocation(const char* name) {
+  if (!counting) return;
+  const char* none = nullptr;
+  first_allocator.compare_exchange_strong(none, name);
+  ++allocations;
+}
+
+// One wrapper a watched function: counts, then calls what stood in the library's table before.
+template <int index, class Result, class... Args>
+struct Wrapper {
+  static inline Result (*original)(Args...) = nullptr;
+  static inline const char* name = "";
+  static Result call(Args... args) {
+    count_allocation(name);
+    return original(args...);
+  }
+};
+
+template <int index, class... Args>
+struct ThreadWrapper {
+  static inline int (*original)(Args...) = nullptr;
+  static int call(Args... args) {
+    if (counting) ++threads;
+    return original(args...);
+  }
+};
+
+struct Watched {
+  const char* symbol;
+  void* wrapper;
+  void** original;
+};
+
+template <int index, class Result, class... Args>
+Watched allocator(const char* symbol, const char* name) {
+  using Wrap = Wrapper<index, Result, Args...>;
+  Wrap::name = name;
+  return {symbol, reinterpret_cast<void*>(&Wrap::call), reinterpret_cast<void**>(&Wrap::original)};
+}
+
+const std::vector<Watched>& watched() {
+  using std::align_val_t, std::nothrow_t;
+  using Threads = ThreadWrapper<0, pthread_t*, const pthread_attr_t*, void* (*)(void*), void*>;
+  static const std::vector<Watched> all{
+      allocator<0, void*, size_t>("malloc", "malloc"),
+      allocator<1, void*, size_t, size_t>("calloc", "calloc"),
+      allocator<2, void*, void*, size_t>("realloc", "realloc"),
+      allocator<3, void*, size_t, size_t>("aligned_alloc", "aligned_alloc"),
+      allocator<4, void*, size_t, size_t>("memalign", "memalign"),
+      allocator<5, int, void**, size_t, size_t>("posix_memalign", "posix_memalign"),
+      allocator<6, void*, size_t>("_Znwm", "operator new"),
+      allocator<7, void*, size_t>("_Znam", "operator new[]"),
+      allocator<8, void*, size_t, align_val_t>("_ZnwmSt11align_val_t", "operator new"),
+      allocator<9, void*, size_t, align_val_t>("_ZnamSt11align_val_t", "operator new[]"),
+      allocator<10, void*, size_t, const nothrow_t&>("_ZnwmRKSt9nothrow_t", "operator new"),
+      allocator<11, void*, size_t, const nothrow_t&>("_ZnamRKSt9nothrow_t", "operator new[]"),
+      allocator<12, void*, void*, size_t, int, int, int, off_t>("mmap", "mmap"),
+      {"pthread_create", reinterpret_cast<void*>(&Threads::call), reinterpret_cast<void**>(&Threads::original)},
+  };
+  return all;
+}
+
+bool replace(void** slot, const Watched& function) {
+  if (*slot == function.wrapper) return true;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  void* begin = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page - 1));
+  // The table may have been made read-only after loading; it lies in one page or ends in the next.
+  if (mprotect(begin, 2 * page, PROT_READ | PROT_WRITE) != 0 && mprotect(begin, page, PROT_READ | PROT_WRITE) != 0)
+    return false;
+  *function.original = *slot;
+  *slot = function.wrapper;
+  return true;
+}
+
+int64_t status_field(const char* field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(field)) return std::stoll(line.substr(std::strlen(field) + 1)) * 1024;
+  return 0;
+}
+
+} // namespace
+
+bool watch_calls(void* library) {
+  link_map* map = nullptr;
+  if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return false;
+  const ElfW(Sym)* symbols = nullptr;
+  const char* strings = nullptr;
+  const ElfW(Rela)* plt = nullptr, *rela = nullptr;
+  size_t plt_bytes = 0, rela_bytes = 0;
+  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    switch (entry->d_tag) {
+    case DT_SYMTAB:
+      symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
+      break;
+    case DT_STRTAB:
+      strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+      break;
+    case DT_JMPREL:
+      plt = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
+      break;
+    case DT_PLTRELSZ:
+      plt_bytes = entry->d_un.d_val;
+      break;
+    case DT_RELA:
+      rela = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
+      break;
+    case DT_RELASZ:
+      rela_bytes = entry->d_un.d_val;
+      break;
+    }
+  }
+  if (!symbols || !strings) return false;
+  auto walk = [&](const ElfW(Rela) * relocations, size_t bytes) {
+    for (size_t i = 0; relocations && i < bytes / sizeof *relocations; ++i) {
+      const auto& relocation = relocations[i];
+#if defined(__x86_64__)
+      const auto type = ELF64_R_TYPE(relocation.r_info);
+      if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
+#elif defined(__aarch64__)
+      const auto type = ELF64_R_TYPE(relocation.r_info);
+      if (type != R_AARCH64_JUMP_SLOT && type != R_AARCH64_GLOB_DAT && type != R_AARCH64_ABS64) continue;
+#else
+      return false;
+#endif
+      const char* name = strings + symbols[ELF64_R_SYM(relocation.r_info)].st_name;
+      for (const Watched& function : watched())
+        if (std::strcmp(name, function.symbol) == 0)
+          if (!replace(reinterpret_cast<void**>(map->l_addr + relocation.r_offset), function)) return false;
+    }
+    return true;
+  };
+  return walk(plt, plt_bytes) && walk(rela, rela_bytes);
+}
+
+void start_counting() {
+  counting = true;
+}
+void stop_counting() {
+  counting = false;
+}
+
+CallCounts take_counts() {
+  const char* name = first_allocator.exchange(nullptr);
+  return {allocations.exchange(0), threads.exchange(0), name ? name : ""};
+}
+
+std::set<std::string> open_descriptors() {
+  std::set<std::string> found;
+  DIR* folder = opendir("/proc/self/fd");
+  if (!folder) return found;
+  const int own = dirfd(folder);
+  while (const dirent* entry = readdir(folder)) {
+    if (entry->d_name[0] == '.' || std::atoi(entry->d_name) == own) continue;
+    char target[512];
+    const std::string link = std::string("/proc/self/fd/") + entry->d_name;
+    const ssize_t length = readlink(link.c_str(), target, sizeof target);
+    found.insert(
+        fmt::format("{} -> {}", entry->d_name, length > 0 ? std::string(target, static_cast<size_t>(length)) : "?"));
+  }
+  closedir(folder);
+  return found;
+}
+
+int thread_count() {
+  int count = 0;
+  DIR* folder = opendir("/proc/self/task");
+  if (!folder) return 0;
+  while (const dirent* entry = readdir(folder)) count += entry->d_name[0] != '.';
+  closedir(folder);
+  return count;
+}
+
+int64_t bytes_allocated() {
+#if defined(__SANITIZE_ADDRESS__)
+  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
+  const auto info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+#endif
+}
+
+int64_t bytes_resident() {
+  return status_field("VmRSS:");
+}
+int64_t bytes_resident_peak() {
+  return status_field("VmHWM:");
+}
+void reset_resident_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+uint32_t float_mode() {
+#if defined(__x86_64__)
+  return _mm_getcsr() & ~0x3Fu;
+#else
+  return 0;
+#endif
+}
+
+void set_float_mode([[maybe_unused]] uint32_t mode) {
+#if defined(__x86_64__)
+  _mm_setcsr(mode);
+#endif
+}
+
+} // namespace fvlm::check

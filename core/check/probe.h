@@ -1,0 +1,35 @@
+// What a plugin does to the process: allocations and threads (its calls through the dynamic linker are counted), open
+// files, memory in use.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+
+namespace fvlm::check {
+
+// Puts counters between a loaded library and malloc, operator new, pthread_create and the like, by way of the table
+// through which it calls them. False where the library's calls cannot be seen.
+bool watch_calls(void* library);
+
+// Between these two the calls are counted.
+void start_counting();
+void stop_counting();
+
+struct CallCounts {
+  int64_t allocations = 0, threads = 0;
+  std::string allocator; // the function called first: "malloc", "operator new"
+};
+CallCounts take_counts();
+
+std::set<std::string> open_descriptors(); // "5 -> /tmp/x"
+int thread_count();
+int64_t bytes_allocated(); // by malloc, not given back
+int64_t bytes_resident();
+int64_t bytes_resident_peak(); // since reset_resident_peak()
+void reset_resident_peak();
+
+// The processor's floating-point control (rounding, flush to zero), status bits left out.
+uint32_t float_mode();
+void set_float_mode(uint32_t mode);
+
+} // namespace fvlm::check

@@ -1,0 +1,171 @@
+#include "check/quantizer.h"
+
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/workbench.h"
+
+#include <ATen/Functions.h>
+
+#include <cmath>
+
+namespace fvlm::check {
+namespace {
+
+fvlm_quantizer_query query_of(const QuantizerCase& c, at::Device device) {
+  fvlm_quantizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = device_of(device);
+  query.dtype = dtype_of(c.dtype);
+  query.rows = c.rows;
+  query.cols = c.cols;
+  query.tokens = c.convert_only ? 0 : c.tokens;
+  return query;
+}
+
+Run run(Context& context, const QuantizerCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_quantizer_v1>();
+  const QuantizerNumbers n = quantizer_numbers(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
+  const uint64_t workspace = bench.required().forward_workspace;
+
+  Operand& weight = bench.input("weight", n.weight, Rows::contiguous);
+  auto packed = bench.saved("packed");
+  fvlm_quantizer_pack pack{};
+  fvlm_quantizer_unpack unpack{};
+  fvlm_quantizer_linear linear{};
+  fvlm_quantizer_linear_gradient gradient{};
+  for (size_t i = 0; i < packed.size(); ++i)
+    pack.packed[i] = packed[i]->abi(), unpack.packed[i] = linear.packed[i] = gradient.packed[i] = packed[i]->abi();
+
+  pack.weight = weight.abi();
+  bench.call("pack", workspace, packed, table.pack, pack);
+  if (!bench.going()) return bench.finish();
+
+  Operand& unpacked = bench.output("unpacked", n.weight.sizes(), c.dtype, Rows::contiguous);
+  unpack.weight = unpacked.abi();
+  bench.call("unpack", workspace, {&unpacked}, table.unpack, unpack);
+  if (!bench.going()) return bench.finish();
+
+  if (!c.convert_only) {
+    Operand& y = bench.output("y", {c.tokens, c.rows}, c.dtype);
+    linear.x = bench.input("x", n.x).abi();
+    linear.bias = c.bias ? bench.input("bias", n.bias, Rows::contiguous).abi() : nullptr;
+    linear.y = y.abi();
+    bench.call("linear", workspace, {&y}, table.linear, linear);
+    if (!bench.going()) return bench.finish();
+    Operand& d_x = bench.output("d_x", {c.tokens, c.cols}, c.dtype);
+    gradient.d_y = bench.input("d_y", n.d_y).abi();
+    gradient.d_x = d_x.abi();
+    bench.call("linear_gradient", workspace, {&d_x}, table.linear_gradient, gradient);
+    if (!bench.going()) return bench.finish();
+  }
+
+  Operand& out = bench.output("out", n.weight.sizes(), c.dtype, Rows::contiguous);
+  bench.call("fake_quantize_forward", workspace, {&out}, table.fake_quantize_forward,
+             fvlm_fake_quantize_forward{0, weight.abi(), out.abi()});
+  if (!bench.going()) return bench.finish();
+  Operand& d_out = bench.input("d_out", n.d_out, Rows::contiguous);
+  Operand& d_weight = bench.output("d_weight", n.weight.sizes(), c.dtype, Rows::contiguous);
+  bench.call("fake_quantize_backward", workspace, {&d_weight}, table.fake_quantize_backward,
+             fvlm_fake_quantize_backward{0, weight.abi(), d_out.abi(), d_weight.abi()});
+  return bench.finish();
+}
+
+// The linear and its gradient, held against the plugin's own unpacked weight in float64.
+std::string judge(const QuantizerCase& c, const Run& done, double& worst) {
+  if (c.convert_only) return "";
+  const QuantizerNumbers n = quantizer_numbers(c);
+  const at::Tensor& weight = *done.output("unpacked");
+  auto linear = [&](at::ScalarType work) {
+    auto y = at::matmul(n.x.to(work), weight.to(work).t());
+    return c.bias ? y + n.bias.to(work) : y;
+  };
+  auto gradient = [&](at::ScalarType work) { return at::matmul(n.d_y.to(work), weight.to(work)); };
+  // The codes may be multiplied before or after the scale: an unpacked weight of 16 bits is rounded once more.
+  const double rounding = c.dtype == at::kFloat || c.dtype == at::kDouble ? 0 : 1;
+  const double size = std::sqrt(static_cast<double>(std::max(c.cols, c.rows))) * size_of(weight);
+  for (const Expected& expected :
+       {Expected{"y", linear(at::kDouble), linear(c.dtype), c.dtype, rounding * 2 * size * size_of(n.x)},
+        Expected{"d_x", gradient(at::kDouble), gradient(c.dtype), c.dtype, rounding * 2 * size * size_of(n.d_y)}}) {
+    const at::Tensor* actual = done.output(expected.name);
+    if (!actual) return expected.name + " was not computed";
+    Comparison found = compare(*actual, expected);
+    if (!found.trouble.empty()) return found.trouble;
+    worst = std::max(worst, found.ratio);
+  }
+  return "";
+}
+
+std::string label(const QuantizerCase& c) {
+  return fmt::format("{} weight [{}, {}]{}{}", name_of(c.dtype), c.rows, c.cols,
+                     c.convert_only ? ", to convert alone" : fmt::format(", {} tokens", c.tokens),
+                     c.bias ? "" : ", no bias");
+}
+
+} // namespace
+
+QuantizerNumbers quantizer_numbers(const QuantizerCase& c) {
+  const uint64_t seed = c.seed * 8;
+  QuantizerNumbers n{normal({c.rows, c.cols}, seed, at::kDouble, c.magnitude),
+                     normal({c.tokens, c.cols}, seed + 1, c.dtype), normal({c.rows}, seed + 2, c.dtype),
+                     normal({c.tokens, c.rows}, seed + 3, c.dtype), normal({c.rows, c.cols}, seed + 4, c.dtype)};
+  auto row = at::arange(c.rows), column = at::arange(c.cols);
+  switch (c.weights) {
+  case Weights::normal:
+    break;
+  case Weights::zero_rows:
+    n.weight.masked_fill_((row.remainder(3) == 1).unsqueeze(1), 0);
+    break;
+  case Weights::constant:
+    n.weight = (n.weight.select(1, 0).unsqueeze(1) + at::zeros({1, c.cols}, at::kDouble));
+    break;
+  case Weights::negative:
+    n.weight = -n.weight.abs();
+    break;
+  case Weights::outliers:
+    n.weight = at::where((column == c.cols / 2).unsqueeze(0), n.weight.sign() * 40 * c.magnitude, n.weight);
+  }
+  n.weight = n.weight.to(c.dtype);
+  return n;
+}
+
+Trial quantizer_trial(const QuantizerCase& c) {
+  Trial trial;
+  trial.label = label(c);
+  trial.supports = [c](Context& context) {
+    return ask(context.table<fvlm_quantizer_v1>().supports, query_of(c, context.device));
+  };
+  trial.run = [c](Context& context, const Variation& variation) { return run(context, c, variation); };
+  trial.expect = [] { return Expectation{}; };
+  trial.judge = [c](const Run& done, double& worst) { return judge(c, done, worst); };
+  return trial;
+}
+
+std::vector<Trial> quantizer_cases(const std::vector<QuantizerCase>& cases) {
+  std::vector<Trial> trials;
+  for (const auto& one : cases) trials.push_back(quantizer_trial(one));
+  return trials;
+}
+
+at::ScalarType quantizer_dtype(Context& context) {
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    if (refusal(context, quantizer_trial({.dtype = dtype})).empty()) return dtype;
+  return at::kFloat;
+}
+
+std::vector<Trial> quantizer_trials(Context& context) {
+  const auto dtype = quantizer_dtype(context);
+  return quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 48, .cols = 128, .tokens = 17, .bias = false}});
+}
+
+std::vector<Trial> quantizer_sweep(Context&) {
+  std::vector<QuantizerCase> cases;
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (int64_t cols : {1, 7, 32, 64, 100}) cases.push_back({.dtype = dtype, .rows = 6, .cols = cols, .tokens = 5});
+  cases.push_back({.tokens = 300});
+  cases.push_back({.convert_only = true});
+  return quantizer_cases(cases);
+}
+
+} // namespace fvlm::check

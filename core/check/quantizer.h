@@ -1,0 +1,30 @@
+// Quantizer trials: pack, unpack, linear and fake quantisation of one weight.
+#pragma once
+#include "check/context.h"
+
+#include <fvlm/quantizer.h>
+
+namespace fvlm::check {
+
+enum class Weights { normal, zero_rows, constant, negative, outliers };
+
+struct QuantizerCase {
+  at::ScalarType dtype = at::kFloat;
+  int64_t rows = 24, cols = 64, tokens = 9;
+  Weights weights = Weights::normal;
+  double magnitude = 0.1;
+  bool bias = true;
+  bool convert_only = false; // the query's tokens is 0, and no linear is called
+  uint64_t seed = 1;
+};
+
+struct QuantizerNumbers {
+  at::Tensor weight, x, bias, d_y, d_out;
+};
+
+QuantizerNumbers quantizer_numbers(const QuantizerCase& c);
+Trial quantizer_trial(const QuantizerCase& c);
+std::vector<Trial> quantizer_cases(const std::vector<QuantizerCase>& cases);
+at::ScalarType quantizer_dtype(Context& context);
+
+} // namespace fvlm::check

@@ -1,0 +1,48 @@
+// A trial: one problem of a kind (shapes, dtype, numbers), ready to be run in any variation and compared.
+#pragma once
+#include "check/oracle.h"
+#include "check/variation.h"
+
+#include <fvlm/abi.h>
+
+#include <functional>
+#include <memory>
+
+namespace fvlm::check {
+
+class Context;
+
+struct Trial {
+  std::string label; // "float32, causal, 6:2 heads of 64, segments 5 17 9"
+  std::function<fvlm_support(Context&)> supports;
+  std::function<Run(Context&, const Variation&)> run;
+  std::function<Expectation()> expect;
+  // What has to hold between the outputs themselves; "" where it does. NULL: nothing more.
+  std::function<std::string(const Run&, double& worst)> judge;
+};
+
+// Asks a kind's supports(). A reason that nobody wrote shows as such.
+template <class Query>
+fvlm_support ask(void (*supports)(const Query*, fvlm_support*), const Query& query) {
+  fvlm_support answer{};
+  answer.struct_size = sizeof answer;
+  answer.score = -1;
+  supports(&query, &answer);
+  return answer;
+}
+
+// The function's result, computed at the first call.
+template <class Function>
+auto once(Function function) {
+  using Result = decltype(function());
+  auto kept = std::make_shared<std::optional<Result>>();
+  return [kept, function] {
+    if (!*kept) *kept = function();
+    return **kept;
+  };
+}
+
+// "" where supports() says yes, else its reason.
+std::string refusal(Context& context, const Trial& trial);
+
+} // namespace fvlm::check

@@ -1,0 +1,82 @@
+// The ways in which a trial can be run: same numbers asked for, other circumstances.
+#pragma once
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+struct fvlm_instance;
+
+namespace fvlm::check {
+
+class TestHost;
+
+enum class Placement {
+  contiguous,
+  wide_rows,  // rows lie 16 elements further apart than their width
+  odd_rows,   // 3 elements further apart, heads too: no vector load is aligned
+  misaligned, // contiguous, one element after an aligned address
+  page_end    // the last byte is the last of a page, and the page behind it is not there
+};
+
+// Which struct of a call carries a wrong struct_size.
+enum class Spoil { none, query, arguments, call, longer };
+
+struct Variation {
+  Placement placement = Placement::contiguous;
+  Spoil spoil = Spoil::none;
+  uint32_t spoiled_size = 0; // what struct_size is then
+  uint32_t flags = 1;        // FVLM_DETERMINISTIC
+  uint8_t poison = 0xFF;     // bytes of outputs and workspace before a call
+  int alias = 0;             // 1: outputs lie in the memory of inputs where the header allows it; 2: of other ones
+  bool error_sink = true;
+  uint32_t error_capacity = 512;
+  std::string workspace_cut;    // the call that gets one byte less than requirements() asked for
+  bool despite_refusal = false; // calls although supports() or requirements() said no
+  bool bare = false;            // no guards are looked at, workspace and saved tensors are not touched: for timing
+  int repeat = 0;               // further calls of each function, timed
+  void (*before_repeat)() = nullptr;
+  void (*after_repeat)() = nullptr;
+  TestHost* host = nullptr;          // NULL: the context's
+  fvlm_instance* instance = nullptr; // NULL: the context's
+};
+
+enum class Violation { past_end, past_workspace, input_changed, wrote_on_refusal, threw, host_misused };
+
+struct Status {
+  std::string call; // "forward"
+  int32_t value = 0;
+  std::string error;      // what the plugin wrote into the sink
+  uint64_t workspace = 0; // bytes it was given
+};
+
+struct Timing {
+  std::string call;
+  double seconds = 0; // median
+};
+
+// What came of running a trial once.
+struct Run {
+  std::vector<Status> statuses;
+  std::vector<std::pair<Violation, std::string>> violations;
+  std::vector<std::pair<std::string, at::Tensor>> outputs; // contiguous copies
+  std::vector<Timing> timings;
+  int64_t workspace = 0; // bytes that requirements() asked for, the larger of forward and backward
+  int64_t saved = 0;     // bytes of the saved tensors
+  int64_t peak = 0;      // bare: bytes that became resident during the calls, tensors that the engine owns left out
+
+  bool done() const; // every call was made and returned FVLM_OK
+  // "forward returned 2 (unsupported): head_dim 80", "" when done
+  std::string trouble() const;
+  const at::Tensor* output(std::string_view name) const;
+  std::optional<std::string> violation(Violation kind) const; // the first
+};
+
+const char* status_name(int32_t status);
+
+} // namespace fvlm::check

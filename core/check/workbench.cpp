@@ -1,0 +1,399 @@
+#include "check/workbench.h"
+
+#include "check/probe.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace fvlm::check {
+namespace {
+
+constexpr int64_t guard = 256;  // bytes before and behind
+constexpr int16_t canary = -43; // 0xFFD5: NaN in every float type, and not the NaN of the poison
+
+at::ScalarType bits_of(at::ScalarType dtype) {
+  switch (c10::elementSize(dtype)) {
+  case 1:
+    return at::kByte;
+  case 2:
+    return at::kShort;
+  case 4:
+    return at::kInt;
+  default:
+    return at::kLong;
+  }
+}
+
+// Bytes whose last one is the last of a page, with no page behind it.
+at::Tensor bytes_before_a_hole(int64_t size) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t whole = (size + 2 * guard + page - 1) / page * page;
+  void* base =
+      mmap(nullptr, static_cast<size_t>(whole + page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw Refused{State::failed, "no memory for guard pages"};
+  mprotect(static_cast<char*>(base) + whole, static_cast<size_t>(page), PROT_NONE);
+  return at::from_blob(
+      base, {whole}, [whole, page](void* memory) { munmap(memory, static_cast<size_t>(whole + page)); }, at::kByte);
+}
+
+} // namespace
+
+fvlm_dtype dtype_of(at::ScalarType dtype) {
+  const auto bits = static_cast<uint8_t>(c10::elementSize(dtype) * 8);
+  if (dtype == at::kBFloat16) return {FVLM_BFLOAT, bits, 1};
+  if (at::isFloatingType(dtype)) return {FVLM_FLOAT, bits, 1};
+  return {static_cast<uint8_t>(dtype == at::kByte ? FVLM_UINT : FVLM_INT), bits, 1};
+}
+
+at::ScalarType scalar_type(fvlm_dtype dtype) {
+  for (auto type :
+       {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt, at::kLong, at::kShort, at::kChar, at::kByte}) {
+    fvlm_dtype candidate = dtype_of(type);
+    if (candidate.code == dtype.code && candidate.bits == dtype.bits && dtype.lanes == 1) return type;
+  }
+  throw Refused{State::failed,
+                fmt::format("it asks for a tensor of type code {}, {} bits, {} lanes, which the ABI does not know",
+                            dtype.code, dtype.bits, dtype.lanes)};
+}
+
+fvlm_device device_of(at::Device device) {
+  return {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, device.has_index() ? device.index() : 0};
+}
+
+Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement)
+    : name_(std::move(name)), dtype_(dtype), shape_(shape.vec()), strides_(shape.size(), 1) {
+  const int64_t element = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t rank = static_cast<int64_t>(shape_.size());
+  for (int64_t d = rank - 2; d >= 0; --d) {
+    strides_[d] = strides_[d + 1] * std::max<int64_t>(shape_[d + 1], 1);
+    if (placement == Placement::wide_rows && d == 0) strides_[d] += 16;
+    if (placement == Placement::odd_rows) strides_[d] += 3;
+  }
+  int64_t extent = 1; // elements from the first to the last
+  bool empty = false;
+  for (int64_t d = 0; d < rank; ++d) {
+    extent += (shape_[d] - 1) * strides_[d];
+    empty = empty || shape_[d] == 0;
+  }
+  if (empty) extent = 0;
+  const int64_t size = extent * element;
+
+  if (placement == Placement::page_end && device.is_cpu()) {
+    storage_ = bytes_before_a_hole(size);
+    offset_ = storage_.numel() - size;
+  } else {
+    storage_ = at::empty({(size + 3 * guard + element + 15) / 16 * 16}, at::TensorOptions(at::kByte).device(device));
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data_ptr());
+    offset_ = guard + static_cast<int64_t>((guard - address % guard) % guard);
+    if (placement == Placement::misaligned) offset_ += element;
+  }
+  // The elements themselves are left alone where they lie together: memory counts as used once it is touched.
+  auto mark = [&](int64_t begin, int64_t end) {
+    begin = (begin + 1) / 2 * 2, end = end / 2 * 2;
+    if (begin < end) storage_.narrow(0, begin, end - begin).view(at::kShort).fill_(canary);
+  };
+  const bool dense = placement != Placement::wide_rows && placement != Placement::odd_rows;
+  mark(0, dense ? offset_ : storage_.numel());
+  if (dense) mark(offset_ + size, storage_.numel());
+  view_ = at::from_blob(static_cast<char*>(storage_.data_ptr()) + offset_, shape_, strides_,
+                        at::TensorOptions(dtype).device(device));
+  abi_ = {empty ? nullptr : view_.data_ptr(),
+          device_of(device),
+          static_cast<int32_t>(rank),
+          dtype_of(dtype),
+          shape_.data(),
+          strides_.data(),
+          0};
+}
+
+at::Tensor Operand::window(const at::Tensor& storage) const {
+  return at::from_blob(static_cast<char*>(storage.data_ptr()) + offset_, shape_, strides_,
+                       at::TensorOptions(bits_of(dtype_)).device(storage.device()));
+}
+
+Workbench::Workbench(Context& context, const Variation& variation)
+    : context_(context), variation_(variation), host_(variation.host ? *variation.host : context.host()),
+      instance_(variation.instance ? variation.instance : context.instance()) {}
+
+Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
+  Placement placement = variation_.placement;
+  if (rows == Rows::contiguous && (placement == Placement::wide_rows || placement == Placement::odd_rows))
+    placement = Placement::contiguous;
+  return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement);
+}
+
+void Workbench::poison(Operand& operand) {
+  int64_t pattern = 0;
+  for (int i = 0; i < 8; ++i) pattern = pattern << 8 | variation_.poison;
+  auto window = operand.window(operand.storage_);
+  switch (window.scalar_type()) {
+  case at::kByte:
+    window.fill_(static_cast<uint8_t>(pattern));
+    break;
+  case at::kShort:
+    window.fill_(static_cast<int16_t>(pattern));
+    break;
+  case at::kInt:
+    window.fill_(static_cast<int32_t>(pattern));
+    break;
+  default:
+    window.fill_(pattern);
+  }
+}
+
+Operand& Workbench::input(std::string name, const at::Tensor& content, Rows rows) {
+  Operand& operand = place(std::move(name), content.sizes(), content.scalar_type(), rows);
+  operand.view_.copy_(content);
+  return operand;
+}
+
+Operand& Workbench::output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
+  Operand& operand = place(std::move(name), shape, dtype, rows);
+  poison(operand);
+  return operand;
+}
+
+Operand& Workbench::updated(std::string name, const at::Tensor& content, Rows rows) {
+  return input(std::move(name), content, rows);
+}
+
+Operand& Workbench::alias(std::string name, Operand& other) {
+  aliases_.emplace_back(std::move(name), &other);
+  return other;
+}
+
+std::vector<Operand*> Workbench::saved(const std::string& name) {
+  const fvlm_requirements& requirements = required_;
+  if (requirements.saved_count > FVLM_MAX_SAVED)
+    throw Refused{State::failed, fmt::format("requirements() asks for {} saved tensors, at most {} are allowed",
+                                             requirements.saved_count, FVLM_MAX_SAVED)};
+  std::vector<Operand*> tensors;
+  for (uint32_t i = 0; i < requirements.saved_count; ++i) {
+    const fvlm_tensor_spec& spec = requirements.saved[i];
+    bool sane = spec.ndim >= 0 && spec.ndim <= FVLM_MAX_DIMS;
+    for (int32_t d = 0; sane && d < spec.ndim; ++d) sane = spec.shape[d] >= 0;
+    if (!sane)
+      throw Refused{State::failed, fmt::format("requirements() asks for {}[{}] of an impossible shape", name, i)};
+    Operand& operand =
+        place(fmt::format("{}[{}]", name, i), at::IntArrayRef(spec.shape, static_cast<size_t>(spec.ndim)),
+              scalar_type(spec.dtype), Rows::contiguous);
+    if (!variation_.bare) poison(operand);
+    run_.saved += operand.view().numel() * static_cast<int64_t>(operand.view().element_size());
+    tensors.push_back(&operand);
+  }
+  return tensors;
+}
+
+uint32_t Workbench::size_of_struct(size_t true_size, Spoil who) const {
+  if (variation_.spoil == who) return variation_.spoiled_size;
+  return static_cast<uint32_t>(true_size + (variation_.spoil == Spoil::longer ? 64 : 0));
+}
+
+void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& ask) {
+  // Behind the struct lies what a plugin of a younger version might take for its end.
+  struct {
+    fvlm_requirements asked{};
+    unsigned char behind[64];
+  } room;
+  std::fill_n(room.behind, sizeof room.behind, static_cast<unsigned char>(0xEE));
+  room.asked.struct_size = sizeof(fvlm_requirements);
+  char text[512] = "";
+  fvlm_error error{sizeof error, sizeof text, text};
+  fvlm_status status = FVLM_ERROR_INTERNAL;
+  try {
+    status = ask(&room.asked, variation_.error_sink ? &error : nullptr);
+  } catch (...) {
+    run_.violations.emplace_back(Violation::threw, "requirements() threw an exception");
+  }
+  if (std::any_of(room.behind, room.behind + sizeof room.behind, [](unsigned char byte) { return byte != 0xEE; }))
+    run_.violations.emplace_back(Violation::past_end, "requirements() wrote past its struct");
+  if (status == FVLM_OK) {
+    run_.workspace = static_cast<int64_t>(std::max(room.asked.forward_workspace, room.asked.backward_workspace));
+    if (run_.workspace < 0 || run_.workspace > int64_t{1} << 40)
+      throw Refused{State::failed, "requirements() asks for more than 1 TiB of workspace"};
+    required_ = room.asked;
+    return;
+  }
+  run_.statuses.push_back({"requirements", status, text, 0});
+}
+
+bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
+                     const std::function<fvlm_status(const fvlm_call*)>& function) {
+  if (workspace > 0 && name == variation_.workspace_cut) --workspace;
+  Operand* scratch = nullptr;
+  if (workspace > 0) {
+    scratch = &operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(workspace)},
+                                      at::kByte, context_.device, Placement::contiguous);
+    if (!variation_.bare) poison(*scratch);
+  }
+  // The sink's capacity is what the plugin may write; behind it lies a guard.
+  std::vector<char> text(variation_.error_capacity + guard, static_cast<char>(0xEE));
+  if (variation_.error_capacity > 0) text[0] = 0;
+  fvlm_error error{sizeof error, variation_.error_capacity, text.data()};
+  fvlm_call given{};
+  given.flags = variation_.flags;
+  given.device = device_of(context_.device);
+  given.workspace = scratch ? scratch->view_.data_ptr() : nullptr;
+  given.workspace_size = workspace;
+  given.random_seed = 42;
+  given.host = host_.abi();
+  given.error = variation_.error_sink ? &error : nullptr;
+  const fvlm_call* call = lend(given, Spoil::call);
+
+  std::vector<at::Tensor> before;
+  if (!variation_.bare)
+    for (const Operand& operand : operands_) before.push_back(operand.storage_.clone());
+
+  fvlm_status status = FVLM_ERROR_INTERNAL;
+  auto once = [&] {
+    try {
+      status = function(call);
+    } catch (const std::exception& exception) {
+      status = FVLM_ERROR_INTERNAL;
+      run_.violations.emplace_back(Violation::threw, fmt::format("{} threw an exception: {}", name, exception.what()));
+    } catch (...) {
+      status = FVLM_ERROR_INTERNAL;
+      run_.violations.emplace_back(Violation::threw, name + " threw an exception");
+    }
+    return status == FVLM_OK;
+  };
+  if (variation_.bare) {
+    // What grew between two calls is the engine's: operands of this one.
+    resident_base_ += bytes_resident() - resident_after_;
+    reset_resident_peak();
+  }
+  once();
+  if (variation_.bare) {
+    run_.peak = std::max(run_.peak, bytes_resident_peak() - resident_base_);
+    resident_after_ = bytes_resident();
+  }
+  if (std::any_of(text.begin() + variation_.error_capacity, text.end(),
+                  [](char c) { return c != static_cast<char>(0xEE); }))
+    run_.violations.emplace_back(Violation::past_end, name + " wrote past the error sink's capacity");
+  text[variation_.error_capacity] = 0;
+  run_.statuses.push_back({name, status, variation_.error_sink ? std::string(text.data()) : "", workspace});
+  if (auto misuse = host_.take_misuse(); !misuse.empty())
+    run_.violations.emplace_back(Violation::host_misused, name + " " + misuse);
+  if (!variation_.bare) {
+    if (scratch) writes.push_back(scratch);
+    look_around(name, status, writes, before);
+    if (scratch) writes.pop_back();
+  }
+  if (status == FVLM_OK) {
+    for (Operand* operand : writes) {
+      auto known = std::find_if(written_.begin(), written_.end(), [&](auto& entry) { return entry.second == operand; });
+      if (known == written_.end()) written_.emplace_back(operand->name(), operand);
+    }
+    if (variation_.repeat > 0) {
+      std::vector<double> seconds;
+      seconds.reserve(static_cast<size_t>(variation_.repeat));
+      if (variation_.before_repeat) variation_.before_repeat();
+      for (int i = 0; i < variation_.repeat; ++i) {
+        auto start = std::chrono::steady_clock::now();
+        if (!once()) break;
+        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      }
+      if (variation_.after_repeat) variation_.after_repeat();
+      run_.statuses.back().value = status;
+      if (!seconds.empty()) {
+        std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
+                         seconds.end());
+        run_.timings.push_back({name, seconds[seconds.size() / 2]});
+      }
+    }
+  }
+  return status == FVLM_OK;
+}
+
+void Workbench::look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
+                            const std::vector<at::Tensor>& before) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Operand& operand = operands_[i];
+    if (at::equal(operand.storage_, before[i])) continue;
+    const bool given = std::find(writes.begin(), writes.end(), &operand) != writes.end();
+    auto differs = operand.storage_ != before[i];
+    if (given && status == FVLM_OK) {
+      // The elements may change; the guards and the gaps between rows may not.
+      auto masked = operand.storage_.clone();
+      operand.window(masked).copy_(operand.window(before[i]));
+      differs = masked != before[i];
+      if (!differs.any().item<bool>()) continue;
+    }
+    const int64_t first = at::nonzero(differs).reshape({-1})[0].item<int64_t>();
+    const int64_t begin = operand.offset_;
+    int64_t extent = operand.view_.numel() > 0 ? static_cast<int64_t>(operand.view_.element_size()) : 0;
+    if (extent)
+      for (size_t d = 0; d < operand.shape_.size(); ++d)
+        extent += (operand.shape_[d] - 1) * operand.strides_[d] * static_cast<int64_t>(operand.view_.element_size());
+    std::string place;
+    if (first < begin)
+      place = fmt::format("byte {} before {}", begin - first, operand.name_);
+    else if (first >= begin + extent)
+      place = fmt::format("byte {} behind {}", first - begin - extent + 1, operand.name_);
+    else if (!given || status != FVLM_OK)
+      place = fmt::format("{} at byte {}", operand.name_, first - begin);
+    else
+      place = fmt::format("the gap between rows of {} at byte {}", operand.name_, first - begin);
+    const bool scratch = operand.name_.starts_with("the workspace");
+    const bool inside = first >= begin && first < begin + extent;
+    if (!inside || (given && status == FVLM_OK))
+      run_.violations.emplace_back(scratch ? Violation::past_workspace : Violation::past_end,
+                                   fmt::format("{} wrote {}", call, place));
+    else if (given && scratch)
+      continue; // scribbling in the workspace before refusing hurts nobody
+    else if (given)
+      run_.violations.emplace_back(Violation::wrote_on_refusal,
+                                   fmt::format("{} returned {} and had written {}", call, status_name(status), place));
+    else
+      run_.violations.emplace_back(Violation::input_changed, fmt::format("{} changed {}", call, place));
+  }
+}
+
+Run Workbench::finish() {
+  // On the host, whatever the device: everything that looks at a Run compares there.
+  auto take = [&](const std::string& name, const Operand& operand) {
+    run_.outputs.emplace_back(name, operand.view_.cpu().clone(at::MemoryFormat::Contiguous));
+  };
+  for (const auto& [name, operand] : written_) take(name, *operand);
+  for (const auto& [name, operand] : aliases_) take(name, *operand);
+  return std::move(run_);
+}
+
+bool Run::done() const {
+  return std::all_of(statuses.begin(), statuses.end(), [](const Status& s) { return s.value == FVLM_OK; });
+}
+
+std::string Run::trouble() const {
+  for (const auto& [kind, text] : violations)
+    if (kind == Violation::threw) return text;
+  for (const Status& status : statuses)
+    if (status.value != FVLM_OK)
+      return fmt::format("{} returned {} ({}){}{}", status.call, status.value, status_name(status.value),
+                         status.error.empty() ? "" : ": ", status.error);
+  return "";
+}
+
+const at::Tensor* Run::output(std::string_view name) const {
+  // The last of a name: an alias is taken after all calls.
+  for (auto entry = outputs.rbegin(); entry != outputs.rend(); ++entry)
+    if (entry->first == name) return &entry->second;
+  return nullptr;
+}
+
+std::optional<std::string> Run::violation(Violation kind) const {
+  for (const auto& [what, text] : violations)
+    if (what == kind) return text;
+  return std::nullopt;
+}
+
+const char* status_name(int32_t status) {
+  constexpr const char* names[] = {"ok", "argument", "unsupported", "workspace", "device", "memory", "internal"};
+  return status >= 0 && status < static_cast<int32_t>(std::size(names)) ? names[status] : "no status of the ABI";
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,137 @@
+// Where a trial is run: tensors in guarded memory, calls watched from all sides. What a plugin does to memory that it
+// was not given, to inputs, or after a refusal ends up in the Run.
+#pragma once
+#include "check/context.h"
+
+#include <deque>
+
+namespace fvlm::check {
+
+// A tensor lent to the plugin, inside a larger piece of guarded memory.
+class Operand {
+ public:
+  Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement);
+
+  fvlm_tensor* abi() { return &abi_; }
+  const at::Tensor& view() const { return view_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  friend class Workbench;
+  at::Tensor window(const at::Tensor& storage) const; // the elements, as integers, in a copy of the storage
+  std::string name_;
+  at::ScalarType dtype_;
+  at::Tensor storage_; // bytes, guards included
+  at::Tensor view_;
+  int64_t offset_ = 0; // of view_, in bytes
+  std::vector<int64_t> shape_, strides_;
+  fvlm_tensor abi_{};
+};
+
+// Whether the header lets a tensor's rows lie apart from each other.
+enum class Rows { free, contiguous };
+
+class Workbench {
+ public:
+  Workbench(Context& context, const Variation& variation);
+
+  Operand& input(std::string name, const at::Tensor& content, Rows rows = Rows::free);
+  Operand& output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows = Rows::free);
+  // An output that holds something before the call: what is added to, a state, a parameter.
+  Operand& updated(std::string name, const at::Tensor& content, Rows rows = Rows::contiguous);
+  // `name` lies in the memory of `other`.
+  Operand& alias(std::string name, Operand& other);
+  // The tensors that requirements() asks for.
+  std::vector<Operand*> saved(const std::string& name);
+
+  // Asks requirements() and calls prepare(), where the table has one. False where the run ends here.
+  template <class Table, class Query>
+  bool begin(const Table& table, const Query& value) {
+    const Query* query = lend(value, Spoil::query);
+    query_ = query;
+    require(
+        [&](fvlm_requirements* out, fvlm_error* error) { return table.requirements(instance_, query, out, error); });
+    if (!going() || !table.prepare || variation_.despite_refusal) return going();
+    const int repeat = std::exchange(variation_.repeat, 0);
+    call("prepare", std::max(required_.forward_workspace, required_.backward_workspace), {},
+         [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
+    variation_.repeat = repeat;
+    return going();
+  }
+  const fvlm_requirements& required() const { return required_; }
+
+  // Calls a function of the usual form with a copy of these arguments.
+  template <class Query, class Arguments>
+  bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
+            fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
+            const Arguments& value) {
+    const Arguments* lent = lend(value, Spoil::arguments);
+    return call(std::move(name), workspace, std::move(writes), [&](const fvlm_call* call) {
+      return function(instance_, call, static_cast<const Query*>(query_), lent);
+    });
+  }
+
+  // Calls the plugin; true where it returned FVLM_OK. Of all the memory only the operands in `writes` may change.
+  bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
+            const std::function<fvlm_status(const fvlm_call*)>& function);
+
+  // Copies of structs with struct_size as the variation wants it, for kinds with functions of another form.
+  template <class Query>
+  const Query* lend_query(const Query& value) {
+    return lend(value, Spoil::query);
+  }
+  template <class Arguments>
+  const Arguments* lend_arguments(const Arguments& value) {
+    return lend(value, Spoil::arguments);
+  }
+
+  // What the calls have written, and what happened in them.
+  Run finish();
+
+  fvlm_instance* instance() const { return instance_; }
+  // Further calls go to this one.
+  void change_instance(fvlm_instance* instance) { instance_ = instance; }
+  // No call failed so far, or the variation calls on all the same.
+  bool going() const { return run_.done() || variation_.despite_refusal || variation_.spoil != Spoil::none; }
+
+ private:
+  // A copy of a struct with its struct_size as the variation wants it; lives as long as the workbench.
+  template <class Struct>
+  Struct* lend(const Struct& value, Spoil who) {
+    auto& bytes = structs_.emplace_back(sizeof(Struct) + 64, static_cast<unsigned char>(0xEE));
+    auto* copy = reinterpret_cast<Struct*>(bytes.data());
+    *copy = value;
+    copy->struct_size = size_of_struct(sizeof(Struct), who);
+    return copy;
+  }
+  void require(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& ask);
+  uint32_t size_of_struct(size_t true_size, Spoil who) const;
+  Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);
+  void poison(Operand& operand);
+  void look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
+                   const std::vector<at::Tensor>& before);
+
+  Context& context_;
+  Variation variation_;
+  TestHost& host_;
+  fvlm_instance* instance_;
+  fvlm_requirements required_{};
+  const void* query_ = nullptr;
+  int64_t resident_base_ = 0, resident_after_ = 0; // bare: before the first call, after the last one
+  Run run_;
+  std::deque<Operand> operands_;
+  std::vector<std::pair<std::string, Operand*>> written_, aliases_;
+  std::deque<std::vector<unsigned char>> structs_;
+};
+
+// What an argument struct holds for an operand that may be missing.
+inline fvlm_tensor* abi_of(Operand* operand) {
+  return operand ? operand->abi() : nullptr;
+}
+
+// The fvlm_dtype and fvlm_device of LibTorch's.
+fvlm_dtype dtype_of(at::ScalarType dtype);
+at::ScalarType scalar_type(fvlm_dtype dtype);
+fvlm_device device_of(at::Device device);
+
+} // namespace fvlm::check

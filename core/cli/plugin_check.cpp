@@ -1,0 +1,122 @@
+// fvlm-engine plugin check: the conformance test for any plugin, in a process of its own.
+#include "base/error.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "check/supervisor.h"
+#include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
+#include "device/probe.h"
+#include "ops/reference.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void take_manifest(const Manifest& manifest, check::Job& job) {
+  job.library = manifest.library_path().string();
+  check::Declared declared{manifest.name, manifest.version, {}};
+  for (const KindName& kind : manifest.kinds) declared.kinds.push_back(kind.text());
+  job.declared = declared;
+}
+
+// A folder or its plugin.toml, a library with its manifest beside it or none, or the name of an installed plugin.
+check::Job find_plugin(const std::string& target, const ParsedOptions& parsed) {
+  check::Job job;
+  if (target == "reference") return job;
+  std::error_code none;
+  const fs::path path = target;
+  if (fs::is_directory(path, none) || path.extension() == ".toml") {
+    take_manifest(Registry::manifest_of(path), job);
+  } else if (fs::is_regular_file(path, none)) {
+    job.library = fs::canonical(path).string();
+    if (fs::exists(fs::canonical(path).parent_path() / "plugin.toml"))
+      if (Manifest manifest = Registry::manifest_of(path); fs::equivalent(manifest.library_path(), path, none))
+        take_manifest(manifest, job);
+  } else if (is_path(target)) {
+    throw Error(ErrorKind::usage, "no such file or folder").at(target).advise("name a plugin's folder or library");
+  } else {
+    Registry registry(registry_options(parsed));
+    for (const FoundPlugin& plugin : registry.found())
+      if (plugin.manifest.name == target) take_manifest(plugin.manifest, job);
+    if (job.library.empty()) unknown_plugin(registry, target, "there is no plugin of this name");
+  }
+  return job;
+}
+
+void list_checks() {
+  size_t rows = 0;
+  for (const check::Table& table : check::tables()) {
+    fmt::print("{}\n", styled(table.family, Style::bold));
+    for (const check::Check& row : table.checks) fmt::print("  {:<30} {}\n", row.name, row.proves);
+    for (const check::Benchmark& row : table.benchmarks)
+      fmt::print("  {:<30} {}\n", std::string("bench.") + row.name, row.measures);
+    rows += table.checks.size();
+  }
+  fmt::print("\n{} checks\n", rows);
+}
+
+} // namespace
+
+int check_plugin(Arguments arguments) {
+  if (arguments.size() == 2 && arguments[0] == "--child") check::run_child(arguments[1], ops::reference_entry);
+  Options options(
+      "plugin check FILE|NAME [--bench] [--only TEXT] [--json]",
+      "Holds a plugin to every promise of the ABI: in a process of its own, so that a crash or a hang is a\n"
+      "failed check. FILE is a plugin's folder, its plugin.toml or a bare library; NAME an installed plugin,\n"
+      "or 'reference'. Exit code 5 where a check failed.",
+      "plugin check ./my-plugin --bench");
+  with_plugin_options(options)
+      .positional("FILE", "a plugin's folder, plugin.toml or library, or an installed plugin's name", false)
+      .flag("bench", "also measure speed and memory against the reference")
+      .value("only", "TEXT", "the checks whose name contains this: 'attention.causal'")
+      .value("time-limit", "SECONDS", "for one check; default 60, for a measurement ten times as long")
+      .value("device", "cpu|cuda", "where tensors lie; default cpu")
+      .flag("list", "list the checks and run none")
+      .flag("json", "one JSON document on standard output");
+  auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  if (parsed->flag("list")) {
+    list_checks();
+    return 0;
+  }
+  const auto target = parsed->value("FILE");
+  if (!target) throw Error(ErrorKind::usage, "FILE is missing").advise("usage: fvlm-engine plugin check FILE");
+
+  check::Job job = find_plugin(*target, *parsed);
+  job.bench = parsed->flag("bench");
+  job.only = parsed->value_or("only", "");
+  job.device = parsed->value_or("device", "cpu");
+  if (job.device != "cpu" && job.device != "cuda")
+    throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", job.device));
+  if (auto probe = device::probe_cuda(); job.device == "cuda" && probe.devices.empty())
+    throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem);
+  const bool json = parsed->flag("json");
+  const int64_t limit = parsed->integer_or("time-limit", 60);
+  if (limit < 1) throw Error(ErrorKind::usage, "--time-limit wants a positive number of seconds");
+
+  check::Supervision supervision;
+  supervision.command = {fs::read_symlink("/proc/self/exe").string(), "plugin", "check", "--child"};
+  supervision.limit = std::chrono::seconds(limit);
+  if (!json)
+    supervision.on_entry = [](const check::Entry& entry) {
+      fmt::print("{}", check::line_of(entry));
+      std::fflush(stdout);
+    };
+  check::Report report = check::check_plugin(std::move(job), supervision);
+  if (report.plugin.empty() && report.library.empty()) report.plugin = "reference";
+  if (json)
+    fmt::print("{}\n", report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  else
+    fmt::print("{}", report.summary());
+  if (report.entries.empty())
+    throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", parsed->value_or("only", "")))
+        .advise("fvlm-engine plugin check --list shows them all");
+  return report.passed() ? 0 : static_cast<int>(ErrorKind::plugin);
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,176 @@
+// Good plugins pass wholly; what is no plugin is a failed check and not a failed tool.
+#include "base/file.h"
+#include "check/elf.h"
+#include "check/supervisor.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <gmock/gmock.h>
+
+namespace fvlm::check {
+namespace {
+
+using testing::HasSubstr;
+
+std::filesystem::path plugin(const std::string& name) {
+  return program_folder() / "plugins" / (name + ".so");
+}
+
+Report check(const Job& job) {
+  Supervision how;
+  how.command = {(program_folder() / "check_child").string()};
+  how.limit = std::chrono::seconds(240);
+  return check_plugin(job, how);
+}
+
+std::string texts(const Report& report) {
+  std::string text;
+  for (const Entry& entry : report.entries)
+    if (entry.outcome.state == State::failed) text += "\n  " + entry.name + ": " + entry.outcome.text;
+  return text;
+}
+
+const Entry* find(const Report& report, const std::string& name) {
+  for (const Entry& entry : report.entries)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+class GoodPlugin : public testing::TestWithParam<const char*> {};
+
+TEST_P(GoodPlugin, passes_wholly) {
+  Job job;
+  job.library = plugin(GetParam()).string();
+  Report report = check(job);
+  EXPECT_TRUE(report.passed()) << texts(report);
+  EXPECT_GT(report.count(State::ok), 35u) << report.json().dump(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(kinds, GoodPlugin,
+                         testing::Values("attention", "loss", "optimizer", "packer", "quantizer", "kernels"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Conformance, there_are_more_than_sixty_checks_and_each_says_what_it_proves) {
+  size_t rows = 0;
+  for (const Table& table : tables()) {
+    std::set<std::string> names;
+    for (const Check& row : table.checks) {
+      ++rows;
+      EXPECT_TRUE(names.insert(row.name).second) << table.family << "." << row.name << " is there twice";
+      EXPECT_FALSE(row.proves.empty()) << row.name;
+    }
+  }
+  EXPECT_GT(rows, 60u);
+}
+
+TEST(Conformance, rows_build_on_rows_that_come_before_them) {
+  for (const Table& table : tables()) {
+    std::vector<std::string> before;
+    for (const Check& row : table.checks) {
+      std::string need;
+      std::istringstream needs(row.needs);
+      while (std::getline(needs, need, ',')) {
+        if (need == "*" || need == "pure" || need == "deterministic") continue;
+        const bool open = need.ends_with('*');
+        const std::string start = open ? need.substr(0, need.size() - 1) : need;
+        bool found = false;
+        for (const auto& name : before) found = found || (open ? name.starts_with(start) : name == start);
+        EXPECT_TRUE(found) << table.family << "." << row.name << " builds on '" << need << "', which is not before it";
+      }
+      before.push_back(row.name);
+    }
+  }
+}
+
+TEST(Conformance, a_text_file_is_no_library) {
+  auto path = std::filesystem::temp_directory_path() / "fvlm_no_library.so";
+  std::ofstream(path) << "int main() {}\n";
+  Job job;
+  job.library = path.string();
+  Report report = check(job);
+  const Entry* entry = find(report, "library.is_library");
+  ASSERT_NE(entry, nullptr);
+  EXPECT_EQ(entry->outcome.state, State::failed);
+  EXPECT_THAT(entry->outcome.text, HasSubstr("no ELF file"));
+  EXPECT_EQ(report.count(State::failed), 1u) << texts(report);
+  std::filesystem::remove(path);
+}
+
+TEST(Conformance, a_truncated_library_is_a_failed_check) {
+  const std::string whole = read_file(plugin("attention"));
+  auto path = std::filesystem::temp_directory_path() / "fvlm_truncated.so";
+  for (size_t size : {size_t{5}, size_t{40}, size_t{64}, size_t{300}, whole.size() / 2}) {
+    std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+    Job job;
+    job.library = path.string();
+    Report report = check(job);
+    EXPECT_GE(report.count(State::failed), 1u) << size << " bytes of it pass";
+    EXPECT_EQ(report.kinds.size(), 0u);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Conformance, a_manifest_that_disagrees_is_found) {
+  Job job;
+  job.library = plugin("packer").string();
+  job.only = "library.manifest";
+  job.declared = Declared{"packer", "1.0", {"fvlm.packer/1"}};
+  EXPECT_TRUE(check(job).passed());
+  job.declared = Declared{"packer", "2.0", {"fvlm.packer/1"}};
+  EXPECT_THAT(texts(check(job)), HasSubstr("version = \"2.0\", the library \"1.0\""));
+  job.declared = Declared{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}};
+  EXPECT_THAT(texts(check(job)), HasSubstr("declares fvlm.loss/1"));
+}
+
+TEST(Conformance, a_crash_names_its_signal_and_the_rest_goes_on) {
+  Job job;
+  job.library = plugin("attention_crashes_at_zero_rows").string();
+  job.only = "attention.";
+  Report report = check(job);
+  const Entry* crashed = find(report, "attention.zero_rows");
+  ASSERT_NE(crashed, nullptr);
+  EXPECT_EQ(crashed->outcome.state, State::failed);
+  EXPECT_THAT(crashed->outcome.text, HasSubstr("crashed"));
+  const Entry* next = find(report, "attention.many_segments");
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->outcome.state, State::ok) << next->outcome.text;
+}
+
+TEST(Conformance, the_report_is_one_json_document) {
+  Job job;
+  job.library = plugin("packer").string();
+  job.only = "packer.capacity";
+  auto json = check(job).json();
+  EXPECT_EQ(json["plugin"], "packer");
+  EXPECT_EQ(json["kinds"], std::vector<std::string>{"fvlm.packer/1"});
+  EXPECT_TRUE(json["passed"]);
+  bool found = false;
+  for (const auto& row : json["checks"]) found = found || (row["name"] == "packer.capacity" && row["result"] == "ok");
+  EXPECT_TRUE(found) << json.dump(1);
+}
+
+TEST(Conformance, benchmarks_measure_against_the_reference) {
+  Job job;
+  job.library = plugin("packer").string();
+  job.only = "bench";
+  job.bench = true;
+  Report report = check(job);
+  EXPECT_TRUE(report.passed()) << texts(report);
+  ASSERT_FALSE(report.figures.empty());
+  EXPECT_THAT(report.figures[0].name, HasSubstr("fill of 4,096-token packs"));
+  EXPECT_GT(report.figures[0].plugin, 50) << "per cent";
+  EXPECT_LE(report.figures[0].plugin, 100) << "per cent";
+}
+
+TEST(Elf, reads_what_a_library_exports_and_needs) {
+  ElfFile file = read_elf(plugin("attention"));
+  EXPECT_EQ(file.problem, "");
+  EXPECT_EQ(file.exports, std::vector<std::string>{"fvlm_plugin_entry_v1"});
+  EXPECT_THAT(file.needed, testing::Contains("libc.so.6"));
+  EXPECT_FALSE(file.executable_stack);
+  EXPECT_TRUE(read_elf(plugin("attention_executable_stack")).executable_stack);
+}
+
+} // namespace
+} // namespace fvlm::check

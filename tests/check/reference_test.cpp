@@ -1,0 +1,39 @@
+// The reference and the plugins that come with the engine pass their own conformance test.
+#include "base/file.h"
+#include "check/supervisor.h"
+
+#include <gtest/gtest.h>
+
+namespace fvlm::check {
+namespace {
+
+// A kind at a time, so that each is a test of its own.
+class Reference : public testing::TestWithParam<const char*> {};
+
+TEST_P(Reference, passes_wholly) {
+  Job job;
+  job.only = GetParam();
+  Supervision how;
+  how.command = {(program_folder() / "check_child").string()};
+  how.limit = std::chrono::seconds(240);
+  Report report = check_plugin(job, how);
+  std::string text;
+  for (const Entry& entry : report.entries)
+    if (entry.outcome.state == State::failed) text += "\n  " + entry.name + ": " + entry.outcome.text;
+  EXPECT_TRUE(report.passed()) << text;
+  EXPECT_GT(report.count(State::ok), 10u) << report.json().dump(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(kinds, Reference,
+                         testing::Values("library.", "attention.", "loss.", "optimizer:adamw.", "optimizer:muon.",
+                                         "packer.", "quantizer:int8.", "kernels."),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           name.pop_back();
+                           for (char& letter : name)
+                             if (letter == ':') letter = '_';
+                           return name;
+                         });
+
+} // namespace
+} // namespace fvlm::check

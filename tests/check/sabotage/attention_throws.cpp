@@ -1,0 +1,2 @@
+// attention.c as C++, so that it can throw.
+#include "attention.c"

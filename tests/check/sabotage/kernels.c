@@ -1,0 +1,223 @@
+/* rmsnorm, rope and swiglu, row by row, in float32 and (rmsnorm) bfloat16. */
+#include "common.h"
+
+#include <math.h>
+
+static float widen(uint16_t bits) {
+  const uint32_t wide = (uint32_t)bits << 16;
+  float value;
+  memcpy(&value, &wide, sizeof value);
+  return value;
+}
+static uint16_t narrow(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/* Element c of row r, whatever the dtype. */
+static float get(const fvlm_tensor* t, int64_t r, int64_t c) {
+  const int64_t at = t->ndim == 1 ? c : r * t->strides[0] + c;
+  return t->dtype.bits == 16 ? widen(((const uint16_t*)t->data)[at]) : ((const float*)t->data)[at];
+}
+static void put(const fvlm_tensor* t, int64_t r, int64_t c, float value) {
+  const int64_t at = t->ndim == 1 ? c : r * t->strides[0] + c;
+  if (t->dtype.bits == 16)
+    ((uint16_t*)t->data)[at] = narrow(value);
+  else
+    ((float*)t->data)[at] = value;
+}
+
+static const char* refusal(const fvlm_kernels_query* q) {
+  const int bfloat16 = same_dtype(q->dtype, FVLM_BFLOAT, 16) && q->op == FVLM_OP_RMSNORM;
+  if (q->device.type != FVLM_CPU) return "needs a CPU";
+  if (!same_dtype(q->dtype, FVLM_FLOAT, 32) && !bfloat16) return "float32 only";
+  if (!same_dtype(q->gradient_dtype, FVLM_FLOAT, 32) && !(bfloat16 && same_dtype(q->gradient_dtype, FVLM_BFLOAT, 16)))
+    return "gradients in float32 only";
+  if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU)
+    return "rmsnorm, rope and swiglu only";
+  if (q->rows < 0 || q->width < 1) return "rows and width have to be sizes";
+  if (q->op == FVLM_OP_ROPE && (q->rotary_dim % 2 || q->rotary_dim > q->head_dim || q->rotary_dim < 0))
+    return "rotary_dim has to be even and within head_dim";
+  return NULL;
+}
+
+static void supports(const fvlm_kernels_query* query, fvlm_support* support) {
+  const char* no = FVLM_HAS(query, rope_theta) ? refusal(query) : "the query is too short";
+  fvlm_answer(support, no ? 0 : 1, "%s", no ? no : "row by row");
+}
+
+static uint64_t workspace_of(const fvlm_kernels_query* query) {
+  return query->op == FVLM_OP_RMSNORM ? (uint64_t)query->width * sizeof(float) : 0; /* a row of weight gradients */
+}
+
+static fvlm_status requirements(fvlm_instance* instance, const fvlm_kernels_query* query, fvlm_requirements* out,
+                                fvlm_error* error) {
+  (void)instance;
+  NEED(query, rope_theta, error);
+  const char* no = refusal(query);
+  if (no) return fvlm_fail(error, FVLM_ERROR_UNSUPPORTED, "%s", no);
+  out->forward_workspace = 0;
+  out->backward_workspace = workspace_of(query);
+  out->saved_count = 0;
+  return FVLM_OK;
+}
+
+#define LOOK(last)                                                                                                     \
+  (void)instance;                                                                                                      \
+  NEED_CALL(call);                                                                                                     \
+  NEED(query, rope_theta, call->error);                                                                                \
+  NEED(a, last, call->error);                                                                                          \
+  if (refusal(query)) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", refusal(query))
+
+static float spread_of(const fvlm_kernels_query* query, const fvlm_tensor* s, int64_t r) {
+  double sum = 0;
+  for (int64_t c = 0; c < query->width; ++c) sum += (double)get(s, r, c) * get(s, r, c);
+#ifdef SABOTAGE_FIXES_EPSILON
+  return (float)(1 / sqrt(sum / (double)query->width + 1e-5));
+#else
+  return (float)(1 / sqrt(sum / (double)query->width + query->epsilon));
+#endif
+}
+
+static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                   const fvlm_norm_forward* a) {
+  LOOK(saved);
+  for (int64_t r = 0; r < query->rows; ++r) {
+    const fvlm_tensor* s = a->residual ? a->sum : a->x;
+    if (a->residual) {
+#ifdef SABOTAGE_ALIASES_WRONGLY
+      for (int64_t c = 0; c < query->width; ++c) put(a->sum, r, c, 0);
+#endif
+      for (int64_t c = 0; c < query->width; ++c) {
+#ifdef SABOTAGE_IGNORES_RESIDUAL
+        put(a->sum, r, c, get(a->x, r, c));
+#else
+        put(a->sum, r, c, get(a->x, r, c) + get(a->residual, r, c));
+#endif
+      }
+    }
+    const float spread = spread_of(query, s, r);
+    for (int64_t c = 0; c < query->width; ++c) put(a->y, r, c, get(s, r, c) * spread * get(a->weight, 0, c));
+  }
+  return FVLM_OK;
+}
+
+static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                    const fvlm_norm_backward* a) {
+  LOOK(d_bias);
+  if (call->workspace_size < workspace_of(query)) return fvlm_fail(call->error, FVLM_ERROR_WORKSPACE, "too little");
+  const int64_t n = query->width;
+  float* d_weight = (float*)call->workspace;
+  memset(d_weight, 0, (size_t)n * sizeof *d_weight);
+  for (int64_t r = 0; r < query->rows; ++r) {
+    const float spread = spread_of(query, a->s, r);
+    double along = 0;
+    for (int64_t c = 0; c < n; ++c) along += (double)get(a->d_y, r, c) * get(a->weight, 0, c) * get(a->s, r, c);
+    along *= (double)spread * spread * spread / (double)n;
+    for (int64_t c = 0; c < n; ++c) {
+      d_weight[c] += get(a->d_y, r, c) * get(a->s, r, c) * spread;
+#ifdef SABOTAGE_SUMS_IN_16_BITS
+      if (query->dtype.bits == 16) d_weight[c] = widen(narrow(d_weight[c]));
+#endif
+    }
+    for (int64_t c = 0; c < n; ++c) {
+      float d = (float)(get(a->d_y, r, c) * get(a->weight, 0, c) * spread - along * get(a->s, r, c));
+#ifndef SABOTAGE_IGNORES_D_SUM
+      if (a->d_sum) d += get(a->d_sum, r, c);
+#endif
+      put(a->d_x, r, c, d);
+    }
+  }
+  for (int64_t c = 0; a->d_weight && c < n; ++c) {
+#ifdef SABOTAGE_IGNORES_ACCUMULATE
+    put(a->d_weight, 0, c, d_weight[c]);
+#else
+    put(a->d_weight, 0, c, d_weight[c] + (a->accumulate ? get(a->d_weight, 0, c) : 0));
+#endif
+  }
+  return FVLM_OK;
+}
+
+static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                        const fvlm_rope_apply* a) {
+  LOOK(out);
+  const int64_t half = query->rotary_dim / 2;
+  for (int64_t r = 0; r < query->rows; ++r)
+    for (int64_t h = 0; h < query->heads; ++h) {
+      const float* x = head_of(a->x, r, h);
+      float* out = head_of(a->out, r, h);
+#ifdef SABOTAGE_FORGETS_THE_REST
+      for (int64_t c = query->rotary_dim; c < query->rotary_dim; ++c) out[c] = x[c];
+#else
+      for (int64_t c = query->rotary_dim; c < query->head_dim; ++c) out[c] = x[c];
+#endif
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle =
+            ((const int32_t*)a->positions->data)[r] * pow(query->rope_theta, -2.0 * (double)i / query->rotary_dim);
+#ifdef SABOTAGE_IGNORES_INVERSE
+        const float cosine = (float)cos(angle), sine = (float)sin(angle);
+#else
+        const float cosine = (float)cos(angle), sine = (float)(a->inverse ? -sin(angle) : sin(angle));
+#endif
+        const float first = x[i], second = x[i + half];
+        out[i] = first * cosine - second * sine;
+        out[i + half] = second * cosine + first * sine;
+      }
+    }
+  return FVLM_OK;
+}
+
+static float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
+static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                  const fvlm_swiglu_forward* a) {
+  LOOK(y);
+  for (int64_t r = 0; r < query->rows; ++r)
+    for (int64_t c = 0; c < query->width; ++c)
+      put(a->y, r, c, get(a->gate, r, c) * sigmoid(get(a->gate, r, c)) * get(a->up, r, c));
+  return FVLM_OK;
+}
+
+static UNUSED fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                   const fvlm_swiglu_backward* a) {
+  LOOK(d_up);
+  for (int64_t r = 0; r < query->rows; ++r)
+    for (int64_t c = 0; c < query->width; ++c) {
+      const float gate = get(a->gate, r, c), up = get(a->up, r, c), d_y = get(a->d_y, r, c), s = sigmoid(gate);
+      put(a->d_gate, r, c, d_y * up * s * (1 + gate * (1 - s)));
+#ifdef SABOTAGE_READS_WHAT_IT_WROTE
+      put(a->d_up, r, c, d_y * get(a->gate, r, c) * sigmoid(get(a->gate, r, c)));
+#else
+      put(a->d_up, r, c, d_y * gate * s);
+#endif
+    }
+  return FVLM_OK;
+}
+
+static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destroy_instance},
+                                        supports,
+                                        requirements,
+                                        NULL,
+                                        rmsnorm_forward,
+                                        rmsnorm_backward,
+                                        NULL,
+                                        NULL,
+                                        rope,
+                                        swiglu_forward,
+#ifdef SABOTAGE_HAS_NO_BACKWARD
+                                        NULL /* swiglu_backward */,
+#else
+                                        swiglu_backward,
+#endif
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
+
+PLUGIN("kernels", FVLM_KERNELS_KIND, kernels)
