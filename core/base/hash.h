@@ -1,8 +1,10 @@
-// SHA-256, for lock files and Plan hashes.
+// SHA-256, for lock files and Plan hashes; XXH64, for the checksums of tensors and to turn a name into a number.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,5 +26,22 @@ class Sha256 {
 
 std::string sha256_hex(std::string_view bytes);
 std::string sha256_file(const std::filesystem::path& path);
+
+// XXH64 with seed 0: as fast as memory, finds damage, is no protection against an adversary.
+class Xxh64 {
+ public:
+  Xxh64();
+  void update(std::span<const std::byte> bytes);
+  uint64_t value() const; // of all bytes so far
+
+ private:
+  void stripe(const std::byte* at);
+  std::array<uint64_t, 4> lanes_;
+  std::array<std::byte, 32> pending_{};
+  size_t pending_size_ = 0;
+  uint64_t total_ = 0;
+};
+
+uint64_t xxh64(std::string_view text);
 
 } // namespace fvlm

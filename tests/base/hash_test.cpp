@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 using namespace fvlm;
 
 TEST(Sha256, matches_the_published_vectors) {
@@ -18,4 +20,31 @@ TEST(Sha256, does_not_depend_on_how_the_bytes_arrive) {
   Sha256 pieces;
   for (size_t at = 0; at < bytes.size(); at += 37) pieces.update(std::string_view(bytes).substr(at, 37));
   EXPECT_EQ(pieces.hex(), sha256_hex(bytes));
+}
+
+namespace {
+
+uint64_t counting(size_t length, size_t piece) {
+  std::vector<std::byte> bytes(length);
+  for (size_t i = 0; i < length; ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  Xxh64 hash;
+  for (std::span<const std::byte> rest = bytes; !rest.empty(); rest = rest.subspan(std::min(piece, rest.size())))
+    hash.update(rest.first(std::min(piece, rest.size())));
+  return hash.value();
+}
+
+} // namespace
+
+TEST(Xxh64, equals_the_xxhash_library) {
+  EXPECT_EQ(xxh64(""), 0xef46db3751d8e999);
+  EXPECT_EQ(xxh64("a"), 0xd24ec4f1a98c6e5b);
+  EXPECT_EQ(xxh64("abc"), 0x44bc2cf5ad770999);
+  EXPECT_EQ(counting(31, 31), 0xc346d2b59b4d8ee1);
+  EXPECT_EQ(counting(32, 32), 0xcbf59c5116ff32b4);
+  EXPECT_EQ(counting(33, 33), 0x0c535d1acafb8ead);
+  EXPECT_EQ(counting(1000, 1000), 0xf306f04aa88b54d3);
+}
+
+TEST(Xxh64, does_not_depend_on_how_the_bytes_arrive) {
+  for (size_t piece : {1, 7, 31, 32, 33, 64, 100, 999}) EXPECT_EQ(counting(1000, piece), 0xf306f04aa88b54d3) << piece;
 }

@@ -1,0 +1,51 @@
+#include "base/error.h"
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using testing::HasSubstr;
+
+namespace {
+
+std::string mistake(std::string_view text, int depth = 64) {
+  try {
+    parse_json(text, "a.json", depth);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_EQ(error.where(), "a.json");
+    return error.what();
+  }
+  return "no mistake";
+}
+
+} // namespace
+
+TEST(Json, what_is_well_formed_is_read) {
+  auto parsed = parse_json(R"({"a": {"b": [1, 2.5, null]}, "b": {"b": "é"}})", "a.json");
+  EXPECT_EQ(parsed["a"]["b"][1], 2.5);
+  EXPECT_EQ(parsed["b"]["b"], "é");
+}
+
+TEST(Json, a_key_given_twice_is_a_mistake_at_every_level) {
+  EXPECT_THAT(mistake(R"({"a": 1, "a": 2})"), HasSubstr("\"a\" stands twice"));
+  EXPECT_THAT(mistake(R"([{"x": {"b": 1, "c": [], "b": 1}}])"), HasSubstr("\"b\" stands twice"));
+  EXPECT_EQ(mistake(R"([{"a": 1}, {"a": 1}])"), "no mistake");
+}
+
+TEST(Json, depth_has_a_bound) {
+  EXPECT_EQ(mistake("[[[[0]]]]", 4), "no mistake");
+  EXPECT_THAT(mistake("[[[[[0]]]]]", 4), HasSubstr("more than 4 levels"));
+  EXPECT_THAT(mistake(std::string(1 << 20, '[')), HasSubstr("more than 64 levels"));
+}
+
+TEST(Json, what_is_malformed_is_named_with_its_place) {
+  EXPECT_THAT(mistake("{\"a\":\n 1,,}"), HasSubstr("line 2, column 4"));
+  EXPECT_THAT(mistake(""), HasSubstr("no valid JSON"));
+  EXPECT_THAT(mistake("{\"a\": NaN}"), HasSubstr("no valid JSON"));
+  EXPECT_THAT(mistake("{\"a\": 1e999}"), HasSubstr("no valid JSON"));
+  EXPECT_THAT(mistake("{\"a\": \"\xff\"}"), HasSubstr("UTF-8"));
+  EXPECT_THAT(mistake("{} {}"), HasSubstr("no valid JSON"));
+}
