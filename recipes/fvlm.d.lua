@@ -26,13 +26,13 @@ function fvlm.sum(terms) end
 ---@field precision? "bf16"|"fp16"|"tf32"|"fp32" What the model computes in. Default: `"bf16"`.
 ---@field deterministic? boolean Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats. Default: `false`.
 ---@field model fvlm.Model The model.
----@field kernels? fvlm.Kernels Which backends are wanted.
----@field speed? fvlm.Speed Switches for work saved.
+---@field kernels? string|fvlm.Kernels Which backends are wanted.
+---@field speed? boolean|fvlm.Speed Switches for work saved.
 ---@field loader? fvlm.Loader How shards are read.
 ---@field checkpoint? fvlm.Checkpoint When the run is saved.
 ---@field guard? fvlm.Guard What happens when numbers go wrong.
 ---@field distributed? fvlm.Distributed How several processes share the work.
----@field quantization? fvlm.Quantization How weights are stored in few bits.
+---@field quantization? string|fvlm.Quantization How weights are stored in few bits.
 ---@field log_every? integer How often metrics are written. In steps. Default: `10`.
 ---@field [integer] fvlm.Stage The stages, in the order they run.
 
@@ -165,9 +165,9 @@ function fvlm.llama(table) end
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer How parameters are stepped.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number How the learning rate changes on the way. A function of the stage's progress (0 to 1) gives the factor on the base rate.
 ---@field samples integer How many samples the stage sees.
----@field batch fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
+---@field batch integer|fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
 ---@field packing? fvlm.Packing How samples are packed into fixed shapes.
----@field activation_checkpointing? fvlm.ActivationCheckpointing Memory for time.
+---@field activation_checkpointing? "none"|"all"|fvlm.ActivationCheckpointing Memory for time.
 ---@field quantization_aware? boolean Train through the recipe's quantization, with a straight-through gradient. Default: `false`.
 ---@field evaluation? fvlm.Evaluation What is measured on held-out samples.
 ---@field control? fvlm.Control A function that looks at the run between steps.
@@ -180,7 +180,7 @@ function fvlm.stage(name) end
 
 ---Samples from weighted sources, and what the model sees of a sample.
 ---@class fvlm.Mix
----@field [integer] fvlm.Source The sources, each shuffled on its own.
+---@field [integer] string|fvlm.Source The sources, each shuffled on its own.
 ---@field text_ratio? number Share of text-only samples. Weights then count among the sources with frames and among the text-only ones. Default: the weights alone decide.
 ---@field max_frames? integer Longer clips are sampled evenly down to this. In frames. Default: `64`.
 ---@field max_text_tokens? integer Longest text of a sample, of each answer of a pair. In tokens. Default: `1024`.

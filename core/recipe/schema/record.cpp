@@ -40,6 +40,11 @@ const FieldInfo* by_other_name(const RecordInfo& info, const std::string& key) {
   return nullptr;
 }
 
+// The field whose type a value that is no table has. Null: there is no short form.
+const FieldInfo* short_form(const RecordInfo& info) {
+  return info.each ? &info.fields.front() : info.find(info.shorthand);
+}
+
 std::string advise(const RecordInfo& info, const std::string& key) {
   if (auto* field = by_other_name(info, key)) return fmt::format("it is called '{}' here", field->name);
   for (const auto& outer : info.fields) { // one level further down?
@@ -204,14 +209,22 @@ bool takes(const Value& value, const RecordInfo& info) {
 }
 
 std::string expected(const RecordInfo& info) {
-  if (!info.constructor.empty()) {
-    if (info.call_only) return fmt::format("fvlm.{}()", info.constructor);
-    return fmt::format("fvlm.{} {{ }}", info.constructor);
-  }
+  if (info.call_only) return fmt::format("fvlm.{}()", info.constructor);
+  if (!info.constructor.empty()) return fmt::format("fvlm.{} {{ }}", info.constructor);
   std::vector<std::string> some = info.keys();
   bool more = some.size() > 4;
   if (more) some.resize(4);
-  return fmt::format("a table {{ {}{} }}", join(some, ", "), more ? ", ..." : "");
+  std::string table = fmt::format("a table {{ {}{} }}", join(some, ", "), more ? ", ..." : "");
+  const FieldInfo* field = short_form(info);
+  if (!field) return table;
+  std::string plain = field->node->plain_expected();
+  return fmt::format("{}{} or {}", plain, plain.find(" or ") == std::string::npos ? "" : ",", table);
+}
+
+std::string lua_type(const RecordInfo& info) {
+  std::string table = fmt::format("fvlm.{}", info.title);
+  const FieldInfo* field = short_form(info);
+  return field ? fmt::format("{}|{}", field->node->plain_lua_type(), table) : table;
 }
 
 } // namespace record_detail

@@ -64,6 +64,7 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
 void leaves(const Json& json, const std::string& path, const RecordInfo& info, const LeafSink& sink);
 bool takes(const Value& value, const RecordInfo& info);
 std::string expected(const RecordInfo& info);
+std::string lua_type(const RecordInfo& info);
 } // namespace record_detail
 
 template <class T>
@@ -108,7 +109,7 @@ class Record : public Type<T> {
   Ref<T> done() { return std::make_shared<Record<T>>(std::move(*this)); }
 
   std::string expected() const override { return record_detail::expected(info_); }
-  std::string lua_type() const override { return fmt::format("fvlm.{}", info_.title); }
+  std::string lua_type() const override { return record_detail::lua_type(info_); }
   bool leaf() const override { return false; }
   bool takes(const Value& value) const override { return record_detail::takes(value, info_); }
   const RecordInfo* record() const override { return &info_; }

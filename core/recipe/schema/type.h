@@ -41,6 +41,10 @@ class Node {
   // The type for the editor's language server: "number", "fvlm.Mix".
   virtual std::string lua_type() const = 0;
 
+  // The same for those of its values that are no table: what a table's short form takes.
+  virtual std::string plain_expected() const { return expected(); }
+  virtual std::string plain_lua_type() const { return lua_type(); }
+
   // Whether a value is meant for this type, as far as its shape says; read() then judges the details.
   virtual bool takes(const Value& value) const = 0;
 

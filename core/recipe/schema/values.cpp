@@ -68,6 +68,8 @@ class RecomputeType : public Type<plan::Recompute> {
  public:
   std::string expected() const override { return R"("none", "all", { every = 2 } or { layers = { 0, 3 } })"; }
   std::string lua_type() const override { return R"("none"|"all"|{ every: integer }|{ layers: integer[] })"; }
+  std::string plain_expected() const override { return R"("none" or "all")"; }
+  std::string plain_lua_type() const override { return R"("none"|"all")"; }
   bool takes(const Value& value) const override {
     return as_table(value) || std::holds_alternative<std::string>(value.data);
   }

@@ -139,3 +139,11 @@ TEST(Reference, the_committed_page_and_stubs_are_current) {
       << "run: fvlm-engine recipe reference > recipes/REFERENCE.md";
   EXPECT_EQ(read_file(folder / "fvlm.d.lua"), editor_stubs()) << "run: fvlm-engine recipe stubs > recipes/fvlm.d.lua";
 }
+
+TEST(Reference, the_stubs_let_an_editor_take_short_forms) {
+  std::string stubs = editor_stubs();
+  for (const char* field : {"batch integer|fvlm.Batch ", "kernels? string|fvlm.Kernels ", "speed? boolean|fvlm.Speed ",
+                            "quantization? string|fvlm.Quantization ", "[integer] string|fvlm.Source ",
+                            "activation_checkpointing? \"none\"|\"all\"|fvlm.ActivationCheckpointing "})
+    EXPECT_THAT(stubs, testing::HasSubstr(std::string("---@field ") + field));
+}

@@ -76,8 +76,8 @@ TEST(Rules, a_source_names_shards_of_one_kind) {
           "r.lua:12: stages.align.data.sources[1].text: a source holds shards with frames or text-only ones, not both\n"
           "  make it two sources"));
   EXPECT_THAT(of_stage({mix({})}), ElementsAre("r.lua:11: stages.align.data: 'sources' is missing: a list (not an "
-                                               "empty one) of a table { shards, text, weight, epochs, ... }\n"
-                                               "  The sources, each shuffled on its own."));
+                                               "empty one) of a path or a table { shards, text, weight, epochs, ... "
+                                               "}\n  The sources, each shuffled on its own."));
 }
 
 TEST(Rules, weights_give_somebody_a_share_at_every_moment) {
