@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
+#include "plugin/untrusted.h"
 
 #include <fmt/format.h>
 
@@ -59,7 +60,7 @@ void print_list(const Registry& registry) {
   fmt::print("\n{}\n", styled("Refused", Style::bold));
   for (const Refusal& refusal : refusals)
     fmt::print("  {}: {}\n    {}\n", styled(refusal.name.empty() ? "-" : refusal.name, Style::yellow),
-               refusal.where.empty() ? "\"\"" : refusal.where.string(), refusal.reason);
+               refusal.where.empty() ? "\"\"" : printable(refusal.where.string()), refusal.reason);
 }
 
 } // namespace

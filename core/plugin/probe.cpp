@@ -40,8 +40,17 @@ struct Verdict {
 class Pipe {
  public:
   Pipe() {
-    if (pipe2(ends_, O_CLOEXEC) != 0)
-      throw Error(ErrorKind::plugin, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    // Above the descriptors that the child's own will be, which are free where the engine runs without a terminal.
+    constexpr int least = probe_report_descriptor + 1;
+    int low[2] = {-1, -1};
+    bool made = pipe2(low, O_CLOEXEC) == 0;
+    for (int i = 0; made && i < 2; ++i) ends_[i] = fcntl(low[i], F_DUPFD_CLOEXEC, least);
+    int error = errno;
+    for (int& end : low) close_end(end);
+    if (ends_[0] >= 0 && ends_[1] >= 0) return;
+    close_reader();
+    close_writer();
+    throw Error(ErrorKind::plugin, fmt::format("cannot make a pipe: {}", std::strerror(error)));
   }
   ~Pipe() {
     close_reader();
@@ -290,6 +299,10 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
   if (options.when == When::never) return;
   fs::path program =
       options.program.empty() ? program_folder() / ".." / "lib" / "fvlm" / "plugin-probe" : options.program;
+  if (std::error_code ignored; !fs::exists(program, ignored))
+    throw Error(ErrorKind::plugin, "the program that tries plugins out is missing")
+        .at(program.string())
+        .advise("install fvlm-engine whole: bin and lib belong together");
   Json program_identity = identity_json(OpenedFile(program).identity());
   Memory memory(library, options);
   if (auto known = options.when == When::always ? std::nullopt : memory.recall();

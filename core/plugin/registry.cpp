@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "device/probe.h"
+#include "plugin/untrusted.h"
 
 #include <fmt/format.h>
 
@@ -50,13 +51,20 @@ std::string unfit(const Manifest& manifest, const DevicesHere& here) {
   return fmt::format("built for {}; this machine has {}", join(manifest.architectures, ", "), join(have, ", "));
 }
 
-// The text of an Error as it reads behind the folder's name: what lies below it is named by its relative path.
-std::string reason_of(const Error& error, const fs::path& folder) {
-  std::string where = error.where(), below = folder.string() + "/";
-  if (where == folder.string()) where.clear();
-  if (where.starts_with(below)) where = where.substr(below.size());
-  std::string text = where.empty() ? error.what() : fmt::format("{}: {}", where, error.what());
-  return error.advice().empty() ? text : fmt::format("{} ({})", text, error.advice());
+// What is being caught, as it reads behind the folder's name: what lies below it is named by its relative path. Only
+// inside a catch block.
+std::string caught_reason(const fs::path& folder) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    std::string where = error.where(), below = folder.string() + "/";
+    if (where == folder.string()) where.clear();
+    if (where.starts_with(below)) where = where.substr(below.size());
+    std::string text = where.empty() ? error.what() : fmt::format("{}: {}", where, error.what());
+    return error.advice().empty() ? text : fmt::format("{} ({})", text, error.advice());
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 } // namespace
@@ -88,8 +96,8 @@ Registry::Registry(RegistryOptions options) : options_(std::move(options)) {
   if (!options_.bundled.empty() && present(options_.bundled)) scan(options_.bundled, Origin::bundled);
 }
 
-void Registry::refuse(std::string name, const fs::path& where, std::string reason) {
-  refusals_.push_back({std::move(name), where, std::move(reason)});
+void Registry::refuse(const std::string& name, const fs::path& where, const std::string& reason) {
+  refusals_.push_back({printable(name), where, printable(reason)});
 }
 
 void Registry::scan_path() {
@@ -131,8 +139,8 @@ bool Registry::scan_folder(const fs::path& folder, Origin origin) {
   if (present(file)) {
     try {
       add(read_manifest(file), origin);
-    } catch (const Error& error) {
-      refuse(folder.filename(), folder, reason_of(error, folder));
+    } catch (const std::exception&) {
+      refuse(folder.filename(), folder, caught_reason(folder));
     }
     return true;
   }
@@ -216,8 +224,8 @@ const LoadedPlugin* Registry::open(Entry& entry) {
     } else {
       plugin.loaded = &load_plugin(manifest, plugin.origin, options_.load);
     }
-  } catch (const Error& error) {
-    plugin.refusal = reason_of(error, manifest.folder());
+  } catch (const std::exception&) {
+    plugin.refusal = printable(caught_reason(manifest.folder()));
     refuse(manifest.name, manifest.folder(), *plugin.refusal);
   }
   return plugin.loaded;

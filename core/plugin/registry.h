@@ -102,7 +102,7 @@ class Registry {
   void scan_path();
   bool scan_folder(const std::filesystem::path& folder, Origin origin); // false: it is no plugin's
   void add(Manifest manifest, Origin origin);
-  void refuse(std::string name, const std::filesystem::path& where, std::string reason);
+  void refuse(const std::string& name, const std::filesystem::path& where, const std::string& reason);
   const LoadedPlugin* open(Entry& entry);
   const DevicesHere& devices();
 

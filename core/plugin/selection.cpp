@@ -83,10 +83,12 @@ class Selector {
       considered.seconds = questions_.measure(plugin);
       return true;
     } catch (const Error& error) {
-      considered.fits = false;
       considered.reason = "failed when it was measured: " + error.text();
-      return false;
+    } catch (const std::exception& error) {
+      considered.reason = fmt::format("failed when it was measured: {}", error.what());
     }
+    considered.fits = false;
+    return false;
   }
 
   // Asks it, once, and notes the answer. Null: refused, or refused before.

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace fvlm::test {
@@ -100,6 +102,23 @@ TEST(host_parallel_for, brings_a_tasks_exception_to_the_caller) {
   };
   EXPECT_THROW(parallel_for(100, 1, boom), std::runtime_error);
   EXPECT_EQ(pieces_of(5, 5).size(), 1u) << "works afterwards";
+}
+
+// The threads of a process do not follow it through fork().
+TEST(host_parallel_for, works_in_a_forked_child) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not allow threads after a fork";
+#endif
+  EXPECT_FALSE(pieces_of(64, 1).empty());
+  pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int64_t> total{0};
+    parallel_for(64, 1, [&](int64_t begin, int64_t end) { total += end - begin; });
+    _exit(total == 64 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(host_table, is_one_for_each_name_and_complete) {

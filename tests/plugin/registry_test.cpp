@@ -120,6 +120,14 @@ TEST_F(RegistryTest, says_when_a_directory_holds_no_plugin) {
   EXPECT_THAT(registry.refusals()[0].reason, HasSubstr("no plugin in this folder"));
 }
 
+TEST_F(RegistryTest, shows_no_control_characters_of_a_folders_name) {
+  fs::path home = lay("evil\x1b[2J", "sample");
+  fs::remove(home / "plugin.toml");
+  Registry registry(options());
+  ASSERT_EQ(registry.refusals().size(), 1u);
+  EXPECT_EQ(registry.refusals()[0].name, "evil [2J");
+}
+
 TEST_F(RegistryTest, gives_bundled_plugins_no_probe) {
   lay("sample", "sample", {}, "bundled");
   auto settings = options();
@@ -137,7 +145,7 @@ TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
   Registry registry(settings);
   std::string reason;
   EXPECT_FALSE(registry.load("sample", &reason));
-  EXPECT_THAT(reason, HasSubstr("no-such-program"));
+  EXPECT_THAT(reason, HasSubstr("no-such-program: the program that tries plugins out is missing"));
 }
 
 // The second time no child is needed: a probing program that refuses everything is not asked.
