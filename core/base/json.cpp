@@ -34,6 +34,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, int d
     }
     return true;
   };
+  if (auto zero = text.find('\0'); zero != text.npos) // the parser would take it for the end
+    throw Error(ErrorKind::data, fmt::format("this is no valid JSON: byte {} is 0", zero)).at(where);
   try {
     return Json::parse(text.begin(), text.end(), watch);
   } catch (const Json::exception& wrong) {

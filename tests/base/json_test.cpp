@@ -47,5 +47,6 @@ TEST(Json, what_is_malformed_is_named_with_its_place) {
   EXPECT_THAT(mistake("{\"a\": NaN}"), HasSubstr("no valid JSON"));
   EXPECT_THAT(mistake("{\"a\": 1e999}"), HasSubstr("no valid JSON"));
   EXPECT_THAT(mistake("{\"a\": \"\xff\"}"), HasSubstr("UTF-8"));
+  EXPECT_THAT(mistake(std::string_view("{}\0{}", 5)), HasSubstr("byte 2 is 0"));
   EXPECT_THAT(mistake("{} {}"), HasSubstr("no valid JSON"));
 }

@@ -1,0 +1,38 @@
+// A tensor as a file holds it: name, element type, shape, and its bytes where they lie.
+#pragma once
+#include "model/weights/dtype.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape; // row-major; empty: a scalar
+
+  uint64_t elements() const {
+    uint64_t product = 1;
+    for (int64_t size : shape) product *= static_cast<uint64_t>(size);
+    return product;
+  }
+  uint64_t byte_size() const { return elements() * size_of(dtype); }
+  bool operator==(const TensorInfo&) const = default;
+};
+
+// `data` has byte_size() bytes, little-endian, and need not be aligned to the element type. It lives as long as what
+// the view came from.
+struct TensorView : TensorInfo {
+  std::span<const std::byte> data;
+};
+
+std::string shape_text(std::span<const int64_t> shape); // "[9, 3, 64]"
+
+// A name from a file as an error may show it: in quotes, escaped, and shortened.
+std::string shown(std::string_view name);
+
+} // namespace fvlm
