@@ -1,0 +1,296 @@
+"""fVLM in PyTorch on transformers' towers: the yardstick of the engine's parity tests and its peer in benchmarks.
+
+`Fvlm` computes every sample for itself, without padding: slow, plain, the truth. `PaddedFvlm` computes the same numbers
+for a whole batch at once, as a good PyTorch user writes it. Where the description of the family leaves a choice, this is
+the contract, for the engine too:
+
+Batch      Samples never see each other. A sample's decoder sequence is [its visual tokens][its text], positions from 0.
+           A text-only sample has no visual tokens; nothing of the connector or the tower takes part in it.
+Loss       Text token i >= 1 is a label where its loss mask is not 0, predicted from position i - 1. Token 0 is no label.
+           `loss` is the mean over all labels of the batch (0 if there are none). `loss_per_sample` is the mean over a
+           sample's own labels (0 if none), `label_count` how many: sum(per_sample * count) / sum(count) = loss.
+lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the same labels; CE(coarse) is that of the sequence
+           [coarse visual tokens][text]. A text-only sample counts in both. `loss_per_sample` holds both terms.
+           It is defined for coarse_fine and shallow with the objective ce, and refused elsewhere.
+Gradients  Flow through everything: the queries are not detached, so the fine loss reaches q_static, the coarse pass, and
+           the tower through both readings of its K and V. No token is padding: `pad_token_id` of the decoder's config
+           stops no gradient (torch's Embedding would). A parameter that nothing reaches has a gradient of zeros.
+Shallow    attend() runs over the last layer alone: norm1, query, its K and V, output, layer_scale1, norm2, MLP,
+           layer_scale2; then the final LayerNorm and output_proj. `shallow` in fvlm.json makes every mode so; the mode
+           `shallow` is coarse_fine that way.
+Queries    `queries` [N, query_dim] is what each frame was read with last: q_static (coarse_only), q_init then shifted queries
+           (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] is what the decoder saw.
+DPO        The visual prefix is computed once, for chosen and rejected. A response's log-probability is the sum over its labels
+           (as above). Reward = beta * (policy - reference). loss = mean over pairs of -log sigmoid(reward of chosen - of
+           rejected); `accuracy` counts chosen > rejected, strictly. The reference runs in the policy's mode, on its own
+           queries, without gradients.
+Recurrence Autoregressive is inference: it has no gradients here (`grads` with it is refused).
+Precision  bf16: weights and activations in bf16; log-softmax and loss in float32. fp64: RMSNorm and the interpolation of
+           positions in float64 too. Rotary tables are float32 in every precision, as transformers makes them.
+Names      A gradient is `grad.` + folder + the name in that folder's safetensors: `grad.vision.embeddings.cls_token`,
+           `grad.vision.encoder.layer.0.attention.attention.query.weight`, `grad.decoder.model.norm.weight`; those of
+           connector.safetensors stand plain: `grad.q_static`. A tied head has no name of its own.
+fvlm.json  {"connector": {"query_dim": int, "visual_scale": number, "shallow": bool (default false)}}; other keys are free.
+"""
+import functools
+import json
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # weights come from folders, never from the network
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Dinov2Model, DynamicCache, LlamaForCausalLM
+from transformers.utils import logging
+
+logging.disable_progress_bar()
+
+# Letters in shapes: N frames of the batch, T frames of a sample, S text tokens, D tower width, W decoder width.
+MODES = ("coarse_fine", "coarse_only", "autoregressive", "shallow")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+FILE_NAMES = {"q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value", "o_proj": "output.dense"}
+
+
+class Fvlm(nn.Module):
+    def __init__(self, vision, decoder, query_dim, visual_scale, shallow=False):
+        super().__init__()
+        tower, width = vision.config.hidden_size, decoder.config.hidden_size
+        self.vision, self.decoder = vision, decoder
+        self.visual_scale, self.shallow = visual_scale, shallow
+        self.q_static = nn.Parameter(torch.randn(1, query_dim))
+        self.q_init = nn.Parameter(torch.randn(1, query_dim))
+        self.query_input_proj = nn.Linear(query_dim, tower, bias=False)
+        self.output_proj = nn.Linear(tower, tower)
+        self.dino_to_llm = nn.Linear(tower, width)
+        self.llm_to_query = nn.Linear(width, query_dim)
+        decoder.model.embed_tokens.padding_idx = None
+        self.eval()
+
+    @classmethod
+    def load(cls, folder, dtype=torch.float32, device="cpu"):
+        folder = Path(folder)
+        connector = json.loads((folder / "fvlm.json").read_text())["connector"]
+        vision = Dinov2Model.from_pretrained(folder / "vision", dtype=torch.float32)
+        decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
+        model = cls(vision, decoder, connector["query_dim"], connector["visual_scale"], connector.get("shallow", False))
+        weights = load_file(folder / "connector.safetensors")
+        if weights.keys() != model.connector_state().keys():
+            raise ValueError(f"{folder}/connector.safetensors holds {sorted(weights)}, not {sorted(model.connector_state())}")
+        model.load_state_dict(weights, strict=False)
+        return model.convert(dtype).to(device)
+
+    def save(self, folder, shard_size="1GB"):
+        folder = Path(folder)
+        self.vision.save_pretrained(folder / "vision")
+        self.decoder.save_pretrained(folder / "decoder", max_shard_size=shard_size)
+        save_file(self.connector_state(), folder / "connector.safetensors")
+        connector = {"query_dim": self.q_init.shape[1], "visual_scale": self.visual_scale, "shallow": self.shallow}
+        (folder / "fvlm.json").write_text(json.dumps({"format": 1, "connector": connector}, indent=2) + "\n")
+
+    def convert(self, dtype):
+        """Parameters alone: Module.to(dtype) would round the rotary frequencies too."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)
+        if dtype == torch.float64:  # transformers computes these two in float32 whatever the weights are
+            for norm in (m for m in self.decoder.modules() if type(m).__name__ == "LlamaRMSNorm"):
+                norm.forward = functools.partial(
+                    F.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon)
+            self.vision.embeddings.interpolate_pos_encoding = self._positions
+        return self
+
+    def _positions(self, embeddings, height, width):
+        """[1, 1 + patches, D]: the position embedding, resampled to the grid of frames of this size."""
+        table, patch = self.vision.embeddings.position_embeddings, self.vision.embeddings.patch_size
+        rows, columns = (size // p for size, p in zip((height, width), (patch, patch) if isinstance(patch, int) else patch))
+        side = round((table.shape[1] - 1) ** 0.5)
+        if (rows, columns) == (side, side):
+            return table
+        grid = table[:, 1:].unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
+        return torch.cat([table[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
+
+    def connector_state(self):
+        return {name: p.data for name, p in self.named_parameters() if not name.startswith(("vision.", "decoder."))}
+
+    def named_gradients(self):
+        for name, parameter in self.named_parameters():
+            if name.startswith("vision."):
+                for ours, theirs in FILE_NAMES.items():
+                    name = name.replace(f"attention.{ours}.", f"attention.{theirs}.")
+            yield name, torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+    # The connector: frames -> keys and values once, query -> one visual token as often as wanted.
+
+    def encode(self, frames):
+        """[n, 3, H, W] -> for each layer K and V of all its tokens, [n, heads, 1 + patches, head_dim]."""
+        hidden, cache, layers = self.vision.embeddings(frames.to(self.q_init.dtype)), [], self.vision.encoder.layer
+        for layer in layers:
+            normed = layer.norm1(hidden)
+            keys, values = split_heads(layer, layer.attention.k_proj(normed)), split_heads(layer, layer.attention.v_proj(normed))
+            cache.append((keys, values))
+            if layer is not layers[-1]:
+                hidden = read_layer(layer, hidden, normed, keys, values)
+        return cache
+
+    def attend(self, query, cache):
+        """[n, query_dim] -> [n, D]: the queries go through the tower's layers as one more token that patches never see."""
+        x = self.query_input_proj(query)[:, None]
+        layers = list(zip(self.vision.encoder.layer, cache))
+        for layer, (keys, values) in layers[-1:] if self.shallow else layers:
+            x = read_layer(layer, x, layer.norm1(x), keys, values)
+        return self.output_proj(self.vision.layernorm(x))[:, 0]
+
+    def look(self, query, cache):
+        """[n, query_dim] -> [n, W]: the visual tokens."""
+        return self.dino_to_llm(self.attend(query, cache)) * self.visual_scale
+
+    # One sample at a time, nothing padded.
+
+    def decode(self, sequences):
+        """A list of [length, W] -> as many hidden states, [length, W]."""
+        return [self.decoder.model(inputs_embeds=one[None], use_cache=False).last_hidden_state[0] for one in sequences]
+
+    def visual(self, frames, counts, mode):
+        """-> queries [N, query_dim], visual tokens [N, W], coarse visual tokens [N, W] (or None)."""
+        parts = [self._visual_of(one, mode) for one in frames.split(counts) if len(one)]
+        if not parts:
+            none = self.q_init.new_zeros(0, self.dino_to_llm.out_features)
+            return self.q_init[:0], none, none
+        return [None if part[0] is None else torch.cat(part) for part in zip(*parts)]
+
+    def _visual_of(self, frames, mode):
+        cache = self.encode(frames)
+        if mode == "autoregressive":
+            return *self.watch(cache)[:2], None
+        queries = self.q_static.expand(len(frames), -1)
+        coarse = self.look(queries, cache)
+        if mode == "coarse_only":
+            return queries, coarse, coarse
+        following = self.llm_to_query(self.decode([coarse])[0])
+        queries = torch.cat([self.q_init, following[:-1]])
+        return queries, self.look(queries, cache), coarse
+
+    def watch(self, cache):
+        """One sample's frames in order, each read with the query the decoder made of those before it.
+        -> queries [T, query_dim], visual tokens [T, W], the decoder's KV cache."""
+        memory, query, queries, tokens = DynamicCache(config=self.decoder.config), self.q_init, [], []
+        for t in range(len(cache[0][0])):
+            queries.append(query)
+            tokens.append(self.look(query, [(keys[t : t + 1], values[t : t + 1]) for keys, values in cache]))
+            hidden = self.decoder.model(inputs_embeds=tokens[-1][None], past_key_values=memory, use_cache=True).last_hidden_state[0]
+            query = self.llm_to_query(hidden)
+        return torch.cat(queries), torch.cat(tokens), memory
+
+    def text_logits(self, visual, counts, ids, lengths):
+        """Visual tokens [N, W] and text of all samples, one after the other -> logits of the text positions, [sum S, vocab]."""
+        text = self.decoder.model.embed_tokens(ids).split(lengths)
+        hidden = self.decode([torch.cat(pair) for pair in zip(visual.split(counts), text)])
+        return self.decoder.lm_head(torch.cat([one[count:] for one, count in zip(hidden, counts)]))
+
+    @torch.no_grad()
+    def generate(self, frames, prompt, limit, stop=()):
+        """Greedy, autoregressive. -> new ids (a stop id included), the smallest lead of a chosen logit over the next best."""
+        memory = self.watch(self.encode(frames))[2] if len(frames) else DynamicCache(config=self.decoder.config)
+        ids, lead, step = [], float("inf"), prompt
+        while len(ids) < limit and not (ids and ids[-1] in stop):
+            logits = self.decoder(input_ids=step[None], past_key_values=memory, use_cache=True).logits[0, -1]
+            best = logits.topk(2).values
+            lead = min(lead, (best[0] - best[1]).item())
+            step = logits.argmax()[None]
+            ids.append(step.item())
+        return ids, lead
+
+
+class PaddedFvlm(Fvlm):
+    """The same model over whole batches. Frames need no padding; decoder sequences are padded at their ends, which a causal
+    decoder needs no mask for; the head runs on text positions alone."""
+
+    def decode(self, sequences):
+        hidden = self.decoder.model(inputs_embeds=pad_sequence(sequences, batch_first=True), use_cache=False).last_hidden_state
+        return [row[: len(one)] for row, one in zip(hidden, sequences)]
+
+    def visual(self, frames, counts, mode):
+        if mode == "autoregressive" or not sum(counts):
+            return super().visual(frames, counts, mode)
+        cache, counts = self.encode(frames), [count for count in counts if count]
+        queries = self.q_static.expand(len(frames), -1)
+        coarse = self.look(queries, cache)
+        if mode == "coarse_only":
+            return queries, coarse, coarse
+        following = [self.llm_to_query(hidden[:-1]) for hidden in self.decode(coarse.split(counts))]
+        queries = torch.cat([part for rest in following for part in (self.q_init, rest)])
+        return queries, self.look(queries, cache), coarse
+
+
+def split_heads(layer, x):
+    return x.unflatten(-1, (layer.attention.num_attention_heads, -1)).transpose(1, 2)
+
+
+def read_layer(layer, x, normed, keys, values):
+    """One Dinov2 layer for tokens x (and norm1 of them) that read these keys and values."""
+    read = F.scaled_dot_product_attention(split_heads(layer, layer.attention.q_proj(normed)), keys, values)
+    x = x + layer.layer_scale1(layer.attention.o_proj(read.transpose(1, 2).flatten(2)))
+    return x + layer.layer_scale2(layer.mlp(layer.norm2(x)))
+
+
+def label_losses(logits, ids, mask, lengths):
+    """-> for each sample the sum of its labels' cross-entropies and their number. Text positions are packed, [sum S]."""
+    sizes = torch.tensor(lengths, device=ids.device)
+    is_label = mask != 0
+    is_label[(sizes.cumsum(0) - sizes)[sizes > 0]] = False
+    label = is_label.nonzero().squeeze(1)
+    sample = torch.arange(len(lengths), device=ids.device).repeat_interleave(sizes)[label]
+    rows = logits[label - 1]
+    losses = F.cross_entropy(rows.to(torch.promote_types(rows.dtype, torch.float32)), ids[label], reduction="none")
+    return losses.new_zeros(len(lengths)).index_add(0, sample, losses), torch.bincount(sample, minlength=len(lengths))
+
+
+def cross_entropy(model, batch, mode, lambda_coarse=0.0):
+    """-> every number of the trace; `loss` can go backward."""
+    counts, text = batch["frame_counts"].tolist(), read_text(batch)
+    queries, tokens, coarse = model.visual(batch["frames"], counts, mode)
+    logits = model.text_logits(tokens, counts, text[0], text[2])
+    sums, labels = label_losses(logits, *text)
+    if lambda_coarse:
+        sums = sums + lambda_coarse * label_losses(model.text_logits(coarse, counts, text[0], text[2]), *text)[0]
+    return {"loss": sums.sum() / labels.sum().clamp(min=1), "loss_per_sample": sums / labels.clamp(min=1),
+            "label_count": labels, "logits": logits, "visual_tokens": tokens, "queries": queries}
+
+
+def preference(model, reference, batch, mode, beta):
+    """-> every number of a DPO trace; `loss` can go backward."""
+    counts = batch["frame_counts"].tolist()
+
+    def log_probs(judge):
+        queries, tokens, _ = judge.visual(batch["frames"], counts, mode)
+        out = {"visual_tokens": tokens, "queries": queries}
+        for side in ("chosen", "rejected"):
+            ids, mask, lengths = read_text(batch, side + "_")
+            out[f"{side}_logits"] = judge.text_logits(tokens, counts, ids, lengths)
+            out[f"{side}_log_probs"] = -label_losses(out[f"{side}_logits"], ids, mask, lengths)[0]
+        return out
+
+    out = log_probs(model)
+    with torch.no_grad():
+        base = log_probs(reference)
+    for side in ("chosen", "rejected"):
+        out[f"reference_{side}_log_probs"] = base[f"{side}_log_probs"]
+        out[f"{side}_rewards"] = beta * (out[f"{side}_log_probs"] - base[f"{side}_log_probs"])
+    margins = out["chosen_rewards"] - out["rejected_rewards"]
+    losses = -F.logsigmoid(margins)
+    return {"loss": losses.mean(), "loss_per_sample": losses, "margin": margins.mean(),
+            "accuracy": (margins > 0).to(margins.dtype).mean(), **out}
+
+
+def read_text(batch, prefix=""):
+    return batch[prefix + "input_ids"], batch[prefix + "loss_mask"], batch[prefix + "text_lengths"].tolist()
+
+
+def read_batch(path, device="cpu"):
+    """The tensors of a batch file; ids and lengths may be of any integer type, the mask of any."""
+    batch = load_file(path)
+    return {name: (t if t.is_floating_point() else t.long()).to(device) for name, t in batch.items()}
