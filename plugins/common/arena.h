@@ -8,6 +8,16 @@
 
 namespace fvlm::plugins {
 
+// Stands for the rounded copy where parameter_dtype is float32 and the master is what the model computes with.
+struct NoCopy {};
+
+} // namespace fvlm::plugins
+
+template <>
+inline constexpr fvlm_dtype fvlm::sdk::dtype_of<fvlm::plugins::NoCopy> = fvlm::sdk::float32;
+
+namespace fvlm::plugins {
+
 inline std::int64_t size_of(const fvlm_optimizer_segment& segment) {
   return segment.rows * segment.cols;
 }

@@ -133,6 +133,17 @@ FVLM_INLINE Vector maximum(Vector a, Vector b) {
 #endif
 }
 
+// a where it is smaller, else b: a NaN in either gives b.
+FVLM_INLINE Vector minimum(Vector a, Vector b) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vector)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 FVLM_INLINE float sum(Vector v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);

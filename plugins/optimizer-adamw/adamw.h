@@ -1,9 +1,8 @@
 // adamw.h: the AdamW update of a contiguous range, in one pass over memory.
 #pragma once
 
+#include "common/arena.h"
 #include "common/cpu_level.h"
-
-#include <fvlm/cpp/number.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -23,15 +22,6 @@ struct AdamwCoefficients {
         epsilon(static_cast<float>(epsilon_)), scale(scale_), first_weight(static_cast<float>(1 - beta1)),
         second_decay(static_cast<float>(beta2)), second_weight(static_cast<float>(1 - beta2)) {}
 };
-
-struct NoCopy {}; // parameter_dtype float32: the master is what the model computes with
-
-} // namespace fvlm::plugins
-
-template <>
-inline constexpr fvlm_dtype fvlm::sdk::dtype_of<fvlm::plugins::NoCopy> = fvlm::sdk::float32;
-
-namespace fvlm::plugins {
 
 template <class Gradient, class Copy, class Moment>
 struct AdamwKernel {

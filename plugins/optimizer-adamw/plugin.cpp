@@ -1,6 +1,5 @@
 // optimizer-adamw: torch.optim.AdamW over a flat arena on the CPU, in one pass: moments, master and rounded copy.
 #include "adamw.h"
-#include "common/arena.h"
 
 namespace fvlm::plugins {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/testing/harness.h"
+#include "common/testing/values.h"
 
 #include <cmath>
 #include <cstdio>
@@ -15,45 +16,6 @@ struct ArenaShape {
   std::vector<fvlm_optimizer_segment> segments;
   std::int64_t groups = 1;
   fvlm_dtype gradient = f32, parameter = f32, state = f32;
-};
-
-// The nearest value that a dtype can hold.
-inline float rounded(float value, fvlm_dtype dtype) {
-  if (dtype.bits == 32) return value;
-  const auto widen = dtype.code == FVLM_BFLOAT ? widen_bf16 : widen_f16;
-  return widen(narrow(value, widen));
-}
-
-// One buffer of a dtype, read and written as float.
-class Values {
- public:
-  Values(std::int64_t count, fvlm_dtype dtype)
-      : dtype_(dtype), bytes_(static_cast<std::size_t>(count) * dtype.bits / 8) {}
-  float get(std::int64_t i) const {
-    if (dtype_.bits == 32) {
-      float value;
-      std::memcpy(&value, &bytes_[static_cast<std::size_t>(i) * 4], 4);
-      return value;
-    }
-    std::uint16_t code;
-    std::memcpy(&code, &bytes_[static_cast<std::size_t>(i) * 2], 2);
-    return dtype_.code == FVLM_BFLOAT ? widen_bf16(code) : widen_f16(code);
-  }
-  void set(std::int64_t i, float value) {
-    if (dtype_.bits == 32) {
-      std::memcpy(&bytes_[static_cast<std::size_t>(i) * 4], &value, 4);
-    } else {
-      const std::uint16_t code = narrow(value, dtype_.code == FVLM_BFLOAT ? widen_bf16 : widen_f16);
-      std::memcpy(&bytes_[static_cast<std::size_t>(i) * 2], &code, 2);
-    }
-  }
-  std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) * 8 / dtype_.bits; }
-  Tensor tensor() { return {bytes_.data(), dtype_, {size()}}; }
-  const std::vector<char>& bytes() const { return bytes_; }
-
- private:
-  fvlm_dtype dtype_;
-  std::vector<char> bytes_;
 };
 
 // Everything an optimizer step reads and writes. Masters and gradients begin random, states at zero.
@@ -97,7 +59,7 @@ class Arena {
     const fvlm_status status = plugin->requirements(plugin.instance(), &q, &wanted, &sink);
     error = text;
     if (status != FVLM_OK) return status;
-    Call call(host, wanted.forward_workspace);
+    Call call(host, wanted.forward_workspace - workspace_less);
     const std::int64_t n = shape.elements;
     Tensor master_tensor(master.data(), f32, {n}), parameter_tensor = parameter.tensor(),
                                                    gradient_tensor = gradient.tensor();
@@ -140,6 +102,7 @@ class Arena {
   std::int64_t step = 1;
   float scale = 1;
   std::int32_t skip = 0;
+  std::uint64_t workspace_less = 0; // bytes kept from the plugin
   std::string error;
 };
 

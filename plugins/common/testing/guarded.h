@@ -52,6 +52,14 @@ inline std::vector<std::string> cpu_levels() {
 
 inline constexpr unsigned char canary = 0xa5;
 
+// narrow(value, widen_bf16) without its search: tensors here are large.
+inline std::uint16_t rounded_bf16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
 inline GuardedTensor::GuardedTensor(fvlm_dtype dtype, std::vector<std::int64_t> shape, std::int64_t row_gap)
     : shape_(std::move(shape)) {
   const std::size_t width = dtype.bits / 8;
@@ -105,7 +113,7 @@ inline float GuardedTensor::value(std::int64_t index) const {
 inline void GuardedTensor::set(std::int64_t index, double value) {
   char* to = static_cast<char*>(tensor_.data) + offset_of(index);
   if (tensor_.dtype.code == FVLM_BFLOAT) {
-    const std::uint16_t bits = narrow(static_cast<float>(value), widen_bf16);
+    const std::uint16_t bits = rounded_bf16(static_cast<float>(value));
     std::memcpy(to, &bits, sizeof bits);
   } else if (tensor_.dtype.code == FVLM_INT && tensor_.dtype.bits == 32) {
     const auto integer = static_cast<std::int32_t>(value);

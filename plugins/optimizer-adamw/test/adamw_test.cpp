@@ -1,5 +1,6 @@
 // The built optimizer-adamw library against the formula in double, and against torch.optim.AdamW.
 #include "common/testing/arena.h"
+#include "common/testing/guarded.h"
 #include "common/testing/oracle.h"
 
 namespace fvlm::testing {
@@ -81,6 +82,22 @@ INSTANTIATE_TEST_SUITE_P(gradient_parameter_state, AdamwTypesTest,
                                            Types{bf16, f32, f32}, Types{bf16, bf16, bf16}, Types{bf16, f16, f32},
                                            Types{f16, f32, bf16}, Types{f16, bf16, f32}, Types{f16, f16, f32}),
                          type_names);
+
+TEST_F(AdamwTest, every_instruction_set_computes_the_same_bits) {
+  ArenaShape shape = ragged_shape();
+  shape.gradient = bf16;
+  shape.parameter = f16;
+  std::vector<char> first;
+  for (const std::string& level : cpu_levels()) {
+    setenv("FVLM_CPU_LEVEL", level.c_str(), 1);
+    const Optimizer other(FVLM_TEST_LIBRARY, "fvlm.optimizer/1:adamw", host);
+    unsetenv("FVLM_CPU_LEVEL");
+    Arena arena(other, shape, two_groups);
+    ASSERT_EQ(arena.run(other, host), FVLM_OK) << arena.error;
+    if (first.empty()) first = arena.bits();
+    EXPECT_TRUE(arena.bits() == first) << level;
+  }
+}
 
 TEST_F(AdamwTest, gaps_between_segments_are_untouched) {
   ArenaShape shape = ragged_shape();

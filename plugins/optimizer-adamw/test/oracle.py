@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+torch.set_num_threads(1)
 folder = sys.argv[1]
 shapes = [(7,), (33, 65), (1,), (128, 48), (31,)]
 groups = [  # adamw_test.cpp has the same

@@ -1,0 +1,19 @@
+// vector_functions.h: vector_math.h, one array at a time, for its test.
+#pragma once
+
+#include "common/level_table.h"
+
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+// Each reads `count` numbers, a multiple of 16.
+struct VectorFunctions {
+  using Function = void (*)(const float* x, int64_t count, float* y);
+  Function exp2, exp, sigmoid, normal_below;
+  Function sine, cosine; // of x quarter turns
+};
+
+} // namespace fvlm::plugins
+
+FVLM_LEVEL_TABLE(VectorFunctions, vector_functions)
