@@ -1,0 +1,143 @@
+// pointwise_kernels.cpp: swiglu, bias + gelu, layer-scale + residual, and the sum of partial parameter gradients.
+#include "common/vector_math.h"
+#include "row_loops.h"
+
+namespace fvlm::plugins::FVLM_LEVEL {
+
+namespace {
+
+template <class Element>
+void swiglu_forward_rows(const SwigluProblem& p, int64_t first, int64_t last) {
+  for (int64_t r = first; r < last; ++r) {
+    const Element *gate = row_of<const Element>(p.gate, r), *up = row_of<const Element>(p.up, r);
+    Element* y = row_of<Element>(p.y, r);
+    for (int64_t c = 0; c < p.width; c += lanes) {
+      const Vector g = load_at(gate, c, p.width);
+      store_at(y, c, p.width, g * sigmoid(g) * load_at(up, c, p.width));
+    }
+  }
+}
+
+template <class Element>
+void swiglu_backward_rows(const SwigluProblem& p, int64_t first, int64_t last) {
+  for (int64_t r = first; r < last; ++r) {
+    const Element *gate = row_of<const Element>(p.gate, r), *up = row_of<const Element>(p.up, r),
+                  *d_y = row_of<const Element>(p.d_y, r);
+    Element *d_gate = row_of<Element>(p.d_gate, r), *d_up = row_of<Element>(p.d_up, r);
+    for (int64_t c = 0; c < p.width; c += lanes) {
+      const Vector g = load_at(gate, c, p.width), u = load_at(up, c, p.width), d = load_at(d_y, c, p.width);
+      const Vector s = sigmoid(g), silu = g * s;
+      store_at(d_up, c, p.width, d * silu);
+      store_at(d_gate, c, p.width, d * u * fma(silu, 1.0f - s, s));
+    }
+  }
+}
+
+template <class Element>
+void gelu_forward_rows(const GeluProblem& p, int64_t first, int64_t last) {
+  const auto* bias = static_cast<const Element*>(p.bias);
+  for (int64_t r = first; r < last; ++r) {
+    const Element* x = row_of<const Element>(p.x, r);
+    Element* y = row_of<Element>(p.y, r);
+    for (int64_t c = 0; c < p.width; c += lanes) {
+      Vector v = load_at(x, c, p.width);
+      if (bias) v += load_at(bias, c, p.width);
+      store_at(y, c, p.width, v * normal_below(v));
+    }
+  }
+}
+
+template <class Element>
+void gelu_backward_rows(const GeluProblem& p, int64_t first, int64_t last, float* d_bias) {
+  const auto* bias = static_cast<const Element*>(p.bias);
+  clear(d_bias, p.width);
+  for (int64_t r = first; r < last; ++r) {
+    const Element *x = row_of<const Element>(p.x, r), *d_y = row_of<const Element>(p.d_y, r);
+    Element* d_x = row_of<Element>(p.d_x, r);
+    for (int64_t c = 0; c < p.width; c += lanes) {
+      Vector v = load_at(x, c, p.width);
+      if (bias) v += load_at(bias, c, p.width);
+      const Vector density = exp(v * v * -0.5f) * 0.398942280401432678f;
+      const Vector d = load_at(d_y, c, p.width) * fma(v, density, normal_below(v));
+      store_at(d_x, c, p.width, d);
+      if (d_bias) store_at(d_bias, c, p.width, d + load_at(d_bias, c, p.width));
+    }
+  }
+}
+
+template <class Element>
+void layerscale_forward_rows(const LayerscaleProblem& p, int64_t first, int64_t last) {
+  const auto* scale = static_cast<const Element*>(p.scale);
+  for (int64_t r = first; r < last; ++r) {
+    const Element *x = row_of<const Element>(p.x, r), *residual = row_of<const Element>(p.residual, r);
+    Element* y = row_of<Element>(p.y, r);
+    for (int64_t c = 0; c < p.width; c += lanes)
+      store_at(y, c, p.width, fma(load_at(x, c, p.width), load_at(scale, c, p.width), load_at(residual, c, p.width)));
+  }
+}
+
+template <class Element>
+void layerscale_backward_rows(const LayerscaleProblem& p, int64_t first, int64_t last, float* d_scale) {
+  const auto* scale = static_cast<const Element*>(p.scale);
+  clear(d_scale, p.width);
+  for (int64_t r = first; r < last; ++r) {
+    const Element *x = row_of<const Element>(p.x, r), *d_y = row_of<const Element>(p.d_y, r);
+    Element* d_x = row_of<Element>(p.d_x, r);
+    for (int64_t c = 0; c < p.width; c += lanes) {
+      const Vector d = load_at(d_y, c, p.width);
+      if (d_scale) store_at(d_scale, c, p.width, fma(d, load_at(x, c, p.width), load_at(d_scale, c, p.width)));
+      store_at(d_x, c, p.width, d * load_at(scale, c, p.width));
+    }
+  }
+}
+
+template <class Element>
+void sum_rows(const SumProblem& p) {
+  auto* out = static_cast<Element*>(p.out);
+  for (int64_t c = 0; c < p.width; c += lanes) {
+    Vector total = load_at(p.part, c, p.width);
+    for (int64_t i = 1; i < p.parts; ++i) total += load_at(p.part + i * p.part_row, c, p.width);
+    if (p.accumulate) total += load_at(out, c, p.width);
+    store_at(out, c, p.width, total);
+  }
+}
+
+void sum_parts(const SumProblem& p) {
+  p.bfloat ? sum_rows<Bfloat>(p) : sum_rows<float>(p);
+}
+
+} // namespace
+
+void swiglu_forward(const SwigluProblem& p, int64_t first, int64_t last) {
+  p.bfloat ? swiglu_forward_rows<Bfloat>(p, first, last) : swiglu_forward_rows<float>(p, first, last);
+}
+
+void swiglu_backward(const SwigluProblem& p, int64_t first, int64_t last) {
+  p.bfloat ? swiglu_backward_rows<Bfloat>(p, first, last) : swiglu_backward_rows<float>(p, first, last);
+}
+
+void gelu_forward(const GeluProblem& p, int64_t first, int64_t last) {
+  p.bfloat ? gelu_forward_rows<Bfloat>(p, first, last) : gelu_forward_rows<float>(p, first, last);
+}
+
+void gelu_backward(const GeluProblem& p, int64_t first, int64_t last, float* d_bias) {
+  p.bfloat ? gelu_backward_rows<Bfloat>(p, first, last, d_bias) : gelu_backward_rows<float>(p, first, last, d_bias);
+}
+
+void layerscale_forward(const LayerscaleProblem& p, int64_t first, int64_t last) {
+  p.bfloat ? layerscale_forward_rows<Bfloat>(p, first, last) : layerscale_forward_rows<float>(p, first, last);
+}
+
+void layerscale_backward(const LayerscaleProblem& p, int64_t first, int64_t last, float* d_scale) {
+  p.bfloat ? layerscale_backward_rows<Bfloat>(p, first, last, d_scale)
+           : layerscale_backward_rows<float>(p, first, last, d_scale);
+}
+
+const RowKernels& row_kernels() {
+  static constexpr RowKernels kernels{&norm_forward, &norm_backward, &swiglu_forward,     &swiglu_backward,
+                                      &gelu_forward, &gelu_backward, &layerscale_forward, &layerscale_backward,
+                                      &rope,         &sum_parts};
+  return kernels;
+}
+
+} // namespace fvlm::plugins::FVLM_LEVEL
