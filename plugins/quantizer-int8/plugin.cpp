@@ -1,0 +1,222 @@
+// quantizer-int8: weights as int8 with a scale for each output feature; activations stay floats.
+#include "common/tasks.h"
+#include "int8_loops.h"
+#include "int8_products.h"
+
+#include <fvlm/fvlm.hpp>
+
+#include <algorithm>
+
+namespace fvlm::plugins {
+namespace {
+
+using sdk::BFloat16, sdk::Failure, sdk::Support, sdk::View;
+
+constexpr std::int64_t rows_of_task = 16;
+
+template <class Element, int rank, class Tensor>
+View<Element, rank> rows_of(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t columns) {
+  const View<Element, rank> view(tensor, name);
+  if (view.size(0) != rows || (rank == 2 && view.size(rank - 1) != columns)) {
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: shape [%lld, %lld] expected, got [%lld, %lld]", name,
+                  static_cast<long long>(rows), static_cast<long long>(columns), static_cast<long long>(view.size(0)),
+                  static_cast<long long>(view.size(rank - 1)));
+  }
+  if (!view.rows_contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+  return view;
+}
+
+class Int8 : public sdk::Quantizer {
+ public:
+  static constexpr const char* scheme = "int8";
+  static constexpr int bits = 8;
+
+  explicit Int8(const fvlm_instance_config& config)
+      : host_(config.host), level_(cpu_level()), kernels_(int8_kernels(level_)) {}
+
+  static Support supports(const Query& query) {
+    if (query.device.type != FVLM_CPU) return sdk::refuse("runs on the CPU only");
+    if (!sdk::is_one_of<float, BFloat16>(query.dtype)) {
+      return sdk::refuse("weights in %s not supported", sdk::name_of(query.dtype));
+    }
+    if (query.rows < 0 || query.cols < 0 || query.tokens < 0) return sdk::refuse("a negative size");
+    return sdk::accept(100, "a scale for each row, %s", name_of(cpu_level()));
+  }
+
+  void requirements(const Query& query, sdk::Requirements& wanted) const {
+    sdk::require(supports(query));
+    wanted.save(sdk::int8, {query.rows, query.cols});
+    wanted.save(sdk::float32, {query.rows});
+    sdk::Workspace space;
+    (void)take(space, query, query.tokens);
+    wanted.forward_workspace = space.used();
+  }
+
+  void pack(const fvlm_call& call, const Query& query, const Pack& arguments) {
+    sdk::require(supports(query));
+    const Codes<std::int8_t, float> packed(query, arguments.packed);
+    for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
+      using Element = typename decltype(element)::type;
+      const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
+      const auto kernel = for_level<PackRow<Element>>(level_);
+      for (std::int64_t r = begin; r < end; ++r) {
+        kernel({weight.row(r), query.cols, packed.codes + r * query.cols, packed.scales + r});
+      }
+    });
+  }
+
+  void unpack(const fvlm_call& call, const Query& query, const Unpack& arguments) {
+    sdk::require(supports(query));
+    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
+      using Element = typename decltype(element)::type;
+      const auto weight = rows_of<Element, 2>(arguments.weight, "weight", query.rows, query.cols);
+      const auto kernel = for_level<UnpackRow<Element>>(level_);
+      for (std::int64_t r = begin; r < end; ++r) {
+        kernel({packed.codes + r * query.cols, query.cols, packed.scales[r], weight.row(r)});
+      }
+    });
+  }
+
+  void fake_quantize_forward(const fvlm_call& call, const Query& query, const FakeForward& arguments) {
+    sdk::require(supports(query));
+    for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
+      using Element = typename decltype(element)::type;
+      const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
+      const auto out = rows_of<Element, 2>(arguments.out, "out", query.rows, query.cols);
+      const auto kernel = for_level<FakeQuantizeRow<Element>>(level_);
+      for (std::int64_t r = begin; r < end; ++r) kernel({weight.row(r), query.cols, out.row(r)});
+    });
+  }
+
+  void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) {
+    sdk::require(supports(query));
+    for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
+      using Element = typename decltype(element)::type;
+      const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
+      const auto d_out = rows_of<const Element, 2>(arguments.d_out, "d_out", query.rows, query.cols);
+      const auto d_weight = rows_of<Element, 2>(arguments.d_weight, "d_weight", query.rows, query.cols);
+      const auto kernel = for_level<FakeGradientRow<Element>>(level_);
+      for (std::int64_t r = begin; r < end; ++r) kernel({weight.row(r), d_out.row(r), query.cols, d_weight.row(r)});
+    });
+  }
+
+  void linear(const fvlm_call& call, const Query& query, const Linear& arguments) {
+    sdk::require(supports(query));
+    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
+      using Element = typename decltype(element)::type;
+      const void* bias = nullptr;
+      if (arguments.bias) {
+        bias = rows_of<const Element, 1>(arguments.bias, "bias", query.rows, query.rows).data();
+      }
+      multiply<Element>(call, query, packed, arguments.x, "x", query.cols, arguments.y, "y", query.rows, bias, true);
+    });
+  }
+
+  void linear_gradient(const fvlm_call& call, const Query& query, const LinearGradient& arguments) {
+    sdk::require(supports(query));
+    const Codes<const std::int8_t, const float> packed(query, arguments.packed);
+    sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
+      using Element = typename decltype(element)::type;
+      multiply<Element>(call, query, packed, arguments.d_y, "d_y", query.rows, arguments.d_x, "d_x", query.cols,
+                        nullptr, false);
+    });
+  }
+
+ private:
+  template <class Code, class Scale>
+  struct Codes {
+    Code* codes;
+    Scale* scales;
+
+    template <class Tensor>
+    Codes(const Query& query, Tensor* const* packed) {
+      const auto c = rows_of<Code, 2>(packed[0], "codes", query.rows, query.cols);
+      const auto s = rows_of<Scale, 1>(packed[1], "scales", query.rows, query.rows);
+      if (!c.contiguous() || !s.contiguous())
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "packed tensors must be contiguous");
+      codes = c.data();
+      scales = s.data();
+    }
+  };
+
+  struct Scratch {
+    sdk::Span<float> x; // as floats, where it is not
+    sdk::Span<float> blocks;
+  };
+
+  Scratch take(sdk::Workspace& space, const Query& query, std::int64_t tokens) const {
+    if (tokens == 0) return {};
+    const bool narrow = query.dtype == sdk::bfloat16;
+    return {space.take<float>(narrow ? tokens * std::max(query.rows, query.cols) : 0),
+            space.take<float>(workers(host_) * scratch_floats)};
+  }
+
+  template <class Body>
+  static void for_rows(const fvlm_call& call, const Query& query, const Body& body) {
+    sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
+      sdk::parallel_for(call.host, query.rows, rows_of_task,
+                        [&](std::int64_t begin, std::int64_t end) { body(element, begin, end); });
+    });
+  }
+
+  // y [tokens, outputs] = x [tokens, inputs] times the weight, transposed where it is the forward product.
+  template <class Element>
+  void multiply(const fvlm_call& call, const Query& query, const Codes<const std::int8_t, const float>& packed,
+                const fvlm_tensor* x_tensor, const char* x_name, std::int64_t inputs, fvlm_tensor* y_tensor,
+                const char* y_name, std::int64_t outputs, const void* bias, bool forward) const {
+    const View<const Element, 2> given(x_tensor, x_name);
+    const std::int64_t tokens = given.size(0);
+    if (tokens > query.tokens) {
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld tokens, the query says %lld at most", x_name,
+                    static_cast<long long>(tokens), static_cast<long long>(query.tokens));
+    }
+    const auto x = rows_of<const Element, 2>(x_tensor, x_name, tokens, inputs);
+    const auto y = rows_of<Element, 2>(y_tensor, y_name, tokens, outputs);
+    if (tokens == 0 || outputs == 0) return;
+    sdk::Workspace workspace(call);
+    const Scratch scratch = take(workspace, query, tokens);
+    LinearTask common{};
+    common.weight = {packed.codes, packed.scales, query.rows, query.cols};
+    common.bias = bias;
+    common.y_stride = y.stride(0);
+    common.bfloat16 = query.dtype == sdk::bfloat16;
+    if constexpr (std::is_same_v<Element, float>) {
+      common.x = x.data();
+      common.x_stride = x.stride(0);
+    } else {
+      sdk::parallel_for(call.host, tokens, 1 + 16384 / (inputs + 1), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          kernels_.widen(reinterpret_cast<const std::uint16_t*>(x.row(t)), inputs, scratch.x.data() + t * inputs);
+        }
+      });
+      common.x = scratch.x.data();
+      common.x_stride = inputs;
+    }
+    const bool few = forward && tokens <= few_tokens;
+    const std::int64_t blocks = (outputs + block_columns - 1) / block_columns;
+    const std::int64_t parts = (tokens + block_tokens - 1) / block_tokens;
+    const std::int64_t tokens_of_part = ((tokens + parts - 1) / parts + 5) / 6 * 6; // whole tiles of 6 rows
+    run_tasks(call.host, blocks * parts, [&](int worker, std::int64_t index) {
+      LinearTask task = common;
+      const std::int64_t first = index / blocks * tokens_of_part;
+      task.begin = index % blocks * block_columns;
+      task.end = std::min(task.begin + block_columns, outputs);
+      task.tokens = std::min(tokens_of_part, tokens - first);
+      task.x += first * task.x_stride;
+      task.y = y.row(first);
+      task.scratch = scratch.blocks.data() + worker * scratch_floats;
+      (few ? kernels_.linear_few : forward ? kernels_.linear : kernels_.gradient)(task);
+    });
+  }
+
+  const fvlm_host* host_;
+  CpuLevel level_;
+  const Int8Kernels& kernels_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("quantizer-int8", "1.0.0", fvlm::plugins::Int8)
