@@ -13,7 +13,7 @@ class Problems {
   void add(fmt::format_string<Args...> format, Args&&... args) {
     list_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  bool empty() const { return list_.empty(); }
+  const std::vector<std::string>& list() const { return list_; }
   // Throws Error(data) with every problem, unless there is none.
   void raise(const std::string& where, const std::string& advice) const;
 

@@ -1,0 +1,115 @@
+// DINOv2 (transformers' Dinov2Model): pre-norm ViT with LayerScale and a learned position embedding.
+#include "model/weights/tower.h"
+
+#include <fmt/format.h>
+
+namespace fvlm {
+namespace {
+
+VisionConfig read(ConfigReader& config) {
+  VisionConfig out;
+  out.hidden_size = config.whole("hidden_size", 768, 1, most_features);
+  out.num_hidden_layers = config.whole("num_hidden_layers", 12, 1, most_layers);
+  out.num_attention_heads = config.whole("num_attention_heads", 12, 1, most_heads);
+  double ratio = config.number("mlp_ratio", 4, 0, 64);
+  out.intermediate_size = static_cast<int64_t>(static_cast<double>(out.hidden_size) * ratio);
+  out.image_size = config.square("image_size", 224, 1, 1 << 14);
+  out.patch_size = config.square("patch_size", 14, 1, 1 << 14);
+  out.num_channels = config.whole("num_channels", 3, 1, 1024);
+  out.layer_norm_eps = config.number("layer_norm_eps", 1e-6, 0, 1);
+  out.layerscale_value = config.number("layerscale_value", 1, -1e6, 1e6);
+  out.initializer_range = config.number("initializer_range", 0.02, 0, 1e6);
+  out.use_mask_token = config.flag("use_mask_token", true);
+
+  config.refuse_unless(out.num_channels == 3, "num_channels", "frames have three channels");
+  std::string activation = config.text("hidden_act", "gelu");
+  config.refuse_unless(activation == "gelu", "hidden_act", "only gelu is");
+  config.refuse_unless(config.flag("qkv_bias", true), "qkv_bias", "queries, keys and values have a bias");
+  config.refuse_unless(!config.flag("use_swiglu_ffn", false), "use_swiglu_ffn", "the MLP is the one with GELU");
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate"})
+    config.refuse_unless(config.number(key, 0, 0, 1) == 0, key, "towers are trained without dropout; set it to 0");
+
+  if (out.hidden_size % out.num_attention_heads)
+    config.problems().add("'num_attention_heads' = {} heads do not share 'hidden_size' = {} evenly",
+                          out.num_attention_heads, out.hidden_size);
+  if (out.intermediate_size < 1)
+    config.problems().add("'mlp_ratio' = {:g} leaves no features in the MLP of 'hidden_size' = {}", ratio,
+                          out.hidden_size);
+  if (out.patch_size > out.image_size)
+    config.problems().add("'patch_size' = {} is more than 'image_size' = {}", out.patch_size, out.image_size);
+  return out;
+}
+
+nlohmann::json write(const VisionConfig& config) {
+  return {{"model_type", config.model_type},
+          {"architectures", {"Dinov2Model"}},
+          {"hidden_size", config.hidden_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"num_attention_heads", config.num_attention_heads},
+          {"mlp_ratio", config.intermediate_size % config.hidden_size == 0
+                            ? nlohmann::json(config.intermediate_size / config.hidden_size)
+                            : nlohmann::json((static_cast<double>(config.intermediate_size) + 0.5) /
+                                             static_cast<double>(config.hidden_size))},
+          {"image_size", config.image_size},
+          {"patch_size", config.patch_size},
+          {"num_channels", config.num_channels},
+          {"layer_norm_eps", config.layer_norm_eps},
+          {"layerscale_value", config.layerscale_value},
+          {"initializer_range", config.initializer_range},
+          {"use_mask_token", config.use_mask_token},
+          {"hidden_act", "gelu"},
+          {"qkv_bias", true},
+          {"use_swiglu_ffn", false},
+          {"hidden_dropout_prob", 0.0},
+          {"attention_probs_dropout_prob", 0.0},
+          {"drop_path_rate", 0.0}};
+}
+
+WeightLayout layout(const VisionConfig& config) {
+  int64_t width = config.hidden_size, mlp = config.intermediate_size, patch = config.patch_size;
+  Fill weight{Fill::Kind::normal, config.initializer_range}, zero{Fill::Kind::constant, 0},
+      one{Fill::Kind::constant, 1}, scale{Fill::Kind::constant, config.layerscale_value};
+  WeightLayout out;
+  out.optional_prefix = "dinov2.";
+  out.ignored = {"classifier.weight", "classifier.bias"}; // of Dinov2ForImageClassification
+  auto add = [&](std::string name, std::vector<int64_t> shape, Fill fill) {
+    out.tensors.push_back({std::move(name), std::move(shape), fill});
+  };
+  auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {
+    add(name + ".weight", {outputs, inputs}, weight);
+    add(name + ".bias", {outputs}, zero);
+  };
+  auto norm = [&](const std::string& name) {
+    add(name + ".weight", {width}, one);
+    add(name + ".bias", {width}, zero);
+  };
+
+  add("embeddings.cls_token", {1, 1, width}, weight);
+  if (config.use_mask_token) {
+    add("embeddings.mask_token", {1, width}, zero);
+    out.tensors.back().parameter = false;
+  }
+  add("embeddings.position_embeddings", {1, config.grid() * config.grid() + 1, width}, weight);
+  add("embeddings.patch_embeddings.projection.weight", {width, config.num_channels, patch, patch}, weight);
+  add("embeddings.patch_embeddings.projection.bias", {width}, zero);
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    std::string layer = fmt::format("encoder.layer.{}.", i);
+    norm(layer + "norm1");
+    for (const char* one_of_three : {"query", "key", "value"})
+      linear(layer + "attention.attention." + one_of_three, width, width);
+    linear(layer + "attention.output.dense", width, width);
+    add(layer + "layer_scale1.lambda1", {width}, scale);
+    norm(layer + "norm2");
+    linear(layer + "mlp.fc1", mlp, width);
+    linear(layer + "mlp.fc2", width, mlp);
+    add(layer + "layer_scale2.lambda1", {width}, scale);
+  }
+  norm("layernorm");
+  return out;
+}
+
+} // namespace
+
+const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}};
+
+} // namespace fvlm

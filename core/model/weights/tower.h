@@ -1,0 +1,30 @@
+// One row of the table of towers, for the files that define a tower.
+#pragma once
+#include "model/weights/config_reader.h"
+#include "model/weights/towers.h"
+
+#include <nlohmann/json.hpp>
+
+#include <variant>
+
+namespace fvlm {
+
+template <class Config>
+struct TowerFunctions {
+  Config (*read)(ConfigReader& config); // notes problems in the reader; ranges bound what layout() allocates
+  nlohmann::json (*write)(const Config& config);
+  WeightLayout (*layout)(const Config& config);
+};
+
+struct Tower {
+  const char* model_type;
+  const char* architecture;
+  std::variant<TowerFunctions<VisionConfig>, TowerFunctions<DecoderConfig>> functions;
+};
+
+// Bounds on what a config may ask for, far above any model there is.
+constexpr int64_t most_layers = 1024, most_heads = 1 << 16, most_features = 1 << 20;
+
+extern const Tower dinov2_tower, llama_tower;
+
+} // namespace fvlm
