@@ -16,8 +16,8 @@ sys.path.insert(0, str(tools))
 sys.dont_write_bytecode = True
 try:
     import torch
-    from fvlm_oracle import (F, Fvlm, LlamaForCausalLM, PaddedFvlm, cross_entropy, label_losses, load_file, preference, read_batch,
-                             read_text, save_file)
+    from fvlm_oracle import (F, Fvlm, LlamaForCausalLM, PaddedFvlm, cross_entropy, label_losses, load_file, preference,
+                             read_batch, read_text, save_file)
     from transformers import Dinov2Model
 except ImportError as error:
     print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
@@ -90,22 +90,24 @@ class Towers(OracleTest):
                     self.assert_near(kept.transpose(1, 2).flatten(2), expected[2 * i + j], 1e-5, f"{name} layer {i}")
 
     def test_look_written_out_again_from_the_files(self):
-        weights = load_file(folder / "gqa" / "vision" / "model.safetensors") | load_file(folder / "gqa" / "connector.safetensors")
-        weights = {name: tensor.double() for name, tensor in weights.items()}
+        files = [load_file(folder / "gqa" / file) for file in ("vision/model.safetensors", "connector.safetensors")]
+        weights = {name: tensor.double() for file in files for name, tensor in file.items()}
 
         def linear(x, name):
             return x @ weights[name + ".weight"].T + weights.get(name + ".bias", 0)
 
         def norm(x, name):
             x = x - x.mean(-1, keepdim=True)
-            return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weights[name + ".weight"] + weights[name + ".bias"]
+            x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+            return x * weights[name + ".weight"] + weights[name + ".bias"]
 
         def layer(x, i, memory):
             """x reads a layer's keys and values of `memory`, the hidden states that enter it."""
             def heads(rows, part):
-                return linear(norm(rows, f"{i}.norm1"), f"{i}.attention.attention.{part}").view(-1, 4, 8).transpose(0, 1)
-            scores = heads(x, "query") @ heads(memory, "key").transpose(1, 2) / 8**0.5
-            read = (scores.exp() / scores.exp().sum(-1, keepdim=True) @ heads(memory, "value")).transpose(0, 1).flatten(1)
+                rows = linear(norm(rows, f"{i}.norm1"), f"{i}.attention.attention.{part}")
+                return rows.view(-1, 4, 8).transpose(0, 1)
+            weight = (heads(x, "query") @ heads(memory, "key").transpose(1, 2) / 8**0.5).exp()
+            read = (weight / weight.sum(-1, keepdim=True) @ heads(memory, "value")).transpose(0, 1).flatten(1)
             x = x + weights[f"{i}.layer_scale1.lambda1"] * linear(read, f"{i}.attention.output.dense")
             inner = linear(norm(x, f"{i}.norm2"), f"{i}.mlp.fc1")
             inner = inner * 0.5 * (1 + torch.erf(inner / 2**0.5))
@@ -123,7 +125,7 @@ class Towers(OracleTest):
         self.assert_near(model.look(model.q_init, model.encode(frame[None])), expected, 1e-12)
 
     def test_a_query_that_starts_as_a_patch_ends_as_that_patch(self):
-        # Dinov2 treats all its tokens alike: the CLS embedding, sent through attend(), meets what the tower makes of CLS.
+        # Dinov2 treats all its tokens alike: the CLS embedding, sent through attend(), ends as the tower's own.
         model, frames = load(), batch_of()["frames"].double()
         start = model.vision.embeddings(frames)[:, 0]
         model.query_input_proj = model.output_proj = torch.nn.Identity()
@@ -131,7 +133,8 @@ class Towers(OracleTest):
 
     def test_float64_is_float64(self):
         for name in ALL:
-            narrow, wide = (cross_entropy(load(name, dtype), batch_of(name), "coarse_fine") for dtype in (torch.float32, F64))
+            batch = batch_of(name)
+            narrow, wide = (cross_entropy(load(name, dtype), batch, "coarse_fine") for dtype in (torch.float32, F64))
             self.assert_all_near(narrow, wide, 1e-5)
         for name, height, width in (("published", 28, 28), ("mqa-odd", 28, 42), ("gqa", 28, 28)):
             narrow, wide = (load(name, dtype).vision.embeddings for dtype in (torch.float32, F64))
@@ -171,7 +174,8 @@ class Towers(OracleTest):
             self.assertTrue(0.3 < entropy < 0.99, f"{name}: attention entropy is {entropy:.3f} of uniform")
             found = gradients(model, cross_entropy(model, batch_of(name), "coarse_fine")["loss"])
             largest = max(gradient.abs().max().item() for gradient in found.values())
-            for key, gradient in found.items():  # a key's bias shifts all scores of a query alike: softmax does not see it
+            # A key's bias shifts all scores of a query alike, which softmax does not see.
+            for key, gradient in found.items():
                 if not key.endswith(("mask_token", "key.bias")):
                     self.assertGreater(gradient.abs().max().item(), 1e-3 * largest, f"{name} {key}")
 
@@ -199,7 +203,7 @@ class Losses(OracleTest):
     def test_the_mask_of_the_label_counts_and_the_first_token_is_none(self):
         logits = torch.randn(5, 7, dtype=F64)
         ids, log_probs = torch.tensor([3, 1, 4, 2, 6]), logits.log_softmax(-1)
-        sums, counts = label_losses(logits, ids, torch.tensor([1, 0, 1, 1, 1]), [3, 0, 2])
+        sums, counts = label_losses(logits, torch.nn.Identity(), ids, torch.tensor([1, 0, 1, 1, 1]), [3, 0, 2])
         self.assertEqual(counts.tolist(), [1, 0, 1])
         self.assert_near(sums, -torch.stack([log_probs[1, 4], torch.tensor(0.0), log_probs[3, 6]]), 1e-14)
 
@@ -240,7 +244,8 @@ class Losses(OracleTest):
         weight = -0.5 * torch.sigmoid(out["rejected_rewards"] - out["chosen_rewards"]).detach() / 3
         found = gradients(model, out["loss"])
         again = preference(model, reference, batch, "coarse_fine", beta=0.5)
-        self.assert_all_near(found, gradients(model, (weight * (again["chosen_log_probs"] - again["rejected_log_probs"])).sum()), 1e-12)
+        total = (weight * (again["chosen_log_probs"] - again["rejected_log_probs"])).sum()
+        self.assert_all_near(found, gradients(model, total), 1e-12)
 
 
 class Batches(OracleTest):
@@ -254,11 +259,11 @@ class Batches(OracleTest):
 
     def test_padded_gradients_equal_sample_by_sample(self):
         for name in ("gqa", "mqa-odd", "shallow"):
-            plain, padded = load(name), load(name, kind=PaddedFvlm)
-            self.assert_all_near(gradients(padded, cross_entropy(padded, batch_of(name), "coarse_fine", 0.3)["loss"]),
-                                 gradients(plain, cross_entropy(plain, batch_of(name), "coarse_fine", 0.3)["loss"]), 1e-11)
-        batch, models = batch_of(kind="dpo"), (load(), load(kind=PaddedFvlm))
-        plain, padded = (gradients(m, preference(m, load("gqa-reference"), batch, "coarse_fine", 0.1)["loss"]) for m in models)
+            batch, models = batch_of(name), (load(name), load(name, kind=PaddedFvlm))
+            plain, padded = (gradients(m, cross_entropy(m, batch, "coarse_fine", 0.3)["loss"]) for m in models)
+            self.assert_all_near(padded, plain, 1e-11)
+        batch, reference, models = batch_of(kind="dpo"), load("gqa-reference"), (load(), load(kind=PaddedFvlm))
+        plain, padded = (gradients(m, preference(m, reference, batch, "coarse_fine", 0.1)["loss"]) for m in models)
         self.assert_all_near(padded, plain, 1e-11)
 
     def test_splitting_a_batch_changes_no_sample_and_no_gradient(self):
@@ -274,8 +279,8 @@ class Batches(OracleTest):
     def test_the_decoders_pad_token_learns_as_any_other(self):
         model, batch = load("untied"), batch_of("untied")
         batch["input_ids"][8] = 2  # pad_token_id, inside a sample with labels behind it
-        found = gradients(model, cross_entropy(model, batch, "coarse_fine")["loss"])["decoder.model.embed_tokens.weight"]
-        self.assertGreater(found[2].abs().max().item(), 1e-4)
+        found = gradients(model, cross_entropy(model, batch, "coarse_fine")["loss"])
+        self.assertGreater(found["decoder.model.embed_tokens.weight"][2].abs().max().item(), 1e-4)
 
 
 class Foveation(OracleTest):
@@ -310,7 +315,7 @@ class Foveation(OracleTest):
         self.assert_near(out[1], torch.cat(tokens), 1e-12)
         answer, lead = model.generate(frames, ids, 8)
         for token in answer:
-            logits = model.text_logits(torch.cat(tokens), [6], ids, [len(ids)])[-1]
+            logits = model.decoder.lm_head(model.text_hidden(torch.cat(tokens), [6], ids, [len(ids)])[-1])
             best = logits.topk(2)
             self.assertEqual(best.indices[0].item(), token)
             self.assertGreaterEqual((best.values[0] - best.values[1]).item(), lead - 1e-9)
@@ -321,11 +326,13 @@ class Foveation(OracleTest):
 
     def test_one_frame_or_equal_first_queries_make_the_modes_agree(self):
         model = load()
-        one, two = batch_of(frames=(1,), text=(4,)), batch_of(frames=(2,), text=(4,))
-        self.assert_all_near(cross_entropy(model, one, "autoregressive"), cross_entropy(model, one, "coarse_fine"), 1e-12)
-        self.assertNotEqual(*(cross_entropy(model, two, mode)["loss"].item() for mode in ("autoregressive", "coarse_fine")))
+        def both(batch):
+            return [cross_entropy(model, batch, mode) for mode in ("autoregressive", "coarse_fine")]
+        two = batch_of(frames=(2,), text=(4,))
+        self.assert_all_near(*both(batch_of(frames=(1,), text=(4,))), 1e-12)
+        self.assertNotEqual(*(out["loss"].item() for out in both(two)))
         model.q_static.data.copy_(model.q_init.data)
-        self.assert_all_near(cross_entropy(model, two, "autoregressive"), cross_entropy(model, two, "coarse_fine"), 1e-12)
+        self.assert_all_near(*both(two), 1e-12)
 
     def test_shallow_reads_the_last_layer_alone(self):
         deep, shallow, batch = load(), load(shallow=True), batch_of()
@@ -359,9 +366,8 @@ class Gradients(OracleTest):
             return cross_entropy(model, batch, "coarse_fine", 0.3)["loss"]
         found, step = gradients(model, loss()), 1e-5
         named = dict(zip(found, model.parameters()))
-        chosen = list(model.connector_state()) + [name for name in named if ".0." in name or "embed" in name or "norm" in name]
         with torch.no_grad():
-            for name in dict.fromkeys(chosen):
+            for name in named:
                 direction = torch.randn_like(named[name])
                 named[name] += step * direction
                 above = loss()
@@ -403,7 +409,8 @@ class Programs(OracleTest):
         expected = cross_entropy(model, batch, "coarse_fine", 0.3)
         expected |= {f"grad.{name}": gradient for name, gradient in gradients(model, expected["loss"]).items()}
         self.assert_all_near(a, expected, 1e-12)
-        self.assert_near(c["loss"], cross_entropy(load("gqa", torch.float32, shallow=True), batch, "coarse_fine")["loss"], 1e-5)
+        shallow = cross_entropy(load("gqa", torch.float32, shallow=True), batch, "coarse_fine")
+        self.assert_near(c["loss"], shallow["loss"], 1e-5)
         self.assertEqual({t.dtype for t in d.values()}, {torch.float32})
         self.assertEqual(d["loss_per_sample"].shape, (3,))
         self.assertIn("0 beyond 2e-05", self.run_tool("compare", "b", "a", "--rtol", 2e-5))
@@ -416,10 +423,34 @@ class Programs(OracleTest):
                       ["--objective", "dpo"], ["--reference", "gqa"]):
             self.run_tool("trace", "gqa", "--batch", "no file", "--out", "none", *wrong, code=2)
 
+    def test_compare_measures_a_gradient_that_is_zero_but_for_rounding_against_the_others(self):
+        a = {"loss": torch.tensor(2.0), "grad.weight": torch.tensor([1.0, -4.0]), "grad.key.bias": torch.tensor([3e-8])}
+        def differs(**changed):
+            save_file(a, folder / "a"), save_file(a | changed, folder / "b")
+            return self.run_tool("compare", "a", "b", code=1 if changed else 0)
+        self.assertIn("3 tensors, 0 beyond 1e-05", differs())
+        save_file({key: tensor for key, tensor in a.items() if key != "grad.key.bias"}, folder / "c")
+        self.run_tool("compare", "a", "c")
+        self.assertRegex(differs(**{"grad.key.bias": torch.tensor([1e-6])}), "key.bias .*TOO FAR")
+        self.assertRegex(differs(loss=torch.tensor(2.001)), "loss .* 5.00e-04 .*TOO FAR")
+        self.assertRegex(differs(loss=torch.tensor(float("nan"))), "loss .* nan .*TOO FAR")
+        self.assertIn("error: loss: shape [] and [1]", differs(loss=torch.tensor([2.0])))
+        self.assertIn("error: more: only in b", differs(more=torch.tensor(1.0)))
+
+    def test_bench_step_times_the_batch_it_is_given(self):
+        batch = batch_of()
+        found = json.loads(self.run_tool("bench-step", "--model", "gqa", "--batch", "batch.safetensors", "--repeat", 3))
+        self.assertEqual(found["frame_counts"], batch["frame_counts"].tolist())
+        loss = cross_entropy(load(dtype=torch.float32), batch, "coarse_fine")["loss"].item()
+        self.assertAlmostEqual(found["loss"], loss, places=4)
+        self.assertTrue(0 < found["fastest_ms"] <= found["median_ms"] <= found["slowest_ms"], found)
+        self.assertAlmostEqual(found["samples_per_second"] * found["median_ms"], 6000, delta=10)
+
     def test_generate_prints_ids_of_each_sample(self):
         batch = batch_of(frames=(2, 0), text=(4, 5))
-        answers = [json.loads(line) for line in self.run_tool("generate", "gqa", "--batch", "batch.safetensors", "--limit", 6).splitlines()]
-        for answer, one in zip(answers, samples_of(batch), strict=True):
+        printed = self.run_tool("generate", "gqa", "--batch", "batch.safetensors", "--limit", 6)
+        for line, one in zip(printed.splitlines(), samples_of(batch), strict=True):
+            answer = json.loads(line)
             ids, lead = load(dtype=torch.float32).generate(one["frames"], one["input_ids"], 6, stop=(2,))
             self.assertEqual(answer["ids"], ids)
             self.assertAlmostEqual(answer["lead"], lead, places=6)
@@ -427,7 +458,8 @@ class Programs(OracleTest):
     def test_the_same_seed_gives_the_same_bytes_and_another_other_ones(self):
         make_tiny.make_model("gqa", folder / "again", seed=1)
         for path in (folder / "gqa").rglob("*.*"):
-            self.assertEqual(path.read_bytes(), (folder / "again" / path.relative_to(folder / "gqa")).read_bytes(), path)
+            again = folder / "again" / path.relative_to(folder / "gqa")
+            self.assertEqual(path.read_bytes(), again.read_bytes(), path)
         self.assertNotEqual((folder / "gqa" / "connector.safetensors").read_bytes(),
                             (folder / "gqa-reference" / "connector.safetensors").read_bytes())
         self.assertEqual(json.loads((folder / "gqa" / "fvlm.json").read_text())["connector"]["query_dim"], 24)

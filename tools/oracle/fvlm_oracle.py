@@ -1,36 +1,37 @@
 """fVLM in PyTorch on transformers' towers: the yardstick of the engine's parity tests and its peer in benchmarks.
 
 `Fvlm` computes every sample for itself, without padding: slow, plain, the truth. `PaddedFvlm` computes the same numbers
-for a whole batch at once, as a good PyTorch user writes it. Where the description of the family leaves a choice, this is
-the contract, for the engine too:
+for a whole batch at once, as a good PyTorch user writes it. Where the description of the family leaves a choice, this
+is the contract, for the engine too:
 
 Batch      Samples never see each other. A sample's decoder sequence is [its visual tokens][its text], positions from 0.
            A text-only sample has no visual tokens; nothing of the connector or the tower takes part in it.
-Loss       Text token i >= 1 is a label where its loss mask is not 0, predicted from position i - 1. Token 0 is no label.
+Loss       Text token i >= 1 is a label where its loss mask is not 0, predicted from position i - 1. Token 0 is none.
            `loss` is the mean over all labels of the batch (0 if there are none). `loss_per_sample` is the mean over a
            sample's own labels (0 if none), `label_count` how many: sum(per_sample * count) / sum(count) = loss.
-lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the same labels; CE(coarse) is that of the sequence
-           [coarse visual tokens][text]. A text-only sample counts in both. `loss_per_sample` holds both terms.
+lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the same labels; CE(coarse) is that of the
+           sequence [coarse visual tokens][text]. A text-only sample counts in both. `loss_per_sample` holds both terms.
            It is defined for coarse_fine and shallow with the objective ce, and refused elsewhere.
-Gradients  Flow through everything: the queries are not detached, so the fine loss reaches q_static, the coarse pass, and
-           the tower through both readings of its K and V. No token is padding: `pad_token_id` of the decoder's config
-           stops no gradient (torch's Embedding would). A parameter that nothing reaches has a gradient of zeros.
+Gradients  Flow through everything: the queries are not detached, so the fine loss reaches q_static, the coarse pass,
+           and the tower through both readings of its K and V. No token is padding: `pad_token_id` of the decoder's
+           config stops no gradient (torch's Embedding would). A parameter that nothing reaches has zeros.
 Shallow    attend() runs over the last layer alone: norm1, query, its K and V, output, layer_scale1, norm2, MLP,
-           layer_scale2; then the final LayerNorm and output_proj. `shallow` in fvlm.json makes every mode so; the mode
-           `shallow` is coarse_fine that way.
-Queries    `queries` [N, query_dim] is what each frame was read with last: q_static (coarse_only), q_init then shifted queries
-           (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] is what the decoder saw.
-DPO        The visual prefix is computed once, for chosen and rejected. A response's log-probability is the sum over its labels
-           (as above). Reward = beta * (policy - reference). loss = mean over pairs of -log sigmoid(reward of chosen - of
-           rejected); `accuracy` counts chosen > rejected, strictly. The reference runs in the policy's mode, on its own
-           queries, without gradients.
-Recurrence Autoregressive is inference: it has no gradients here (`grads` with it is refused).
-Precision  bf16: weights and activations in bf16; log-softmax and loss in float32. fp64: RMSNorm and the interpolation of
-           positions in float64 too. Rotary tables are float32 in every precision, as transformers makes them.
+           layer_scale2; then the final LayerNorm and output_proj. `attend = shallow` in fvlm.json makes every mode so;
+           the mode `shallow` is coarse_fine that way, whatever fvlm.json says.
+Queries    `queries` [N, query_dim] is what each frame was read with last: q_static (coarse_only), q_init then shifted
+           queries (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] is what the
+           decoder saw, `logits` those of every text position, a sample's last one too.
+DPO        The visual prefix is computed once, for chosen and rejected. A response's log-probability is the sum over its
+           labels (as above). Reward = beta * (policy - reference). loss = mean over pairs of -log sigmoid(reward of
+           chosen - reward of rejected); `accuracy` counts chosen > rejected, strictly. The reference runs in the
+           policy's mode, on its own queries, without gradients.
+Recurrence Autoregressive is inference: it has no gradients (`trace --grads` refuses it).
+Precision  bf16: weights and activations in bf16; log-softmax and loss in float32. fp64: RMSNorm and the interpolation
+           of positions in float64 too. Rotary tables are float32 in every precision, as transformers makes them.
 Names      A gradient is `grad.` + folder + the name in that folder's safetensors: `grad.vision.embeddings.cls_token`,
            `grad.vision.encoder.layer.0.attention.attention.query.weight`, `grad.decoder.model.norm.weight`; those of
            connector.safetensors stand plain: `grad.q_static`. A tied head has no name of its own.
-fvlm.json  {"connector": {"query_dim": int, "visual_scale": number, "shallow": bool (default false)}}; other keys are free.
+fvlm.json  {"connector": {"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14, "attend": "deep" or "shallow"}, ...}
 """
 import functools
 import json
@@ -52,7 +53,8 @@ logging.disable_progress_bar()
 # Letters in shapes: N frames of the batch, T frames of a sample, S text tokens, D tower width, W decoder width.
 MODES = ("coarse_fine", "coarse_only", "autoregressive", "shallow")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
-FILE_NAMES = {"q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value", "o_proj": "output.dense"}
+FILE_NAMES = {"q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value",
+              "o_proj": "output.dense"}  # of the tower's attention: in transformers' modules, in the files
 
 
 class Fvlm(nn.Module):
@@ -76,10 +78,11 @@ class Fvlm(nn.Module):
         connector = json.loads((folder / "fvlm.json").read_text())["connector"]
         vision = Dinov2Model.from_pretrained(folder / "vision", dtype=torch.float32)
         decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
-        model = cls(vision, decoder, connector["query_dim"], connector["visual_scale"], connector.get("shallow", False))
-        weights = load_file(folder / "connector.safetensors")
-        if weights.keys() != model.connector_state().keys():
-            raise ValueError(f"{folder}/connector.safetensors holds {sorted(weights)}, not {sorted(model.connector_state())}")
+        shallow = connector.get("attend", "deep") == "shallow"
+        model = cls(vision, decoder, connector["query_dim"], connector["visual_scale"], shallow)
+        weights, wanted = load_file(folder / "connector.safetensors"), model.connector_state()
+        if weights.keys() != wanted.keys():
+            raise ValueError(f"{folder}/connector.safetensors holds {sorted(weights)}, not {sorted(wanted)}")
         model.load_state_dict(weights, strict=False)
         return model.convert(dtype).to(device)
 
@@ -88,7 +91,8 @@ class Fvlm(nn.Module):
         self.vision.save_pretrained(folder / "vision")
         self.decoder.save_pretrained(folder / "decoder", max_shard_size=shard_size)
         save_file(self.connector_state(), folder / "connector.safetensors")
-        connector = {"query_dim": self.q_init.shape[1], "visual_scale": self.visual_scale, "shallow": self.shallow}
+        connector = {"kind": "fvlm", "query_dim": self.q_init.shape[1], "visual_scale": self.visual_scale,
+                     "attend": "shallow" if self.shallow else "deep"}
         (folder / "fvlm.json").write_text(json.dumps({"format": 1, "connector": connector}, indent=2) + "\n")
 
     def convert(self, dtype):
@@ -104,8 +108,8 @@ class Fvlm(nn.Module):
 
     def _positions(self, embeddings, height, width):
         """[1, 1 + patches, D]: the position embedding, resampled to the grid of frames of this size."""
-        table, patch = self.vision.embeddings.position_embeddings, self.vision.embeddings.patch_size
-        rows, columns = (size // p for size, p in zip((height, width), (patch, patch) if isinstance(patch, int) else patch))
+        table, patch = self.vision.embeddings.position_embeddings, self.vision.embeddings.patch_embeddings.patch_size
+        rows, columns = height // patch[0], width // patch[1]
         side = round((table.shape[1] - 1) ** 0.5)
         if (rows, columns) == (side, side):
             return table
@@ -130,14 +134,14 @@ class Fvlm(nn.Module):
         hidden, cache, layers = self.vision.embeddings(frames.to(self.q_init.dtype)), [], self.vision.encoder.layer
         for layer in layers:
             normed = layer.norm1(hidden)
-            keys, values = split_heads(layer, layer.attention.k_proj(normed)), split_heads(layer, layer.attention.v_proj(normed))
-            cache.append((keys, values))
+            keys, values = layer.attention.k_proj(normed), layer.attention.v_proj(normed)
+            cache.append((split_heads(layer, keys), split_heads(layer, values)))
             if layer is not layers[-1]:
-                hidden = read_layer(layer, hidden, normed, keys, values)
+                hidden = read_layer(layer, hidden, normed, *cache[-1])
         return cache
 
     def attend(self, query, cache):
-        """[n, query_dim] -> [n, D]: the queries go through the tower's layers as one more token that patches never see."""
+        """[n, query_dim] -> [n, D]: each query passes the tower's layers as one more token that patches never see."""
         x = self.query_input_proj(query)[:, None]
         layers = list(zip(self.vision.encoder.layer, cache))
         for layer, (keys, values) in layers[-1:] if self.shallow else layers:
@@ -181,19 +185,19 @@ class Fvlm(nn.Module):
         for t in range(len(cache[0][0])):
             queries.append(query)
             tokens.append(self.look(query, [(keys[t : t + 1], values[t : t + 1]) for keys, values in cache]))
-            hidden = self.decoder.model(inputs_embeds=tokens[-1][None], past_key_values=memory, use_cache=True).last_hidden_state[0]
-            query = self.llm_to_query(hidden)
+            out = self.decoder.model(inputs_embeds=tokens[-1][None], past_key_values=memory, use_cache=True)
+            query = self.llm_to_query(out.last_hidden_state[0])
         return torch.cat(queries), torch.cat(tokens), memory
 
-    def text_logits(self, visual, counts, ids, lengths):
-        """Visual tokens [N, W] and text of all samples, one after the other -> logits of the text positions, [sum S, vocab]."""
+    def text_hidden(self, visual, counts, ids, lengths):
+        """Visual tokens [N, W] and text of all samples, each packed -> hidden states of the text, [sum S, W]."""
         text = self.decoder.model.embed_tokens(ids).split(lengths)
         hidden = self.decode([torch.cat(pair) for pair in zip(visual.split(counts), text)])
-        return self.decoder.lm_head(torch.cat([one[count:] for one, count in zip(hidden, counts)]))
+        return torch.cat([one[count:] for one, count in zip(hidden, counts)])
 
     @torch.no_grad()
     def generate(self, frames, prompt, limit, stop=()):
-        """Greedy, autoregressive. -> new ids (a stop id included), the smallest lead of a chosen logit over the next best."""
+        """Greedy. -> new ids (a stop id included), the smallest lead of a chosen logit over the next best."""
         memory = self.watch(self.encode(frames))[2] if len(frames) else DynamicCache(config=self.decoder.config)
         ids, lead, step = [], float("inf"), prompt
         while len(ids) < limit and not (ids and ids[-1] in stop):
@@ -206,11 +210,12 @@ class Fvlm(nn.Module):
 
 
 class PaddedFvlm(Fvlm):
-    """The same model over whole batches. Frames need no padding; decoder sequences are padded at their ends, which a causal
-    decoder needs no mask for; the head runs on text positions alone."""
+    """The same model over whole batches. Frames need no padding; decoder sequences are padded at their ends, which a
+    causal decoder needs no mask for."""
 
     def decode(self, sequences):
-        hidden = self.decoder.model(inputs_embeds=pad_sequence(sequences, batch_first=True), use_cache=False).last_hidden_state
+        padded = pad_sequence(sequences, batch_first=True)
+        hidden = self.decoder.model(inputs_embeds=padded, use_cache=False).last_hidden_state
         return [row[: len(one)] for row, one in zip(hidden, sequences)]
 
     def visual(self, frames, counts, mode):
@@ -237,53 +242,59 @@ def read_layer(layer, x, normed, keys, values):
     return x + layer.layer_scale2(layer.mlp(layer.norm2(x)))
 
 
-def label_losses(logits, ids, mask, lengths):
-    """-> for each sample the sum of its labels' cross-entropies and their number. Text positions are packed, [sum S]."""
+def label_losses(hidden, head, ids, mask, lengths):
+    """-> for each sample the sum of its labels' cross-entropies and their number. The text is packed, [sum S]."""
     sizes = torch.tensor(lengths, device=ids.device)
     is_label = mask != 0
     is_label[(sizes.cumsum(0) - sizes)[sizes > 0]] = False
     label = is_label.nonzero().squeeze(1)
     sample = torch.arange(len(lengths), device=ids.device).repeat_interleave(sizes)[label]
-    rows = logits[label - 1]
-    losses = F.cross_entropy(rows.to(torch.promote_types(rows.dtype, torch.float32)), ids[label], reduction="none")
+    logits = head(hidden[label - 1])
+    losses = F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), ids[label], reduction="none")
     return losses.new_zeros(len(lengths)).index_add(0, sample, losses), torch.bincount(sample, minlength=len(lengths))
 
 
-def cross_entropy(model, batch, mode, lambda_coarse=0.0):
-    """-> every number of the trace; `loss` can go backward."""
-    counts, text = batch["frame_counts"].tolist(), read_text(batch)
+def cross_entropy(model, batch, mode, lambda_coarse=0.0, logits=True):
+    """-> every number of the trace, with `logits` or without; `loss` can go backward."""
+    counts, text, head = batch["frame_counts"].tolist(), read_text(batch), model.decoder.lm_head
     queries, tokens, coarse = model.visual(batch["frames"], counts, mode)
-    logits = model.text_logits(tokens, counts, text[0], text[2])
-    sums, labels = label_losses(logits, *text)
+    hidden = model.text_hidden(tokens, counts, text[0], text[2])
+    sums, labels = label_losses(hidden, head, *text)
     if lambda_coarse:
-        sums = sums + lambda_coarse * label_losses(model.text_logits(coarse, counts, text[0], text[2]), *text)[0]
-    return {"loss": sums.sum() / labels.sum().clamp(min=1), "loss_per_sample": sums / labels.clamp(min=1),
-            "label_count": labels, "logits": logits, "visual_tokens": tokens, "queries": queries}
+        sums = sums + lambda_coarse * label_losses(model.text_hidden(coarse, counts, text[0], text[2]), head, *text)[0]
+    out = {"loss": sums.sum() / labels.sum().clamp(min=1), "loss_per_sample": sums / labels.clamp(min=1),
+           "label_count": labels, "visual_tokens": tokens, "queries": queries}
+    return out | {"logits": head(hidden.detach())} if logits else out
 
 
-def preference(model, reference, batch, mode, beta):
-    """-> every number of a DPO trace; `loss` can go backward."""
+def preference(model, reference, batch, mode, beta, logits=True):
+    """-> every number of a DPO trace, with logits or without; `loss` can go backward."""
     counts = batch["frame_counts"].tolist()
+    chosen, rejected = read_text(batch, "chosen_"), read_text(batch, "rejected_")
+    ids, mask = torch.cat([chosen[0], rejected[0]]), torch.cat([chosen[1], rejected[1]])
+    lengths = chosen[2] + rejected[2]
 
-    def log_probs(judge):
-        queries, tokens, _ = judge.visual(batch["frames"], counts, mode)
-        out = {"visual_tokens": tokens, "queries": queries}
-        for side in ("chosen", "rejected"):
-            ids, mask, lengths = read_text(batch, side + "_")
-            out[f"{side}_logits"] = judge.text_logits(tokens, counts, ids, lengths)
-            out[f"{side}_log_probs"] = -label_losses(out[f"{side}_logits"], ids, mask, lengths)[0]
-        return out
+    def judge(which):
+        queries, tokens, _ = which.visual(batch["frames"], counts, mode)
+        hidden = which.text_hidden(torch.cat([tokens, tokens]), counts * 2, ids, lengths)
+        losses = label_losses(hidden, which.decoder.lm_head, ids, mask, lengths)[0]
+        return queries, tokens, hidden, (-losses).chunk(2)
 
-    out = log_probs(model)
+    queries, tokens, hidden, log_probs = judge(model)
     with torch.no_grad():
-        base = log_probs(reference)
-    for side in ("chosen", "rejected"):
-        out[f"reference_{side}_log_probs"] = base[f"{side}_log_probs"]
-        out[f"{side}_rewards"] = beta * (out[f"{side}_log_probs"] - base[f"{side}_log_probs"])
-    margins = out["chosen_rewards"] - out["rejected_rewards"]
+        base = judge(reference)[3]
+    rewards = [beta * (own - other) for own, other in zip(log_probs, base)]
+    margins = rewards[0] - rewards[1]
     losses = -F.logsigmoid(margins)
-    return {"loss": losses.mean(), "loss_per_sample": losses, "margin": margins.mean(),
-            "accuracy": (margins > 0).to(margins.dtype).mean(), **out}
+    out = {"loss": losses.mean(), "loss_per_sample": losses, "margin": margins.mean(),
+           "accuracy": (margins > 0).to(margins.dtype).mean(), "visual_tokens": tokens, "queries": queries}
+    texts = hidden.detach().split([len(chosen[0]), len(rejected[0])])
+    for i, side in enumerate(("chosen", "rejected")):
+        out |= {f"{side}_log_probs": log_probs[i], f"reference_{side}_log_probs": base[i]}
+        out |= {f"{side}_rewards": rewards[i]}
+        if logits:
+            out[f"{side}_logits"] = model.decoder.lm_head(texts[i])
+    return out
 
 
 def read_text(batch, prefix=""):
