@@ -1,5 +1,6 @@
 // fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/recipe_options.h"
 #include "recipe/files.h"
 #include "recipe/print.h"
@@ -23,17 +24,17 @@ Json as_json(const recipe::RecipeError& error) {
   return {{"ok", false}, {"mistakes", mistakes}};
 }
 
-// True when all is there.
-bool report_files(const recipe::Resolved& resolved, Json* json) {
-  auto missing = recipe::missing_files(resolved);
-  if (json) (*json)["missing"] = Json::array();
-  for (const auto& file : missing) {
-    if (json)
-      (*json)["missing"].push_back({{"file", file.file}, {"path", file.path}, {"from", file.source}});
-    else
-      fmt::print(stderr, "missing: {}  ({}, {})\n", file.file, file.path, file.source);
-  }
-  return missing.empty();
+Json as_json(const recipe::FileReport& report) {
+  Json missing = Json::array();
+  for (const auto& file : report.missing)
+    missing.push_back({{"file", file.file}, {"what", file.what}, {"path", file.path}, {"from", file.source}});
+  return {{"missing", missing}, {"shards", report.shards}, {"shard_bytes", report.shard_bytes}};
+}
+
+void print_missing(const recipe::FileReport& report) {
+  for (const auto& file : report.missing)
+    fmt::print(stderr, "missing: {}: {}\n  {}, {}\n", file.file, file.what, file.path, file.source);
+  if (report.missing.size() > 1) fmt::print(stderr, "{} are missing\n", report.missing.size());
 }
 
 } // namespace
@@ -52,20 +53,27 @@ int run_check(Arguments arguments) {
   bool json = parsed->flag("json");
   try {
     auto resolved = recipe::resolve(recipe_request(*parsed));
-    Json document = {{"ok", true}, {"hash", resolved.hash}, {"stages", Json::array()}};
-    bool all_there = !parsed->flag("files") || report_files(resolved, json ? &document : nullptr);
+    bool files = parsed->flag("files");
+    auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
+    bool good = report.missing.empty();
     if (json) {
+      Json document = {{"ok", good}, {"hash", resolved.hash}, {"stages", Json::array()}};
       for (const auto& stage : resolved.plan.stages) {
         document["stages"].push_back({{"name", stage.name}, {"samples", stage.samples}});
         if (stage.steps) document["stages"].back()["steps"] = *stage.steps;
       }
-      document["ok"] = all_there;
+      if (files) document["files"] = as_json(report);
       fmt::print("{}\n", document.dump(2));
-    } else if (all_there) {
+    } else if (good) {
       fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
       fmt::print("    {}\n", recipe::stages_text(resolved.plan));
+      if (files)
+        fmt::print("    all files are there: {} shards, {}\n", recipe::grouped(static_cast<int64_t>(report.shards)),
+                   human_bytes(report.shard_bytes));
+    } else {
+      print_missing(report);
     }
-    return all_there ? 0 : static_cast<int>(ErrorKind::data);
+    return good ? 0 : static_cast<int>(ErrorKind::data);
   } catch (const recipe::RecipeError& error) {
     if (!json) throw;
     fmt::print("{}\n", as_json(error).dump(2));

@@ -1,8 +1,13 @@
 #include "recipe/files.h"
 
+#include "base/error.h"
+#include "base/glob.h"
 #include "recipe/freeze.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <set>
 
 namespace fvlm::recipe {
 namespace {
@@ -32,15 +37,14 @@ class Search {
         file(path + ".objective" + index_part(i + 1) + ".teacher", kl->teacher);
   }
 
-  std::vector<MissingFile> missing;
+  FileReport report;
 
  private:
   void tower(const std::string& path, const fs::path& folder) {
+    if (!there(folder)) return note(path, folder, "there is no such folder");
     file(path, folder / "config.json");
-    std::error_code ignored;
-    bool weights = fs::exists(folder / "model.safetensors", ignored) ||
-                   fs::exists(folder / "model.safetensors.index.json", ignored);
-    if (!weights) note(path, folder / "model.safetensors");
+    if (!there(folder / "model.safetensors") && !there(folder / "model.safetensors.index.json"))
+      note(path, folder / "model.safetensors", "there is no such file, nor model.safetensors.index.json");
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
@@ -48,36 +52,80 @@ class Search {
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];
       std::string at = path + ".sources" + index_part(i + 1) + (source.text.empty() ? ".shards" : ".text");
-      for (const auto& pattern : source.text.empty() ? source.shards : source.text) {
-        size_t wild = pattern.find_first_of("*?[{");
-        if (wild == std::string::npos)
-          file(at, pattern);
-        else if (size_t slash = pattern.rfind('/', wild); slash != std::string::npos && slash > 0)
-          file(at, pattern.substr(0, slash));
-      }
+      for (const auto& pattern : source.text.empty() ? source.shards : source.text) shards(at, pattern);
     }
   }
 
-  void file(const std::string& path, const fs::path& name) {
-    std::error_code ignored;
-    if (!fs::exists(name, ignored)) note(path, name);
+  void shards(const std::string& path, const std::string& pattern) {
+    Matches found;
+    try {
+      found = match_files(pattern);
+    } catch (const Error& error) {
+      return note(path, pattern, fmt::format("{} ({})", error.what(), error.advice()));
+    }
+    for (const auto& name : found.files) {
+      std::error_code error;
+      uint64_t bytes = fs::file_size(name, error);
+      if (error)
+        note(path, name, fs::is_directory(name) ? "is a folder, and no shard" : "is no regular file");
+      else if (seen_.insert(name).second)
+        ++report.shards, report.shard_bytes += bytes;
+    }
+    if (found.nothing.empty()) return;
+    const std::string& first = found.nothing.front();
+    size_t all = found.nothing.size() + found.files.size();
+    std::string what;
+    if (std::string folder = absent_folder(first); !folder.empty() && found.files.empty())
+      what = fmt::format("there is no folder {}", folder);
+    else if (found.nothing.size() == 1)
+      what = first == pattern ? is_wild(first) ? "no file matches this pattern" : "there is no such file"
+                              : fmt::format("{} is not there", first);
+    else if (found.files.empty())
+      what = fmt::format("none of the {} names it stands for is there, from {} on", all, first);
+    else
+      what = fmt::format("{} of {} are not there, the first is {}", found.nothing.size(), all, first);
+    note(path, pattern, what);
   }
 
-  void note(const std::string& path, const fs::path& name) {
+  static bool is_wild(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
+
+  // The outermost folder on the way to `name` that does not exist; empty: all do, or wildcards name them.
+  static std::string absent_folder(const std::string& name) {
+    fs::path folder;
+    for (const auto& part : fs::path(name).parent_path()) {
+      folder /= part;
+      if (is_wild(part.string())) return "";
+      if (!there(folder)) return folder.string();
+    }
+    return "";
+  }
+
+  static bool there(const fs::path& name) {
+    std::error_code ignored;
+    return fs::exists(name, ignored);
+  }
+
+  void file(const std::string& path, const fs::path& name) {
+    if (!there(name)) note(path, name, "there is no such file or folder");
+  }
+
+  void note(const std::string& path, const fs::path& name, std::string what) {
     auto source = resolved_.sources.find(path);
-    missing.push_back({path, name.string(), source == resolved_.sources.end() ? "default" : source->second});
+    report.missing.push_back(
+        {path, name.string(), std::move(what), source == resolved_.sources.end() ? "default" : source->second});
   }
 
   const Resolved& resolved_;
+  std::set<std::string> seen_;
 };
 
 } // namespace
 
-std::vector<MissingFile> missing_files(const Resolved& resolved) {
+FileReport look_at_files(const Resolved& resolved) {
   Search search(resolved);
   search.model();
   for (const auto& stage : resolved.plan.stages) search.stage(stage);
-  return std::move(search.missing);
+  return std::move(search.report);
 }
 
 } // namespace fvlm::recipe

@@ -9,11 +9,18 @@ namespace fvlm::recipe {
 
 struct MissingFile {
   std::string path;   // of the value that names it
-  std::string file;   // what was looked for
+  std::string file;   // as it is named there, a pattern perhaps
+  std::string what;   // "no file matches this pattern"
   std::string source; // where the value was written
 };
 
-// Looks at model folders, checkpoints, tokenizers and shards; of a shard pattern, at the folder its fixed part names.
-std::vector<MissingFile> missing_files(const Resolved& resolved);
+struct FileReport {
+  std::vector<MissingFile> missing;
+  size_t shards = 0; // that are there, those that several sources name counted once
+  uint64_t shard_bytes = 0;
+};
+
+// Looks at model folders, checkpoints, tokenizers and every shard that a pattern names.
+FileReport look_at_files(const Resolved& resolved);
 
 } // namespace fvlm::recipe
