@@ -37,8 +37,7 @@ int check(lua_State* L) { // assert
 int finish_call(lua_State* L, int status, lua_KContext first_result) {
   Interpreter::of(L).pass_stop(L, status);
   if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - static_cast<int>(first_result);
-  constexpr uint64_t unwinding_cost = 1000; // an error is a C++ exception
-  Interpreter::of(L).charge(L, unwinding_cost);
+  Interpreter::of(L).charge(L, Interpreter::unwinding_cost);
   lua_pushboolean(L, 0);
   lua_insert(L, -2);
   return 2;

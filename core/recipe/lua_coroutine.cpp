@@ -37,8 +37,7 @@ int resume_with(lua_State* L, lua_State* coroutine, int arguments) {
     lua_xmove(coroutine, L, results);
     return results;
   }
-  constexpr uint64_t unwinding_cost = 1000; // an error is a C++ exception
-  self.charge(L, unwinding_cost);
+  self.charge(L, Interpreter::unwinding_cost);
   lua_xmove(coroutine, L, 1);
   return -1;
 }
