@@ -247,7 +247,7 @@ function fvlm.kl(table) end
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
 ---@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
----@field eps? number Added to the root of the second moment. Default: `1e-08`.
+---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 
 ---Adam with decoupled weight decay.
 ---@param table fvlm.AdamW
@@ -262,7 +262,7 @@ function fvlm.adamw(table) end
 ---@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
 ---@field momentum? number Decay of the momentum. Default: `0.95`.
 ---@field nesterov? boolean Look ahead along the momentum. Default: `true`.
----@field eps? number Added to the norm that a matrix is divided by. Default: `1e-07`.
+---@field eps? number Added to the norm that a matrix is divided by. Default: `1e-7`.
 ---@field others fvlm.MuonOthers How all that is no matrix inside a layer is stepped.
 
 ---Momentum orthogonalised by Newton-Schulz, for the matrices inside the layers.
@@ -274,7 +274,7 @@ function fvlm.muon(table) end
 ---@class fvlm.MuonOthers
 ---@field lr number|table<string, number> Base learning rate, for all groups or by group.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
----@field eps? number Added to the root of the second moment. Default: `1e-08`.
+---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 
 ---An algorithm that a plugin brings, by its name.
 ---@class fvlm.Optimizer

@@ -30,13 +30,13 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
 } // namespace
 
 int run_plan(Arguments arguments) {
-  Options options("plan RECIPE [--diff OTHER] [--provenance] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
-                  "Prints the frozen plan of a recipe: each value, and where it was written.\n"
+  Options options("plan RECIPE [--all] [--diff OTHER] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+                  "Prints the frozen plan of a recipe: what its author set and what matters of each stage.\n"
                   "With --diff: what differs; exit code 0 when nothing does, 1 when something does.",
                   "plan recipes/fvlm-135m.lua --set stages.align.samples=1000");
   add_recipe_options(options);
   options.value("diff", "OTHER", "another recipe or plan file; --arg is for both, --set for RECIPE alone")
-      .flag("provenance", "one line a value: path, value, source")
+      .flag("all", "every value, the defaults too, and where each was written")
       .flag("json", "one JSON document on standard output: a plan file");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
@@ -50,10 +50,10 @@ int run_plan(Arguments arguments) {
   }
   if (parsed->flag("json"))
     fmt::print("{}\n", recipe::plan_document(resolved).dump(2));
-  else if (parsed->flag("provenance"))
-    fmt::print("{}", recipe::provenance_text(resolved));
+  else if (parsed->flag("all"))
+    fmt::print("{}", recipe::all_values_text(resolved));
   else
-    fmt::print("{}", recipe::plan_text(resolved, terminal_width()));
+    fmt::print("{}", recipe::summary_text(resolved, terminal_width()));
   return 0;
 }
 

@@ -39,18 +39,25 @@ std::string described(lua_State* L, int index) {
   return std::string("a ") + luaL_typename(L, index);
 }
 
-// Pushes the tag of a table made here: name, source (from 1; 0 unknown), line, arguments, whether the call itself
-// stands on that line.
+// Which of the sources, from 1; 0: none.
+lua_Integer number_of(const Interpreter& self, const SourceFile* source) {
+  for (size_t i = 0; i < self.sources.size(); i++)
+    if (self.sources[i].get() == source) return static_cast<lua_Integer>(i + 1);
+  return 0;
+}
+
+// Pushes the tag of a table made here: name, the author's source (from 1; 0 unknown) and line, arguments, and the
+// source and line of the call itself, which may be the library's.
 void push_new_tag(lua_State* L, const Constructor& constructor, int arguments) {
   Interpreter& self = Interpreter::of(L);
-  lua_createtable(L, 5, 0);
+  lua_createtable(L, 6, 0);
   lua_pushstring(L, constructor.name.c_str());
   lua_rawseti(L, -2, 1);
   Origin place = self.author_line(L, 1);
-  lua_Integer number = 0;
-  for (size_t i = 0; i < self.sources.size(); i++)
-    if (self.sources[i]->name == place.file) number = static_cast<lua_Integer>(i + 1);
-  lua_pushinteger(L, number);
+  const SourceFile* author = nullptr;
+  for (const auto& source : self.sources)
+    if (source->name == place.file) author = source.get();
+  lua_pushinteger(L, number_of(self, author));
   lua_rawseti(L, -2, 2);
   lua_pushinteger(L, place.line);
   lua_rawseti(L, -2, 3);
@@ -59,8 +66,10 @@ void push_new_tag(lua_State* L, const Constructor& constructor, int arguments) {
   lua_Debug caller;
   const SourceFile* source = nullptr;
   if (lua_getstack(L, 1, &caller) && lua_getinfo(L, "Sl", &caller)) source = self.source_of(caller);
-  lua_pushboolean(L, source && !source->bundled);
+  lua_pushinteger(L, number_of(self, source));
   lua_rawseti(L, -2, 5);
+  lua_pushinteger(L, source ? caller.currentline : 0);
+  lua_rawseti(L, -2, 6);
 }
 
 // Leaves a new table with the fields of the one at `given` (0: none), and the tag.

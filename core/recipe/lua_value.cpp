@@ -7,7 +7,7 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr uint64_t bytes_of_a_value = 200; // about what one takes in the tree
+constexpr uint64_t bytes_of_a_value = 280; // about what one takes in the tree
 
 // Where a value is written, and, if it is a table, how.
 struct Written {
@@ -107,22 +107,37 @@ class Converter {
   // Reads constructor, place and arguments from the tag on top, and pops it. Answers with how the table is written.
   const TableSource* read_tag(Table& table, const std::vector<std::string>& keys) {
     int tag = lua_gettop(L_);
+    auto number = [&](int at) {
+      lua_rawgeti(L_, tag, at);
+      lua_Integer found = lua_tointeger(L_, -1);
+      lua_pop(L_, 1);
+      return found;
+    };
+    auto source = [&](int at) {
+      lua_Integer found = number(at);
+      return found == 0 ? nullptr : self_.sources[static_cast<size_t>(found - 1)].get();
+    };
     lua_rawgeti(L_, tag, 1);
     table.constructor = lua_tostring(L_, -1);
-    lua_rawgeti(L_, tag, 2);
-    auto number = static_cast<size_t>(lua_tointeger(L_, -1));
-    lua_rawgeti(L_, tag, 3);
-    auto line = static_cast<int>(lua_tointeger(L_, -1));
-    lua_rawgeti(L_, tag, 5);
-    bool exact = lua_toboolean(L_, -1) != 0;
-    set_file(number == 0 ? nullptr : self_.sources[number - 1].get());
-    table.origin = {file_ ? file_->name : std::string(), line};
+    const SourceFile* author = source(2);
+    table.origin = {author ? author->name : std::string(), static_cast<int>(number(3)), {}};
+    set_file(source(5));
+    auto line = static_cast<int>(number(6));
+    if (file_) place(table.origin, line);
     lua_rawgeti(L_, tag, 4);
     int values = lua_gettop(L_);
     for (lua_Integer i = 1; lua_rawgeti(L_, values, i) != LUA_TNIL; i++, lua_pop(L_, 1))
       table.arguments.push_back(convert(-1, {table.origin}));
     lua_settop(L_, tag - 1);
-    return exact && file_ ? file_->lines.call(table.constructor, line, keys) : nullptr;
+    return file_ ? file_->lines.call(table.constructor, line, keys) : nullptr;
+  }
+
+  // The line is one of `file_`: of the library's, then the author's line that led there stays.
+  void place(Origin& origin, int line) const {
+    if (file_ && file_->bundled)
+      origin.library = fmt::format("{}:{}", file_->module, line);
+    else
+      origin.line = line;
   }
 
   std::shared_ptr<const Table> convert_table(int index, const Written& written) {
@@ -147,10 +162,10 @@ class Converter {
       table->origin = written.origin;
       if (!source && file_ && !written.variable.empty()) source = file_->lines.assigned(written.variable, keys);
     }
-    if (source) table->origin.line = source->line;
+    if (source) place(table->origin, source->line);
     convert_fields(index, *table, keys, source);
     convert_items(index, *table, items, source);
-    note_nils(*table, keys, source);
+    if (!file_ || !file_->bundled) note_nils(*table, keys, source); // the library's may well be nil
     set_file(outer_file);
     path_.pop_back();
     return table;
@@ -159,7 +174,7 @@ class Converter {
   Written written_as(const Table& table, const FieldSource* field) const {
     Written written{table.origin};
     if (!field) return written;
-    written.origin.line = field->line;
+    place(written.origin, field->line);
     written.source = field->table.get();
     written.variable = field->variable;
     return written;

@@ -1,4 +1,4 @@
-// A Plan for people: by sections, with where each value came from.
+// A Plan for people: a summary, every value with where it came from, what differs between two.
 #pragma once
 #include "recipe/freeze.h"
 #include "recipe/resolve.h"
@@ -7,11 +7,11 @@
 
 namespace fvlm::recipe {
 
-// Each section's own values with where they were written, then its defaults in one dimmed paragraph.
-std::string plan_text(const Resolved& resolved, int width);
+// What the author set and what matters of each stage, in a page; how many defaults were filled in. (summary.cpp)
+std::string summary_text(const Resolved& resolved, int width);
 
-// One line a value: path, value, source.
-std::string provenance_text(const Resolved& resolved);
+// One line a value: path, value, and where it was written: "default" and "derived" where nobody did.
+std::string all_values_text(const Resolved& resolved);
 
 // "align 31,250 steps -> instruct 31,250 steps -> prefer 2,594 steps"
 std::string stages_text(const plan::Plan& plan);
@@ -22,5 +22,8 @@ std::string differences_text(const std::vector<Difference>& differences, const s
 
 // A JSON value as a reader of a table wants it: no quotes, lists with commas, long curves drawn.
 std::string value_text(const Json& value);
+
+std::string grouped(int64_t number);                         // 31,250
+std::string padded(const std::string& text, size_t columns); // with blanks, to so many columns
 
 } // namespace fvlm::recipe

@@ -18,7 +18,7 @@ constexpr const char* plan_format = "fvlm.plan/1";
 std::map<std::string, std::string> sources_of(const plan::Plan& plan, const Reader& reader) {
   std::map<std::string, std::string> sources;
   for (const auto& leaf : plan_leaves(plan))
-    if (const Origin* origin = reader.value_origin(leaf.path)) sources[leaf.path] = where(*origin);
+    if (const Origin* origin = reader.value_origin(leaf.path)) sources[leaf.path] = written_at(*origin);
   return sources;
 }
 

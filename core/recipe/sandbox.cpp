@@ -23,7 +23,7 @@ Value Sandbox::run(const std::filesystem::path& file) {
   lua.loading.push_back(name);
   try {
     lua.protect([&](lua_State* L) {
-      lua.load(L, file, name, false);
+      lua.load(L, file, name, "");
       lua_call(L, 0, 1);
       result = to_value(L, -1, {name, 0}, lua.sources.front().get());
     });

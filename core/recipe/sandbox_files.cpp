@@ -99,7 +99,8 @@ Found find_module(lua_State* L, Interpreter& self, const std::string& module) {
 
 } // namespace
 
-void Interpreter::load(lua_State* L, const std::filesystem::path& path, const std::string& name, bool bundled) {
+void Interpreter::load(lua_State* L, const std::filesystem::path& path, const std::string& name,
+                       const std::string& module) {
   std::string text;
   std::string refused;
   try {
@@ -119,7 +120,7 @@ void Interpreter::load(lua_State* L, const std::filesystem::path& path, const st
   std::string_view rest = text;
   if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);
   if (rest.starts_with('#')) rest.remove_prefix(std::min(rest.find_first_of("\r\n"), rest.size()));
-  sources.push_back(std::make_unique<const SourceFile>(name, chunk_name(*this, name), std::string(rest), bundled));
+  sources.push_back(std::make_unique<const SourceFile>(name, chunk_name(*this, name), std::string(rest), module));
   const SourceFile& source = *sources.back();
   memory_used += source.lines.memory();
   if (memory_used > memory_limit) stop_for_memory(L, {name, 0});
@@ -157,7 +158,7 @@ int require(lua_State* L) {
     luaL_error(L, "require goes in a circle: %s%s", circle.c_str(), found.name.c_str());
   }
   Loading loading(self, found.name);
-  self.load(L, found.file, found.name, found.bundled);
+  self.load(L, found.file, found.name, found.bundled ? module : "");
   lua_pushvalue(L, 1);
   lua_call(L, 1, 1);
   if (lua_isnil(L, -1)) {

@@ -18,12 +18,14 @@
 namespace fvlm::recipe {
 
 struct SourceFile {
-  SourceFile(std::string given_name, std::string given_chunk, std::string text, bool of_library)
-      : name(std::move(given_name)), chunk(std::move(given_chunk)), lines(std::move(text)), bundled(of_library) {}
-  std::string name;  // as the user would name it
-  std::string chunk; // what Lua puts in front of its messages: the name, or its tail where it is long
-  SourceMap lines;   // of the text that Lua was given
-  bool bundled;      // of the library: errors blame its caller
+  SourceFile(std::string given_name, std::string given_chunk, std::string text, std::string given_module)
+      : name(std::move(given_name)), chunk(std::move(given_chunk)), lines(std::move(text)),
+        module(std::move(given_module)), bundled(!module.empty()) {}
+  std::string name;   // as the user would name it
+  std::string chunk;  // what Lua puts in front of its messages: the name, or its tail where it is long
+  SourceMap lines;    // of the text that Lua was given
+  std::string module; // "fvlm.three_stages", where it is of the library
+  bool bundled;       // of the library: errors blame its caller
 };
 
 struct Interpreter {
@@ -66,13 +68,16 @@ struct Interpreter {
   // --- Files (sandbox_files.cpp) ---
 
   // Reads and compiles a file; the function is left on the stack.
-  void load(lua_State* L, const std::filesystem::path& path, const std::string& name, bool bundled);
+  // `module`: what a file of the library is required as; empty for the author's own.
+  void load(lua_State* L, const std::filesystem::path& path, const std::string& name, const std::string& module);
 
   SandboxConfig config;
   lua_State* main = nullptr;
   std::vector<lua_State*> threads; // those that run: main, the coroutine it resumed, ...
 
   static constexpr uint64_t bytes_per_instruction = 32;
+  // Of a caught error, in instructions: it is a C++ exception, which may have to leave 200 calls within one another.
+  static constexpr uint64_t unwinding_cost = 10'000;
   Limits limits;
   uint64_t spent = 0, next_look = 0;
   uint64_t memory_used = 0, memory_limit = 0, next_collect = 0;

@@ -8,6 +8,10 @@ std::string where(const Origin& origin) {
   return origin.line > 0 ? fmt::format("{}:{}", origin.file, origin.line) : origin.file;
 }
 
+std::string written_at(const Origin& origin) {
+  return origin.library.empty() ? where(origin) : fmt::format("{} via {}", origin.library, where(origin));
+}
+
 std::string kind_name(const Value& value) {
   static constexpr std::array<const char*, 7> names = {"nil",      "a boolean",  "a number", "a number",
                                                        "a string", "a function", "a table"};

@@ -11,12 +11,15 @@
 namespace fvlm::recipe {
 
 struct Origin {
-  std::string file; // as the user would name it; empty: unknown
-  int line = 0;     // 1-based; 0: unknown
+  std::string file;    // as the user would name it; empty: unknown
+  int line = 0;        // 1-based; 0: unknown
+  std::string library; // "fvlm.three_stages:22": the line of a bundled file that wrote it, called from the line above
 };
 
 // "recipe.lua:12", for Error::at(); the file alone where the line is unknown.
 std::string where(const Origin& origin);
+// The same for people who ask which line to look at: "fvlm.three_stages:22 via recipe.lua:12".
+std::string written_at(const Origin& origin);
 
 struct Table;
 

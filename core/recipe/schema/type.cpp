@@ -106,7 +106,9 @@ std::string advise_key(std::string_view key, const std::vector<std::string>& kno
 
 std::string shortest(double number) {
   if (number == std::floor(number) && std::abs(number) < 1e15) return fmt::format("{:.0f}", number);
-  return fmt::format("{}", number);
+  std::string text = fmt::format("{}", number);
+  if (size_t zero = text.find("e-0"); zero != std::string::npos) text.erase(zero + 2, 1);
+  return text;
 }
 
 } // namespace fvlm::recipe

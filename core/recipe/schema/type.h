@@ -95,7 +95,7 @@ std::string as_lua(const Json& json);
 // "did you mean 'lr'?", or which keys there are.
 std::string advise_key(std::string_view key, const std::vector<std::string>& known);
 
-// A number as short as it can be read back: 1e-05, 0.03, 32.
+// A number as short as it can be read back: 1e-5, 0.03, 32.
 std::string shortest(double number);
 
 } // namespace fvlm::recipe

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -76,17 +77,63 @@ TEST_F(CommandTest, check_json_is_one_document) {
 TEST_F(CommandTest, check_files_names_what_is_missing_and_exits_4) {
   auto ran = run("check --files fvlm-135m.lua --arg weights=" + folder.string());
   EXPECT_EQ(ran.code, 4);
-  EXPECT_THAT(ran.err, HasSubstr("missing: " + (folder / "dinov2-small/config.json").string()));
-  EXPECT_THAT(ran.err, HasSubstr("missing: data/openvid  (stages.align.data.sources[1].shards"));
+  EXPECT_THAT(ran.err, HasSubstr("missing: " + (folder / "dinov2-small").string() + ": there is no such folder"));
+  EXPECT_THAT(ran.err, HasSubstr("missing: data/openvid/*.tar: there is no folder data\n"
+                                 "  stages.align.data.sources[1].shards, fvlm.three_stages:"));
 }
 
-TEST_F(CommandTest, plan_prints_sections_values_and_sources_without_colour_in_a_pipe) {
+TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
+  for (const char* name : {"clips/00.tar", "clips/01.tar", "clips/03.tar", "chat/a.tar", "chat/b.tar", "d/config.json",
+                           "d/model.safetensors"}) {
+    fs::create_directories((folder / name).parent_path());
+    write_file_atomic(folder / name, "12345");
+  }
+  auto check = [&](const std::string& clips, const std::string& chat) {
+    std::string in = folder.string();
+    write_file_atomic(folder / "r.lua", fmt::format("local fvlm = require 'fvlm'\n"
+                                                    "return fvlm.recipe {{\n"
+                                                    "  name = 'x', model = fvlm.model {{ vision = '{0}/d', decoder = "
+                                                    "'{0}/d' }},\n"
+                                                    "  fvlm.stage 's' {{ objective = fvlm.next_token {{ }},\n"
+                                                    "    optimizer = fvlm.adamw {{ lr = 1 }}, samples = 1, batch = 1,\n"
+                                                    "    data = fvlm.mix {{ '{0}/{1}', {{ text = '{0}/{2}' }} }},\n"
+                                                    "  }},\n}}\n",
+                                                    in, clips, chat));
+    auto ran = run("check --files " + in + "/r.lua");
+    std::string text = ran.out + ran.err;
+    for (size_t at; (at = text.find(in + "/")) != std::string::npos;) text.erase(at, in.size() + 1);
+    return std::pair(ran.code, text);
+  };
+  auto [good, all_there] = check("clips/{00..01}.tar", "chat/*.tar");
+  EXPECT_EQ(good, 0) << all_there;
+  EXPECT_THAT(all_there, HasSubstr("all files are there: 4 shards, 20 B"));
+  auto [bad, some] = check("clips/{00..09}.tar", "chat/*.tra");
+  EXPECT_EQ(bad, 4);
+  EXPECT_THAT(some, HasSubstr("missing: clips/{00..09}.tar: 7 of 10 are not there, the first is clips/02.tar\n"
+                              "  stages.s.data.sources[1].shards, r.lua:6\n"));
+  EXPECT_THAT(some, HasSubstr("missing: chat/*.tra: no file matches this pattern\n"));
+  EXPECT_THAT(some, HasSubstr("2 are missing\n"));
+  EXPECT_THAT(check("clips/04.tar", "chat/a.tar").second, HasSubstr("clips/04.tar: there is no such file\n"));
+  EXPECT_THAT(check("clip/{4..9}.tar", "chat/a.tar").second, HasSubstr("{4..9}.tar: there is no folder clip\n"));
+  EXPECT_THAT(check("clips/{4-9}.tar", "chat/a.tar").second, HasSubstr("'{4-9}' is neither a range nor a list"));
+  EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder, and no shard\n"));
+}
+
+TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe) {
   auto ran = run("plan fvlm-135m.lua --set seed=7", "TERM=xterm");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("--set seed=7"));
-  EXPECT_THAT(
-      ran.out,
-      HasSubstr("stage align  1,000,000 samples in 31,250 steps, 938 of them warm-up, from the model's weights"));
+  EXPECT_THAT(ran.out,
+              HasSubstr("align  1,000,000 samples in 31,250 steps of 32, from the model's weights\n"
+                        "  data        43 %  data/openvid/*.tar\n"
+                        "              43 %  data/webvid/*.tar\n"
+                        "              14 %  data/smoltalk/*.tar  (text alone)\n"
+                        "              at most 64 frames, 512 text tokens\n"
+                        "  objective   next_token, on all\n"
+                        "  optimizer   adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
+  EXPECT_THAT(ran.out, HasSubstr("  schedule    converging to 3e-5, warm-up 938 steps (3 %)\n"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("[0-9]+ values were set, [0-9]+ are defaults: --all shows each"));
+  EXPECT_LT(std::count(ran.out.begin(), ran.out.end(), '\n'), 50);
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1b[")));
   EXPECT_THAT(ran.err, IsEmpty());
 }
@@ -128,8 +175,10 @@ TEST_F(CommandTest, plan_diff_shows_both_values_and_exits_1) {
   EXPECT_EQ(document[0]["path"], "name");
 }
 
-TEST_F(CommandTest, provenance_lists_every_value) {
-  auto ran = run("plan fvlm-135m.lua --provenance");
+TEST_F(CommandTest, plan_all_lists_every_value_and_the_line_that_wrote_it) {
+  auto ran = run("plan fvlm-135m.lua --all");
+  EXPECT_THAT(ran.out, testing::ContainsRegex("stages.align.data.max_text_tokens +512 +fvlm.three_stages:[0-9]+ via "
+                                              "fvlm-135m.lua:13\n"));
   EXPECT_THAT(ran.out, testing::ContainsRegex("stages.prefer.steps +2594 +derived"));
   EXPECT_THAT(ran.out, testing::ContainsRegex("log_every +10 +default"));
 }
@@ -137,7 +186,7 @@ TEST_F(CommandTest, provenance_lists_every_value) {
 TEST_F(CommandTest, wrong_usage_exits_2) {
   EXPECT_EQ(run("plan").code, 2);
   EXPECT_EQ(run("plan fvlm-135m.lua --set seed").code, 2);
-  EXPECT_EQ(run("plan fvlm-135m.lua --provnance").code, 2);
+  EXPECT_EQ(run("plan fvlm-135m.lua --al").code, 2);
   EXPECT_EQ(run("check fvlm-135m.lua --arg x").code, 2);
   EXPECT_EQ(run("recipe referense").code, 2);
 }

@@ -1,0 +1,312 @@
+// The page that `plan` prints: per section what the author set and what matters, in words; defaults only counted.
+#include "base/terminal.h"
+#include "base/text.h"
+#include "recipe/print.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace fvlm::recipe {
+namespace {
+
+std::string percent(double share) {
+  return fmt::format("{} %", shortest(std::round(share * 1000) / 10));
+}
+
+// Between commas a list shows its ends.
+std::string in_a_line(const Json& value) {
+  return value.is_array() && value.size() > 1 && value.size() <= 8 ? fmt::format("({})", value_text(value))
+                                                                   : value_text(value);
+}
+
+// The leaves of a Plan as paths lead to them: what was written, and what is told in other words.
+class Values {
+ public:
+  explicit Values(const Resolved& resolved) : resolved_(resolved), leaves_(plan_leaves(resolved.plan)) {}
+
+  bool written(const std::string& path) const { return resolved_.sources.contains(path); }
+
+  // "weight_decay 0.01, clip 1": what stands below `path` and was written, or is named in `always`.
+  std::vector<std::string> below(const std::string& path, const std::set<std::string>& always = {},
+                                 const std::set<std::string>& never = {}) const {
+    std::vector<std::string> parts;
+    for (const auto& leaf : leaves_) {
+      std::string name = name_below(leaf.path, path);
+      if (name.empty() || never.contains(name) || (leaf.field && leaf.field->derived)) continue;
+      if (written(leaf.path) || always.contains(name)) parts.push_back(name + " " + in_a_line(leaf.value));
+    }
+    return parts;
+  }
+
+  // One value for all of a table's entries, or each: "lr 3e-5", "lr connector 0.001, vision 1e-5".
+  std::string by_group(const std::string& path, const std::string& name) const {
+    std::vector<std::string> parts;
+    std::set<std::string> different;
+    for (const auto& leaf : leaves_)
+      if (std::string group = name_below(leaf.path, path + key_part(name)); !group.empty()) {
+        different.insert(value_text(leaf.value));
+        parts.push_back(group + " " + value_text(leaf.value));
+      }
+    return fmt::format("{} {}", name, different.size() == 1 ? *different.begin() : join(parts, ", "));
+  }
+
+  // How many values somebody wrote, and how many are defaults.
+  std::pair<size_t, size_t> counts() const {
+    size_t set = 0, filled = 0;
+    for (const auto& leaf : leaves_)
+      if (!leaf.field || !leaf.field->derived) ++(written(leaf.path) ? set : filled);
+    return {set, filled};
+  }
+
+  // "--set" and "--arg" that changed a value, each once, in the order of the Plan.
+  std::vector<std::string> command_line() const {
+    std::vector<std::string> words;
+    for (const auto& leaf : leaves_) {
+      auto found = resolved_.sources.find(leaf.path);
+      if (found == resolved_.sources.end() || !found->second.starts_with("--")) continue;
+      std::string word = found->second.substr(0, found->second.rfind(" ("));
+      if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+    }
+    return words;
+  }
+
+ private:
+  static std::string name_below(const std::string& path, const std::string& outer) {
+    if (!path.starts_with(outer) || path.size() <= outer.size() + 1) return "";
+    if (outer.empty()) return path;
+    return path[outer.size()] == '.' ? path.substr(outer.size() + 1) : "";
+  }
+
+  const Resolved& resolved_;
+  std::vector<Leaf> leaves_;
+};
+
+class Summary {
+ public:
+  Summary(const Resolved& resolved, int width)
+      : resolved_(resolved), plan_(resolved.plan), json_(plan_json(plan_)), values_(resolved),
+        width_(static_cast<size_t>(std::clamp(width, 60, 120))) {}
+
+  std::string text() {
+    out_ = fmt::format("{}  plan {}  {}\n\n", styled(plan_.name, Style::bold), resolved_.hash.substr(0, 12),
+                       styled(resolved_.recipe, Style::dim));
+    run();
+    for (const auto& stage : plan_.stages) describe(stage);
+    end();
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr size_t label_columns = 14;
+
+  // A label and its parts, with commas between them, in as many lines as they take.
+  void line(const std::string& label, const std::vector<std::string>& parts) {
+    if (parts.empty()) return;
+    std::string row = "  " + styled(padded(label, label_columns - 2), Style::cyan);
+    size_t column = label_columns;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::string part = parts[i] + (i + 1 < parts.size() ? "," : "");
+      if (column > label_columns && column + 1 + display_width(part) > width_) {
+        out_ += row + '\n';
+        row = std::string(label_columns, ' ');
+        column = label_columns;
+      }
+      row += (column > label_columns ? " " : "") + part;
+      column += (column > label_columns ? 1 : 0) + display_width(part);
+    }
+    out_ += row + '\n';
+  }
+
+  void run() {
+    line("run", values_.below("", {"precision", "seed"}, nested_names()));
+    line("model", tower("vision"));
+    line("", tower("decoder"));
+    line("connector", values_.below("model.connector", {"query_dim", "visual_scale"}));
+    line("images", {fmt::format("{0} x {0} pixels", plan_.model.image_size)});
+    for (const auto& [name, patterns] : plan_.model.groups)
+      line("group", {fmt::format("{}: {}", name, join(patterns, ", "))});
+    kernels();
+    for (const char* section : {"speed", "loader", "checkpoint", "guard", "distributed", "quantization"})
+      line(section, values_.below(section));
+  }
+
+  std::set<std::string> nested_names() const {
+    std::set<std::string> names{"name"};
+    for (const auto& leaf : plan_leaves(plan_))
+      if (leaf.path.find_first_of(".[") != std::string::npos) names.insert(leaf.path);
+    return names;
+  }
+
+  std::vector<std::string> tower(const char* name) const {
+    std::string path = fmt::format("model.{}", name);
+    const Json& json = json_["model"][name];
+    if (json.is_string()) return {fmt::format("{} {}", name, value_text(json))};
+    auto parts = values_.below(path, {}, {"kind"});
+    parts.insert(parts.begin(), fmt::format("{} fresh {}", name, value_text(json["kind"])));
+    return parts;
+  }
+
+  void kernels() {
+    std::vector<std::string> parts;
+    bool all_same = true;
+    for (const auto& [kind, wishes] : plan_.kernels.wishes) {
+      all_same = all_same && wishes == plan_.kernels.wishes.begin()->second;
+      if (wishes != plan::WishList{"auto"}) parts.push_back(fmt::format("{}: {}", kind, join(wishes, ", ")));
+    }
+    if (all_same)
+      parts = {join(plan_.kernels.wishes.begin()->second, ", ")};
+    else
+      parts.push_back("all else auto");
+    line("kernels", parts);
+  }
+
+  void describe(const plan::Stage& stage) {
+    std::string path = "stages" + key_part(stage.name);
+    out_ += fmt::format("\n{}  {}\n", styled(stage.name, Style::bold), heading(stage));
+    data(stage.data);
+    objective(stage, path);
+    std::string optimizer = path + ".optimizer";
+    std::vector<std::string> parts{value_text(json_of(stage)["optimizer"]["kind"]), values_.by_group(optimizer, "lr"),
+                                   values_.by_group(optimizer, "weight_decay")};
+    for (auto& part : values_.below(optimizer, {}, {"kind"}))
+      if (!part.starts_with("lr.") && !part.starts_with("weight_decay.") && !part.starts_with("others.lr."))
+        parts.push_back(part);
+    if (std::holds_alternative<plan::Muon>(stage.optimizer))
+      parts.push_back("others: adamw, " + values_.by_group(optimizer + ".others", "lr"));
+    line("optimizer", parts);
+    schedule(stage, path);
+    if (!stage.freeze.empty()) line("freeze", stage.freeze);
+    line("packing", values_.below(path + ".packing"));
+    line("recompute", values_.below(path + ".activation_checkpointing"));
+    if (stage.quantization_aware) line("quantization", {"trained through"});
+    evaluation(stage.evaluation);
+    if (stage.control)
+      line("control", {fmt::format("every {} steps", grouped(stage.control->every)), stage.control->run.defined});
+  }
+
+  const Json& json_of(const plan::Stage& stage) const {
+    return json_["stages"][static_cast<size_t>(&stage - plan_.stages.data())];
+  }
+
+  static std::string heading(const plan::Stage& stage) {
+    std::string from = stage.from == "model"                       ? "the model's weights"
+                       : stage.from.find('/') == std::string::npos ? fmt::format("stage {}", stage.from)
+                                                                   : stage.from;
+    std::string samples = fmt::format("{} samples", grouped(stage.samples));
+    if (stage.steps)
+      return fmt::format("{} in {} steps of {}, from {}", samples, grouped(*stage.steps),
+                         grouped(stage.batch.samples.value_or(0)), from);
+    std::vector<std::string> limits;
+    if (stage.batch.samples) limits.push_back(fmt::format("{} samples", grouped(*stage.batch.samples)));
+    if (stage.batch.tokens) limits.push_back(fmt::format("{} tokens", grouped(*stage.batch.tokens)));
+    if (stage.batch.frames) limits.push_back(fmt::format("{} frames", grouped(*stage.batch.frames)));
+    return fmt::format("{} in batches of at most {}, from {}", samples, join(limits, ", "), from);
+  }
+
+  void data(const plan::Mix& mix) {
+    auto first = mix.shares(0), last = mix.shares(1);
+    std::vector<std::string> shares;
+    size_t columns = 0;
+    for (size_t i = 0; i < mix.sources.size(); ++i) {
+      shares.push_back(percent(first[i]));
+      if (percent(last[i]) != shares[i]) shares[i] += " -> " + percent(last[i]);
+      columns = std::max(columns, shares[i].size());
+    }
+    for (size_t i = 0; i < mix.sources.size(); ++i) {
+      const auto& source = mix.sources[i];
+      std::vector<std::string> parts = source.text.empty() ? source.shards : source.text;
+      if (parts.size() > 4) {
+        size_t more = parts.size() - 3;
+        parts.resize(3);
+        parts.push_back(fmt::format("and {} more", more));
+      }
+      parts.front() = fmt::format("{:>{}}  {}", shares[i], columns, parts.front());
+      if (!source.text.empty()) parts.back() += "  (text alone)";
+      line(i == 0 ? "data" : "", parts);
+    }
+    std::vector<std::string> parts{fmt::format("at most {} frames", grouped(mix.max_frames)),
+                                   fmt::format("{} text tokens", grouped(mix.max_text_tokens))};
+    if (mix.replicate_image_frames > 1)
+      parts.push_back(fmt::format("images repeated to {} frames", mix.replicate_image_frames));
+    if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts left out");
+    if (mix.system != plan::Mix{}.system)
+      parts.push_back(mix.system.empty() ? "no system turn" : "its own system turn");
+    if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("its own prompts");
+    if (mix.preprocessed) parts.push_back("preprocessed in " + *mix.preprocessed);
+    line("", parts);
+  }
+
+  void objective(const plan::Stage& stage, const std::string& path) {
+    const Json& terms = json_of(stage)["objective"];
+    for (size_t i = 0; i < terms.size(); ++i) {
+      auto parts = values_.below(path + ".objective" + index_part(i + 1), {"on", "beta", "teacher"}, {"kind"});
+      std::string kind = value_text(terms[i]["kind"]);
+      parts.insert(parts.begin(), i == 0 ? kind : "+ " + kind);
+      line(i == 0 ? "objective" : "", parts);
+    }
+  }
+
+  void schedule(const plan::Stage& stage, const std::string& path) {
+    const Json& json = json_of(stage)["schedule"];
+    if (!json.is_object()) return line("schedule", {value_text(json)});
+    std::vector<std::string> parts{value_text(json["kind"])};
+    for (auto& part : values_.below(path + ".schedule", {"to", "to_share"}, {"kind", "warmup"})) {
+      if (part.starts_with("to_share "))
+        parts[0] += fmt::format(" to {}", percent(json["to_share"].get<double>()));
+      else
+        parts[0] += " " + part;
+    }
+    double warmup = plan::warmup(stage.schedule);
+    if (warmup > 0 && stage.warmup_steps)
+      parts.push_back(fmt::format("warm-up {} steps ({})", grouped(*stage.warmup_steps), percent(warmup)));
+    else if (warmup > 0)
+      parts.push_back("warm-up " + percent(warmup));
+    line("schedule", parts);
+  }
+
+  void evaluation(const plan::Evaluation& evaluation) {
+    bool first = true;
+    for (const auto& set : evaluation.sets) {
+      std::string measure = set.measure == plan::Measure::loss     ? "loss"
+                            : set.measure == plan::Measure::choice ? "choice"
+                                                                   : "preference";
+      std::vector<std::string> parts{fmt::format("{}: {}", set.name, measure)};
+      if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
+      for (const auto& source : set.data.sources)
+        for (const auto& shards : source.text.empty() ? source.shards : source.text) parts.push_back(shards);
+      std::string when =
+          evaluation.every > 0 ? fmt::format("every {} steps and at the end", grouped(evaluation.every)) : "at the end";
+      if (first) parts.push_back(when);
+      line(first ? "evaluation" : "", parts);
+      first = false;
+    }
+  }
+
+  void end() {
+    auto changed = values_.command_line();
+    if (!changed.empty()) out_ += '\n';
+    line("changed by", changed);
+    auto [set, filled] = values_.counts();
+    out_ += styled(
+        fmt::format("\n{} values were set, {} are defaults: --all shows each and where it was written\n", set, filled),
+        Style::dim);
+  }
+
+  const Resolved& resolved_;
+  const plan::Plan& plan_;
+  Json json_; // of the plan
+  Values values_;
+  size_t width_;
+  std::string out_;
+};
+
+} // namespace
+
+std::string summary_text(const Resolved& resolved, int width) {
+  return Summary(resolved, width).text();
+}
+
+} // namespace fvlm::recipe
