@@ -164,15 +164,15 @@ const fs::path& Safetensors::path() const {
   return content_->path;
 }
 
-const std::vector<TensorView>& Safetensors::tensors() const {
+const std::vector<TensorView>& Safetensors::tensors() const& {
   return content_->tensors;
 }
 
-const TensorView* Safetensors::find(std::string_view name) const {
+const TensorView* Safetensors::find(std::string_view name) const& {
   return content_->find(name);
 }
 
-const TensorView& Safetensors::at(std::string_view name) const {
+const TensorView& Safetensors::at(std::string_view name) const& {
   if (const TensorView* tensor = find(name)) return *tensor;
   std::vector<std::string> names;
   for (const TensorView& tensor : tensors()) names.push_back(tensor.name);

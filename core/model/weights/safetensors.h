@@ -20,9 +20,12 @@ class Safetensors {
   static Safetensors open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const;
-  const std::vector<TensorView>& tensors() const; // in file order
-  const TensorView* find(std::string_view name) const;
-  const TensorView& at(std::string_view name) const; // throws Error(data) with the nearest name
+  const std::vector<TensorView>& tensors() const&; // in file order
+  const TensorView* find(std::string_view name) const&;
+  const TensorView& at(std::string_view name) const&;        // throws Error(data) with the nearest name
+  const std::vector<TensorView>& tensors() const&& = delete; // views of a temporary would be of nothing
+  const TensorView* find(std::string_view name) const&& = delete;
+  const TensorView& at(std::string_view name) const&& = delete;
   const std::map<std::string, std::string>& metadata() const;
   uint64_t byte_size() const; // of all tensors
 

@@ -1,0 +1,124 @@
+// The model directory: fvlm.json, vision/ and decoder/ as Hugging Face folders, connector.safetensors. DESIGN.md, "What
+// is on disk". A checkpoint is one with a training_state/ beside.
+#pragma once
+#include "base/atomic_file.h"
+#include "base/mapped_file.h"
+#include "model/weights/connector.h"
+#include "model/weights/layout.h"
+#include "model/weights/safetensors_writer.h"
+#include "model/weights/towers.h"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm {
+
+enum class Part { vision, connector, decoder };
+constexpr std::array<Part, 3> all_parts{Part::vision, Part::connector, Part::decoder};
+const char* name_of(Part part); // "vision"
+
+// A tower's folder: its config, its weights, and the files that go with every copy (tokenizer, licence, ...).
+struct HuggingFaceFolder {
+  struct Carried {
+    std::string name;
+    std::shared_ptr<const MappedFile> content;
+  };
+  std::filesystem::path path;
+  nlohmann::json config;
+  std::optional<Safetensors> weights; // none: the tower is made fresh
+  std::vector<Carried> carried;
+
+  static HuggingFaceFolder open(const std::filesystem::path& path);
+  // The files of `path` that go with every copy, for a tower that has no folder of its own.
+  static std::vector<Carried> carry(const std::filesystem::path& path);
+};
+
+// All of a model directory besides its parameters. A copy keeps what it needs readable, also when the directory goes.
+struct ModelDescription {
+  std::string name;
+  std::string stage; // of training that wrote it; empty: none
+  int64_t step = 0;
+  std::string plan_hash; // empty: no plan
+  ConnectorConfig connector;
+  VisionConfig vision;
+  DecoderConfig decoder;
+  HuggingFaceFolder vision_folder, decoder_folder;
+
+  WeightLayout layout(Part part) const;
+};
+
+// A parameter where it lies in its file.
+struct Parameter {
+  std::string name; // "vision.encoder.layer.0.norm1.weight", "connector.q_static", "decoder.model.norm.weight"
+  Part part;
+  const TensorSpec* spec;
+  const TensorView* view;
+};
+
+class ModelDirectory {
+ public:
+  // Maps the files and checks all but the checksums. Throws Error(data).
+  static ModelDirectory open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const;
+  const ModelDescription& description() const;
+  const std::vector<Parameter>& parameters() const&;           // part by part, in the order of each part's layout
+  const Parameter& at(std::string_view name) const&;           // throws Error(data) with the nearest name
+  const std::vector<Parameter>& parameters() const&& = delete; // views of a temporary would be of nothing
+  const Parameter& at(std::string_view name) const&& = delete;
+  // Lets go of the memory behind a parameter, for whoever has copied it.
+  void drop(const Parameter& parameter) const;
+  // Reads everything. Throws Error(data) that names every tensor whose bytes are not those that were written.
+  void verify() const;
+
+ private:
+  struct Content;
+  explicit ModelDirectory(std::shared_ptr<const Content> content) : content_(std::move(content)) {}
+  std::shared_ptr<const Content> content_;
+};
+
+// Writes a model directory that appears whole or not at all. Files are on disk, checksums in fvlm.json.
+class ModelDirectoryWriter {
+ public:
+  // `dtype_of` says for each parameter's name how it is stored. Throws Error(data) when there is something at `path`.
+  ModelDirectoryWriter(std::filesystem::path path, ModelDescription description,
+                       const std::function<DType(const std::string& name)>& dtype_of);
+
+  // The order in which the bytes of all parameters are wanted.
+  const std::vector<TensorInfo>& order() const { return order_; }
+  // The next bytes of the next parameter: all of them or a piece, never of two.
+  void append(std::span<const std::byte> bytes);
+  // For what a checkpoint holds besides; flushed to disk by whoever writes it.
+  const std::filesystem::path& folder() const { return folder_.beside(); }
+  void commit();
+
+ private:
+  // A tensor of the files, in the order in which they are written; those that are no parameter are written by us.
+  struct Step {
+    size_t part;
+    TensorInfo info;
+    bool parameter;
+  };
+  void write_tower(Part part, const HuggingFaceFolder& source, const std::string& model_type);
+  void pass_over();
+  std::vector<std::byte> passenger_bytes(const Step& step) const;
+
+  AtomicFolder folder_;
+  ModelDescription description_;
+  std::array<std::optional<SafetensorsWriter>, all_parts.size()> writers_;
+  std::vector<Step> steps_;
+  std::vector<TensorInfo> order_;
+  size_t next_ = 0;      // of steps_
+  uint64_t missing_ = 0; // bytes of that step
+};
+
+} // namespace fvlm

@@ -1,0 +1,57 @@
+#include "model/weights/connector.h"
+#include "model/weights/fresh.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+using namespace fvlm;
+
+namespace {
+
+std::vector<float> fresh(const TensorSpec& spec, uint64_t seed) {
+  std::vector<float> out(TensorInfo{spec.name, DType::f32, spec.shape}.elements());
+  fill_fresh(out, spec.fill, seed, "connector." + spec.name);
+  return out;
+}
+
+} // namespace
+
+TEST(Fresh, a_connector_begins_as_its_layers_in_pytorch_do) {
+  VisionConfig vision = read_vision_config({{"model_type", "dinov2"}}, "c");
+  DecoderConfig decoder =
+      read_decoder_config({{"model_type", "llama"}, {"hidden_size", 1024}, {"num_attention_heads", 8}}, "c");
+  for (const TensorSpec& spec : layout_of(ConnectorConfig{.query_dim = 4000}, vision, decoder).tensors) {
+    auto values = fresh(spec, 42);
+    double count = static_cast<double>(values.size()), mean = 0, squares = 0, largest = 0;
+    for (float value : values)
+      mean += value, squares += value * value, largest = std::max<double>(largest, std::abs(value));
+    mean /= count, squares /= count;
+    if (spec.name.starts_with("q_")) {
+      EXPECT_NEAR(mean, 0, 5 / std::sqrt(count)) << spec.name;
+      EXPECT_NEAR(squares, 1, 5 * std::sqrt(2 / count)) << spec.name;
+    } else {
+      int64_t inputs = spec.name.starts_with("query_input") ? 4000 : spec.name.starts_with("llm_to_query") ? 1024 : 768;
+      double bound = 1 / std::sqrt(static_cast<double>(inputs));
+      EXPECT_LE(largest, bound) << spec.name;
+      EXPECT_GT(largest, 0.99 * bound) << spec.name;
+      EXPECT_NEAR(mean, 0, 5 * bound / std::sqrt(3 * count)) << spec.name;
+      EXPECT_NEAR(squares, bound * bound / 3, 5 * bound * bound * 0.2981 / std::sqrt(count)) << spec.name;
+    }
+  }
+}
+
+TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_for) {
+  Fill normal{Fill::Kind::normal, 1};
+  std::vector<float> whole(1000), piece(300);
+  fill_fresh(whole, normal, 7, "a");
+  fill_fresh(piece, normal, 7, "a", 601);
+  EXPECT_TRUE(std::equal(piece.begin(), piece.end(), whole.begin() + 601));
+  std::vector<float> other(1000);
+  fill_fresh(other, normal, 8, "a");
+  EXPECT_NE(whole, other);
+  fill_fresh(other, normal, 7, "b");
+  EXPECT_NE(whole, other);
+}

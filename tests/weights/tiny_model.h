@@ -1,0 +1,90 @@
+// Tiny seeded towers as Hugging Face folders, so that tests need no Python and no download.
+#pragma once
+#include "base/file.h"
+#include "model/weights/convert.h"
+#include "model/weights/fresh.h"
+#include "model/weights/safetensors_writer.h"
+#include "model/weights/towers.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string>
+
+namespace fvlm::tiny {
+
+// DINOv2 with 2 layers of 2 heads: patches of 4 x 4 pixels, position embeddings for 5 x 5 of them.
+inline VisionConfig vision_config() {
+  return {.model_type = "dinov2",
+          .hidden_size = 8,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 2,
+          .intermediate_size = 32,
+          .image_size = 20,
+          .patch_size = 4,
+          .num_channels = 3,
+          .layer_norm_eps = 1e-6,
+          .layerscale_value = 1,
+          .initializer_range = 0.3,
+          .use_mask_token = true};
+}
+
+// Llama with 2 layers, 4 heads over 2 key-value heads and 97 tokens.
+inline DecoderConfig decoder_config() {
+  return {.model_type = "llama",
+          .vocab_size = 97,
+          .hidden_size = 16,
+          .intermediate_size = 24,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 4,
+          .max_position_embeddings = 512,
+          .rope_theta = 10000,
+          .rms_norm_eps = 1e-5,
+          .initializer_range = 0.3,
+          .tie_word_embeddings = true,
+          .eos_token_id = {2}};
+}
+
+// The values of a tensor of a tiny tower: as for a fresh one, but constants are disturbed, so that every bias and every
+// scale matters.
+inline std::vector<float> values_of(const TensorSpec& spec, uint64_t seed) {
+  std::vector<float> out(TensorInfo{spec.name, DType::f32, spec.shape}.elements());
+  Fill fill = spec.fill;
+  if (fill.kind != Fill::Kind::constant) {
+    fill_fresh(out, fill, seed, spec.name);
+    return out;
+  }
+  fill_fresh(out, {Fill::Kind::normal, 0.1}, seed, spec.name);
+  for (float& value : out) value += static_cast<float>(fill.value);
+  return out;
+}
+
+// config.json and model.safetensors of a tower, loadable by transformers.
+template <class Config>
+void write_folder(const std::filesystem::path& folder, const Config& config, uint64_t seed, DType dtype = DType::f32) {
+  std::filesystem::create_directories(folder);
+  WeightLayout layout = layout_of(config);
+  std::vector<TensorInfo> tensors;
+  for (const TensorSpec& spec : layout.tensors) tensors.push_back({spec.name, dtype, spec.shape});
+  SafetensorsWriter writer(folder / "model.safetensors", tensors);
+  for (const TensorInfo& tensor : writer.order())
+    for (const TensorSpec& spec : layout.tensors)
+      if (spec.name == tensor.name) {
+        auto values = values_of(spec, seed);
+        std::vector<std::byte> bytes(tensor.byte_size());
+        convert(std::as_bytes(std::span(values)), DType::f32, bytes, dtype);
+        writer.append(bytes);
+      }
+  writer.commit();
+  write_file_atomic(folder / "config.json", config_json(config).dump(2) + "\n");
+}
+
+// Both towers below `folder`: vision/ and decoder/.
+inline void write_towers(const std::filesystem::path& folder, uint64_t seed = 1, DType dtype = DType::f32) {
+  write_folder(folder / "vision", vision_config(), seed, dtype);
+  write_folder(folder / "decoder", decoder_config(), seed, dtype);
+}
+
+} // namespace fvlm::tiny
