@@ -17,6 +17,8 @@ constexpr Verb verbs[] = {
     {"plan", "the frozen plan of a recipe, and where each value came from", run_plan},
     {"recipe", "the reference page and editor stubs for authors", run_recipe},
     {"plugin", "what plugins there are, and what each can do", run_plugin},
+    {"import", "a model directory from two Hugging Face folders", run_import},
+    {"export", "a model directory in bf16, fp16 or fp32", run_export},
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };

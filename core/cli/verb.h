@@ -19,6 +19,8 @@ int run_check(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_doctor(Arguments);
+int run_export(Arguments);
+int run_import(Arguments);
 int run_plugin(Arguments);
 int run_plugin_check(Arguments);
 int run_plugin_info(Arguments);

@@ -1,0 +1,72 @@
+#include "cli/transfer.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr std::pair<const char*, DType> dtypes[] = {
+    {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp64", DType::f64}};
+
+const char* option_of(DType dtype) {
+  for (auto [name, each] : dtypes)
+    if (each == dtype) return name;
+  throw Error(ErrorKind::internal, "weights of no floating type");
+}
+
+nlohmann::ordered_json report_json(const TransferReport& report, const std::string& out) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+  for (Part part : all_parts) {
+    const auto& each = report.parts[static_cast<size_t>(part)];
+    auto& json = parts[name_of(part)] = {{"parameters", each.parameters}, {"bytes", each.bytes}};
+    for (auto [dtype, count] : each.tensors) json["tensors"][option_of(dtype)] = count;
+  }
+  nlohmann::ordered_json overflowed = nlohmann::ordered_json::object();
+  for (const auto& [name, count] : report.overflowed) overflowed[name] = count;
+  return {{"model", out}, {"parts", parts}, {"overflowed", overflowed}};
+}
+
+void print_table(const TransferReport& report, const std::string& out) {
+  TextTable table({"part", "parameters", "stored as", "size"});
+  uint64_t parameters = 0, bytes = 0;
+  for (Part part : all_parts) {
+    const auto& each = report.parts[static_cast<size_t>(part)];
+    std::vector<std::string> types;
+    for (auto [dtype, count] : each.tensors) types.emplace_back(option_of(dtype));
+    table.row({name_of(part), std::to_string(each.parameters), join(types, ", "), human_bytes(each.bytes)});
+    parameters += each.parameters, bytes += each.bytes;
+  }
+  table.row({"all", std::to_string(parameters), "", human_bytes(bytes)});
+  fmt::print("{}\n\n{}", out, table.text());
+}
+
+} // namespace
+
+DType dtype_of_option(const std::string& text) {
+  std::vector<std::string> names;
+  for (auto [name, dtype] : dtypes) {
+    if (dtype == DType::f64) continue; // is read, and never asked for
+    if (text == name) return dtype;
+    names.emplace_back(name);
+  }
+  throw Error(ErrorKind::usage, fmt::format("--dtype wants {}, not '{}'", join_or(names), text));
+}
+
+void print_transfer(const TransferReport& report, const std::string& out, bool json) {
+  for (const auto& [name, count] : report.overflowed)
+    log_warning(
+        "{}: {} of its numbers are too large for this element type and became infinite; bf16 and fp32 hold them", name,
+        count);
+  if (json)
+    fmt::print("{}\n", report_json(report, out).dump(2));
+  else
+    print_table(report, out);
+}
+
+} // namespace fvlm::cli
