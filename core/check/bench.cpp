@@ -22,18 +22,17 @@
 namespace fvlm::check {
 namespace {
 
-int threads() {
+int all_threads() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// The plugin and the reference in turn, so that whatever else the machine does hits both; of each function the best
-// median of three rounds.
+// The plugin and the reference in turn, so that whatever else the machine does hits both: on all threads by the clock,
+// then on one in CPU time. Of each function the fastest call counts, since other work only ever slows one down.
 class Duel {
  public:
   using Maker = std::function<Trial(Context&)>;
 
   Duel(Context& context, const Maker& make, int repeat, int rounds = 3) : context_(context) {
-    at::set_num_threads(threads());
     reference_ = context.subject.built_in() ? nullptr : reference_context(context);
     Trial own = make(context);
     if (!refusal(context, own).empty()) return;
@@ -42,64 +41,77 @@ class Duel {
       other = make(*reference_);
       if (!refusal(*reference_, *other).empty()) other.reset();
     }
-    Variation variation;
-    variation.bare = true;
-    variation.flags = 0;
-    variation.host = &TestHost::with_threads(threads());
-    for (int round = 0; round < rounds; ++round) {
-      variation.repeat = repeat;
-      play(own, context, variation, seconds_, own_);
-      if (other) play(*other, *reference_, variation, reference_seconds_, other_);
-    }
+    for (int round = 0; round < rounds; ++round)
+      for (const bool alone : {false, true}) {
+        if (alone && repeat == 0) break; // nothing is timed
+        const int threads = alone ? 1 : all_threads();
+        at::set_num_threads(threads);
+        Variation variation;
+        variation.bare = true;
+        variation.flags = 0;
+        variation.repeat = repeat;
+        variation.host = &TestHost::with_threads(threads);
+        play(own, context, variation, alone, own_);
+        if (other) play(*other, *reference_, variation, alone, other_);
+      }
     at::set_num_threads(1);
   }
 
-  bool done() const { return own_.has_value(); }
-  const Run& run() const { return *own_; }
-  const std::optional<Run>& reference() const { return other_; }
+  bool done() const { return own_.run.has_value(); }
+  int64_t peak() const { return own_.run->peak; }
+  int64_t reference_peak() const { return other_.run ? other_.run->peak : 0; }
 
   // One figure a function, and one for all of them.
   void times(std::vector<Figure>& figures, const std::string& what) const {
-    double sum = 0, reference_sum = 0;
-    for (const auto& [call, seconds] : seconds_) {
-      auto found = reference_seconds_.find(call);
-      const double reference = found == reference_seconds_.end() ? 0 : found->second;
-      figures.push_back({what + " " + call, "s", seconds, reference});
-      sum += seconds;
-      reference_sum += reference;
-    }
-    if (seconds_.size() > 1)
-      figures.push_back(
-          {what + " together", "s", sum, reference_seconds_.size() == seconds_.size() ? reference_sum : 0});
+    if (own_.times.empty()) return;
+    Figure sum = together(what + " together");
+    if (own_.times.size() > 1)
+      for (const auto& [call, time] : own_.times) {
+        auto found = other_.times.find(call);
+        const Time reference = found == other_.times.end() ? Time{} : found->second;
+        figures.push_back({what + " " + call, "s", time.seconds, reference.seconds, time.cpu, reference.cpu});
+      }
+    else
+      sum.name = what + " " + own_.times.begin()->first;
+    figures.push_back(sum);
   }
 
-  double seconds() const {
-    double sum = 0;
-    for (const auto& [call, one] : seconds_) sum += one;
-    return sum;
-  }
-  double reference_seconds() const {
-    double sum = 0;
-    for (const auto& [call, one] : reference_seconds_) sum += one;
-    return sum;
+  Figure together(const std::string& what) const {
+    const Time own = own_.sum(), other = other_.sum();
+    return {what, "s", own.seconds, other.seconds, own.cpu, other.cpu};
   }
 
  private:
-  void play(const Trial& trial, Context& context, const Variation& variation, std::map<std::string, double>& best,
-            std::optional<Run>& kept) {
+  struct Time {
+    double seconds = 0; // on all threads
+    double cpu = 0;     // on one
+  };
+  struct Side {
+    std::map<std::string, Time> times; // by function
+    std::optional<Run> run;            // the last on all threads
+
+    Time sum() const {
+      Time sum;
+      for (const auto& [call, time] : times) sum.seconds += time.seconds, sum.cpu += time.cpu;
+      return sum;
+    }
+  };
+
+  static void play(const Trial& trial, Context& context, const Variation& variation, bool alone, Side& side) {
     Run run = trial.run(context, variation);
     if (!run.done()) throw Refused{State::failed, trial.label + ": " + run.trouble()};
     for (const Timing& timing : run.timings) {
-      auto [entry, fresh] = best.emplace(timing.call, timing.seconds);
-      if (!fresh) entry->second = std::min(entry->second, timing.seconds);
+      Time& best = side.times[timing.call];
+      double& kept = alone ? best.cpu : best.seconds;
+      const double now = alone ? timing.cpu : timing.seconds;
+      kept = kept > 0 ? std::min(kept, now) : now;
     }
-    kept = std::move(run);
+    if (!alone) side.run = std::move(run);
   }
 
   Context& context_;
   std::unique_ptr<Context> reference_;
-  std::map<std::string, double> seconds_, reference_seconds_;
-  std::optional<Run> own_, other_;
+  Side own_, other_;
 };
 
 AttentionCase ragged_attention(int segments, at::ScalarType dtype, bool causal) {
@@ -120,7 +132,7 @@ std::vector<Figure> attention_ragged(Context& context) {
   return figures;
 }
 
-// What grows with the tokens: workspace, saved tensors, and what became resident besides.
+// Workspace, saved tensors, and what became resident besides: how it grows where the tokens double.
 std::vector<Figure> attention_memory(Context& context) {
   const auto dtype = attention_dtype(context);
   std::vector<Figure> figures;
@@ -130,9 +142,12 @@ std::vector<Figure> attention_memory(Context& context) {
         context, [&](Context&) { return attention_trial(c); }, 0, 1);
     if (!duel.done()) return {};
     figures.push_back({fmt::format("memory at one segment of {} tokens", tokens), "bytes",
-                       static_cast<double>(duel.run().peak),
-                       duel.reference() ? static_cast<double>(duel.reference()->peak) : 0});
+                       static_cast<double>(duel.peak()), static_cast<double>(duel.reference_peak())});
   }
+  const auto &shorter = figures[0], &longer = figures[1];
+  if (shorter.plugin > 0)
+    figures.push_back({"memory for twice the tokens", "times", longer.plugin / shorter.plugin,
+                       shorter.reference > 0 ? longer.reference / shorter.reference : 0});
   return figures;
 }
 
@@ -149,11 +164,9 @@ std::vector<Figure> loss_large(Context& context) {
     };
     Duel duel(context, make, 1, 2);
     if (!duel.done()) return {};
-    figures.push_back({both ? "fused, 4096 x 576 x 49152" : "forward and backward, 4096 x 576 x 49152", "s",
-                       duel.seconds(), duel.reference_seconds()});
+    figures.push_back(duel.together(both ? "fused, 4096 x 576 x 49152" : "forward and backward, 4096 x 576 x 49152"));
     figures.push_back({both ? "fused, peak memory" : "forward and backward, peak memory", "bytes",
-                       static_cast<double>(duel.run().peak),
-                       duel.reference() ? static_cast<double>(duel.reference()->peak) : 0});
+                       static_cast<double>(duel.peak()), static_cast<double>(duel.reference_peak())});
   }
   return figures;
 }

@@ -39,6 +39,8 @@ struct Check {
 struct Figure {
   std::string name, unit;
   double plugin = 0, reference = 0; // reference 0: there is none
+  // Of a time: the CPU's on one thread, which other work on the machine does not stretch. 0: not measured.
+  double plugin_cpu = 0, reference_cpu = 0;
 };
 
 struct Benchmark {

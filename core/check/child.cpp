@@ -140,7 +140,9 @@ class Child {
         say({{"figure", prefix + ": " + figure.name},
              {"unit", figure.unit},
              {"plugin", figure.plugin},
-             {"reference", figure.reference}});
+             {"reference", figure.reference},
+             {"plugin_cpu", figure.plugin_cpu},
+             {"reference_cpu", figure.reference_cpu}});
       if (figures.empty()) outcome = not_applicable("the plugin does not do this shape");
     } catch (const Refused& refused) {
       outcome = {refused.state, refused.text};

@@ -131,7 +131,7 @@ at::Tensor newton_schulz(at::Tensor x, double eps) {
   return tall ? x.t() : x;
 }
 
-// In float64 nothing is rounded; else the Newton-Schulz steps run in bfloat16, as the header says.
+// In float64 nothing is rounded; else the Newton-Schulz steps run in bfloat16, as the header allows.
 void muon(const Problem& p, const fvlm_optimizer_segment& s, at::Tensor master, at::Tensor gradient,
           std::vector<at::Tensor> states, bool exact) {
   const double lr = p.value(s.group, "lr"), momentum = p.value(s.group, "momentum");

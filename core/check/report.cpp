@@ -24,6 +24,14 @@ std::string quantity(double value, const std::string& unit) {
   return number(value) + " " + unit;
 }
 
+std::string cell(double value, const std::string& unit) {
+  return value > 0 ? quantity(value, unit) : "-";
+}
+
+std::string ratio(double plugin, double reference) {
+  return plugin > 0 && reference > 0 ? fmt::format("{:.2f}x", reference / plugin) : "-";
+}
+
 } // namespace
 
 const char* state_name(State state) {
@@ -48,6 +56,11 @@ nlohmann::json Report::json() const {
     if (figure.reference > 0) {
       one["reference"] = figure.reference;
       one["ratio"] = figure.reference / figure.plugin;
+    }
+    if (figure.plugin_cpu > 0) one["plugin_cpu"] = figure.plugin_cpu;
+    if (figure.reference_cpu > 0) {
+      one["reference_cpu"] = figure.reference_cpu;
+      one["ratio_cpu"] = figure.reference_cpu / figure.plugin_cpu;
     }
     measured.push_back(one);
   }
@@ -82,12 +95,11 @@ std::string line_of(const Entry& entry) {
 std::string Report::summary() const {
   std::string text;
   if (!figures.empty()) {
-    TextTable table({"measured", "plugin", "reference", "ratio"});
+    TextTable table({"measured", "plugin", "reference", "ratio", "CPU, one thread", "reference", "ratio"});
     for (const Figure& figure : figures)
-      table.row(
-          {figure.name, quantity(figure.plugin, figure.unit),
-           figure.reference > 0 ? quantity(figure.reference, figure.unit) : "-",
-           figure.reference > 0 && figure.plugin > 0 ? fmt::format("{:.2f}x", figure.reference / figure.plugin) : "-"});
+      table.row({figure.name, quantity(figure.plugin, figure.unit), cell(figure.reference, figure.unit),
+                 ratio(figure.plugin, figure.reference), cell(figure.plugin_cpu, figure.unit),
+                 cell(figure.reference_cpu, figure.unit), ratio(figure.plugin_cpu, figure.reference_cpu)});
     text += '\n';
     text += table.text();
   }

@@ -172,7 +172,8 @@ class Supervisor {
     if (said.is_discarded()) return false; // a plugin wrote to our descriptor
     if (said.contains("done")) return true;
     if (said.contains("figure")) {
-      report_.figures.push_back({said["figure"], said["unit"], said["plugin"], said["reference"]});
+      report_.figures.push_back(
+          {said["figure"], said["unit"], said["plugin"], said["reference"], said["plugin_cpu"], said["reference_cpu"]});
     } else if (said.contains("kinds")) {
       report_.plugin = said["plugin"];
       report_.version = said["version"];

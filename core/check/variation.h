@@ -57,7 +57,8 @@ struct Status {
 
 struct Timing {
   std::string call;
-  double seconds = 0; // median
+  double seconds = 0; // the fastest of `repeat` calls
+  double cpu = 0;     // CPU time, all threads, the least of them
 };
 
 // What came of running a trial once.

@@ -6,7 +6,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
+#include <limits>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -27,6 +28,12 @@ at::ScalarType bits_of(at::ScalarType dtype) {
   default:
     return at::kLong;
   }
+}
+
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 // Bytes whose last one is the last of a page, with no page behind it.
@@ -290,21 +297,18 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       if (known == written_.end()) written_.emplace_back(operand->name(), operand);
     }
     if (variation_.repeat > 0) {
-      std::vector<double> seconds;
-      seconds.reserve(static_cast<size_t>(variation_.repeat));
+      constexpr double never = std::numeric_limits<double>::infinity();
+      Timing timing{name, never, never};
       if (variation_.before_repeat) variation_.before_repeat();
       for (int i = 0; i < variation_.repeat; ++i) {
-        auto start = std::chrono::steady_clock::now();
+        const double start = seconds_of(CLOCK_MONOTONIC), cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
         if (!once()) break;
-        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        timing.cpu = std::min(timing.cpu, seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu);
+        timing.seconds = std::min(timing.seconds, seconds_of(CLOCK_MONOTONIC) - start);
       }
       if (variation_.after_repeat) variation_.after_repeat();
       run_.statuses.back().value = status;
-      if (!seconds.empty()) {
-        std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
-                         seconds.end());
-        run_.timings.push_back({name, seconds[seconds.size() / 2]});
-      }
+      if (timing.seconds < never) run_.timings.push_back(timing);
     }
   }
   return status == FVLM_OK;
