@@ -53,7 +53,8 @@ sdk::Support Muon::supports(const Query& query) {
   for (int64_t index = 0; index < query.segment_count; ++index)
     if (query.segments[index].rows == 1)
       return sdk::refuse("segment %lld is a vector, and muon takes matrices", static_cast<long long>(index));
-  return supports_optimizer(query);
+  const auto numbers = supports_optimizer(query);
+  return numbers.score == 0 ? numbers : sdk::accept(1, "ATen, Newton-Schulz in bfloat16");
 }
 
 sdk::States Muon::states(const Query&) {

@@ -9,8 +9,11 @@
  * others with fallbacks that change nothing:
  *  - adamw, as torch.optim.AdamW: lr, beta1, beta2, eps, weight_decay. States "m", "v".
  *  - muon, as torch.optim.Muon: lr, momentum, nesterov (0 or 1), weight_decay, eps. State "momentum". The update is
- *    multiplied by sqrt(max(1, rows / cols)); the 5 Newton-Schulz steps run in bfloat16 with float32 sums. Matrices
- *    only: supports() refuses a query with a vector, and the engine gives vectors to another optimizer of the stage. */
+ *    multiplied by sqrt(max(1, rows / cols)). The 5 Newton-Schulz steps run in float32, or with what each writes
+ * rounded to bfloat16 as PyTorch has it; the reason of supports() says which. In float32 the step equals PyTorch's
+ * without its cast to bfloat16 to a millionth over 50 steps. In bfloat16 nobody's steps can be held to that, PyTorch's
+ *    neither: they depend on the order of its sums. bench/LOG.md has the distances. Matrices only: supports() refuses
+ *    a query with a vector, and the engine gives vectors to another optimizer of the stage. */
 #ifndef FVLM_OPTIMIZER_H
 #define FVLM_OPTIMIZER_H
 
