@@ -240,7 +240,7 @@ TEST_F(MuonTest, fifty_steps_equal_torch) {
   }
 
   // With its cast, torch does not reproduce itself where its sums run in another order, so nobody else can be held to
-  // its digits.
+  // its digits; all 50 steps together part by less than half the length of one.
   const double rounding = largest_difference_over_steps(again, plugin, host, start, gradients, bfloat16);
   double itself = 0;
   for (std::size_t i = 0; i < bfloat16.size(); ++i)
@@ -249,7 +249,7 @@ TEST_F(MuonTest, fifty_steps_equal_torch) {
               "from itself with its sums reordered %.1e\n",
               worst, rounding, itself);
   EXPECT_GT(itself, 1e-6);
-  EXPECT_LE(rounding, 1e-3);
+  EXPECT_LE(rounding, 5e-4);
 }
 
 } // namespace
