@@ -51,6 +51,7 @@ class AttentionCpu : public Attention {
   }
 
   void requirements(const Query& query, Requirements& wanted) const {
+    require(supports(query));
     const AttentionProblem problem = problem_of(query);
     Workspace forward_space, backward_space;
     (void)take(forward_space, query, rows_of_task, kernels_.forward_scratch(problem));
@@ -62,6 +63,7 @@ class AttentionCpu : public Attention {
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
+    require(supports(query));
     AttentionProblem problem = problem_of(query);
     problem.q = rows_of(a.q, query, false, "q");
     problem.k = rows_of(a.k, query, true, "k");
@@ -80,6 +82,7 @@ class AttentionCpu : public Attention {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
+    require(supports(query));
     if (!query.needs_backward) throw Failure(FVLM_ERROR_ARGUMENT, "the query says that no backward follows");
     AttentionProblem problem = problem_of(query);
     problem.q = rows_of(a.q, query, false, "q");

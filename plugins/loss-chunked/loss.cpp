@@ -58,18 +58,21 @@ class LossChunked : public Loss {
   }
 
   void requirements(const Query& query, Requirements& wanted) const {
+    require(supports(query));
     const auto size = [&](Pass pass) {
       Workspace space;
       (void)take(space, query, pass);
       return space.used();
     };
     wanted.forward_workspace = size(Pass::forward);
+    wanted.backward_workspace = size(Pass::fused); // which without a gradient is a forward
     if (!query.needs_d_hidden && !query.needs_d_weight) return;
-    wanted.backward_workspace = std::max(size(Pass::backward), size(Pass::fused));
+    wanted.backward_workspace = std::max(wanted.backward_workspace, size(Pass::backward));
     wanted.save(float32, {query.tokens});
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) const {
+    require(supports(query));
     Sweep sweep(call, query, *this, Pass::forward, a.hidden, a.weight, a.targets);
     const auto losses = vector_of<float>(a.losses, query.tokens, "losses");
     const auto log_sums = a.saved[0] ? vector_of<float>(a.saved[0], query.tokens, "saved[0]") : View<float, 1>();
@@ -84,6 +87,7 @@ class LossChunked : public Loss {
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) const {
+    require(supports(query));
     Sweep sweep(call, query, *this, Pass::backward, a.hidden, a.weight, a.targets);
     const auto d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
     const auto log_sums = vector_of<const float>(a.saved[0], query.tokens, "saved[0]");
@@ -98,6 +102,7 @@ class LossChunked : public Loss {
   }
 
   void fused(const fvlm_call& call, const Query& query, const Fused& a) const {
+    require(supports(query));
     Sweep sweep(call, query, *this, Pass::fused, a.hidden, a.weight, a.targets);
     const auto d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
     const auto losses = vector_of<float>(a.losses, query.tokens, "losses");
