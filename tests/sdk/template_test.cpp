@@ -1,5 +1,5 @@
 // Every template that `plugin new` knows: it builds as it comes, with every compiler here, offers its entry point
-// alone, and gives the kinds that its manifest promises.
+// alone, gives the kinds that its manifest promises, and passes `plugin check`.
 #include "base/error.h"
 #include "cli/verb.h"
 #include "sdk/workshop.h"
@@ -95,6 +95,24 @@ INSTANTIATE_TEST_SUITE_P(
                           "ARCHITECTURES=-gencode=arch=compute_90a,code=sm_90a",
                           "/usr/local/cuda/bin/nvcc", "nvcc"}),
     [](const auto& tried) { return tried.param.label; });
+
+// As its README says: make, then plugin check.
+class TemplateCheck : public Workshop, public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
+
+TEST_P(TemplateCheck, passes_plugin_check_as_it_comes) {
+  const auto& [kind, lang] = GetParam();
+  const std::string name = kind + "-mine";
+  ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", (folder / name).string()}), 0);
+  const Result make = run("make", folder / name);
+  ASSERT_EQ(make.status, 0) << make.output;
+  const Result check = run("NO_COLOR=1 '" + (build / "bin/fvlm-engine").string() + "' plugin check .", folder / name);
+  EXPECT_EQ(check.status, 0) << check.output;
+  EXPECT_NE(check.output.find("\n" + name + " 0.1.0: passed"), std::string::npos) << check.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(Templates, TemplateCheck,
+                         testing::Combine(testing::ValuesIn(kinds), testing::Values("c", "cpp")),
+                         [](const auto& tried) { return std::get<0>(tried.param) + "_" + std::get<1>(tried.param); });
 
 // The numbers of a CUDA template, on a machine without a GPU: its kernels run as functions of the host.
 using CudaOnHost = Workshop;
