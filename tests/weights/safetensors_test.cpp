@@ -158,6 +158,8 @@ TEST(SafetensorsWriter, checksums_are_of_each_tensors_bytes) {
 
 // The Python library reads what we write to the same bytes, and writes the same file from it.
 TEST(SafetensorsWriter, writes_what_the_python_library_writes) {
+  skip_without("safetensors");
+  if (IsSkipped()) return;
   Folder folder;
   auto kinds = every_kind();
   std::erase_if(kinds, [](const TensorInfo& tensor) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -49,6 +50,13 @@ inline std::string safetensors_bytes(const std::string& header, size_t data_byte
 // Without the fsync of write_file_atomic, which takes its time.
 inline void put_file(const fs::path& path, std::string_view content) {
   std::ofstream(path, std::ios::binary) << content;
+}
+
+// Skips the test where the oracles' Python lacks a module: `scripts/setup --oracles` brings it.
+inline void skip_without(const std::string& module) {
+  std::string command = std::string(FVLM_PYTHON) + " -c 'import importlib.util as u, sys; sys.exit(u.find_spec(\"" +
+                        module + "\") is None)'";
+  if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no Python module " << module << " at " << FVLM_PYTHON;
 }
 
 // The text of the data error that `action` ends with.

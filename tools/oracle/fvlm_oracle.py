@@ -93,7 +93,7 @@ class Fvlm(nn.Module):
         save_file(self.connector_state(), folder / "connector.safetensors")
         connector = {"kind": "fvlm", "query_dim": self.q_init.shape[1], "visual_scale": self.visual_scale,
                      "attend": "shallow" if self.shallow else "deep"}
-        (folder / "fvlm.json").write_text(json.dumps({"format": 1, "connector": connector}, indent=2) + "\n")
+        (folder / "fvlm.json").write_text(json.dumps({"format_version": 1, "connector": connector}, indent=2) + "\n")
 
     def convert(self, dtype):
         """Parameters alone: Module.to(dtype) would round the rotary frequencies too."""

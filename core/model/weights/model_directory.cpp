@@ -34,8 +34,9 @@ const char* name_of(Part part) {
 }
 
 HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
-  if (!fs::is_directory(path))
-    throw Error(ErrorKind::data, fs::exists(path) ? "this is no folder" : "there is no such folder")
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored))
+    throw Error(ErrorKind::data, fs::exists(path, ignored) ? "this is no folder" : "there is no such folder")
         .at(path.string())
         .advise("name a Hugging Face folder: config.json and model.safetensors");
   HuggingFaceFolder out;
@@ -48,8 +49,9 @@ HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
 
 std::vector<HuggingFaceFolder::Carried> HuggingFaceFolder::carry(const fs::path& path) {
   std::vector<Carried> out;
+  std::error_code ignored;
   for (const char* name : carried_files)
-    if (fs::is_regular_file(path / name)) out.push_back({name, MappedFile::open(path / name)});
+    if (fs::is_regular_file(path / name, ignored)) out.push_back({name, MappedFile::open(path / name)});
   return out;
 }
 
@@ -90,16 +92,18 @@ struct ModelDirectory::Content {
         const TensorSpec& spec = layouts[index].tensors[i];
         std::string name = std::string(name_of(part)) + "." + spec.name;
         if (!bound[i]) continue;
-        auto checksum = model_file.checksums.find(name);
-        if (checksum == model_file.checksums.end())
-          problems.add("there is no checksum of {}", shown(name));
-        else
-          checked.push_back({name, bound[i], checksum->second});
+        if (model_file.checksums) {
+          auto checksum = model_file.checksums->find(name);
+          if (checksum == model_file.checksums->end())
+            problems.add("there is no checksum of {}", shown(name));
+          else
+            checked.push_back({name, bound[i], checksum->second});
+        }
         names.insert(name);
         if (spec.parameter) parameters.push_back({std::move(name), part, &spec, bound[i]});
       }
     }
-    for (const auto& [name, checksum] : model_file.checksums)
+    for (const auto& [name, checksum] : model_file.checksums.value_or(decltype(model_file.checksums)::value_type()))
       if (!names.contains(name)) problems.add("there is a checksum of {}, and no such tensor", shown(name));
     problems.raise((path / ModelFile::name).string(), "the directory was put together from several: import it anew");
     for (size_t i = 0; i < parameters.size(); ++i) by_name.emplace(parameters[i].name, i);

@@ -77,7 +77,8 @@ class ModelDirectory {
   const Parameter& at(std::string_view name) const&& = delete;
   // Lets go of the memory behind a parameter, for whoever has copied it.
   void drop(const Parameter& parameter) const;
-  // Reads everything. Throws Error(data) that names every tensor whose bytes are not those that were written.
+  // Reads everything. Throws Error(data) that names every tensor whose bytes are not those that were written. Without
+  // checksums in fvlm.json (another program's directory) there is nothing to compare.
   void verify() const;
 
  private:

@@ -27,9 +27,9 @@ std::optional<uint64_t> parse_checksum(const Json& value) {
   return good ? std::optional(number) : std::nullopt;
 }
 
-void read_checksums(ModelFile& out, const Json* given, const std::string& where, Problems& problems) {
-  if (!given) return problems.add("'checksums' is missing");
-  ConfigReader reader(*given, where);
+void read_checksums(ModelFile& out, const Json& given, const std::string& where, Problems& problems) {
+  out.checksums.emplace();
+  ConfigReader reader(given, where);
   reader.refuse_unknown(std::array{"algorithm", "tensors"});
   std::string named = reader.text("algorithm", std::nullopt);
   reader.refuse_unless(named == algorithm, "algorithm", "checksums are xxh64");
@@ -38,7 +38,7 @@ void read_checksums(ModelFile& out, const Json* given, const std::string& where,
   for (const auto& [name, value] : tensors->items()) {
     auto checksum = parse_checksum(value);
     if (!checksum) problems.add("the checksum of {} must be text of 16 hexadecimal digits", shown(name));
-    out.checksums.emplace(name, checksum.value_or(0));
+    out.checksums->emplace(name, checksum.value_or(0));
   }
   for (const std::string& problem : reader.problems().list()) problems.add("checksums: {}", problem);
 }
@@ -47,7 +47,8 @@ void read_checksums(ModelFile& out, const Json* given, const std::string& where,
 
 ModelFile ModelFile::read(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / name;
-  if (!std::filesystem::exists(path))
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
     throw Error(ErrorKind::data, "this is no model directory: there is no fvlm.json in it")
         .at(folder.string())
         .advise("`fvlm-engine import --vision DIR --decoder DIR --out DIR` makes one from two Hugging Face folders");
@@ -63,13 +64,14 @@ ModelFile ModelFile::read(const std::filesystem::path& folder) {
 
   reader.refuse_unknown(std::array{"format_version", "model", "connector", "stage", "step", "plan_hash", "checksums"});
   ModelFile out;
-  out.model = reader.text("model", std::nullopt);
+  out.model = reader.text("model", folder.filename().string());
   if (reader.has("stage")) out.stage = reader.text("stage", std::nullopt);
   if (reader.has("plan_hash")) out.plan_hash = reader.text("plan_hash", std::nullopt);
   out.step = reader.whole("step", 0, 0, INT64_MAX);
   const Json* connector = reader.object("connector");
   if (!connector) reader.problems().add("'connector' is missing");
-  read_checksums(out, reader.object("checksums"), path.string(), reader.problems());
+  if (const Json* checksums = reader.object("checksums"))
+    read_checksums(out, *checksums, path.string(), reader.problems());
   reader.finish("this fvlm.json was changed or damaged: fetch or import the model anew");
   out.connector = read_connector_config(*connector, path.string());
   return out;
@@ -83,9 +85,11 @@ std::string ModelFile::text() const {
   out["stage"] = stage.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(stage);
   out["step"] = step;
   out["plan_hash"] = plan_hash.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(plan_hash);
-  Json tensors = Json::object();
-  for (const auto& [tensor, checksum] : checksums) tensors[tensor] = fmt::format("{:016x}", checksum);
-  out["checksums"] = {{"algorithm", algorithm}, {"tensors", tensors}};
+  if (checksums) {
+    Json tensors = Json::object();
+    for (const auto& [tensor, checksum] : *checksums) tensors[tensor] = fmt::format("{:016x}", checksum);
+    out["checksums"] = {{"algorithm", algorithm}, {"tensors", tensors}};
+  }
   return out.dump(2) + "\n";
 }
 

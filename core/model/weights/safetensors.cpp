@@ -108,11 +108,12 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 
 // The file or index that holds a folder's weights.
 fs::path weights_in(const fs::path& folder) {
+  std::error_code ignored;
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-    if (fs::exists(folder / name)) return folder / name;
+    if (fs::exists(folder / name, ignored)) return folder / name;
   Error error(ErrorKind::data, "there is no model.safetensors and no model.safetensors.index.json here");
   error.at(folder.string());
-  if (fs::exists(folder / "pytorch_model.bin") || fs::exists(folder / "pytorch_model.bin.index.json"))
+  if (fs::exists(folder / "pytorch_model.bin", ignored) || fs::exists(folder / "pytorch_model.bin.index.json", ignored))
     error.advise("pytorch_model.bin is not read: load the model in transformers and save_pretrained() it");
   else
     error.advise("name a Hugging Face folder with its weights");
@@ -135,7 +136,7 @@ Safetensors Safetensors::open(const fs::path& path) {
   std::map<std::string, std::vector<std::string_view>> names_of_shard;
   for (const auto& [name, file] : index) names_of_shard[file].push_back(name);
   for (const auto& [file, names] : names_of_shard) {
-    if (!fs::exists(content->path.parent_path() / file))
+    if (!fs::exists(content->path.parent_path() / file, ignored))
       throw Error(ErrorKind::data, fmt::format("the shard {}, which holds {} tensors, is missing", file, names.size()))
           .at(content->path.string())
           .advise("fetch all files that the index names");
