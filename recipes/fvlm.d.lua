@@ -26,7 +26,7 @@ function fvlm.sum(terms) end
 ---@field precision? "bf16"|"fp16"|"tf32"|"fp32" What the model computes in. Default: `"bf16"`.
 ---@field deterministic? boolean Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats. Default: `false`.
 ---@field model fvlm.Model The model.
----@field kernels? string|fvlm.Kernels Which backends are wanted.
+---@field kernels? string|(string)[]|fvlm.Kernels Which backends are wanted.
 ---@field speed? boolean|fvlm.Speed Switches for work saved.
 ---@field loader? fvlm.Loader How shards are read.
 ---@field checkpoint? fvlm.Checkpoint When the run is saved.
@@ -180,7 +180,7 @@ function fvlm.stage(name) end
 
 ---Samples from weighted sources, and what the model sees of a sample.
 ---@class fvlm.Mix
----@field [integer] string|fvlm.Source The sources, each shuffled on its own.
+---@field [integer] string|(string)[]|fvlm.Source The sources, each shuffled on its own.
 ---@field text_ratio? number Share of text-only samples. Weights then count among the sources with frames and among the text-only ones. Default: the weights alone decide.
 ---@field max_frames? integer Longer clips are sampled evenly down to this. In frames. Default: `64`.
 ---@field max_text_tokens? integer Longest text of a sample, of each answer of a pair. In tokens. Default: `1024`.

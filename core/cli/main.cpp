@@ -7,14 +7,14 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace fvlm::cli {
 namespace {
 
 constexpr Verb verbs[] = {
     {"check", "is the recipe right? all its mistakes at once", run_check},
-    {"plan", "the frozen plan of a recipe, and where each value came from", run_plan},
+    {"plan", "what a recipe resolves to, where each value was written, what differs", run_plan},
     {"recipe", "the reference page and editor stubs for authors", run_recipe},
     {"plugin", "what plugins there are, and what each can do", run_plugin},
     {"import", "a model directory from two Hugging Face folders", run_import},
@@ -69,7 +69,9 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
     throw error;
   }
   fmt::print("{}\n\n", summary);
-  for (const Verb& verb : members) fmt::print("  fvlm-engine {} {:<8}  {}\n", group, verb.name, verb.summary);
+  size_t width = 0;
+  for (const auto& name : names) width = std::max(width, name.size());
+  for (const Verb& verb : members) fmt::print("  fvlm-engine {} {:<{}}  {}\n", group, verb.name, width, verb.summary);
   return arguments.empty() ? static_cast<int>(ErrorKind::usage) : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace fvlm::cli {
@@ -96,6 +97,13 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
     Error error(ErrorKind::usage, fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
     if (auto near = nearest(unknown.get_option_name(), names)) error.advise(fmt::format("did you mean '{}'?", *near));
     throw error;
+  } catch (const po::invalid_command_line_syntax& wrong) {
+    std::string name = wrong.get_option_name().substr(2);
+    auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.name == name; });
+    if (option == named_.end() || option->placeholder.empty())
+      throw Error(ErrorKind::usage, fmt::format("--{} takes no value", name)).advise("usage: fvlm-engine " + usage_);
+    throw Error(ErrorKind::usage, fmt::format("--{} wants a value", name))
+        .advise(fmt::format("--{} {}: {}", name, option->placeholder, option->help));
   } catch (const po::error& wrong) {
     throw Error(ErrorKind::usage, wrong.what()).advise("usage: fvlm-engine " + usage_);
   }

@@ -1,5 +1,6 @@
 // fvlm-engine plan: the frozen Plan of a recipe, where each value came from, and how two of them differ.
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/recipe_options.h"
 #include "recipe/print.h"
 
@@ -10,7 +11,8 @@ namespace fvlm::cli {
 namespace {
 
 // 0: the same, 1: they differ, as diff(1) has it.
-int print_differences(const recipe::Resolved& left, const recipe::Resolved& right, bool json) {
+int print_differences(const recipe::Resolved& left, const recipe::Resolved& right, const std::vector<std::string>& sets,
+                      bool json) {
   auto differences = recipe::differences(left.plan, right.plan);
   if (json) {
     auto document = nlohmann::ordered_json::array();
@@ -20,7 +22,8 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
   } else if (differences.empty()) {
     fmt::print("the same plan: {}\n", left.hash.substr(0, 12));
   } else {
-    fmt::print("{}", recipe::differences_text(differences, left.recipe, right.recipe));
+    std::string changed = sets.empty() ? left.recipe : fmt::format("{} --set {}", left.recipe, join(sets, " --set "));
+    fmt::print("{}", recipe::differences_text(differences, changed, right.recipe));
     if (left.hash == right.hash)
       fmt::print("the same numbers: none of this can change a result (plan {})\n", left.hash.substr(0, 12));
   }
@@ -46,7 +49,7 @@ int run_plan(Arguments arguments) {
     auto request = recipe_request(*parsed, *other);
     request.sets.clear();
     if (request.file.extension() == ".json") request.args.clear();
-    return print_differences(resolved, recipe::resolve(request), parsed->flag("json"));
+    return print_differences(resolved, recipe::resolve(request), parsed->values("set"), parsed->flag("json"));
   }
   if (parsed->flag("json"))
     fmt::print("{}\n", recipe::plan_document(resolved).dump(2));

@@ -21,7 +21,8 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   for (const auto& word : parsed.values("arg")) {
     size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorKind::usage, fmt::format("--arg wants name=value, not '{}'", word));
+      throw Error(ErrorKind::usage, fmt::format("--arg wants name=value, not '{}'", word))
+          .advise("for example --arg data=/data, for a recipe that asks for fvlm.arg(\"data\")");
     request.args[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return request;

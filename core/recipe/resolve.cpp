@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "recipe/freeze.h"
 #include "recipe/schema/schema.h"
@@ -52,6 +53,10 @@ Run run_recipe(const Request& request, const std::map<std::string, std::string>&
   auto lua = std::make_shared<Sandbox>(
       SandboxConfig{.library = request.library, .args = args, .constructors = constructors()});
   Value value = lua->run(request.file);
+  if (std::holds_alternative<std::monostate>(value.data))
+    throw Error(ErrorKind::recipe, "the file returns nothing")
+        .at(request.file.string())
+        .advise("write 'return' in front of its fvlm.recipe { ... }");
   Run run{lua, {}, Reader([lua](FunctionId f, std::span<const Value> arguments) { return lua->call(f, arguments); })};
   run.plan = freeze(std::move(value), request.sets, run.reader);
   sign_functions(run.plan, *lua);
@@ -97,11 +102,19 @@ Resolved resolve_plan_file(const Request& request) {
   auto fail = [&](std::string what) { return Error(ErrorKind::recipe, std::move(what)).at(name); };
   if (!request.args.empty())
     throw Error(ErrorKind::usage, "--arg is for a recipe; a plan file has no arguments left").at(name);
-  Json document = Json::parse(read_file(request.file, 256 << 20), nullptr, false);
-  if (document.is_discarded())
-    throw fail("this is no JSON").advise("a plan file is what `fvlm-engine plan RECIPE --json` prints");
-  if (!document.is_object() || document.value("format", "") != plan_format || !document.contains("plan"))
-    throw fail(fmt::format("this is no plan file of format {}", plan_format));
+  const char* advice = "a plan file is what `fvlm-engine plan RECIPE --json` prints";
+  Json document;
+  try {
+    document = parse_json(read_file(request.file, 256 << 20), name);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::recipe, error.what()).at(error.where()).advise(advice);
+  }
+  bool has_format = document.is_object() && document.contains("format") && document["format"].is_string();
+  if (!has_format || !document.contains("plan")) throw fail("this is no plan file").advise(advice);
+  if (document["format"] != plan_format)
+    throw fail(fmt::format("this plan file has the format {}, and {} is read here",
+                           document["format"].get<std::string>(), plan_format))
+        .advise("make it anew from its recipe");
 
   Reader reader;
   reader.reads_plan_file = true;
@@ -124,9 +137,36 @@ Resolved resolve_plan_file(const Request& request) {
   return resolved;
 }
 
+// The recipes and plan files of a folder, as a user would name them.
+std::vector<std::string> recipes_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
+    if (entry.path().extension() == ".lua" || entry.path().extension() == ".json")
+      names.push_back((folder / entry.path().filename()).string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void look_for(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) {
+    auto inside = recipes_in(file);
+    throw Error(ErrorKind::recipe, "this is a folder")
+        .at(file.string())
+        .advise(inside.empty() ? "name a recipe (.lua)" : "name a recipe in it: " + inside.front());
+  }
+  if (std::filesystem::exists(file, ignored)) return;
+  auto near = nearest(file.string(), recipes_in(file.parent_path()));
+  throw Error(ErrorKind::recipe, "there is no such file")
+      .at(file.string())
+      .advise(near ? fmt::format("did you mean '{}'?", *near) : "");
+}
+
 } // namespace
 
 Resolved resolve(const Request& request) {
+  look_for(request.file);
   bool is_plan = request.file.extension() == ".json";
   Resolved resolved = is_plan ? resolve_plan_file(request) : resolve_recipe(request);
   resolved.hash = plan_hash(resolved.plan);

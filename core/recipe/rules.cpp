@@ -42,6 +42,7 @@ class Rules {
 
   void check() {
     for (const Stage& stage : plan_.stages) {
+      if (stage.name.empty()) continue; // it was no stage
       std::string path = "stages" + key_part(stage.name);
       reader_.within(path, [&] {
         check_start(stage);

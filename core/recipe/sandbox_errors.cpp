@@ -1,4 +1,5 @@
 // From Lua's errors to ours: the author's file and line, what happened, and who called.
+#include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
 #include <algorithm>
@@ -51,6 +52,18 @@ std::string advice_for(std::string_view message) {
       return fmt::format("a recipe has no '{}': it describes a run and reaches nothing outside", name);
   if (message.find("(field 'random')") != std::string_view::npos)
     return "a recipe has no random numbers: it gives the same Plan every time; use `seed` and the run's own randomness";
+  constexpr std::string_view unknown = "a nil value (global '";
+  if (size_t at = message.find(unknown); at != std::string_view::npos) {
+    std::string_view name = message.substr(at + unknown.size());
+    name = name.substr(0, name.find('\''));
+    static const std::vector<std::string> known = {"fvlm",   "require", "ipairs", "pairs", "math",
+                                                   "string", "table",   "print",  "error", "tostring"};
+    auto near = nearest(name, known);
+    return near ? fmt::format("did you mean '{}'?", *near)
+                : fmt::format("nothing is called '{}' here: is it misspelt, or defined further down?", name);
+  }
+  if (message.find("'}' expected") != std::string_view::npos && message.find(" near ") != std::string_view::npos)
+    return "is a comma missing in front of it?";
   return {};
 }
 

@@ -1,5 +1,6 @@
 // The files a recipe is made of: its own, those it requires from below its folder, and the bundled library's.
 #include "base/file.h"
+#include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
 #include <algorithm>
@@ -85,7 +86,8 @@ Found find_module(lua_State* L, Interpreter& self, const std::string& module) {
   Found found{folder / *relative, (folder / *relative).string(), bundled};
   std::error_code error;
   if (!std::filesystem::is_regular_file(found.file, error))
-    luaL_error(L, "require found no module '%s': no file %s", module.c_str(), found.name.c_str());
+    luaL_error(L, "require found no module '%s': no file %s%s", module.c_str(), found.name.c_str(),
+               nearest(module, std::vector<std::string>{"fvlm"}) ? "\n  did you mean 'fvlm'?" : "");
   std::filesystem::path base = folder.empty() ? std::filesystem::path(".") : folder;
   bool inside = false;
   try {

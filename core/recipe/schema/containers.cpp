@@ -134,12 +134,12 @@ bool read(Reader& reader, const Value& value, const Node& map, const Node* for_a
   if (!table || !table->constructor.empty() || !table->items.empty()) return reader.wrong(value, map.expected());
   bool good = true;
   for (const auto& [key, entry] : table->fields)
-    good &= reader.within(key_part(key), [&] {
+    good &= reader.within(key_part(key), [&, &key = key, &entry = entry] {
       if (key.empty() || !is_utf8(key)) return reader.complain(entry.origin, "this key is no text");
       return read_entry(key, entry);
     });
   for (const auto& [key, origin] : table->nils)
-    good = reader.within(key_part(key), [&] {
+    good = reader.within(key_part(key), [&, &origin = origin] {
       return reader.complain(origin, "is nil here", "a misspelt variable? where it is meant, write 'or nil' behind it");
     });
   return good;
@@ -185,7 +185,16 @@ std::optional<size_t> pick(Reader& reader, const Value& value, const std::vector
   const Node* node = find(value, alternatives);
   if (node) return std::find(alternatives.begin(), alternatives.end(), node) - alternatives.begin();
   reader.wrote(value.origin, false);
-  reader.wrong(value, expected(alternatives));
+  auto* text = std::get_if<std::string>(&value.data);
+  std::vector<std::string> constructors;
+  for (const Node* each : alternatives)
+    if (each->record()) constructors.push_back(each->record()->constructor);
+  auto near = text ? nearest(*text, constructors) : std::nullopt;
+  if (near)
+    reader.complain(value.origin, fmt::format("expected {}, got {}", expected(alternatives), shown(value)),
+                    "did you mean " + by_constructor(alternatives, *near)->expected() + "?");
+  else
+    reader.wrong(value, expected(alternatives));
   return std::nullopt;
 }
 

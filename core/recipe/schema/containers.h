@@ -47,7 +47,6 @@ class List : public Type<std::vector<T>> {
     return shape_.or_one ? fmt::format("{}|({})[]", item, item) : fmt::format("({})[]", item);
   }
   std::string plain_expected() const override { return shape_.or_one ? item_->plain_expected() : expected(); }
-  std::string plain_lua_type() const override { return shape_.or_one ? item_->plain_lua_type() : lua_type(); }
   bool leaf() const override { return item_->leaf(); }
   bool takes(const Value& value) const override {
     const Table* table = as_table(value);

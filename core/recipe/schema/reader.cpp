@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 
 namespace fvlm::recipe {
@@ -13,6 +15,12 @@ namespace {
 std::string parent(const std::string& path) {
   size_t end = path.find_last_of(".[");
   return end == std::string::npos ? "" : path.substr(0, end);
+}
+
+bool is_number(const std::string& text) {
+  double number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && std::isfinite(number);
 }
 
 } // namespace
@@ -69,7 +77,10 @@ bool Reader::complain_at(std::string_view part, std::string what, std::string ad
 }
 
 bool Reader::wrong(const Value& value, std::string_view expected) {
-  return complain(value.origin, fmt::format("expected {}, got {}", expected, shown(value)));
+  auto* text = std::get_if<std::string>(&value.data);
+  bool quoted = text && is_number(*text) && expected.find("number") != std::string_view::npos;
+  return complain(value.origin, fmt::format("expected {}, got {}", expected, shown(value)),
+                  quoted ? fmt::format("a number has no quotes: {}", *text) : "");
 }
 
 Value Reader::call(FunctionId function, double argument, const Origin& origin) {
@@ -81,9 +92,8 @@ Value Reader::call(FunctionId function, double argument, const Origin& origin) {
     Value x{argument, origin};
     return call_(function, {&x, 1});
   } catch (const Error& error) {
-    Origin at = origin;
     std::string what = error.where().empty() || error.where() == where(origin) ? error.what() : error.text();
-    complain(at, fmt::format("the function failed at {}: {}", argument, what));
+    complain(origin, fmt::format("the function failed at {}: {}", argument, what));
     return {};
   }
 }

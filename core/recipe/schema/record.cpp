@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 namespace fvlm::recipe {
@@ -34,10 +35,29 @@ void RecordInfo::add(std::string name, std::shared_ptr<const Node> type, Json fa
 namespace record_detail {
 namespace {
 
+// batchSize, batch-size and batchsize are batch_size.
+bool same_name(std::string_view a, std::string_view b) {
+  auto bare = [](std::string_view name) {
+    std::string out;
+    for (unsigned char c : name)
+      if (c != '_' && c != '-') out += static_cast<char>(std::tolower(c));
+    return out;
+  };
+  return bare(a) == bare(b);
+}
+
 const FieldInfo* by_other_name(const RecordInfo& info, const std::string& key) {
   for (const auto& field : info.fields)
-    if (std::count(field.elsewhere.begin(), field.elsewhere.end(), key)) return &field;
+    for (const auto& name : field.elsewhere)
+      if (same_name(name, key)) return &field;
   return nullptr;
+}
+
+// The field that an unknown key is probably meant for.
+const FieldInfo* meant_by(const RecordInfo& info, const std::string& key) {
+  if (const FieldInfo* field = by_other_name(info, key)) return field;
+  auto near = nearest(key, info.keys());
+  return near ? info.find(*near) : nullptr;
 }
 
 // The field whose type a value that is no table has. Null: there is no short form.
@@ -58,6 +78,17 @@ std::string advise(const RecordInfo& info, const std::string& key) {
     }
   }
   return advise_key(key, info.keys());
+}
+
+std::string advise_derived(const RecordInfo& info, const FieldInfo& derived) {
+  const FieldInfo* field = by_other_name(info, derived.name);
+  return field ? fmt::format("set '{}' in its place; it is {}", field->name, derived.doc) : derived.doc;
+}
+
+// A list where every field takes one: kernels = { "cudnn", "reference" }
+bool is_short_list(const Table& table, const RecordInfo& info, const Value& value) {
+  return info.each && table.constructor.empty() && table.fields.empty() && !table.items.empty() &&
+         info.fields.front().node->takes(value);
 }
 
 // One pass over a table: gives each field its value and notes which fields were seen.
@@ -99,7 +130,8 @@ class TableReader {
     if (std::holds_alternative<std::monostate>(value.data)) return;
     if (field && !field->derived) return give(*field, value);
     good_ = reader_.within(key_part(key), [&] {
-      if (field) return reader_.complain(value.origin, "is computed and cannot be set", field->doc);
+      if (field) return reader_.complain(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
+      if (const FieldInfo* meant = meant_by(info_, key)) excused_.insert(meant->name);
       return reader_.complain(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
     });
   }
@@ -118,7 +150,7 @@ class TableReader {
     for (const auto& [key, origin] : table_.nils) {
       const FieldInfo* field = info_.find(key);
       if (!field || !seen_.insert(key).second) continue;
-      good_ = reader_.within(key_part(key), [&] {
+      good_ = reader_.within(key_part(key), [&, &origin = origin] {
         return reader_.complain(origin, fmt::format("expected {}, got nil", field->node->expected()),
                                 "a misspelt variable? where it is meant, write 'or nil' behind it");
       });
@@ -127,7 +159,7 @@ class TableReader {
 
   void missing() {
     for (const auto& field : info_.fields) {
-      if (!field.required || seen_.contains(field.name)) continue;
+      if (!field.required || seen_.contains(field.name) || excused_.contains(field.name)) continue;
       good_ = reader_.complain(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
                                field.doc);
     }
@@ -137,7 +169,7 @@ class TableReader {
   const Table& table_;
   const RecordInfo& info_;
   const ReadField& read_field_;
-  std::set<std::string> seen_;
+  std::set<std::string> seen_, excused_; // excused: it is there under a wrong name, which is told
   bool good_ = true;
 };
 
@@ -146,7 +178,9 @@ class TableReader {
 bool read(Reader& reader, const Value& value, const RecordInfo& info, const ReadField& read_field) {
   reader.wrote(value.origin, false);
   const Table* table = as_table(value);
-  if (!table && (info.each || !info.shorthand.empty())) {
+  const FieldInfo* field = short_form(info);
+  if (field && (!table || is_short_list(*table, info, value))) {
+    if (!field->node->takes(value)) return reader.wrong(value, expected(info));
     bool good = true;
     for (size_t i = 0; i < info.fields.size(); ++i)
       if (info.each || info.fields[i].name == info.shorthand)
@@ -160,12 +194,16 @@ bool read(Reader& reader, const Value& value, const RecordInfo& info, const Read
 
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
              const RecordInfo& info) {
-  if (rest.empty()) return literal(assignment);
+  if (rest.empty()) {
+    Value whole = literal(assignment);
+    const FieldInfo* field = short_form(info);
+    return field && !as_table(whole) ? field->node->assign(reader, assignment, nullptr, {}) : whole;
+  }
   const FieldInfo* field = info.find(rest[0]);
   if (!field || field->derived) {
     std::string what = field ? "is computed and cannot be set" : fmt::format("unknown key '{}'", rest[0]);
-    reader.within(key_part(rest[0]),
-                  [&] { return reader.complain(assignment.origin, what, field ? field->doc : advise(info, rest[0])); });
+    std::string advice = field ? advise_derived(info, *field) : advise(info, rest[0]);
+    reader.within(key_part(rest[0]), [&] { return reader.complain(assignment.origin, what, advice); });
     return current ? *current : Value{};
   }
   auto table = copy_table(current, assignment.origin);

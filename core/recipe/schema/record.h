@@ -93,9 +93,9 @@ class Record : public Type<T> {
   Record& required() { return last().required = true, *this; }
   Record& derived() { return last().derived = true, *this; }
   Record& beside() { return last().beside = true, *this; }
-  Record& unit(std::string unit) { return last().unit = std::move(unit), *this; }
-  Record& example(std::string lua) { return last().example = std::move(lua), *this; }
-  Record& elsewhere(std::vector<std::string> names) { return last().elsewhere = std::move(names), *this; }
+  Record& unit(const std::string& unit) { return last().unit = unit, *this; }
+  Record& example(const std::string& lua) { return last().example = lua, *this; }
+  Record& elsewhere(const std::vector<std::string>& names) { return last().elsewhere = names, *this; }
   Record& argument() { return last().place = Place::argument, *this; }
   Record& items() { return last().place = Place::items, *this; }
 
@@ -180,9 +180,10 @@ class Record : public Type<T> {
     return type.present(value) ? type.write(value, what) : Json();
   }
 
-  Record& add(std::string name, std::unique_ptr<Access> access, std::shared_ptr<const Node> type, std::string doc) {
+  Record& add(const std::string& name, std::unique_ptr<Access> access, const std::shared_ptr<const Node>& type,
+              const std::string& doc) {
     static const T defaults{};
-    info_.add(std::move(name), std::move(type), access->write(defaults, Write::everything), std::move(doc));
+    info_.add(name, type, access->write(defaults, Write::everything), doc);
     fields_.push_back(std::move(access));
     return *this;
   }

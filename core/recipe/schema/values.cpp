@@ -83,7 +83,8 @@ class RecomputeType : public Type<plan::Recompute> {
     }
     const Table* table = as_table(value);
     if (!table || !table->items.empty() || table->fields.size() != 1) return reader.wrong(value, expected());
-    const auto& [key, part] = table->fields[0];
+    const std::string& key = table->fields[0].first;
+    const Value& part = table->fields[0].second;
     if (key == "every") return reader.within(".every", [&] { return every_->read(reader, part, out.every); });
     if (key != "layers") return reader.wrong(value, expected());
     const Table* layers = as_table(part);

@@ -52,6 +52,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')", "a recipe has no 'load'"},
         Case{"\nlocal n = math.random()", "recipe.lua:2", "attempt to call a nil value (field 'random')",
              "no random numbers"},
+        Case{"\nreturn fvml.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvml')",
+             "did you mean 'fvlm'?"},
+        Case{"return learning_rate * 2", "recipe.lua:1",
+             "attempt to perform arithmetic on a nil value (global "
+             "'learning_rate')",
+             "nothing is called 'learning_rate' here"},
+        Case{"return {\n a = 1\n b = 2 }", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'",
+             "is a comma missing in front of it?"},
+        Case{"local f = require 'flvm'", "recipe.lua:1", "require found no module 'flvm': no file flvm.lua",
+             "did you mean 'fvlm'?"},
         Case{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}));
 
 TEST(SandboxErrors, a_long_path_is_named_whole) {

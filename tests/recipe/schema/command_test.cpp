@@ -191,6 +191,18 @@ TEST_F(CommandTest, wrong_usage_exits_2) {
   EXPECT_EQ(run("recipe referense").code, 2);
 }
 
+TEST_F(CommandTest, an_option_without_its_value_shows_what_it_wants) {
+  EXPECT_EQ(run("plan fvlm-135m.lua --set").err,
+            "error: --set wants a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
+            "stages.align.samples=1000 (repeatable)\n");
+  EXPECT_EQ(run("plan fvlm-135m.lua --all=5").err.substr(0, 27), "error: --all takes no value");
+}
+
+TEST_F(CommandTest, plan_diff_names_what_was_set) {
+  EXPECT_THAT(run("plan fvlm-135m.lua --set seed=7 --diff fvlm-135m.lua").out,
+              HasSubstr("fvlm-135m.lua --set seed=7  fvlm-135m.lua\n"));
+}
+
 TEST_F(CommandTest, a_set_that_names_nothing_exits_3) {
   auto ran = run("plan fvlm-135m.lua --set stages.align.optimiser.eps=1");
   EXPECT_EQ(ran.code, 3);

@@ -1,4 +1,5 @@
 // What the schema says of a recipe that is wrong: file and line, path, what was expected and got, what was meant.
+#include "recipe/schema/table.h"
 #include "small_recipe.h"
 
 #include <gtest/gtest.h>
@@ -55,6 +56,42 @@ TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
   EXPECT_THAT(of_stage({key("gradient_checkpointing", 16, true)}),
               ElementsAre("r.lua:16: stages.align.gradient_checkpointing: unknown key 'gradient_checkpointing'\n"
                           "  it is called 'activation_checkpointing' here"));
+}
+
+TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
+  auto without_batch = [](const char* name) {
+    auto stage = small_stage("align");
+    auto copy = std::make_shared<Table>(*as_table(stage));
+    std::erase_if(copy->fields, [](const auto& field) { return field.first == "batch"; });
+    copy->fields.emplace_back(name, value(15, 32));
+    return mistakes_of(small_recipe({table_value(copy)}));
+  };
+  EXPECT_THAT(without_batch("batchSize"),
+              ElementsAre("r.lua:15: stages.align.batchSize: unknown key 'batchSize'\n  it is called 'batch' here"));
+  EXPECT_THAT(without_batch("bacth"),
+              ElementsAre("r.lua:15: stages.align.bacth: unknown key 'bacth'\n  did you mean 'batch'?"));
+  EXPECT_EQ(without_batch("zebra").size(), 2u);
+}
+
+TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
+  EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("speed", 4, "fast")})),
+              ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
+                          "overlap_vision, coarse_in_tower, ... }, got the string \"fast\""));
+  EXPECT_THAT(of_stage({key("batch", 15, "32")}),
+              ElementsAre("r.lua:15: stages.align.batch: expected a whole number of at least 1 or a table { samples, "
+                          "tokens, frames }, got the string \"32\"\n  a number has no quotes: 32"));
+}
+
+TEST(Mistakes, a_kind_in_quotes_is_recognised) {
+  EXPECT_THAT(of_stage({key("optimizer", 13, "adamW")}),
+              ElementsAre("r.lua:13: stages.align.optimizer: expected fvlm.adamw { }, fvlm.muon { } or fvlm.optimizer "
+                          "{ }, got the string \"adamW\"\n  did you mean fvlm.adamw { }?"));
+}
+
+TEST(Mistakes, a_computed_value_says_what_to_set) {
+  EXPECT_THAT(of_stage({key("steps", 15, 100)}),
+              ElementsAre("r.lua:15: stages.align.steps: is computed and cannot be set\n  set 'samples' in its place; "
+                          "it is samples / batch, rounded up; absent where tokens or frames make batches."));
 }
 
 TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {

@@ -143,8 +143,9 @@ TEST(Reference, the_committed_page_and_stubs_are_current) {
 
 TEST(Reference, the_stubs_let_an_editor_take_short_forms) {
   std::string stubs = editor_stubs();
-  for (const char* field : {"batch integer|fvlm.Batch ", "kernels? string|fvlm.Kernels ", "speed? boolean|fvlm.Speed ",
-                            "quantization? string|fvlm.Quantization ", "[integer] string|fvlm.Source ",
-                            "activation_checkpointing? \"none\"|\"all\"|fvlm.ActivationCheckpointing "})
+  for (const char* field :
+       {"batch integer|fvlm.Batch ", "kernels? string|(string)[]|fvlm.Kernels ", "speed? boolean|fvlm.Speed ",
+        "quantization? string|fvlm.Quantization ", "[integer] string|(string)[]|fvlm.Source ",
+        "activation_checkpointing? \"none\"|\"all\"|fvlm.ActivationCheckpointing "})
     EXPECT_THAT(stubs, testing::HasSubstr(std::string("---@field ") + field));
 }

@@ -86,6 +86,43 @@ TEST_F(ResolveTest, a_recipe_that_returns_something_else) {
   EXPECT_THAT(error_of(folder / "r.lua"), HasSubstr("expected fvlm.recipe { }, got the number 5"));
 }
 
+TEST_F(ResolveTest, a_recipe_that_returns_nothing) {
+  write_file_atomic(folder / "r.lua", "local x = 1");
+  EXPECT_THAT(error_of(folder / "r.lua"),
+              HasSubstr("r.lua: the file returns nothing\n  write 'return' in front of its fvlm.recipe { ... }"));
+}
+
+TEST_F(ResolveTest, a_file_that_is_not_there_or_a_folder) {
+  auto file = recipe(adamw);
+  EXPECT_EQ(error_of(folder / "rr.lua"), fmt::format("{}: there is no such file\n  did you mean '{}'?",
+                                                     (folder / "rr.lua").string(), file.string()));
+  EXPECT_EQ(error_of(folder),
+            fmt::format("{}: this is a folder\n  name a recipe in it: {}", folder.string(), file.string()));
+  EXPECT_THAT(error_of(folder / "none" / "r.lua"), testing::EndsWith("r.lua: there is no such file"));
+}
+
+TEST_F(ResolveTest, a_plan_file_that_is_none) {
+  auto error = [&](const std::string& text) {
+    write_file_atomic(folder / "p.json", text);
+    return error_of(folder / "p.json");
+  };
+  EXPECT_THAT(error("{\"format\": \"fvlm.plan/1\", \"plan\": {"),
+              HasSubstr("p.json: this is no valid JSON: parse error at line 1"));
+  EXPECT_THAT(error(""), HasSubstr("a plan file is what `fvlm-engine plan RECIPE --json` prints"));
+  EXPECT_THAT(error("[1]"), HasSubstr("this is no plan file"));
+  EXPECT_THAT(error("{\"format\": 1, \"plan\": {}}"), HasSubstr("this is no plan file"));
+  EXPECT_THAT(error("{\"format\": \"fvlm.plan/9\", \"plan\": {}}"),
+              HasSubstr("this plan file has the format fvlm.plan/9, and fvlm.plan/1 is read here"));
+}
+
+TEST_F(ResolveTest, one_wish_or_a_list_of_wishes_is_for_every_kind) {
+  plan::WishList both{"cudnn", "reference"};
+  EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=cudnn,reference"}).plan.kernels["loss"], both);
+  EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=[\"cudnn\",\"reference\"]"}).plan.kernels["rope"], both);
+  EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=reference"}).plan.kernels["rope"], plan::WishList{"reference"});
+  EXPECT_THAT(error_of(recipe(adamw), {}, {"stages=x"}), testing::Not(HasSubstr("mistakes")));
+}
+
 TEST_F(ResolveTest, a_function_schedule_and_weight_are_sampled) {
   auto made = resolved(recipe(std::string(adamw) + "\n    schedule = function(x) return 1 - x * x end,"));
   const auto& curve = std::get<plan::Curve>(made.plan.stages[0].schedule);
