@@ -233,7 +233,8 @@ TEST(Set, mistakes_name_the_option_and_the_nearest_path) {
                           "1, got the string \"few\""));
   EXPECT_THAT(mistakes_of(small_recipe(), {"stages.align.steps=3"}),
               ElementsAre("--set stages.align.steps=3: stages.align.steps: is computed and cannot be set\n"
-                          "  samples / batch, rounded up; absent where tokens or frames make batches."));
+                          "  set 'samples' in its place; it is samples / batch, rounded up; absent where tokens or "
+                          "frames make batches."));
   EXPECT_THAT(mistakes_of(small_recipe(), {"seed.deep=3"}),
               ElementsAre("--set seed.deep=3: seed: has no part 'deep'\n  it is a whole number of at least 0"));
   Reader reader;
