@@ -1,5 +1,6 @@
 # fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers and nothing of ours besides.
-# It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}.
+# It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}. As a test, it has to
+# pass plugin check.
 function(fvlm_plugin)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
   set(target plugin_${ARG_NAME})
@@ -15,6 +16,11 @@ function(fvlm_plugin)
   configure_file(${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml ${folder}/plugin.toml COPYONLY)
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
   install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
+  file(READ plugin.toml manifest)
+  if(NOT FVLM_SANITIZE AND manifest MATCHES "\"cpu\"") # once is enough, where no other device is needed
+    add_test(NAME plugin_check.${ARG_NAME} COMMAND fvlm-engine plugin check ${folder})
+    set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600)
+  endif()
 endfunction()
 
 # fvlm_plugin_test(PLUGIN optimizer-adamw NAME adamw_test SOURCES ...)   a GoogleTest program over the built library of
