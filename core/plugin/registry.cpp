@@ -285,4 +285,9 @@ const LoadedPlugin& Registry::load_file(const fs::path& path) {
   return load_plugin(manifest, bundled ? Origin::bundled : Origin::file, options_.load);
 }
 
+bool Registry::is_news(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  return told_.insert(line).second;
+}
+
 } // namespace fvlm

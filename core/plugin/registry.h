@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,9 @@ class Registry {
   // Its manifest, read without opening the library. Throws Error(plugin).
   static Manifest manifest_of(const std::filesystem::path& path);
 
+  // Whether this line is new to the log: the same choice for the next shape is not told again.
+  bool is_news(const std::string& line);
+
   const RegistryOptions& options() const { return options_; }
 
  private:
@@ -110,6 +114,7 @@ class Registry {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Refusal> refusals_;
+  std::set<std::string> told_;
 };
 
 } // namespace fvlm

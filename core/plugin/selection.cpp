@@ -152,10 +152,8 @@ std::string SelectionReport::times() const {
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report) {
   report.subject = questions.subject;
   if (const LoadedPlugin* chosen = Selector(registry, wish, questions, report).run()) {
-    if (questions.label == "optimizer")
-      log_info("Using optimizer backend: {}", report.text());
-    else
-      log_info("{}", report.text());
+    if (const std::string line = report.text(); registry.is_news(line))
+      log_info("{}{}", questions.label == "optimizer" ? "Using optimizer backend: " : "", line);
     return chosen;
   }
   std::string refused;

@@ -13,13 +13,6 @@ using at::Tensor;
 
 namespace {
 
-Manifest reference_manifest() {
-  return builtin_manifest("reference", "0.1.0", "plain ATen",
-                          {FVLM_ATTENTION_KIND, FVLM_LOSS_KIND, FVLM_KERNELS_KIND, FVLM_OPTIMIZER_KIND("adamw"),
-                           FVLM_OPTIMIZER_KIND("muon"), FVLM_PACKER_KIND, FVLM_QUANTIZER_KIND("int8")},
-                          {"cpu", "cuda"});
-}
-
 struct DebugMode {
   DebugMode() { set_plugin_debug(true); }
   ~DebugMode() { set_plugin_debug(false); }

@@ -42,7 +42,7 @@ sdk::Support supports_numbers(fvlm_device device, fvlm_dtype dtype, fvlm_dtype g
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
   if (a.is_cuda() && a.scalar_type() == b.scalar_type()) {
     if (a.scalar_type() == type) return at::mm(a, b);
-    if (type == at::kFloat) return at::mm(a, b, type);
+    if (type == at::kFloat && a.element_size() < 4) return at::mm(a, b, type);
   }
   // ATen's CPU products of 16-bit types are several times slower than widening, and round no better.
   return at::mm(widened(a), widened(b)).to(type);

@@ -16,7 +16,9 @@ struct Packed {
 Packed packed(const Tensor& weight) {
   const Tensor wide_weight = widened(weight);
   if (weight.numel() == 0) return {wide_weight, wide_weight.new_zeros({weight.size(0)}, at::kFloat)};
-  const Tensor scales = wide_weight.abs().amax(1).to(at::kFloat).div_(127);
+  // By a tensor: a scalar divisor becomes a multiplication by its reciprocal on CUDA.
+  const Tensor largest = wide_weight.abs().amax(1).to(at::kFloat),
+               scales = largest / at::full({1}, 127, largest.options());
   const Tensor divisor = scales.unsqueeze(1).to(wide_weight.scalar_type());
   const Tensor codes = (wide_weight / divisor).round_().clamp_(-127, 127);
   return {at::where(divisor.eq(0), 0, codes), scales};

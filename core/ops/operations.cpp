@@ -1,0 +1,89 @@
+#include "ops/operations.h"
+
+namespace fvlm::ops {
+
+Operations::Operations(Registry& registry, OperationsOptions options)
+    : registry_(registry), options_(std::move(options)) {}
+
+std::vector<SelectionReport> Operations::choices() const {
+  std::vector<SelectionReport> all;
+  for (const auto& [subject, report] : choices_) all.push_back(report);
+  return all;
+}
+
+template <class Table>
+Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<Table>::Query& query) {
+  const Choice<Table> choice = select<Table>(registry_, wish, query);
+  choices_[choice.report.subject] = choice.report;
+  auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
+  if (!backend) backend = std::make_shared<Backend<Table>>(choice, options_.device);
+  return *static_cast<const Backend<Table>*>(backend.get());
+}
+
+fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const {
+  fvlm_kernels_query query{};
+  query.struct_size = sizeof query;
+  query.op = op;
+  query.device = abi_device(options_.device);
+  query.dtype = abi_dtype(options_.dtype);
+  query.gradient_dtype = abi_dtype(options_.gradient_dtype);
+  query.options = options;
+  query.rows = rows;
+  query.width = width;
+  return query;
+}
+
+template <class Op>
+const Op& Operations::kernel(fvlm_kernels_query query) {
+  const KernelKey key{query.op,    query.options,  query.rows,       query.width,   query.inner,
+                      query.heads, query.head_dim, query.rotary_dim, query.epsilon, query.rope_theta};
+  auto& op = kernels_[key];
+  if (!op) {
+    const auto own = options_.operations.find(operation_name(query.op));
+    const Wish& wish = own == options_.operations.end() ? options_.kernels : own->second;
+    op = std::make_shared<const Op>(backend_for<fvlm_kernels_v1>(wish, query), query);
+  }
+  return static_cast<const Op&>(*op);
+}
+
+template const Linear& Operations::kernel<Linear>(fvlm_kernels_query);
+template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);
+template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
+template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
+template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
+
+// Chosen as if nothing were rotated: the best attention is not to lose to one that rotates.
+const Attention& Operations::attention_for(fvlm_attention_query query) {
+  const AttentionKey key{query.causal,        query.heads_q,       query.heads_kv,   query.head_dim,
+                         query.max_seqlen_q,  query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
+                         query.tokens_kv,     query.segments,      query.scale,      query.rope_theta,
+                         query.needs_backward};
+  auto& op = attentions_[key];
+  if (!op) {
+    fvlm_attention_query plain = query;
+    plain.rotary_dim = 0;
+    const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain);
+    const auto rotating = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
+    op = std::make_shared<const Attention>(backend, rotating.score > 0 ? query : plain);
+  }
+  return *op;
+}
+
+const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool records) {
+  fvlm_loss_query query{};
+  query.struct_size = sizeof query;
+  query.needs_d_hidden = records && hidden.wants_gradient();
+  query.needs_d_weight = records && head.trains();
+  query.device = abi_device(options_.device);
+  query.dtype = abi_dtype(options_.dtype);
+  query.gradient_dtype = abi_dtype(options_.gradient_dtype);
+  query.tokens = hidden.data.size(0);
+  query.width = head.value().size(1);
+  query.vocab = head.value().size(0);
+  const LossKey key{query.needs_d_hidden, query.needs_d_weight, query.tokens, query.width, query.vocab};
+  auto& op = losses_[key];
+  if (!op) op = std::make_shared<const Loss>(backend_for<fvlm_loss_v1>(options_.loss, query), query);
+  return *op;
+}
+
+} // namespace fvlm::ops

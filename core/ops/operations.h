@@ -1,0 +1,120 @@
+// The operations a model is made of. Each chooses its plugin when it first meets a shape class, prepares it once, and
+// leaves a step on the tape for its backward pass. Activations are [rows, width]; rows are tokens of a pack.
+#pragma once
+#include "ops/attention.h"
+#include "ops/kernels.h"
+#include "ops/loss.h"
+#include "ops/parameter.h"
+#include "ops/tape.h"
+#include "plugin/selection.h"
+
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace fvlm::ops {
+
+// Columns of a value that hold heads side by side, from `column` on.
+struct Heads {
+  Value value;
+  int64_t column, count;
+};
+
+// Which rows see each other: see fvlm/attention.h. Lengths are capacities, known before the content is.
+struct Segments {
+  at::Tensor starts;    // int32 [segments + 1]
+  at::Tensor positions; // int32 [rows]; undefined where nothing is rotated
+  int64_t longest;      // no segment has more rows
+};
+
+struct Rotary {
+  int64_t dimensions = 0; // of each head, the leading ones; 0: none
+  double theta = 10000;
+};
+
+struct AttentionShape {
+  int64_t head_dim;
+  bool causal = false;
+  Rotary rotary = {};
+};
+
+struct OperationsOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;          // of activations and parameters
+  at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
+  Wish attention, loss, kernels;
+  std::map<std::string, Wish> operations; // "rmsnorm" -> what to take for it in place of `kernels`
+};
+
+class Operations {
+ public:
+  Operations(Registry& registry, OperationsOptions options);
+  const OperationsOptions& options() const { return options_; }
+  at::TensorOptions tensor_options() const { return at::TensorOptions(options_.device).dtype(options_.dtype); }
+
+  // x weight^T + bias
+  Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {});
+  // down(gelu(up(x)))
+  struct Layer {
+    Weight weight, bias;
+  };
+  Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down);
+
+  // y = norm(sum), sum = x + residual; without a residual sum is x itself.
+  struct Normed {
+    Value y, sum;
+  };
+  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon);
+  Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
+
+  // silu(gate) * up, which lie side by side
+  Value swiglu(Tape& tape, const Value& gate_up);
+  // residual + scale * x
+  Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);
+
+  // Rotates q and k on their way, the plugin itself where it can; the memory of q and k may then hold them rotated.
+  Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
+                  const AttentionShape& shape);
+
+  // Rotates the first `heads` heads of each row, in the memory of x.
+  Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
+               const at::Tensor& positions);
+
+  // Of softmax(hidden weight^T), a row; int64 targets, negative: none.
+  Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets);
+  // The same where the gradient of each loss is known beforehand: both passes at once. backward() of the tape then
+  // takes them as they are. The losses themselves.
+  at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
+                                    const at::Tensor& weights);
+
+  // "rmsnorm: kernels-cpu (score 50); ...", a line for each choice made so far.
+  std::vector<SelectionReport> choices() const;
+
+ private:
+  using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float>;
+  using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
+                                  int64_t, float, float, int32_t>;
+  using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
+
+  template <class Table>
+  Backend<Table> backend_for(const Wish& wish, const typename KindOf<Table>::Query& query);
+  template <class Op>
+  const Op& kernel(fvlm_kernels_query query);
+  const Attention& attention_for(fvlm_attention_query query);
+  const Loss& loss_for(const Value& hidden, const Weight& head, bool records);
+  fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
+  void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
+                     const AttentionShape& shape);
+  Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
+              double epsilon, int32_t op);
+
+  Registry& registry_;
+  OperationsOptions options_;
+  std::map<KernelKey, std::shared_ptr<const Kernel>> kernels_;
+  std::map<AttentionKey, std::shared_ptr<const Attention>> attentions_;
+  std::map<LossKey, std::shared_ptr<const Loss>> losses_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
+  std::map<std::string, SelectionReport> choices_;                                // by subject
+};
+
+} // namespace fvlm::ops

@@ -1,0 +1,171 @@
+// The operations between attentions, and the linears.
+#include "ops/operations.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::ops {
+namespace {
+
+constexpr uint32_t with(uint32_t option, bool wanted) {
+  return wanted ? option : 0;
+}
+
+// What a linear does in its backward pass: into the arena for its parameters, a new tensor for its input.
+void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                     const Weight& bias) {
+  if (!weight.trains()) {
+    if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
+    return;
+  }
+  const bool adds = Weight::claim(weight, bias);
+  op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
+}
+
+} // namespace
+
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias) {
+  const bool records = tape.records(x, weight, bias);
+  auto query = kernels_query(FVLM_OP_LINEAR, with(FVLM_WITH_BIAS, bias.defined()) | with(FVLM_WITH_BACKWARD, records),
+                             x.data.size(0), weight.value().size(0));
+  query.inner = weight.value().size(1);
+  const Linear& op = kernel<Linear>(query);
+  Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
+  if (!records) return y;
+  tape.push([&op, input = weight.trains() ? x.data : at::Tensor(), in = x.gradient, weight, bias, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    weight_gradient(op, d_y, input, weight, bias);
+    if (in) in->add(op.input_gradient(d_y, weight.value()));
+  });
+  return y;
+}
+
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down) {
+  const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias);
+  const uint32_t options = FVLM_WITH_BIAS | with(FVLM_WITH_BACKWARD, records);
+  auto query = kernels_query(FVLM_OP_LINEAR, options | FVLM_WITH_GELU, x.data.size(0), up.weight.value().size(0));
+  query.inner = up.weight.value().size(1);
+  const Linear& first = kernel<Linear>(query);
+  query.options = options;
+  std::swap(query.width, query.inner);
+  query.width = down.weight.value().size(0);
+  const Linear& second = kernel<Linear>(query);
+
+  const Linear::Output inner = first.forward(x.data, up.weight.value(), up.bias.value());
+  Value y(second.forward(inner.y, down.weight.value(), down.bias.value()).y, records);
+  if (!records) return y;
+  tape.push([&first, &second, x, up, down, inner, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    weight_gradient(second, d_y, inner.y, down.weight, down.bias);
+    if (!x.wants_gradient() && !up.weight.trains() && !up.bias.trains()) return;
+    const at::Tensor d_inner = second.input_gradient(d_y, down.weight.value(), inner.pre_activation);
+    weight_gradient(first, d_inner, x.data, up.weight, up.bias);
+    if (x.wants_gradient()) x.gradient->add(first.input_gradient(d_inner, up.weight.value()));
+  });
+  return y;
+}
+
+Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                    const Weight& bias, double epsilon, int32_t op_code) {
+  const bool records = tape.records(x, residual, weight, bias);
+  const bool has_residual = residual.defined();
+  auto query = kernels_query(op_code, with(FVLM_WITH_RESIDUAL, has_residual) | with(FVLM_WITH_BACKWARD, records),
+                             x.data.size(0), x.data.size(1));
+  query.epsilon = static_cast<float>(epsilon);
+  const Norm& op = kernel<Norm>(query);
+  Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value());
+  const at::Tensor s = has_residual ? output.sum : x.data;
+  Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
+  if (!records) return normed;
+  output.y.reset();
+  tape.push([&op, s, output, x = x.gradient, residual = residual.gradient, weight, bias, y = normed.y.gradient,
+             sum = has_residual ? normed.sum.gradient : nullptr] {
+    const at::Tensor d_y = y->take(), d_sum = sum ? sum->take() : at::Tensor();
+    at::Tensor d_s;
+    if (d_y.defined()) {
+      const bool adds = Weight::claim(weight, bias);
+      d_s = op.backward(s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
+                        {{}, weight.gradient(), bias.gradient()}, adds)
+                .x;
+    } else {
+      d_s = d_sum;
+    }
+    if (!d_s.defined()) return;
+    if (residual) residual->add(d_s);
+    if (x) x->add(std::move(d_s));
+  });
+  return normed;
+}
+
+Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                       double epsilon) {
+  return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM);
+}
+
+Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon) {
+  return norm(tape, x, {}, weight, bias, epsilon, FVLM_OP_LAYERNORM).y;
+}
+
+Value Operations::swiglu(Tape& tape, const Value& gate_up) {
+  const int64_t width = gate_up.data.size(1) / 2;
+  const bool records = tape.records(gate_up);
+  const SwiGlu& op =
+      kernel<SwiGlu>(kernels_query(FVLM_OP_SWIGLU, with(FVLM_WITH_BACKWARD, records), gate_up.data.size(0), width));
+  const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
+  Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1)), records);
+  if (!records) return y;
+  tape.push([&op, half, gate_up, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    at::Tensor d = at::empty_like(gate_up.data);
+    op.backward(half(gate_up.data, 0), half(gate_up.data, 1), d_y, {half(d, 0), half(d, 1)});
+    gate_up.gradient->add(std::move(d));
+  });
+  return y;
+}
+
+Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual) {
+  const bool records = tape.records(x, residual, scale);
+  const LayerScale& op = kernel<LayerScale>(
+      kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, with(FVLM_WITH_BACKWARD, records), x.data.size(0), x.data.size(1)));
+  Value y(op.forward(x.data, scale.value(), residual.data), records);
+  if (!records) return y;
+  tape.push([&op, x, residual = residual.gradient, scale, out = y.gradient] {
+    at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (x.wants_gradient() || scale.trains()) {
+      const bool adds = Weight::claim(scale);
+      at::Tensor d_x = op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient()}, adds).x;
+      if (x.wants_gradient()) x.gradient->add(std::move(d_x));
+    }
+    if (residual) residual->add(std::move(d_y));
+  });
+  return y;
+}
+
+Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
+                         const at::Tensor& positions) {
+  auto query = kernels_query(FVLM_OP_ROPE, with(FVLM_WITH_BACKWARD, tape.records(x)), x.data.size(0), heads * head_dim);
+  query.heads = static_cast<int32_t>(heads);
+  query.head_dim = static_cast<int32_t>(head_dim);
+  query.rotary_dim = static_cast<int32_t>(rotary.dimensions);
+  query.rope_theta = static_cast<float>(rotary.theta);
+  const Rope& op = kernel<Rope>(query);
+  const auto turn = [&op, heads, head_dim, positions](const at::Tensor& rows, bool inverse) {
+    const at::Tensor view = rows.narrow(1, 0, heads * head_dim).unflatten(1, {heads, head_dim});
+    op.apply(view, positions, inverse, view);
+  };
+  turn(x.data, false);
+  if (!tape.records(x)) return x;
+  Value y(x.data, true);
+  tape.push([turn, in = x.gradient, out = y.gradient] {
+    if (out->empty()) return;
+    at::Tensor d = out->take_own();
+    turn(d, true);
+    in->add(std::move(d));
+  });
+  return y;
+}
+
+} // namespace fvlm::ops

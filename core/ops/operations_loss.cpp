@@ -1,0 +1,35 @@
+// The head's cross-entropy.
+#include "ops/operations.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::ops {
+
+Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets) {
+  const bool records = tape.records(hidden, head);
+  const Loss& op = loss_for(hidden, head, records);
+  const Loss::Inputs inputs{hidden.data, head.value(), targets};
+  Loss::Output output = op.forward(inputs);
+  Value losses(output.losses, records);
+  if (!records) return losses;
+  tape.push([&op, inputs, output, head, in = hidden.gradient, out = losses.gradient] {
+    const at::Tensor d_losses = out->take();
+    if (!d_losses.defined()) return;
+    Loss::Gradients d = op.backward(inputs, output, d_losses, {{}, head.gradient()}, Weight::claim(head));
+    if (in) in->add(std::move(d.hidden));
+  });
+  return losses;
+}
+
+at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head,
+                                              const at::Tensor& targets, const at::Tensor& weights) {
+  if (!tape.records(hidden, head)) return cross_entropy(tape, hidden, head, targets).data;
+  const Loss& op = loss_for(hidden, head, true);
+  Loss::Fused fused =
+      op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::claim(head));
+  if (hidden.wants_gradient())
+    tape.push([d = fused.gradients.hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
+  return fused.losses;
+}
+
+} // namespace fvlm::ops

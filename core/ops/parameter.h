@@ -1,0 +1,44 @@
+// Parameters as operations see them: a value, and where its gradient goes.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace fvlm::ops {
+
+// One tensor of a model directory. `value` and `gradient` are views of arenas.
+struct Parameter {
+  std::string name; // "decoder.model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;
+  std::string group;          // "connector", "vision", "decoder", or one of the recipe's
+  at::Tensor value, gradient; // gradient: undefined where the parameter does not train
+  bool has_gradient = false;  // of the current step: what is written next adds to it
+};
+
+// What an operation reads at once: a parameter, or several that lie side by side (q, k, v; gate, up) as one.
+class Weight {
+ public:
+  Weight() = default;
+  explicit Weight(Parameter& parameter) : Weight(std::vector<Parameter*>{&parameter}) {}
+  // Adjacent in their arenas, in this order; all but the first dimension equal.
+  explicit Weight(std::vector<Parameter*> parts);
+
+  // The same memory as [first dimension, all others]: a convolution's weight for a linear.
+  Weight as_matrix() const;
+
+  bool defined() const { return value_.defined(); }
+  bool trains() const { return gradient_.defined(); }
+  const at::Tensor& value() const { return value_; }
+  const at::Tensor& gradient() const { return gradient_; }
+  // To be asked once before each write of gradients: whether it is to add to what is there, the same for both.
+  static bool claim(const Weight& weight, const Weight& other = {});
+  // For gradients that no plugin writes.
+  void add_gradient(const at::Tensor& gradient) const;
+
+ private:
+  std::vector<Parameter*> parts_;
+  at::Tensor value_, gradient_;
+};
+
+} // namespace fvlm::ops

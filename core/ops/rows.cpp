@@ -1,0 +1,61 @@
+#include "ops/rows.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+namespace fvlm::ops {
+
+Value take_rows(Tape& tape, const Value& x, const at::Tensor& index) {
+  Value y(x.data.index_select(0, index), tape.records(x));
+  if (!y.wants_gradient()) return y;
+  tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->whole(shape, options).index_add_(0, index, d_y);
+  });
+  return y;
+}
+
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence) {
+  const int64_t rows = sequence.tokens.size(0);
+  // One row more takes what is padding.
+  const at::Tensor wide = at::empty({rows + 1, table.value().size(1)}, table.value().options());
+  at::Tensor text = wide.narrow(0, 0, rows);
+  at::index_select_out(text, table.value(), 0, sequence.tokens);
+  if (visual.defined()) wide.index_copy_(0, sequence.visual_rows, visual.data);
+  Value y(text, tape.records(table, visual));
+  if (!y.wants_gradient()) return y;
+  tape.push([table, sequence, rows, in = visual.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (in) {
+      const at::Tensor inside = sequence.visual_rows.clamp_max(rows - 1);
+      in->add(d_y.index_select(0, inside) * (sequence.visual_rows < rows).unsqueeze(1));
+    }
+    if (!table.trains()) return;
+    if (!Weight::claim(table)) table.gradient().zero_();
+    table.gradient().index_add_(0, sequence.tokens, (d_y * sequence.is_text).to(table.gradient().scalar_type()));
+  });
+  return y;
+}
+
+Value repeat_row(Tape& tape, const Weight& row, int64_t rows) {
+  Value y(row.value().expand({rows, row.value().size(1)}).contiguous(), tape.records(row));
+  if (!y.wants_gradient()) return y;
+  tape.push([row, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) row.add_gradient(d_y.sum(0, true, row.gradient().scalar_type()));
+  });
+  return y;
+}
+
+Value scaled(Tape& tape, const Value& x, double factor) {
+  Value y(x.data * factor, tape.records(x));
+  if (!y.wants_gradient()) return y;
+  tape.push([factor, in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) in->add(d_y * factor);
+  });
+  return y;
+}
+
+} // namespace fvlm::ops

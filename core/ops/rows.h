@@ -1,0 +1,31 @@
+// Moving rows about: the operations of a model that compute nothing. Indices are int64 tensors on the device; none is
+// read on the host.
+#pragma once
+#include "ops/parameter.h"
+#include "ops/tape.h"
+
+namespace fvlm::ops {
+
+// x[index], a row each. A row may be taken several times.
+Value take_rows(Tape& tape, const Value& x, const at::Tensor& index);
+
+// A decoder's input: rows of a table by token, and visual tokens in between.
+struct Sequence {
+  at::Tensor tokens;      // int64 [rows]; any valid token where there is no text
+  at::Tensor is_text;     // [rows, 1] of the activations' dtype: 1 or 0
+  at::Tensor visual_rows; // int64 [visual tokens]: where each lies; `rows` for one that is padding
+};
+Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence);
+
+// A parameter [1, width] as every row.
+Value repeat_row(Tape& tape, const Weight& row, int64_t rows);
+
+// x * factor
+Value scaled(Tape& tape, const Value& x, double factor);
+
+// A value that nothing flows back from.
+inline Value detached(const Value& x) {
+  return Value(x.data);
+}
+
+} // namespace fvlm::ops

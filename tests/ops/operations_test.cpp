@@ -1,0 +1,230 @@
+// Each operation on the tape: its gradients against central differences in float64, parameters read twice, frozen ones.
+#include "ops/operations.h"
+#include "ops/rows.h"
+#include "tools.h"
+
+using namespace fvlm;
+using namespace fvlm::ops;
+using at::Tensor;
+
+namespace {
+
+constexpr double tolerance = 1e-7;
+
+struct Bench {
+  Bench() {
+    registry.add_static(reference_manifest(), [] { return &reference_entry; });
+    OperationsOptions options;
+    options.dtype = options.gradient_dtype = at::kDouble;
+    ops.emplace(registry, options);
+  }
+  Parameter& parameter(const std::string& name, at::IntArrayRef shape) {
+    Parameter& made = *parameters.emplace_back(std::make_unique<Parameter>());
+    made.name = name;
+    made.shape = shape.vec();
+    made.value = random(shape, 100 + parameters.size());
+    made.gradient = at::full(shape, std::nan(""), at::kDouble); // what nobody writes is seen
+    return made;
+  }
+  Value input(at::IntArrayRef shape) { return inputs.emplace_back(random(shape, 200 + inputs.size()), true); }
+
+  // A weighted sum of everything that `run` gives, so that each output counts differently.
+  using Run = std::function<std::vector<Value>(Tape&)>;
+  void expect_true_gradients(const Run& run) {
+    std::vector<Tensor> weights;
+    Tape tape;
+    const auto outputs = run(tape);
+    for (const Value& output : outputs) {
+      weights.push_back(random(output.data.sizes(), 300 + weights.size()));
+      output.gradient->add(weights.back());
+    }
+    tape.backward();
+    const auto loss = [&] {
+      Tape none(Tape::Mode::forward_only);
+      double sum = 0;
+      const auto again = run(none);
+      for (size_t i = 0; i < again.size(); ++i) sum += again[i].data.mul(weights[i]).sum().item<double>();
+      return sum;
+    };
+    const auto compare = [&](const Tensor& value, const Tensor& gradient, const std::string& what) {
+      ASSERT_TRUE(gradient.defined()) << what;
+      for (int64_t element = 0; element < value.numel(); element += std::max<int64_t>(1, value.numel() / 7)) {
+        const double expected = difference(value, element, loss),
+                     actual = gradient.reshape({-1})[element].item<double>();
+        EXPECT_NEAR(actual, expected, tolerance * std::max(1.0, std::abs(expected))) << what << " element " << element;
+      }
+    };
+    for (size_t i = 0; i < inputs.size(); ++i)
+      compare(inputs[i].data, inputs[i].gradient->take(), "input " + std::to_string(i));
+    for (const auto& each : parameters)
+      if (each->gradient.defined()) compare(each->value, each->gradient, each->name);
+  }
+
+  Registry registry{RegistryOptions{}};
+  std::optional<Operations> ops;
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::vector<Value> inputs;
+};
+
+Tensor starts(std::vector<int> bounds) {
+  return at::tensor(bounds, at::kInt);
+}
+
+TEST(Operations, linear) {
+  Bench b;
+  const Value x = b.input({5, 3});
+  const Weight w(b.parameter("weight", {4, 3})), bias(b.parameter("bias", {4}));
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->linear(tape, x, w, bias)}; });
+}
+
+TEST(Operations, gelu_mlp) {
+  Bench b;
+  const Value x = b.input({5, 3});
+  const Operations::Layer up{Weight(b.parameter("up", {6, 3})), Weight(b.parameter("up bias", {6}))},
+      down{Weight(b.parameter("down", {3, 6})), Weight(b.parameter("down bias", {3}))};
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->gelu_mlp(tape, x, up, down)}; });
+}
+
+TEST(Operations, norms_with_and_without_a_residual) {
+  Bench b;
+  const Value x = b.input({5, 4}), residual = b.input({5, 4});
+  const Weight rms(b.parameter("rms", {4})), weight(b.parameter("weight", {4})), bias(b.parameter("bias", {4}));
+  b.expect_true_gradients([&](Tape& tape) {
+    const auto first = b.ops->rmsnorm(tape, x, residual, rms, 1e-5);
+    const auto second = b.ops->rmsnorm(tape, first.sum, {}, rms, 1e-5);
+    return std::vector{first.y, second.y, b.ops->layernorm(tape, first.sum, weight, bias, 1e-6)};
+  });
+}
+
+TEST(Operations, swiglu_and_layerscale) {
+  Bench b;
+  const Value both = b.input({5, 8}), residual = b.input({5, 4});
+  const Weight scale(b.parameter("scale", {4}));
+  b.expect_true_gradients(
+      [&](Tape& tape) { return std::vector{b.ops->layerscale(tape, b.ops->swiglu(tape, both), scale, residual)}; });
+}
+
+TEST(Operations, attention_over_one_value_rotated_by_the_plugin) {
+  Bench b;
+  const Value qkv = b.input({7, (4 + 2 + 2) * 4});
+  const Segments segments{starts({0, 3, 3, 6}), at::tensor({0, 1, 2, 0, 1, 2, 0}, at::kInt), 3};
+  b.expect_true_gradients([&](Tape& tape) {
+    return std::vector{
+        b.ops->attention(tape, {qkv, 0, 4}, {qkv, 16, 2}, {qkv, 24, 2}, segments, segments, {4, true, {4, 100.0}})};
+  });
+}
+
+// Keys and values that several attentions read, and a value of their own for the queries: as fVLM's frames.
+TEST(Operations, attention_twice_over_the_same_keys) {
+  Bench b;
+  const Value q = b.input({2, 8}), qkv = b.input({6, 24});
+  const Segments readers{starts({0, 1, 2}), {}, 1}, tokens{starts({0, 3, 6}), {}, 3};
+  b.expect_true_gradients([&](Tape& tape) {
+    const Heads k{qkv, 8, 2}, v{qkv, 16, 2};
+    const Value own = b.ops->attention(tape, {qkv, 0, 2}, k, v, tokens, tokens, {4});
+    const Value first = b.ops->attention(tape, {q, 0, 2}, k, v, readers, tokens, {4});
+    return std::vector{own, first, b.ops->attention(tape, {first, 0, 2}, k, v, readers, tokens, {4})};
+  });
+}
+
+TEST(Operations, rotation_in_place) {
+  Bench b;
+  const Value x = b.input({3, 8});
+  const Weight w(b.parameter("weight", {8, 8}));
+  const Tensor positions = at::tensor({0, 5, 9}, at::kInt);
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value y = b.ops->linear(tape, x, w);
+    return std::vector{b.ops->rotate(tape, y, 1, 4, {4, 100.0}, positions)};
+  });
+}
+
+TEST(Operations, cross_entropy_by_label_and_weighted) {
+  Bench b;
+  const Value hidden = b.input({4, 3});
+  const Weight head(b.parameter("head", {5, 3}));
+  const Tensor targets = at::tensor({1, -1, 4, 0}, at::kLong);
+  b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->cross_entropy(tape, hidden, head, targets)}; });
+
+  const Tensor weights = at::tensor({0.5, 7.0, 0.25, 1.0}, at::kDouble);
+  Tape tape, other;
+  b.parameters[0]->has_gradient = false;
+  const Tensor losses = b.ops->weighted_cross_entropy(tape, hidden, head, targets, weights);
+  tape.backward();
+  const Tensor d_hidden = hidden.gradient->take(), d_head = b.parameters[0]->gradient.clone();
+  b.parameters[0]->has_gradient = false;
+  const Value again = b.ops->cross_entropy(other, hidden, head, targets);
+  again.gradient->add(weights);
+  other.backward();
+  expect_close(losses, again.data, 1e-12, "losses");
+  expect_close(d_hidden, hidden.gradient->take(), 1e-12, "d_hidden");
+  expect_close(d_head, b.parameters[0]->gradient, 1e-12, "d_head");
+}
+
+TEST(Operations, rows) {
+  Bench b;
+  const Value visual = b.input({3, 4});
+  const Weight table(b.parameter("table", {6, 4})), row(b.parameter("row", {1, 4}));
+  const Sequence sequence{at::tensor({2, 0, 0, 5, 2}, at::kLong),
+                          at::tensor({1.0, 0.0, 0.0, 1.0, 1.0}, at::kDouble).unsqueeze(1),
+                          at::tensor({2, 1, 5}, at::kLong)}; // the third is padding
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value x = embed(tape, table, visual, sequence);
+    const Value twice = take_rows(tape, x, at::tensor({4, 4, 1}, at::kLong));
+    return std::vector{x, scaled(tape, twice, 0.14), repeat_row(tape, row, 3)};
+  });
+}
+
+// q alone, then q, k and v as one: what was written first is added to, what was not begins at zero.
+TEST(Operations, a_weight_read_in_part_and_as_a_whole) {
+  Bench b;
+  Parameter &q = b.parameter("q", {2, 3}), &k = b.parameter("k", {4, 3});
+  const Tensor values = random({6, 3}, 1), gradients = at::full({6, 3}, std::nan(""), at::kDouble);
+  for (Parameter* each : {&q, &k}) {
+    const int64_t begin = each == &q ? 0 : 2, rows = each->value.size(0);
+    each->value = values.narrow(0, begin, rows);
+    each->gradient = gradients.narrow(0, begin, rows);
+  }
+  const Value x = b.input({5, 3});
+  const Weight part(q), whole(std::vector{&q, &k});
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value y = b.ops->linear(tape, x, whole);
+    return std::vector{y, b.ops->linear(tape, x, part)};
+  });
+}
+
+TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
+  Bench b;
+  Parameter& frozen = b.parameter("frozen", {4, 3});
+  frozen.gradient.reset();
+  const Weight w(frozen);
+  Tape tape;
+  EXPECT_FALSE(b.ops->linear(tape, Value(random({5, 3}, 1)), w).wants_gradient());
+  const Value x = b.input({5, 3});
+  b.expect_true_gradients([&](Tape& inner) { return std::vector{b.ops->linear(inner, x, w)}; });
+  EXPECT_FALSE(frozen.gradient.defined());
+}
+
+TEST(Tape, recomputes_a_block_and_gives_the_same_gradients) {
+  Bench b;
+  const Value x = b.input({5, 4}), residual = b.input({5, 4});
+  const Weight norm(b.parameter("norm", {4})), w(b.parameter("weight", {4, 4}));
+  b.expect_true_gradients([&](Tape& tape) {
+    return recomputed(tape, {x, residual}, [&](Tape& inner, const std::vector<Value>& in) {
+      const auto normed = b.ops->rmsnorm(inner, in[0], in[1], norm, 1e-5);
+      return std::vector{b.ops->linear(inner, normed.y, w), normed.sum};
+    });
+  });
+}
+
+TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
+  Gradient gradient;
+  Tensor first = at::ones({2}), second = at::full({2}, 2.0);
+  gradient.add(first);
+  gradient.add(second);
+  gradient.add(at::full({2}, 4.0));
+  EXPECT_TRUE(at::equal(first, at::ones({2}))) << first;
+  EXPECT_TRUE(at::equal(second, at::full({2}, 2.0))) << second;
+  EXPECT_TRUE(at::equal(gradient.take(), at::full({2}, 7.0)));
+}
+
+} // namespace
