@@ -20,6 +20,7 @@ constexpr Verb verbs[] = {
     {"import", "a model directory from two Hugging Face folders", run_import},
     {"export", "a model directory in bf16, fp16 or fp32", run_export},
     {"tokenize", "text to token ids, and back", run_tokenize},
+    {"trace", "one batch through a model, and every number of it", run_trace},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };
 

@@ -3,7 +3,6 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
-#include "cli/tensor_module.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -81,10 +80,6 @@ int run_plugin_list(Arguments arguments) {
   else
     print_list(*registry);
   return 0;
-}
-
-int run_plugin_check(Arguments arguments) {
-  return tensor_module().run_plugin_check(arguments);
 }
 
 int run_plugin(Arguments arguments) {

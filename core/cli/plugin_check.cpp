@@ -5,7 +5,6 @@
 #include "check/supervisor.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
-#include "device/probe.h"
 #include "ops/reference.h"
 
 #include <fmt/format.h>
@@ -63,7 +62,10 @@ void list_checks() {
 } // namespace
 
 int check_plugin(Arguments arguments) {
-  if (arguments.size() == 2 && arguments[0] == "--child") check::run_child(arguments[1], ops::reference_entry);
+  if (arguments.size() == 2 && arguments[0] == "--child") {
+    use_device(check::job_from(arguments[1]).device);
+    check::run_child(arguments[1], ops::reference_entry);
+  }
   Options options(
       "plugin check FILE|NAME [--bench] [--only TEXT] [--json]",
       "Holds a plugin to every promise of the ABI: in a process of its own, so that a crash or a hang is a\n"
@@ -91,10 +93,7 @@ int check_plugin(Arguments arguments) {
   job.bench = parsed->flag("bench");
   job.only = parsed->value_or("only", "");
   job.device = parsed->value_or("device", "cpu");
-  if (job.device != "cpu" && job.device != "cuda")
-    throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", job.device));
-  if (auto probe = device::probe_cuda(); job.device == "cuda" && probe.devices.empty())
-    throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem);
+  use_device(job.device);
   const bool json = parsed->flag("json");
   const int64_t limit = parsed->integer_or("time-limit", 60);
   if (limit < 1) throw Error(ErrorKind::usage, "--time-limit wants a positive number of seconds");

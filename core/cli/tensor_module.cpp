@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/torch_library.h"
+#include "device/probe.h"
 
 #include <fmt/format.h>
 
@@ -29,6 +30,14 @@ const TensorModule& load() {
 }
 
 } // namespace
+
+void use_device(const std::string& device) {
+  if (device == "cpu") return;
+  if (device != "cuda") throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", device));
+  if (const auto probe = device::probe_cuda(); probe.devices.empty())
+    throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem);
+  load_torch_cuda(find_torch());
+}
 
 const TensorModule& tensor_module() {
   static const TensorModule& module = load();

@@ -5,17 +5,25 @@
 
 #include <fvlm/abi.h>
 
+#include <string>
+
 namespace fvlm::cli {
 
 // What the module offers the program. Both come from one build; `version` makes sure of it.
 struct TensorModule {
   const char* version;
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
-  int (*run_plugin_check)(Arguments);                     // the verb `plugin check`
+  int (*plugin_check)(Arguments);                         // the verbs
+  int (*trace)(Arguments);
 };
 
-// The module's own; another name than the program's, because our symbols interpose.
+// The module's own; other names than the program's, because our symbols interpose.
 int check_plugin(Arguments);
+int trace_model(Arguments);
+
+// Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
+// names, Error(device) where there is no such device.
+void use_device(const std::string& device);
 
 // Loads LibTorch and the module. Throws Error(device) when either is missing.
 const TensorModule& tensor_module();

@@ -98,14 +98,26 @@ TorchLibrary find_torch() {
       .advise("run ./scripts/setup, or `pip install torch==2.11.0`, or set FVLM_TORCH to a site-packages/torch folder");
 }
 
-void load_torch(const TorchLibrary& library) {
-  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
+namespace {
+
+void load_all(const TorchLibrary& library, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
     fs::path path = library.folder / "lib" / name;
     if (!dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL))
       throw Error(ErrorKind::device, fmt::format("LibTorch does not load: {}", dlerror()))
           .at(path.string())
           .advise("reinstall torch 2.11 with its dependencies (`pip install torch==2.11.0`), or run ./scripts/setup");
   }
+}
+
+} // namespace
+
+void load_torch(const TorchLibrary& library) {
+  load_all(library, {"libc10.so", "libtorch_cpu.so"});
+}
+
+void load_torch_cuda(const TorchLibrary& library) {
+  load_all(library, {"libc10_cuda.so", "libtorch_cuda.so"});
 }
 
 } // namespace fvlm::cli

@@ -28,6 +28,7 @@ int run_plugin_list(Arguments);
 int run_plugin_new(Arguments);
 int run_plugin_trust(Arguments);
 int run_tokenize(Arguments);
+int run_trace(Arguments);
 
 // The verbs of a group ("plugin list", ...): dispatches on the first argument, prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);

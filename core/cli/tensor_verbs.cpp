@@ -1,0 +1,15 @@
+// The verbs whose work is done in libfvlm_engine.so.
+#include "cli/tensor_module.h"
+#include "cli/verb.h"
+
+namespace fvlm::cli {
+
+int run_plugin_check(Arguments arguments) {
+  return tensor_module().plugin_check(arguments);
+}
+
+int run_trace(Arguments arguments) {
+  return tensor_module().trace(arguments);
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,74 @@
+// fvlm-engine trace: one batch in, every number out.
+#include "model/trace.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/plugin_options.h"
+#include "cli/tensor_module.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+namespace fvlm::cli {
+namespace {
+
+double number_of(const ParsedOptions& parsed, const std::string& name, double fallback) {
+  const auto text = parsed.value(name);
+  if (!text) return fallback;
+  double number = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error != std::errc() || end != text->data() + text->size())
+    throw Error(ErrorKind::usage, fmt::format("--{} wants a number, not '{}'", name, *text));
+  return number;
+}
+
+} // namespace
+
+int trace_model(Arguments arguments) {
+  Options options(
+      "trace MODEL --batch B.safetensors --out O.safetensors [--mode M] [--objective ce|dpo] [--grads]",
+      "Runs one batch through a model and writes every number: loss, logits, visual tokens, queries, gradients.\n"
+      "The batch holds frames [N, 3, H, W], frame_counts, input_ids, text_lengths and loss_mask; for dpo chosen_ and\n"
+      "rejected_ versions of the last three.",
+      "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
+  with_plugin_options(options)
+      .positional("MODEL", "a model directory")
+      .value("batch", "FILE", "the batch, safetensors")
+      .value("out", "FILE", "where the numbers go, safetensors")
+      .value("mode", "MODE", "coarse_fine (default), coarse_only, autoregressive or shallow")
+      .value("objective", "ce|dpo", "cross-entropy (default) or preference")
+      .value("reference", "MODEL", "for dpo: the frozen model")
+      .value("beta", "X", "for dpo; default 0.1")
+      .value("lambda-coarse", "X", "adds X times the cross-entropy of the coarse sequence")
+      .value("dtype", "TYPE", "fp32 (default), bf16 or fp64")
+      .value("device", "cpu|cuda", "default cpu")
+      .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
+      .flag("grads", "also grad.NAME of every parameter");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  model::TraceRequest request;
+  for (const char* needed : {"batch", "out"})
+    if (!parsed->value(needed)) throw Error(ErrorKind::usage, fmt::format("--{} is missing", needed));
+  request.model = *parsed->value("MODEL");
+  request.batch = *parsed->value("batch");
+  request.out = *parsed->value("out");
+  request.mode = parsed->value_or("mode", "coarse_fine");
+  const std::string objective = parsed->value_or("objective", "ce");
+  if (objective != "ce" && objective != "dpo")
+    throw Error(ErrorKind::usage, fmt::format("--objective wants ce or dpo, not '{}'", objective));
+  request.preference = objective == "dpo";
+  request.reference = parsed->value_or("reference", "");
+  request.beta = number_of(*parsed, "beta", 0.1);
+  request.lambda_coarse = number_of(*parsed, "lambda-coarse", 0);
+  request.dtype = parsed->value_or("dtype", "fp32");
+  request.device = parsed->value_or("device", "cpu");
+  if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
+  request.gradients = parsed->flag("grads");
+  use_device(request.device);
+  const auto registry = open_registry(registry_options(*parsed));
+  fmt::print("loss {:.8g}\n", model::trace(request, *registry));
+  return 0;
+}
+
+} // namespace fvlm::cli

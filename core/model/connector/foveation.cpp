@@ -1,0 +1,55 @@
+#include "model/connector/foveation.h"
+
+#include "ops/rows.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::model {
+
+Foveation::Foveation(const ConnectorConfig& config, Parameters& parameters) : config_(config) {
+  const auto linear = [&](const std::string& name) -> ops::Operations::Layer {
+    return {parameters.weight(name + ".weight"), parameters.weight(name + ".bias")};
+  };
+  static_ = parameters.weight("q_static");
+  first_ = parameters.weight("q_init");
+  input_ = parameters.weight("query_input_proj.weight");
+  output_ = linear("output_proj");
+  to_decoder_ = linear("dino_to_llm");
+  to_query_ = linear("llm_to_query");
+}
+
+Value Foveation::static_query(Tape& tape, int64_t frames) const {
+  return ops::repeat_row(tape, static_, frames);
+}
+
+Value Foveation::first_query(Tape& tape) const {
+  return ops::repeat_row(tape, first_, 1);
+}
+
+Value Foveation::ask(Tape& tape, Operations& ops, const Value& hidden) const {
+  return ops.linear(tape, hidden, to_query_.weight, to_query_.bias);
+}
+
+Value Foveation::shifted(Tape& tape, const Value& queries, const at::Tensor& source) const {
+  const int64_t frames = queries.data.size(0);
+  Value y(at::cat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
+  if (!y.wants_gradient()) return y;
+  tape.push([first = first_, source, frames, in = queries.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    const at::Tensor d = at::zeros({frames + 1, d_y.size(1)}, d_y.options()).index_add_(0, source, d_y);
+    if (in) in->add(d.narrow(0, 0, frames));
+    if (first.trains()) first.add_gradient(d.narrow(0, frames, 1));
+  });
+  return y;
+}
+
+Value Foveation::look(Tape& tape, Operations& ops, const VisionTower& tower, const Value& queries,
+                      const VisualCache& cache, const Segments& readers, bool shallow) const {
+  const Value entered = ops.linear(tape, queries, input_);
+  const Value seen = tower.attend(tape, ops, entered, cache, readers, shallow);
+  const Value read = ops.linear(tape, seen, output_.weight, output_.bias);
+  return ops::scaled(tape, ops.linear(tape, read, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,113 @@
+#include "model/decoder/llama.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::model {
+namespace {
+
+constexpr const char* model = "decoder.model.";
+
+std::string layer_name(int64_t index, const char* rest) {
+  return fmt::format("{}layers.{}.{}", model, index, rest);
+}
+
+} // namespace
+
+const std::vector<ReadTogether> Llama::read_together = {
+    {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+    {"mlp.gate_proj.weight", "mlp.up_proj.weight"}};
+
+Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config) {
+  embedding_ = parameters.weight(std::string(model) + "embed_tokens.weight");
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const auto name = [i](const char* rest) { return layer_name(i, rest); };
+    const auto one = [&](const char* rest) { return parameters.weight(name(rest)); };
+    layers_.push_back({one("input_layernorm.weight"),
+                       parameters.together({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"),
+                                            name("self_attn.v_proj.weight")}),
+                       one("self_attn.o_proj.weight"), one("post_attention_layernorm.weight"),
+                       parameters.together({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")}),
+                       one("mlp.down_proj.weight")});
+  }
+  norm_ = parameters.weight(std::string(model) + "norm.weight");
+  head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
+}
+
+// The residual stream, and what the last branch adds to it: the next norm sums the two.
+struct Llama::Stream {
+  Value branch, residual;
+};
+
+ops::Operations::Normed Llama::normed(Tape& tape, Operations& ops, const Stream& stream,
+                                      const ops::Weight& weight) const {
+  return stream.residual.defined() ? ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps)
+                                   : ops.rmsnorm(tape, stream.branch, {}, weight, config_.rms_norm_eps);
+}
+
+template <class Attend>
+Llama::Stream Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, const Stream& stream,
+                               const Attend& attend) const {
+  const auto before = normed(tape, ops, stream, layer.attention_norm);
+  const Value qkv = ops.linear(tape, before.y, layer.qkv);
+  const Value read = ops.linear(tape, attend(qkv), layer.out);
+  const auto between = ops.rmsnorm(tape, read, before.sum, layer.mlp_norm, config_.rms_norm_eps);
+  const Value inner = ops.swiglu(tape, ops.linear(tape, between.y, layer.gate_up));
+  return {ops.linear(tape, inner, layer.down), between.sum};
+}
+
+Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const {
+  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
+  const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
+  Stream stream{x, {}};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv,
+                        dim](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
+      const auto attend = [&](const Value& qkv) {
+        return ops.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}, segments, segments,
+                             shape);
+      };
+      const Stream out = run_layer(inner, ops, layer, {in[0], in.size() > 1 ? in[1] : Value()}, attend);
+      return {out.branch, out.residual};
+    };
+    std::vector<Value> in{stream.branch};
+    if (stream.residual.defined()) in.push_back(stream.residual);
+    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, in, block) : block(tape, in);
+    stream = {out[0], out[1]};
+  }
+  return normed(tape, ops, stream, norm_).y;
+}
+
+DecoderMemory Llama::remember(Operations& ops, int64_t capacity) const {
+  DecoderMemory memory;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    memory.layers.push_back(
+        at::zeros({capacity, 2 * config_.num_key_value_heads * config_.head_dim}, ops.tensor_options()));
+  return memory;
+}
+
+at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const {
+  const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim,
+                rows = x.size(0);
+  const int64_t capacity = memory.layers.front().size(0), length = memory.length + rows;
+  const auto index = at::TensorOptions().dtype(at::kInt);
+  const auto segment = [&](int64_t end, int64_t longest) {
+    return Segments{at::tensor({int64_t{0}, end}, index).to(x.device()), {}, longest};
+  };
+  const Segments of_q = segment(rows, rows), of_kv = segment(length, capacity);
+  const at::Tensor positions = at::arange(memory.length, length, index.device(x.device()));
+  Tape none(Tape::Mode::forward_only);
+  Stream stream{Value(x), {}};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const auto attend = [&](const Value& qkv) {
+      const Value turned = ops.rotate(none, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
+      memory.layers[i].narrow(0, memory.length, rows).copy_(turned.data.narrow(1, q * dim, 2 * kv * dim));
+      const Value kept(memory.layers[i]);
+      return ops.attention(none, {turned, 0, q}, {kept, 0, kv}, {kept, kv * dim, kv}, of_q, of_kv, {dim, true, {}});
+    };
+    stream = run_layer(none, ops, layers_[i], stream, attend);
+  }
+  memory.length = length;
+  return normed(none, ops, stream, norm_).y.data;
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,34 @@
+// Llama and its family: RMSNorm, rotary positions, grouped queries, SwiGLU.
+#pragma once
+#include "model/parts.h"
+#include "model/weights/towers.h"
+
+namespace fvlm::model {
+
+class Llama : public Decoder {
+ public:
+  static const std::vector<ReadTogether> read_together;
+  Llama(const DecoderConfig& config, Parameters& parameters);
+
+  int64_t width() const override { return config_.hidden_size; }
+  ops::Weight embedding() const override { return embedding_; }
+  ops::Weight head() const override { return head_; }
+  Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const override;
+  DecoderMemory remember(Operations& ops, int64_t capacity) const override;
+  at::Tensor forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const override;
+
+ private:
+  struct Layer {
+    ops::Weight attention_norm, qkv, out, mlp_norm, gate_up, down;
+  };
+  struct Stream;
+  ops::Operations::Normed normed(Tape& tape, Operations& ops, const Stream& stream, const ops::Weight& weight) const;
+  template <class Attend>
+  Stream run_layer(Tape& tape, Operations& ops, const Layer& layer, const Stream& stream, const Attend& attend) const;
+
+  DecoderConfig config_;
+  ops::Weight embedding_, norm_, head_;
+  std::vector<Layer> layers_;
+};
+
+} // namespace fvlm::model

@@ -1,0 +1,75 @@
+#include "model/loading.h"
+
+#include "base/error.h"
+#include "model/weights/safetensors_writer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+namespace fvlm::model {
+namespace {
+
+struct TypeRow {
+  DType file;
+  at::ScalarType tensor;
+};
+constexpr TypeRow types[] = {{DType::boolean, at::kBool},  {DType::u8, at::kByte},    {DType::i8, at::kChar},
+                             {DType::i16, at::kShort},     {DType::u16, at::kUInt16}, {DType::f16, at::kHalf},
+                             {DType::bf16, at::kBFloat16}, {DType::i32, at::kInt},    {DType::u32, at::kUInt32},
+                             {DType::f32, at::kFloat},     {DType::f64, at::kDouble}, {DType::i64, at::kLong},
+                             {DType::u64, at::kUInt64}};
+
+} // namespace
+
+at::ScalarType scalar_type(DType dtype) {
+  for (const TypeRow& row : types)
+    if (row.file == dtype) return row.tensor;
+  throw Error(ErrorKind::internal, fmt::format("no tensor holds {}", name_of(dtype)));
+}
+
+DType dtype_of(at::ScalarType type) {
+  for (const TypeRow& row : types)
+    if (row.tensor == type) return row.file;
+  throw Error(ErrorKind::internal, fmt::format("no file holds {}", at::toString(type)));
+}
+
+at::Tensor tensor_over(const TensorView& view) {
+  const auto type = scalar_type(view.dtype);
+  // Never written to: the mapping is read-only.
+  auto* bytes = const_cast<std::byte*>(view.data.data());
+  if (reinterpret_cast<uintptr_t>(bytes) % size_of(view.dtype) == 0) return at::from_blob(bytes, view.shape, type);
+  at::Tensor copy = at::empty(view.shape, type);
+  std::memcpy(copy.data_ptr(), bytes, view.data.size());
+  return copy;
+}
+
+std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow) {
+  const ModelDirectory directory = ModelDirectory::open(folder);
+  const ModelDescription& description = directory.description();
+  VlmConfig config{description.vision, description.decoder, description.connector};
+  config.connector.shallow = config.connector.shallow || shallow;
+  auto vlm = std::make_unique<Vlm>(config, options);
+  for (const fvlm::Parameter& parameter : directory.parameters()) {
+    if (!parameter.spec->parameter) continue;
+    const std::string& name = parameter.part == Part::connector ? parameter.spec->name : parameter.name;
+    vlm->parameters().at(name).value.copy_(tensor_over(*parameter.view));
+    directory.drop(parameter);
+  }
+  return vlm;
+}
+
+void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors)
+    infos.push_back({name, dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+  SafetensorsWriter writer(path, std::move(infos));
+  for (const TensorInfo& info : writer.order()) {
+    const at::Tensor flat = tensors.at(info.name).cpu().contiguous();
+    writer.append({static_cast<const std::byte*>(flat.data_ptr()), static_cast<size_t>(flat.nbytes())});
+  }
+  writer.commit();
+}
+
+} // namespace fvlm::model

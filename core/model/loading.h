@@ -1,0 +1,23 @@
+// From the bytes of safetensors to tensors, and from a model directory to a model.
+#pragma once
+#include "model/vlm.h"
+#include "model/weights/model_directory.h"
+
+#include <filesystem>
+
+namespace fvlm::model {
+
+at::ScalarType scalar_type(DType dtype);
+DType dtype_of(at::ScalarType type);
+
+// Over the mapped bytes where they are aligned, else a copy.
+at::Tensor tensor_over(const TensorView& view);
+
+// Reads every parameter of the model from its directory, in the model's dtype. Lets go of each file page it has read.
+// `shallow`: as if the directory said so.
+std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow = false);
+
+// Writes tensors of any device and layout as one file.
+void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);
+
+} // namespace fvlm::model

@@ -1,0 +1,172 @@
+#include "model/pack.h"
+
+#include "base/error.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace fvlm::model {
+namespace {
+
+int64_t frames_of(const Sample& sample) {
+  return sample.frames.defined() ? sample.frames.size(0) : 0;
+}
+
+bool is_label(const Text& text, size_t position) {
+  return position > 0 && text.is_label[position];
+}
+
+int64_t labels_of(const Text& text) {
+  int64_t count = 0;
+  for (size_t i = 1; i < text.tokens.size(); ++i) count += is_label(text, i);
+  return count;
+}
+
+void require_fit(const char* what, int64_t wanted, int64_t there) {
+  if (wanted > there)
+    throw Error(ErrorKind::data, fmt::format("the samples need {} {}, the pack has {}", wanted, what, there))
+        .advise("pack fewer samples together, or make the budget larger");
+}
+
+at::Tensor tensor_of(const std::vector<int32_t>& values, at::Device device) {
+  return at::tensor(values, at::kInt).to(device);
+}
+
+at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
+  return at::tensor(values, at::kLong).to(device);
+}
+
+// Segments one after the other; those that are not filled are empty, at the end of what is.
+ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
+                          at::Device device) {
+  std::vector<int32_t> starts{0}, positions;
+  for (int64_t length : lengths) {
+    starts.push_back(starts.back() + static_cast<int32_t>(length));
+    for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
+  }
+  starts.resize(static_cast<size_t>(capacity) + 1, starts.back());
+  positions.resize(static_cast<size_t>(rows), 0);
+  return {tensor_of(starts, device), tensor_of(positions, device), longest};
+}
+
+// The maps of a pack, filled sample by sample.
+struct Maps {
+  std::vector<int64_t> video_lengths, query_source, visual_source, visual_rows, text_lengths;
+  std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_of_text;
+
+  void add(const Sample& sample, int64_t frame_slots) {
+    const int64_t first_frame = static_cast<int64_t>(query_source.size()), frames = frames_of(sample);
+    if (frames > 0) video_lengths.push_back(frames);
+    for (int64_t frame = 0; frame < frames; ++frame)
+      query_source.push_back(frame == 0 ? frame_slots : first_frame + frame - 1);
+    for (const Text& text : sample.texts) {
+      for (int64_t frame = 0; frame < frames; ++frame) {
+        visual_source.push_back(first_frame + frame);
+        visual_rows.push_back(static_cast<int64_t>(tokens.size()));
+        tokens.push_back(0);
+      }
+      for (size_t i = 0; i < text.tokens.size(); ++i) {
+        const auto row = static_cast<int64_t>(tokens.size());
+        text_rows.push_back(row);
+        tokens.push_back(text.tokens[i]);
+        if (!is_label(text, i)) continue;
+        label_rows.push_back(row - 1);
+        targets.push_back(text.tokens[i]);
+        label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
+      }
+      text_lengths.push_back(frames + static_cast<int64_t>(text.tokens.size()));
+      labels_of_text.push_back(labels_of(text));
+    }
+  }
+};
+
+void check(const Sample& sample, size_t index) {
+  const auto where = fmt::format("sample {}", index);
+  for (const Text& text : sample.texts)
+    if (text.is_label.size() != text.tokens.size())
+      throw Error(ErrorKind::data,
+                  fmt::format("{} tokens, but a loss mask of {}", text.tokens.size(), text.is_label.size()))
+          .at(where);
+  if (sample.texts.empty()) throw Error(ErrorKind::data, "there is no text").at(where);
+}
+
+} // namespace
+
+Capacity Capacity::of(const std::vector<Sample>& samples) {
+  Capacity sum;
+  for (const Sample& sample : samples) {
+    const int64_t frames = frames_of(sample);
+    sum.frames += frames;
+    sum.longest_video = std::max(sum.longest_video, frames);
+    for (const Text& text : sample.texts) {
+      const int64_t length = frames + static_cast<int64_t>(text.tokens.size());
+      sum.rows += length;
+      sum.longest_sequence = std::max(sum.longest_sequence, length);
+      sum.labels += labels_of(text);
+      ++sum.sequences;
+    }
+  }
+  return sum;
+}
+
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches,
+               at::TensorOptions options) {
+  for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i);
+  const Capacity used = Capacity::of(samples);
+  require_fit("frame slots", used.frames, capacity.frames);
+  require_fit("rows", used.rows, capacity.rows);
+  require_fit("sequences", used.sequences, capacity.sequences);
+  require_fit("labels", used.labels, capacity.labels);
+  require_fit("rows in one sequence", used.longest_sequence, capacity.longest_sequence);
+  require_fit("frames in one sample", used.longest_video, capacity.longest_video);
+
+  Maps maps;
+  for (const Sample& sample : samples) maps.add(sample, capacity.frames);
+  const at::Device device = options.device();
+  const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
+    values.resize(static_cast<size_t>(size), padding);
+    return tensor_of(values, device);
+  };
+
+  Pack pack;
+  pack.frames_used = used.frames;
+  pack.rows_used = used.rows;
+  pack.text_rows = maps.text_rows;
+  pack.labels_of_text = maps.labels_of_text;
+  if (capacity.frames > 0) {
+    std::vector<at::Tensor> frames;
+    for (const Sample& sample : samples)
+      if (frames_of(sample) > 0) frames.push_back(sample.frames.to(at::kFloat));
+    if (frames.empty())
+      throw Error(ErrorKind::internal, "a pack with frame slots and no frame does not know their size");
+    auto shape = frames.front().sizes().vec();
+    shape[0] = capacity.frames - used.frames;
+    if (shape[0] > 0) frames.push_back(at::zeros(shape, at::kFloat));
+    pack.frames = at::cat(frames).to(device);
+    const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
+    pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
+    pack.readers = segments_of(ones, capacity.frames, capacity.frames, 1, device);
+    pack.videos = segments_of(maps.video_lengths, std::min(capacity.frames, capacity.sequences), capacity.frames,
+                              capacity.longest_video, device);
+    pack.query_source = filled(maps.query_source, capacity.frames, capacity.frames);
+    const bool once_in_order = maps.visual_source.size() == maps.query_source.size();
+    if (!once_in_order) pack.visual_source = tensor_of(maps.visual_source, device);
+    pack.sequence.visual_rows =
+        once_in_order ? filled(maps.visual_rows, capacity.frames, capacity.rows) : tensor_of(maps.visual_rows, device);
+  }
+  pack.sequence.tokens = filled(maps.tokens, capacity.rows, 0);
+  pack.sequence.is_text = at::zeros({capacity.rows, 1}, options).index_fill(0, tensor_of(maps.text_rows, device), 1);
+  pack.texts = segments_of(maps.text_lengths, capacity.sequences, capacity.rows, capacity.longest_sequence, device);
+
+  const auto count = static_cast<int64_t>(maps.targets.size());
+  std::vector<float> weights(maps.targets.size(), count > 0 ? 1.0f / static_cast<float>(count) : 0.0f);
+  weights.resize(static_cast<size_t>(capacity.labels), 0);
+  pack.labels = {filled(maps.label_rows, capacity.labels, 0), filled(maps.targets, capacity.labels, -1),
+                 filled(maps.label_sequences, capacity.labels, capacity.sequences - 1),
+                 at::tensor(weights, at::kFloat).to(device), count};
+  return pack;
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,67 @@
+// A pack: samples of any length side by side in buffers of fixed size, and the maps that say who is whose. The only
+// form a batch has. What is not filled is padding and changes no result.
+#pragma once
+#include "ops/operations.h"
+#include "ops/rows.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace fvlm::model {
+
+struct Text {
+  std::vector<int64_t> tokens;
+  std::vector<bool> is_label; // as long; the first token is none, whatever stands here
+};
+
+// What is seen and what is said of it: one text, or for preferences the chosen and the rejected one.
+struct Sample {
+  at::Tensor frames; // [n, 3, H, W] float32, normalised; undefined: none
+  std::vector<Text> texts;
+};
+
+// Sizes of a pack's buffers.
+struct Capacity {
+  int64_t frames = 0;           // frame slots
+  int64_t rows = 0;             // rows of the decoder: visual tokens and text
+  int64_t sequences = 0;        // texts
+  int64_t labels = 0;           // positions with a loss
+  int64_t longest_sequence = 0; // rows of one sequence
+  int64_t longest_video = 0;    // frames of one sample
+
+  // What these samples fill exactly.
+  static Capacity of(const std::vector<Sample>& samples);
+};
+
+struct Labels {
+  at::Tensor rows;      // int64 [labels]: the decoder row that predicts
+  at::Tensor targets;   // int64 [labels]; -1: padding
+  at::Tensor sequences; // int64 [labels]: whose it is; padding: the last
+  at::Tensor weights;   // float32 [labels]: 1 / count, padding 0
+  int64_t count = 0;
+};
+
+struct Pack {
+  at::Tensor frames;       // [frames, 3, H, W]; undefined where there are no frame slots
+  ops::Segments patches;   // the vision tower's tokens: a segment a frame
+  ops::Segments readers;   // one row a frame
+  ops::Segments videos;    // frames of one sample: the coarse pass
+  at::Tensor query_source; // int64 [frames]: the frame before; `frames` for a first one
+  at::Tensor
+      visual_source; // int64: which frame each visual row of the decoder shows; undefined: each frame once, in order
+  ops::Sequence sequence; // the decoder's rows
+  ops::Segments texts;    // a segment a text, its visual tokens before it
+  Labels labels;
+  int64_t frames_used = 0, rows_used = 0;
+  std::vector<int64_t> text_rows;      // rows that hold text, in order
+  std::vector<int64_t> labels_of_text; // how many each text has
+};
+
+// Throws Error(data) for what does not fit the capacity or makes no sense. `patches`: tokens of the vision tower a
+// frame.
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches,
+               at::TensorOptions options);
+
+} // namespace fvlm::model

@@ -1,0 +1,60 @@
+// The parameters of a model: one buffer of values, one of gradients, every tensor a view. What one matrix product reads
+// together (q, k, v; gate, up) lies together.
+#pragma once
+#include "model/weights/layout.h"
+#include "ops/parameter.h"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fvlm::model {
+
+struct ParameterSpec {
+  std::string name; // as in the model directory, with its folder: "decoder.model.norm.weight"
+  std::vector<int64_t> shape;
+};
+using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this order
+
+// Ends of names: where a layer has the first, it has them all, and one operation reads them as one matrix.
+using ReadTogether = std::vector<std::string>;
+std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
+                                      const std::vector<ReadTogether>& read_together);
+
+struct ArenaOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat, gradient_dtype = at::kFloat;
+  std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
+};
+
+class Parameters {
+ public:
+  // Uninitialised values. A block trains as a whole where one of its tensors does.
+  Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options);
+  Parameters(const Parameters&) = delete;
+  Parameters& operator=(const Parameters&) = delete;
+
+  ops::Parameter& at(const std::string& name);
+  ops::Weight weight(const std::string& name) { return ops::Weight(at(name)); }
+  ops::Weight together(const std::vector<std::string>& names); // of one block, neighbours in it
+
+  std::deque<ops::Parameter>& all() { return all_; }
+  const std::deque<ops::Parameter>& all() const { return all_; }
+  int64_t count() const { return values_.numel(); } // with the padding between blocks
+  const at::Tensor& values() const { return values_; }
+  const at::Tensor& gradients() const { return gradients_; }
+
+  // What the next backward pass writes begins anew. No memory is touched.
+  void forget_gradients();
+  // Zeros where the last backward pass brought nothing.
+  void complete_gradients();
+
+ private:
+  std::deque<ops::Parameter> all_;
+  std::map<std::string, ops::Parameter*> by_name_;
+  at::Tensor values_, gradients_;
+};
+
+} // namespace fvlm::model

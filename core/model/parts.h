@@ -1,0 +1,68 @@
+// What a model is put together from. A tower or decoder knows its own parameters and operations and nothing of the
+// others; each stands in one table by its Hugging Face model_type.
+#pragma once
+#include "model/parameters.h"
+#include "ops/operations.h"
+
+#include <memory>
+
+namespace fvlm::model {
+
+using ops::Heads;
+using ops::Operations;
+using ops::Segments;
+using ops::Tape;
+using ops::Value;
+
+// Which layers keep no activations and are computed again in the backward pass.
+struct Recompute {
+  std::function<bool(int64_t layer)> layer = [](int64_t) { return false; };
+};
+
+// Keys and values of every frame, a layer each: rows are the tokens of one frame after the other.
+struct VisualCache {
+  struct Layer {
+    Heads keys, values;
+  };
+  std::vector<Layer> layers;
+  Segments tokens; // a segment a frame
+};
+
+class VisionTower {
+ public:
+  virtual ~VisionTower() = default;
+  virtual int64_t width() const = 0;
+  virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
+  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
+  virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
+  // Rows x [n, width] go through the layers, each reading what its segment of `readers` stands beside. Final norm
+  // included.
+  virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
+                       bool shallow) const = 0;
+
+  Recompute recompute;
+};
+
+// Keys and values of one growing sequence, for inference.
+struct DecoderMemory {
+  std::vector<at::Tensor> layers; // [capacity, 2, kv_heads, head_dim]
+  int64_t length = 0;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual int64_t width() const = 0;
+  virtual ops::Weight embedding() const = 0;
+  virtual ops::Weight head() const = 0; // the embedding's where they are tied
+  // [rows, width] -> the last hidden states, after the final norm.
+  virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const = 0;
+
+  virtual DecoderMemory remember(Operations& ops, int64_t capacity) const = 0;
+  // The same for the next rows of one sequence, after those that memory holds.
+  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const = 0;
+
+  Recompute recompute;
+};
+
+} // namespace fvlm::model

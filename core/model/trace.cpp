@@ -1,0 +1,250 @@
+#include "model/trace.h"
+
+#include "base/error.h"
+#include "model/loading.h"
+#include "model/objectives.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+namespace fvlm::model {
+namespace {
+
+namespace fs = std::filesystem;
+using Tensors = std::map<std::string, at::Tensor>;
+
+// A batch file: the samples, and how long each text is.
+class BatchFile {
+ public:
+  explicit BatchFile(const fs::path& path) : file_(Safetensors::open(path)) {}
+
+  std::vector<Sample> samples(bool preference) const {
+    const auto counts = integers("frame_counts");
+    const at::Tensor frames = tensor_over(file_.at("frames"));
+    if (frames.dim() != 4) fail("frames", "want [frames, 3, height, width]");
+    std::vector<Sample> samples(counts.size());
+    int64_t begin = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] < 0 || begin + counts[i] > frames.size(0)) fail("frame_counts", sum_text(frames.size(0), "frames"));
+      if (counts[i] > 0) samples[i].frames = frames.narrow(0, begin, counts[i]);
+      begin += counts[i];
+    }
+    if (begin != frames.size(0)) fail("frame_counts", sum_text(frames.size(0), "frames"));
+    for (const char* side : {"", "chosen_", "rejected_"})
+      if (preference == (*side != '\0')) read_texts(side, samples);
+    return samples;
+  }
+
+ private:
+  std::vector<int64_t> integers(const std::string& name) const {
+    const at::Tensor tensor = tensor_over(file_.at(name));
+    if (tensor.dim() != 1 || at::isFloatingType(tensor.scalar_type())) fail(name, "want a list of integers");
+    const at::Tensor wide = tensor.to(at::kLong).contiguous();
+    return {wide.data_ptr<int64_t>(), wide.data_ptr<int64_t>() + wide.numel()};
+  }
+
+  void read_texts(const std::string& side, std::vector<Sample>& samples) const {
+    const auto lengths = integers(side + "text_lengths"), ids = integers(side + "input_ids");
+    const at::Tensor mask = tensor_over(file_.at(side + "loss_mask")).ne(0).contiguous();
+    if (lengths.size() != samples.size())
+      fail(side + "text_lengths", fmt::format("has {} texts for {} samples", lengths.size(), samples.size()));
+    if (mask.numel() != static_cast<int64_t>(ids.size()))
+      fail(side + "loss_mask", fmt::format("has {} elements for {} tokens", mask.numel(), ids.size()));
+    size_t begin = 0;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const auto length = static_cast<size_t>(lengths[i]);
+      if (lengths[i] < 0 || length > ids.size() - begin) fail(side + "text_lengths", sum_text(mask.numel(), "tokens"));
+      Text& text = samples[i].texts.emplace_back();
+      for (size_t at = begin; at < begin + length; ++at) {
+        text.tokens.push_back(ids[at]);
+        text.is_label.push_back(mask.data_ptr<bool>()[at]);
+      }
+      begin += length;
+    }
+    if (begin != ids.size()) fail(side + "text_lengths", sum_text(mask.numel(), "tokens"));
+  }
+
+  static std::string sum_text(int64_t count, const char* what) {
+    return fmt::format("do not sum to the {} {} that are there", count, what);
+  }
+  [[noreturn]] void fail(const std::string& name, const std::string& what) const {
+    throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string());
+  }
+
+  Safetensors file_;
+};
+
+at::ScalarType dtype_named(const std::string& name) {
+  if (name == "fp32") return at::kFloat;
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp64") return at::kDouble;
+  throw Error(ErrorKind::usage, fmt::format("--dtype wants fp32, bf16 or fp64, not '{}'", name));
+}
+
+void check_tokens(const std::vector<Sample>& samples, int64_t vocabulary, const fs::path& file) {
+  for (size_t i = 0; i < samples.size(); ++i)
+    for (const Text& text : samples[i].texts)
+      for (const int64_t token : text.tokens)
+        if (token < 0 || token >= vocabulary)
+          throw Error(ErrorKind::data,
+                      fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
+              .at(file.string());
+}
+
+// A model at work on the batch.
+struct Judge {
+  std::unique_ptr<Vlm> vlm;
+  Vlm::Seen seen;
+  Value hidden;
+};
+
+class Tracer {
+ public:
+  Tracer(const TraceRequest& request, Registry& registry)
+      : request_(request), device_(request.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
+        dtype_(dtype_named(request.dtype)), gradient_dtype_(dtype_ == at::kDouble ? at::kDouble : at::kFloat),
+        mode_(mode_of(request.mode)), ops_(registry, {.device = device_,
+                                                      .dtype = dtype_,
+                                                      .gradient_dtype = gradient_dtype_,
+                                                      .attention = {request.kernels},
+                                                      .loss = {request.kernels},
+                                                      .kernels = {request.kernels}}),
+        tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
+    const bool coarse_term_fits = !request.preference && mode_ == Mode::coarse_fine;
+    if (request.lambda_coarse != 0 && !coarse_term_fits)
+      throw Error(ErrorKind::usage, "--lambda-coarse goes with --objective ce and the modes coarse_fine and shallow");
+    if (request.gradients && mode_ == Mode::autoregressive)
+      throw Error(ErrorKind::usage, "autoregressive is inference: it has no gradients");
+    if (request.preference == request.reference.empty())
+      throw Error(ErrorKind::usage, "--objective dpo and --reference MODEL go together");
+  }
+
+  double run() {
+    Judge policy = load(request_.model, request_.gradients);
+    const BatchFile batch(request_.batch); // the samples' frames lie in its mapping
+    const auto samples = batch.samples(request_.preference);
+    check_tokens(samples, policy.vlm->config().decoder.vocab_size, request_.batch);
+    pack_ = make_pack(samples, Capacity::of(samples), tokens_per_frame(*policy.vlm, samples), ops_.tensor_options());
+    text_lengths_.clear();
+    for (const Sample& sample : samples)
+      for (const Text& text : sample.texts) text_lengths_.push_back(static_cast<int64_t>(text.tokens.size()));
+
+    look(policy, tape_);
+    if (request_.preference)
+      prefer(policy);
+    else
+      predict(policy);
+    if (request_.gradients) {
+      tape_.backward();
+      policy.vlm->parameters().complete_gradients();
+      for (const auto& parameter : policy.vlm->parameters().all()) out_["grad." + parameter.name] = parameter.gradient;
+    }
+    const int64_t frames = pack_.frames_used;
+    const auto& config = policy.vlm->config();
+    const bool sees = policy.seen.tokens.defined();
+    out_["visual_tokens"] =
+        sees ? policy.seen.tokens.data : at::zeros({frames, config.decoder.hidden_size}, ops_.tensor_options());
+    out_["queries"] =
+        sees ? policy.seen.queries.data : at::zeros({frames, config.connector.query_dim}, ops_.tensor_options());
+    const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+    for (auto& [name, tensor] : out_)
+      if (at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(wide);
+    write_tensors(request_.out, out_);
+    return out_["loss"].item<double>();
+  }
+
+ private:
+  static Mode mode_of(const std::string& name) { return name == "shallow" ? Mode::coarse_fine : mode_named(name); }
+
+  Judge load(const fs::path& folder, bool trains) const {
+    ArenaOptions options{device_, dtype_, gradient_dtype_, [trains](const ParameterSpec&) { return trains; }};
+    return {load_model(folder, options, request_.mode == "shallow"), {}, {}};
+  }
+
+  int64_t tokens_per_frame(Vlm& vlm, const std::vector<Sample>& samples) const {
+    for (const Sample& sample : samples)
+      if (sample.frames.defined()) return vlm.tower().tokens_per_frame(sample.frames.size(2), sample.frames.size(3));
+    return 1;
+  }
+
+  void look(Judge& judge, Tape& tape) {
+    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_);
+    judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_);
+  }
+
+  // [sum of text lengths, vocab], for each of `sides` texts a sample has.
+  std::vector<at::Tensor> logits(const Judge& judge, size_t sides) {
+    Tape none(Tape::Mode::forward_only);
+    const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(device_);
+    const at::Tensor all =
+        ops_.linear(none, Value(judge.hidden.data.index_select(0, rows)), judge.vlm->decoder().head()).data;
+    std::vector<std::vector<at::Tensor>> parts(sides);
+    int64_t begin = 0;
+    for (size_t text = 0; text < text_lengths_.size(); ++text) {
+      parts[text % sides].push_back(all.narrow(0, begin, text_lengths_[text]));
+      begin += text_lengths_[text];
+    }
+    std::vector<at::Tensor> joined;
+    for (const auto& part : parts) joined.push_back(at::cat(part));
+    return joined;
+  }
+
+  void predict(Judge& policy) {
+    const Labels& labels = pack_.labels;
+    const at::Tensor weights = labels.weights.to(gradient_dtype_);
+    out_["logits"] = logits(policy, 1)[0];
+    NextToken result = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
+    at::Tensor losses = result.losses;
+    out_["loss"] = result.loss;
+    if (request_.lambda_coarse != 0) {
+      const Value hidden = policy.vlm->read(tape_, ops_, policy.seen.coarse, pack_);
+      result = next_token(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
+      out_["loss"] = out_["loss"] + result.loss;
+      losses = losses + result.losses * request_.lambda_coarse;
+    }
+    const at::Tensor counts = at::tensor(pack_.labels_of_text, at::kLong).to(device_);
+    out_["label_count"] = counts;
+    out_["loss_per_sample"] =
+        at::zeros(counts.sizes(), losses.options()).index_add_(0, labels.sequences, losses) / counts.clamp_min(1);
+  }
+
+  void prefer(Judge& policy) {
+    const LogProbabilities ours = log_probabilities(tape_, ops_, *policy.vlm, policy.hidden, pack_);
+    const auto both = logits(policy, 2);
+    Tape none(Tape::Mode::forward_only);
+    Judge reference = load(request_.reference, false);
+    look(reference, none);
+    const at::Tensor theirs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
+    const Preference result = preference(ours, theirs, pack_, request_.beta);
+    out_["loss"] = result.loss;
+    out_["loss_per_sample"] = result.losses;
+    out_["margin"] = result.margin;
+    out_["accuracy"] = result.accuracy;
+    out_["chosen_rewards"] = result.chosen_rewards;
+    out_["rejected_rewards"] = result.rejected_rewards;
+    for (const int64_t side : {0, 1}) {
+      const std::string name = side == 0 ? "chosen" : "rejected";
+      out_[name + "_logits"] = both[static_cast<size_t>(side)];
+      out_[name + "_log_probs"] = ours.sum.view({-1, 2}).select(1, side);
+      out_["reference_" + name + "_log_probs"] = theirs.view({-1, 2}).select(1, side);
+    }
+  }
+
+  const TraceRequest& request_;
+  at::Device device_;
+  at::ScalarType dtype_, gradient_dtype_;
+  Mode mode_;
+  Operations ops_;
+  Tape tape_;
+  Pack pack_;
+  std::vector<int64_t> text_lengths_;
+  Tensors out_;
+};
+
+} // namespace
+
+double trace(const TraceRequest& request, Registry& registry) {
+  return Tracer(request, registry).run();
+}
+
+} // namespace fvlm::model

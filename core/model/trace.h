@@ -1,0 +1,24 @@
+// One batch in, every number out: to hold the engine against one's own PyTorch.
+#pragma once
+#include "plugin/registry.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace fvlm::model {
+
+struct TraceRequest {
+  std::filesystem::path model, batch, out, reference;
+  std::string mode = "coarse_fine"; // or coarse_only, autoregressive, shallow
+  bool preference = false;          // DPO in place of cross-entropy
+  double lambda_coarse = 0, beta = 0.1;
+  std::string dtype = "fp32", device = "cpu";
+  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
+  bool gradients = false;
+};
+
+// Returns the loss. Throws Error(usage) for what does not go together, Error(data) for a batch that makes no sense.
+double trace(const TraceRequest& request, Registry& registry);
+
+} // namespace fvlm::model

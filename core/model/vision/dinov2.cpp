@@ -1,0 +1,209 @@
+#include "model/vision/dinov2.h"
+
+#include "base/error.h"
+#include "ops/rows.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+
+namespace fvlm::model {
+namespace {
+
+std::string layer_name(int64_t index, const char* rest) {
+  return fmt::format("vision.encoder.layer.{}.{}", index, rest);
+}
+
+// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch].
+at::Tensor patches_of(const at::Tensor& frames, int64_t patch) {
+  const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
+                columns = frames.size(3) / patch;
+  return frames.narrow(2, 0, rows * patch)
+      .narrow(3, 0, columns * patch)
+      .reshape({n, channels, rows, patch, columns, patch})
+      .permute({0, 2, 4, 1, 3, 5})
+      .reshape({n * rows * columns, channels * patch * patch});
+}
+
+} // namespace
+
+const std::vector<ReadTogether> Dinov2::read_together = {
+    {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
+    {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}};
+
+Dinov2::Dinov2(const VisionConfig& config, Parameters& parameters) : config_(config), head_dim_(config.head_dim()) {
+  const std::string embeddings = "vision.embeddings.";
+  class_token_ = parameters.weight(embeddings + "cls_token");
+  position_ = parameters.weight(embeddings + "position_embeddings");
+  patch_weight_ = parameters.weight(embeddings + "patch_embeddings.projection.weight").as_matrix();
+  patch_bias_ = parameters.weight(embeddings + "patch_embeddings.projection.bias");
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    const auto one = [&](const std::string& rest) { return parameters.weight(layer_name(i, rest.c_str())); };
+    const auto linear = [&](const std::string& stem) -> ops::Operations::Layer {
+      return {one(stem + ".weight"), one(stem + ".bias")};
+    };
+    const auto norm = [&](const std::string& stem) -> Norm { return {one(stem + ".weight"), one(stem + ".bias")}; };
+    const auto joint = [&](const std::vector<const char*>& parts) {
+      ops::Operations::Layer layer;
+      std::vector<std::string> weights, biases;
+      for (const char* part : parts) {
+        weights.push_back(fmt::format("{}{}.weight", layer_name(i, "attention.attention."), part));
+        biases.push_back(fmt::format("{}{}.bias", layer_name(i, "attention.attention."), part));
+      }
+      layer.weight = parameters.together(weights);
+      layer.bias = parameters.together(biases);
+      return layer;
+    };
+    Layer layer;
+    layer.before_attention = norm("norm1");
+    layer.before_mlp = norm("norm2");
+    layer.query = joint({"query"});
+    layer.qkv = joint({"query", "key", "value"});
+    layer.keys_values = joint({"key", "value"});
+    layer.out = linear("attention.output.dense");
+    layer.up = linear("mlp.fc1");
+    layer.down = linear("mlp.fc2");
+    layer.attention_scale = one("layer_scale1.lambda1");
+    layer.mlp_scale = one("layer_scale2.lambda1");
+    layers_.push_back(std::move(layer));
+  }
+  final_ = {parameters.weight("vision.layernorm.weight"), parameters.weight("vision.layernorm.bias")};
+}
+
+int64_t Dinov2::tokens_per_frame(int64_t height, int64_t image_width) const {
+  return 1 + (height / config_.patch_size) * (image_width / config_.patch_size);
+}
+
+// [1 + patches, width]: the position embedding, resampled where the frames' grid is not the trained one.
+Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
+  const int64_t side = config_.grid(), width = config_.hidden_size;
+  const at::Tensor table = position_.value().view({1 + side * side, width});
+  if (rows == side && columns == side) {
+    Value y(table, tape.records(position_));
+    if (y.wants_gradient())
+      tape.push([weight = position_, out = y.gradient] {
+        const at::Tensor d = out->take();
+        if (d.defined()) weight.add_gradient(d.view_as(weight.value()));
+      });
+    return y;
+  }
+  // Below float32 transformers resamples in float32 and rounds.
+  const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor grid = table.narrow(0, 1, side * side).to(type).view({1, side, side, width}).permute({0, 3, 1, 2});
+  const at::Tensor resampled = at::upsample_bicubic2d(grid.contiguous(), {rows, columns}, false);
+  Value y(at::cat({table.narrow(0, 0, 1),
+                   resampled.permute({0, 2, 3, 1}).reshape({rows * columns, width}).to(table.scalar_type())}),
+          tape.records(position_));
+  if (y.wants_gradient())
+    tape.push([weight = position_, rows, columns, side, width, type, out = y.gradient] {
+      const at::Tensor d = out->take();
+      if (!d.defined()) return;
+      const at::Tensor d_grid = at::upsample_bicubic2d_backward(
+          d.narrow(0, 1, rows * columns).to(type).view({1, rows, columns, width}).permute({0, 3, 1, 2}).contiguous(),
+          {rows, columns}, {1, width, side, side}, false);
+      weight.add_gradient(
+          at::cat({d.narrow(0, 0, 1).to(type), d_grid.permute({0, 2, 3, 1}).reshape({side * side, width})})
+              .view_as(weight.value()));
+    });
+  return y;
+}
+
+// [n * (1 + patches), width]
+Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames) const {
+  const int64_t n = frames.size(0), patch = config_.patch_size, width = config_.hidden_size;
+  if (frames.size(1) != config_.num_channels || frames.size(2) < patch || frames.size(3) < patch)
+    throw Error(ErrorKind::data,
+                fmt::format("frames [n, {}, {}, {}] do not fit the vision tower: it reads {} channels "
+                            "and patches of {} x {}",
+                            frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
+  const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns;
+  const Value pixels(patches_of(frames.to(ops.options().dtype), patch));
+  const Value patches = ops.linear(tape, pixels, patch_weight_, patch_bias_);
+  const Value position = positions(tape, rows, columns);
+
+  const at::Tensor x = at::empty({n, tokens, width}, ops.tensor_options());
+  const at::Tensor first = position.data.narrow(0, 0, 1) + class_token_.value().view({1, width});
+  x.narrow(1, 0, 1).copy_(first.expand({n, 1, width}));
+  at::Tensor rest = x.narrow(1, 1, tokens - 1);
+  at::add_out(rest, patches.data.view({n, tokens - 1, width}), position.data.narrow(0, 1, tokens - 1));
+  Value y(x.view({n * tokens, width}), tape.records(patches, position, class_token_));
+  if (!y.wants_gradient()) return y;
+  tape.push([n, tokens, width, patches = patches.gradient, position = position.gradient, token = class_token_,
+             out = y.gradient] {
+    const at::Tensor gradient = out->take();
+    if (!gradient.defined()) return;
+    const at::Tensor d = gradient.view({n, tokens, width});
+    const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor over_frames = d.sum(0, false, wide);
+    if (position) position->add(over_frames);
+    if (token.trains()) token.add_gradient(over_frames.narrow(0, 0, 1).view_as(token.value()));
+    if (patches) patches->add(d.narrow(1, 1, tokens - 1).reshape({n * (tokens - 1), width}));
+  });
+  return y;
+}
+
+Value Dinov2::normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const {
+  return ops.layernorm(tape, x, norm.weight, norm.bias, config_.layer_norm_eps);
+}
+
+// The layer behind its attention: both branches scaled and added.
+Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const {
+  const Value attended =
+      ops.layerscale(tape, ops.linear(tape, read, layer.out.weight, layer.out.bias), layer.attention_scale, x);
+  const Value inner = ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, layer.down);
+  return ops.layerscale(tape, inner, layer.mlp_scale, attended);
+}
+
+VisualCache Dinov2::run(Tape& tape, Operations& ops, Value& x, const Segments& tokens, bool whole) const {
+  const int64_t heads = config_.num_attention_heads, width = config_.hidden_size;
+  VisualCache cache{{}, tokens};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    if (!whole && i + 1 == layers_.size()) {
+      const Value kv = ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.keys_values.weight,
+                                  layer.keys_values.bias);
+      cache.layers.push_back({{kv, 0, heads}, {kv, width, heads}});
+      break;
+    }
+    const auto block = [this, &ops, &layer, heads, width, tokens](Tape& inner, const std::vector<Value>& in) {
+      const Value qkv =
+          ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
+      const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, tokens,
+                                       tokens, {head_dim_});
+      return std::vector<Value>{finish_layer(inner, ops, layer, in[0], read), qkv};
+    };
+    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, {x}, block) : block(tape, {x});
+    x = out[0];
+    cache.layers.push_back({{out[1], width, heads}, {out[1], 2 * width, heads}});
+  }
+  return cache;
+}
+
+VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+  Value x = embed(tape, ops, frames);
+  return run(tape, ops, x, tokens, false);
+}
+
+Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+  Value x = embed(tape, ops, frames);
+  run(tape, ops, x, tokens, true);
+  return normed(tape, ops, x, final_);
+}
+
+Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, const Segments& readers,
+                     bool shallow) const {
+  const int64_t heads = config_.num_attention_heads;
+  Value x = query;
+  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    const Value q =
+        ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
+    const Value read = ops.attention(tape, {q, 0, heads}, cache.layers[i].keys, cache.layers[i].values, readers,
+                                     cache.tokens, {head_dim_});
+    x = finish_layer(tape, ops, layer, x, read);
+  }
+  return normed(tape, ops, x, final_);
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,45 @@
+// DINOv2: a pre-norm ViT with LayerScale, whose last layer gives keys and values alone, as nobody reads its patches.
+#pragma once
+#include "model/parts.h"
+#include "model/weights/towers.h"
+
+namespace fvlm::model {
+
+class Dinov2 : public VisionTower {
+ public:
+  static const std::vector<ReadTogether> read_together;
+  Dinov2(const VisionConfig& config, Parameters& parameters);
+
+  int64_t width() const override { return config_.hidden_size; }
+  int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
+  VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
+  Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
+               bool shallow) const override;
+
+  // The hidden states of every token after the final norm, as transformers gives them: for comparison.
+  Value last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const;
+
+ private:
+  struct Norm {
+    ops::Weight weight, bias;
+  };
+  struct Layer {
+    Norm before_attention, before_mlp;
+    ops::Operations::Layer query, qkv, keys_values, out, up, down;
+    ops::Weight attention_scale, mlp_scale;
+  };
+  Value embed(Tape& tape, Operations& ops, const at::Tensor& frames) const;
+  Value positions(Tape& tape, int64_t rows, int64_t columns) const;
+  Value normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const;
+  Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
+  // All layers' keys and values; the stream behind the last layer only where `whole`.
+  VisualCache run(Tape& tape, Operations& ops, Value& x, const Segments& tokens, bool whole) const;
+
+  VisionConfig config_;
+  int64_t head_dim_;
+  ops::Weight class_token_, position_, patch_weight_, patch_bias_;
+  std::vector<Layer> layers_;
+  Norm final_;
+};
+
+} // namespace fvlm::model

@@ -1,0 +1,124 @@
+#include "model/vlm.h"
+
+#include "base/error.h"
+#include "model/decoder/llama.h"
+#include "model/vision/dinov2.h"
+
+#include <ATen/Functions.h>
+
+namespace fvlm::model {
+namespace {
+
+// The towers and decoders there are, by Hugging Face's model_type.
+template <class Part, class Config>
+struct Row {
+  std::string_view model_type;
+  const std::vector<ReadTogether>& read_together;
+  std::unique_ptr<Part> (*make)(const Config&, Parameters&);
+};
+template <class Part, class Made, class Config>
+std::unique_ptr<Part> make(const Config& config, Parameters& parameters) {
+  return std::make_unique<Made>(config, parameters);
+}
+const Row<VisionTower, VisionConfig> towers[] = {
+    {"dinov2", Dinov2::read_together, make<VisionTower, Dinov2, VisionConfig>},
+};
+const Row<Decoder, DecoderConfig> decoders[] = {
+    {"llama", Llama::read_together, make<Decoder, Llama, DecoderConfig>},
+};
+
+template <class Row, size_t N>
+const Row& row_of(const Row (&rows)[N], std::string_view model_type, const char* what) {
+  for (const Row& row : rows)
+    if (row.model_type == model_type) return row;
+  throw Error(ErrorKind::data, fmt::format("no {} of model_type '{}' is built in", what, model_type));
+}
+
+std::vector<ParameterBlock> all_blocks(const VlmConfig& config) {
+  auto blocks = blocks_of(layout_of(config.vision), "vision.",
+                          row_of(towers, config.vision.model_type, "vision tower").read_together);
+  for (auto& block : blocks_of(layout_of(config.connector, config.vision, config.decoder), "", {}))
+    blocks.push_back(std::move(block));
+  for (auto& block : blocks_of(layout_of(config.decoder), "decoder.",
+                               row_of(decoders, config.decoder.model_type, "decoder").read_together))
+    blocks.push_back(std::move(block));
+  return blocks;
+}
+
+} // namespace
+
+Mode mode_named(std::string_view name) {
+  if (name == "coarse_fine") return Mode::coarse_fine;
+  if (name == "coarse_only") return Mode::coarse_only;
+  if (name == "autoregressive") return Mode::autoregressive;
+  throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
+      .advise("coarse_fine, coarse_only or autoregressive");
+}
+
+Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
+    : config_(config), parameters_(all_blocks(config), options),
+      tower_(row_of(towers, config.vision.model_type, "vision tower").make(config.vision, parameters_)),
+      decoder_(row_of(decoders, config.decoder.model_type, "decoder").make(config.decoder, parameters_)),
+      connector_(config.connector, parameters_) {}
+
+Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) const {
+  if (!pack.frames.defined()) return {};
+  const bool shallow = config_.connector.shallow;
+  const VisualCache cache = tower_->encode(tape, ops, pack.frames, pack.patches);
+  if (mode == Mode::autoregressive) return watch(ops, pack, cache);
+  const auto look = [&](const Value& queries) {
+    return connector_.look(tape, ops, *tower_, queries, cache, pack.readers, shallow);
+  };
+  const Value fixed = connector_.static_query(tape, pack.frames.size(0));
+  const Value coarse = look(fixed);
+  if (mode == Mode::coarse_only) return {coarse, coarse, fixed};
+  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos));
+  const Value queries = connector_.shifted(tape, asked, pack.query_source);
+  return {look(queries), coarse, queries};
+}
+
+// Each video's frames in order, each read with the query the decoder made of those before it.
+Vlm::Seen Vlm::watch(Operations& ops, const Pack& pack, const VisualCache& cache) const {
+  Tape none(Tape::Mode::forward_only);
+  const at::Tensor starts = pack.videos.starts.cpu();
+  const int64_t rows_a_frame = pack.patches.longest;
+  const auto index = at::TensorOptions().dtype(at::kInt);
+  const auto first_of = [](const Value& x, int64_t begin, int64_t count) {
+    return Value(x.data.narrow(0, begin, count));
+  };
+  const Segments one_reader{at::tensor({0, 1}, index).to(pack.frames.device()), {}, 1};
+  const Segments one_frame{at::tensor({int64_t{0}, rows_a_frame}, index).to(pack.frames.device()), {}, rows_a_frame};
+
+  const int64_t frames = pack.frames.size(0);
+  Seen seen{Value(at::zeros({frames, decoder_->width()}, ops.tensor_options())),
+            {},
+            Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options()))};
+  for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
+    const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
+    if (begin == end) continue;
+    DecoderMemory memory = decoder_->remember(ops, end - begin);
+    Value query = connector_.first_query(none);
+    for (int64_t frame = begin; frame < end; ++frame) {
+      VisualCache now{{}, one_frame};
+      for (const auto& layer : cache.layers) {
+        const auto of_frame = [&](const Heads& heads) {
+          return Heads{first_of(heads.value, frame * rows_a_frame, rows_a_frame), heads.column, heads.count};
+        };
+        now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
+      }
+      const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow);
+      seen.queries.data.narrow(0, frame, 1).copy_(query.data);
+      seen.tokens.data.narrow(0, frame, 1).copy_(token.data);
+      query = connector_.ask(none, ops, Value(decoder_->forward(ops, token.data, memory)));
+    }
+  }
+  return seen;
+}
+
+Value Vlm::read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const {
+  const Value shown = pack.visual_source.defined() ? ops::take_rows(tape, visual, pack.visual_source) : visual;
+  const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence);
+  return decoder_->forward(tape, ops, x, pack.texts);
+}
+
+} // namespace fvlm::model

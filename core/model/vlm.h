@@ -1,0 +1,58 @@
+// The foveated vision-language model: a vision tower, a connector and a decoder, and the ways a pack goes through them.
+#pragma once
+#include "model/connector/foveation.h"
+#include "model/pack.h"
+#include "model/parts.h"
+
+#include <memory>
+#include <string_view>
+
+namespace fvlm::model {
+
+struct VlmConfig {
+  VisionConfig vision;
+  DecoderConfig decoder;
+  ConnectorConfig connector;
+};
+
+enum class Mode {
+  coarse_fine,   // every frame twice: with q_static, then with the query that the decoder asks
+  coarse_only,   // every frame with q_static
+  autoregressive // frame by frame through the decoder's memory, as in use; without gradients
+};
+Mode mode_named(std::string_view name); // throws Error(usage)
+
+class Vlm {
+ public:
+  // Throws Error(data) for towers that are not known.
+  Vlm(const VlmConfig& config, const ArenaOptions& options);
+
+  const VlmConfig& config() const { return config_; }
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
+  VisionTower& tower() { return *tower_; }
+  Decoder& decoder() { return *decoder_; }
+  const Decoder& decoder() const { return *decoder_; }
+
+  struct Seen {
+    Value tokens;  // [frames, decoder width]
+    Value coarse;  // the same of the coarse pass; undefined where there is none
+    Value queries; // what each frame was read with
+  };
+  // The pack's frames as visual tokens. Nothing where it has no frame slots.
+  Seen see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) const;
+
+  // The decoder over visual tokens and text: hidden states [rows, width].
+  Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;
+
+ private:
+  Seen watch(Operations& ops, const Pack& pack, const VisualCache& cache) const;
+
+  VlmConfig config_;
+  Parameters parameters_;
+  std::unique_ptr<VisionTower> tower_;
+  std::unique_ptr<Decoder> decoder_;
+  Foveation connector_;
+};
+
+} // namespace fvlm::model
