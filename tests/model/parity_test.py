@@ -1,0 +1,126 @@
+"""`fvlm-engine trace` against the PyTorch oracle in float64: every mode, DPO, lambda_coarse, shallow; every gradient.
+
+usage: parity_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import contextlib
+import io
+import runpy
+import subprocess
+import sys
+import tempfile
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+engine, tools = Path(sys.argv.pop(1)).resolve(), Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(tools))
+sys.dont_write_bytecode = True
+try:
+    import torch
+    from fvlm_oracle import load_file
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
+MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
+CASES = {  # name: batch and options
+    "coarse_fine": "mix --mode coarse_fine --grads",
+    "coarse_only": "equal --mode coarse_only --grads",
+    "shallow": "equal --mode shallow --grads",
+    "autoregressive": "mix --mode autoregressive",
+    "lambda": "mix --lambda-coarse 0.7 --grads",
+    "text": "text --grads",
+    "dpo": "dpo --objective dpo --grads",
+}
+
+
+def tool(name, *arguments):
+    saved, sys.argv = sys.argv, [str(tools / name), *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            runpy.run_path(str(tools / name), run_name="__main__")
+    except SystemExit as left:
+        assert not left.code, f"{name}: {left.code}"
+    finally:
+        sys.argv = saved
+
+
+def arguments(model, case, out):
+    kind, *options = CASES[case].split()
+    if case == "dpo":
+        options += ["--reference", str(folder / f"{model}-reference")]
+    return [str(folder / model), "--batch", str(folder / f"{model}.{kind}.safetensors"), *options, "--out", str(out)]
+
+
+def ours(model, case, *options):
+    out = folder / f"ours.{model}.{case}{''.join(options)}.safetensors"
+    command = [str(engine), "trace", *arguments(model, case, out), *options]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, f"{' '.join(command)}\n{result.stderr}"
+    return load_file(out)
+
+
+def setUpModule():
+    tool("make-tiny", "all", folder, "--seed", "1")
+    jobs = [(model, case) for model in MODELS for case in CASES]
+    lines = [" ".join([*arguments(model, case, folder / f"theirs.{model}.{case}.safetensors"), "--dtype", "fp64"])
+             for model, case in jobs]
+    (folder / "jobs").write_text("\n".join(lines))
+    tool("trace", "--jobs", folder / "jobs")
+    with ThreadPoolExecutor(2) as pool:
+        global traces
+        traces = dict(zip(jobs, pool.map(lambda job: ours(*job), jobs)))
+
+
+def farthest(a, b, floor=0.0):
+    scale = max(b.double().abs().max().item(), floor)
+    return (a.double() - b.double()).abs().max().item() / scale if scale else a.double().abs().max().item()
+
+
+class Parity(unittest.TestCase):
+    def check(self, model, case, trace, loss=1e-6, other=1e-5, gradients=1e-4):
+        expected = load_file(folder / f"theirs.{model}.{case}.safetensors")
+        # What mathematics makes zero (a key's bias) is rounding alone: measured against a hundredth of the largest.
+        floor = max([g.abs().max().item() for n, g in expected.items() if n.startswith("grad.")], default=0.0) / 100
+        # Rewards and margins are differences of log-probabilities, beta times.
+        rewards = 0.1 * max([p.abs().max().item() for n, p in expected.items() if n.endswith("log_probs")], default=0.0)
+        for name, right in expected.items():
+            if name not in trace:  # mask_token: in the files for transformers' sake alone
+                self.assertTrue(name.startswith("grad.") and not right.any(), f"{name} is missing")
+                continue
+            self.assertEqual(trace[name].shape, right.shape, name)
+            if not right.numel():
+                continue
+            is_gradient = name.startswith("grad.")
+            tolerance = gradients if is_gradient else loss if name == "loss" else other
+            least = floor if is_gradient else rewards if name == "margin" or name.endswith("rewards") else 0.0
+            self.assertLessEqual(farthest(trace[name], right, least), tolerance, name)
+        self.assertLessEqual(set(trace), set(expected))
+
+    def test_every_model_in_every_mode(self):
+        for (model, case), trace in traces.items():
+            with self.subTest(model=model, case=case):
+                self.check(model, case, trace)
+
+    def test_float64_leaves_only_the_rounding_of_rotary_tables(self):
+        for model in ("gqa", "mqa-odd"):
+            for case in ("coarse_fine", "dpo"):
+                with self.subTest(model=model, case=case):
+                    self.check(model, case, ours(model, case, "--dtype", "fp64"), 1e-7, 1e-6, 1e-5)
+
+    def test_references_alone_give_the_same(self):
+        for case in ("coarse_fine", "dpo"):
+            with self.subTest(case=case):
+                self.check("gqa", case, ours("gqa", case, "--kernels", "reference"))
+
+    def test_bfloat16_is_near(self):
+        trace, expected = ours("gqa", "coarse_fine", "--dtype", "bf16"), load_file(folder / "theirs.gqa.coarse_fine.safetensors")
+        self.assertLessEqual(farthest(trace["loss"], expected["loss"]), 2e-2)
+        for name in ("logits", "visual_tokens", "queries", "grad.decoder.model.norm.weight", "grad.q_static"):
+            self.assertLessEqual(farthest(trace[name], expected[name]), 0.15, name)
+
+
+if __name__ == "__main__":
+    unittest.main()

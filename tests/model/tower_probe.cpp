@@ -1,0 +1,80 @@
+// tower_probe vision|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames` or `ids`
+// with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
+#include "../ops/tools.h"
+#include "model/decoder/llama.h"
+#include "model/loading.h"
+#include "model/vision/dinov2.h"
+#include "ops/rows.h"
+
+using namespace fvlm;
+using namespace fvlm::model;
+using at::Tensor;
+
+namespace {
+
+struct Tower {
+  Tower(const WeightLayout& layout, const std::string& folder, const std::vector<ReadTogether>& read_together,
+        const HuggingFaceFolder& source)
+      : parameters(blocks_of(layout, folder, read_together), {}) {
+    registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+    operations.emplace(registry, ops::OperationsOptions{});
+    const auto views = bind(*source.weights, layout);
+    for (size_t i = 0; i < views.size(); ++i)
+      if (layout.tensors[i].parameter)
+        parameters.at(folder + layout.tensors[i].name).value.copy_(tensor_over(*views[i]));
+  }
+  Registry registry{RegistryOptions{}};
+  std::optional<Operations> operations;
+  Parameters parameters;
+};
+
+void finish(Tower& tower, Tape& tape, const Value& hidden, const Safetensors& in, const std::string& folder,
+            const std::string& out) {
+  std::map<std::string, Tensor> all{{"hidden", hidden.data}};
+  hidden.gradient->add(tensor_over(in.at("d_hidden")).clone());
+  tape.backward();
+  tower.parameters.complete_gradients();
+  for (const auto& parameter : tower.parameters.all()) all[parameter.name.substr(folder.size())] = parameter.gradient;
+  write_tensors(out, all);
+}
+
+void probe_vision(const std::string& path, const Safetensors& in, const std::string& out) {
+  const auto source = HuggingFaceFolder::open(path);
+  const VisionConfig config = read_vision_config(source.config, path);
+  Tower tower(layout_of(config), "vision.", Dinov2::read_together, source);
+  const Dinov2 dinov2(config, tower.parameters);
+  const Tensor frames = tensor_over(in.at("frames"));
+  const int64_t count = frames.size(0), rows = dinov2.tokens_per_frame(frames.size(2), frames.size(3));
+  const Segments tokens{at::arange(count + 1, at::kInt) * rows, {}, rows};
+  Tape tape;
+  finish(tower, tape, dinov2.last_hidden(tape, *tower.operations, frames, tokens), in, "vision.", out);
+}
+
+void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {
+  const auto source = HuggingFaceFolder::open(path);
+  const DecoderConfig config = read_decoder_config(source.config, path);
+  Tower tower(layout_of(config), "decoder.", Llama::read_together, source);
+  const Llama llama(config, tower.parameters);
+  const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
+  std::vector<Tensor> positions;
+  for (int64_t i = 0; i < lengths.numel(); ++i) positions.push_back(at::arange(lengths[i].item<int64_t>(), at::kInt));
+  const Tensor starts = at::cat({at::zeros({1}, at::kLong), lengths.cumsum(0)}).to(at::kInt);
+  const Segments segments{starts, at::cat(positions), lengths.max().item<int64_t>()};
+  Tape tape;
+  const Value x = ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}});
+  finish(tower, tape, llama.forward(tape, *tower.operations, x, segments), in, "decoder.", out);
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  if (count != 5) return 2;
+  try {
+    const Safetensors in = Safetensors::open(words[3]);
+    (std::string_view(words[1]) == "vision" ? probe_vision : probe_decoder)(words[2], in, words[4]);
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "error: {}\n", error.text());
+    return error.exit_code();
+  }
+}

@@ -1,0 +1,128 @@
+// The model by itself: gradients by finite differences, recomputation, frozen parts. Equality with PyTorch:
+// parity_test.py.
+#include "tiny.h"
+
+using namespace fvlm;
+using namespace fvlm::model;
+using at::Tensor;
+
+namespace {
+
+std::vector<Sample> some_samples() {
+  Dice dice(11);
+  return {random_sample(dice, 3, 7), random_sample(dice, 0, 5), random_sample(dice, 1, 4)};
+}
+
+void expect_same(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, gradient] : b) ops::expect_close(a.at(name), gradient, 1e-12, name);
+}
+
+class Differences : public testing::TestWithParam<bool> {};
+
+// Every connector parameter and the tower's parts that attend() reads, in float64.
+TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
+  VlmConfig config = tiny_config();
+  config.connector.shallow = GetParam();
+  Tiny tiny(config);
+  const Pack pack = tiny.pack(some_samples());
+  const Tensor weights = tiny.ones(pack);
+  tiny.losses(pack, weights);
+  const auto gradients = tiny.take_gradients();
+  const auto loss = [&] {
+    ops::Tape none(ops::Tape::Mode::forward_only);
+    const auto seen = tiny.vlm.see(none, *tiny.operations, pack, Mode::coarse_fine);
+    const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
+    return next_token(none, *tiny.operations, tiny.vlm, hidden, pack, weights).loss.item<double>();
+  };
+  for (auto& parameter : tiny.vlm.parameters().all()) {
+    const bool is_connector = !parameter.name.starts_with("vision.") && !parameter.name.starts_with("decoder.");
+    if (!is_connector && parameter.name.find("layer.2.") == std::string::npos) continue;
+    for (const int64_t element : {int64_t{0}, parameter.value.numel() / 2}) {
+      const double expected = ops::difference(parameter.value, element, loss);
+      const double actual = gradients.at(parameter.name).reshape({-1})[element].item<double>();
+      EXPECT_NEAR(actual, expected, 1e-6 * std::max(1.0, std::abs(expected)))
+          << parameter.name << " element " << element;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(attend, Differences, testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "shallow" : "deep"; });
+
+TEST(Vlm, recomputed_layers_give_the_same_gradients) {
+  Tiny tiny;
+  const Pack pack = tiny.pack(some_samples());
+  tiny.losses(pack, tiny.ones(pack));
+  const auto kept = tiny.take_gradients();
+  tiny.vlm.tower().recompute.layer = [](int64_t) { return true; };
+  tiny.vlm.decoder().recompute.layer = [](int64_t layer) { return layer % 2 == 1; };
+  tiny.losses(pack, tiny.ones(pack));
+  expect_same(tiny.take_gradients(), kept);
+}
+
+TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
+  Tiny whole;
+  const Pack pack = whole.pack(some_samples());
+  whole.losses(pack, whole.ones(pack));
+  auto expected = whole.take_gradients();
+  for (const std::string frozen : {"vision.", "decoder."}) {
+    Tiny tiny(tiny_config(), at::kDouble, [&](const ParameterSpec& spec) { return !spec.name.starts_with(frozen); });
+    tiny.losses(pack, tiny.ones(pack));
+    auto rest = expected;
+    std::erase_if(rest, [&](const auto& entry) { return entry.first.starts_with(frozen); });
+    expect_same(tiny.take_gradients(), rest);
+  }
+}
+
+TEST(Vlm, gradients_of_two_packs_add_up) {
+  Tiny tiny;
+  const auto samples = some_samples();
+  const Pack first = tiny.pack({samples[0]}), second = tiny.pack({samples[2]});
+  tiny.losses(first, tiny.ones(first));
+  auto sum = tiny.take_gradients();
+  tiny.losses(second, tiny.ones(second));
+  for (const auto& [name, gradient] : tiny.take_gradients()) sum[name] += gradient;
+  tiny.losses(first, tiny.ones(first));
+  tiny.losses(second, tiny.ones(second));
+  expect_same(tiny.take_gradients(), sum);
+}
+
+TEST(Vlm, text_alone_needs_no_frames) {
+  Tiny tiny;
+  Dice dice(2);
+  const Pack pack = tiny.pack({random_sample(dice, 0, 6)});
+  EXPECT_FALSE(pack.frames.defined());
+  tiny.losses(pack, tiny.ones(pack));
+  for (const auto& [name, gradient] : tiny.take_gradients())
+    EXPECT_EQ(gradient.abs().max().item<double>() > 0, name.starts_with("decoder.")) << name;
+}
+
+TEST(Vlm, preference_is_its_formula) {
+  Tiny tiny;
+  Dice dice(9);
+  const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});
+  const Tensor reference = ops::random({4}, 3).mul(0.1).sub(20);
+  ops::Tape tape;
+  const auto seen = tiny.vlm.see(tape, *tiny.operations, pack, Mode::coarse_fine);
+  const auto hidden = tiny.vlm.read(tape, *tiny.operations, seen.tokens, pack);
+  const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
+  const auto result = preference(ours, reference, pack, 0.3);
+  double loss = 0;
+  std::vector<double> weight; // d loss / d (chosen - rejected), a pair
+  for (int64_t pair = 0; pair < 2; ++pair) {
+    const auto at = [&](const Tensor& of, int64_t side) { return of[2 * pair + side].item<double>(); };
+    const double margin = 0.3 * ((at(ours.sum, 0) - at(reference, 0)) - (at(ours.sum, 1) - at(reference, 1)));
+    loss += std::log1p(std::exp(-margin)) / 2;
+    weight.push_back(-0.3 / (1 + std::exp(margin)) / 2);
+  }
+  EXPECT_NEAR(result.loss.item<double>(), loss, 1e-12);
+  const Tensor gradient = ours.losses.gradient->take();
+  for (int64_t label = 0; label < gradient.numel(); ++label) {
+    const int64_t text = pack.labels.sequences[label].item<int64_t>();
+    const double expected = -weight[static_cast<size_t>(text / 2)] * (text % 2 == 0 ? 1 : -1);
+    EXPECT_NEAR(gradient[label].item<double>(), expected, 1e-12) << "label " << label;
+  }
+}
+
+} // namespace
