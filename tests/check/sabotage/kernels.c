@@ -181,8 +181,8 @@ static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call
   return FVLM_OK;
 }
 
-static UNUSED fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
-                                   const fvlm_swiglu_backward* a) {
+static UNUSED fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_call* call,
+                                          const fvlm_kernels_query* query, const fvlm_swiglu_backward* a) {
   LOOK(d_up);
   for (int64_t r = 0; r < query->rows; ++r)
     for (int64_t c = 0; c < query->width; ++c) {
