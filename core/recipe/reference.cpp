@@ -67,6 +67,7 @@ std::string meaning(const FieldInfo& field) {
   std::vector<const RecordInfo*> records;
   records_of(*field.node, records);
   std::vector<std::string> links;
+  links.reserve(records.size());
   for (const RecordInfo* record : records) links.push_back(fmt::format("[{}](#{})", heading(*record), anchor(*record)));
   if (!links.empty()) out += fmt::format(" See {}.", join_or(links));
   if (field.place == Place::items) out += " Written without a key.";
@@ -84,8 +85,9 @@ std::string kind(const FieldInfo& field) {
 std::string fallback(const FieldInfo& field) {
   if (field.required) return "required";
   if (field.derived) return "computed";
+  auto* text = field.fallback.get_ptr<const std::string*>();
   bool none =
-      field.fallback.is_null() || field.fallback == "" || (field.fallback.is_structured() && field.fallback.empty());
+      field.fallback.is_null() || (text && text->empty()) || (field.fallback.is_structured() && field.fallback.empty());
   if (none) return "";
   if (field.fallback.is_object()) return "see its fields";
   return fmt::format("`{}`", as_lua(field.fallback));

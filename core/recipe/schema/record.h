@@ -77,16 +77,18 @@ class Record : public Type<T> {
   }
 
   template <class M, class Owner>
-  requires std::derived_from<T, Owner> Record& field(std::string name, M Owner::*member, Ref<M> type, std::string doc) {
+  requires std::derived_from<T, Owner> Record& field(const std::string& name, M Owner::*member, const Ref<M>& type,
+                                                     const std::string& doc) {
     M T::*own = member;
-    return add(std::move(name), std::make_unique<MemberAccess<M>>(own, type), type, std::move(doc));
+    return add(name, std::make_unique<MemberAccess<M>>(own, type), type, doc);
   }
 
   // A field that is no member of its own: `get(record, name)` finds it.
   template <class M>
-  Record& field_with(std::string name, M& (*get)(T&, const std::string&), Ref<M> type, std::string doc) {
+  Record& field_with(const std::string& name, M& (*get)(T&, const std::string&), const Ref<M>& type,
+                     const std::string& doc) {
     auto access = std::make_unique<NamedAccess<M>>(get, name, type);
-    return add(std::move(name), std::move(access), type, std::move(doc));
+    return add(name, std::move(access), type, doc);
   }
 
   // Of the field declared last.
