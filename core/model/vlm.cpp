@@ -6,6 +6,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 namespace fvlm::model {
 namespace {
 
@@ -65,7 +67,16 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) con
   if (!pack.frames.defined()) return {};
   const bool shallow = config_.connector.shallow;
   const VisualCache cache = tower_->encode(tape, ops, pack.frames, pack.patches);
-  if (mode == Mode::autoregressive) return watch(ops, pack, cache);
+  if (mode == Mode::autoregressive) {
+    Seen seen = room_for(ops, pack.frames.size(0));
+    const at::Tensor starts = pack.videos.starts.cpu();
+    for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
+      const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
+      DecoderMemory memory = decoder_->remember(ops, end - begin);
+      watch(ops, cache, begin, end, memory, seen);
+    }
+    return seen;
+  }
   const auto look = [&](const Value& queries) {
     return connector_.look(tape, ops, *tower_, queries, cache, pack.readers, shallow);
   };
@@ -77,42 +88,57 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) con
   return {look(queries), coarse, queries};
 }
 
-// Each video's frames in order, each read with the query the decoder made of those before it.
-Vlm::Seen Vlm::watch(Operations& ops, const Pack& pack, const VisualCache& cache) const {
+// One video's frames in order, each read with the query the decoder made of those before it.
+void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory,
+                Seen& seen) const {
   Tape none(Tape::Mode::forward_only);
-  const at::Tensor starts = pack.videos.starts.cpu();
-  const int64_t rows_a_frame = pack.patches.longest;
-  const auto index = at::TensorOptions().dtype(at::kInt);
-  const auto first_of = [](const Value& x, int64_t begin, int64_t count) {
-    return Value(x.data.narrow(0, begin, count));
+  const int64_t rows = cache.tokens.longest;
+  const at::Device device = seen.tokens.data.device();
+  const auto segment = [&](int64_t length) {
+    return Segments{at::tensor({int64_t{0}, length}, at::kInt).to(device), {}, length};
   };
-  const Segments one_reader{at::tensor({0, 1}, index).to(pack.frames.device()), {}, 1};
-  const Segments one_frame{at::tensor({int64_t{0}, rows_a_frame}, index).to(pack.frames.device()), {}, rows_a_frame};
-
-  const int64_t frames = pack.frames.size(0);
-  Seen seen{Value(at::zeros({frames, decoder_->width()}, ops.tensor_options())),
-            {},
-            Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options()))};
-  for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
-    const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
-    if (begin == end) continue;
-    DecoderMemory memory = decoder_->remember(ops, end - begin);
-    Value query = connector_.first_query(none);
-    for (int64_t frame = begin; frame < end; ++frame) {
-      VisualCache now{{}, one_frame};
-      for (const auto& layer : cache.layers) {
-        const auto of_frame = [&](const Heads& heads) {
-          return Heads{first_of(heads.value, frame * rows_a_frame, rows_a_frame), heads.column, heads.count};
-        };
-        now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
-      }
-      const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow);
-      seen.queries.data.narrow(0, frame, 1).copy_(query.data);
-      seen.tokens.data.narrow(0, frame, 1).copy_(token.data);
-      query = connector_.ask(none, ops, Value(decoder_->forward(ops, token.data, memory)));
-    }
+  const Segments one_reader = segment(1), one_frame = segment(rows);
+  Value query = connector_.first_query(none);
+  for (int64_t frame = begin; frame < end; ++frame) {
+    const auto of_frame = [&](const Heads& heads) {
+      return Heads{Value(heads.value.data.narrow(0, frame * rows, rows)), heads.column, heads.count};
+    };
+    VisualCache now{{}, one_frame};
+    for (const auto& layer : cache.layers) now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
+    const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow);
+    seen.queries.data.narrow(0, frame, 1).copy_(query.data);
+    seen.tokens.data.narrow(0, frame, 1).copy_(token.data);
+    query = connector_.ask(none, ops, Value(decoder_->forward(ops, token.data, memory)));
   }
-  return seen;
+}
+
+Vlm::Seen Vlm::room_for(const Operations& ops, int64_t frames) const {
+  return {Value(at::zeros({frames, decoder_->width()}, ops.tensor_options())),
+          {},
+          Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options()))};
+}
+
+std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
+                                   const Until& until) const {
+  Tape none(Tape::Mode::forward_only);
+  const int64_t count = frames.defined() ? frames.size(0) : 0;
+  DecoderMemory memory = decoder_->remember(ops, count + static_cast<int64_t>(prompt.size()) + until.tokens);
+  if (count > 0) {
+    const int64_t rows = tower_->tokens_per_frame(frames.size(2), frames.size(3));
+    const Segments tokens{at::arange(count + 1, at::kInt).mul_(rows).to(frames.device()), {}, rows};
+    Seen seen = room_for(ops, count);
+    watch(ops, tower_->encode(none, ops, frames, tokens), 0, count, memory, seen);
+  }
+  std::vector<int64_t> made, next = prompt;
+  while (static_cast<int64_t>(made.size()) < until.tokens) {
+    const at::Tensor index = at::tensor(next, at::kLong).to(ops.options().device);
+    const at::Tensor hidden = decoder_->forward(ops, decoder_->embedding().value().index_select(0, index), memory);
+    const Value last(hidden.narrow(0, hidden.size(0) - 1, 1));
+    next = {ops.linear(none, last, decoder_->head()).data.argmax().item<int64_t>()};
+    made.push_back(next[0]);
+    if (std::find(until.ends.begin(), until.ends.end(), next[0]) != until.ends.end()) break;
+  }
+  return made;
 }
 
 Value Vlm::read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const {

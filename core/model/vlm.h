@@ -45,8 +45,18 @@ class Vlm {
   // The decoder over visual tokens and text: hidden states [rows, width].
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;
 
+  // Greedy, frame by frame and token by token through the decoder's memory. What ends it is part of the result.
+  struct Until {
+    int64_t tokens;            // at most
+    std::vector<int64_t> ends; // tokens after which nothing follows
+  };
+  std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
+                                const Until& until) const;
+
  private:
-  Seen watch(Operations& ops, const Pack& pack, const VisualCache& cache) const;
+  void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory,
+             Seen& seen) const;
+  Seen room_for(const Operations& ops, int64_t frames) const;
 
   VlmConfig config_;
   Parameters parameters_;

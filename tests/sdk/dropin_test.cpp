@@ -30,7 +30,8 @@ class DropIn : public Workshop {
   nlohmann::json listed(const std::string& name) {
     const Result result = engine("plugin list --json --plugin-dir . 2>/dev/null");
     EXPECT_EQ(result.status, 0) << result.output;
-    for (const auto& plugin : nlohmann::json::parse(result.output).at("plugins"))
+    const nlohmann::json listing = nlohmann::json::parse(result.output);
+    for (const auto& plugin : listing.at("plugins"))
       if (plugin.at("name") == name) return plugin;
     ADD_FAILURE() << name << " is not listed:\n" << result.output;
     return {};
