@@ -23,7 +23,8 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
 
 at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head,
                                               const at::Tensor& targets, const at::Tensor& weights) {
-  if (!tape.records(hidden, head)) return cross_entropy(tape, hidden, head, targets).data;
+  // A pass whose steps are dropped must not write gradients either.
+  if (!tape.keeps_steps() || !tape.records(hidden, head)) return cross_entropy(tape, hidden, head, targets).data;
   const Loss& op = loss_for(hidden, head, true);
   Loss::Fused fused =
       op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::claim(head));

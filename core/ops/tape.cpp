@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+
 namespace fvlm::ops {
 namespace {
 
@@ -47,25 +49,25 @@ void Tape::backward() {
 }
 
 std::vector<Value> recomputed(Tape& tape, const std::vector<Value>& inputs, const Block& block) {
-  if (!tape.records()) return block(tape, inputs);
-  Tape forward(Tape::Mode::forward_only);
-  std::vector<Value> outputs = block(forward, inputs);
-  for (Value& output : outputs) output = Value(output.data, true);
+  if (!tape.keeps_steps()) return block(tape, inputs);
+  Tape first(Tape::Mode::discard);
+  std::vector<Value> outputs = block(first, inputs);
   std::vector<std::shared_ptr<Gradient>> gradients;
-  for (const Value& output : outputs) gradients.push_back(output.gradient);
+  for (Value& output : outputs) {
+    output = Value(output.data, output.wants_gradient());
+    gradients.push_back(output.gradient);
+  }
+  const auto is_wanted = [](const std::shared_ptr<Gradient>& gradient) { return gradient != nullptr; };
+  if (std::none_of(gradients.begin(), gradients.end(), is_wanted)) return outputs;
   tape.push([inputs, gradients, block] {
+    const auto came_back = [](const std::shared_ptr<Gradient>& gradient) { return gradient && !gradient->empty(); };
+    if (std::none_of(gradients.begin(), gradients.end(), came_back)) return;
     std::vector<Value> again;
     for (const Value& input : inputs) again.emplace_back(input.data, input.wants_gradient());
     Tape inner;
     const std::vector<Value> results = block(inner, again);
-    bool any = false;
-    for (size_t index = 0; index < results.size(); ++index) {
-      at::Tensor gradient = gradients[index]->take();
-      if (!gradient.defined() || !results[index].wants_gradient()) continue;
-      results[index].gradient->add(std::move(gradient));
-      any = true;
-    }
-    if (!any) return;
+    for (size_t index = 0; index < results.size(); ++index)
+      if (came_back(gradients[index])) results[index].gradient->add(gradients[index]->take());
     inner.backward();
     for (size_t index = 0; index < inputs.size(); ++index)
       if (again[index].wants_gradient() && !again[index].gradient->empty())

@@ -42,17 +42,21 @@ struct Value {
 
 class Tape {
  public:
-  enum class Mode { record, forward_only };
+  // discard: everything runs as if it were recorded, in the same shape classes, but no step is kept.
+  enum class Mode { record, discard, forward_only };
   explicit Tape(Mode mode = Mode::record) : mode_(mode) {}
 
-  bool records() const { return mode_ == Mode::record; }
+  bool records() const { return mode_ != Mode::forward_only; }
+  bool keeps_steps() const { return mode_ == Mode::record; }
   // Whether an operation that reads these is to leave a step.
   template <class... Inputs>
   bool records(const Inputs&... inputs) const {
     return records() && (wants(inputs) || ...);
   }
 
-  void push(std::function<void()> step) { steps_.push_back(std::move(step)); }
+  void push(std::function<void()> step) {
+    if (keeps_steps()) steps_.push_back(std::move(step));
+  }
   // Runs the steps, last first, and forgets each as it is done. Gradients of the results were added before.
   void backward();
 
@@ -68,7 +72,8 @@ class Tape {
 };
 
 // Runs `block` without keeping what it saves, and again when its gradients are due. What goes in and comes out are all
-// values it reads and makes, but for parameters.
+// values it reads and makes, but for parameters. Where the block makes nothing that wants a gradient, or no gradient
+// came back to it, it does not run again.
 using Block = std::function<std::vector<Value>(Tape&, const std::vector<Value>&)>;
 std::vector<Value> recomputed(Tape& tape, const std::vector<Value>& inputs, const Block& block);
 

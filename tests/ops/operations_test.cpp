@@ -204,7 +204,7 @@ TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
   EXPECT_FALSE(frozen.gradient.defined());
 }
 
-TEST(Tape, recomputes_a_block_and_gives_the_same_gradients) {
+TEST(Operations, recomputed_give_the_same_gradients) {
   Bench b;
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const Weight norm(b.parameter("norm", {4})), w(b.parameter("weight", {4, 4}));
@@ -214,17 +214,6 @@ TEST(Tape, recomputes_a_block_and_gives_the_same_gradients) {
       return std::vector{b.ops->linear(inner, normed.y, w), normed.sum};
     });
   });
-}
-
-TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
-  Gradient gradient;
-  Tensor first = at::ones({2}), second = at::full({2}, 2.0);
-  gradient.add(first);
-  gradient.add(second);
-  gradient.add(at::full({2}, 4.0));
-  EXPECT_TRUE(at::equal(first, at::ones({2}))) << first;
-  EXPECT_TRUE(at::equal(second, at::full({2}, 2.0))) << second;
-  EXPECT_TRUE(at::equal(gradient.take(), at::full({2}, 7.0)));
 }
 
 } // namespace

@@ -1,0 +1,155 @@
+// Gradients that gather, and blocks that are run again: how often, and what they keep.
+#include "ops/operations.h"
+#include "tools.h"
+
+using namespace fvlm;
+using namespace fvlm::ops;
+using at::Tensor;
+
+namespace {
+
+TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
+  Gradient gradient;
+  Tensor first = at::ones({2}), second = at::full({2}, 2.0);
+  gradient.add(first);
+  gradient.add(second);
+  gradient.add(at::full({2}, 4.0));
+  EXPECT_TRUE(at::equal(first, at::ones({2}))) << first;
+  EXPECT_TRUE(at::equal(second, at::full({2}, 2.0))) << second;
+  EXPECT_TRUE(at::equal(gradient.take(), at::full({2}, 7.0)));
+}
+
+// y = weight x, in a block that counts its runs and saves a tensor of its own.
+struct Recomputed : testing::Test {
+  Recomputed() {
+    registry.add_static(reference_manifest(), [] { return &reference_entry; });
+    OperationsOptions options;
+    options.dtype = options.gradient_dtype = at::kDouble;
+    ops.emplace(registry, options);
+    parameter.value = random({4, 4}, 1);
+    parameter.shape = {4, 4};
+  }
+  void train() { parameter.gradient = at::full({4, 4}, std::nan(""), at::kDouble); }
+
+  std::vector<Value> run(Tape& tape, const std::vector<Value>& inputs) {
+    return recomputed(tape, inputs, [this](Tape& inner, const std::vector<Value>& in) {
+      ++runs;
+      const Value y = ops->linear(inner, in[0], Weight(parameter));
+      const auto saved = std::make_shared<int>(runs);
+      saved_in_a_run.push_back(saved);
+      inner.push([saved] {});
+      flags.push_back({inner.records(), y.wants_gradient()});
+      return std::vector{y, in[0]};
+    });
+  }
+
+  Registry registry{RegistryOptions{}};
+  std::optional<Operations> ops;
+  Parameter parameter;
+  int runs = 0;
+  std::vector<std::weak_ptr<int>> saved_in_a_run;
+  std::vector<std::pair<bool, bool>> flags; // of each run: whether it is recorded, whether the result wants a gradient
+};
+
+TEST_F(Recomputed, runs_again_when_a_gradient_comes_back) {
+  train();
+  Tape tape;
+  const Value x(random({3, 4}, 2), true);
+  const auto outputs = run(tape, {x});
+  EXPECT_EQ(runs, 1);
+  outputs[0].gradient->add(at::ones({3, 4}, at::kDouble));
+  tape.backward();
+  EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(x.gradient->take().defined());
+  EXPECT_FALSE(parameter.gradient.isnan().any().item<bool>()) << parameter.gradient;
+  ASSERT_EQ(flags.size(), 2);
+  EXPECT_EQ(flags[0], flags[1]) << "the first run is to ask for the same kernels as the second";
+}
+
+TEST_F(Recomputed, does_not_run_again_without_a_gradient) {
+  train();
+  Tape tape;
+  const Value x(random({3, 4}, 2), true);
+  const auto outputs = run(tape, {x});
+  EXPECT_TRUE(outputs[0].wants_gradient());
+  tape.backward();
+  EXPECT_EQ(runs, 1);
+  EXPECT_TRUE(x.gradient->empty());
+  EXPECT_TRUE(parameter.gradient.isnan().all().item<bool>()) << "nothing is to be written: " << parameter.gradient;
+}
+
+TEST_F(Recomputed, wants_no_gradient_where_nothing_trains_and_no_input_does) {
+  Tape tape;
+  const auto outputs = run(tape, {Value(random({3, 4}, 2))});
+  for (const Value& output : outputs) EXPECT_FALSE(output.wants_gradient());
+  tape.backward();
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(Recomputed, tells_apart_which_outputs_want_a_gradient) {
+  train();
+  Tape tape;
+  const auto outputs = run(tape, {Value(random({3, 4}, 2))});
+  EXPECT_TRUE(outputs[0].wants_gradient());
+  EXPECT_FALSE(outputs[1].wants_gradient()) << "an input that wants none, passed on";
+}
+
+TEST_F(Recomputed, keeps_nothing_that_a_run_saved) {
+  train();
+  Tape tape;
+  const auto outputs = run(tape, {Value(random({3, 4}, 2), true)});
+  ASSERT_EQ(saved_in_a_run.size(), 1);
+  EXPECT_TRUE(saved_in_a_run[0].expired());
+  outputs[0].gradient->add(at::ones({3, 4}, at::kDouble));
+  tape.backward();
+  ASSERT_EQ(saved_in_a_run.size(), 2);
+  EXPECT_TRUE(saved_in_a_run[1].expired());
+}
+
+TEST_F(Recomputed, inside_another_runs_once_more_a_pass) {
+  train();
+  Tape tape;
+  const Value x(random({3, 4}, 2), true);
+  const auto outputs =
+      recomputed(tape, {x}, [this](Tape& inner, const std::vector<Value>& in) { return run(inner, in); });
+  EXPECT_EQ(runs, 1);
+  outputs[0].gradient->add(at::ones({3, 4}, at::kDouble));
+  tape.backward();
+  EXPECT_EQ(runs, 3) << "the outer's first run, its second, and the inner's second";
+  expect_close(x.gradient->take(), at::ones({3, 4}, at::kDouble).mm(parameter.value), 1e-12, "d_x");
+}
+
+TEST_F(Recomputed, without_gradients_is_the_block_itself) {
+  train();
+  Tape none(Tape::Mode::forward_only);
+  EXPECT_FALSE(run(none, {Value(random({3, 4}, 2), true)})[0].wants_gradient());
+  none.backward();
+  EXPECT_EQ(runs, 1);
+}
+
+// The loss that makes both passes at once must not write gradients when its steps are dropped.
+TEST_F(Recomputed, a_fused_loss_writes_its_gradient_once) {
+  train();
+  const Tensor targets = at::tensor({1, 3, 0}, at::kLong), weights = at::ones({3}, at::kDouble);
+  const Tensor x = random({3, 4}, 2);
+  const auto gradient_of = [&](const std::function<void(Tape&, const Value&)>& loss) {
+    parameter.has_gradient = false;
+    Tape tape;
+    const Value in(x, true);
+    loss(tape, in);
+    tape.backward();
+    return parameter.gradient.clone();
+  };
+  const Tensor expected = gradient_of(
+      [&](Tape& tape, const Value& in) { ops->weighted_cross_entropy(tape, in, Weight(parameter), targets, weights); });
+  const Tensor actual = gradient_of([&](Tape& tape, const Value& in) {
+    const auto outputs = recomputed(tape, {in}, [&](Tape& inner, const std::vector<Value>& values) {
+      ops->weighted_cross_entropy(inner, values[0], Weight(parameter), targets, weights);
+      return values;
+    });
+    outputs[0].gradient->add(at::zeros({3, 4}, at::kDouble));
+  });
+  expect_close(actual, expected, 1e-12, "d_weight");
+}
+
+} // namespace
