@@ -3,6 +3,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
+#include "plugin/selection.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -34,8 +35,8 @@ std::string state_of(const FoundPlugin& plugin) {
   return plugin.origin == Origin::builtin ? "built in" : plugin.loaded ? "ready" : "not opened";
 }
 
-Json list_json(const Registry& registry) {
-  Json document = {{"plugins", Json::array()}, {"refused", Json::array()}};
+Json list_json(Registry& registry) {
+  Json document = {{"plugins", Json::array()}, {"refused", Json::array()}, {"fused_kernel_backends", Json::object()}};
   for (const FoundPlugin& plugin : registry.found()) {
     Json one = manifest_json(plugin.manifest, plugin.origin);
     one["state"] = state_of(plugin);
@@ -45,15 +46,17 @@ Json list_json(const Registry& registry) {
   for (const Refusal& refusal : registry.refusals())
     document["refused"].push_back(
         {{"name", refusal.name}, {"where", refusal.where.string()}, {"reason", refusal.reason}});
+  for (const auto& [plugin, operations] : fused_backends(registry))
+    document["fused_kernel_backends"][plugin] = operations;
   return document;
 }
 
-void print_list(const Registry& registry) {
+void print_list(Registry& registry) {
   TextTable table({"plugin", "version", "kinds", "devices", "from", "state"});
   for (const FoundPlugin& plugin : registry.found())
     table.row({plugin.manifest.name, plugin.manifest.version, short_kinds(plugin.manifest),
                join(plugin.manifest.devices, " "), std::string(origin_name(plugin.origin)), state_of(plugin)});
-  fmt::print("{}", table.text());
+  fmt::print("{}\n{}\n", table.text(), fused_backends_line(registry));
   auto refusals = registry.refusals();
   if (refusals.empty()) return;
   fmt::print("\n{}\n", styled("Refused", Style::bold));

@@ -106,9 +106,9 @@ class Tracer {
         mode_(mode_of(request.mode)), ops_(registry, {.device = device_,
                                                       .dtype = dtype_,
                                                       .gradient_dtype = gradient_dtype_,
-                                                      .attention = {request.kernels},
-                                                      .loss = {request.kernels},
-                                                      .kernels = {request.kernels}}),
+                                                      .attention = Wish::of(request.kernels),
+                                                      .loss = Wish::of(request.kernels),
+                                                      .kernels = Wish::of(request.kernels)}),
         tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
     const bool coarse_term_fits = !request.preference && mode_ == Mode::coarse_fine;
     if (request.lambda_coarse != 0 && !coarse_term_fits)

@@ -1,20 +1,18 @@
 #include "ops/operations.h"
 
+#include "ops/measure.h"
+
 namespace fvlm::ops {
 
 Operations::Operations(Registry& registry, OperationsOptions options)
     : registry_(registry), options_(std::move(options)) {}
 
-std::vector<SelectionReport> Operations::choices() const {
-  std::vector<SelectionReport> all;
-  for (const auto& [subject, report] : choices_) all.push_back(report);
-  return all;
-}
-
 template <class Table>
 Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<Table>::Query& query) {
-  const Choice<Table> choice = select<Table>(registry_, wish, query);
-  choices_[choice.report.subject] = choice.report;
+  const Choice<Table> choice = select<Table>(registry_, wish, query, {}, [&](const Candidate<Table>& candidate) {
+    return measure(candidate, query, options_.device);
+  });
+  choices_.push_back(choice.report);
   auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
   if (!backend) backend = std::make_shared<Backend<Table>>(choice, options_.device);
   return *static_cast<const Backend<Table>*>(backend.get());

@@ -87,8 +87,8 @@ class Operations {
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights);
 
-  // "rmsnorm: kernels-cpu (score 50); ...", a line for each choice made so far.
-  std::vector<SelectionReport> choices() const;
+  // Every choice made so far, one for each shape class, with what was refused and what was measured.
+  const std::vector<SelectionReport>& choices() const { return choices_; }
 
  private:
   using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float>;
@@ -114,7 +114,7 @@ class Operations {
   std::map<AttentionKey, std::shared_ptr<const Attention>> attentions_;
   std::map<LossKey, std::shared_ptr<const Loss>> losses_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
-  std::map<std::string, SelectionReport> choices_;                                // by subject
+  std::vector<SelectionReport> choices_;
 };
 
 } // namespace fvlm::ops

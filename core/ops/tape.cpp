@@ -63,6 +63,7 @@ std::vector<Value> recomputed(Tape& tape, const std::vector<Value>& inputs, cons
     const auto came_back = [](const std::shared_ptr<Gradient>& gradient) { return gradient && !gradient->empty(); };
     if (std::none_of(gradients.begin(), gradients.end(), came_back)) return;
     std::vector<Value> again;
+    again.reserve(inputs.size());
     for (const Value& input : inputs) again.emplace_back(input.data, input.wants_gradient());
     Tape inner;
     const std::vector<Value> results = block(inner, again);

@@ -285,4 +285,22 @@ std::string operation_name(int32_t op) {
   return fmt::format("op {}", op);
 }
 
+std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
+  return fmt::format("{} x {} rows, {} segments of at most {} x {}, {} / {} heads of {}{}{}", query.tokens_q,
+                     query.tokens_kv, query.segments, query.max_seqlen_q, query.max_seqlen_kv, query.heads_q,
+                     query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
+                     query.needs_backward ? ", with backward" : "");
+}
+
+std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
+  return fmt::format("{} rows of {}, vocabulary of {}{}", query.tokens, query.width, query.vocab,
+                     query.needs_d_hidden || query.needs_d_weight ? ", with backward" : "");
+}
+
+std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
+  return fmt::format("{} rows of {}{}{}", query.rows, query.width,
+                     query.op == FVLM_OP_LINEAR ? fmt::format(" from {}", query.inner) : "",
+                     query.options & FVLM_WITH_BACKWARD ? ", with backward" : "");
+}
+
 } // namespace fvlm

@@ -56,7 +56,8 @@ const Family* find_family(std::string_view name); // nullptr: not known here
 // "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for what is not known.
 std::string operation_name(int32_t op);
 
-// A table's C++ type to its family, and what selection wants to know of its query.
+// A table's C++ type to its family, and what selection wants to know of its query. `shape`, where there is one: the
+// query's sizes, for the log.
 template <class Table>
 struct KindOf;
 
@@ -66,6 +67,7 @@ struct KindOf<fvlm_attention_v1> {
   static constexpr std::string_view family = "fvlm.attention/1";
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "attention"; }
+  static std::string shape(const Query& query);
 };
 
 template <>
@@ -74,6 +76,7 @@ struct KindOf<fvlm_loss_v1> {
   static constexpr std::string_view family = "fvlm.loss/1";
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query&) { return "loss"; }
+  static std::string shape(const Query& query);
 };
 
 template <>
@@ -82,6 +85,7 @@ struct KindOf<fvlm_kernels_v1> {
   static constexpr std::string_view family = "fvlm.kernels/1";
   static int32_t device(const Query& query) { return query.device.type; }
   static std::string subject(const Query& query) { return "kernels " + operation_name(query.op); }
+  static std::string shape(const Query& query);
 };
 
 template <>

@@ -66,7 +66,8 @@ class Selector {
       if (const LoadedPlugin* loaded = consider(candidate)) fits.push_back({loaded, report_.considered.size() - 1});
     if (wish_.measure && questions_.measure && fits.size() > 1) {
       std::erase_if(fits, [&](const Fit& fit) { return !measure(*fit.plugin, report_.considered[fit.index]); });
-      if (auto table = report_.times(); !table.empty()) log_info("{}: measured\n{}", report_.subject, table);
+      if (auto table = report_.times(); !table.empty())
+        log_info("{} ({}) measured\n{}", report_.subject, report_.shape, table);
     }
     // Ties go to the one that was found first.
     auto better = [&](const Fit& a, const Fit& b) {
@@ -79,14 +80,15 @@ class Selector {
   }
 
   bool measure(const LoadedPlugin& plugin, Considered& considered) {
+    std::string what;
     try {
       considered.seconds = questions_.measure(plugin);
       return true;
-    } catch (const Error& error) {
-      considered.reason = "failed when it was measured: " + error.text();
     } catch (const std::exception& error) {
-      considered.reason = fmt::format("failed when it was measured: {}", error.what());
+      what = error.what();
     }
+    // The first line: what follows are the shapes of the call.
+    considered.reason = "failed when it was measured: " + what.substr(0, what.find('\n'));
     considered.fits = false;
     return false;
   }
@@ -126,6 +128,16 @@ class Selector {
 
 } // namespace
 
+Wish Wish::of(std::vector<std::string> words) {
+  Wish wish{std::move(words)};
+  for (std::string& word : wish.names)
+    if (word == "measure") {
+      word = "auto";
+      wish.measure = true;
+    }
+  return wish;
+}
+
 std::string SelectionReport::text() const {
   std::string text, refused;
   for (const Considered& one : considered) {
@@ -151,6 +163,7 @@ std::string SelectionReport::times() const {
 
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report) {
   report.subject = questions.subject;
+  report.shape = questions.shape;
   if (const LoadedPlugin* chosen = Selector(registry, wish, questions, report).run()) {
     if (const std::string line = report.text(); registry.is_news(line))
       log_info("{}{}", questions.label == "optimizer" ? "Using optimizer backend: " : "", line);
@@ -166,15 +179,23 @@ const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions
               "plugin list`");
 }
 
+std::vector<std::pair<std::string, std::vector<std::string>>> fused_backends(Registry& registry) {
+  const KindName kind{std::string(KindOf<fvlm_kernels_v1>::family), ""};
+  std::vector<std::pair<std::string, std::vector<std::string>>> all;
+  for (const FoundPlugin& found : registry.promising(kind)) {
+    if (found.origin == Origin::builtin) continue;
+    const LoadedPlugin* plugin = registry.load(found.manifest.name);
+    if (!plugin) continue;
+    const auto& operations = plugin->find(kind)->operations;
+    all.emplace_back(plugin->name(), std::vector<std::string>(operations.begin(), operations.end()));
+  }
+  return all;
+}
+
 std::string fused_backends_line(Registry& registry) {
   std::vector<std::string> all;
-  for (const auto& candidate : registry.candidates<fvlm_kernels_v1>()) {
-    if (candidate.plugin->origin == Origin::builtin) continue;
-    std::vector<std::string> operations;
-    for (auto name : candidate.plugin->find({std::string(KindOf<fvlm_kernels_v1>::family), ""})->operations)
-      operations.emplace_back(name);
-    all.push_back(fmt::format("{} ({})", candidate.plugin->name(), join(operations, ", ")));
-  }
+  for (const auto& [plugin, operations] : fused_backends(registry))
+    all.push_back(fmt::format("{} ({})", plugin, join(operations, ", ")));
   return "Fused kernel backends available: " + (all.empty() ? "none, the references are used" : join(all, ", "));
 }
 

@@ -16,6 +16,9 @@ namespace fvlm {
 struct Wish {
   std::vector<std::string> names; // empty: auto
   bool measure = false;           // "auto" takes the fastest instead of the best score, where the caller can measure
+
+  // As a recipe writes it: "measure" is an "auto" that measures.
+  static Wish of(std::vector<std::string> words);
 };
 
 struct Considered {
@@ -28,6 +31,7 @@ struct Considered {
 
 struct SelectionReport {
   std::string subject;                // "attention", "kernels rmsnorm", "optimizer adamw"
+  std::string shape;                  // the sizes that were asked for, where the kind can say them
   std::string chosen;                 // the plugin's name
   std::vector<Considered> considered; // in the order they were asked
 
@@ -47,7 +51,7 @@ struct Choice {
 // What selection does whatever the kind: how to ask one plugin, and how long it takes.
 struct Questions {
   KindName kind;
-  std::string subject;
+  std::string subject, shape;
   std::string_view label;
   int32_t device;
   std::function<SupportAnswer(const LoadedPlugin&)> ask;
@@ -65,6 +69,7 @@ Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf
   Questions questions;
   questions.kind = {std::string(KindOf<Table>::family), variant};
   questions.subject = KindOf<Table>::subject(query) + (variant.empty() ? "" : " " + variant);
+  if constexpr (requires { KindOf<Table>::shape(query); }) questions.shape = KindOf<Table>::shape(query);
   questions.label = find_family(KindOf<Table>::family)->label;
   questions.device = KindOf<Table>::device(query);
   questions.ask = [&](const LoadedPlugin& plugin) {
@@ -85,7 +90,10 @@ Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf
   return choice;
 }
 
-// "Fused kernel backends available: kernels-cpu (rmsnorm, swiglu)", for the log of a run. Opens those libraries.
+// Which plugins other than the engine's own give small operations, and which: {"kernels-cpu", {"rmsnorm", "swiglu"}}.
+// Opens those libraries.
+std::vector<std::pair<std::string, std::vector<std::string>>> fused_backends(Registry& registry);
+// "Fused kernel backends available: kernels-cpu (rmsnorm, swiglu)"
 std::string fused_backends_line(Registry& registry);
 
 } // namespace fvlm

@@ -112,10 +112,11 @@ class Parity(unittest.TestCase):
                 with self.subTest(model=model, case=case):
                     self.check(model, case, ours(model, case, "--dtype", "fp64"), 1e-7, 1e-6, 1e-5)
 
-    def test_references_alone_give_the_same(self):
-        for case in ("coarse_fine", "dpo"):
-            with self.subTest(case=case):
-                self.check("gqa", case, ours("gqa", case, "--kernels", "reference"))
+    def test_references_alone_and_the_fastest_give_the_same(self):
+        for kernels in ("reference", "measure"):
+            for case in ("coarse_fine", "dpo"):
+                with self.subTest(kernels=kernels, case=case):
+                    self.check("gqa", case, ours("gqa", case, "--kernels", kernels))
 
     def test_generation_token_for_token(self):
         for model in ("gqa", "untied", "mqa-odd", "shallow"):

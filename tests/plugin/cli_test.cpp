@@ -80,6 +80,15 @@ TEST_F(PluginVerb, list_as_json_is_one_document) {
   EXPECT_EQ(std::count_if(list.at("refused").begin(), list.at("refused").end(), is_broken), 1);
 }
 
+TEST_F(PluginVerb, list_says_which_small_operations_have_backends) {
+  ManifestText text;
+  text.kinds = "[\"fvlm.kernels/1\"]";
+  lay("sample", "kernels", text);
+  EXPECT_THAT(engine("plugin list " + directory()).out,
+              AllOf(HasSubstr("Fused kernel backends available: "), HasSubstr("sample (rmsnorm)")));
+  EXPECT_EQ(listed(directory()).at("fused_kernel_backends").at("sample"), json::array({"rmsnorm"}));
+}
+
 TEST_F(PluginVerb, list_searches_the_path_but_not_the_working_directory) {
   lay("sample", "sample", {}, "."); // the engine is started here
   EXPECT_TRUE(named(listed(""), "sample").is_null());

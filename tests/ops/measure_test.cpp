@@ -1,0 +1,234 @@
+// Selection by measuring: which calls are timed, what is chosen, and what becomes of a candidate that fails.
+#include "ops/measure.h"
+#include "ops/operations.h"
+#include "tools.h"
+
+#include <cstring>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::ops;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+namespace {
+
+struct DebugMode {
+  DebugMode() { set_plugin_debug(true); }
+  ~DebugMode() { set_plugin_debug(false); }
+};
+
+// The reference once more, under another name; it counts its calls and fails where it is told to.
+struct Twin {
+  static inline int attention_forward, attention_backward, rmsnorm;
+  static inline bool fails;
+
+  template <class Table>
+  static const Table& reference(const char* kind) {
+    return *static_cast<const Table*>(reference_entry(host_for("reference"))->table(kind));
+  }
+
+  static const void* table(const char* kind) {
+    static const auto attention = [] {
+      auto table = reference<fvlm_attention_v1>(FVLM_ATTENTION_KIND);
+      table.forward = [](auto* instance, auto* call, auto* query, auto* arguments) {
+        ++attention_forward;
+        if (fails) return fvlm_fail(call->error, FVLM_ERROR_INTERNAL, "out of luck");
+        return reference<fvlm_attention_v1>(FVLM_ATTENTION_KIND).forward(instance, call, query, arguments);
+      };
+      table.backward = [](auto* instance, auto* call, auto* query, auto* arguments) {
+        ++attention_backward;
+        return reference<fvlm_attention_v1>(FVLM_ATTENTION_KIND).backward(instance, call, query, arguments);
+      };
+      return table;
+    }();
+    static const auto kernels = [] {
+      auto table = reference<fvlm_kernels_v1>(FVLM_KERNELS_KIND);
+      table.rmsnorm_forward = [](auto* instance, auto* call, auto* query, auto* arguments) {
+        ++rmsnorm;
+        return reference<fvlm_kernels_v1>(FVLM_KERNELS_KIND).rmsnorm_forward(instance, call, query, arguments);
+      };
+      return table;
+    }();
+    if (std::strcmp(kind, FVLM_ATTENTION_KIND) == 0) return &attention;
+    if (std::strcmp(kind, FVLM_LOSS_KIND) == 0) return &reference<fvlm_loss_v1>(kind);
+    return std::strcmp(kind, FVLM_KERNELS_KIND) == 0 ? &kernels : nullptr;
+  }
+
+  static const fvlm_plugin* entry(const fvlm_host*) {
+    static const fvlm_plugin plugin = {sizeof plugin, FVLM_ABI_MAJOR, FVLM_ABI_MINOR, "twin", "1", table};
+    return &plugin;
+  }
+};
+
+const Wish measured = Wish::of({"measure"});
+
+struct Measured : testing::Test {
+  Measured() {
+    Twin::attention_forward = Twin::attention_backward = Twin::rmsnorm = 0;
+    Twin::fails = false;
+    registry.add_static(
+        builtin_manifest("twin", "1", "a twin", {FVLM_ATTENTION_KIND, FVLM_LOSS_KIND, FVLM_KERNELS_KIND}, {"cpu"}),
+        [] { return &Twin::entry; });
+    registry.add_static(reference_manifest(), [] { return &reference_entry; });
+  }
+
+  Operations operations(OperationsOptions options) { return Operations(registry, std::move(options)); }
+
+  // What attention gives for the same rows whichever plugin does it.
+  static Value attend(Operations& ops, bool trains) {
+    Tape tape;
+    const Value qkv(random({6, 12}, 1, at::kFloat), trains);
+    const Segments segments{at::tensor({0, 4, 6}, at::kInt), {}, 4};
+    return ops.attention(tape, {qkv, 0, 1}, {qkv, 4, 1}, {qkv, 8, 1}, segments, segments, {4, true, {}});
+  }
+
+  static const Considered& considered(const SelectionReport& report, const std::string& plugin) {
+    for (const Considered& one : report.considered)
+      if (one.plugin == plugin) return one;
+    throw std::runtime_error(plugin + " was not considered");
+  }
+
+  Registry registry{RegistryOptions{}};
+};
+
+TEST_F(Measured, takes_the_fastest_and_tells_the_times) {
+  auto ops = operations({.attention = measured});
+  testing::internal::CaptureStderr();
+  attend(ops, true);
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(ops.choices().size(), 1u);
+  const SelectionReport& report = ops.choices()[0];
+  const auto twin = considered(report, "twin").seconds, reference = considered(report, "reference").seconds;
+  ASSERT_TRUE(twin && reference) << report.text();
+  EXPECT_GT(*twin, 0);
+  EXPECT_GT(*reference, 0);
+  EXPECT_EQ(report.chosen, *twin <= *reference ? "twin" : "reference") << *twin << " and " << *reference;
+  EXPECT_THAT(log, AllOf(HasSubstr("attention (6 x 6 rows, 2 segments of at most 4 x 4, 1 / 1 heads of 4, causal, "
+                                   "with backward) measured"),
+                         HasSubstr("milliseconds"), HasSubstr("twin"), HasSubstr("reference")));
+}
+
+TEST_F(Measured, times_the_backward_pass_where_one_will_follow) {
+  auto ops = operations({.attention = measured});
+  attend(ops, false);
+  EXPECT_GT(Twin::attention_forward, 1);
+  EXPECT_EQ(Twin::attention_backward, 0);
+  attend(ops, true);
+  EXPECT_GT(Twin::attention_backward, 1);
+}
+
+TEST_F(Measured, only_where_it_is_wished_for_and_once_a_shape) {
+  auto plain = operations({});
+  attend(plain, false);
+  EXPECT_EQ(Twin::attention_forward, 1) << "the call itself";
+  EXPECT_FALSE(plain.choices().at(0).considered.at(0).seconds);
+  auto ops = operations({.attention = measured});
+  attend(ops, false);
+  const int after_one = Twin::attention_forward;
+  attend(ops, false);
+  EXPECT_LE(Twin::attention_forward, after_one + 1);
+  EXPECT_EQ(ops.choices().size(), 1u);
+}
+
+TEST_F(Measured, a_candidate_that_fails_is_refused_with_its_reason) {
+  Twin::fails = true;
+  auto ops = operations({.attention = measured});
+  const Value y = attend(ops, true);
+  const SelectionReport& report = ops.choices().at(0);
+  EXPECT_EQ(report.chosen, "reference");
+  EXPECT_FALSE(considered(report, "twin").fits);
+  EXPECT_THAT(considered(report, "twin").reason, AllOf(HasSubstr("failed when it was measured"),
+                                                       HasSubstr("attention forward"), HasSubstr("out of luck")));
+  Twin::fails = false;
+  auto other = operations({.attention = {{"twin"}}});
+  expect_same_bits(y.data, attend(other, true).data, "attention");
+}
+
+TEST_F(Measured, the_loss_on_its_own_shapes) {
+  auto ops = operations({.loss = measured});
+  Parameter head;
+  head.value = random({5, 3}, 1, at::kFloat);
+  testing::internal::CaptureStderr();
+  Tape tape;
+  ops.cross_entropy(tape, Value(random({4, 3}, 2, at::kFloat), true), Weight(head),
+                    at::tensor({1, -1, 4, 0}, at::kLong));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("loss (4 rows of 3, vocabulary of 5, with backward) measured"));
+  EXPECT_TRUE(considered(ops.choices().at(0), "twin").seconds);
+  EXPECT_TRUE(considered(ops.choices().at(0), "reference").seconds);
+}
+
+TEST_F(Measured, takes_nothing_from_the_random_state) {
+  at::manual_seed(3);
+  const at::Tensor expected = at::randn({4});
+  at::manual_seed(3);
+  auto ops = operations({.attention = measured, .kernels = measured});
+  attend(ops, true);
+  expect_same_bits(at::randn({4}), expected, "the next random numbers");
+}
+
+// Of each operation, in the three types; guard zones see that no call gets tensors of a wrong size.
+TEST_F(Measured, every_small_operation) {
+  const DebugMode debug;
+  registry.load("reference");
+  const auto candidate = registry.candidates<fvlm_kernels_v1>().back();
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
+    for (int32_t op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op)
+      for (uint32_t options = 0; options < 16; ++options) {
+        fvlm_kernels_query query{};
+        query.op = op;
+        query.dtype = abi_dtype(dtype);
+        query.gradient_dtype = abi_dtype(dtype == at::kDouble ? at::kDouble : at::kFloat);
+        query.options = options;
+        query.rows = 5;
+        query.width = 6;
+        query.inner = 3;
+        query.heads = 1;
+        query.head_dim = query.rotary_dim = 6;
+        query.epsilon = 1e-5f;
+        query.rope_theta = 100;
+        EXPECT_GT(measure(candidate, query, at::kCPU), 0) << operation_name(op) << " with options " << options;
+      }
+}
+
+// As generation asks: one query of a long memory. Then rotation, and buffers that nothing fills.
+TEST_F(Measured, attention_of_any_shape) {
+  const DebugMode debug;
+  const auto candidate = registry.candidates<fvlm_attention_v1>().back();
+  fvlm_attention_query query{};
+  query.dtype = abi_dtype(at::kFloat);
+  query.heads_q = 2;
+  query.heads_kv = 1;
+  query.head_dim = 4;
+  query.scale = 0.5f;
+  query.rope_theta = 100;
+  for (const auto& [of_q, of_kv, longest_q, longest_kv, segments] :
+       {std::array{1, 300, 1, 300, 1}, {7, 7 * 17, 1, 17, 7}, {64, 64, 40, 40, 9}, {0, 0, 0, 0, 1}, {5, 5, 5, 5, 50}})
+    for (const int32_t flags : {0, 1, 2, 3}) {
+      query.tokens_q = of_q;
+      query.tokens_kv = of_kv;
+      query.max_seqlen_q = longest_q;
+      query.max_seqlen_kv = longest_kv;
+      query.segments = segments;
+      query.needs_backward = flags & 1;
+      query.rotary_dim = flags & 2 ? 4 : 0;
+      EXPECT_GT(measure(candidate, query, at::kCPU), 0) << KindOf<fvlm_attention_v1>::shape(query);
+    }
+}
+
+TEST_F(Measured, one_operation_may_have_a_wish_of_its_own) {
+  auto ops = operations({.kernels = {{"reference"}}, .operations = {{"rmsnorm", {{"twin"}}}}});
+  Parameter weight;
+  weight.value = at::ones({4});
+  Tape none(Tape::Mode::forward_only);
+  ops.rmsnorm(none, Value(at::ones({2, 4})), {}, Weight(weight), 1e-5);
+  ops.swiglu(none, Value(at::ones({2, 4})));
+  EXPECT_EQ(Twin::rmsnorm, 1);
+  ASSERT_EQ(ops.choices().size(), 2u);
+  EXPECT_EQ(ops.choices()[0].chosen, "twin");
+  EXPECT_EQ(ops.choices()[1].chosen, "reference");
+}
+
+} // namespace
