@@ -45,7 +45,9 @@ int trace_model(Arguments arguments) {
       .value("device", "cpu|cuda", "default cpu")
       .value("kernels", "NAMES",
              "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure': the fastest")
-      .flag("grads", "also grad.NAME of every parameter");
+      .flag("grads", "also grad.NAME of every parameter")
+      .flag("attention", "also attention [frames, layers, heads, tokens of a frame]: how much of each of a frame's\n"
+                         "tokens the query reads that makes its visual token; rows sum to 1, CLS comes first");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
@@ -66,6 +68,7 @@ int trace_model(Arguments arguments) {
   request.device = parsed->value_or("device", "cpu");
   if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
   request.gradients = parsed->flag("grads");
+  request.attention = parsed->flag("attention");
   use_device(request.device);
   const auto registry = open_registry(registry_options(*parsed));
   fmt::print("loss {:.8g}\n", model::trace(request, *registry));

@@ -14,6 +14,8 @@ using ops::Segments;
 using ops::Tape;
 using ops::Value;
 
+struct AttentionMaps; // vision/attention_maps.h
+
 // Which layers keep no activations and are computed again in the backward pass.
 struct Recompute {
   std::function<bool(int64_t layer)> layer = [](int64_t) { return false; };
@@ -36,9 +38,9 @@ class VisionTower {
   // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
   // Rows x [n, width] go through the layers, each reading what its segment of `readers` stands beside. Final norm
-  // included.
+  // included. `maps`, where it is given, is filled; nothing else changes by it.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
-                       bool shallow) const = 0;
+                       bool shallow, AttentionMaps* maps = nullptr) const = 0;
 
   Recompute recompute;
 };

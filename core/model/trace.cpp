@@ -1,11 +1,13 @@
 #include "model/trace.h"
 
 #include "base/error.h"
+#include "model/batch_file.h"
 #include "model/loading.h"
 #include "model/objectives.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <fmt/format.h>
 
 namespace fvlm::model {
 namespace {
@@ -13,82 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, at::Tensor>;
 
-// A batch file: the samples, and how long each text is.
-class BatchFile {
- public:
-  explicit BatchFile(const fs::path& path) : file_(Safetensors::open(path)) {}
-
-  std::vector<Sample> samples(bool preference) const {
-    const auto counts = integers("frame_counts");
-    const at::Tensor frames = tensor_over(file_.at("frames"));
-    if (frames.dim() != 4) fail("frames", "want [frames, 3, height, width]");
-    std::vector<Sample> samples(counts.size());
-    int64_t begin = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] < 0 || begin + counts[i] > frames.size(0)) fail("frame_counts", sum_text(frames.size(0), "frames"));
-      if (counts[i] > 0) samples[i].frames = frames.narrow(0, begin, counts[i]);
-      begin += counts[i];
-    }
-    if (begin != frames.size(0)) fail("frame_counts", sum_text(frames.size(0), "frames"));
-    for (const char* side : {"", "chosen_", "rejected_"})
-      if (preference == (*side != '\0')) read_texts(side, samples);
-    return samples;
-  }
-
- private:
-  std::vector<int64_t> integers(const std::string& name) const {
-    const at::Tensor tensor = tensor_over(file_.at(name));
-    if (tensor.dim() != 1 || at::isFloatingType(tensor.scalar_type())) fail(name, "want a list of integers");
-    const at::Tensor wide = tensor.to(at::kLong).contiguous();
-    return {wide.data_ptr<int64_t>(), wide.data_ptr<int64_t>() + wide.numel()};
-  }
-
-  void read_texts(const std::string& side, std::vector<Sample>& samples) const {
-    const auto lengths = integers(side + "text_lengths"), ids = integers(side + "input_ids");
-    const at::Tensor mask = tensor_over(file_.at(side + "loss_mask")).ne(0).contiguous();
-    if (lengths.size() != samples.size())
-      fail(side + "text_lengths", fmt::format("has {} texts for {} samples", lengths.size(), samples.size()));
-    if (mask.numel() != static_cast<int64_t>(ids.size()))
-      fail(side + "loss_mask", fmt::format("has {} elements for {} tokens", mask.numel(), ids.size()));
-    size_t begin = 0;
-    for (size_t i = 0; i < samples.size(); ++i) {
-      const auto length = static_cast<size_t>(lengths[i]);
-      if (lengths[i] < 0 || length > ids.size() - begin) fail(side + "text_lengths", sum_text(mask.numel(), "tokens"));
-      Text& text = samples[i].texts.emplace_back();
-      for (size_t at = begin; at < begin + length; ++at) {
-        text.tokens.push_back(ids[at]);
-        text.is_label.push_back(mask.data_ptr<bool>()[at]);
-      }
-      begin += length;
-    }
-    if (begin != ids.size()) fail(side + "text_lengths", sum_text(mask.numel(), "tokens"));
-  }
-
-  static std::string sum_text(int64_t count, const char* what) {
-    return fmt::format("do not sum to the {} {} that are there", count, what);
-  }
-  [[noreturn]] void fail(const std::string& name, const std::string& what) const {
-    throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string());
-  }
-
-  Safetensors file_;
-};
-
 at::ScalarType dtype_named(const std::string& name) {
   if (name == "fp32") return at::kFloat;
   if (name == "bf16") return at::kBFloat16;
   if (name == "fp64") return at::kDouble;
   throw Error(ErrorKind::usage, fmt::format("--dtype wants fp32, bf16 or fp64, not '{}'", name));
-}
-
-void check_tokens(const std::vector<Sample>& samples, int64_t vocabulary, const fs::path& file) {
-  for (size_t i = 0; i < samples.size(); ++i)
-    for (const Text& text : samples[i].texts)
-      for (const int64_t token : text.tokens)
-        if (token < 0 || token >= vocabulary)
-          throw Error(ErrorKind::data,
-                      fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
-              .at(file.string());
 }
 
 // A model at work on the batch.
@@ -122,14 +53,16 @@ class Tracer {
   double run() {
     Judge policy = load(request_.model, request_.gradients);
     const BatchFile batch(request_.batch); // the samples' frames lie in its mapping
-    const auto samples = batch.samples(request_.preference);
-    check_tokens(samples, policy.vlm->config().decoder.vocab_size, request_.batch);
-    pack_ = make_pack(samples, Capacity::of(samples), tokens_per_frame(*policy.vlm, samples), ops_.tensor_options());
+    const auto& config = policy.vlm->config();
+    const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
+                                       config.decoder.vocab_size);
+    const int64_t tokens_of_a_frame = policy.vlm->tower().tokens_per_frame(batch.height(), batch.width());
+    pack_ = make_pack(samples, Capacity::of(samples), tokens_of_a_frame, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)
       for (const Text& text : sample.texts) text_lengths_.push_back(static_cast<int64_t>(text.tokens.size()));
 
-    look(policy, tape_);
+    look(policy, tape_, request_.attention ? Vlm::Show::attention_too : Vlm::Show::tokens);
     if (request_.preference)
       prefer(policy);
     else
@@ -140,12 +73,16 @@ class Tracer {
       for (const auto& parameter : policy.vlm->parameters().all()) out_["grad." + parameter.name] = parameter.gradient;
     }
     const int64_t frames = pack_.frames_used;
-    const auto& config = policy.vlm->config();
     const bool sees = policy.seen.tokens.defined();
     out_["visual_tokens"] =
         sees ? policy.seen.tokens.data : at::zeros({frames, config.decoder.hidden_size}, ops_.tensor_options());
     out_["queries"] =
         sees ? policy.seen.queries.data : at::zeros({frames, config.connector.query_dim}, ops_.tensor_options());
+    if (request_.attention)
+      out_["attention"] = sees ? policy.seen.attention
+                               : at::zeros({frames, config.connector.shallow ? 1 : config.vision.num_hidden_layers,
+                                            config.vision.num_attention_heads, tokens_of_a_frame},
+                                           ops_.tensor_options());
     const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
     for (auto& [name, tensor] : out_)
       if (at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(wide);
@@ -161,14 +98,8 @@ class Tracer {
     return {load_model(folder, options, request_.mode == "shallow"), {}, {}};
   }
 
-  int64_t tokens_per_frame(Vlm& vlm, const std::vector<Sample>& samples) const {
-    for (const Sample& sample : samples)
-      if (sample.frames.defined()) return vlm.tower().tokens_per_frame(sample.frames.size(2), sample.frames.size(3));
-    return 1;
-  }
-
-  void look(Judge& judge, Tape& tape) {
-    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_);
+  void look(Judge& judge, Tape& tape, Vlm::Show show = Vlm::Show::tokens) {
+    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_, show);
     judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_);
   }
 
@@ -185,6 +116,7 @@ class Tracer {
       begin += text_lengths_[text];
     }
     std::vector<at::Tensor> joined;
+    joined.reserve(sides);
     for (const auto& part : parts) joined.push_back(at::cat(part));
     return joined;
   }

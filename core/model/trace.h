@@ -15,7 +15,7 @@ struct TraceRequest {
   double lambda_coarse = 0, beta = 0.1;
   std::string dtype = "fp32", device = "cpu";
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
-  bool gradients = false;
+  bool gradients = false, attention = false;
 };
 
 // Returns the loss. Throws Error(usage) for what does not go together, Error(data) for a batch that makes no sense.

@@ -2,9 +2,11 @@
 
 #include "base/error.h"
 #include "model/decoder/llama.h"
+#include "model/vision/attention_maps.h"
 #include "model/vision/dinov2.h"
 
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -63,7 +65,7 @@ Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
       decoder_(row_of(decoders, config.decoder.model_type, "decoder").make(config.decoder, parameters_)),
       connector_(config.connector, parameters_) {}
 
-Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) const {
+Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show) const {
   if (!pack.frames.defined()) return {};
   const bool shallow = config_.connector.shallow;
   const VisualCache cache = tower_->encode(tape, ops, pack.frames, pack.patches);
@@ -73,24 +75,30 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) con
     for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
       const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
       DecoderMemory memory = decoder_->remember(ops, end - begin);
-      watch(ops, cache, begin, end, memory, seen);
+      watch(ops, cache, begin, end, memory, seen, show);
     }
     return seen;
   }
-  const auto look = [&](const Value& queries) {
-    return connector_.look(tape, ops, *tower_, queries, cache, pack.readers, shallow);
+  AttentionMaps shown;
+  const auto look = [&](const Value& queries, bool is_last) {
+    AttentionMaps* maps = is_last && show == Show::attention_too ? &shown : nullptr;
+    return connector_.look(tape, ops, *tower_, queries, cache, pack.readers, shallow, maps);
+  };
+  const auto seen = [&](const Value& tokens, const Value& coarse, const Value& queries) -> Seen {
+    return {tokens, coarse, queries, show == Show::attention_too ? shown.joined() : at::Tensor()};
   };
   const Value fixed = connector_.static_query(tape, pack.frames.size(0));
-  const Value coarse = look(fixed);
-  if (mode == Mode::coarse_only) return {coarse, coarse, fixed};
+  const Value coarse = look(fixed, mode == Mode::coarse_only);
+  if (mode == Mode::coarse_only) return seen(coarse, coarse, fixed);
   const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos));
   const Value queries = connector_.shifted(tape, asked, pack.query_source);
-  return {look(queries), coarse, queries};
+  const Value fine = look(queries, true);
+  return seen(fine, coarse, queries);
 }
 
 // One video's frames in order, each read with the query the decoder made of those before it.
 void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory,
-                Seen& seen) const {
+                Seen& seen, Show show) const {
   Tape none(Tape::Mode::forward_only);
   const int64_t rows = cache.tokens.longest;
   const at::Device device = seen.tokens.data.device();
@@ -105,7 +113,18 @@ void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_
     };
     VisualCache now{{}, one_frame};
     for (const auto& layer : cache.layers) now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
-    const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow);
+    AttentionMaps maps;
+    const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow,
+                                        show == Show::attention_too ? &maps : nullptr);
+    if (show == Show::attention_too) {
+      const at::Tensor map = maps.joined();
+      if (!seen.attention.defined()) {
+        auto shape = map.sizes().vec();
+        shape[0] = seen.tokens.data.size(0);
+        seen.attention = at::zeros(shape, map.options());
+      }
+      seen.attention.narrow(0, frame, 1).copy_(map);
+    }
     seen.queries.data.narrow(0, frame, 1).copy_(query.data);
     seen.tokens.data.narrow(0, frame, 1).copy_(token.data);
     query = connector_.ask(none, ops, Value(decoder_->forward(ops, token.data, memory)));
@@ -115,7 +134,8 @@ void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_
 Vlm::Seen Vlm::room_for(const Operations& ops, int64_t frames) const {
   return {Value(at::zeros({frames, decoder_->width()}, ops.tensor_options())),
           {},
-          Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options()))};
+          Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options())),
+          {}};
 }
 
 std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,

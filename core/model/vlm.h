@@ -38,9 +38,12 @@ class Vlm {
     Value tokens;  // [frames, decoder width]
     Value coarse;  // the same of the coarse pass; undefined where there is none
     Value queries; // what each frame was read with
+    // Where those looked, on request: [frames, layers, heads, tokens of a frame], one layer where the model is shallow.
+    at::Tensor attention;
   };
   // The pack's frames as visual tokens. Nothing where it has no frame slots.
-  Seen see(Tape& tape, Operations& ops, const Pack& pack, Mode mode) const;
+  enum class Show { tokens, attention_too };
+  Seen see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens) const;
 
   // The decoder over visual tokens and text: hidden states [rows, width].
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;
@@ -54,8 +57,8 @@ class Vlm {
                                 const Until& until) const;
 
  private:
-  void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory,
-             Seen& seen) const;
+  void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
+             Show show = Show::tokens) const;
   Seen room_for(const Operations& ops, int64_t frames) const;
 
   VlmConfig config_;

@@ -27,13 +27,14 @@ scratch = tempfile.TemporaryDirectory()
 folder = Path(scratch.name)
 MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
 CASES = {  # name: batch and options
-    "coarse_fine": "mix --mode coarse_fine --grads",
-    "coarse_only": "equal --mode coarse_only --grads",
-    "shallow": "equal --mode shallow --grads",
-    "autoregressive": "mix --mode autoregressive",
+    "coarse_fine": "mix --mode coarse_fine --grads --attention",
+    "coarse_only": "equal --mode coarse_only --grads --attention",
+    "shallow": "equal --mode shallow --grads --attention",
+    "autoregressive": "mix --mode autoregressive --attention",
     "lambda": "mix --lambda-coarse 0.7 --grads",
-    "text": "text --grads",
-    "dpo": "dpo --objective dpo --grads",
+    "text": "text --grads --attention",
+    "dpo": "dpo --objective dpo --grads --attention",
+    "no attention": "mix --mode coarse_fine --grads",
 }
 
 
@@ -66,7 +67,7 @@ def ours(model, case, *options):
 
 def setUpModule():
     tool("make-tiny", "all", folder, "--seed", "1")
-    jobs = [(model, case) for model in MODELS for case in CASES]
+    jobs = [(model, case) for model in MODELS for case in CASES if case != "no attention"]
     lines = [" ".join([*arguments(model, case, folder / f"theirs.{model}.{case}.safetensors"), "--dtype", "fp64"])
              for model, case in jobs]
     (folder / "jobs").write_text("\n".join(lines))
@@ -118,6 +119,18 @@ class Parity(unittest.TestCase):
                 with self.subTest(kernels=kernels, case=case):
                     self.check("gqa", case, ours("gqa", case, "--kernels", kernels))
 
+    def test_attention_is_a_distribution_in_every_row_and_changes_nothing_else(self):
+        for dtype in ("fp32", "bf16"):
+            trace = ours("gqa", "coarse_fine", "--dtype", dtype)
+            attention = trace.pop("attention")
+            self.assertEqual(list(attention.shape), [11, 3, 4, 17], "frames, layers, heads, tokens")
+            self.assertLessEqual((attention.sum(-1) - 1).abs().max().item(), 1e-5)
+            self.assertGreater(attention.std(-1).min().item(), 1e-3, "neither uniform")
+            without = ours("gqa", "no attention", "--dtype", dtype)
+            self.assertEqual(set(trace), set(without))
+            for name, tensor in without.items():
+                self.assertTrue(torch.equal(trace[name], tensor), name)
+
     def test_generation_token_for_token(self):
         for model in ("gqa", "untied", "mqa-odd", "shallow"):
             with self.subTest(model=model):
@@ -132,7 +145,7 @@ class Parity(unittest.TestCase):
     def test_bfloat16_is_near(self):
         trace, expected = ours("gqa", "coarse_fine", "--dtype", "bf16"), load_file(folder / "theirs.gqa.coarse_fine.safetensors")
         self.assertLessEqual(farthest(trace["loss"], expected["loss"]), 2e-2)
-        for name in ("logits", "visual_tokens", "queries", "grad.decoder.model.norm.weight", "grad.q_static"):
+        for name in ("logits", "visual_tokens", "attention", "queries", "grad.decoder.model.norm.weight", "grad.q_static"):
             self.assertLessEqual(farthest(trace[name], expected[name]), 0.15, name)
 
 

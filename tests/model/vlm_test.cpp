@@ -98,6 +98,30 @@ TEST(Vlm, text_alone_needs_no_frames) {
     EXPECT_EQ(gradient.abs().max().item<double>() > 0, name.starts_with("decoder.")) << name;
 }
 
+TEST(Vlm, shows_on_request_where_each_frame_was_looked_at) {
+  Tiny tiny;
+  Dice dice(6);
+  const std::vector<Sample> samples{random_sample(dice, 3, 4), random_sample(dice, 0, 2), random_sample(dice, 1, 3)};
+  const auto attention = [&](const Pack& pack, Mode mode, Vlm::Show show = Vlm::Show::attention_too) {
+    Tape none(Tape::Mode::forward_only);
+    return tiny.vlm.see(none, *tiny.operations, pack, mode, show).attention;
+  };
+  const Pack exact = tiny.pack(samples);
+  EXPECT_FALSE(attention(exact, Mode::coarse_fine, Vlm::Show::tokens).defined());
+  const Tensor fine = attention(exact, Mode::coarse_fine), one_by_one = attention(exact, Mode::autoregressive);
+  EXPECT_EQ(fine.sizes(), (std::vector<int64_t>{4, 3, 2, 5})) << "frames, layers, heads, CLS and patches";
+  ops::expect_close(fine.sum(-1), at::ones({4, 3, 2}, at::kDouble), 1e-12, "sums");
+  // The first frame of a video is read with q_init in both.
+  for (const int64_t first : {0, 3}) ops::expect_close(one_by_one[first], fine[first], 1e-12, "a first frame");
+  EXPECT_GT((one_by_one[1] - fine[1]).abs().max().item<double>(), 1e-6) << "later ones with other queries";
+  EXPECT_GT((attention(exact, Mode::coarse_only)[0] - fine[0]).abs().max().item<double>(), 1e-6);
+
+  Capacity wide = Capacity::of(samples);
+  wide.frames += 2;
+  ops::expect_close(attention(tiny.pack(samples, wide), Mode::coarse_fine).narrow(0, 0, 4), fine, 1e-12,
+                    "with padding");
+}
+
 TEST(Vlm, preference_is_its_formula) {
   Tiny tiny;
   Dice dice(9);

@@ -9,7 +9,6 @@
 using namespace fvlm;
 using namespace fvlm::ops;
 using testing::AllOf;
-using testing::Contains;
 using testing::HasSubstr;
 
 namespace {

@@ -21,6 +21,9 @@ Shallow    attend() runs over the last layer alone: norm1, query, its K and V, o
 Queries    `queries` [N, query_dim] is what each frame was read with last: q_static (coarse_only), q_init then shifted
            queries (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] is what the
            decoder saw, `logits` those of every text position, a sample's last one too.
+Attention  On request `attention` [N, layers, heads, tokens of a frame]: the softmax weights with which the query of
+           `queries` reads its frame's tokens (CLS first), in every layer of attend(): one where it is shallow. Rows
+           sum to 1.
 DPO        The visual prefix is computed once, for chosen and rejected. A response's log-probability is the sum over its
            labels (as above). Reward = beta * (policy - reference). loss = mean over pairs of -log sigmoid(reward of
            chosen - reward of rejected); `accuracy` counts chosen > rejected, strictly. The reference runs in the
@@ -140,13 +143,25 @@ class Fvlm(nn.Module):
                 hidden = read_layer(layer, hidden, normed, *cache[-1])
         return cache
 
-    def attend(self, query, cache):
-        """[n, query_dim] -> [n, D]: each query passes the tower's layers as one more token that patches never see."""
+    def attend(self, query, cache, maps=None):
+        """[n, query_dim] -> [n, D]: each query passes the tower's layers as one more token that patches never see.
+        `maps` gathers where it looks: for each layer [n, heads, 1 + patches]."""
         x = self.query_input_proj(query)[:, None]
         layers = list(zip(self.vision.encoder.layer, cache))
         for layer, (keys, values) in layers[-1:] if self.shallow else layers:
-            x = read_layer(layer, x, layer.norm1(x), keys, values)
+            normed = layer.norm1(x)
+            if maps is not None:
+                scores = split_heads(layer, layer.attention.q_proj(normed)) @ keys.mT / keys.shape[-1] ** 0.5
+                maps.append(scores.softmax(-1)[:, :, 0])
+            x = read_layer(layer, x, normed, keys, values)
         return self.output_proj(self.vision.layernorm(x))[:, 0]
+
+    @torch.no_grad()
+    def attention(self, frames, queries):
+        """Where the frames' queries look: [N, layers, heads, 1 + patches]."""
+        maps = []
+        self.attend(queries, self.encode(frames), maps)
+        return torch.stack(maps, 1)
 
     def look(self, query, cache):
         """[n, query_dim] -> [n, W]: the visual tokens."""

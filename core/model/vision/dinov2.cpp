@@ -1,6 +1,7 @@
 #include "model/vision/dinov2.h"
 
 #include "base/error.h"
+#include "model/vision/attention_maps.h"
 #include "ops/rows.h"
 
 #include <ATen/Functions.h>
@@ -192,13 +193,14 @@ Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames,
 }
 
 Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, const Segments& readers,
-                     bool shallow) const {
+                     bool shallow, AttentionMaps* maps) const {
   const int64_t heads = config_.num_attention_heads;
   Value x = query;
   for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const Value q =
         ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
+    if (maps) maps->add(q.data, cache.layers[i].keys, head_dim_);
     const Value read = ops.attention(tape, {q, 0, heads}, cache.layers[i].keys, cache.layers[i].values, readers,
                                      cache.tokens, {head_dim_});
     x = finish_layer(tape, ops, layer, x, read);

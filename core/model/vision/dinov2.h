@@ -14,7 +14,7 @@ class Dinov2 : public VisionTower {
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
-               bool shallow) const override;
+               bool shallow, AttentionMaps* maps) const override;
 
   // The hidden states of every token after the final norm, as transformers gives them: for comparison.
   Value last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const;

@@ -1,0 +1,87 @@
+#include "model/batch_file.h"
+
+#include "base/error.h"
+#include "model/loading.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+
+namespace fvlm::model {
+namespace {
+
+std::string sum_text(int64_t count, const char* what) {
+  return fmt::format("do not sum to the {} {} that are there", count, what);
+}
+
+} // namespace
+
+BatchFile::BatchFile(const std::filesystem::path& path)
+    : file_(Safetensors::open(path)), frames_(tensor_over(file_.at("frames"))) {
+  if (frames_.dim() != 4) fail("frames", "want [frames, 3, height, width]");
+}
+
+std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
+  const auto counts = integers("frame_counts");
+  std::vector<Sample> samples(counts.size());
+  int64_t begin = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0 || counts[i] > frames_.size(0) - begin) fail("frame_counts", sum_text(frames_.size(0), "frames"));
+    if (counts[i] > 0) samples[i].frames = frames_.narrow(0, begin, counts[i]);
+    begin += counts[i];
+  }
+  if (begin != frames_.size(0)) fail("frame_counts", sum_text(frames_.size(0), "frames"));
+  if (texts == Texts::pairs) {
+    read_texts("chosen_", true, samples);
+    read_texts("rejected_", true, samples);
+  } else {
+    read_texts("", texts == Texts::labelled, samples);
+  }
+  check_tokens(samples, vocabulary);
+  return samples;
+}
+
+std::vector<int64_t> BatchFile::integers(const std::string& name) const {
+  const at::Tensor tensor = tensor_over(file_.at(name));
+  if (tensor.dim() != 1 || at::isFloatingType(tensor.scalar_type())) fail(name, "want a list of integers");
+  const at::Tensor wide = tensor.to(at::kLong).contiguous();
+  return {wide.data_ptr<int64_t>(), wide.data_ptr<int64_t>() + wide.numel()};
+}
+
+void BatchFile::read_texts(const std::string& side, bool labelled, std::vector<Sample>& samples) const {
+  const auto lengths = integers(side + "text_lengths"), ids = integers(side + "input_ids");
+  const auto count = static_cast<int64_t>(ids.size());
+  at::Tensor mask = at::zeros({count}, at::kBool);
+  if (labelled) mask = tensor_over(file_.at(side + "loss_mask")).ne(0).contiguous();
+  if (lengths.size() != samples.size())
+    fail(side + "text_lengths", fmt::format("has {} texts for {} samples", lengths.size(), samples.size()));
+  if (mask.numel() != count)
+    fail(side + "loss_mask", fmt::format("has {} elements for {} tokens", mask.numel(), count));
+  size_t begin = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto length = static_cast<size_t>(lengths[i]);
+    if (lengths[i] < 0 || length > ids.size() - begin) fail(side + "text_lengths", sum_text(count, "tokens"));
+    Text& text = samples[i].texts.emplace_back();
+    for (size_t at = begin; at < begin + length; ++at) {
+      text.tokens.push_back(ids[at]);
+      text.is_label.push_back(mask.data_ptr<bool>()[at]);
+    }
+    begin += length;
+  }
+  if (begin != ids.size()) fail(side + "text_lengths", sum_text(count, "tokens"));
+}
+
+void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabulary) const {
+  for (size_t i = 0; i < samples.size(); ++i)
+    for (const Text& text : samples[i].texts)
+      for (const int64_t token : text.tokens)
+        if (token < 0 || token >= vocabulary)
+          throw Error(ErrorKind::data,
+                      fmt::format("sample {}: there is no token {} in a vocabulary of {}", i, token, vocabulary))
+              .at(file_.path().string());
+}
+
+void BatchFile::fail(const std::string& name, const std::string& what) const {
+  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string());
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,26 @@
+#include "model/vision/attention_maps.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+
+namespace fvlm::model {
+
+void AttentionMaps::add(const at::Tensor& q, const ops::Heads& keys, int64_t head_dim) {
+  const int64_t queries = q.size(0), tokens = keys.value.data.size(0) / queries;
+  const auto wide = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor k = keys.value.data.narrow(1, keys.column, keys.count * head_dim)
+                           .to(wide)
+                           .view({queries, tokens, keys.count, head_dim})
+                           .transpose(1, 2);
+  const at::Tensor scaled =
+      q.to(wide).view({queries, keys.count, head_dim, 1}) / std::sqrt(static_cast<double>(head_dim));
+  layers.push_back(at::softmax(at::matmul(k, scaled).squeeze(3), -1));
+}
+
+at::Tensor AttentionMaps::joined() const {
+  return at::stack(layers, 1);
+}
+
+} // namespace fvlm::model
