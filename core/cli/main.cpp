@@ -21,6 +21,7 @@ constexpr Verb verbs[] = {
     {"export", "a model directory in bf16, fp16 or fp32", run_export},
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"trace", "one batch through a model, and every number of it", run_trace},
+    {"generate", "a model's answers to the prompts of a batch", run_generate},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };
 

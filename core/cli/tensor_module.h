@@ -15,11 +15,13 @@ struct TensorModule {
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
+  int (*generate)(Arguments);
 };
 
 // The module's own; other names than the program's, because our symbols interpose.
 int check_plugin(Arguments);
 int trace_model(Arguments);
+int generate_answers(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
 // names, Error(device) where there is no such device.

@@ -8,6 +8,10 @@ int run_plugin_check(Arguments arguments) {
   return tensor_module().plugin_check(arguments);
 }
 
+int run_generate(Arguments arguments) {
+  return tensor_module().generate(arguments);
+}
+
 int run_trace(Arguments arguments) {
   return tensor_module().trace(arguments);
 }

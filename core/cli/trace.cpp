@@ -2,7 +2,7 @@
 #include "model/trace.h"
 
 #include "base/error.h"
-#include "base/text.h"
+#include "cli/execution_options.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 
@@ -27,12 +27,13 @@ double number_of(const ParsedOptions& parsed, const std::string& name, double fa
 
 int trace_model(Arguments arguments) {
   Options options(
-      "trace MODEL --batch B.safetensors --out O.safetensors [--mode M] [--objective ce|dpo] [--grads]",
+      "trace MODEL --batch B.safetensors --out O.safetensors [--mode M] [--objective ce|dpo] [--grads] [--attention]",
       "Runs one batch through a model and writes every number: loss, logits, visual tokens, queries, gradients.\n"
       "The batch holds frames [N, 3, H, W], frame_counts, input_ids, text_lengths and loss_mask; for dpo chosen_ and\n"
-      "rejected_ versions of the last three.",
+      "rejected_ versions of the last three. `attention` says how much of each token of a frame (CLS first) the query\n"
+      "reads that makes its visual token, in every layer it reads; rows sum to 1.",
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
-  with_plugin_options(options)
+  with_execution_options(options)
       .positional("MODEL", "a model directory")
       .value("batch", "FILE", "the batch, safetensors")
       .value("out", "FILE", "where the numbers go, safetensors")
@@ -41,13 +42,8 @@ int trace_model(Arguments arguments) {
       .value("reference", "MODEL", "for dpo: the frozen model")
       .value("beta", "X", "for dpo; default 0.1")
       .value("lambda-coarse", "X", "adds X times the cross-entropy of the coarse sequence")
-      .value("dtype", "TYPE", "fp32 (default), bf16 or fp64")
-      .value("device", "cpu|cuda", "default cpu")
-      .value("kernels", "NAMES",
-             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure': the fastest")
       .flag("grads", "also grad.NAME of every parameter")
-      .flag("attention", "also attention [frames, layers, heads, tokens of a frame]: how much of each of a frame's\n"
-                         "tokens the query reads that makes its visual token; rows sum to 1, CLS comes first");
+      .flag("attention", "also attention [frames, layers, heads, tokens of a frame]");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
@@ -64,12 +60,9 @@ int trace_model(Arguments arguments) {
   request.reference = parsed->value_or("reference", "");
   request.beta = number_of(*parsed, "beta", 0.1);
   request.lambda_coarse = number_of(*parsed, "lambda-coarse", 0);
-  request.dtype = parsed->value_or("dtype", "fp32");
-  request.device = parsed->value_or("device", "cpu");
-  if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
   request.gradients = parsed->flag("grads");
   request.attention = parsed->flag("attention");
-  use_device(request.device);
+  request.execution = execution_of(*parsed);
   const auto registry = open_registry(registry_options(*parsed));
   fmt::print("loss {:.8g}\n", model::trace(request, *registry));
   return 0;

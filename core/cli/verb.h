@@ -20,6 +20,7 @@ int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_doctor(Arguments);
 int run_export(Arguments);
+int run_generate(Arguments);
 int run_import(Arguments);
 int run_plugin(Arguments);
 int run_plugin_check(Arguments);

@@ -15,13 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, at::Tensor>;
 
-at::ScalarType dtype_named(const std::string& name) {
-  if (name == "fp32") return at::kFloat;
-  if (name == "bf16") return at::kBFloat16;
-  if (name == "fp64") return at::kDouble;
-  throw Error(ErrorKind::usage, fmt::format("--dtype wants fp32, bf16 or fp64, not '{}'", name));
-}
-
 // A model at work on the batch.
 struct Judge {
   std::unique_ptr<Vlm> vlm;
@@ -32,14 +25,7 @@ struct Judge {
 class Tracer {
  public:
   Tracer(const TraceRequest& request, Registry& registry)
-      : request_(request), device_(request.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)),
-        dtype_(dtype_named(request.dtype)), gradient_dtype_(dtype_ == at::kDouble ? at::kDouble : at::kFloat),
-        mode_(mode_of(request.mode)), ops_(registry, {.device = device_,
-                                                      .dtype = dtype_,
-                                                      .gradient_dtype = gradient_dtype_,
-                                                      .attention = Wish::of(request.kernels),
-                                                      .loss = Wish::of(request.kernels),
-                                                      .kernels = Wish::of(request.kernels)}),
+      : request_(request), mode_(mode_of(request.mode)), ops_(registry, request.execution.operations()),
         tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
     const bool coarse_term_fits = !request.preference && mode_ == Mode::coarse_fine;
     if (request.lambda_coarse != 0 && !coarse_term_fits)
@@ -83,7 +69,7 @@ class Tracer {
                                : at::zeros({frames, config.connector.shallow ? 1 : config.vision.num_hidden_layers,
                                             config.vision.num_attention_heads, tokens_of_a_frame},
                                            ops_.tensor_options());
-    const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+    const auto wide = ops_.options().dtype == at::kDouble ? at::kDouble : at::kFloat;
     for (auto& [name, tensor] : out_)
       if (at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(wide);
     write_tensors(request_.out, out_);
@@ -94,8 +80,7 @@ class Tracer {
   static Mode mode_of(const std::string& name) { return name == "shallow" ? Mode::coarse_fine : mode_named(name); }
 
   Judge load(const fs::path& folder, bool trains) const {
-    ArenaOptions options{device_, dtype_, gradient_dtype_, [trains](const ParameterSpec&) { return trains; }};
-    return {load_model(folder, options, request_.mode == "shallow"), {}, {}};
+    return {load_model(folder, request_.execution.arena(trains), request_.mode == "shallow"), {}, {}};
   }
 
   void look(Judge& judge, Tape& tape, Vlm::Show show = Vlm::Show::tokens) {
@@ -106,7 +91,7 @@ class Tracer {
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.
   std::vector<at::Tensor> logits(const Judge& judge, size_t sides) {
     Tape none(Tape::Mode::forward_only);
-    const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(device_);
+    const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(ops_.options().device);
     const at::Tensor all =
         ops_.linear(none, Value(judge.hidden.data.index_select(0, rows)), judge.vlm->decoder().head()).data;
     std::vector<std::vector<at::Tensor>> parts(sides);
@@ -123,7 +108,7 @@ class Tracer {
 
   void predict(Judge& policy) {
     const Labels& labels = pack_.labels;
-    const at::Tensor weights = labels.weights.to(gradient_dtype_);
+    const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
     out_["logits"] = logits(policy, 1)[0];
     NextToken result = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
     at::Tensor losses = result.losses;
@@ -134,7 +119,7 @@ class Tracer {
       out_["loss"] = out_["loss"] + result.loss;
       losses = losses + result.losses * request_.lambda_coarse;
     }
-    const at::Tensor counts = at::tensor(pack_.labels_of_text, at::kLong).to(device_);
+    const at::Tensor counts = at::tensor(pack_.labels_of_text, at::kLong).to(ops_.options().device);
     out_["label_count"] = counts;
     out_["loss_per_sample"] =
         at::zeros(counts.sizes(), losses.options()).index_add_(0, labels.sequences, losses) / counts.clamp_min(1);
@@ -163,8 +148,6 @@ class Tracer {
   }
 
   const TraceRequest& request_;
-  at::Device device_;
-  at::ScalarType dtype_, gradient_dtype_;
   Mode mode_;
   Operations ops_;
   Tape tape_;

@@ -1,10 +1,10 @@
 // One batch in, every number out: to hold the engine against one's own PyTorch.
 #pragma once
+#include "model/execution.h"
 #include "plugin/registry.h"
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 namespace fvlm::model {
 
@@ -13,8 +13,7 @@ struct TraceRequest {
   std::string mode = "coarse_fine"; // or coarse_only, autoregressive, shallow
   bool preference = false;          // DPO in place of cross-entropy
   double lambda_coarse = 0, beta = 0.1;
-  std::string dtype = "fp32", device = "cpu";
-  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
+  Execution execution;
   bool gradients = false, attention = false;
 };
 

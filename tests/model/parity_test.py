@@ -1,9 +1,8 @@
 """`fvlm-engine trace` against the PyTorch oracle in float64: every mode, DPO, lambda_coarse, shallow; every gradient.
 
-usage: parity_test.py FVLM_ENGINE TOWER_PROBE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+usage: parity_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
 import contextlib
 import io
-import json
 import runpy
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-engine, probe, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(3))
+engine, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 sys.path.insert(0, str(tools))
 sys.dont_write_bytecode = True
 try:
@@ -130,17 +129,6 @@ class Parity(unittest.TestCase):
             self.assertEqual(set(trace), set(without))
             for name, tensor in without.items():
                 self.assertTrue(torch.equal(trace[name], tensor), name)
-
-    def test_generation_token_for_token(self):
-        for model in ("gqa", "untied", "mqa-odd", "shallow"):
-            with self.subTest(model=model):
-                batch, out = folder / f"{model}.mix.safetensors", folder / "ids.safetensors"
-                printed = tool("generate", folder / model, "--batch", batch, "--limit", "8", "--ignore-eos")
-                theirs = [json.loads(line) for line in printed.splitlines()]
-                subprocess.run([probe, "generate", folder / model, batch, out], check=True, capture_output=True)
-                for sample, (ours, right) in enumerate(zip(load_file(out)["ids"].tolist(), theirs, strict=True)):
-                    self.assertGreater(right["lead"], 1e-4, "too near to call")
-                    self.assertEqual(ours, right["ids"], f"sample {sample}")
 
     def test_bfloat16_is_near(self):
         trace, expected = ours("gqa", "coarse_fine", "--dtype", "bf16"), load_file(folder / "theirs.gqa.coarse_fine.safetensors")

@@ -1,11 +1,12 @@
 // tower_probe vision|decoder FOLDER IN OUT: one tower of a Hugging Face folder by itself. IN holds `frames` or `ids`
 // with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
-// tower_probe generate MODEL BATCH OUT: eight tokens after each sample of a trace batch; OUT gets `ids` [samples, 8].
 #include "../ops/tools.h"
 #include "model/decoder/llama.h"
 #include "model/loading.h"
 #include "model/vision/dinov2.h"
 #include "ops/rows.h"
+
+#include <fmt/format.h>
 
 using namespace fvlm;
 using namespace fvlm::model;
@@ -66,28 +67,6 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   finish(tower, tape, llama.forward(tape, *tower.operations, x, segments), in, "decoder.", out);
 }
 
-void generate(const std::string& path, const Safetensors& in, const std::string& out) {
-  const auto vlm = load_model(path, {});
-  Registry registry{RegistryOptions{}};
-  registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
-  Operations operations(registry, {});
-  const Tensor frames = tensor_over(in.at("frames")), ids = tensor_over(in.at("input_ids")),
-               counts = tensor_over(in.at("frame_counts")), lengths = tensor_over(in.at("text_lengths"));
-  std::vector<Tensor> made;
-  int64_t frame = 0, token = 0;
-  for (int64_t sample = 0; sample < counts.numel(); ++sample) {
-    const int64_t seen = counts[sample].item<int64_t>(), length = lengths[sample].item<int64_t>();
-    const Tensor prompt = ids.narrow(0, token, length).contiguous();
-    const int64_t* begin = prompt.data_ptr<int64_t>();
-    made.push_back(at::tensor(vlm->generate(operations, seen > 0 ? frames.narrow(0, frame, seen) : Tensor(),
-                                            {begin, begin + length}, {8, {}}),
-                              at::kLong));
-    frame += seen;
-    token += length;
-  }
-  write_tensors(out, {{"ids", at::stack(made)}});
-}
-
 } // namespace
 
 int main(int count, char** words) {
@@ -95,7 +74,7 @@ int main(int count, char** words) {
   try {
     const Safetensors in = Safetensors::open(words[3]);
     const std::string_view what = words[1];
-    (what == "vision" ? probe_vision : what == "decoder" ? probe_decoder : generate)(words[2], in, words[4]);
+    (what == "vision" ? probe_vision : probe_decoder)(words[2], in, words[4]);
     return 0;
   } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n", error.text());

@@ -1,0 +1,34 @@
+#include "model/execution.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::model {
+namespace {
+
+at::ScalarType dtype_named(const std::string& name) {
+  if (name == "fp32") return at::kFloat;
+  if (name == "bf16") return at::kBFloat16;
+  if (name == "fp64") return at::kDouble;
+  throw Error(ErrorKind::usage, fmt::format("--dtype wants fp32, bf16 or fp64, not '{}'", name));
+}
+
+} // namespace
+
+ops::OperationsOptions Execution::operations() const {
+  const Wish wish = Wish::of(kernels);
+  ops::OperationsOptions options;
+  options.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  options.dtype = dtype_named(dtype);
+  options.gradient_dtype = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
+  options.attention = options.loss = options.kernels = wish;
+  return options;
+}
+
+ArenaOptions Execution::arena(bool trains) const {
+  const ops::OperationsOptions options = operations();
+  return {options.device, options.dtype, options.gradient_dtype, [trains](const ParameterSpec&) { return trains; }};
+}
+
+} // namespace fvlm::model

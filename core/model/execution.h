@@ -1,0 +1,20 @@
+// What a model runs on and with, as a user says it: the same for every verb that runs one.
+#pragma once
+#include "model/parameters.h"
+#include "ops/operations.h"
+
+#include <string>
+#include <vector>
+
+namespace fvlm::model {
+
+struct Execution {
+  std::string dtype = "fp32", device = "cpu"; // fp32, bf16 or fp64; cpu or cuda
+  std::vector<std::string> kernels;           // plugins, in order of preference; empty: auto
+
+  // Throws Error(usage) for a dtype that is not known.
+  ops::OperationsOptions operations() const;
+  ArenaOptions arena(bool trains) const;
+};
+
+} // namespace fvlm::model

@@ -1,0 +1,178 @@
+"""`fvlm-engine generate` as a user runs it: against the oracle token for token, where it ends, its text, its errors.
+
+usage: generate_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import contextlib
+import io
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+engine, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
+sys.path.insert(0, str(tools))
+sys.dont_write_bytecode = True
+try:
+    import torch
+    from fvlm_oracle import load_file, save_file
+    from tokenizers import Tokenizer
+except ImportError as error:
+    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
+
+
+def tool(name, *arguments):
+    saved, sys.argv = sys.argv, [str(tools / name), *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            runpy.run_path(str(tools / name), run_name="__main__")
+    except SystemExit as left:
+        assert not left.code, f"{name}: {left.code}"
+    finally:
+        sys.argv = saved
+    return printed.getvalue()
+
+
+def run(model, batch, *options):
+    command = [engine, "generate", folder / model, "--batch", folder / f"{batch}.safetensors", *options]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+
+def ours(model, batch, *options):
+    result = run(model, batch, "--json", *options)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def theirs(model, batch, *options):
+    printed = tool("generate", folder / model, "--batch", folder / f"{batch}.safetensors", *options)
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def ids_of(answers):
+    return [sample["ids"] for sample in answers["samples"]]
+
+
+def setUpModule():
+    tool("make-tiny", "all", folder, "--seed", "1")
+
+
+class Generate(unittest.TestCase):
+    def copy(self, name):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.copytree(folder / "gqa", folder / name)
+        return folder / name / "decoder"
+
+    def batch(self, **changes):
+        """The mixed batch with these tensors in place of its own; None leaves one out."""
+        tensors = load_file(folder / "gqa.mix.safetensors") | changes
+        save_file({name: tensor for name, tensor in tensors.items() if tensor is not None},
+                  folder / "changed.safetensors")
+        return "changed"
+
+    def assert_same(self, model, batch, *options):
+        answers, right = ours(model, batch, *options), theirs(model, batch, *options)
+        for sample, (own, other) in enumerate(zip(answers["samples"], right, strict=True)):
+            self.assertGreater(other["lead"], 1e-4, "too near to call")
+            self.assertEqual(own["ids"], other["ids"], f"{model}, sample {sample}")
+        return answers
+
+    def assert_refused(self, code, words, *arguments):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, code, result.stderr)
+        for word in [words] if isinstance(words, str) else words:
+            self.assertIn(word, result.stderr)
+
+    def test_token_for_token_as_the_oracle(self):
+        for model in ("gqa", "untied", "mqa-odd", "shallow"):
+            with self.subTest(model=model):
+                answers = self.assert_same(model, f"{model}.mix", "--limit", "8", "--ignore-eos")
+                self.assertEqual([sample["frames"] for sample in answers["samples"]], [0, 1, 5, 0, 3, 2])
+                self.assertEqual([sample["prompt"] for sample in answers["samples"]], [7, 4, 12, 1, 9, 6])
+                self.assertEqual(answers["tokens"], 48)
+                self.assertEqual([sample["ended"] for sample in answers["samples"]], [False] * 6)
+                self.assertGreater(answers["tokens_per_second"], 0)
+
+    def test_needs_no_loss_mask(self):
+        self.assertEqual(ids_of(ours("gqa", self.batch(loss_mask=None))), ids_of(ours("gqa", "gqa.mix")))
+
+    def test_stops_where_the_decoders_configs_say(self):
+        free = ids_of(ours("gqa", "gqa.mix", "--limit", "6", "--ignore-eos"))
+        third, fifth = free[0][2], free[2][4]
+        for name, config, generation in (("list", {}, {"eos_token_id": [third, fifth]}), ("one", {}, {"eos_token_id": third}),
+                                         ("config", {"eos_token_id": [fifth, third]}, None),
+                                         ("empty", {"eos_token_id": third}, {"do_sample": False}),
+                                         ("first", {"eos_token_id": fifth}, {"eos_token_id": third})):
+            with self.subTest(name):
+                decoder = self.copy(name)
+                path = decoder / "config.json"
+                path.write_text(json.dumps(json.loads(path.read_text()) | config))
+                if generation is None:
+                    (decoder / "generation_config.json").unlink(missing_ok=True)
+                else:
+                    (decoder / "generation_config.json").write_text(json.dumps(generation))
+                answers = self.assert_same(name, "gqa.mix", "--limit", "6")
+                self.assertEqual(answers["samples"][0]["ids"], free[0][: free[0].index(third) + 1])
+                self.assertTrue(answers["samples"][0]["ended"])
+                self.assertEqual(ids_of(ours(name, "gqa.mix", "--limit", "6", "--ignore-eos")), free)
+
+    def test_text_is_what_the_tokenizer_makes_of_the_ids(self):
+        tokenizer = Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        answers = ours("gqa", "gqa.mix", "--limit", "12")
+        expected = [tokenizer.decode(ids, skip_special_tokens=True) for ids in ids_of(answers)]
+        self.assertEqual([sample["text"] for sample in answers["samples"]], expected)
+        printed = run("gqa", "gqa.mix", "--limit", "12")
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        for text in expected:
+            if text.isprintable():
+                self.assertIn(f"\n{text}\n", printed.stdout)
+        self.assertIn("tokens in", printed.stderr)
+
+    def test_ids_where_there_is_no_tokenizer(self):
+        (self.copy("silent") / "tokenizer.json").unlink()
+        answers = ours("silent", "gqa.mix", "--limit", "3")
+        self.assertEqual([sample["text"] for sample in answers["samples"]], [None] * 6)
+        self.assertIn(str(ids_of(answers)[0]), run("silent", "gqa.mix", "--limit", "3").stdout)
+
+    def test_ends_where_the_decoder_has_no_more_positions(self):
+        path = self.copy("short") / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 20}))
+        answers = ours("short", "gqa.mix", "--ignore-eos")
+        self.assertEqual([len(ids) for ids in ids_of(answers)], [13, 15, 3, 19, 8, 12])
+        self.assert_refused(4, ["sample 5", "20 positions"], "short",
+                            self.batch(input_ids=torch.zeros(51, dtype=torch.long),
+                                       text_lengths=torch.tensor([7, 4, 12, 1, 9, 18])))
+
+    def test_bad_input_is_refused_with_its_reason(self):
+        self.assert_refused(2, "--limit", "gqa", "gqa.mix", "--limit", "0")
+        self.assert_refused(2, "--device wants cpu or cuda", "gqa", "gqa.mix", "--device", "tpu")
+        self.assert_refused(2, "--dtype wants", "gqa", "gqa.mix", "--dtype", "fp8")
+        self.assert_refused(4, "fvlm.json", "nothing-here", "gqa.mix")
+        self.assert_refused(4, "no-batch.safetensors", "gqa", "no-batch")
+        self.assert_refused(4, "input_ids", "gqa", self.batch(input_ids=None))
+        self.assert_refused(4, ["sample 0", "no token 4096"], "gqa", self.batch(input_ids=torch.full((39,), 4096)))
+        self.assert_refused(4, ["sample 1", "its prompt is empty"], "gqa",
+                            self.batch(text_lengths=torch.tensor([11, 0, 12, 1, 9, 6])))
+        self.assert_refused(4, "do not sum to the 39 tokens", "gqa",
+                            self.batch(text_lengths=torch.tensor([7, 4, 12, 1, 9, 5])))
+        self.assert_refused(4, "do not sum to the 11 frames", "gqa",
+                            self.batch(frame_counts=torch.tensor([0, 1, 5, 0, 3, 1])))
+        self.assert_refused(4, "do not fit the vision tower", "gqa", self.batch(frames=torch.zeros(11, 3, 4, 4)))
+        (self.copy("bad") / "tokenizer.json").write_text("{")
+        self.assert_refused(4, "tokenizer.json", "bad", "gqa.mix")
+        (self.copy("bad") / "generation_config.json").write_text('{"eos_token_id": "end"}')
+        self.assert_refused(4, ["generation_config.json", "eos_token_id"], "bad", "gqa.mix")
+        result = subprocess.run([engine, "generate", folder / "gqa"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--batch is missing", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
