@@ -4,6 +4,7 @@
 #include "weights/tiny_model.h"
 #include "weights/workshop.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -101,36 +102,73 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   EXPECT_THAT(engine(folder, "export --help").out, testing::StartsWith("Example\n"));
 }
 
+// A model directory, what a script makes of it, and folders of the same towers with other weights to convert with.
+struct Releases {
+  explicit Releases(const char* script) {
+    tiny::write_towers(folder.path());
+    put_file(folder / "decoder/tokenizer.json", "{}");
+    EXPECT_EQ(engine(folder, import_tiny).code, 0);
+    Outcome made = run(folder, fmt::format("'{}' -B '{}/{}' model .", FVLM_PYTHON, FVLM_TEST_SCRIPTS, script));
+    EXPECT_EQ(made.code, 0) << made.err;
+    tiny::write_towers(folder / "other", 99);
+    fs::copy_file(folder / "decoder/tokenizer.json", folder / "other/decoder/tokenizer.json");
+  }
+  Outcome convert(const std::string& file) {
+    return run(folder,
+               fmt::format("'{}' -B '{}' {} --vision other/vision --decoder other/decoder --out '{}' --engine '{}'",
+                           FVLM_PYTHON, FVLM_TEST_CONVERT, file, made_of(file).string(), FVLM_TEST_ENGINE));
+  }
+  fs::path made_of(const std::string& file) { return folder / ("of " + file); }
+  void expect_model(const std::string& file) {
+    Outcome converted = convert(file);
+    ASSERT_EQ(converted.code, 0) << file << converted.err;
+    EXPECT_TRUE(same_tensors(folder / "model", made_of(file))) << file;
+    EXPECT_TRUE(fs::exists(made_of(file) / "decoder/tokenizer.json"));
+  }
+  void expect_refusal(const std::string& file, const std::vector<std::string>& words) {
+    Outcome converted = convert(file);
+    EXPECT_NE(converted.code, 0) << file;
+    for (const std::string& word : words) EXPECT_THAT(converted.err, HasSubstr(word)) << file;
+    EXPECT_THAT(converted.err, testing::Not(HasSubstr("Traceback"))) << file;
+    EXPECT_FALSE(fs::exists(made_of(file))) << file;
+  }
+  Folder folder;
+};
+
 TEST(ConvertRelease, every_form_of_a_release_becomes_the_model_it_was_made_of) {
   skip_without("safetensors");
   if (IsSkipped()) return;
-  Folder folder;
-  tiny::write_towers(folder.path());
-  put_file(folder / "decoder/tokenizer.json", "{}");
-  ASSERT_EQ(engine(folder, import_tiny).code, 0);
-  Outcome made = run(folder, fmt::format("'{}' -B '{}' model .", FVLM_PYTHON, FVLM_TEST_CHECKPOINTS));
-  ASSERT_EQ(made.code, 0) << made.err;
-  // Configs and tokenizer come from here; its weights are another model's.
-  tiny::write_towers(folder / "other", 99);
-  fs::copy_file(folder / "decoder/tokenizer.json", folder / "other/decoder/tokenizer.json");
-  auto convert_release = [&](const std::string& name) {
-    return run(folder,
-               fmt::format("'{}' -B '{}' {}.pt --vision other/vision --decoder other/decoder --out {} --engine '{}'",
-                           FVLM_PYTHON, FVLM_TEST_CONVERT, name, name, FVLM_TEST_ENGINE));
+  Releases releases("release_checkpoints.py");
+  for (const char* file : {"plain.pt", "nested.pt", "other_names.pt"}) releases.expect_model(file);
+  releases.expect_refusal("unknown.pt",
+                          {"unknown: encoder.query_input_proj.bias", "unknown: lora.a", "missing: q_static"});
+  releases.expect_refusal("contradiction.pt", {"two different tensors for connector's q_init"});
+  releases.expect_refusal("shallow_tower.pt",
+                          {"\"encoder.layer.1.norm2.weight\" is missing", "\"encoder.layer.1.norm2.bias\" is missing"});
+}
+
+TEST(ConvertRelease, the_files_that_a_module_of_transformers_towers_leaves) {
+  skip_without("transformers");
+  if (IsSkipped()) return;
+  Releases releases("release_module.py");
+  for (const char* file :
+       {"released.pt", "torch.safetensors", "published.safetensors", "training.pt", "old_format.pt", "compiled.pt"})
+    releases.expect_model(file);
+  const auto scale_of = [&](const char* file) {
+    return ModelDirectory::open(releases.made_of(file)).description().connector.visual_scale;
   };
-  for (const char* name : {"plain", "nested", "other_names"}) {
-    Outcome converted = convert_release(name);
-    ASSERT_EQ(converted.code, 0) << name << converted.err;
-    EXPECT_TRUE(same_tensors(folder / "model", folder / name)) << name;
-    EXPECT_TRUE(fs::exists(folder / name / "decoder/tokenizer.json"));
-  }
-  auto expect = [&](const std::string& name, std::vector<std::string> words) {
-    Outcome converted = convert_release(name);
-    EXPECT_NE(converted.code, 0) << name;
-    for (const std::string& word : words) EXPECT_THAT(converted.err, HasSubstr(word)) << name;
-    EXPECT_FALSE(fs::exists(folder / name)) << name;
-  };
-  expect("unknown", {"unknown: encoder.query_input_proj.bias", "unknown: lora.a", "missing: q_static"});
-  expect("contradiction", {"two different tensors for connector's q_init"});
-  expect("shallow_tower", {"\"encoder.layer.1.norm2.weight\" is missing", "\"encoder.layer.1.norm2.bias\" is missing"});
+  EXPECT_EQ(scale_of("released.pt"), 0.14);
+  EXPECT_EQ(scale_of("training.pt"), 0.25) << "that of the run's config";
+
+  ASSERT_EQ(releases.convert("mixed.pt").code, 0);
+  const ModelDirectory mixed = ModelDirectory::open(releases.made_of("mixed.pt"));
+  EXPECT_EQ(mixed.at("decoder.model.norm.weight").view->dtype, DType::bf16);
+  EXPECT_EQ(mixed.at("vision.layernorm.weight").view->dtype, DType::f32);
+
+  releases.expect_refusal("ablation.pt", {"deep_query: false"});
+  releases.expect_refusal("pickled.pt", {"more than tensors", "Foveated", "state_dict()"});
+  releases.expect_refusal("damaged.pt", {"damaged.pt is damaged"});
+  releases.expect_refusal("page.pt", {"page.pt is neither what torch.save() writes nor safetensors"});
+  releases.expect_refusal("optimizer.pt", {"holds no tensor, but optimizer_state_dict, step"});
+  releases.expect_refusal("nowhere.pt", {"there is no file nowhere.pt"});
 }
