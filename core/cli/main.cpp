@@ -22,6 +22,7 @@ constexpr Verb verbs[] = {
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"trace", "one batch through a model, and every number of it", run_trace},
     {"generate", "a model's answers to the prompts of a batch", run_generate},
+    {"bench", "how fast it is here, against PyTorch", run_bench},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };
 

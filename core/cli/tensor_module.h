@@ -16,12 +16,14 @@ struct TensorModule {
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
+  int (*bench)(Arguments);
 };
 
 // The module's own; other names than the program's, because our symbols interpose.
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
+int bench_subject(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
 // names, Error(device) where there is no such device.

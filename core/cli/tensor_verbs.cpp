@@ -12,6 +12,10 @@ int run_generate(Arguments arguments) {
   return tensor_module().generate(arguments);
 }
 
+int run_bench(Arguments arguments) {
+  return tensor_module().bench(arguments);
+}
+
 int run_trace(Arguments arguments) {
   return tensor_module().trace(arguments);
 }

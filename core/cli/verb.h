@@ -15,6 +15,7 @@ struct Verb {
 };
 
 // One file a verb; main.cpp lists them in this order in --help.
+int run_bench(Arguments);
 int run_check(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);

@@ -2,6 +2,7 @@
 // others; each stands in one table by its Hugging Face model_type.
 #pragma once
 #include "model/parameters.h"
+#include "model/recompute.h"
 #include "ops/operations.h"
 
 #include <memory>
@@ -15,11 +16,6 @@ using ops::Tape;
 using ops::Value;
 
 struct AttentionMaps; // vision/attention_maps.h
-
-// Which layers keep no activations and are computed again in the backward pass.
-struct Recompute {
-  std::function<bool(int64_t layer)> layer = [](int64_t) { return false; };
-};
 
 // Keys and values of every frame, a layer each: rows are the tokens of one frame after the other.
 struct VisualCache {
@@ -47,7 +43,7 @@ class VisionTower {
 
 // Keys and values of one growing sequence, for inference.
 struct DecoderMemory {
-  std::vector<at::Tensor> layers; // [capacity, 2, kv_heads, head_dim]
+  std::vector<at::Tensor> layers; // [capacity, 2 * kv_heads * head_dim]: keys, then values
   int64_t length = 0;
 };
 

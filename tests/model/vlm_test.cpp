@@ -1,5 +1,6 @@
 // The model by itself: gradients by finite differences, recomputation, frozen parts. Equality with PyTorch:
 // parity_test.py.
+#include "recipe/plan.h"
 #include "tiny.h"
 
 using namespace fvlm;
@@ -50,15 +51,31 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
 INSTANTIATE_TEST_SUITE_P(attend, Differences, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "shallow" : "deep"; });
 
-TEST(Vlm, recomputed_layers_give_the_same_gradients) {
+TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
   Tiny tiny;
   const Pack pack = tiny.pack(some_samples());
-  tiny.losses(pack, tiny.ones(pack));
+  const Tensor loss = tiny.losses(pack, tiny.ones(pack));
   const auto kept = tiny.take_gradients();
-  tiny.vlm.tower().recompute.layer = [](int64_t) { return true; };
-  tiny.vlm.decoder().recompute.layer = [](int64_t layer) { return layer % 2 == 1; };
-  tiny.losses(pack, tiny.ones(pack));
-  expect_same(tiny.take_gradients(), kept);
+  plan::Recompute planned;
+  planned.layers = {0, 2};
+  const std::map<std::string, std::pair<Recompute, std::vector<bool>>> choices = {
+      {"none", {Recompute::none(), {false, false, false}}},
+      {"all", {Recompute::all(), {true, true, true}}},
+      {"every second", {Recompute::every(2), {true, false, true}}},
+      {"some", {Recompute::only({1}), {false, true, false}}},
+      {"a recipe's", {Recompute::planned(planned), {true, false, true}}},
+      {"a recipe's silence", {Recompute::planned({}), {false, false, false}}},
+      {"by name", {Recompute::named("layers:0,1", 3), {true, true, false}}},
+  };
+  for (const auto& [name, choice] : choices) {
+    SCOPED_TRACE(name);
+    const auto& [recompute, expected] = choice;
+    for (int64_t layer = 0; layer < 3; ++layer) EXPECT_EQ(recompute.layer(layer), expected[layer]) << "layer " << layer;
+    tiny.vlm.tower().recompute = recompute;
+    tiny.vlm.decoder().recompute = recompute;
+    ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
+    expect_same(tiny.take_gradients(), kept);
+  }
 }
 
 TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {

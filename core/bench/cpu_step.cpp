@@ -1,0 +1,217 @@
+#include "bench/cpu_step.h"
+
+#include "base/error.h"
+#include "bench/made_model.h"
+#include "bench/peer.h"
+#include "model/batch_file.h"
+#include "model/loading.h"
+#include "model/objectives.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+namespace fvlm::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double loss_tolerance = 1e-4; // relative
+constexpr int64_t blocks = 10;          // turns that each side takes
+
+// A folder for what is made, gone at the end.
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = (fs::temp_directory_path() / "fvlm-bench-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw Error(ErrorKind::data, "cannot make a folder").at(name);
+    path_ = name;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+struct NamedBatch {
+  std::string name;
+  fs::path file;
+};
+
+// Of one size, so that padding costs the peer nothing, and of such sizes as come in training, where it does.
+const std::vector<BatchShape> made_batches = {
+    {"ragged", {0, 1, 4, 8}, {160, 32, 64, 96}},
+    {"even", {4, 4, 4, 4}, {64, 64, 64, 64}},
+};
+
+// The engine's side: a model, and steps of it that begin with the samples.
+class Engine {
+ public:
+  Engine(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
+      : operations_(registry,
+                    {.attention = {request.kernels}, .loss = {request.kernels}, .kernels = {request.kernels}}),
+        mode_(request.mode == "shallow" ? model::Mode::coarse_fine : model::mode_named(request.mode)),
+        vlm_(model::load_model(folder, {}, request.mode == "shallow")) {
+    const auto& config = vlm_->config();
+    const int64_t depth = std::max(config.vision.num_hidden_layers, config.decoder.num_hidden_layers);
+    const auto recompute = model::Recompute::named(request.recompute, depth);
+    vlm_->tower().recompute = recompute;
+    vlm_->decoder().recompute = recompute;
+  }
+
+  void take(const fs::path& file) {
+    batch_.emplace(file);
+    samples_ = batch_->samples(model::BatchFile::Texts::labelled, vlm_->config().decoder.vocab_size);
+    patches_ = vlm_->tower().tokens_per_frame(batch_->height(), batch_->width());
+  }
+  const std::vector<model::Sample>& samples() const { return samples_; }
+
+  void run(int64_t steps, CpuStepReport::Side& side) {
+    for (int64_t i = 0; i < steps; ++i) {
+      const Stopwatch watch;
+      const at::Tensor loss = step();
+      side.times.add(watch.stop());
+      side.loss = loss.item<double>();
+    }
+  }
+
+  std::vector<std::string> choices() const {
+    std::vector<std::string> lines;
+    for (const auto& report : operations_.choices()) lines.push_back(report.text());
+    return lines;
+  }
+
+ private:
+  at::Tensor step() {
+    const auto pack = model::make_pack(samples_, model::Capacity::of(samples_), patches_, operations_.tensor_options());
+    vlm_->parameters().forget_gradients();
+    ops::Tape tape;
+    const auto seen = vlm_->see(tape, operations_, pack, mode_);
+    const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack);
+    const auto result = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
+    tape.backward();
+    return result.loss;
+  }
+
+  ops::Operations operations_;
+  model::Mode mode_;
+  std::unique_ptr<model::Vlm> vlm_;
+  std::optional<model::BatchFile> batch_; // the samples' frames lie in its mapping
+  std::vector<model::Sample> samples_;
+  int64_t patches_ = 1;
+};
+
+void run(Peer& peer, int64_t steps, CpuStepReport::Side& side) {
+  const Peer::Answer answer = peer.run(steps);
+  for (const Turn& turn : answer.turns) side.times.add(turn);
+  side.loss = answer.loss;
+}
+
+CpuStepReport::Row row_of(const std::string& batch, const std::vector<model::Sample>& samples) {
+  const auto size = model::Capacity::of(samples);
+  const auto count = static_cast<int64_t>(samples.size());
+  return {batch, count, size.frames, size.rows, count * size.longest_sequence, {}, {}};
+}
+
+void require_same_loss(const CpuStepReport::Row& row) {
+  const double ours = row.engine.loss, theirs = row.peer->loss;
+  if (std::abs(ours - theirs) <= loss_tolerance * std::abs(theirs)) return;
+  throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
+                                           "times compare nothing",
+                                           ours, theirs))
+      .at("batch " + row.batch)
+      .advise("hold their numbers against each other with `fvlm-engine trace` and tools/oracle/trace");
+}
+
+void check(const CpuStepRequest& request) {
+  if (request.mode == "autoregressive")
+    throw Error(ErrorKind::usage, "autoregressive is inference: it has no training step");
+  if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");
+  if (request.repeat < 1 || request.warmup < 0 || request.threads < 0)
+    throw Error(ErrorKind::usage, "--repeat wants 1 or more, --warmup and --threads 0 or more");
+}
+
+} // namespace
+
+CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const StepProgress& progress) {
+  check(request);
+  if (request.threads > 0) at::set_num_threads(static_cast<int>(request.threads));
+  CpuStepReport report;
+  report.threads = at::get_num_threads();
+
+  const Scratch scratch;
+  fs::path folder = request.model;
+  std::vector<NamedBatch> batches;
+  if (folder.empty()) {
+    const Shape& shape = shape_named(request.shape);
+    folder = scratch.path() / "model";
+    make_model(shape, folder);
+    for (const BatchShape& batch : made_batches) {
+      batches.push_back({batch.name, scratch.path() / (std::string(batch.name) + ".safetensors")});
+      make_batch(shape, batch, batches.back().file);
+    }
+  } else {
+    batches.push_back({request.batch.filename().string(), request.batch});
+  }
+
+  Engine engine(request, folder, registry);
+  for (const NamedBatch& batch : batches) {
+    engine.take(batch.file);
+    CpuStepReport::Row& row = report.rows.emplace_back(row_of(batch.name, engine.samples()));
+    std::optional<Peer> peer;
+    if (!request.peer.empty()) {
+      peer.emplace(request.peer,
+                   std::vector<std::string>{"--model", folder.string(), "--batch", batch.file.string(), "--mode",
+                                            request.mode, "--threads", std::to_string(report.threads), "--warmup",
+                                            std::to_string(request.warmup), "--turns"});
+      (void)peer->run(0); // it has loaded the model and warmed up
+      row.peer.emplace();
+    }
+    CpuStepReport::Side unmeasured;
+    engine.run(request.warmup, unmeasured);
+    progress(batch.name, 0, request.repeat);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t begin = request.repeat * block / blocks, end = request.repeat * (block + 1) / blocks;
+      if (begin == end) continue;
+      engine.run(end - begin, row.engine);
+      if (peer) run(*peer, end - begin, *row.peer);
+      progress(batch.name, end, request.repeat);
+    }
+    if (peer) require_same_loss(row);
+  }
+  report.choices = engine.choices();
+  return report;
+}
+
+nlohmann::ordered_json CpuStepReport::json() const {
+  nlohmann::ordered_json document{
+      {"threads", threads}, {"kernels", choices}, {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) {
+    const auto side = [&](const Side& of) {
+      auto json = of.times.json(row.samples);
+      json["loss"] = of.loss;
+      return json;
+    };
+    nlohmann::ordered_json one{
+        {"batch", row.batch},        {"samples", row.samples},         {"frames", row.frames},
+        {"decoder_rows", row.rows},  {"padded_rows", row.padded_rows}, {"repeat", row.engine.times.count()},
+        {"engine", side(row.engine)}};
+    if (row.peer) {
+      one["peer"] = side(*row.peer);
+      one["ratio"] = row.ratio();
+      one["ratio_of_least"] = row.ratio_of_least();
+      one["ratio_of_cpu"] = row.ratio_of_cpu();
+    }
+    document["rows"].push_back(std::move(one));
+  }
+  return document;
+}
+
+} // namespace fvlm::bench

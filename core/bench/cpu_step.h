@@ -1,0 +1,53 @@
+// A training step on the CPU, forward and backward without an optimizer, against PyTorch's on the same model and data.
+#pragma once
+#include "bench/times.h"
+#include "plugin/registry.h"
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+struct CpuStepRequest {
+  std::filesystem::path model, batch; // both or none; none: made ones of `shape`
+  std::string shape = "tiny";
+  std::string mode = "coarse_fine"; // or coarse_only, shallow
+  std::string recompute = "none";   // model::Recompute::named()
+  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
+  int64_t threads = 0;              // 0: as LibTorch likes
+  int64_t warmup = 3, repeat = 30;
+  std::string peer; // a command, see peer.h; empty: none
+};
+
+struct CpuStepReport {
+  struct Side {
+    Times times;
+    double loss = 0;
+  };
+  // One batch.
+  struct Row {
+    std::string batch;
+    int64_t samples, frames, rows,
+        padded_rows; // rows of the decoder; as many if each sample were padded to the longest
+    Side engine;
+    std::optional<Side> peer;
+    double ratio() const { return peer->times.median() / engine.times.median(); }
+    double ratio_of_cpu() const { return peer->times.median_cpu() / engine.times.median_cpu(); }
+    double ratio_of_least() const { return peer->times.least() / engine.times.least(); }
+  };
+  std::vector<Row> rows;
+  int64_t threads = 0;
+  std::vector<std::string> choices; // which plugin each operation took
+  nlohmann::ordered_json json() const;
+};
+
+// Told after each block of steps: of which batch, how many are done, of how many.
+using StepProgress = std::function<void(const std::string& batch, int64_t done, int64_t total)>;
+
+// Both sides take turns, a few steps each. Throws Error(data) where the losses differ: then nothing was compared.
+CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const StepProgress& progress);
+
+} // namespace fvlm::bench

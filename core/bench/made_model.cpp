@@ -1,0 +1,114 @@
+#include "bench/made_model.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/loading.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+
+namespace fvlm::bench {
+namespace {
+
+at::Generator dice(uint64_t seed) {
+  return at::make_generator<at::CPUGeneratorImpl>(seed);
+}
+
+HuggingFaceFolder folder_of(const nlohmann::json& config) {
+  HuggingFaceFolder folder;
+  folder.config = config;
+  return folder;
+}
+
+ModelDescription description_of(const Shape& shape) {
+  ModelDescription description;
+  description.name = shape.name;
+  auto vision = read_vision_config(nlohmann::json::parse(shape.vision), shape.name);
+  auto decoder = read_decoder_config(nlohmann::json::parse(shape.decoder), shape.name);
+  // So that what goes through a linear keeps its size.
+  vision.initializer_range = 1 / std::sqrt(static_cast<double>(vision.hidden_size));
+  decoder.initializer_range = 1 / std::sqrt(static_cast<double>(decoder.hidden_size));
+  description.vision = vision;
+  description.decoder = decoder;
+  description.connector.query_dim = shape.query_dim;
+  description.vision_folder = folder_of(config_json(vision));
+  description.decoder_folder = folder_of(config_json(decoder));
+  return description;
+}
+
+at::Tensor filled(const TensorInfo& info, const Fill& fill, at::Generator& generator) {
+  const at::Tensor tensor = at::empty(info.shape, at::kFloat);
+  switch (fill.kind) {
+  case Fill::Kind::constant:
+    return tensor.fill_(fill.value);
+  case Fill::Kind::normal:
+    return tensor.normal_(0, fill.value, generator);
+  case Fill::Kind::uniform:
+    return tensor.uniform_(-fill.value, fill.value, generator);
+  }
+  return tensor;
+}
+
+} // namespace
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      {"tiny", "a vision tower of 3 layers of 64, a decoder of 4 of 128",
+       R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+           "image_size": 56, "patch_size": 14})",
+       R"({"model_type": "llama", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "intermediate_size": 256, "vocab_size": 512, "tie_word_embeddings": true})",
+       64, 56},
+      {"135m", "fVLM-135M: DINOv2 small and SmolLM2-135M",
+       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+           "image_size": 518, "patch_size": 14})",
+       R"({"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
+           "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": true,
+           "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1e5})",
+       384, 224},
+  };
+  return all;
+}
+
+const Shape& shape_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Shape& shape : shapes()) {
+    if (shape.name == name) return shape;
+    names.emplace_back(shape.name);
+  }
+  throw Error(ErrorKind::usage, fmt::format("there is no shape '{}'", name)).advise("one of: " + join(names, ", "));
+}
+
+void make_model(const Shape& shape, const std::filesystem::path& folder) {
+  const ModelDescription description = description_of(shape);
+  std::map<std::string, Fill> fills;
+  for (const Part part : all_parts)
+    for (const TensorSpec& spec : description.layout(part).tensors)
+      fills[fmt::format("{}.{}", name_of(part), spec.name)] = spec.fill;
+  ModelDirectoryWriter writer(folder, description, [](const std::string&) { return DType::f32; });
+  at::Generator generator = dice(1);
+  for (const TensorInfo& info : writer.order()) {
+    const at::Tensor tensor = filled(info, fills.at(info.name), generator);
+    writer.append({static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())});
+  }
+  writer.commit();
+}
+
+void make_batch(const Shape& shape, const BatchShape& batch, const std::filesystem::path& file) {
+  const auto vocabulary = nlohmann::json::parse(shape.decoder).at("vocab_size").get<int64_t>();
+  const auto sum = [](const std::vector<int64_t>& counts) {
+    int64_t total = 0;
+    for (const int64_t count : counts) total += count;
+    return total;
+  };
+  at::Generator generator = dice(2);
+  const at::Tensor ids = at::empty({sum(batch.text)}, at::kLong).random_(0, vocabulary, generator);
+  const at::Tensor frames = at::empty({sum(batch.frames), 3, shape.frame, shape.frame}).normal_(0, 1, generator);
+  model::write_tensors(file, {{"frames", frames},
+                              {"frame_counts", at::tensor(batch.frames, at::kLong)},
+                              {"input_ids", ids},
+                              {"text_lengths", at::tensor(batch.text, at::kLong)},
+                              {"loss_mask", at::ones_like(ids)}});
+}
+
+} // namespace fvlm::bench

@@ -1,0 +1,37 @@
+// The program we are measured against: a process that takes turns with us, so that a busy machine slows both alike.
+//
+// It is started with arguments that say what to run. For each line of its standard input, a number of steps, it runs
+// them and answers with a line of JSON: {"times_ms": [one a step], "cpu_ms": [one a step], "loss": of the last}. At the
+// end of its input it ends. tools/oracle/bench-step --turns is one.
+#pragma once
+#include "bench/times.h"
+
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+class Peer {
+ public:
+  // `command` is given to a shell, with `arguments` behind it. Its standard error is ours.
+  Peer(std::string command, const std::vector<std::string>& arguments);
+  ~Peer();
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  struct Answer {
+    std::vector<Turn> turns;
+    double loss; // of the last step; of no step nothing
+  };
+  // Runs so many steps. Throws Error(device) where there is no answer, or one that makes no sense.
+  Answer run(int64_t steps);
+
+ private:
+  std::string read_line();
+  [[noreturn]] void fail(const std::string& what);
+
+  std::string command_, received_;
+  int process_ = -1, socket_ = -1;
+};
+
+} // namespace fvlm::bench

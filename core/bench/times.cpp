@@ -1,0 +1,59 @@
+#include "bench/times.h"
+
+#include <algorithm>
+#include <ctime>
+
+namespace fvlm::bench {
+namespace {
+
+double now(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+Turn now() {
+  return {now(CLOCK_MONOTONIC), now(CLOCK_PROCESS_CPUTIME_ID)};
+}
+
+double middle_of(const std::vector<double>& sorted) {
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+} // namespace
+
+Stopwatch::Stopwatch() : started_(now()) {}
+
+Turn Stopwatch::stop() const {
+  const Turn stopped = now();
+  return {stopped.wall - started_.wall, stopped.cpu - started_.cpu};
+}
+
+std::vector<double> Times::sorted(double Turn::*which) const {
+  std::vector<double> all;
+  for (const Turn& turn : turns_) all.push_back(turn.*which);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+double Times::median() const {
+  return middle_of(sorted(&Turn::wall));
+}
+
+double Times::least() const {
+  return sorted(&Turn::wall).front();
+}
+
+double Times::median_cpu() const {
+  return middle_of(sorted(&Turn::cpu));
+}
+
+nlohmann::ordered_json Times::json(int64_t samples) const {
+  return {{"median_ms", median()},
+          {"least_ms", least()},
+          {"median_cpu_ms", median_cpu()},
+          {"samples_per_second", static_cast<double>(samples) / median() * 1e3}};
+}
+
+} // namespace fvlm::bench

@@ -1,0 +1,144 @@
+// fvlm-engine bench: the group, and how long a training step takes on the CPU.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/cpu_step.h"
+#include "bench/made_model.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/tensor_module.h"
+#include "cli/torch_library.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+int cpu_step(Arguments arguments);
+
+constexpr Verb subjects[] = {
+    {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
+};
+
+// tools/oracle/bench-step of the source tree that this program was built in, with the Python whose LibTorch it uses.
+std::string peer_of_the_checkout() {
+  const fs::path tool = (program_folder() / "../../../tools/oracle/bench-step").lexically_normal();
+  std::error_code ignored;
+  if (!fs::exists(tool, ignored)) return "";
+  const fs::path python = (find_torch().folder / "../../../../bin/python").lexically_normal();
+  return fmt::format("'{}' '{}'", fs::exists(python, ignored) ? python.string() : "python3", tool.string());
+}
+
+std::string peer_of(const ParsedOptions& parsed) {
+  const auto wanted = parsed.value("peer");
+  if (!wanted) return peer_of_the_checkout();
+  return *wanted == "none" ? "" : *wanted;
+}
+
+void print_table(const bench::CpuStepReport& report) {
+  TextTable table(
+      {"batch", "side", "median ms", "least ms", "CPU ms", "samples/s", "loss", "ratio", "of least", "of CPU"});
+  for (const auto& row : report.rows) {
+    const auto line = [&](const std::string& name, const char* who, const bench::CpuStepReport::Side& side,
+                          std::vector<std::string> ratios) {
+      std::vector<std::string> cells{
+          name,
+          who,
+          fmt::format("{:.2f}", side.times.median()),
+          fmt::format("{:.2f}", side.times.least()),
+          fmt::format("{:.2f}", side.times.median_cpu()),
+          fmt::format("{:.4g}", static_cast<double>(row.samples) / side.times.median() * 1e3),
+          fmt::format("{:.6f}", side.loss)};
+      ratios.resize(3);
+      cells.insert(cells.end(), ratios.begin(), ratios.end());
+      table.row(cells);
+    };
+    line(row.batch, "engine", row.engine, {});
+    if (row.peer)
+      line("", "peer", *row.peer,
+           {fmt::format("{:.2f}", row.ratio()), fmt::format("{:.2f}", row.ratio_of_least()),
+            fmt::format("{:.2f}", row.ratio_of_cpu())});
+  }
+  fmt::print("{}\n", table.text());
+  for (const auto& row : report.rows)
+    fmt::print("{}: {} samples, {} frames, {} decoder rows packed, {} padded; {} steps, {} threads\n", row.batch,
+               row.samples, row.frames, row.rows, row.padded_rows, row.engine.times.count(), report.threads);
+}
+
+int cpu_step(Arguments arguments) {
+  std::vector<std::string> shapes;
+  for (const bench::Shape& shape : bench::shapes())
+    shapes.push_back(fmt::format("{} ({}{})", shape.name, shape.summary, shapes.empty() ? ", default" : ""));
+  Options options(
+      "bench cpu-step [--shape NAME | --model DIR --batch FILE] [--mode M] [--repeat N] [--json]",
+      "Times whole training steps on the CPU, forward and backward in float32, without an optimizer: from the\n"
+      "samples to every gradient. The peer does the same in PyTorch, in turns with the engine, on as many threads.\n"
+      "Both losses have to agree, or it is an error. ratio: the peer's median over the engine's; above 1 the\n"
+      "engine is faster.",
+      "bench cpu-step --shape tiny --repeat 100");
+  with_plugin_options(options)
+      .value("shape", "NAME", "a made model and two made batches: " + join(shapes, " or "))
+      .value("model", "DIR", "a model directory, with --batch")
+      .value("batch", "FILE", "a batch as `trace` reads it, safetensors")
+      .value("mode", "MODE", "coarse_fine (default), coarse_only or shallow")
+      .value("repeat", "N", "measured steps a side; default 30")
+      .value("warmup", "N", "steps before that; default 3")
+      .value("threads", "N", "of both; default as many as LibTorch takes")
+      .value("recompute", "WHICH", "layers without kept activations: none (default), all, every:2 or layers:0,3")
+      .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
+      .value("peer", "COMMAND",
+             "the program to measure against; default tools/oracle/bench-step of the source tree;\n"
+             "                    none: the engine alone")
+      .flag("json", "one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::CpuStepRequest request;
+  request.model = parsed->value_or("model", "");
+  request.batch = parsed->value_or("batch", "");
+  if (!request.model.empty() && parsed->value("shape"))
+    throw Error(ErrorKind::usage, "--shape makes a model, --model names one: give one of them");
+  request.shape = parsed->value_or("shape", "tiny");
+  request.mode = parsed->value_or("mode", request.mode);
+  request.recompute = parsed->value_or("recompute", request.recompute);
+  request.threads = parsed->integer_or("threads", request.threads);
+  request.warmup = parsed->integer_or("warmup", request.warmup);
+  request.repeat = parsed->integer_or("repeat", request.repeat);
+  if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
+  request.peer = peer_of(*parsed);
+  if (request.peer.empty() && !parsed->value("peer"))
+    log_warning(
+        "there is no peer: tools/oracle/bench-step is not beside this program's build; --peer COMMAND names one");
+
+  const auto registry = open_registry(registry_options(*parsed));
+  Progress progress("measuring");
+  const auto report =
+      bench::measure_cpu_step(request, *registry, [&](const std::string& batch, int64_t done, int64_t total) {
+        progress.steps(batch, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+      });
+  progress.finish();
+  if (!parsed->flag("json")) {
+    print_table(report);
+    return 0;
+  }
+  Json document{{"bench", "cpu-step"},
+                {"model", request.model.empty() ? request.shape : request.model.string()},
+                {"mode", request.mode},
+                {"dtype", "fp32"},
+                {"recompute", request.recompute},
+                {"peer", request.peer}};
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+} // namespace
+
+int bench_subject(Arguments arguments) {
+  return run_group("bench", "How fast the engine is, measured on this machine.", subjects, arguments);
+}
+
+} // namespace fvlm::cli

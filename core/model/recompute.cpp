@@ -1,0 +1,65 @@
+#include "model/recompute.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "recipe/plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+namespace fvlm::model {
+namespace {
+
+std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+} // namespace
+
+Recompute Recompute::all() {
+  return {[](int64_t) { return true; }};
+}
+
+Recompute Recompute::every(int64_t nth) {
+  return {[nth](int64_t layer) { return layer % nth == 0; }};
+}
+
+Recompute Recompute::only(std::vector<int64_t> layers) {
+  return {[layers = std::move(layers)](int64_t layer) {
+    return std::find(layers.begin(), layers.end(), layer) != layers.end();
+  }};
+}
+
+Recompute Recompute::planned(const plan::Recompute& wish) {
+  return {[wish](int64_t layer) { return wish.covers(layer); }};
+}
+
+Recompute Recompute::named(std::string_view text, int64_t depth) {
+  const auto fail = [text](const std::string& what) {
+    return Error(ErrorKind::usage, fmt::format("recompute '{}': {}", text, what))
+        .advise("none, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");
+  };
+  if (text == "none") return none();
+  if (text == "all") return all();
+  if (text.starts_with("every:")) {
+    const auto nth = whole_number(text.substr(6));
+    if (!nth || *nth < 1) throw fail("every what? it wants a number from 1 on");
+    return every(*nth);
+  }
+  if (!text.starts_with("layers:")) throw fail("there is no such choice");
+  std::vector<int64_t> layers;
+  for (const std::string& word : split(text.substr(7), ',')) {
+    const auto layer = whole_number(word);
+    if (!layer) throw fail(fmt::format("'{}' is not a layer's number", word));
+    if (*layer < 0 || *layer >= depth)
+      throw fail(fmt::format("there is no layer {}: layers are 0 to {}", *layer, depth - 1));
+    layers.push_back(*layer);
+  }
+  return only(std::move(layers));
+}
+
+} // namespace fvlm::model

@@ -1,0 +1,26 @@
+// Which layers keep no activations and are computed again in the backward pass.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace fvlm::plan {
+struct Recompute; // as a recipe says it: recipe/plan.h
+}
+
+namespace fvlm::model {
+
+struct Recompute {
+  std::function<bool(int64_t layer)> layer = [](int64_t) { return false; };
+
+  static Recompute none() { return {}; }
+  static Recompute all();
+  static Recompute every(int64_t nth); // layers 0, nth, 2 nth, ...
+  static Recompute only(std::vector<int64_t> layers);
+  static Recompute planned(const plan::Recompute& plan);
+  // "none", "all", "every:2" or "layers:0,3", of a model whose deepest tower has `depth` layers. Throws Error(usage).
+  static Recompute named(std::string_view text, int64_t depth);
+};
+
+} // namespace fvlm::model
