@@ -6,9 +6,11 @@
 #include "model/batch_file.h"
 #include "model/loading.h"
 #include "model/objectives.h"
+#include "ops/host_memory.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 
 #include <cmath>
 
@@ -90,6 +92,7 @@ class Engine {
 
  private:
   at::Tensor step() {
+    const c10::InferenceMode without_autograd; // the tape is ours
     const auto pack = model::make_pack(samples_, model::Capacity::of(samples_), patches_, operations_.tensor_options());
     vlm_->parameters().forget_gradients();
     ops::Tape tape;
@@ -143,6 +146,7 @@ void check(const CpuStepRequest& request) {
 CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const StepProgress& progress) {
   check(request);
   if (request.threads > 0) at::set_num_threads(static_cast<int>(request.threads));
+  ops::keep_freed_memory();
   CpuStepReport report;
   report.threads = at::get_num_threads();
 

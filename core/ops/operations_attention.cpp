@@ -27,6 +27,7 @@ class Destinations {
         direct = !beside_[1];
       } else if (value.wants_gradient()) {
         direct = value.gradient->empty();
+        if (direct) value.gradient->add(memory_for(i, head_dim));
         wholes_[i] = value.gradient->whole(value.data.sizes(), value.data.options());
       }
       memory_[i] = direct ? heads_of(wholes_[i], *heads_[i], head_dim) : at::empty(shape, value.data.options());
@@ -40,6 +41,19 @@ class Destinations {
   }
 
  private:
+  // For the gradient of the value of q, or of k and v: zeros in the columns where nothing will be written.
+  at::Tensor memory_for(size_t i, int64_t head_dim) const {
+    at::Tensor memory = at::empty_like(heads_[i]->value.data);
+    const bool both = i == 1 && heads_[2]->value.gradient == heads_[1]->value.gradient;
+    const int64_t width = memory.size(1), begin = heads_[i]->column;
+    int64_t end = begin + heads_[i]->count * head_dim;
+    if (both && heads_[2]->column == end) end += heads_[2]->count * head_dim;
+    if (both && heads_[2]->column + heads_[2]->count * head_dim > end) return memory.zero_();
+    memory.narrow(1, 0, begin).zero_();
+    memory.narrow(1, end, width - end).zero_();
+    return memory;
+  }
+
   std::array<const Heads*, 3> heads_;
   std::array<at::Tensor, 3> wholes_, memory_;
   std::array<bool, 3> beside_{};

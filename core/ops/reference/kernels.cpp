@@ -32,6 +32,15 @@ Tensor biased(const fvlm_tensor* x, const fvlm_tensor* bias) {
   return bias ? widened(x) + widened(bias) : widened(x);
 }
 
+bool is_wide(const Tensor& tensor) {
+  return tensor.scalar_type() == wide(tensor.scalar_type());
+}
+
+// Whether ATen's gelu may write its result there at once. What is not contiguous it leaves unwritten (2.11, oneDNN).
+bool gelu_writes(const Tensor& out) {
+  return is_wide(out) && out.is_contiguous();
+}
+
 } // namespace
 
 sdk::Support Kernels::supports(const Query& query) {
@@ -134,11 +143,13 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);
   const bool gelu = query.options & FVLM_WITH_GELU;
-  if (!gelu && (y.is_cuda() || y.scalar_type() == wide(y.scalar_type()))) {
+  if (gelu ? gelu_writes(y) : is_wide(y) || y.is_cuda()) {
+    Tensor sum = gelu && arguments.pre_activation ? torch_tensor(arguments.pre_activation) : y;
     if (bias.defined())
-      at::addmm_out(y, bias, x, weight);
+      at::addmm_out(sum, bias, x, weight);
     else
-      at::mm_out(y, x, weight);
+      at::mm_out(sum, x, weight);
+    if (gelu) at::gelu_out(y, sum);
     return;
   }
   Tensor sum = product(x, weight, wide(y.scalar_type()));
@@ -152,8 +163,13 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
 
 void Kernels::linear_input_gradient(const fvlm_call&, const Query&, const fvlm_linear_input_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
-  const Tensor d_x = torch_tensor(arguments.d_x);
+  Tensor d_x = torch_tensor(arguments.d_x);
   if (!arguments.pre_activation) return store_product(d_x, d_y, weight);
+  if (gelu_writes(d_x)) {
+    at::mm_out(d_x, d_y, weight);
+    at::gelu_backward_out(d_x, d_x, torch_tensor(arguments.pre_activation));
+    return;
+  }
   store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), widened(arguments.pre_activation)));
 }
 
