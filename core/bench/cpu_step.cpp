@@ -11,6 +11,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 
 #include <cmath>
 
@@ -75,7 +76,7 @@ class Engine {
   }
   const std::vector<model::Sample>& samples() const { return samples_; }
 
-  void run(int64_t steps, CpuStepReport::Side& side) {
+  void run(int64_t steps, CpuStepSide& side) {
     for (int64_t i = 0; i < steps; ++i) {
       const Stopwatch watch;
       const at::Tensor loss = step();
@@ -111,7 +112,7 @@ class Engine {
   int64_t patches_ = 1;
 };
 
-void run(Peer& peer, int64_t steps, CpuStepReport::Side& side) {
+void run(Peer& peer, int64_t steps, CpuStepSide& side) {
   const Peer::Answer answer = peer.run(steps);
   for (const Turn& turn : answer.turns) side.times.add(turn);
   side.loss = answer.loss;
@@ -178,7 +179,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
       (void)peer->run(0); // it has loaded the model and warmed up
       row.peer.emplace();
     }
-    CpuStepReport::Side unmeasured;
+    CpuStepSide unmeasured;
     engine.run(request.warmup, unmeasured);
     progress(batch.name, 0, request.repeat);
     for (int64_t block = 0; block < blocks; ++block) {
@@ -198,7 +199,7 @@ nlohmann::ordered_json CpuStepReport::json() const {
   nlohmann::ordered_json document{
       {"threads", threads}, {"kernels", choices}, {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : rows) {
-    const auto side = [&](const Side& of) {
+    const auto side = [&](const CpuStepSide& of) {
       auto json = of.times.json(row.samples);
       json["loss"] = of.loss;
       return json;

@@ -22,18 +22,20 @@ struct CpuStepRequest {
   std::string peer; // a command, see peer.h; empty: none
 };
 
+// The engine, or its peer.
+struct CpuStepSide {
+  Times times;
+  double loss = 0;
+};
+
 struct CpuStepReport {
-  struct Side {
-    Times times;
-    double loss = 0;
-  };
   // One batch.
   struct Row {
     std::string batch;
     int64_t samples, frames, rows,
         padded_rows; // rows of the decoder; as many if each sample were padded to the longest
-    Side engine;
-    std::optional<Side> peer;
+    CpuStepSide engine;
+    std::optional<CpuStepSide> peer;
     double ratio() const { return peer->times.median() / engine.times.median(); }
     double ratio_of_cpu() const { return peer->times.median_cpu() / engine.times.median_cpu(); }
     double ratio_of_least() const { return peer->times.least() / engine.times.least(); }

@@ -6,6 +6,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
+#include <fmt/format.h>
+
+#include <cmath>
 
 namespace fvlm::bench {
 namespace {
@@ -37,7 +40,7 @@ ModelDescription description_of(const Shape& shape) {
 }
 
 at::Tensor filled(const TensorInfo& info, const Fill& fill, at::Generator& generator) {
-  const at::Tensor tensor = at::empty(info.shape, at::kFloat);
+  at::Tensor tensor = at::empty(info.shape, at::kFloat);
   switch (fill.kind) {
   case Fill::Kind::constant:
     return tensor.fill_(fill.value);

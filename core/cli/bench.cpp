@@ -43,7 +43,7 @@ void print_table(const bench::CpuStepReport& report) {
   TextTable table(
       {"batch", "side", "median ms", "least ms", "CPU ms", "samples/s", "loss", "ratio", "of least", "of CPU"});
   for (const auto& row : report.rows) {
-    const auto line = [&](const std::string& name, const char* who, const bench::CpuStepReport::Side& side,
+    const auto line = [&](const std::string& name, const char* who, const bench::CpuStepSide& side,
                           std::vector<std::string> ratios) {
       std::vector<std::string> cells{
           name,

@@ -4,6 +4,8 @@
 #include "base/text.h"
 #include "recipe/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
