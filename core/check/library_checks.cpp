@@ -75,12 +75,13 @@ Outcome run_paths_absolute(Context& context) {
   });
 }
 
-int64_t signal_handlers() {
-  int64_t sum = 0;
+// Some number that changes with any of them.
+uint64_t signal_handlers() {
+  uint64_t sum = 0;
   for (int number : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD, SIGBUS}) {
     struct sigaction action {};
     sigaction(number, nullptr, &action);
-    sum = sum * 31 + reinterpret_cast<intptr_t>(action.sa_handler);
+    sum = sum * 31 + reinterpret_cast<uintptr_t>(action.sa_handler);
   }
   return sum;
 }
@@ -90,7 +91,7 @@ Outcome opens(Context& context) {
   const auto descriptors = open_descriptors();
   const int threads = thread_count();
   const uint32_t mode = float_mode();
-  const int64_t handlers = signal_handlers();
+  const uint64_t handlers = signal_handlers();
   if (auto trouble = context.subject.open(); !trouble.empty()) return failed(trouble);
   if (float_mode() != mode)
     return failed("loading it changed the floating-point control from {:#x} to {:#x} (linked with -ffast-math?)", mode,

@@ -20,7 +20,7 @@
 #include <xmmintrin.h>
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/allocator_interface.h>
+extern "C" size_t __sanitizer_get_current_allocated_bytes(); // of a header that some compilers come without
 #endif
 
 namespace fvlm::check {

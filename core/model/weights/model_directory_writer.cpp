@@ -110,13 +110,13 @@ void ModelDirectoryWriter::commit() {
                  .stage = description_.stage,
                  .plan_hash = description_.plan_hash,
                  .step = description_.step,
-                 .connector = description_.connector,
-                 .checksums = {{}}};
+                 .connector = description_.connector};
+  auto& noted = file.checksums.emplace();
   for (Part part : all_parts) {
     SafetensorsWriter& writer = *writers_[static_cast<size_t>(part)];
     auto checksums = writer.commit();
     for (size_t i = 0; i < checksums.size(); ++i)
-      file.checksums->emplace(fmt::format("{}.{}", name_of(part), writer.order()[i].name), checksums[i]);
+      noted.emplace(fmt::format("{}.{}", name_of(part), writer.order()[i].name), checksums[i]);
   }
   write_file_atomic(folder() / ModelFile::name, file.text());
   folder_.commit();

@@ -65,8 +65,11 @@ struct States {
   std::int32_t count = 0;
   fvlm_optimizer_state state[FVLM_MAX_STATES] = {};
 
-  States(std::initializer_list<fvlm_optimizer_state> list) : count(static_cast<std::int32_t>(list.size())) {
-    std::copy(list.begin(), list.begin() + std::min<std::size_t>(list.size(), FVLM_MAX_STATES), state);
+  States(std::initializer_list<fvlm_optimizer_state> list) {
+    for (const fvlm_optimizer_state& each : list) {
+      if (count < FVLM_MAX_STATES) state[count] = each;
+      ++count;
+    }
   }
 };
 
@@ -101,8 +104,8 @@ struct Optimizer {
     (void)guarded(nullptr, [&] {
       check_struct(query, "query");
       const States wanted = Class::states(*query);
-      count = std::min<std::int32_t>(wanted.count, FVLM_MAX_STATES);
-      std::copy(wanted.state, wanted.state + count, out);
+      count = wanted.count; // the engine refuses more than FVLM_MAX_STATES by that number
+      std::copy(wanted.state, wanted.state + std::min(count, FVLM_MAX_STATES), out);
     });
     return count;
   }
