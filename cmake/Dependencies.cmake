@@ -2,7 +2,6 @@
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED) # headers: Boost.DLL
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(fmt 9 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark QUIET)
 
@@ -10,7 +9,12 @@ find_library(BOOST_PROGRAM_OPTIONS_STATIC libboost_program_options.a REQUIRED)
 add_library(fvlm_boost_program_options INTERFACE)
 target_link_libraries(fvlm_boost_program_options INTERFACE ${BOOST_PROGRAM_OPTIONS_STATIC} Boost::headers)
 
-# spdlog header-only over header-only fmt; its own CMake target would bring the shared fmt along.
+# fmt out of its headers, compiled once: core/base/fmt.cpp says why.
+find_path(FMT_INCLUDE fmt/format-inl.h REQUIRED)
+add_library(fvlm_fmt STATIC core/base/fmt.cpp)
+target_include_directories(fvlm_fmt SYSTEM PUBLIC ${FMT_INCLUDE})
+
+# spdlog header-only over that fmt; its own CMake target would bring the shared one along.
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
 add_library(fvlm_spdlog INTERFACE)
 target_include_directories(fvlm_spdlog SYSTEM INTERFACE ${SPDLOG_INCLUDE})
@@ -43,8 +47,11 @@ if(NOT FVLM_TORCH_DIR)
   list(GET found 0 found)
   set(FVLM_TORCH_DIR "${found}" CACHE PATH "site-packages/torch of a torch 2.11 wheel")
 endif()
+# The wheel holds another fmt: a folder with nothing but ours goes first, which /usr/include never does.
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
+file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/include/fmt SYMBOLIC)
 add_library(fvlm_torch INTERFACE)
-target_include_directories(fvlm_torch SYSTEM INTERFACE ${FVLM_TORCH_DIR}/include)
+target_include_directories(fvlm_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include ${FVLM_TORCH_DIR}/include)
 target_link_directories(fvlm_torch INTERFACE ${FVLM_TORCH_DIR}/lib)
 target_link_options(fvlm_torch INTERFACE -Wl,--allow-shlib-undefined)
 target_link_libraries(fvlm_torch INTERFACE torch_cpu c10)

@@ -54,6 +54,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 if(FVLM_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -D_GLIBCXX_ASSERTIONS") # lines in stack traces are enough; and assert()
+  set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
   add_compile_options(-fsanitize=${FVLM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${FVLM_SANITIZE})
 endif()

@@ -14,6 +14,7 @@ function(fvlm_plugin)
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${folder})
   configure_file(${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml ${folder}/plugin.toml COPYONLY)
+  add_dependencies(product ${target})
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
   install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
   file(READ plugin.toml manifest)

@@ -154,7 +154,7 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
     const at::Tensor index = at::tensor(next, at::kLong).to(ops.options().device);
     const at::Tensor hidden = decoder_->forward(ops, decoder_->embedding().value().index_select(0, index), memory);
     const Value last(hidden.narrow(0, hidden.size(0) - 1, 1));
-    next = {ops.linear(none, last, decoder_->head()).data.argmax().item<int64_t>()};
+    next.assign(1, ops.linear(none, last, decoder_->head()).data.argmax().item<int64_t>());
     made.push_back(next[0]);
     if (std::find(until.ends.begin(), until.ends.end(), next[0]) != until.ends.end()) break;
   }

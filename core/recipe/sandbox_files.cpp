@@ -15,7 +15,7 @@ std::string chunk_name(const Interpreter& self, const std::string& name) {
   for (const auto& source : self.sources)
     if (source->name == name) return source->chunk; // it failed, and is read again
   std::string chunk = name;
-  if (chunk.size() > longest_chunk) chunk = "..." + chunk.substr(chunk.size() - (longest_chunk - 10));
+  if (chunk.size() > longest_chunk) chunk.replace(0, chunk.size() - (longest_chunk - 10), "...");
   auto taken = [&](const std::string& candidate) {
     return std::any_of(self.sources.begin(), self.sources.end(), [&](auto& s) { return s->chunk == candidate; });
   };
