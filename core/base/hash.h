@@ -27,7 +27,7 @@ class Sha256 {
 std::string sha256_hex(std::string_view bytes);
 std::string sha256_file(const std::filesystem::path& path);
 
-// XXH64 with seed 0: as fast as memory, finds damage, is no protection against an adversary.
+// XXH64 with seed 0: finds damage, is no protection against an adversary.
 class Xxh64 {
  public:
   Xxh64();

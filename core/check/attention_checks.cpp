@@ -3,6 +3,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "check/nonsense.h"
 #include "check/workbench.h"
 
 #include <ATen/Functions.h>
@@ -159,24 +160,11 @@ Outcome nonsense(Context& context) {
   good.tokens_q = good.tokens_kv = 64;
   good.segments = 4;
   good.scale = 0.125f;
-  std::vector<std::pair<const char*, fvlm_attention_query>> queries;
-  auto with = [&](const char* what, auto change) {
-    queries.emplace_back(what, good);
-    change(queries.back().second);
-  };
-  with("3 query heads on 2 key heads", [](auto& q) { q.heads_q = 3; });
-  with("integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
-  with("a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
-  with("struct_size 0", [](auto& q) { q.struct_size = 0; });
-  with("vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
-  with("a device of type 77", [](auto& q) { q.device.type = 77; });
-  with("rotary_dim larger than head_dim", [](auto& q) { q.rotary_dim = 128; });
-  for (const auto& [what, query] : queries) {
-    fvlm_support answer = ask(context.table<fvlm_attention_v1>().supports, query);
-    if (answer.score > 0) return failed("supports() says yes to {}", what);
-    if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
-  }
-  return ok(fmt::format("{} queries", queries.size()));
+  Nonsense<fvlm_attention_query> nonsense;
+  nonsense.add_usual(good, &fvlm_attention_query::dtype);
+  nonsense.add("with 3 query heads on 2 key heads", good, [](auto& q) { q.heads_q = 3; });
+  nonsense.add("with rotary_dim larger than head_dim", good, [](auto& q) { q.rotary_dim = 128; });
+  return nonsense.refused_by(context.table<fvlm_attention_v1>().supports);
 }
 
 Outcome mixtures(Context& context) {

@@ -200,7 +200,10 @@ at::Tensor holds(const at::Tensor& tensor, uint8_t poison) {
 
 constexpr uint8_t first_poison = 0xFF, second_poison = 0x5E;
 
-Outcome outputs_written(Context& context) {
+// Every ordinary shape over two different fillings of outputs and workspace. `complain` looks at one output of both
+// runs, and at which of its elements still hold the filling.
+template <class Complain>
+Outcome over_two_fillings(Context& context, const Complain& complain) {
   for (const Trial& trial : context.typical()) {
     Variation variation;
     variation.poison = first_poison;
@@ -211,35 +214,36 @@ Outcome outputs_written(Context& context) {
     for (const auto& [name, tensor] : one.outputs) {
       const at::Tensor* again = two.output(name);
       if (!again || tensor.numel() == 0 || name.starts_with("saved")) continue;
-      auto left = holds(tensor, first_poison).logical_and(holds(*again, second_poison));
-      if (int64_t count = left.sum().item<int64_t>())
-        return failed("{}: {} of {} elements of {} were not written, the first is number {}", trial.label, count,
-                      tensor.numel(), name, at::nonzero(left).reshape({-1})[0].item<int64_t>());
+      const auto left = holds(tensor, first_poison).logical_and(holds(*again, second_poison));
+      if (const std::string what = complain(name, tensor, *again, left); !what.empty())
+        return failed("{}: {}", trial.label, what);
     }
   }
   return ok();
 }
 
+Outcome outputs_written(Context& context) {
+  return over_two_fillings(
+      context,
+      [](const std::string& name, const at::Tensor& tensor, const at::Tensor&, const at::Tensor& left) -> std::string {
+        const int64_t count = left.sum().item<int64_t>();
+        return count == 0 ? ""
+                          : fmt::format("{} of {} elements of {} were not written, the first is number {}", count,
+                                        tensor.numel(), name, at::nonzero(left).reshape({-1})[0].item<int64_t>());
+      });
+}
+
 Outcome leftovers_unread(Context& context) {
-  for (const Trial& trial : context.typical()) {
-    Variation variation;
-    variation.poison = first_poison;
-    Run one = trial.run(context, variation);
-    variation.poison = second_poison;
-    Run two = trial.run(context, variation);
-    if (!one.done()) return failed("{}: {}", trial.label, one.trouble());
-    for (const auto& [name, tensor] : one.outputs) {
-      const at::Tensor* again = two.output(name);
-      if (!again || tensor.numel() == 0 || name.starts_with("saved")) continue;
-      auto left = holds(tensor, first_poison).logical_and(holds(*again, second_poison));
-      auto bytes = (tensor.view(at::kByte) != again->view(at::kByte)).reshape({tensor.numel(), -1}).any(1);
-      auto differ = bytes.logical_and(left.logical_not());
-      if (int64_t count = differ.sum().item<int64_t>())
-        return failed("{}: {} of {} elements of {} depend on what outputs and workspace held before", trial.label,
-                      count, tensor.numel(), name);
-    }
-  }
-  return ok();
+  return over_two_fillings(
+      context,
+      [](const std::string& name, const at::Tensor& tensor, const at::Tensor& again,
+         const at::Tensor& left) -> std::string {
+        const auto differ = (tensor.view(at::kByte) != again.view(at::kByte)).reshape({tensor.numel(), -1}).any(1);
+        const int64_t count = differ.logical_and(left.logical_not()).sum().item<int64_t>();
+        return count == 0 ? ""
+                          : fmt::format("{} of {} elements of {} depend on what outputs and workspace held before",
+                                        count, tensor.numel(), name);
+      });
 }
 
 Outcome deterministic(Context& context) {

@@ -3,6 +3,7 @@
 #include "check/formulas.h"
 #include "check/generic.h"
 #include "check/kernels.h"
+#include "check/nonsense.h"
 
 #include <ATen/Functions.h>
 
@@ -177,34 +178,20 @@ Outcome linear_gelu_before(Context& context) {
 }
 
 Outcome nonsense(Context& context) {
-  const auto supports = context.table<fvlm_kernels_v1>().supports;
-  int asked = 0;
+  using Query = fvlm_kernels_query;
+  Nonsense<Query> nonsense;
   for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op) {
-    const fvlm_kernels_query good = KernelCase{.op = op}.query(context.device);
-    std::vector<std::pair<std::string, fvlm_kernels_query>> queries;
-    auto with = [&](const char* what, auto change) {
-      queries.emplace_back(fmt::format("{} {}", op_name(op), what), good);
-      change(queries.back().second);
-    };
-    if (!offered(context, op)) with("though its functions are NULL", [](auto&) {});
-    with("in integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
-    with("in a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
-    with("with struct_size 0", [](auto& q) { q.struct_size = 0; });
-    with("with vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
-    with("on a device of type 77", [](auto& q) { q.device.type = 77; });
-    if (op == FVLM_OP_ROPE) {
-      with("with an odd rotary_dim", [](auto& q) { q.rotary_dim = 5; });
-      with("with rotary_dim larger than head_dim", [](auto& q) { q.rotary_dim = 2 * q.head_dim; });
-    }
-    if (op == FVLM_OP_RMSNORM) with("under a number that is no operation", [](auto& q) { q.op = 99; });
-    for (const auto& [what, query] : queries) {
-      fvlm_support answer = ask(supports, query);
-      if (answer.score > 0) return failed("supports() says yes to {}", what);
-      if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
-      ++asked;
-    }
+    const Query good = KernelCase{.op = op}.query(context.device);
+    const std::string name = fmt::format("for {} ", op_name(op));
+    nonsense.add_usual(good, &Query::dtype, name);
+    if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
+    if (op != FVLM_OP_ROPE) continue;
+    nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
+    nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });
   }
-  return ok(fmt::format("{} queries", asked));
+  nonsense.add("for a number that is no operation", KernelCase{.op = FVLM_OP_RMSNORM}.query(context.device),
+               [](Query& q) { q.op = 99; });
+  return nonsense.refused_by(context.table<fvlm_kernels_v1>().supports);
 }
 
 template <int op>

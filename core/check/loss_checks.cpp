@@ -3,6 +3,7 @@
 #include "check/formulas.h"
 #include "check/generic.h"
 #include "check/loss.h"
+#include "check/nonsense.h"
 #include "check/workbench.h"
 
 #include <ATen/Functions.h>
@@ -126,23 +127,10 @@ Outcome nonsense(Context& context) {
   good.device = device_of(context.device);
   good.dtype = good.gradient_dtype = dtype_of(loss_dtype(context));
   good.tokens = 16, good.width = 64, good.vocab = 100;
-  std::vector<std::pair<const char*, fvlm_loss_query>> queries;
-  auto with = [&](const char* what, auto change) {
-    queries.emplace_back(what, good);
-    change(queries.back().second);
-  };
-  with("integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
-  with("a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
-  with("struct_size 0", [](auto& q) { q.struct_size = 0; });
-  with("vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
-  with("d_weight in integers", [](auto& q) { q.gradient_dtype = {FVLM_INT, 32, 1}; });
-  with("a device of type 77", [](auto& q) { q.device.type = 77; });
-  for (const auto& [what, query] : queries) {
-    fvlm_support answer = ask(context.table<fvlm_loss_v1>().supports, query);
-    if (answer.score > 0) return failed("supports() says yes to {}", what);
-    if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
-  }
-  return ok(fmt::format("{} queries", queries.size()));
+  Nonsense<fvlm_loss_query> nonsense;
+  nonsense.add_usual(good, &fvlm_loss_query::dtype);
+  nonsense.add("with d_weight in integers", good, [](auto& q) { q.gradient_dtype = {FVLM_INT, 32, 1}; });
+  return nonsense.refused_by(context.table<fvlm_loss_v1>().supports);
 }
 
 Outcome mixtures(Context& context) {

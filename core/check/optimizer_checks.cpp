@@ -2,6 +2,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "check/nonsense.h"
 #include "check/optimizer.h"
 #include "check/workbench.h"
 
@@ -291,25 +292,12 @@ Outcome nonsense(Context& context) {
   good.device = device_of(context.device);
   good.gradient_dtype = good.parameter_dtype = good.state_dtype = dtype_of(at::kFloat);
   good.elements = 64, good.segment_count = good.group_count = 1, good.segments = &segment;
-  std::vector<std::pair<const char*, fvlm_optimizer_query>> queries;
-  auto with = [&](const char* what, auto change) {
-    queries.emplace_back(what, good);
-    change(queries.back().second);
-  };
-  with("gradients in integers", [](auto& q) { q.gradient_dtype = {FVLM_INT, 32, 1}; });
-  with("parameters in integers", [](auto& q) { q.parameter_dtype = {FVLM_INT, 8, 1}; });
-  with("a type of 7 bits", [](auto& q) { q.gradient_dtype.bits = 7; });
-  with("struct_size 0", [](auto& q) { q.struct_size = 0; });
-  with("vectors as elements", [](auto& q) { q.gradient_dtype.lanes = 4; });
-  with("a device of type 77", [](auto& q) { q.device.type = 77; });
-  for (const auto& [what, query] : queries) {
-    fvlm_support answer = ask(context.table<fvlm_optimizer_v1>().supports, query);
-    if (answer.score > 0) return failed("supports() says yes to {}", what);
-    if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
-  }
   if (algorithm_of(context) == "muon" && takes_vectors(context))
     return failed("muon is for matrices: supports() has to refuse a query with a vector");
-  return ok(fmt::format("{} queries", queries.size()));
+  Nonsense<fvlm_optimizer_query> nonsense;
+  nonsense.add_usual(good, &fvlm_optimizer_query::gradient_dtype);
+  nonsense.add("with parameters in integers", good, [](auto& q) { q.parameter_dtype = {FVLM_INT, 8, 1}; });
+  return nonsense.refused_by(context.table<fvlm_optimizer_v1>().supports);
 }
 
 } // namespace

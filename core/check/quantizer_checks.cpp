@@ -2,6 +2,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "check/nonsense.h"
 #include "check/quantizer.h"
 #include "check/workbench.h"
 
@@ -266,22 +267,9 @@ Outcome nonsense(Context& context) {
   good.device = device_of(context.device);
   good.dtype = dtype_of(quantizer_dtype(context));
   good.rows = 24, good.cols = 64, good.tokens = 9;
-  std::vector<std::pair<const char*, fvlm_quantizer_query>> queries;
-  auto with = [&](const char* what, auto change) {
-    queries.emplace_back(what, good);
-    change(queries.back().second);
-  };
-  with("integers", [](auto& q) { q.dtype = {FVLM_INT, 32, 1}; });
-  with("a type of 7 bits", [](auto& q) { q.dtype.bits = 7; });
-  with("struct_size 0", [](auto& q) { q.struct_size = 0; });
-  with("vectors as elements", [](auto& q) { q.dtype.lanes = 4; });
-  with("a device of type 77", [](auto& q) { q.device.type = 77; });
-  for (const auto& [what, query] : queries) {
-    fvlm_support answer = ask(context.table<fvlm_quantizer_v1>().supports, query);
-    if (answer.score > 0) return failed("supports() says yes to {}", what);
-    if (!answer.reason[0]) return failed("supports() refuses {} without a reason", what);
-  }
-  return ok(fmt::format("{} queries", queries.size()));
+  Nonsense<fvlm_quantizer_query> nonsense;
+  nonsense.add_usual(good, &fvlm_quantizer_query::dtype);
+  return nonsense.refused_by(context.table<fvlm_quantizer_v1>().supports);
 }
 
 } // namespace

@@ -1,5 +1,4 @@
 // fvlm-engine export: a model directory or checkpoint becomes a model directory in another element type.
-#include "base/error.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
@@ -13,16 +12,11 @@ int run_export(Arguments arguments) {
       "rounded to the nearest. Its folders vision and decoder are what transformers loads.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
   options.positional("MODEL", "a model directory or a checkpoint")
-      .value("out", "DIR", "the new model directory; there must be nothing yet")
-      .value("dtype", "bf16|fp16|fp32", "how to store the numbers")
+      .needed("out", "DIR", "the new model directory; there must be nothing yet")
+      .needed("dtype", "bf16|fp16|fp32", "how to store the numbers")
       .flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  for (const char* name : {"out", "dtype"})
-    if (!parsed->value(name))
-      throw Error(ErrorKind::usage, std::string("--") + name + " is missing")
-          .advise("fvlm-engine export --help shows an example");
-
   std::string out = *parsed->value("out");
   DType dtype = dtype_of_option(*parsed->value("dtype"));
   TransferReport report;

@@ -57,13 +57,12 @@ int generate_answers(Arguments arguments) {
       "generate models/fresh --batch questions.safetensors --limit 64");
   with_execution_options(options)
       .positional("MODEL", "a model directory")
-      .value("batch", "FILE", "the prompts, safetensors")
+      .needed("batch", "FILE", "the prompts, safetensors")
       .value("limit", "N", "at most N new tokens each (32), and no more than the decoder has positions for")
       .flag("ignore-eos", "do not stop at the tokens that end an answer")
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  if (!parsed->value("batch")) throw Error(ErrorKind::usage, "--batch is missing");
   model::GenerateRequest request;
   request.model = *parsed->value("MODEL");
   request.batch = *parsed->value("batch");

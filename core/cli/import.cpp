@@ -6,32 +6,14 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 namespace fvlm::cli {
 namespace {
-
-double visual_scale_of(const ParsedOptions& parsed, double fallback) {
-  auto text = parsed.value("visual-scale");
-  if (!text) return fallback;
-  double number = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc{} || end != text->data() + text->size() || !(number >= 1e-12 && number <= 1e12))
-    throw Error(ErrorKind::usage, fmt::format("--visual-scale wants a number above 0, not '{}'", *text));
-  return number;
-}
 
 int64_t within(const ParsedOptions& parsed, const char* name, int64_t least, int64_t most, int64_t fallback) {
   int64_t number = parsed.integer_or(name, fallback);
   if (number < least || number > most)
     throw Error(ErrorKind::usage, fmt::format("--{} wants {} to {}, not {}", name, least, most, number));
   return number;
-}
-
-std::string needed(const ParsedOptions& parsed, const char* name, const char* what) {
-  if (auto value = parsed.value(name)) return *value;
-  throw Error(ErrorKind::usage, fmt::format("--{} is missing: {}", name, what))
-      .advise("fvlm-engine import --help shows an example");
 }
 
 // "a" of "models/a/".
@@ -48,10 +30,10 @@ int run_import(Arguments arguments) {
       "Makes a model directory out of a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards). The connector is fresh, the same for the same seed, unless a file brings one.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.value("vision", "DIR", "the vision tower: a DINOv2 folder")
-      .value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
+  options.needed("vision", "DIR", "the vision tower: a DINOv2 folder")
+      .needed("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
       .value("connector", "FILE", "connector.safetensors of another model, in place of a fresh one")
-      .value("out", "DIR", "the model directory; there must be nothing yet")
+      .needed("out", "DIR", "the model directory; there must be nothing yet")
       .value("seed", "N", "of a fresh connector (42)")
       .value("query-dim", "N", "features of a query, for a fresh connector (384)")
       .value("visual-scale", "X", "factor on every visual token (0.14)")
@@ -63,9 +45,9 @@ int run_import(Arguments arguments) {
   if (!parsed) return 0;
 
   ImportRequest request;
-  request.vision = needed(*parsed, "vision", "the folder of the vision tower");
-  request.decoder = needed(*parsed, "decoder", "the folder of the language model");
-  std::string out = needed(*parsed, "out", "the model directory to write");
+  request.vision = *parsed->value("vision");
+  request.decoder = *parsed->value("decoder");
+  std::string out = *parsed->value("out");
   request.out = out;
   if (auto file = parsed->value("connector")) {
     if (parsed->value("query-dim") || parsed->value("seed"))
@@ -75,7 +57,10 @@ int run_import(Arguments arguments) {
   }
   request.seed = static_cast<uint64_t>(within(*parsed, "seed", 0, INT64_MAX, 42));
   request.connector_config.query_dim = within(*parsed, "query-dim", 1, 1 << 20, request.connector_config.query_dim);
-  request.connector_config.visual_scale = visual_scale_of(*parsed, request.connector_config.visual_scale);
+  double& visual_scale = request.connector_config.visual_scale;
+  visual_scale = parsed->number_or("visual-scale", visual_scale);
+  if (!(visual_scale >= 1e-12 && visual_scale <= 1e12))
+    throw Error(ErrorKind::usage, fmt::format("--visual-scale wants a number above 0, not {:g}", visual_scale));
   request.connector_config.shallow = parsed->flag("shallow");
   if (auto dtype = parsed->value("dtype")) request.dtype = dtype_of_option(*dtype);
   request.name = parsed->value_or("name", last_name(out));

@@ -32,15 +32,28 @@ std::string ParsedOptions::value_or(const std::string& name, std::string fallbac
   return value(name).value_or(std::move(fallback));
 }
 
+namespace {
+
+template <class Number>
+Number parsed_number(const std::string& name, const std::string& text, const char* what) {
+  Number number = 0;
+  const char* stop = text.data() + text.size();
+  auto [end, error] = std::from_chars(text.data(), stop, number);
+  if (error != std::errc{} || end != stop)
+    throw Error(ErrorKind::usage, fmt::format("--{} wants {}, not '{}'", name, what, text));
+  return number;
+}
+
+} // namespace
+
 int64_t ParsedOptions::integer_or(const std::string& name, int64_t fallback) const {
   auto text = value(name);
-  if (!text) return fallback;
-  int64_t number = 0;
-  const char* stop = text->data() + text->size();
-  auto [end, error] = std::from_chars(text->c_str(), stop, number);
-  if (error != std::errc{} || end != stop)
-    throw Error(ErrorKind::usage, fmt::format("--{} wants a whole number, not '{}'", name, *text));
-  return number;
+  return text ? parsed_number<int64_t>(name, *text, "a whole number") : fallback;
+}
+
+double ParsedOptions::number_or(const std::string& name, double fallback) const {
+  auto text = value(name);
+  return text ? parsed_number<double>(name, *text, "a number") : fallback;
 }
 
 Options::Options(std::string usage, std::string summary, std::string example)
@@ -63,6 +76,11 @@ Options& Options::flag(std::string name, std::string help) {
 
 Options& Options::value(std::string name, std::string placeholder, std::string help) {
   named_.push_back({std::move(name), std::move(placeholder), std::move(help)});
+  return *this;
+}
+
+Options& Options::needed(std::string name, std::string placeholder, std::string help) {
+  named_.push_back({std::move(name), std::move(placeholder), std::move(help), true});
   return *this;
 }
 
@@ -113,10 +131,14 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   }
 
   ParsedOptions result;
-  for (const auto& option : named_)
+  for (const auto& option : named_) {
     if (found.contains(option.name))
       result.values_[option.name] =
           option.placeholder.empty() ? std::vector<std::string>{} : found[option.name].as<std::vector<std::string>>();
+    else if (option.required)
+      throw Error(ErrorKind::usage, fmt::format("--{} is missing: {}", option.name, option.help))
+          .advise("usage: fvlm-engine " + usage_);
+  }
   std::vector<std::string> given;
   if (found.contains("positional")) given = found["positional"].as<std::vector<std::string>>();
   size_t next = 0;

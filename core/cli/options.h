@@ -16,6 +16,7 @@ class ParsedOptions {
   std::string value_or(const std::string& name, std::string fallback) const;
   std::vector<std::string> values(const std::string& name) const; // an option given several times, or the rest
   int64_t integer_or(const std::string& name, int64_t fallback) const;
+  double number_or(const std::string& name, double fallback) const;
 
  private:
   friend class Options;
@@ -30,7 +31,8 @@ class Options {
   Options& positional(std::string name, std::string help, bool required = true);
   Options& rest(std::string name, std::string help); // any number of further positionals
   Options& flag(std::string name, std::string help);
-  Options& value(std::string name, std::string placeholder, std::string help); // repeatable; last wins in value()
+  Options& value(std::string name, std::string placeholder, std::string help);  // repeatable; last wins in value()
+  Options& needed(std::string name, std::string placeholder, std::string help); // the same, never missing
 
   // Empty when --help was asked for and printed. Throws Error(usage) with a suggestion.
   std::optional<ParsedOptions> parse(Arguments arguments) const;
@@ -43,6 +45,7 @@ class Options {
   };
   struct Named {
     std::string name, placeholder, help; // no placeholder: a flag
+    bool required = false;
   };
   std::string usage_, summary_, example_;
   std::vector<Positional> positionals_;

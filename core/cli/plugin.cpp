@@ -73,9 +73,7 @@ int run_plugin_list(Arguments arguments) {
   with_plugin_options(options).flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  auto wanted = registry_options(*parsed);
-  wanted.load.probe.when = ProbeOptions::When::failed;
-  auto registry = open_registry(std::move(wanted));
+  auto registry = open_registry_with_care(*parsed);
   for (const FoundPlugin& plugin : registry->found())
     if (plugin.origin != Origin::builtin) registry->load(plugin.manifest.name);
   if (parsed->flag("json"))

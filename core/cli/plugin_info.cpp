@@ -120,9 +120,7 @@ int run_plugin_info(Arguments arguments) {
   with_plugin_options(options).flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  auto wanted = registry_options(*parsed);
-  wanted.load.probe.when = ProbeOptions::When::failed;
-  auto registry = open_registry(std::move(wanted));
+  auto registry = open_registry_with_care(*parsed);
   const LoadedPlugin& plugin = load_named(*registry, *parsed->value("PLUGIN"));
   if (parsed->flag("json"))
     fmt::print("{}", dump(info_json(plugin)));

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/tensor_module.h"
+#include "ops/reference_manifest.h"
 
 #include <fmt/format.h>
 
@@ -24,13 +25,14 @@ RegistryOptions registry_options(const ParsedOptions& parsed) {
 
 std::unique_ptr<Registry> open_registry(RegistryOptions options) {
   auto registry = std::make_unique<Registry>(std::move(options));
-  auto manifest =
-      builtin_manifest("reference", FVLM_VERSION, "every kind in plain ATen: what the others are held against",
-                       {FVLM_ATTENTION_KIND, FVLM_LOSS_KIND, FVLM_KERNELS_KIND, FVLM_OPTIMIZER_KIND("adamw"),
-                        FVLM_OPTIMIZER_KIND("muon"), FVLM_PACKER_KIND, FVLM_QUANTIZER_KIND("int8")},
-                       {"cpu", "cuda"});
-  registry->add_static(std::move(manifest), [] { return tensor_module().reference; });
+  registry->add_static(ops::reference_manifest(), [] { return tensor_module().reference; });
   return registry;
+}
+
+std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed) {
+  RegistryOptions options = registry_options(parsed);
+  options.load.probe.when = ProbeOptions::When::failed;
+  return open_registry(std::move(options));
 }
 
 namespace {

@@ -17,7 +17,7 @@ TorchLibrary find_torch();
 
 // Loads its libraries for all that follow. Once a process.
 void load_torch(const TorchLibrary& library);
-// Its CUDA half, which costs another second; before the first tensor is made.
+// Its CUDA half, which most verbs do without; before the first tensor is made.
 void load_torch_cuda(const TorchLibrary& library);
 
 } // namespace fvlm::cli

@@ -8,22 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 namespace fvlm::cli {
-namespace {
-
-double number_of(const ParsedOptions& parsed, const std::string& name, double fallback) {
-  const auto text = parsed.value(name);
-  if (!text) return fallback;
-  double number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size())
-    throw Error(ErrorKind::usage, fmt::format("--{} wants a number, not '{}'", name, *text));
-  return number;
-}
-
-} // namespace
 
 int trace_model(Arguments arguments) {
   Options options(
@@ -35,8 +20,8 @@ int trace_model(Arguments arguments) {
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
       .positional("MODEL", "a model directory")
-      .value("batch", "FILE", "the batch, safetensors")
-      .value("out", "FILE", "where the numbers go, safetensors")
+      .needed("batch", "FILE", "the batch, safetensors")
+      .needed("out", "FILE", "where the numbers go, safetensors")
       .value("mode", "MODE", "coarse_fine (default), coarse_only, autoregressive or shallow")
       .value("objective", "ce|dpo", "cross-entropy (default) or preference")
       .value("reference", "MODEL", "for dpo: the frozen model")
@@ -47,8 +32,6 @@ int trace_model(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
-  for (const char* needed : {"batch", "out"})
-    if (!parsed->value(needed)) throw Error(ErrorKind::usage, fmt::format("--{} is missing", needed));
   request.model = *parsed->value("MODEL");
   request.batch = *parsed->value("batch");
   request.out = *parsed->value("out");
@@ -58,8 +41,8 @@ int trace_model(Arguments arguments) {
     throw Error(ErrorKind::usage, fmt::format("--objective wants ce or dpo, not '{}'", objective));
   request.preference = objective == "dpo";
   request.reference = parsed->value_or("reference", "");
-  request.beta = number_of(*parsed, "beta", 0.1);
-  request.lambda_coarse = number_of(*parsed, "lambda-coarse", 0);
+  request.beta = parsed->number_or("beta", 0.1);
+  request.lambda_coarse = parsed->number_or("lambda-coarse", 0);
   request.gradients = parsed->flag("grads");
   request.attention = parsed->flag("attention");
   request.execution = execution_of(*parsed);

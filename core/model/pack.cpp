@@ -132,7 +132,6 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
 
   Pack pack;
   pack.frames_used = used.frames;
-  pack.rows_used = used.rows;
   pack.text_rows = maps.text_rows;
   pack.labels_of_text = maps.labels_of_text;
   if (capacity.frames > 0) {
@@ -165,7 +164,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
   weights.resize(static_cast<size_t>(capacity.labels), 0);
   pack.labels = {filled(maps.label_rows, capacity.labels, 0), filled(maps.targets, capacity.labels, -1),
                  filled(maps.label_sequences, capacity.labels, capacity.sequences - 1),
-                 at::tensor(weights, at::kFloat).to(device), count};
+                 at::tensor(weights, at::kFloat).to(device)};
   return pack;
 }
 

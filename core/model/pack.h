@@ -40,7 +40,6 @@ struct Labels {
   at::Tensor targets;   // int64 [labels]; -1: padding
   at::Tensor sequences; // int64 [labels]: whose it is; padding: the last
   at::Tensor weights;   // float32 [labels]: 1 / count, padding 0
-  int64_t count = 0;
 };
 
 struct Pack {
@@ -54,7 +53,7 @@ struct Pack {
   ops::Sequence sequence; // the decoder's rows
   ops::Segments texts;    // a segment a text, its visual tokens before it
   Labels labels;
-  int64_t frames_used = 0, rows_used = 0;
+  int64_t frames_used = 0;
   std::vector<int64_t> text_rows;      // rows that hold text, in order
   std::vector<int64_t> labels_of_text; // how many each text has
 };

@@ -78,7 +78,6 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       const int64_t size = elements(spec.shape);
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
-      parameter.shape = spec.shape;
       parameter.value = values_.narrow(0, value, size).view(spec.shape);
       if (trains) parameter.gradient = gradients_.narrow(0, gradient, size).view(spec.shape);
       value += size;

@@ -42,7 +42,6 @@ class Parameters {
 
   std::deque<ops::Parameter>& all() { return all_; }
   const std::deque<ops::Parameter>& all() const { return all_; }
-  int64_t count() const { return values_.numel(); } // with the padding between blocks
   const at::Tensor& values() const { return values_; }
   const at::Tensor& gradients() const { return gradients_; }
 

@@ -29,7 +29,6 @@ struct VisualCache {
 class VisionTower {
  public:
   virtual ~VisionTower() = default;
-  virtual int64_t width() const = 0;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
   // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;

@@ -56,7 +56,7 @@ Mode mode_named(std::string_view name) {
   if (name == "coarse_only") return Mode::coarse_only;
   if (name == "autoregressive") return Mode::autoregressive;
   throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
-      .advise("coarse_fine, coarse_only or autoregressive");
+      .advise("coarse_fine, coarse_only, autoregressive; a trace may be shallow, too");
 }
 
 Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)

@@ -9,9 +9,7 @@ namespace fvlm::ops {
 
 // One tensor of a model directory. `value` and `gradient` are views of arenas.
 struct Parameter {
-  std::string name; // "decoder.model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;
-  std::string group;          // "connector", "vision", "decoder", or one of the recipe's
+  std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
   at::Tensor value, gradient; // gradient: undefined where the parameter does not train
   bool has_gradient = false;  // of the current step: what is written next adds to it
 };

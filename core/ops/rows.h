@@ -23,9 +23,4 @@ Value repeat_row(Tape& tape, const Weight& row, int64_t rows);
 // x * factor
 Value scaled(Tape& tape, const Value& x, double factor);
 
-// A value that nothing flows back from.
-inline Value detached(const Value& x) {
-  return Value(x.data);
-}
-
 } // namespace fvlm::ops

@@ -77,6 +77,20 @@ struct StepScalars {
   }
 };
 
+// Calls update<Gradient, Copy, Moment>() with the element types of this query's buffers.
+template <class Update>
+void with_element_types(const fvlm_optimizer_query& query, fvlm_dtype moments, const Update& update) {
+  using sdk::BFloat16, sdk::Half;
+  sdk::dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
+    sdk::dispatch<NoCopy, BFloat16, Half>(query.parameter_dtype, [&](auto copy) {
+      sdk::dispatch<float, BFloat16>(moments, [&](auto moment) {
+        update.template
+        operator()<typename decltype(gradient)::type, typename decltype(copy)::type, typename decltype(moment)::type>();
+      });
+    });
+  });
+}
+
 // Calls visit(segment, offset, count) for every contiguous run of elements, run lengths balanced over the threads and
 // not by segment: segments differ in size by a factor of a million.
 template <class Visit>

@@ -130,10 +130,7 @@ class KernelsCpu : public Kernels {
   }
 
   void swiglu_forward(const fvlm_call&, const Query& query, const fvlm_swiglu_forward& a) const {
-    require(supports(query));
-    SwigluProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<SwigluProblem>(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.y = rows_of(a.y, query, "y");
@@ -141,10 +138,7 @@ class KernelsCpu : public Kernels {
   }
 
   void swiglu_backward(const fvlm_call&, const Query& query, const fvlm_swiglu_backward& a) const {
-    require(supports(query));
-    SwigluProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<SwigluProblem>(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.d_y = rows_of(a.d_y, query, "d_y");
@@ -154,10 +148,7 @@ class KernelsCpu : public Kernels {
   }
 
   void bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& a) const {
-    require(supports(query));
-    GeluProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<GeluProblem>(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.y = rows_of(a.y, query, "y");
@@ -165,10 +156,7 @@ class KernelsCpu : public Kernels {
   }
 
   void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
-    require(supports(query));
-    GeluProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<GeluProblem>(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.d_y = rows_of(a.d_y, query, "d_y");
@@ -181,10 +169,7 @@ class KernelsCpu : public Kernels {
   }
 
   void layerscale_forward(const fvlm_call&, const Query& query, const fvlm_layerscale_forward& a) const {
-    require(supports(query));
-    LayerscaleProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<LayerscaleProblem>(query);
     p.scale = parameter_of(a.scale, query, query.dtype, "scale");
     p.x = rows_of(a.x, query, "x");
     p.residual = rows_of(a.residual, query, "residual");
@@ -193,10 +178,7 @@ class KernelsCpu : public Kernels {
   }
 
   void layerscale_backward(const fvlm_call& call, const Query& query, const fvlm_layerscale_backward& a) const {
-    require(supports(query));
-    LayerscaleProblem p{};
-    p.bfloat = query.dtype == bfloat16;
-    p.width = query.width;
+    auto p = begin<LayerscaleProblem>(query);
     p.scale = parameter_of(a.scale, query, query.dtype, "scale");
     p.x = rows_of(a.x, query, "x");
     p.d_y = rows_of(a.d_y, query, "d_y");
@@ -293,8 +275,7 @@ class KernelsCpu : public Kernels {
   }
 
   void norm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& a, bool centered) const {
-    require(supports(query));
-    NormProblem p = norm_problem(query, centered);
+    NormProblem p = begin_norm(query, centered);
     p.x = rows_of(a.x, query, "x");
     if (a.residual) {
       p.residual = rows_of(a.residual, query, "residual");
@@ -309,8 +290,7 @@ class KernelsCpu : public Kernels {
   }
 
   void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
-    require(supports(query));
-    NormProblem p = norm_problem(query, centered);
+    NormProblem p = begin_norm(query, centered);
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_sum = optional_rows(a.d_sum, query, "d_sum");
     p.s = rows_of(a.s, query, "s");
@@ -328,11 +308,19 @@ class KernelsCpu : public Kernels {
     d_bias.finish();
   }
 
-  static NormProblem norm_problem(const Query& query, bool centered) {
-    NormProblem p{};
+  // What every problem over rows begins with.
+  template <class Problem>
+  static Problem begin(const Query& query) {
+    require(supports(query));
+    Problem p{};
     p.bfloat = query.dtype == bfloat16;
-    p.centered = centered;
     p.width = query.width;
+    return p;
+  }
+
+  static NormProblem begin_norm(const Query& query, bool centered) {
+    auto p = begin<NormProblem>(query);
+    p.centered = centered;
     p.epsilon = query.epsilon;
     return p;
   }

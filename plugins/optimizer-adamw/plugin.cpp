@@ -40,13 +40,8 @@ class Adamw : public sdk::Optimizer {
     check_segments(query);
     const StepScalars scalars(query, arguments, std::size(hyperparameters));
     if (scalars.skip) return;
-    sdk::dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
-      sdk::dispatch<NoCopy, BFloat16, Half>(query.parameter_dtype, [&](auto copy) {
-        sdk::dispatch<float, BFloat16>(states(query).state[0].dtype, [&](auto moment) {
-          update<typename decltype(gradient)::type, typename decltype(copy)::type, typename decltype(moment)::type>(
-              call, query, arguments, scalars);
-        });
-      });
+    with_element_types(query, states(query).state[0].dtype, [&]<class Gradient, class Copy, class Moment>() {
+      update<Gradient, Copy, Moment>(call, query, arguments, scalars);
     });
   }
 

@@ -107,13 +107,8 @@ class Muon : public sdk::Optimizer {
     }
     const StepScalars scalars(query, arguments, std::size(hyperparameters));
     if (scalars.skip) return;
-    sdk::dispatch<float, BFloat16, Half>(query.gradient_dtype, [&](auto gradient) {
-      sdk::dispatch<NoCopy, BFloat16, Half>(query.parameter_dtype, [&](auto copy) {
-        sdk::dispatch<float, BFloat16>(states(query).state[0].dtype, [&](auto moment) {
-          step_all<typename decltype(gradient)::type, typename decltype(copy)::type, typename decltype(moment)::type>(
-              call, query, arguments, scalars);
-        });
-      });
+    with_element_types(query, states(query).state[0].dtype, [&]<class Gradient, class Copy, class Moment>() {
+      step_all<Gradient, Copy, Moment>(call, query, arguments, scalars);
     });
   }
 

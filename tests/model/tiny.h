@@ -45,14 +45,14 @@ struct Tiny {
     operations.emplace(registry, ops::OperationsOptions{.dtype = dtype, .gradient_dtype = dtype});
     uint64_t seed = 1;
     for (auto& parameter : vlm.parameters().all()) {
-      const at::Tensor noise = ops::random(parameter.shape, ++seed);
+      const at::Tensor noise = ops::random(parameter.value.sizes(), ++seed);
       const bool is_scale = parameter.name.ends_with("norm.weight") || parameter.name.ends_with("norm1.weight") ||
                             parameter.name.ends_with("norm2.weight") || parameter.name.ends_with("lambda1");
       const double width = static_cast<double>(parameter.value[0].numel());
       if (is_scale)
         parameter.value.copy_(noise.mul(0.2).add(0.8));
       else
-        parameter.value.copy_(parameter.shape.size() < 2 ? noise.mul(0.2) : noise.mul(1 / std::sqrt(width)));
+        parameter.value.copy_(parameter.value.dim() < 2 ? noise.mul(0.2) : noise.mul(1 / std::sqrt(width)));
     }
   }
 

@@ -21,7 +21,6 @@ struct Bench {
   Parameter& parameter(const std::string& name, at::IntArrayRef shape) {
     Parameter& made = *parameters.emplace_back(std::make_unique<Parameter>());
     made.name = name;
-    made.shape = shape.vec();
     made.value = random(shape, 100 + parameters.size());
     made.gradient = at::full(shape, std::nan(""), at::kDouble); // what nobody writes is seen
     return made;

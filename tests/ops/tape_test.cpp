@@ -27,7 +27,6 @@ struct Recomputed : testing::Test {
     options.dtype = options.gradient_dtype = at::kDouble;
     ops.emplace(registry, options);
     parameter.value = random({4, 4}, 1);
-    parameter.shape = {4, 4};
   }
   void train() { parameter.gradient = at::full({4, 4}, std::nan(""), at::kDouble); }
 

@@ -3,20 +3,13 @@
 #include "base/error.h"
 #include "ops/backend.h"
 #include "ops/reference.h"
+#include "ops/reference_manifest.h"
 #include "plugin/host.h"
-#include "plugin/manifest.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace fvlm::ops {
-
-inline Manifest reference_manifest() {
-  return builtin_manifest("reference", "0.1.0", "plain ATen",
-                          {FVLM_ATTENTION_KIND, FVLM_LOSS_KIND, FVLM_KERNELS_KIND, FVLM_OPTIMIZER_KIND("adamw"),
-                           FVLM_OPTIMIZER_KIND("muon"), FVLM_PACKER_KIND, FVLM_QUANTIZER_KIND("int8")},
-                          {"cpu", "cuda"});
-}
 
 template <class Table>
 Backend<Table> reference_backend(const char* kind) {

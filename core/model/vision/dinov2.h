@@ -10,7 +10,6 @@ class Dinov2 : public VisionTower {
   static const std::vector<ReadTogether> read_together;
   Dinov2(const VisionConfig& config, Parameters& parameters);
 
-  int64_t width() const override { return config_.hidden_size; }
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,

@@ -18,8 +18,8 @@ struct ModelFile {
   int64_t step = 0;
   ConnectorConfig connector;
   // XXH64 of each tensor's bytes, by the name that starts with its part. It finds damage; against an adversary no
-  // checksum in the same folder would help, and a SHA-256 of a 1.7B model would take longer than to load it. None: the
-  // directory was put together by another program, which may leave out all but format_version and connector.
+  // checksum in the same folder would help. None: the directory was put together by another program, which may leave
+  // out all but format_version and connector.
   std::optional<std::map<std::string, uint64_t, std::less<>>> checksums;
 
   static ModelFile read(const std::filesystem::path& folder);
