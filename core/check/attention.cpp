@@ -214,6 +214,7 @@ Trial attention_trial(const AttentionCase& c) {
 
 std::vector<Trial> attention_cases(const std::vector<AttentionCase>& cases) {
   std::vector<Trial> trials;
+  trials.reserve(cases.size());
   for (const auto& one : cases) trials.push_back(attention_trial(one));
   return trials;
 }

@@ -32,7 +32,7 @@ class Duel {
  public:
   using Maker = std::function<Trial(Context&)>;
 
-  Duel(Context& context, const Maker& make, int repeat, int rounds = 3) : context_(context) {
+  Duel(Context& context, const Maker& make, int repeat, int rounds = 3) {
     reference_ = context.subject.built_in() ? nullptr : reference_context(context);
     Trial own = make(context);
     if (!refusal(context, own).empty()) return;
@@ -69,7 +69,8 @@ class Duel {
       for (const auto& [call, time] : own_.times) {
         auto found = other_.times.find(call);
         const Time reference = found == other_.times.end() ? Time{} : found->second;
-        figures.push_back({what + " " + call, "s", time.seconds, reference.seconds, time.cpu, reference.cpu});
+        figures.push_back(
+            {fmt::format("{} {}", what, call), "s", time.seconds, reference.seconds, time.cpu, reference.cpu});
       }
     else
       sum.name = what + " " + own_.times.begin()->first;
@@ -112,7 +113,6 @@ class Duel {
     if (!alone) side.run = std::move(run);
   }
 
-  Context& context_;
   std::unique_ptr<Context> reference_;
   Side own_, other_;
 };

@@ -14,7 +14,7 @@ namespace fvlm::check {
 namespace {
 
 // Runs every ordinary trial and fails with the first violation of this kind.
-Outcome without(Context& context, Violation kind, std::vector<Variation> variations = {{}}) {
+Outcome without(Context& context, Violation kind, const std::vector<Variation>& variations = {{}}) {
   int runs = 0;
   for (const Trial& trial : context.typical())
     for (const Variation& variation : variations) {

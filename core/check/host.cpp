@@ -1,11 +1,14 @@
 #include "check/host.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace fvlm::check {
 namespace {

@@ -115,6 +115,7 @@ Trial kernel_trial(const KernelCase& c) {
 
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases) {
   std::vector<Trial> trials;
+  trials.reserve(cases.size());
   for (const auto& one : cases) trials.push_back(kernel_trial(one));
   return trials;
 }

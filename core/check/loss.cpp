@@ -168,6 +168,7 @@ Trial loss_trial(const LossCase& c) {
 
 std::vector<Trial> loss_cases(const std::vector<LossCase>& cases) {
   std::vector<Trial> trials;
+  trials.reserve(cases.size());
   for (const auto& one : cases) trials.push_back(loss_trial(one));
   return trials;
 }

@@ -109,7 +109,7 @@ struct Arenas {
   std::vector<at::Tensor> states;
 };
 
-void adamw(const Problem& p, const fvlm_optimizer_segment& s, at::Tensor master, at::Tensor gradient,
+void adamw(const Problem& p, const fvlm_optimizer_segment& s, const at::Tensor& master, const at::Tensor& gradient,
            std::vector<at::Tensor> states, double step) {
   const double lr = p.value(s.group, "lr"), beta1 = p.value(s.group, "beta1"), beta2 = p.value(s.group, "beta2");
   auto g = gradient * p.c.scale;
@@ -132,7 +132,7 @@ at::Tensor newton_schulz(at::Tensor x, double eps) {
 }
 
 // In float64 nothing is rounded; else the Newton-Schulz steps run in bfloat16, as the header allows.
-void muon(const Problem& p, const fvlm_optimizer_segment& s, at::Tensor master, at::Tensor gradient,
+void muon(const Problem& p, const fvlm_optimizer_segment& s, const at::Tensor& master, const at::Tensor& gradient,
           std::vector<at::Tensor> states, bool exact) {
   const double lr = p.value(s.group, "lr"), momentum = p.value(s.group, "momentum");
   auto g = gradient * p.c.scale;
@@ -280,6 +280,7 @@ Trial optimizer_trial(Context& context, OptimizerCase c) {
 
 std::vector<Trial> optimizer_cases(Context& context, const std::vector<OptimizerCase>& cases) {
   std::vector<Trial> trials;
+  trials.reserve(cases.size());
   for (const auto& one : cases) trials.push_back(optimizer_trial(context, one));
   return trials;
 }

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>

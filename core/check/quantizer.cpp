@@ -144,6 +144,7 @@ Trial quantizer_trial(const QuantizerCase& c) {
 
 std::vector<Trial> quantizer_cases(const std::vector<QuantizerCase>& cases) {
   std::vector<Trial> trials;
+  trials.reserve(cases.size());
   for (const auto& one : cases) trials.push_back(quantizer_trial(one));
   return trials;
 }

@@ -8,7 +8,7 @@
 
 namespace fvlm::check {
 
-Subject::Subject(std::filesystem::path library, std::optional<Declared> declared)
+Subject::Subject(const std::filesystem::path& library, std::optional<Declared> declared)
     : library_(std::filesystem::absolute(library)), declared_(std::move(declared)) {}
 
 Subject::Subject(fvlm_plugin_entry_function built_in) : entry_(built_in) {}

@@ -17,7 +17,7 @@ struct Declared {
 
 class Subject {
  public:
-  explicit Subject(std::filesystem::path library, std::optional<Declared> declared = std::nullopt);
+  explicit Subject(const std::filesystem::path& library, std::optional<Declared> declared = std::nullopt);
   explicit Subject(fvlm_plugin_entry_function built_in); // nothing to open, no file to read
 
   bool built_in() const { return library_.empty(); }

@@ -35,6 +35,7 @@ class Process {
     if (printed_ < 0) throw failure("memfd_create");
 
     std::vector<char*> words;
+    words.reserve(command.size());
     for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
     posix_spawn_file_actions_t actions;

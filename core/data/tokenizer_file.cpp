@@ -35,9 +35,9 @@ class TokenizerFile {
     throw Error(ErrorKind::data, what).at(where_).advise(advice);
   }
 
-  static Json member(const Json& parent, const char* key, Json fallback) {
+  static Json member(const Json& parent, const char* key, const Json& fallback) {
     auto found = parent.find(key);
-    return found == parent.end() || found->is_null() ? std::move(fallback) : *found;
+    return found == parent.end() || found->is_null() ? fallback : *found;
   }
 
   const Json& object(const Json& parent, const char* key) const {

@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <cstring>
 
@@ -62,6 +63,7 @@ std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const Arena
 
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {
   std::vector<TensorInfo> infos;
+  infos.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors)
     infos.push_back({name, dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
   SafetensorsWriter writer(path, std::move(infos));

@@ -3,6 +3,7 @@
 #include "base/error.h"
 
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>

@@ -95,6 +95,7 @@ ops::Parameter& Parameters::at(const std::string& name) {
 
 ops::Weight Parameters::together(const std::vector<std::string>& names) {
   std::vector<ops::Parameter*> parts;
+  parts.reserve(names.size());
   for (const std::string& name : names) parts.push_back(&at(name));
   return ops::Weight(std::move(parts));
 }

@@ -53,7 +53,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
 }
 
 at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into) const {
-  const at::Tensor out = like(x, into);
+  at::Tensor out = like(x, into);
   Bound<fvlm_rope_apply> arguments;
   arguments.inverse = inverse;
   arguments.x = arguments.bind(x);
@@ -64,7 +64,7 @@ at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool in
 }
 
 at::Tensor SwiGlu::forward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& into) const {
-  const at::Tensor y = like(gate, into);
+  at::Tensor y = like(gate, into);
   Bound<fvlm_swiglu_forward> arguments;
   arguments.gate = arguments.bind(gate);
   arguments.up = arguments.bind(up);
@@ -87,7 +87,7 @@ SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up,
 }
 
 at::Tensor BiasGelu::forward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into) const {
-  const at::Tensor y = like(x, into);
+  at::Tensor y = like(x, into);
   Bound<fvlm_bias_gelu_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
@@ -112,7 +112,7 @@ BiasGelu::Gradients BiasGelu::backward(const at::Tensor& x, const at::Tensor& bi
 
 at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& residual,
                                const at::Tensor& into) const {
-  const at::Tensor y = like(x, into);
+  at::Tensor y = like(x, into);
   Bound<fvlm_layerscale_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.scale = arguments.bind(scale);
@@ -155,7 +155,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
 
 at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
                                   const at::Tensor& into) const {
-  const at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
+  at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
   Bound<fvlm_linear_input_gradient> arguments;
   arguments.d_y = arguments.bind(d_y);
   arguments.weight = arguments.bind(weight);

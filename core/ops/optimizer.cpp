@@ -20,7 +20,7 @@ fvlm_optimizer_query with_segments(fvlm_optimizer_query query, const std::vector
 
 at::Tensor to_tensor(const std::vector<fvlm_optimizer_segment>& segments) {
   static_assert(sizeof(fvlm_optimizer_segment) == 4 * sizeof(int64_t));
-  const at::Tensor tensor = at::empty({static_cast<int64_t>(segments.size()), 4}, at::kLong);
+  at::Tensor tensor = at::empty({static_cast<int64_t>(segments.size()), 4}, at::kLong);
   if (!segments.empty()) std::memcpy(tensor.data_ptr(), segments.data(), tensor.nbytes());
   return tensor;
 }

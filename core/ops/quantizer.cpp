@@ -12,7 +12,7 @@ Quantizer::Packed Quantizer::pack(const at::Tensor& weight) const {
 }
 
 at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const {
-  const at::Tensor weight = output(into, {query().rows, query().cols}, scalar_type(query().dtype));
+  at::Tensor weight = output(into, {query().rows, query().cols}, scalar_type(query().dtype));
   Bound<fvlm_quantizer_unpack> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.weight = arguments.bind(weight);
@@ -22,7 +22,7 @@ at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const
 
 at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias,
                              const at::Tensor& into) const {
-  const at::Tensor y = output(into, {x.size(0), query().rows}, x.scalar_type());
+  at::Tensor y = output(into, {x.size(0), query().rows}, x.scalar_type());
   Bound<fvlm_quantizer_linear> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.x = arguments.bind(x);
@@ -33,7 +33,7 @@ at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at
 }
 
 at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into) const {
-  const at::Tensor d_x = output(into, {d_y.size(0), query().cols}, d_y.scalar_type());
+  at::Tensor d_x = output(into, {d_y.size(0), query().cols}, d_y.scalar_type());
   Bound<fvlm_quantizer_linear_gradient> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.d_y = arguments.bind(d_y);
@@ -43,7 +43,7 @@ at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_
 }
 
 at::Tensor Quantizer::fake_quantize(const at::Tensor& weight, const at::Tensor& into) const {
-  const at::Tensor out = output(into, weight.sizes(), weight.scalar_type());
+  at::Tensor out = output(into, weight.sizes(), weight.scalar_type());
   Bound<fvlm_fake_quantize_forward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.out = arguments.bind(out);
@@ -53,7 +53,7 @@ at::Tensor Quantizer::fake_quantize(const at::Tensor& weight, const at::Tensor& 
 
 at::Tensor Quantizer::fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,
                                              const at::Tensor& into) const {
-  const at::Tensor d_weight = output(into, weight.sizes(), weight.scalar_type());
+  at::Tensor d_weight = output(into, weight.sizes(), weight.scalar_type());
   Bound<fvlm_fake_quantize_backward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.d_out = arguments.bind(d_out);

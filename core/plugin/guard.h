@@ -47,8 +47,8 @@ class ErrorSink {
   std::string text() const; // what was written, control characters as spaces
 
  private:
-  fvlm_error error_;
   std::array<char, 1024> text_{};
+  fvlm_error error_; // points into text_
 };
 
 // "float32 [128, 2, 64]", with strides where it is not contiguous; "null".

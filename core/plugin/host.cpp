@@ -102,7 +102,7 @@ class Pool {
   }
 
   pid_t process_;
-  Pool* before_;
+  [[maybe_unused]] Pool* before_;
   std::mutex job_mutex_, mutex_;
   std::condition_variable wake_, done_;
   const std::function<void(int64_t)>* piece_ = nullptr;
@@ -201,11 +201,10 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   auto in_order = [&] {
     for (int64_t i = 0; i < pieces; ++i) piece(i);
   };
-  if (pieces == 1 || inside_parallel)
-    in_order();
-  else if (how.backend)
+  const bool alone = pieces == 1 || inside_parallel;
+  if (!alone && how.backend)
     how.backend(pieces, piece);
-  else if (!the_pool(how.threads).try_run(pieces, piece))
+  else if (alone || !the_pool(how.threads).try_run(pieces, piece))
     in_order();
   if (thrown) std::rethrow_exception(thrown);
 }

@@ -113,7 +113,7 @@ std::vector<std::string> child_environment() {
     if (!text.starts_with(key))
       all.emplace_back(text);
     else if (text.size() > key.size())
-      path = std::string(text.substr(key.size())) + (path.empty() ? "" : ":" + path);
+      path.insert(0, std::string(text.substr(key.size())) + (path.empty() ? "" : ":"));
   }
   if (!path.empty()) all.push_back(std::string(key) + path);
   return all;
@@ -121,6 +121,7 @@ std::vector<std::string> child_environment() {
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> all;
+  all.reserve(words.size());
   for (auto& word : words) all.push_back(word.data());
   all.push_back(nullptr);
   return all;

@@ -2,6 +2,8 @@
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace fvlm::recipe {
@@ -42,7 +44,7 @@ std::string described(lua_State* L, int index) {
 // Which of the sources, from 1; 0: none.
 lua_Integer number_of(const Interpreter& self, const SourceFile* source) {
   for (size_t i = 0; i < self.sources.size(); i++)
-    if (self.sources[i].get() == source) return static_cast<lua_Integer>(i + 1);
+    if (self.sources[i].get() == source) return static_cast<lua_Integer>(i) + 1;
   return 0;
 }
 

@@ -83,7 +83,7 @@ void push_sorted_keys(lua_State* L, int table) {
   lua_createtable(L, size, 0);
   for (size_t i = 0; i < keys.size(); i++) {
     lua_rawgeti(L, found, keys[i].place);
-    lua_rawseti(L, -2, static_cast<lua_Integer>(i + 1));
+    lua_rawseti(L, -2, static_cast<lua_Integer>(i) + 1);
   }
   lua_remove(L, found);
 }

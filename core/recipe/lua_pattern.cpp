@@ -84,7 +84,7 @@ class Matcher {
     const Capture& capture = captures_[index];
     if (capture.state == Capture::State::open) luaL_error(L_, "unfinished capture");
     if (capture.state == Capture::State::position)
-      lua_pushinteger(L_, static_cast<lua_Integer>(capture.first + 1));
+      lua_pushinteger(L_, static_cast<lua_Integer>(capture.first) + 1);
     else
       lua_pushlstring(L_, subject_.data() + capture.first, capture.length);
   }
@@ -341,7 +341,7 @@ int search(lua_State* L, bool find) {
     size_t end = matcher.match(start);
     if (end == no_match) continue;
     if (!find) return matcher.push_captures(start, end);
-    lua_pushinteger(L, static_cast<lua_Integer>(start + 1));
+    lua_pushinteger(L, static_cast<lua_Integer>(start) + 1);
     lua_pushinteger(L, static_cast<lua_Integer>(end));
     return matcher.push_own_captures() + 2;
   } while (!anchored && ++start <= subject.size());
@@ -359,7 +359,7 @@ int next_match(lua_State* L) {
     if (end == no_match || end + 1 == last_end) continue;
     lua_pushinteger(L, static_cast<lua_Integer>(end));
     lua_replace(L, lua_upvalueindex(3));
-    lua_pushinteger(L, static_cast<lua_Integer>(end + 1));
+    lua_pushinteger(L, static_cast<lua_Integer>(end) + 1);
     lua_replace(L, lua_upvalueindex(4));
     return matcher.push_captures(start, end);
   }

@@ -2,6 +2,8 @@
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace fvlm::recipe {
@@ -266,7 +268,7 @@ void push_value(lua_State* L, const Value& value) {
       }
       for (size_t i = 0; i < table->items.size(); i++) {
         push_value(L, table->items[i]);
-        lua_rawseti(L, -2, static_cast<lua_Integer>(i + 1));
+        lua_rawseti(L, -2, static_cast<lua_Integer>(i) + 1);
       }
     }
   };

@@ -2,6 +2,8 @@
 
 #include "recipe/sandbox_interpreter.h"
 
+#include <fmt/format.h>
+
 namespace fvlm::recipe {
 
 struct Sandbox::State {

@@ -3,6 +3,8 @@
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 

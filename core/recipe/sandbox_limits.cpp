@@ -2,6 +2,8 @@
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 namespace fvlm::recipe {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace fvlm::recipe {
 
 std::string where(const Origin& origin) {

@@ -4,7 +4,7 @@
 namespace fvlm::plugins {
 namespace {
 
-using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States, sdk::Failure;
+using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States;
 
 constexpr std::int64_t grain = 1 << 15;
 

@@ -106,6 +106,7 @@ TEST(Tokenizer, decoding_an_unknown_id_is_an_error) {
 TEST(Tokenizer, a_batch_on_threads_equals_one_by_one) {
   Tokenizer tokenizer = make(small_tokenizer());
   std::vector<std::string> texts;
+  texts.reserve(200);
   for (int i = 0; i < 200; ++i) texts.push_back(fmt::format("abc {} bcab <|im_end|> {}", i, i * i));
   auto batch = tokenizer.encode_batch(texts, SpecialTokens::parse, 4);
   for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(batch[i], tokenizer.encode(texts[i])) << texts[i];

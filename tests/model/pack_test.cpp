@@ -1,6 +1,8 @@
 // Packing changes nothing: how samples are split over packs, in what order, and how much padding stands behind them.
 #include "tiny.h"
 
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -23,6 +25,7 @@ Outcome run(Tiny& tiny, const std::vector<Sample>& samples, const Split& split, 
   outcome.losses.resize(samples.size());
   for (const auto& members : split) {
     std::vector<Sample> packed;
+    packed.reserve(members.size());
     for (const size_t index : members) packed.push_back(samples[index]);
     const Pack pack = capacity ? tiny.pack(packed, *capacity) : tiny.pack(packed);
     const Tensor losses = tiny.losses(pack, tiny.ones(pack));

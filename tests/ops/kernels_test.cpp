@@ -1,6 +1,8 @@
 #include "ops/kernels.h"
 #include "tools.h"
 
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -263,7 +265,7 @@ TEST_P(Kernels, linear_with_bias_and_gelu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Kernels, testing::Combine(testing::ValuesIn(precisions), testing::Values(0, 1, 9)),
-                         [](const auto& info) {
+                         [](const auto& info) -> std::string {
                            const Precision precision = std::get<0>(info.param);
                            return fmt::format("{}_gradients_{}_{}_rows", c10::toString(precision.type),
                                               c10::toString(precision.gradient_type), std::get<1>(info.param));

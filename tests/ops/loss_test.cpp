@@ -19,7 +19,7 @@ Loss::Inputs make_inputs() {
 }
 
 Tensor make_d_losses() {
-  const Tensor d_losses = random({tokens}, 3);
+  Tensor d_losses = random({tokens}, 3);
   d_losses[1].fill_(std::nan(""));
   return d_losses;
 }

@@ -65,7 +65,7 @@ struct Bench {
   std::vector<Value> inputs;
 };
 
-Tensor starts(std::vector<int> bounds) {
+Tensor starts(const std::vector<int>& bounds) {
   return at::tensor(bounds, at::kInt);
 }
 

@@ -2,6 +2,8 @@
 #include "ops/optimizer.h"
 #include "tools.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <gmock/gmock.h>
@@ -62,6 +64,7 @@ fvlm_optimizer_query make_query(const Arena& arena, int64_t groups, at::ScalarTy
 
 Tensor hyper_of(const std::vector<Matrix>& matrices) {
   std::vector<Tensor> rows;
+  rows.reserve(matrices.size());
   for (const auto& m : matrices) rows.push_back(at::tensor(m.hyper, at::kFloat));
   return at::stack(rows);
 }
@@ -72,6 +75,7 @@ Optimizer::Control control(const Tensor& hyper, int64_t step, float scale = 1, i
 
 std::vector<Tensor> values(const std::vector<Optimizer::State>& states) {
   std::vector<Tensor> all;
+  all.reserve(states.size());
   for (const auto& state : states) all.push_back(state.values);
   return all;
 }

@@ -45,7 +45,7 @@ inline at::Tensor spread(const at::Tensor& tensor) {
   auto shape = tensor.sizes().vec();
   shape.back() += 3;
   at::Tensor whole = at::full(shape, std::nan(""), tensor.options());
-  const at::Tensor view = whole.narrow(-1, 0, tensor.size(-1));
+  at::Tensor view = whole.narrow(-1, 0, tensor.size(-1));
   view.copy_(tensor);
   return view;
 }

@@ -86,6 +86,7 @@ TEST(host_parallel_for, nested_runs_in_order_on_the_same_thread) {
 
 TEST(host_parallel_for, serves_several_threads_at_once) {
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int64_t> total{0};
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {

@@ -294,6 +294,7 @@ TEST_F(RegistryTest, serves_several_threads) {
   lay("other", "other", named("other"));
   Registry registry(options());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::atomic<int> wrong{0};
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {

@@ -57,7 +57,7 @@ class Workshop : public testing::Test {
   }
 
   // plugins/NAME/{plugin.toml,plugin.so}, or below another folder of the workshop.
-  fs::path lay(const std::string& name, const std::string& built, ManifestText manifest = {},
+  fs::path lay(const std::string& name, const std::string& built, const ManifestText& manifest = {},
                const fs::path& below = "plugins") {
     fs::path home = folder(below / name);
     fs::copy_file(library(built), home / "plugin.so", fs::copy_options::overwrite_existing);

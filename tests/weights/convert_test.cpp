@@ -2,11 +2,13 @@
 #include "model/weights/convert.h"
 #include "weights/workshop.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 using namespace fvlm;

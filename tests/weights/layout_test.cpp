@@ -12,7 +12,6 @@ using namespace fvlm;
 using namespace fvlm::testing_weights;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 namespace {
 

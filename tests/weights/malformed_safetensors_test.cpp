@@ -1,6 +1,7 @@
 #include "model/weights/safetensors.h"
 #include "weights/workshop.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ std::string offsets(const std::string& offsets, size_t data = 8) {
 }
 
 // Tensors of 2 floats each at these places.
-std::string places(std::vector<std::pair<int, int>> places, size_t data) {
+std::string places(const std::vector<std::pair<int, int>>& places, size_t data) {
   std::string header = "{";
   for (size_t i = 0; i < places.size(); ++i)
     header += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[2],"data_offsets":[{},{}]}})", i ? "," : "", i,

@@ -3,6 +3,7 @@
 #include "weights/tiny_model.h"
 #include "weights/workshop.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

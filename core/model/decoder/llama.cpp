@@ -1,6 +1,7 @@
 #include "model/decoder/llama.h"
 
 #include <ATen/Functions.h>
+#include <fmt/format.h>
 
 namespace fvlm::model {
 namespace {

@@ -6,6 +6,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <fmt/format.h>
 
 #include <cmath>
 

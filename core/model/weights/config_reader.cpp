@@ -69,7 +69,7 @@ bool ConfigReader::flag(const char* key, bool fallback) {
   return fallback;
 }
 
-std::string ConfigReader::text(const char* key, std::optional<std::string> fallback) {
+std::string ConfigReader::text(const char* key, const std::optional<std::string>& fallback) {
   const Json* value = find(key);
   if (!value && !fallback) problems_.add("'{}' is missing", key);
   if (!value) return fallback.value_or("");

@@ -22,7 +22,7 @@ class ConfigReader {
   std::optional<int64_t> whole_or_null(const char* key, int64_t least, int64_t most = int64_t{1} << 24);
   double number(const char* key, std::optional<double> fallback, double least, double most);
   bool flag(const char* key, bool fallback);
-  std::string text(const char* key, std::optional<std::string> fallback);
+  std::string text(const char* key, const std::optional<std::string>& fallback);
   // A whole number, or a list of two equal ones: [height, width].
   int64_t square(const char* key, int64_t fallback, int64_t least, int64_t most);
   // A whole number, a list of them, or null.

@@ -181,6 +181,7 @@ uint64_t checked_size(const TensorInfo& info, const std::string& where) {
 
 void refuse_duplicates(const std::vector<Entry>& entries, const std::string& where) {
   std::vector<std::string_view> names;
+  names.reserve(entries.size());
   for (const Entry& entry : entries) names.push_back(entry.info.name);
   std::sort(names.begin(), names.end());
   auto twice = std::adjacent_find(names.begin(), names.end());

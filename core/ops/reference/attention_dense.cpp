@@ -51,7 +51,7 @@ Tensor probabilities(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask)
     return x.view({x.size(0), -1, mask.hidden_LM.size(0), mask.hidden_LM.size(1)});
   };
   by_group(scores).masked_fill_(mask.hidden_LM, minus_infinity);
-  const Tensor weights = at::softmax(scores, -1);
+  Tensor weights = at::softmax(scores, -1);
   if (mask.blind_L1.defined()) by_group(weights).masked_fill_(mask.blind_L1, 0);
   return weights;
 }
@@ -124,7 +124,7 @@ Tensor cleaned(const Tensor& x, const Tensor& valid) {
 } // namespace
 
 Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
-  const Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
+  Tensor out = at::zeros_like(q, at::MemoryFormat::Contiguous);
   each_segment(shape, [&](const Segment& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Tensor weights = probabilities(q_s, k.narrow(0, s.kv_begin, s.kv_length), segment_mask(shape, s, q));
@@ -136,9 +136,9 @@ Tensor attention_by_segment(const AttentionShape& shape, const Tensor& q, const 
 
 AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                                   const Tensor& v, const Tensor& d_out) {
-  const AttentionGradients result = {at::zeros_like(q, at::MemoryFormat::Contiguous),
-                                     at::zeros_like(k, at::MemoryFormat::Contiguous),
-                                     at::zeros_like(v, at::MemoryFormat::Contiguous)};
+  AttentionGradients result = {at::zeros_like(q, at::MemoryFormat::Contiguous),
+                               at::zeros_like(k, at::MemoryFormat::Contiguous),
+                               at::zeros_like(v, at::MemoryFormat::Contiguous)};
   each_segment(shape, [&](const Segment& s) {
     const Tensor q_s = scaled_queries(shape, q.narrow(0, s.q_begin, s.q_length), k.size(1));
     const Tensor d_out_s = grouped(d_out.narrow(0, s.q_begin, s.q_length), k.size(1));

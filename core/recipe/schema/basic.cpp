@@ -196,12 +196,14 @@ bool read_word(Reader& reader, const Value& value, const std::vector<WordInfo>& 
 
 std::string expected_words(const std::vector<WordInfo>& words) {
   std::vector<std::string> quoted;
+  quoted.reserve(words.size());
   for (const auto& word : words) quoted.push_back('"' + word.name + '"');
   return join_or(quoted);
 }
 
 std::string lua_words(const std::vector<WordInfo>& words) {
   std::vector<std::string> quoted;
+  quoted.reserve(words.size());
   for (const auto& word : words) quoted.push_back('"' + word.name + '"');
   return join(quoted, "|");
 }

@@ -232,12 +232,14 @@ void leaves(const Json& json, const std::string& path, const FieldInfo* field, c
 
 std::string expected(const std::vector<const Node*>& alternatives) {
   std::vector<std::string> all;
+  all.reserve(alternatives.size());
   for (const Node* node : alternatives) all.push_back(node->expected());
   return join_or(all);
 }
 
 std::string lua_type(const std::vector<const Node*>& alternatives) {
   std::vector<std::string> all;
+  all.reserve(alternatives.size());
   for (const Node* node : alternatives) all.push_back(node->lua_type());
   return join(all, "|");
 }

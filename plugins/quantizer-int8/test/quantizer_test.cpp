@@ -161,7 +161,7 @@ TEST_F(QuantizerTest, codes_are_the_weight_over_its_rows_scale_rounded_half_to_e
         const float scale = packed.scales[static_cast<std::size_t>(r)];
         ASSERT_EQ(scale, largest / 127) << "row " << r;
         for (int c = 0; c < cols; ++c) {
-          const auto i = static_cast<std::size_t>(r * cols + c);
+          const auto i = static_cast<std::size_t>(r) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(c);
           ASSERT_EQ(packed.codes[i], static_cast<int>(std::nearbyint(weight.get(r, c) / scale))) << r << ", " << c;
           ASSERT_EQ(back[i], rounded(static_cast<float>(packed.codes[i]) * scale, dtype)) << r << ", " << c;
           ASSERT_EQ(faked[i], back[i]) << "fake quantisation is not unpack(pack(weight)) at " << r << ", " << c;
@@ -226,8 +226,9 @@ TEST_P(QuantizerLevelTest, products_match_double) {
       const Rows y = linear(packed, x, bias_tensor.get(), tokens, rows, cols, dtype, host),
                  bare = linear(packed, x, nullptr, tokens, rows, cols, dtype, host),
                  d_x = linear_gradient(packed, d_y, tokens, rows, cols, dtype, host);
-      const auto w = [&](std::int64_t r, std::int64_t c) {
-        const auto code = static_cast<double>(packed.codes[static_cast<std::size_t>(r * cols + c)]);
+      const auto w = [&, cols = cols](std::int64_t r, std::int64_t c) {
+        const auto code = static_cast<double>(
+            packed.codes[static_cast<std::size_t>(r) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(c)]);
         return code * static_cast<double>(packed.scales[static_cast<std::size_t>(r)]);
       };
       const double unit = dtype.bits == 16 ? 1.0 / 256 : 1e-6;

@@ -67,7 +67,7 @@ static UNUSED void destroy_instance(fvlm_instance* instance) {
 /* The entry of a plugin with one table. */
 #define PLUGIN(plugin_name, kind_name, kind_table)                                                                     \
   static const void* table_of(const char* kind) {                                                                      \
-    return strcmp(kind, kind_name) == 0 ? &kind_table : NULL;                                                          \
+    return strcmp(kind, kind_name) == 0 ? &(kind_table) : NULL;                                                        \
   }                                                                                                                    \
   static const fvlm_plugin plugin = {sizeof plugin, FVLM_ABI_MAJOR, FVLM_ABI_MINOR, plugin_name, "1.0", table_of};     \
   FVLM_EXPORT const fvlm_plugin* fvlm_plugin_entry_v1(const fvlm_host* host) {                                         \

@@ -95,7 +95,7 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
       const double g = (double)gradient[i] * scale;
       m[i] = (float)(beta1 * m[i] + (1 - beta1) * g);
       v[i] = (float)(beta2 * v[i] + (1 - beta2) * g * g);
-      master[i] = (float)(master[i] * (1 - lr * decay) - lr / first * m[i] / (sqrt(v[i]) / second + eps));
+      master[i] = (float)(master[i] * (1 - lr * decay) - lr / first * m[i] / (sqrt((double)v[i]) / second + eps));
       if (a->parameter) ((uint16_t*)a->parameter->data)[i] = bfloat16_of(master[i]);
     }
   }

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "recipe/sandbox.h"
 
+#include <fmt/format.h>
 #include <lua.h>
 
 #include <cstdio>
@@ -20,9 +21,9 @@ void print(const Value& value, std::string& out) {
     for (const auto& inner : (*table)->items) print(inner, out);
     out += "}\n";
   } else if (auto* text = std::get_if<std::string>(&value.data)) {
-    out += fmt::format("'{}' ", *text);
+    out += "'" + *text + "' ";
   } else if (auto* integer = std::get_if<int64_t>(&value.data)) {
-    out += fmt::format("{} ", *integer);
+    out += std::to_string(*integer) + " ";
   } else if (auto* number = std::get_if<double>(&value.data)) {
     out += fmt::format("{:a} ", *number);
   } else {

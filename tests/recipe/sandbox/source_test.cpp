@@ -58,7 +58,7 @@ TEST(SourceMap, refuses_what_breaks_the_packaged_lua) {
   for (int i = 0; i < 201; i++) chain += ".b";
   EXPECT_THAT(refused(chain), testing::HasSubstr("more than 200 fields"));
   std::string nested;
-  for (int i = 0; i < 100; i++) nested = "(" + nested + "x.y.z).w";
+  for (int i = 0; i < 100; i++) nested.insert(0, "(").append("x.y.z).w");
   std::string indices = "return t";
   for (int i = 0; i < 201; i++) indices += "[i]";
   EXPECT_THAT(refused(indices), testing::HasSubstr("more than 200 fields"));

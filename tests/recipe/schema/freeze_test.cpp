@@ -16,7 +16,7 @@ namespace {
 
 // The Plan of a good recipe; a mistake fails the test.
 struct Frozen {
-  Frozen(Value recipe, std::vector<std::string> sets = {}, Reader::Call call = {}) : reader(std::move(call)) {
+  Frozen(Value recipe, const std::vector<std::string>& sets = {}, Reader::Call call = {}) : reader(std::move(call)) {
     plan = freeze(std::move(recipe), sets, reader);
     for (const auto& mistake : reader.mistakes.list()) ADD_FAILURE() << mistake.text();
   }
@@ -29,8 +29,8 @@ struct Frozen {
   plan::Plan plan;
 };
 
-Frozen with_stage(std::vector<Key> more, std::vector<std::string> sets = {}) {
-  return Frozen(small_recipe({small_stage("align", std::move(more))}), std::move(sets));
+Frozen with_stage(const std::vector<Key>& more, const std::vector<std::string>& sets = {}) {
+  return Frozen(small_recipe({small_stage("align", more)}), sets);
 }
 
 Value fresh_model() {
@@ -269,7 +269,7 @@ TEST(PlanJson, bytes_and_hash_are_the_same_in_every_process) {
 }
 
 TEST(PlanHash, changes_with_what_changes_numbers_and_with_nothing_else) {
-  auto hash = [](std::vector<std::string> sets) { return plan_hash(Frozen(small_recipe(), std::move(sets)).plan); };
+  auto hash = [](const std::vector<std::string>& sets) { return plan_hash(Frozen(small_recipe(), sets).plan); };
   std::string plain = hash({});
   for (const char* set : {"name=other", "log_every=3", "checkpoint.every=7", "loader.workers=2"})
     EXPECT_EQ(hash({set}), plain) << set;

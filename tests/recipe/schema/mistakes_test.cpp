@@ -14,8 +14,8 @@ using testing::IsEmpty;
 
 namespace {
 
-std::vector<std::string> of_stage(std::vector<Key> more) {
-  return mistakes_of(small_recipe({small_stage("align", std::move(more))}));
+std::vector<std::string> of_stage(const std::vector<Key>& more) {
+  return mistakes_of(small_recipe({small_stage("align", more)}));
 }
 
 Key optimizer(std::vector<Key> keys) {

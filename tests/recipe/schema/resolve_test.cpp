@@ -12,7 +12,6 @@
 
 using namespace fvlm;
 using namespace fvlm::recipe;
-using testing::ElementsAre;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 

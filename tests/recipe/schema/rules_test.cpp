@@ -12,8 +12,8 @@ using testing::IsEmpty;
 
 namespace {
 
-std::vector<std::string> of_stage(std::vector<Key> more, std::vector<Key> of_recipe = {}) {
-  return mistakes_of(small_recipe({small_stage("align", std::move(more))}, std::move(of_recipe)));
+std::vector<std::string> of_stage(const std::vector<Key>& more, const std::vector<Key>& of_recipe = {}) {
+  return mistakes_of(small_recipe({small_stage("align", more)}, of_recipe));
 }
 
 Key mix(std::vector<Value> sources, std::vector<Key> keys = {}) {

@@ -5,7 +5,7 @@
 
 namespace fvlm::recipe::build {
 
-inline Value small_stage(std::string name = "align", std::vector<Key> more = {}) {
+inline Value small_stage(const std::string& name = "align", const std::vector<Key>& more = {}) {
   std::vector<Key> keys = {
       key("data", 11, table(11, "mix", {}, {value(11, "a.tar")})), key("objective", 12, table(12, "next_token", {})),
       key("optimizer", 13, table(13, "adamw", {key("lr", 13, 1e-3)})), key("samples", 14, 1000), key("batch", 15, 32)};
