@@ -1,43 +1,12 @@
 """`fvlm-engine generate` as a user runs it: against the oracle token for token, where it ends, its text, its errors.
 
 usage: generate_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import contextlib
-import io
 import json
-import runpy
 import shutil
 import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-engine, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
-sys.path.insert(0, str(tools))
-sys.dont_write_bytecode = True
-try:
-    import torch
-    from fvlm_oracle import load_file, save_file
-    from tokenizers import Tokenizer
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
-
-torch.set_num_threads(1)
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
-
-
-def tool(name, *arguments):
-    saved, sys.argv = sys.argv, [str(tools / name), *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            runpy.run_path(str(tools / name), run_name="__main__")
-    except SystemExit as left:
-        assert not left.code, f"{name}: {left.code}"
-    finally:
-        sys.argv = saved
-    return printed.getvalue()
+from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
 
 
 def run(model, batch, *options):
@@ -124,7 +93,7 @@ class Generate(unittest.TestCase):
                 self.assertEqual(ids_of(ours(name, "gqa.mix", "--limit", "6", "--ignore-eos")), free)
 
     def test_text_is_what_the_tokenizer_makes_of_the_ids(self):
-        tokenizer = Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
         answers = ours("gqa", "gqa.mix", "--limit", "12")
         expected = [tokenizer.decode(ids, skip_special_tokens=True) for ids in ids_of(answers)]
         self.assertEqual([sample["text"] for sample in answers["samples"]], expected)

@@ -1,29 +1,12 @@
 """`fvlm-engine trace` against the PyTorch oracle in float64: every mode, DPO, lambda_coarse, shallow; every gradient.
 
 usage: parity_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
-import contextlib
-import io
-import runpy
 import subprocess
-import sys
-import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-engine, tools = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
-sys.path.insert(0, str(tools))
-sys.dont_write_bytecode = True
-try:
-    import torch
-    from fvlm_oracle import load_file
-except ImportError as error:
-    print(f"Skipped\nthe oracle's wheels are not there ({error}): ./scripts/setup --oracles\n")
-    sys.exit(77)
+from against_oracle import engine, folder, load_file, tool, torch
 
-torch.set_num_threads(1)
-scratch = tempfile.TemporaryDirectory()
-folder = Path(scratch.name)
 MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
 CASES = {  # name: batch and options
     "coarse_fine": "mix --mode coarse_fine --grads --attention",
@@ -35,18 +18,6 @@ CASES = {  # name: batch and options
     "dpo": "dpo --objective dpo --grads --attention",
     "no attention": "mix --mode coarse_fine --grads",
 }
-
-
-def tool(name, *arguments):
-    saved, sys.argv = sys.argv, [str(tools / name), *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            runpy.run_path(str(tools / name), run_name="__main__")
-    except SystemExit as left:
-        assert not left.code, f"{name}: {left.code}"
-    finally:
-        sys.argv = saved
-    return printed.getvalue()
 
 
 def arguments(model, case, out):
