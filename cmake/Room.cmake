@@ -2,8 +2,8 @@
 # fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case
 #
 # Rooms that include ATen pass TORCH: they then share the ATen precompiled header instead of the plain one. Code that
-# decides, checks and reports, and loops over no data, passes COLD: it is compiled at -O1, which takes two thirds of the
-# time of -O3. So are tests.
+# decides, checks and reports, and loops over no data, passes COLD: it is compiled at -O1, which took 55 to 83 % of
+# the time of -O3 in four files. So are tests.
 
 set(FVLM_PLAIN_PCH <algorithm> <array> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <string>
     <string_view> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)

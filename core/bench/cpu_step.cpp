@@ -4,6 +4,7 @@
 #include "bench/made_model.h"
 #include "bench/peer.h"
 #include "model/batch_file.h"
+#include "model/execution.h"
 #include "model/loading.h"
 #include "model/objectives.h"
 #include "ops/host_memory.h"
@@ -58,10 +59,8 @@ const std::vector<BatchShape> made_batches = {
 class Engine {
  public:
   Engine(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
-      : operations_(registry,
-                    {.attention = {request.kernels}, .loss = {request.kernels}, .kernels = {request.kernels}}),
-        mode_(request.mode == "shallow" ? model::Mode::coarse_fine : model::mode_named(request.mode)),
-        vlm_(model::load_model(folder, {}, request.mode == "shallow")) {
+      : operations_(registry, model::Execution{.kernels = request.kernels}.operations()),
+        mode_(model::mode_named(request.mode)), vlm_(model::load_model(folder, {}, mode_.shallow)) {
     const auto& config = vlm_->config();
     const int64_t depth = std::max(config.vision.num_hidden_layers, config.decoder.num_hidden_layers);
     const auto recompute = model::Recompute::named(request.recompute, depth);
@@ -97,7 +96,7 @@ class Engine {
     const auto pack = model::make_pack(samples_, model::Capacity::of(samples_), patches_, operations_.tensor_options());
     vlm_->parameters().forget_gradients();
     ops::Tape tape;
-    const auto seen = vlm_->see(tape, operations_, pack, mode_);
+    const auto seen = vlm_->see(tape, operations_, pack, mode_.mode);
     const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack);
     const auto result = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
     tape.backward();
@@ -105,7 +104,7 @@ class Engine {
   }
 
   ops::Operations operations_;
-  model::Mode mode_;
+  model::NamedMode mode_;
   std::unique_ptr<model::Vlm> vlm_;
   std::optional<model::BatchFile> batch_; // the samples' frames lie in its mapping
   std::vector<model::Sample> samples_;

@@ -113,7 +113,7 @@ int cpu_step(Arguments arguments) {
     log_warning(
         "there is no peer: tools/oracle/bench-step is not beside this program's build; --peer COMMAND names one");
 
-  const auto registry = open_registry(registry_options(*parsed));
+  const auto registry = open_registry(*parsed);
   Progress progress("measuring");
   const auto report =
       bench::measure_cpu_step(request, *registry, [&](const std::string& batch, int64_t done, int64_t total) {

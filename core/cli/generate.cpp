@@ -69,7 +69,7 @@ int generate_answers(Arguments arguments) {
   request.limit = parsed->integer_or("limit", request.limit);
   request.ignore_ends = parsed->flag("ignore-eos");
   request.execution = execution_of(*parsed);
-  const auto registry = open_registry(registry_options(*parsed));
+  const auto registry = open_registry(*parsed);
   const auto tokenizer = tokenizer_of(request.model);
 
   Json samples = Json::array();

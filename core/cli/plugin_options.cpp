@@ -29,6 +29,10 @@ std::unique_ptr<Registry> open_registry(RegistryOptions options) {
   return registry;
 }
 
+std::unique_ptr<Registry> open_registry(const ParsedOptions& parsed) {
+  return open_registry(registry_options(parsed));
+}
+
 std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed) {
   RegistryOptions options = registry_options(parsed);
   options.load.probe.when = ProbeOptions::When::failed;

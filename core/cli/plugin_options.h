@@ -17,6 +17,7 @@ RegistryOptions registry_options(const ParsedOptions& parsed);
 
 // What these options let in, and the engine's own `reference`, which brings LibTorch along when it is first used.
 std::unique_ptr<Registry> open_registry(RegistryOptions options);
+std::unique_ptr<Registry> open_registry(const ParsedOptions& parsed);
 // The same for verbs that show plugins: what failed its trial before is tried again.
 std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed);
 

@@ -46,7 +46,7 @@ int trace_model(Arguments arguments) {
   request.gradients = parsed->flag("grads");
   request.attention = parsed->flag("attention");
   request.execution = execution_of(*parsed);
-  const auto registry = open_registry(registry_options(*parsed));
+  const auto registry = open_registry(*parsed);
   fmt::print("loss {:.8g}\n", model::trace(request, *registry));
   return 0;
 }

@@ -61,7 +61,7 @@ void generate(const GenerateRequest& request, Registry& registry, const std::fun
   const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
   check(samples, decoder.max_position_embeddings, request.batch);
   const auto ends = request.ignore_ends ? std::vector<int64_t>() : end_tokens(directory.description());
-  const auto vlm = load_model(request.model, request.execution.arena(false));
+  const auto vlm = load_model(directory, request.execution.arena(false));
   for (const Sample& sample : samples) {
     const auto& prompt = sample.texts[0].tokens;
     Answer answer;

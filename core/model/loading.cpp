@@ -47,7 +47,10 @@ at::Tensor tensor_over(const TensorView& view) {
 }
 
 std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow) {
-  const ModelDirectory directory = ModelDirectory::open(folder);
+  return load_model(ModelDirectory::open(folder), options, shallow);
+}
+
+std::unique_ptr<Vlm> load_model(const ModelDirectory& directory, const ArenaOptions& options, bool shallow) {
   const ModelDescription& description = directory.description();
   VlmConfig config{description.vision, description.decoder, description.connector};
   config.connector.shallow = config.connector.shallow || shallow;

@@ -15,6 +15,7 @@ at::Tensor tensor_over(const TensorView& view);
 
 // Reads every parameter of the model from its directory, in the model's dtype. Lets go of each file page it has read.
 // `shallow`: as if the directory said so.
+std::unique_ptr<Vlm> load_model(const ModelDirectory& directory, const ArenaOptions& options, bool shallow = false);
 std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow = false);
 
 // Writes tensors of any device and layout as one file.

@@ -69,8 +69,8 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
     if (trains) gradients += aligned(size);
   }
   const auto on = at::TensorOptions().device(options.device);
-  values_ = at::empty({values}, on.dtype(options.dtype));
-  gradients_ = at::empty({gradients}, on.dtype(options.gradient_dtype));
+  const at::Tensor all_values = at::empty({values}, on.dtype(options.dtype));
+  const at::Tensor all_gradients = at::empty({gradients}, on.dtype(options.gradient_dtype));
 
   for (size_t index = 0; index < blocks.size(); ++index) {
     auto [value, gradient, trains] = places[index];
@@ -78,8 +78,8 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       const int64_t size = elements(spec.shape);
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
-      parameter.value = values_.narrow(0, value, size).view(spec.shape);
-      if (trains) parameter.gradient = gradients_.narrow(0, gradient, size).view(spec.shape);
+      parameter.value = all_values.narrow(0, value, size).view(spec.shape);
+      if (trains) parameter.gradient = all_gradients.narrow(0, gradient, size).view(spec.shape);
       value += size;
       gradient += size;
       by_name_[spec.name] = &parameter;

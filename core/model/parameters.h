@@ -42,8 +42,6 @@ class Parameters {
 
   std::deque<ops::Parameter>& all() { return all_; }
   const std::deque<ops::Parameter>& all() const { return all_; }
-  const at::Tensor& values() const { return values_; }
-  const at::Tensor& gradients() const { return gradients_; }
 
   // What the next backward pass writes begins anew. No memory is touched.
   void forget_gradients();
@@ -53,7 +51,6 @@ class Parameters {
  private:
   std::deque<ops::Parameter> all_;
   std::map<std::string, ops::Parameter*> by_name_;
-  at::Tensor values_, gradients_;
 };
 
 } // namespace fvlm::model

@@ -25,12 +25,12 @@ struct Judge {
 class Tracer {
  public:
   Tracer(const TraceRequest& request, Registry& registry)
-      : request_(request), mode_(mode_of(request.mode)), ops_(registry, request.execution.operations()),
+      : request_(request), mode_(mode_named(request.mode)), ops_(registry, request.execution.operations()),
         tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
-    const bool coarse_term_fits = !request.preference && mode_ == Mode::coarse_fine;
+    const bool coarse_term_fits = !request.preference && mode_.mode == Mode::coarse_fine;
     if (request.lambda_coarse != 0 && !coarse_term_fits)
       throw Error(ErrorKind::usage, "--lambda-coarse goes with --objective ce and the modes coarse_fine and shallow");
-    if (request.gradients && mode_ == Mode::autoregressive)
+    if (request.gradients && mode_.mode == Mode::autoregressive)
       throw Error(ErrorKind::usage, "autoregressive is inference: it has no gradients");
     if (request.preference == request.reference.empty())
       throw Error(ErrorKind::usage, "--objective dpo and --reference MODEL go together");
@@ -77,14 +77,12 @@ class Tracer {
   }
 
  private:
-  static Mode mode_of(const std::string& name) { return name == "shallow" ? Mode::coarse_fine : mode_named(name); }
-
   Judge load(const fs::path& folder, bool trains) const {
-    return {load_model(folder, request_.execution.arena(trains), request_.mode == "shallow"), {}, {}};
+    return {load_model(folder, request_.execution.arena(trains), mode_.shallow), {}, {}};
   }
 
   void look(Judge& judge, Tape& tape, Vlm::Show show = Vlm::Show::tokens) {
-    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_, show);
+    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_.mode, show);
     judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_);
   }
 
@@ -148,7 +146,7 @@ class Tracer {
   }
 
   const TraceRequest& request_;
-  Mode mode_;
+  NamedMode mode_;
   Operations ops_;
   Tape tape_;
   Pack pack_;

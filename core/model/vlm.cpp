@@ -51,12 +51,13 @@ std::vector<ParameterBlock> all_blocks(const VlmConfig& config) {
 
 } // namespace
 
-Mode mode_named(std::string_view name) {
-  if (name == "coarse_fine") return Mode::coarse_fine;
-  if (name == "coarse_only") return Mode::coarse_only;
-  if (name == "autoregressive") return Mode::autoregressive;
+NamedMode mode_named(std::string_view name) {
+  if (name == "coarse_fine") return {Mode::coarse_fine, false};
+  if (name == "coarse_only") return {Mode::coarse_only, false};
+  if (name == "autoregressive") return {Mode::autoregressive, false};
+  if (name == "shallow") return {Mode::coarse_fine, true};
   throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
-      .advise("coarse_fine, coarse_only, autoregressive; a trace may be shallow, too");
+      .advise("coarse_fine, coarse_only, autoregressive or shallow");
 }
 
 Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)

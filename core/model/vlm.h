@@ -20,7 +20,14 @@ enum class Mode {
   coarse_only,   // every frame with q_static
   autoregressive // frame by frame through the decoder's memory, as in use; without gradients
 };
-Mode mode_named(std::string_view name); // throws Error(usage)
+
+// As a user names it; "shallow" is coarse_fine with a model whose queries read the tower's last layer alone. Throws
+// Error(usage).
+struct NamedMode {
+  Mode mode;
+  bool shallow;
+};
+NamedMode mode_named(std::string_view name);
 
 class Vlm {
  public:
