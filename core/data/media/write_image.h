@@ -1,0 +1,14 @@
+// Images as the bytes of PNG and JPEG files.
+#pragma once
+#include "data/media/image.h"
+
+#include <string>
+
+namespace fvlm {
+
+// Throw Error(internal) for an image without pixels, or whose rgb does not hold height x width x 3 bytes. The same
+// pixels give the same bytes.
+std::string write_png(const Image& image);
+std::string write_jpeg(const Image& image, int quality); // baseline, 4:2:0; quality 1 .. 100
+
+} // namespace fvlm
