@@ -31,7 +31,7 @@ void check_name(std::string_view name, const std::string& where) {
 size_t cut_of(std::string_view name) {
   if (name.size() <= most_in_name) return 0;
   size_t slash = name.find('/', name.size() - most_in_name - 1);
-  return slash == std::string_view::npos || slash > most_in_prefix ? std::string_view::npos : slash;
+  return slash > most_in_prefix ? std::string_view::npos : slash; // npos is larger, too
 }
 
 // "27 path=clips/...\n", whose first number counts the record with itself.

@@ -1,0 +1,98 @@
+#include "base/error.h"
+#include "base/file.h"
+#include "data/bpe_trainer.h"
+#include "data/chat.h"
+#include "data/unicode.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <unistd.h>
+
+using namespace fvlm;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Words of few letters, so that counts are often equal and tokens come about in more than one way.
+std::vector<std::string> texts(int count) {
+  uint64_t state = 7;
+  auto draw = [&](uint64_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+  };
+  const std::vector<std::string> syllables{"a",   "b", "ab", "ba", "abc", "cab", "é", "ss",
+                                           "sss", "1", "42", "'s", ", ",  "?",   "\n"};
+  std::vector<std::string> all;
+  for (int i = 0; i < count; ++i) {
+    std::string text;
+    for (uint64_t n = 3 + draw(20); n > 0; --n) {
+      for (uint64_t parts = 1 + draw(4); parts > 0; --parts) text += syllables[draw(syllables.size())];
+      text += " ";
+    }
+    all.push_back(text);
+  }
+  for (const char* english : {"a red circle moves left", "a blue square moves right, then up",
+                              "which colour came first?", "what is 12 + 30? It's 42.", "Größe 紅色 \xff <|im_end|>"})
+    all.insert(all.end(), 7, english);
+  return all;
+}
+
+std::string trained(const std::vector<std::string>& texts, const BpeTrainer::Options& options) {
+  BpeTrainer trainer;
+  for (const auto& text : texts) trainer.add(text);
+  return trainer.tokenizer_json(options);
+}
+
+} // namespace
+
+TEST(BpeTrainer, every_frequent_word_becomes_one_token) {
+  auto json = trained({"red red blue", "a red circle"}, {});
+  Tokenizer tokenizer = Tokenizer::from_json(json, "trained");
+  auto ids = tokenizer.encode("red red circle");
+  EXPECT_EQ(ids.size(), 3u) << tokenizer.size() << " tokens";
+  EXPECT_EQ(tokenizer.decode(ids), "red red circle");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("größer 紅")), "größer 紅") << "bytes stand for what it never saw";
+  EXPECT_EQ(tokenizer.special_id("<|endoftext|>"), 0);
+  EXPECT_EQ(tokenizer.special_id("<|im_end|>"), 2);
+  EXPECT_NO_THROW(ChatTemplate{tokenizer});
+}
+
+TEST(BpeTrainer, the_order_of_texts_does_not_matter) {
+  auto one = texts(50), other = one;
+  std::reverse(other.begin(), other.end());
+  EXPECT_EQ(trained(one, {.vocabulary = 400}), trained(other, {.vocabulary = 400}));
+}
+
+TEST(BpeTrainer, the_vocabulary_and_the_least_count_bound_it) {
+  auto tokens = [](const BpeTrainer::Options& options) {
+    return nlohmann::json::parse(trained({"aaab aaab", "zx"}, options))["model"]["vocab"].size();
+  };
+  EXPECT_EQ(tokens({.vocabulary = 261}), 261u);
+  EXPECT_EQ(tokens({.vocabulary = 1000}), 259u + 5) << "aa, ab, aaab, that behind a space, zx";
+  EXPECT_EQ(tokens({.vocabulary = 1000, .least_count = 2}), 259u + 3);
+  EXPECT_EQ(tokens({.vocabulary = 259}), 259u);
+  EXPECT_THROW(tokens({.vocabulary = 258}), Error);
+}
+
+TEST(BpeTrainer, makes_the_file_that_the_wheel_makes) {
+  fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-bpe-trainer-{}", getpid());
+  fs::create_directories(folder);
+  auto all = texts(400);
+  for (auto& text : all) text = ValidUtf8(text).view();
+  write_file_atomic(folder / "texts.json", nlohmann::json(all).dump());
+  for (auto [vocabulary, least] : {std::pair{300, 0}, {500, 0}, {5000, 2}, {20000, 0}}) {
+    write_file_atomic(folder / "ours.json",
+                      trained(all, {.vocabulary = size_t(vocabulary), .least_count = uint64_t(least)}));
+    auto command = fmt::format("{} {} {} {} {}", FVLM_PYTHON, FVLM_TRAINER_ORACLE, folder.string(), vocabulary, least);
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    Tokenizer tokenizer = Tokenizer::from_file(folder / "ours.json");
+    auto expected = nlohmann::json::parse(read_file(folder / "ids.json"));
+    for (size_t i = 0; i < all.size(); ++i)
+      ASSERT_EQ(nlohmann::json(tokenizer.encode(all[i])), expected[i]) << vocabulary << " tokens: '" << all[i] << "'";
+  }
+  fs::remove_all(folder);
+}
