@@ -34,6 +34,7 @@ target_include_directories(fvlm_toml SYSTEM INTERFACE ${TOMLPLUSPLUS_INCLUDE})
 # Shared, as distributions' static ones do not go into libraries; named differently by Debian and Ubuntu.
 find_package(JPEG REQUIRED) # libjpeg-turbo
 find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
 
 # LibTorch. FVLM_TORCH_DIR is a site-packages/torch folder; scripts/setup puts one in the per-machine cache.
 if(NOT FVLM_TORCH_DIR)

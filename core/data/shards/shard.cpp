@@ -1,0 +1,166 @@
+#include "data/shards/shard.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/shards/gunzip.h"
+
+#include <array>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One thread at a time makes a shard's index or unpacks it; other processes meet in an atomic rename.
+std::mutex& making(const fs::path& path) {
+  static std::array<std::mutex, 64> locks;
+  return locks[xxh64(path.string()) % locks.size()];
+}
+
+uint64_t hash_of(const ShardStamp& stamp) {
+  return xxh64(fmt::format("{} {} {}", stamp.size, stamp.modified, stamp.fingerprint));
+}
+
+fs::path beside(const fs::path& tar) {
+  return tar.parent_path() / fmt::format(".{}.fvlm-index", tar.filename().string());
+}
+
+} // namespace
+
+std::shared_ptr<const Shard> Shard::open(const fs::path& path, const ShardOptions& options) {
+  return std::shared_ptr<const Shard>(new Shard(path, options, nullptr));
+}
+
+std::shared_ptr<const Shard> Shard::reopen(const fs::path& path, const ShardOptions& options, const ShardStamp& stamp) {
+  return std::shared_ptr<const Shard>(new Shard(path, options, &stamp));
+}
+
+Shard::Shard(const fs::path& path, const ShardOptions& options, const ShardStamp* known)
+    : path_(path), options_(options), file_(std::make_unique<RetriedFile>(path, options.retry)) {
+  if (options_.cache.empty()) options_.cache = cache_folder();
+  if (is_gzip(*file_)) file_ = std::make_unique<RetriedFile>(unpacked(*file_), options.retry);
+  file_->expect_jumps();
+  if (known) { // its fingerprint was looked at then: that is two reads less for each shard that comes back
+    if (file_->size() != known->size || file_->modified() != known->modified)
+      throw ReadError(path_, 0, 0, "the shard was changed or replaced while it was in use");
+    stamp_ = *known;
+  } else {
+    stamp_ = stamp_of(*file_);
+  }
+  index_ = find_index();
+  if (!index_) index_ = make_index();
+  size_ = index_->size();
+}
+
+fs::path Shard::cached(const char* suffix, uint64_t more) const {
+  std::error_code failed;
+  auto folder = options_.cache / "shards";
+  fs::create_directories(folder, failed);
+  auto whole = fs::absolute(path_, failed).lexically_normal();
+  return folder / fmt::format("{:016x}-{:016x}-{}{}", xxh64(whole.string()), more, path_.filename().string(), suffix);
+}
+
+fs::path Shard::unpacked(const RetriedFile& packed) const {
+  auto out = cached(".tar", hash_of(stamp_of(packed)));
+  std::lock_guard guard(making(out));
+  std::error_code ignored;
+  if (fs::exists(out, ignored)) return out;
+  log_info("{}: unpacking it to {}, once", path_.string(), out.string());
+  gunzip(packed, out, options_.most_unpacked);
+  // What an earlier version of this file unpacked to serves nobody any more.
+  auto same_path = out.filename().string().substr(0, 17);
+  for (const auto& entry : fs::directory_iterator(out.parent_path(), ignored)) {
+    auto name = entry.path().filename().string();
+    if (name.starts_with(same_path) && name.ends_with(".tar") && name != out.filename().string())
+      fs::remove(entry.path(), ignored);
+  }
+  return out;
+}
+
+std::shared_ptr<const ShardIndex> Shard::find_index() const {
+  if (options_.index_beside)
+    if (auto index = ShardIndex::load(beside(file_->path()), stamp_))
+      return std::make_shared<const ShardIndex>(std::move(*index));
+  if (auto index = ShardIndex::load(cached(".fvlm-index", 0), stamp_))
+    return std::make_shared<const ShardIndex>(std::move(*index));
+  return nullptr;
+}
+
+std::shared_ptr<const ShardIndex> Shard::make_index() const {
+  std::lock_guard guard(making(file_->path()));
+  if (auto made = find_index()) return made; // by another thread
+  if (options_.index_beside) {
+    auto path = beside(file_->path());
+    if (access(file_->path().parent_path().empty() ? "." : file_->path().parent_path().c_str(), W_OK) == 0) {
+      try {
+        ShardIndex::build(*file_, stamp_, path);
+      } catch (const ReadError&) {
+        throw;
+      } catch (const Error& failed) { // no room there, say
+        log_info("{}; the index goes into the cache", failed.text());
+      }
+      if (auto index = ShardIndex::load(path, stamp_)) return std::make_shared<const ShardIndex>(std::move(*index));
+    }
+  }
+  auto path = cached(".fvlm-index", 0);
+  try {
+    ShardIndex::build(*file_, stamp_, path);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& failed) {
+    throw Error(ErrorKind::data, fmt::format("there is no place for the shard's index: {}", failed.text()))
+        .at(path_.string())
+        .advise("make the shard's folder writable, or name a cache folder that is in FVLM_CACHE");
+  }
+  auto index = ShardIndex::load(path, stamp_);
+  if (!index) throw Error(ErrorKind::data, "the index just made cannot be read back").at(path.string());
+  return std::make_shared<const ShardIndex>(std::move(*index));
+}
+
+std::shared_ptr<const ShardIndex> Shard::index() const {
+  std::lock_guard guard(lock_);
+  return index_;
+}
+
+// What `take` finds in the index, which is made again once if it finds nothing.
+template <class Take>
+auto Shard::from_index(Take&& take) const {
+  auto used = index();
+  if (auto found = take(*used)) return std::move(*found);
+  std::lock_guard guard(lock_);
+  if (used == index_) {
+    log_warning("{}: its index is damaged, and is made again", path_.string());
+    std::error_code ignored;
+    fs::remove(beside(file_->path()), ignored);
+    fs::remove(cached(".fvlm-index", 0), ignored);
+    index_ = make_index();
+  }
+  auto found = take(*index_);
+  if (!found || index_->size() != size_)
+    throw ReadError(path_, 0, 0, "its index cannot be read, though it was just made again");
+  return std::move(*found);
+}
+
+ShardSample Shard::sample(int64_t number) const {
+  if (number < 0 || number >= size_)
+    throw Error(ErrorKind::internal, fmt::format("sample {} of a shard with {}", number, size_)).at(path_.string());
+  return from_index([&](const ShardIndex& index) { return index.sample(number); });
+}
+
+std::vector<Damage> Shard::damage() const {
+  return from_index([](const ShardIndex& index) { return index.damage(); });
+}
+
+uint64_t Shard::damages() const {
+  return index()->damages();
+}
+
+std::vector<std::byte> Shard::read(const Member& member) const {
+  std::vector<std::byte> bytes(member.size);
+  read(member.offset, bytes);
+  return bytes;
+}
+
+} // namespace fvlm

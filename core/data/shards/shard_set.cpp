@@ -1,0 +1,124 @@
+#include "data/shards/shard_set.h"
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/log.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <unordered_set>
+
+namespace fvlm {
+namespace {
+
+std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
+  std::vector<std::string> files;
+  std::unordered_set<std::string> seen;
+  size_t repeated = 0;
+  for (const auto& pattern : patterns) {
+    Matches found = match_files(pattern);
+    if (!found.nothing.empty()) {
+      const auto& first = found.nothing.front();
+      size_t all = found.files.size() + found.nothing.size();
+      throw Error(ErrorKind::data, first == pattern ? "no file matches"
+                                                    : fmt::format("{} of the {} names it stands for are not there, the "
+                                                                  "first is {}",
+                                                                  found.nothing.size(), all, first))
+          .at(pattern)
+          .advise("correct the pattern, or bring the shards to where it says");
+    }
+    for (auto& file : found.files) {
+      if (seen.insert(file).second)
+        files.push_back(std::move(file));
+      else
+        ++repeated;
+    }
+  }
+  if (repeated) log_warning("{} shards are named more than once, and are read once", repeated);
+  return files;
+}
+
+} // namespace
+
+ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions options, const Progress& progress)
+    : options_(std::move(options)), paths_(files_of(patterns)) {
+  options_.open_shards = std::max<size_t>(options_.open_shards, 1);
+  index_all(progress);
+  if (size() == 0)
+    throw Error(ErrorKind::data, fmt::format("no sample in {} shards", paths_.size()))
+        .at(patterns.empty() ? "" : patterns.front())
+        .advise("a shard is a tar of files such as 000012.jpg and 000012.json");
+}
+
+void ShardSet::index_all(const Progress& progress) {
+  size_t count = paths_.size();
+  ends_.resize(count);
+  stamps_.resize(count);
+  damages_.resize(count);
+  std::vector<std::exception_ptr> failures(count);
+  std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex telling;
+  int64_t done = 0;
+  auto work = [&] {
+    for (size_t i; !failed && (i = next++) < count;) {
+      try {
+        auto shard = Shard::open(paths_[i], options_);
+        ends_[i] = shard->size();
+        stamps_[i] = shard->stamp();
+        damages_[i] = shard->damages();
+        std::lock_guard guard(telling);
+        ++done;
+        if (progress) progress(done, static_cast<int64_t>(count));
+      } catch (...) {
+        failures[i] = std::current_exception();
+        failed = true;
+      }
+    }
+  };
+  unsigned wanted =
+      options_.threads > 0 ? static_cast<unsigned>(options_.threads) : std::thread::hardware_concurrency();
+  size_t threads = std::min<size_t>(std::max(wanted, 1U), count);
+  {
+    std::vector<std::jthread> others;
+    for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+  }
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  for (size_t i = 1; i < count; ++i) ends_[i] += ends_[i - 1];
+  for (size_t i = 0; i < count; ++i)
+    if (damages_[i] > 0) log_warning("{}: {} places in it are damaged or of no use", paths_[i], damages_[i]);
+}
+
+Place ShardSet::locate(int64_t i) const {
+  if (i < 0 || i >= size()) throw Error(ErrorKind::internal, fmt::format("sample {} of {}", i, size()));
+  auto shard = std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin();
+  return {shard, i - first(shard)};
+}
+
+std::shared_ptr<const Shard> ShardSet::shard(int64_t number) const {
+  {
+    std::lock_guard guard(lock_);
+    if (auto found = open_.find(number); found != open_.end()) {
+      recent_.splice(recent_.begin(), recent_, found->second);
+      return found->second->shard;
+    }
+  }
+  auto opened = Shard::reopen(path(number), options_, stamps_.at(static_cast<size_t>(number)));
+  std::shared_ptr<const Shard> closed; // outside the lock
+  std::lock_guard guard(lock_);
+  if (auto found = open_.find(number); found != open_.end()) return found->second->shard; // another thread was first
+  recent_.push_front({number, opened});
+  open_[number] = recent_.begin();
+  if (recent_.size() > options_.open_shards) {
+    closed = std::move(recent_.back().shard);
+    open_.erase(recent_.back().number);
+    recent_.pop_back();
+  }
+  return opened;
+}
+
+} // namespace fvlm

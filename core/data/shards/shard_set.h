@@ -1,0 +1,62 @@
+// The shards that patterns name, as one long list of samples. However many they are, few are open at a time.
+#pragma once
+#include "data/shards/shard.h"
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace fvlm {
+
+struct Place {
+  int64_t shard = 0, sample = 0;
+  bool operator==(const Place&) const = default;
+};
+
+class ShardSet {
+ public:
+  // Told while indices are found or made: shards done, and how many there are. One call at a time, on any thread.
+  using Progress = std::function<void(int64_t done, int64_t all)>;
+
+  // Local paths with braces and wildcards, in the order of the patterns, those of one wildcard sorted; a file named
+  // twice counts once. Throws Error(data) for a pattern, or a name in its braces, that finds no file, and when there is
+  // no sample in all of them; ReadError when a disk fails.
+  explicit ShardSet(const std::vector<std::string>& patterns, ShardOptions options = {}, const Progress& progress = {});
+
+  int64_t size() const { return ends_.empty() ? 0 : ends_.back(); } // samples
+  int64_t shards() const { return static_cast<int64_t>(paths_.size()); }
+  const std::string& path(int64_t shard) const { return paths_.at(static_cast<size_t>(shard)); }
+  int64_t first(int64_t shard) const { return shard == 0 ? 0 : ends_.at(static_cast<size_t>(shard) - 1); }
+  int64_t samples(int64_t shard) const { return ends_.at(static_cast<size_t>(shard)) - first(shard); }
+  uint64_t damages(int64_t shard) const { return damages_.at(static_cast<size_t>(shard)); }
+
+  // Where the i-th sample of all lies.
+  Place locate(int64_t i) const;
+  // Opened when it is not among those last used. What is held on to stays open. [any thread]
+  std::shared_ptr<const Shard> shard(int64_t number) const;
+  std::shared_ptr<const Shard> shard(const Place& place) const { return shard(place.shard); }
+
+ private:
+  void index_all(const Progress& progress);
+
+  ShardOptions options_;
+  std::vector<std::string> paths_;
+  std::vector<int64_t> ends_; // samples up to the end of each shard
+  std::vector<ShardStamp> stamps_;
+  std::vector<uint64_t> damages_;
+
+  struct Open {
+    int64_t number;
+    std::shared_ptr<const Shard> shard;
+  };
+  mutable std::mutex lock_;        // of the two below
+  mutable std::list<Open> recent_; // the last used first
+  mutable std::unordered_map<int64_t, std::list<Open>::iterator> open_;
+};
+
+} // namespace fvlm

@@ -1,0 +1,162 @@
+#include "base/error.h"
+#include "data/shards/shard_set.h"
+#include "tar_maker.h"
+
+#include <gmock/gmock.h>
+#include <thread>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+namespace {
+
+// Shard NAME.tar with samples NAME-0, NAME-1, ...
+void make(const Folder& folder, const std::string& name, int samples) {
+  TarMaker tar;
+  for (int i = 0; i < samples; ++i) tar.file(fmt::format("{}-{}.txt", name, i), fmt::format("{} {}", name, i));
+  write_bytes(folder / (name + ".tar"), tar.end());
+}
+
+ShardOptions options(const Folder& folder) {
+  return {.cache = folder / "cache"};
+}
+
+std::vector<std::string> keys(const ShardSet& set) {
+  std::vector<std::string> all;
+  for (int64_t i = 0; i < set.size(); ++i) {
+    Place place = set.locate(i);
+    all.push_back(set.shard(place)->sample(place.sample).key);
+  }
+  return all;
+}
+
+size_t open_descriptors() {
+  fs::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+int64_t resident_kib() {
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  long all = 0, resident = 0;
+  if (std::fscanf(file, "%ld %ld", &all, &resident) != 2) resident = 0;
+  std::fclose(file);
+  return resident * 4;
+}
+
+} // namespace
+
+TEST(ShardSet, lists_samples_in_the_order_of_patterns_and_sorted_within_wildcards) {
+  Folder folder;
+  for (const char* name : {"b", "a", "c"}) make(folder, name, 2);
+  make(folder, "empty", 0);
+  make(folder, "9", 1);
+  make(folder, "10", 1);
+  auto at = [&](const char* pattern) { return (folder / pattern).string(); };
+  ShardSet set({at("{9..10}.tar"), at("[b-c].tar"), at("empty.tar"), at("*.tar")}, options(folder));
+  EXPECT_THAT(keys(set), ElementsAre("9-0", "10-0", "b-0", "b-1", "c-0", "c-1", "a-0", "a-1"));
+  EXPECT_EQ(set.shards(), 6);
+  EXPECT_EQ(set.locate(6), (Place{5, 0}));
+  EXPECT_EQ(set.samples(4), 0);
+  EXPECT_EQ(set.first(5), 6);
+  EXPECT_THROW(set.locate(8), Error);
+  EXPECT_THROW(set.locate(-1), Error);
+}
+
+TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
+  Folder folder;
+  make(folder, "a", 1);
+  make(folder, "0", 1);
+  make(folder, "empty", 0);
+  auto message = [&](const char* pattern) {
+    try {
+      ShardSet({(folder / "a.tar").string(), (folder / pattern).string()}, options(folder));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return error.text();
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(message("b*.tar"), HasSubstr("b*.tar: no file matches"));
+  EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
+  EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
+  try {
+    ShardSet({(folder / "empty.tar").string()}, options(folder));
+    FAIL() << "no sample at all, and no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shards"));
+  }
+}
+
+TEST(ShardSet, tells_its_progress_and_gives_the_same_with_any_number_of_threads) {
+  Folder folder;
+  for (int i = 0; i < 20; ++i) make(folder, fmt::format("{:02}", i), i % 3);
+  std::vector<std::string> first;
+  for (int threads : {1, 2, 8}) {
+    ShardOptions chosen = options(folder);
+    chosen.threads = threads;
+    std::vector<int64_t> told;
+    ShardSet set({(folder / "*.tar").string()}, chosen, [&](int64_t done, int64_t all) {
+      EXPECT_EQ(all, 20);
+      told.push_back(done);
+    });
+    EXPECT_EQ(told.size(), 20);
+    EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+    if (first.empty()) first = keys(set);
+    EXPECT_EQ(keys(set), first) << threads << " threads";
+  }
+  EXPECT_EQ(first.size(), 19);
+}
+
+TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
+  Folder folder;
+  constexpr int shards = 300, samples = 100;
+  for (int i = 0; i < shards; ++i) make(folder, fmt::format("{:03}", i), samples);
+  ShardOptions chosen = options(folder);
+  chosen.open_shards = 16;
+  ShardSet set({(folder / "{000..299}.tar").string()}, chosen);
+  ASSERT_EQ(set.size(), shards * samples);
+  size_t before = open_descriptors(), most = 0;
+  int64_t early = 0, number = 0;
+  for (int64_t i = 0; i < set.size(); i += 3) { // a shuffle: 7919 is prime
+    number = (number + 7919) % set.size();
+    Place place = set.locate(number);
+    auto shard = set.shard(place);
+    ASSERT_EQ(shard->sample(place.sample).key, fmt::format("{:03}-{}", number / samples, number % samples));
+    if (i % 300 == 0) most = std::max(most, open_descriptors());
+    if (i == set.size() / 10) early = resident_kib();
+  }
+  EXPECT_LE(most, before + 2 * 16 + 2);
+  int64_t late = resident_kib();
+  EXPECT_LE(late, early + 4096) << "KiB resident at 10 % and 100 %: " << early << ", " << late;
+}
+
+TEST(ShardSet, a_shard_replaced_while_it_is_in_use_stops_the_reader) {
+  Folder folder;
+  make(folder, "a", 3);
+  ShardSet set({(folder / "a.tar").string()}, options(folder));
+  make(folder, "a", 40);
+  EXPECT_THROW(set.shard(0), ReadError);
+}
+
+TEST(ShardSet, many_threads_read_it_at_once) {
+  Folder folder;
+  for (int i = 0; i < 8; ++i) make(folder, fmt::format("{}", i), 50);
+  ShardOptions chosen = options(folder);
+  chosen.open_shards = 2;
+  ShardSet set({(folder / "*.tar").string()}, chosen);
+  std::atomic<int> good{0};
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < set.size(); ++i) {
+        Place place = set.locate((i * 37 + t * 11) % set.size());
+        auto shard = set.shard(place);
+        ShardSample sample = shard->sample(place.sample);
+        good += text_of(shard->read(sample.members.at(0))) == fmt::format("{} {}", place.shard, place.sample);
+      }
+    });
+  threads.clear();
+  EXPECT_EQ(good, 4 * 400);
+}
