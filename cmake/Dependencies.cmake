@@ -1,7 +1,6 @@
 # Every third-party library, as an imported target. LibTorch is the one inside the PyPI wheel.
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED) # headers: Boost.DLL
-find_package(nlohmann_json 3.11 REQUIRED)
 find_package(GTest REQUIRED)
 find_package(benchmark QUIET)
 
@@ -13,6 +12,17 @@ target_link_libraries(fvlm_boost_program_options INTERFACE ${BOOST_PROGRAM_OPTIO
 find_path(FMT_INCLUDE fmt/format-inl.h REQUIRED)
 add_library(fvlm_fmt STATIC core/base/fmt.cpp)
 target_include_directories(fvlm_fmt SYSTEM PUBLIC ${FMT_INCLUDE})
+
+# nlohmann-json without the body of its literal "..."_json, which nobody here writes: gcc instantiates the whole parser for
+# it in every file that sees the header, half a second each.
+find_package(nlohmann_json 3.11 REQUIRED)
+find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+file(READ ${JSON_INCLUDE}/nlohmann/json.hpp json)
+string(REPLACE "{\n    return nlohmann::json::parse(s, s + n);\n}" ";" json "${json}")
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/include/nlohmann/json.hpp CONTENT "${json}" @ONLY)
+add_library(fvlm_json INTERFACE)
+target_include_directories(fvlm_json SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
+target_link_libraries(fvlm_json INTERFACE nlohmann_json::nlohmann_json)
 
 # spdlog header-only over that fmt; its own CMake target would bring the shared one along.
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
