@@ -1,10 +1,11 @@
 -- Quickstart: a tiny fVLM, from nothing, on two CPU cores. Coloured shapes move over four frames; it learns to describe
 -- them, to answer questions about them, and to prefer the right answer.
 --
+--   make-shapes --out data/shapes
 --   fvlm-engine plan recipes/quickstart.lua
 local fvlm = require "fvlm"
 
-local shapes = fvlm.arg("data", "data/shapes") -- made by tools/make-shapes
+local shapes = fvlm.arg("data", "data/shapes") -- make-shapes makes them
 local frames, text_tokens = 4, 64
 
 local function mix(source)

@@ -59,6 +59,11 @@ double ParsedOptions::number_or(const std::string& name, double fallback) const 
 Options::Options(std::string usage, std::string summary, std::string example)
     : usage_(std::move(usage)), summary_(std::move(summary)), example_(std::move(example)) {}
 
+Options& Options::of_program(std::string name) {
+  program_ = std::move(name);
+  return *this;
+}
+
 Options& Options::positional(std::string name, std::string help, bool required) {
   positionals_.push_back({std::move(name), std::move(help), required, false});
   return *this;
@@ -119,11 +124,12 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
     std::string name = wrong.get_option_name().substr(2);
     auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.name == name; });
     if (option == named_.end() || option->placeholder.empty())
-      throw Error(ErrorKind::usage, fmt::format("--{} takes no value", name)).advise("usage: fvlm-engine " + usage_);
+      throw Error(ErrorKind::usage, fmt::format("--{} takes no value", name))
+          .advise("usage: " + program_ + " " + usage_);
     throw Error(ErrorKind::usage, fmt::format("--{} wants a value", name))
         .advise(fmt::format("--{} {}: {}", name, option->placeholder, option->help));
   } catch (const po::error& wrong) {
-    throw Error(ErrorKind::usage, wrong.what()).advise("usage: fvlm-engine " + usage_);
+    throw Error(ErrorKind::usage, wrong.what()).advise("usage: " + program_ + " " + usage_);
   }
   if (found.contains("help")) {
     fmt::print("{}", help());
@@ -137,7 +143,7 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
           option.placeholder.empty() ? std::vector<std::string>{} : found[option.name].as<std::vector<std::string>>();
     else if (option.required)
       throw Error(ErrorKind::usage, fmt::format("--{} is missing: {}", option.name, option.help))
-          .advise("usage: fvlm-engine " + usage_);
+          .advise("usage: " + program_ + " " + usage_);
   }
   std::vector<std::string> given;
   if (found.contains("positional")) given = found["positional"].as<std::vector<std::string>>();
@@ -150,18 +156,19 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
       result.values_[positional.name] = {given[next++]};
     } else if (positional.required) {
       throw Error(ErrorKind::usage, fmt::format("{} is missing: {}", positional.name, positional.help))
-          .advise("usage: fvlm-engine " + usage_);
+          .advise("usage: " + program_ + " " + usage_);
     }
   }
   if (next < given.size())
     throw Error(ErrorKind::usage, fmt::format("one argument too many: '{}'", given[next]))
-        .advise("usage: fvlm-engine " + usage_);
+        .advise("usage: " + program_ + " " + usage_);
   return result;
 }
 
 std::string Options::help() const {
-  std::string out = fmt::format("{}\n\n  {}\n\n{}\n  fvlm-engine {}\n", styled("Example", Style::bold),
-                                styled("fvlm-engine " + example_, Style::cyan), styled("Usage", Style::bold), usage_);
+  std::string out =
+      fmt::format("{}\n\n  {}\n\n{}\n  {} {}\n", styled("Example", Style::bold),
+                  styled(program_ + " " + example_, Style::cyan), styled("Usage", Style::bold), program_, usage_);
   out += fmt::format("\n{}\n", summary_);
   size_t width = 0;
   std::vector<std::pair<std::string, std::string>> rows;

@@ -28,6 +28,7 @@ class Options {
   // usage: "plan RECIPE [--diff OTHER]"; example: "plan recipes/quickstart.lua --set seed=7"
   Options(std::string usage, std::string summary, std::string example);
 
+  Options& of_program(std::string name); // not fvlm-engine
   Options& positional(std::string name, std::string help, bool required = true);
   Options& rest(std::string name, std::string help); // any number of further positionals
   Options& flag(std::string name, std::string help);
@@ -47,7 +48,7 @@ class Options {
     std::string name, placeholder, help; // no placeholder: a flag
     bool required = false;
   };
-  std::string usage_, summary_, example_;
+  std::string program_ = "fvlm-engine", usage_, summary_, example_;
   std::vector<Positional> positionals_;
   std::vector<Named> named_;
 };

@@ -35,4 +35,8 @@ void Progress::steps(const std::string& what, uint64_t done, uint64_t total) {
   if (due()) fmt::print(stderr, "\r{} {}: {} of {} steps\x1b[K", label_, what, done, total);
 }
 
+void Progress::samples(uint64_t done, uint64_t total) {
+  if (due()) fmt::print(stderr, "\r{}: {} of {} samples\x1b[K", label_, done, total);
+}
+
 } // namespace fvlm::cli

@@ -15,6 +15,7 @@ class Progress {
 
   void bytes(uint64_t done, uint64_t total);
   void steps(const std::string& what, uint64_t done, uint64_t total);
+  void samples(uint64_t done, uint64_t total);
   void finish(); // takes the line away now
 
  private:

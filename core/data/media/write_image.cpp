@@ -41,7 +41,7 @@ void nothing_to_flush(png_structp) {}
 
 } // namespace
 
-std::string write_png(const Image& image) {
+std::string write_png(const Image& image, PngContent content) {
   require_whole(image);
   PngOutput output;
   PngErrors errors;
@@ -51,6 +51,10 @@ std::string write_png(const Image& image) {
     png_set_write_fn(png, &output, append, nothing_to_flush);
     png_set_IHDR(png, info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height), 8,
                  PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    if (content == PngContent::drawing) {
+      png_set_filter(png, PNG_FILTER_TYPE_BASE, PNG_FILTER_NONE);
+      png_set_compression_level(png, 3);
+    }
     png_write_info(png, info);
     for (int64_t row = 0; row < image.height; ++row) png_write_row(png, image.rgb.data() + row * image.width * 3);
     png_write_end(png, info);

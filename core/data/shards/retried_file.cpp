@@ -2,7 +2,6 @@
 
 #include "base/log.h"
 
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -25,11 +24,10 @@ bool lasting(int error) {
 
 } // namespace
 
-ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
-                     const char* advice)
+ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what)
     : Error(ErrorKind::data, what), offset_(offset), error_(error) {
   at(fmt::format("{} at byte {}", path.string(), offset));
-  advise(advice);
+  advise("this is the disk or the network and no broken sample: see to it, then resume the run");
 }
 
 RetriedFile::RetriedFile(std::filesystem::path path, RetryPolicy policy)
@@ -78,9 +76,7 @@ RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byt
     offset += static_cast<uint64_t>(got);
   }
   auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now(policy_) - begin);
-  if (took > policy_.slow && std::has_single_bit(++slow_reads_)) // at the first, second, fourth, ...
-    log_warning("{}: a read took {} s: the disk is slow ({} such reads)", path_.string(), took.count() / 1000.0,
-                slow_reads_.load());
+  if (took > policy_.slow) log_warning("{}: a read took {} s: the disk is slow", path_.string(), took.count() / 1000.0);
   return {};
 }
 

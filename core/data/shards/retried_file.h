@@ -4,7 +4,6 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +19,9 @@ namespace fvlm {
 // The disk's failure, never a sample's: whoever sets broken samples aside lets this one through, and the run ends.
 class ReadError : public Error {
  public:
-  ReadError(
-      const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
-      const char* advice = "this is the disk or the network and no broken sample: see to it, then resume the run");
+  ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what);
   uint64_t offset() const { return offset_; }
-  int error_number() const { return error_; } // 0: no call failed, but the file is not what it was
+  int error_number() const { return error_; } // 0: the file was another one, or shorter, when it was opened again
 
  private:
   uint64_t offset_;
@@ -76,7 +73,6 @@ class RetriedFile {
   int64_t modified_ = 0;
   mutable std::mutex lock_; // of handle_
   mutable Handle handle_;
-  mutable std::atomic<uint64_t> slow_reads_{0};
 };
 
 } // namespace fvlm

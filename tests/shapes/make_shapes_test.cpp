@@ -1,0 +1,251 @@
+#include "base/file.h"
+#include "data/shards/shard_set.h"
+#include "data/tokenizer.h"
+#include "make-shapes/samples.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <unistd.h>
+
+using namespace fvlm;
+using namespace fvlm::shapes;
+namespace fs = std::filesystem;
+
+namespace {
+
+const Part& part(std::string_view name) {
+  for (const Part& part : parts())
+    if (part.name == name) return part;
+  throw std::out_of_range(std::string(name));
+}
+
+std::string colour_name(const Blob& blob) {
+  const std::vector<std::pair<const char*, Rgb>> names{{"red", {255, 0, 0}},      {"green", {0, 255, 0}},
+                                                       {"blue", {0, 0, 255}},     {"yellow", {255, 255, 0}},
+                                                       {"purple", {200, 0, 200}}, {"cyan", {0, 255, 255}}};
+  auto distance = [&](const Rgb& other) {
+    int sum = 0;
+    for (size_t c = 0; c < 3; ++c) sum += (blob.colour[c] - other[c]) * (blob.colour[c] - other[c]);
+    return sum;
+  };
+  return std::min_element(names.begin(), names.end(),
+                          [&](const auto& a, const auto& b) { return distance(a.second) < distance(b.second); })
+      ->first;
+}
+
+std::string form_name(const Blob& blob) {
+  return std::vector<std::string>{"circle", "square", "triangle", "cross", "ring"}.at(static_cast<size_t>(blob.form));
+}
+
+// What is to be seen, found out from the pictures alone.
+std::string seen(const std::string& question, const std::vector<Picture>& frames) {
+  const Blob &first = frames.front().front(), &last = frames.back().front();
+  if (question == "Which colour is it?" || question == "Which colour came first?") return colour_name(first);
+  if (question == "Which colour came last?") return colour_name(last);
+  if (question == "Which shape is it?" || question == "Which shape came first?") return form_name(first);
+  if (question == "Which shape came last?") return form_name(last);
+  if (question == "How many shapes are there?")
+    return std::vector<std::string>{"", "one", "two", "three", "four"}.at(frames.front().size());
+  if (question == "Which way does it move?") {
+    int x = last.x - first.x, y = last.y - first.y;
+    if (std::abs(x) > std::abs(y)) return x > 0 ? "right" : "left";
+    return y > 0 ? "down" : "up";
+  }
+  if (question == "Where does it end?")
+    return fmt::format("{} {}", last.y > span / 2 ? "bottom" : "top", last.x > span / 2 ? "right" : "left");
+  if (question == "Which colour is marked?")
+    for (const Blob& dot : frames.back())
+      if (dot.x == first.x && dot.y == first.y) return colour_name(dot);
+  return "nothing";
+}
+
+class MakeShapes : public testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(folder); }
+  void TearDown() override { fs::remove_all(folder); }
+
+  // The exit status; what it says goes to the file "said".
+  int make(const std::string& options) const {
+    int status = std::system(fmt::format("{} {} > {}/said 2>&1", FVLM_MAKE_SHAPES, options, folder.string()).c_str());
+    return WEXITSTATUS(status);
+  }
+  std::string said() const { return read_file(folder / "said"); }
+
+  // Every file below, with its content.
+  static std::map<std::string, std::string> files(const fs::path& below) {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(below))
+      if (entry.is_regular_file()) all[fs::relative(entry.path(), below)] = read_file(entry.path());
+    return all;
+  }
+
+  fs::path folder = fs::temp_directory_path() / fmt::format("fvlm-make-shapes-{}", getpid());
+};
+
+std::string text(const Shard& shard, const Member& member) {
+  auto bytes = shard.read(member);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+} // namespace
+
+TEST(Shapes, every_answer_is_what_is_seen_and_no_wrong_one_is) {
+  for (std::string_view name : {"questions", "pairs", "heldout/questions", "heldout/pairs"}) {
+    std::map<std::string, int> kinds;
+    for (uint64_t number = 0; number < 2000; ++number) {
+      Sample sample = make_sample(part(name), 3, number, 4);
+      auto json = nlohmann::json::parse(sample.json);
+      std::string truth = seen(json["user"], sample.frames);
+      ++kinds[json["source"]];
+      if (name == "questions") {
+        ASSERT_EQ(json["assistant"], truth) << sample.json;
+      }
+      if (json.contains("chosen_assistant")) {
+        ASSERT_EQ(json["chosen_assistant"], truth) << sample.json;
+        ASSERT_NE(json["rejected_assistant"], truth) << sample.json;
+      }
+      if (name == "heldout/questions") {
+        ASSERT_EQ(json["choices"].at(json["answer"].get<size_t>()), truth) << sample.json;
+        auto choices = json["choices"].get<std::set<std::string>>();
+        ASSERT_EQ(choices.size(), 4u) << "each once: " << sample.json;
+      }
+    }
+    for (const char* kind : {"colour", "shape", "direction", "where", "count", "order", "cue"})
+      EXPECT_GT(kinds[kind], 40) << kind << " in " << name;
+  }
+}
+
+TEST(Shapes, the_right_choice_stands_anywhere) {
+  std::array<int, 4> places{};
+  for (uint64_t number = 0; number < 2000; ++number)
+    ++places.at(nlohmann::json::parse(make_sample(part("heldout/questions"), 1, number, 4).json)["answer"]);
+  for (int times : places) EXPECT_NEAR(times, 500, 100);
+}
+
+TEST(Shapes, no_clip_is_both_held_out_and_trained_on) {
+  auto pixels = [](const Sample& sample) {
+    std::string all;
+    for (const Picture& picture : sample.frames) {
+      Image image = paint(picture, 32, 32, Ground::plain, 0);
+      all.append(image.rgb.begin(), image.rgb.end());
+    }
+    return all;
+  };
+  std::set<std::string> trained;
+  for (std::string_view name : {"captions", "questions", "pairs"})
+    for (uint64_t number = 0; number < 3000; ++number) trained.insert(pixels(make_sample(part(name), 1, number, 4)));
+  for (std::string_view name : {"heldout/questions", "heldout/pairs"})
+    for (uint64_t number = 0; number < 1000; ++number)
+      ASSERT_FALSE(trained.contains(pixels(make_sample(part(name), 1, number, 4)))) << name << " " << number;
+}
+
+TEST(Shapes, every_word_is_one_token) {
+  Tokenizer tokenizer = Tokenizer::from_json(make_tokenizer(), "tokenizer.json");
+  for (const Part& part : parts())
+    for (uint64_t number = 0; number < 300; ++number) {
+      auto json = nlohmann::json::parse(make_sample(part, 9, number, 4).json);
+      for (const char* key : {"caption", "user", "assistant", "chosen_assistant", "rejected_assistant"}) {
+        if (!json.contains(key)) continue;
+        auto said = json[key].get<std::string>();
+        auto words = 1 + std::count(said.begin(), said.end(), ' ') + std::count(said.begin(), said.end(), ',') +
+                     std::count(said.begin(), said.end(), '?') + std::count(said.begin(), said.end(), '.');
+        // Of a number the space before it is a token of its own, and so is every digit.
+        auto digits = std::count_if(said.begin(), said.end(), [](unsigned char c) { return std::isdigit(c); });
+        ASSERT_LE(tokenizer.encode(said).size(), static_cast<size_t>(words + digits)) << said;
+      }
+    }
+}
+
+TEST(Shapes, blobs_are_painted_where_they_are) {
+  Picture picture{{Form::square, {200, 0, 0}, 128, 384, 128}};
+  Image image = paint(picture, 64, 32, Ground::plain, 0);
+  auto red = [&](int64_t x, int64_t y) { return image.rgb.at(static_cast<size_t>(y * 64 + x) * 3); };
+  EXPECT_EQ(red(16, 24), 200) << "a quarter across, three quarters down";
+  EXPECT_EQ(red(16, 8), red(0, 0));
+  EXPECT_EQ(red(48, 24), red(0, 0));
+  EXPECT_LT(red(0, 0), 40);
+}
+
+TEST_F(MakeShapes, the_same_options_give_the_same_bytes_on_any_number_of_threads) {
+  const std::string samples = "--samples captions=50,questions=30,text=20,heldout/pairs=10 --shard-size 20";
+  ASSERT_EQ(make(fmt::format("--out {}/a {} --threads 1", folder.string(), samples)), 0) << said();
+  ASSERT_EQ(make(fmt::format("--out {}/b {} --threads 3", folder.string(), samples)), 0) << said();
+  ASSERT_EQ(make(fmt::format("--out {}/c {} --seed 2", folder.string(), samples)), 0) << said();
+  auto a = files(folder / "a"), b = files(folder / "b"), c = files(folder / "c");
+  EXPECT_EQ(a.size(), 3u + 2 + 1 + 1 + 3) << "shards, the manifest and two files of the tokenizer";
+  EXPECT_TRUE(a == b);
+  EXPECT_NE(a["captions/00000.tar"], c["captions/00000.tar"]);
+  EXPECT_EQ(a["tokenizer/tokenizer.json"], c["tokenizer/tokenizer.json"]);
+}
+
+TEST_F(MakeShapes, shards_hold_whole_samples_with_frames_in_order) {
+  for (const char* format : {"png", "jpeg"}) {
+    ASSERT_EQ(make(fmt::format("--out {}/a --samples captions=50,text=5 --shard-size 20 --frames 3 --format {}",
+                               folder.string(), format)),
+              0)
+        << said();
+    const std::string suffix = format == std::string("png") ? "png" : "jpg";
+    ShardSet captions({(folder / "a/captions/*.tar").string()}), texts({(folder / "a/text/*.tar").string()});
+    ASSERT_EQ(captions.size(), 50);
+    ASSERT_EQ(captions.shards(), 3);
+    std::set<std::string> keys;
+    for (int64_t i = 0; i < captions.size(); ++i) {
+      auto place = captions.locate(i);
+      auto shard = captions.shard(place);
+      auto sample = shard->sample(place.sample);
+      EXPECT_TRUE(keys.insert(sample.key).second) << sample.key;
+      ASSERT_EQ(sample.members.size(), 4u);
+      for (size_t t = 0; t < 3; ++t) EXPECT_EQ(sample.members[t].name, fmt::format("{:03}.{}", t, suffix));
+      auto json = nlohmann::json::parse(text(*shard, sample.members[3]));
+      EXPECT_EQ(json["frame_count"], 3);
+      EXPECT_TRUE(json["caption"].is_string());
+      EXPECT_EQ(shard->damages(), 0u);
+    }
+    EXPECT_EQ(texts.shard(0)->sample(0).members.size(), 1u) << "text alone";
+  }
+}
+
+TEST_F(MakeShapes, what_is_there_stays_and_what_is_other_is_made_anew) {
+  const std::string a = fmt::format("--out {}/a --samples captions=5 ", folder.string());
+  ASSERT_EQ(make(a), 0);
+  auto before = fs::last_write_time(folder / "a/manifest.json");
+  ASSERT_EQ(make(a), 0);
+  EXPECT_NE(said().find("there already"), std::string::npos) << said();
+  EXPECT_EQ(fs::last_write_time(folder / "a/manifest.json"), before);
+
+  fs::resize_file(folder / "a/captions/00000.tar", 1000);
+  ASSERT_EQ(make(a), 0);
+  EXPECT_GT(fs::file_size(folder / "a/captions/00000.tar"), 1000u) << "a shard cut short is made anew";
+
+  ASSERT_EQ(make(a + "--seed 5"), 0);
+  EXPECT_NE(said().find("made in"), std::string::npos) << said();
+}
+
+TEST_F(MakeShapes, never_removes_what_it_has_not_made) {
+  fs::create_directories(folder / "mine/captions");
+  write_file_atomic(folder / "mine/captions/letter.txt", "dear");
+  EXPECT_EQ(make(fmt::format("--out {}/mine --samples captions=5", folder.string())), 4);
+  EXPECT_EQ(read_file(folder / "mine/captions/letter.txt"), "dear");
+  EXPECT_NE(said().find("there is something here already"), std::string::npos) << said();
+}
+
+TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
+  for (auto [options, reason] : {std::pair{"--frames 1", "--frames wants 2 to 64, not 1"},
+                                 {"--size 32x", "--size wants a whole number"},
+                                 {"--size 5", "--size wants a whole number from 8"},
+                                 {"--samples caption=5", "did you mean captions="},
+                                 {"--samples captions", "is no PART=N"},
+                                 {"--samples captions=0", "from 1"},
+                                 {"--format gif", "--format is png"},
+                                 {"--sede 5", "did you mean '--seed'"},
+                                 {"--shard-size 0", "--shard-size wants 1"}}) {
+    EXPECT_EQ(make(fmt::format("--out {}/a {}", folder.string(), options)), 2) << options;
+    EXPECT_NE(said().find(reason), std::string::npos) << options << ": " << said();
+  }
+  EXPECT_FALSE(fs::exists(folder / "a"));
+}

@@ -1,0 +1,139 @@
+// make-shapes: a synthetic data set of coloured shapes that move, with captions, questions, preference pairs and text.
+#include "base/error.h"
+#include "base/log.h"
+#include "base/terminal.h"
+#include "base/text.h"
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "make-shapes/dataset.h"
+#include "make-shapes/samples.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <thread>
+
+namespace fvlm::shapes {
+namespace {
+
+Error usage(std::string what) {
+  return {ErrorKind::usage, std::move(what)};
+}
+
+int64_t within(const cli::ParsedOptions& parsed, const char* name, int64_t least, int64_t most, int64_t fallback) {
+  int64_t number = parsed.integer_or(name, fallback);
+  if (number < least || number > most)
+    throw usage(fmt::format("--{} wants {} to {}, not {}", name, least, most, number));
+  return number;
+}
+
+int64_t whole(std::string_view text, int64_t least, int64_t most, const std::string& of) {
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
+    throw usage(fmt::format("{} wants a whole number from {} to {}, not '{}'", of, least, most, text));
+  return number;
+}
+
+// "32" or "640x480".
+void read_size(const std::string& text, Options& options) {
+  size_t cross = text.find('x');
+  options.width = whole(std::string_view(text).substr(0, cross), 8, 4096, "--size");
+  options.height =
+      cross == std::string::npos ? options.width : whole(std::string_view(text).substr(cross + 1), 8, 4096, "--size");
+}
+
+// "captions=500,pairs=20"; without it all parts.
+void read_samples(const std::vector<std::string>& lists, Options& options) {
+  std::vector<std::string> names;
+  for (const Part& part : parts()) {
+    names.emplace_back(part.name);
+    if (lists.empty()) options.samples[names.back()] = part.samples;
+  }
+  for (const auto& list : lists)
+    for (const auto& entry : split(list, ',')) {
+      size_t equals = entry.find('=');
+      std::string name = entry.substr(0, equals);
+      if (equals == std::string::npos || std::find(names.begin(), names.end(), name) == names.end()) {
+        auto near = nearest(name, names);
+        throw usage(fmt::format("--samples: '{}' is no PART=N", entry))
+            .advise(near ? fmt::format("did you mean {}=1000?", *near) : "parts: " + join(names, ", "));
+      }
+      options.samples[name] = whole(std::string_view(entry).substr(equals + 1), 1, 100'000'000, "--samples " + name);
+    }
+}
+
+std::string one_of(const cli::ParsedOptions& parsed, const char* name, std::vector<std::string> words) {
+  std::string word = parsed.value_or(name, words.front());
+  if (std::find(words.begin(), words.end(), word) == words.end())
+    throw usage(fmt::format("--{} is {}, not '{}'", name, join_or(words), word));
+  return word;
+}
+
+int run(cli::Arguments arguments) {
+  cli::Options described(
+      "--out DIR [--seed N] [--samples PART=N,...] [--frames N] [--size N|WxH] [--format F]",
+      "Makes shards of coloured shapes that move over a few frames, with captions, questions and answers, preference\n"
+      "pairs, multiple choice and plain text, a tokenizer for them, and held-out parts that share no clip with the\n"
+      "others. The same options give the same bytes. What is there already, made with the same options, stays.",
+      "--out data/shapes");
+  std::string counts;
+  for (const Part& part : parts()) counts += fmt::format("{}{}={}", counts.empty() ? "" : ",", part.name, part.samples);
+  described.of_program("make-shapes")
+      .needed("out", "DIR", "the data set; made anew if it was made with other options")
+      .value("seed", "N", "another data set for another number (1)")
+      .value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
+      .value("frames", "N", "of each clip, 2 to 64 (4)")
+      .value("size", "N|WxH", "pixels of a frame (32)")
+      .value("format", "png|jpeg", "of the frames (png: at 32 pixels exact, and half as large as jpeg)")
+      .value("ground", "plain|textured", "what lies behind the shapes; textured: as much detail as a photo has (plain)")
+      .value("shard-size", "N", "samples of a shard (2000)")
+      .value("threads", "N", "one a core if not given; changes nothing in the data");
+  auto parsed = described.parse(arguments);
+  if (!parsed) return 0;
+  Options options;
+  options.out = *parsed->value("out");
+  options.seed = static_cast<uint64_t>(within(*parsed, "seed", 0, INT64_MAX, 1));
+  read_samples(parsed->values("samples"), options);
+  options.frames = within(*parsed, "frames", 2, 64, options.frames);
+  read_size(parsed->value_or("size", "32"), options);
+  options.format = one_of(*parsed, "format", {"png", "jpeg"});
+  options.ground = one_of(*parsed, "ground", {"plain", "textured"}) == "plain" ? Ground::plain : Ground::textured;
+  options.shard_size = within(*parsed, "shard-size", 1, 1'000'000, options.shard_size);
+  options.threads =
+      static_cast<int>(within(*parsed, "threads", 1, 256, std::max<int64_t>(1, std::thread::hardware_concurrency())));
+
+  if (is_made(options)) {
+    fmt::print("{}: there already, made with these options\n", options.out.string());
+    return 0;
+  }
+  auto started = std::chrono::steady_clock::now();
+  Made made;
+  {
+    cli::Progress progress("making " + options.out.string());
+    made = make(options, [&](int64_t done, int64_t total) {
+      progress.samples(static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+    });
+  }
+  std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  fmt::print("{}: {} samples of {} frames in {} shards, {}, made in {:.1f} s\n", options.out.string(), made.samples,
+             options.frames, made.shards, human_bytes(made.bytes), took.count());
+  return 0;
+}
+
+} // namespace
+} // namespace fvlm::shapes
+
+int main(int count, char** words) {
+  std::vector<std::string> arguments(words + 1, words + count);
+  try {
+    return fvlm::shapes::run(arguments);
+  } catch (const fvlm::Error& error) {
+    fvlm::log_error("{}", error.text());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fvlm::log_error("a defect in make-shapes: {}", error.what());
+    return 1;
+  }
+}

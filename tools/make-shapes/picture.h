@@ -1,0 +1,34 @@
+// A picture of a few shapes on a dark ground, and its pixels.
+#pragma once
+#include "data/media/image.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace fvlm::shapes {
+
+enum class Form : uint8_t { circle, square, triangle, cross, ring };
+using Rgb = std::array<uint8_t, 3>;
+
+// Whole numbers, so that equal blobs are equal pixels: 512 units span the picture's width for x, its height for y, and
+// the shorter of both for the size.
+struct Blob {
+  Form form;
+  Rgb colour;
+  int16_t x, y, size;
+  bool operator==(const Blob&) const = default;
+};
+using Picture = std::vector<Blob>; // later ones lie over earlier ones
+
+constexpr int span = 512;
+
+enum class Ground {
+  plain,
+  textured // as much detail as a photo has: for measurements of decoders
+};
+
+// `grain`: another texture for another number.
+Image paint(const Picture& picture, int64_t width, int64_t height, Ground ground, uint64_t grain);
+
+} // namespace fvlm::shapes
