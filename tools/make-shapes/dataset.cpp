@@ -42,6 +42,7 @@ Json made_with(const Options& options) {
           {"width", options.width},
           {"height", options.height},
           {"format", options.format},
+          {"quality", options.format == "jpeg" ? options.quality : 0},
           {"ground", options.ground == Ground::plain ? "plain" : "textured"},
           {"shard_size", options.shard_size}};
 }
@@ -67,7 +68,7 @@ std::vector<ShardPlan> plan(const Options& options) {
 
 std::string encode(const Options& options, const Picture& picture, uint64_t grain) {
   Image image = paint(picture, options.width, options.height, options.ground, grain);
-  if (options.format == "jpeg") return write_jpeg(image, 95);
+  if (options.format == "jpeg") return write_jpeg(image, options.quality);
   return write_png(image, options.ground == Ground::plain ? PngContent::drawing : PngContent::photo);
 }
 

@@ -16,6 +16,7 @@ struct Options {
   std::map<std::string, int64_t> samples; // by part; parts not named are not made
   int64_t frames = 4, width = 32, height = 32;
   std::string format = "png"; // or "jpeg"
+  int quality = 90;           // of JPEG
   Ground ground = Ground::plain;
   int64_t shard_size = 2000; // samples
   int threads = 1;           // changes nothing in the data

@@ -87,6 +87,7 @@ int run(cli::Arguments arguments) {
       .value("frames", "N", "of each clip, 2 to 64 (4)")
       .value("size", "N|WxH", "pixels of a frame (32)")
       .value("format", "png|jpeg", "of the frames (png: at 32 pixels exact, and half as large as jpeg)")
+      .value("quality", "N", "of JPEG frames, 1 to 100 (90)")
       .value("ground", "plain|textured", "what lies behind the shapes; textured: as much detail as a photo has (plain)")
       .value("shard-size", "N", "samples of a shard (2000)")
       .value("threads", "N", "one a core if not given; changes nothing in the data");
@@ -99,6 +100,7 @@ int run(cli::Arguments arguments) {
   options.frames = within(*parsed, "frames", 2, 64, options.frames);
   read_size(parsed->value_or("size", "32"), options);
   options.format = one_of(*parsed, "format", {"png", "jpeg"});
+  options.quality = static_cast<int>(within(*parsed, "quality", 1, 100, options.quality));
   options.ground = one_of(*parsed, "ground", {"plain", "textured"}) == "plain" ? Ground::plain : Ground::textured;
   options.shard_size = within(*parsed, "shard-size", 1, 1'000'000, options.shard_size);
   options.threads =

@@ -79,7 +79,7 @@ void paint_texture(Image& image, uint64_t grain) {
       uint8_t* pixel = image.rgb.data() + (row * image.width + column) * 3;
       constexpr std::array<double, 3> tint{1.0, 0.9, 0.8};
       for (size_t c = 0; c < 3; ++c)
-        pixel[c] = static_cast<uint8_t>(std::clamp(90 + 70 * light * tint[c] + 16 * noise, 0.0, 255.0));
+        pixel[c] = static_cast<uint8_t>(std::clamp(90 + 70 * light * tint[c] + 8 * noise, 0.0, 255.0));
     }
 }
 
