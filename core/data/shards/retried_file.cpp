@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -24,10 +25,11 @@ bool lasting(int error) {
 
 } // namespace
 
-ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what)
+ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
+                     const char* advice)
     : Error(ErrorKind::data, what), offset_(offset), error_(error) {
   at(fmt::format("{} at byte {}", path.string(), offset));
-  advise("this is the disk or the network and no broken sample: see to it, then resume the run");
+  advise(advice);
 }
 
 RetriedFile::RetriedFile(std::filesystem::path path, RetryPolicy policy)
@@ -76,7 +78,9 @@ RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byt
     offset += static_cast<uint64_t>(got);
   }
   auto took = std::chrono::duration_cast<std::chrono::milliseconds>(now(policy_) - begin);
-  if (took > policy_.slow) log_warning("{}: a read took {} s: the disk is slow", path_.string(), took.count() / 1000.0);
+  if (took > policy_.slow && std::has_single_bit(++slow_reads_)) // at the first, second, fourth, ...
+    log_warning("{}: a read took {} s: the disk is slow ({} such reads)", path_.string(), took.count() / 1000.0,
+                slow_reads_.load());
   return {};
 }
 

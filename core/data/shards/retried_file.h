@@ -4,6 +4,7 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +20,11 @@ namespace fvlm {
 // The disk's failure, never a sample's: whoever sets broken samples aside lets this one through, and the run ends.
 class ReadError : public Error {
  public:
-  ReadError(const std::filesystem::path& path, uint64_t offset, int error, const std::string& what);
+  ReadError(
+      const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
+      const char* advice = "this is the disk or the network and no broken sample: see to it, then resume the run");
   uint64_t offset() const { return offset_; }
-  int error_number() const { return error_; } // 0: the file was another one, or shorter, when it was opened again
+  int error_number() const { return error_; } // 0: no call failed, but the file is not what it was
 
  private:
   uint64_t offset_;
@@ -73,6 +76,7 @@ class RetriedFile {
   int64_t modified_ = 0;
   mutable std::mutex lock_; // of handle_
   mutable Handle handle_;
+  mutable std::atomic<uint64_t> slow_reads_{0};
 };
 
 } // namespace fvlm

@@ -69,6 +69,8 @@ fs::path Shard::unpacked(const RetriedFile& packed) const {
   if (fs::exists(out, ignored)) return out;
   log_info("{}: unpacking it to {}, once", path_.string(), out.string());
   gunzip(packed, out, options_.most_unpacked);
+  // Its stamp then is the same whenever it is unpacked, should the cache be emptied while a run goes on.
+  fs::last_write_time(out, fs::last_write_time(path_, ignored), ignored);
   // What an earlier version of this file unpacked to serves nobody any more.
   auto same_path = out.filename().string().substr(0, 17);
   for (const auto& entry : fs::directory_iterator(out.parent_path(), ignored)) {
@@ -110,12 +112,11 @@ std::shared_ptr<const ShardIndex> Shard::make_index() const {
   } catch (const ReadError&) {
     throw;
   } catch (const Error& failed) {
-    throw Error(ErrorKind::data, fmt::format("there is no place for the shard's index: {}", failed.text()))
-        .at(path_.string())
-        .advise("make the shard's folder writable, or name a cache folder that is in FVLM_CACHE");
+    throw ReadError(path_, 0, 0, fmt::format("there is no place for the shard's index: {}", failed.text()),
+                    "make the shard's folder writable, or set FVLM_CACHE to a folder that is");
   }
   auto index = ShardIndex::load(path, stamp_);
-  if (!index) throw Error(ErrorKind::data, "the index just made cannot be read back").at(path.string());
+  if (!index) throw ReadError(path_, 0, 0, fmt::format("{} cannot be read, and was just made", path.string()));
   return std::make_shared<const ShardIndex>(std::move(*index));
 }
 

@@ -25,8 +25,8 @@ struct ShardOptions {
 
 class Shard {
  public:
-  // Makes the index, and unpacks a .tar.gz, where that was not done before. Throws ReadError for a failing disk, other
-  // Errors (data) for what is no shard or finds no place for its index.
+  // Makes the index, and unpacks a .tar.gz, where that was not done before. Throws ReadError for a failing disk and
+  // where there is no place for the index, other Errors (data) for what is no shard.
   static std::shared_ptr<const Shard> open(const std::filesystem::path& path, const ShardOptions& options = {});
   // The same of a shard that was open before: it must still be the one of that stamp, else ReadError.
   static std::shared_ptr<const Shard> reopen(const std::filesystem::path& path, const ShardOptions& options,

@@ -160,3 +160,17 @@ TEST(ShardSet, many_threads_read_it_at_once) {
   threads.clear();
   EXPECT_EQ(good, 4 * 400);
 }
+
+TEST(ShardSet, a_cache_emptied_while_it_is_in_use_is_filled_again) {
+  Folder folder;
+  make(folder, "a", 3);
+  ASSERT_EQ(std::system(fmt::format("cd {} && gzip < a.tar > a.tgz", folder.path().string()).c_str()), 0);
+  ShardOptions chosen = options(folder);
+  chosen.open_shards = 1;
+  ShardSet set({(folder / "a.t{gz,ar}").string()}, chosen);
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_THAT(keys(set), ElementsAre("a-0", "a-1", "a-2", "a-0", "a-1", "a-2"));
+    fs::remove_all(folder / "cache");
+    fs::remove(folder / ".a.tar.fvlm-index");
+  }
+}

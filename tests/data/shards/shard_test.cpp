@@ -246,3 +246,18 @@ TEST(Shard, what_is_no_file_is_refused) {
   EXPECT_THROW(Shard::open(folder / "a.tar", options(folder)), Error);
   EXPECT_THROW(Shard::open("/dev/null", options(folder)), Error);
 }
+
+TEST(Shard, no_place_for_an_index_is_told_with_what_to_do) {
+  Folder folder;
+  write_bytes(folder / "a.tar", two_samples().end());
+  write_bytes(folder / "cache", "no folder");
+  ShardOptions nowhere = options(folder);
+  nowhere.index_beside = false;
+  try {
+    Shard::open(folder / "a.tar", nowhere);
+    FAIL() << "where is the index?";
+  } catch (const ReadError& error) {
+    EXPECT_THAT(error.text(), HasSubstr("no place for the shard's index"));
+    EXPECT_THAT(error.text(), HasSubstr("FVLM_CACHE"));
+  }
+}
