@@ -1,0 +1,35 @@
+#include "data/media/decode_image.h"
+
+#include "base/error.h"
+#include "data/media/decoders.h"
+#include "data/media/exif.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace fvlm {
+
+void require_decent_size(uint64_t width, uint64_t height, const DecodeOptions& options) {
+  constexpr uint64_t longest_side = 65535; // JPEG's; a PNG with longer ones would make resize() take much memory
+  if (width < 1 || height < 1)
+    throw Error(ErrorKind::data, fmt::format("an image of {} x {} pixels has none", width, height));
+  if (width > longest_side || height > longest_side || width * height > static_cast<uint64_t>(options.most_pixels))
+    throw Error(ErrorKind::data,
+                fmt::format("an image of {} x {} pixels is too large: at most {} pixels, a side of at most {}", width,
+                            height, options.most_pixels, longest_side))
+        .advise("scale it down before it goes into a shard");
+}
+
+bool looks_like_image(std::span<const std::byte> bytes) {
+  return looks_like_jpeg(bytes) || looks_like_png(bytes);
+}
+
+Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  if (!looks_like_image(bytes))
+    throw Error(ErrorKind::data, bytes.empty() ? "an image file without any bytes" : "neither a JPEG nor a PNG file");
+  Decoded decoded = looks_like_jpeg(bytes) ? decode_jpeg(bytes, options) : decode_png(bytes, options);
+  return upright(std::move(decoded.image), decoded.orientation);
+}
+
+} // namespace fvlm

@@ -1,0 +1,102 @@
+#include "base/error.h"
+#include "data/media/decoders.h"
+#include "data/media/exif.h"
+#include "data/media/png_errors.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+namespace fvlm {
+namespace {
+
+constexpr std::array<uint8_t, 8> signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+
+// Chunks that say nothing of the pixels' values: left unread, and what they would inflate to with them.
+constexpr std::string_view ignored{
+    "bKGD\0cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0tRNS\0zTXt\0", 90};
+
+struct Decoder {
+  PngErrors errors;
+  std::span<const std::byte> unread;
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+
+  explicit Decoder(std::span<const std::byte> bytes) : unread(bytes) {
+    png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &errors, PngErrors::raise, PngErrors::ignore);
+    if (png) info = png_create_info_struct(png);
+    if (!info) throw Error(ErrorKind::data, "no memory to read a PNG");
+    png_set_read_fn(png, this, [](png_structp library, png_bytep into, size_t size) {
+      auto& decoder = *static_cast<Decoder*>(png_get_io_ptr(library));
+      if (size > decoder.unread.size()) png_error(library, "the file ends too early");
+      std::memcpy(into, decoder.unread.data(), size);
+      decoder.unread = decoder.unread.subspan(size);
+    });
+  }
+  ~Decoder() { png_destroy_read_struct(&png, &info, nullptr); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  template <class Work>
+  void run(Work&& work) {
+    if (!errors.jump.run(work)) throw Error(ErrorKind::data, fmt::format("a broken PNG: {}", errors.text.data()));
+  }
+};
+
+int orientation(png_structp png, png_infop info) {
+  png_uint_32 size = 0;
+  png_bytep exif = nullptr;
+  if (!png_get_eXIf_1(png, info, &size, &exif) || !exif) return 1;
+  return exif_orientation({reinterpret_cast<const std::byte*>(exif), size});
+}
+
+} // namespace
+
+bool looks_like_png(std::span<const std::byte> bytes) {
+  return bytes.size() >= signature.size() && std::memcmp(bytes.data(), signature.data(), signature.size()) == 0;
+}
+
+Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  Decoder decoder(bytes);
+  png_structp png = decoder.png;
+  png_infop info = decoder.info;
+  decoder.run([&] {
+    png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, reinterpret_cast<png_const_bytep>(ignored.data()),
+                                static_cast<int>(ignored.size() / 5));
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); // ours follow, and say more
+    png_set_chunk_malloc_max(png, 1 << 20);
+    png_read_info(png, info);
+  });
+  const png_uint_32 width = png_get_image_width(png, info), height = png_get_image_height(png, info);
+  require_decent_size(width, height, options);
+
+  Decoded decoded;
+  decoded.orientation = orientation(png, info);
+  int passes = 1;
+  decoder.run([&] {
+    png_set_strip_16(png);
+    png_set_packing(png);
+    png_set_palette_to_rgb(png);
+    png_set_strip_alpha(png);
+    if (const auto type = png_get_color_type(png, info); !(type & PNG_COLOR_MASK_COLOR)) {
+      png_set_expand_gray_1_2_4_to_8(png);
+      png_set_gray_to_rgb(png);
+    }
+    passes = png_set_interlace_handling(png);
+    png_read_update_info(png, info);
+  });
+  const size_t stride = size_t{width} * 3;
+  if (png_get_rowbytes(png, info) != stride)
+    throw Error(ErrorKind::data, fmt::format("a PNG of an unknown form: {} bytes in a row of {} pixels",
+                                             png_get_rowbytes(png, info), width));
+  decoded.image = {width, height, std::vector<uint8_t>(stride * height)};
+  decoder.run([&] {
+    for (int pass = 0; pass < passes; ++pass)
+      for (size_t row = 0; row < height; ++row) png_read_row(png, decoded.image.rgb.data() + row * stride, nullptr);
+    png_read_end(png, nullptr); // verifies the checksums of the last pixels
+  });
+  return decoded;
+}
+
+} // namespace fvlm

@@ -1,0 +1,39 @@
+#include "data/media/normalise.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace fvlm {
+namespace {
+
+using Table = std::array<std::array<float, 256>, 3>; // [channel][value]
+
+Table make_table() {
+  constexpr std::array<float, 3> mean{0.485F, 0.456F, 0.406F}, deviation{0.229F, 0.224F, 0.225F};
+  Table table{};
+  for (size_t channel = 0; channel < 3; ++channel)
+    for (size_t value = 0; value < 256; ++value)
+      table[channel][value] = (static_cast<float>(value) / 255.0F - mean[channel]) / deviation[channel];
+  return table;
+}
+
+} // namespace
+
+void normalise(std::span<const uint8_t> hwc, std::span<float> chw) {
+  static const Table table = make_table();
+  if (hwc.size() != chw.size() || hwc.size() % 3 != 0)
+    throw Error(ErrorKind::internal, fmt::format("normalise: {} bytes to {} floats", hwc.size(), chw.size()));
+  const size_t pixels = hwc.size() / 3;
+  float *red = chw.data(), *green = red + pixels, *blue = green + pixels;
+  const uint8_t* in = hwc.data();
+  for (size_t i = 0; i < pixels; ++i, in += 3) {
+    red[i] = table[0][in[0]];
+    green[i] = table[1][in[1]];
+    blue[i] = table[2][in[2]];
+  }
+}
+
+} // namespace fvlm

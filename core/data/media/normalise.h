@@ -1,0 +1,12 @@
+// Pixels to what the vision tower reads.
+#pragma once
+#include <cstdint>
+#include <span>
+
+namespace fvlm {
+
+// [height, width, 3] bytes to [3, height, width] floats: (value / 255 - mean) / std with ImageNet's mean and std of
+// each channel, in float32 arithmetic. Throws Error(internal) where the sizes differ.
+void normalise(std::span<const uint8_t> hwc, std::span<float> chw);
+
+} // namespace fvlm

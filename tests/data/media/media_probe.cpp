@@ -1,0 +1,84 @@
+// media_probe decode OUT WIDTH HEIGHT SCALED FILE...   appends each picture to OUT: int32 width and height, RGB bytes;
+//                                                     for WIDTH 0 as it is, else resized; "-1 -1" for a broken one
+// media_probe time WIDTH HEIGHT SCALED SECONDS FILE    milliseconds an image: decode, resize, normalise
+#include "base/error.h"
+#include "base/file.h"
+#include "data/media/decode_image.h"
+#include "data/media/normalise.h"
+#include "data/media/resize.h"
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+namespace {
+
+fvlm::DecodeOptions options(int64_t width, int64_t height, bool scaled) {
+  fvlm::DecodeOptions options;
+  if (scaled) options.width = width, options.height = height;
+  return options;
+}
+
+fvlm::Image decode(const std::string& file, const fvlm::DecodeOptions& options) {
+  return fvlm::decode_image(std::as_bytes(std::span(file)), options);
+}
+
+void append(std::ofstream& out, int64_t width, int64_t height, const std::vector<uint8_t>& rgb) {
+  const std::array<int32_t, 2> size{static_cast<int32_t>(width), static_cast<int32_t>(height)};
+  out.write(reinterpret_cast<const char*>(size.data()), sizeof size);
+  out.write(reinterpret_cast<const char*>(rgb.data()), static_cast<std::streamsize>(rgb.size()));
+}
+
+void decode_all(const std::vector<std::string>& words) {
+  std::ofstream out(words[1], std::ios::binary);
+  const int64_t width = std::stoll(words[2]), height = std::stoll(words[3]);
+  for (size_t i = 5; i < words.size(); ++i) {
+    try {
+      const fvlm::Image image = decode(fvlm::read_file(words[i]), options(width, height, words[4] == "1"));
+      if (width == 0) {
+        append(out, image.width, image.height, image.rgb);
+        continue;
+      }
+      std::vector<uint8_t> small(static_cast<size_t>(width * height * 3));
+      fvlm::resize(image, width, height, small);
+      append(out, width, height, small);
+    } catch (const fvlm::Error& error) {
+      std::cout << words[i] << ": " << error.text() << "\n";
+      append(out, -1, -1, {});
+    }
+  }
+}
+
+void time_one(const std::vector<std::string>& words) {
+  using Clock = std::chrono::steady_clock;
+  const int64_t width = std::stoll(words[1]), height = std::stoll(words[2]);
+  const std::string file = fvlm::read_file(words[5]);
+  std::vector<uint8_t> small(static_cast<size_t>(width * height * 3));
+  std::vector<float> floats(small.size());
+  std::array<double, 3> best{1e9, 1e9, 1e9};
+  const auto begin = Clock::now();
+  while (std::chrono::duration<double>(Clock::now() - begin).count() < std::stod(words[4])) {
+    const auto start = Clock::now();
+    const fvlm::Image image = decode(file, options(width, height, words[3] == "1"));
+    const auto decoded = Clock::now();
+    fvlm::resize(image, width, height, small);
+    const auto resized = Clock::now();
+    fvlm::normalise(small, floats);
+    const auto end = Clock::now();
+    const std::array spans{decoded - start, resized - decoded, end - resized};
+    for (size_t i = 0; i < 3; ++i)
+      best[i] = std::min(best[i], std::chrono::duration<double, std::milli>(spans[i]).count());
+  }
+  std::printf("%.3f %.3f %.3f\n", best[0], best[1], best[2]);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() >= 6 && words[0] == "decode") return decode_all(words), 0;
+  if (words.size() == 6 && words[0] == "time") return time_one(words), 0;
+  std::cerr << "see the head of media_probe.cpp\n";
+  return 2;
+}
