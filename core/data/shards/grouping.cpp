@@ -18,9 +18,16 @@ void Grouping::tell(uint64_t offset, std::string reason) {
 
 void Grouping::close() {
   if (!open_.key.empty() && !repeated_) {
+    for (const Lost& lost : lost_) {
+      // The name may be what is damaged: a part that is there was not lost.
+      if (!open_.damage.empty() || lost.key != open_.key || names_.contains(lost.rest)) continue;
+      open_.damage = lost.reason;
+    }
     give_(open_);
     keys_.insert(open_.key);
   }
+  lost_.erase(lost_.begin(), lost_.begin() + static_cast<ptrdiff_t>(lost_before_));
+  lost_before_ = 0;
   open_ = {};
   names_.clear();
   repeated_ = false;
@@ -32,12 +39,7 @@ void Grouping::add(TarItem item) {
     std::string reason = item.name.empty() || item.wrong.find(item.name) != std::string::npos
                              ? item.wrong
                              : fmt::format("'{}': {}", item.name, item.wrong);
-    if (!key.empty() && key == open_.key && open_.damage.empty()) {
-      open_.damage = reason;
-    } else if (!key.empty() && key != open_.key) {
-      lost_key_ = key;
-      lost_reason_ = reason;
-    }
+    if (!key.empty() && lost_.size() < most_told) lost_.push_back({std::string(key), std::string(rest), reason});
     return tell(item.header, std::move(reason));
   }
   if (key.empty())
@@ -47,9 +49,8 @@ void Grouping::add(TarItem item) {
     open_.key = key;
     repeated_ = keys_.contains(open_.key);
     if (repeated_) tell(item.header, fmt::format("the key '{}' stands a second time in this shard", key));
-    if (lost_key_ == key) open_.damage = lost_reason_;
-    lost_key_.clear();
   }
+  lost_before_ = lost_.size();
   if (repeated_) return;
   if (!names_.emplace(rest).second)
     return tell(item.header, fmt::format("'{}' stands a second time in its sample", item.name));

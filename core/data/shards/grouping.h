@@ -54,7 +54,11 @@ class Grouping {
   ShardSample open_;
   std::unordered_set<std::string> names_; // of its members
   bool repeated_ = false;                 // the open sample's key stood earlier in the shard
-  std::string lost_key_, lost_reason_;    // of something damaged that may belong to the sample that comes next
+  struct Lost {
+    std::string key, rest, reason;
+  };
+  std::vector<Lost> lost_; // damaged members among and before those of the open sample
+  size_t lost_before_ = 0; // so many of them before its last good member
   std::unordered_set<std::string> keys_;
   std::vector<Damage> told_;
   uint64_t damages_ = 0;

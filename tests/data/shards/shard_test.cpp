@@ -100,6 +100,19 @@ TEST(Shard, a_sample_that_lost_a_member_says_so) {
   EXPECT_EQ(shard->damage()[1].offset, link);
 }
 
+TEST(Shard, a_damaged_name_that_reads_like_a_part_which_is_there_costs_that_sample_nothing) {
+  Folder folder;
+  TarMaker tar;
+  tar.file("2.json", "a");
+  size_t lost = tar.file("2.txt", "b");
+  tar.file("3.json", "c");
+  tar.file("3.txt", "d");
+  std::string bytes = tar.end();
+  bytes[lost] = '3'; // now the checksum is wrong, and the name is that of the next sample's part
+  write_bytes(folder / "a.tar", bytes);
+  EXPECT_THAT(samples(*Shard::open(folder / "a.tar", options(folder))), ElementsAre("2: json=a", "3: json=c txt=d"));
+}
+
 TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
   Folder folder;
   TarMaker tar = two_samples();
