@@ -46,7 +46,7 @@ void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {
 
 ChatTokens ChatTemplate::encode(std::span<const Turn> turns, std::string_view system) const {
   ChatTokens out;
-  append_turn({"system", std::string(system)}, out);
+  if (!system.empty()) append_turn({"system", std::string(system)}, out);
   for (const Turn& turn : turns) append_turn(turn, out);
   return out;
 }

@@ -21,7 +21,7 @@ struct ChatTokens {
 
 inline constexpr std::string_view default_system_line = "You are a helpful AI assistant.";
 
-// The system line, then the turns. What turns say is text: it never yields special tokens.
+// The system line (empty: none), then the turns. What turns say is text: it never yields special tokens.
 class ChatTemplate {
  public:
   // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>.

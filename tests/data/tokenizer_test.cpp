@@ -3,6 +3,7 @@
 #include "data/chat.h"
 #include "data/tokenizer.h"
 #include "data/unicode.h"
+#include "small_tokenizer.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,34 +15,10 @@
 #include <unistd.h>
 
 using namespace fvlm;
+using test::small_tokenizer;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A tokenizer of 256 bytes, three merges and SmolLM2's special tokens.
-nlohmann::json small_tokenizer() {
-  nlohmann::json vocabulary;
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string written;
-    append_utf8(written, byte_alphabet().point_of_byte[static_cast<size_t>(byte)]);
-    vocabulary[written] = byte;
-  }
-  vocabulary["ab"] = 256;
-  vocabulary["abc"] = 257;
-  vocabulary["bc"] = 258;
-  nlohmann::json special = nlohmann::json::array();
-  for (const char* content : {"<|im_start|>", "<|im_end|>"})
-    special.push_back({{"id", 259 + special.size()}, {"content", content}, {"special", true}});
-  return {{"added_tokens", special},
-          {"normalizer", nullptr},
-          {"pre_tokenizer",
-           {{"type", "Sequence"},
-            {"pretokenizers",
-             {{{"type", "Digits"}, {"individual_digits", true}},
-              {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}}}}},
-          {"decoder", {{"type", "ByteLevel"}}},
-          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"a b", "b c", "ab c"}}}}};
-}
 
 Tokenizer make(const nlohmann::json& file) {
   return Tokenizer::from_json(file.dump(), "tokenizer.json");

@@ -1,0 +1,23 @@
+// Which members of a sample are its frames, by their names.
+#pragma once
+#include "data/samples/sample.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace fvlm {
+
+struct FoundFrames {
+  Media media;                // the members alone; numbered frames in the order of their numbers
+  bool still = false;         // one image without a number
+  std::optional<int64_t> gap; // a number that is missing among them
+};
+
+// Throws Error(data) where there is more than one of: an image, numbered frames, an mp4, an array.
+FoundFrames find_frames(const ShardSample& sample);
+
+// Numbers of `most` of `count` things, evenly spread from the first to the last; all of them if they are not more.
+std::vector<int64_t> evenly(int64_t count, int64_t most);
+
+} // namespace fvlm

@@ -1,0 +1,173 @@
+#include "base/error.h"
+#include "base/json.h"
+#include "data/samples/frames.h"
+#include "data/samples/npy.h"
+#include "data/samples/placed.h"
+#include "data/samples/sample_reader.h"
+#include "data/unicode.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace fvlm {
+namespace {
+
+constexpr uint64_t most_text_bytes = uint64_t{4} << 20; // of KEY.json and of KEY.txt
+
+const Member* member_named(const ShardSample& sample, std::string_view name) {
+  auto found = std::find_if(sample.members.begin(), sample.members.end(),
+                            [&](const Member& member) { return member.name == name; });
+  return found == sample.members.end() ? nullptr : &*found;
+}
+
+std::string text_of(const Shard& shard, const Member& member) {
+  if (member.size > most_text_bytes)
+    broken(fmt::format("KEY.{} has {} bytes, more than the {} of a text", member.name, member.size, most_text_bytes));
+  std::string text(member.size, '\0');
+  shard.read(member.offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+std::string plain_text_of(const Shard& shard, const Member& member) {
+  std::string text = text_of(shard, member);
+  if (ValidUtf8(text).view() != text) broken(fmt::format("KEY.{} is no UTF-8", member.name));
+  size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
+}
+
+int64_t answers(const SampleText& text) {
+  return std::accumulate(text.answer.begin(), text.answer.end(), int64_t{0});
+}
+
+} // namespace
+
+SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size,
+                           const VideoDecoder* video)
+    : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer), image_size_(image_size), video_(video) {}
+
+Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
+  return placed(shard, members.key, [&] { return measured(shard, members, source); });
+}
+
+Sample SampleReader::measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
+  if (!members.damage.empty()) broken("a part of it is lost: " + members.damage);
+  const Member *json = member_named(members, "json"), *txt = member_named(members, "txt");
+  if (!json && !txt) {
+    std::vector<std::string> names;
+    for (size_t i = 0; i < std::min<size_t>(members.members.size(), 5); ++i) names.push_back(members.members[i].name);
+    broken(fmt::format("it has neither KEY.json nor KEY.txt among its {} members: {}", members.members.size(),
+                       fmt::join(names, ", ")));
+  }
+  auto object = json ? parse_json(text_of(shard, *json), "KEY.json") : nlohmann::json::object();
+  if (!object.is_object()) wrong_type("KEY.json", object, "an object");
+  std::optional<std::string> caption;
+  if (txt) caption = plain_text_of(shard, *txt);
+
+  Telling telling = read_telling(Parts(object, source.fields), caption, source, mix_);
+  Sample sample{.key = members.key, .source = telling.source, .right_choice = telling.right_choice};
+  auto frame_count = telling.frame_count;
+  encode(std::move(telling), sample);
+  if (sample.dropped.empty()) count_frames(shard, members, frame_count, !source.text.empty(), sample);
+  return sample;
+}
+
+void SampleReader::encode(Telling telling, Sample& sample) const {
+  for (const Talk& talk : telling.talks) {
+    ChatTokens tokens = chat_.encode(talk.turns, talk.system);
+    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer)});
+  }
+  for (SampleText& text : telling.tokens) {
+    auto largest = *std::max_element(text.ids.begin(), text.ids.end());
+    if (static_cast<size_t>(largest) >= tokenizer_.size())
+      broken(fmt::format("'token_ids' has token {}, and the tokenizer has {}", largest, tokenizer_.size()));
+    if (answers(text) == 0) broken("'loss_mask' has no 1, and there is nothing to learn");
+    sample.texts.push_back(std::move(text));
+  }
+  for (SampleText& text : sample.texts) limit(text, sample);
+}
+
+void SampleReader::limit(SampleText& text, Sample& sample) const {
+  auto size = static_cast<int64_t>(text.ids.size());
+  if (size <= mix_.max_text_tokens) return;
+  if (mix_.overlong == plan::Overlong::drop) {
+    sample.dropped = fmt::format("a text of {} tokens, more than max_text_tokens = {}", size, mix_.max_text_tokens);
+    return;
+  }
+  int64_t before = answers(text);
+  text.ids.resize(static_cast<size_t>(mix_.max_text_tokens));
+  text.answer.resize(text.ids.size());
+  sample.cut_tokens += size - mix_.max_text_tokens;
+  sample.cut_answer_tokens += before - answers(text);
+  if (answers(text) == 0)
+    sample.dropped = fmt::format("a text of {} tokens, of whose answer max_text_tokens = {} leaves nothing", size,
+                                 mix_.max_text_tokens);
+}
+
+void SampleReader::count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told,
+                                bool text_only, Sample& sample) const {
+  FoundFrames found = find_frames(members);
+  sample.media = std::move(found.media);
+  if (text_only && sample.media.kind != Media::Kind::none)
+    throw Error(ErrorKind::data,
+                fmt::format("it has frames ('{}'), in a text-only source", sample.media.members[0].name))
+        .advise("name these shards under `shards` and not under `text`");
+  switch (sample.media.kind) {
+  case Media::Kind::none:
+    if (told.value_or(0) > 0) broken(fmt::format("'frame_count' is {}, and there are no frames", *told));
+    if (!text_only && !told)
+      throw Error(ErrorKind::data, "it has no frames: neither KEY.jpg, .png, .000.jpg, .mp4 nor .npy")
+          .advise("text-only samples lie in a source { text = ... }, or say \"frame_count\": 0");
+    break;
+  case Media::Kind::images:
+    count_images(found.still, found.gap, told, sample);
+    break;
+  case Media::Kind::video:
+    time_video(shard, sample);
+    break;
+  case Media::Kind::pixels:
+    count_pixels(shard, told, sample);
+    break;
+  }
+}
+
+void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told,
+                                Sample& sample) const {
+  auto& members = sample.media.members;
+  auto count = static_cast<int64_t>(members.size());
+  bool repeated = still && told == mix_.replicate_image_frames; // it may count what becomes of the image
+  if (told && *told != count && !repeated)
+    broken(fmt::format("'frame_count' is {}, and there {} {}", *told, count == 1 ? "is" : "are", count));
+  if (still) {
+    sample.frames = mix_.replicate_image_frames;
+    return;
+  }
+  if (gap && !told) broken(fmt::format("frame {} is missing", *gap));
+  std::vector<Member> picked;
+  for (int64_t pick : evenly(count, mix_.max_frames)) picked.push_back(members[static_cast<size_t>(pick)]);
+  members = std::move(picked);
+  sample.frames = static_cast<int64_t>(members.size());
+}
+
+void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const {
+  const Member& member = sample.media.members[0];
+  std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
+  shard.read(member.offset, head);
+  NpyFrames array = read_npy_head(head, member.size);
+  if (array.width != image_size_ || array.height != image_size_)
+    throw Error(ErrorKind::data, fmt::format("KEY.npy has frames of {}x{}, and the model takes {}x{}", array.width,
+                                             array.height, image_size_, image_size_))
+        .advise("run preprocess again with this recipe");
+  if (array.frames == 1) { // a still image; what becomes of it may have been settled beforehand
+    sample.media.picks = {0};
+    sample.frames = told.value_or(mix_.replicate_image_frames);
+    if (sample.frames < 1 || sample.frames > std::max(mix_.replicate_image_frames, mix_.max_frames))
+      broken(fmt::format("'frame_count' is {}, and KEY.npy has one frame", sample.frames));
+    return;
+  }
+  if (told && *told != array.frames)
+    broken(fmt::format("'frame_count' is {}, and KEY.npy has {}", *told, array.frames));
+  sample.media.picks = evenly(array.frames, mix_.max_frames);
+  sample.frames = static_cast<int64_t>(sample.media.picks.size());
+}
+
+} // namespace fvlm

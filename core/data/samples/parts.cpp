@@ -1,0 +1,63 @@
+#include "data/samples/parts.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace fvlm {
+
+using Json = nlohmann::json;
+
+void broken(std::string what) {
+  throw Error(ErrorKind::data, std::move(what));
+}
+
+void wrong_type(const std::string& name, const Json& value, std::string_view expected) {
+  const char* type = value.type_name();
+  broken(
+      fmt::format("{} is {} {}, and {} was expected", name, *type == 'a' || *type == 'o' ? "an" : "a", type, expected));
+}
+
+const std::string& text_in(const Json& value, const std::string& name) {
+  if (!value.is_string()) wrong_type(name, value, "a text");
+  return value.get_ref<const std::string&>();
+}
+
+const Json* Parts::find(const std::string& part) const {
+  auto field = fields_.find(part);
+  auto found = object_.find(field == fields_.end() ? part : field->second);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+const Json& Parts::need(const std::string& part) const {
+  const Json* found = find(part);
+  if (!found) broken(fmt::format("{} is missing", name(part)));
+  return *found;
+}
+
+std::string Parts::name(const std::string& part) const {
+  auto field = fields_.find(part);
+  if (field == fields_.end() || field->second == part) return fmt::format("'{}'", part);
+  return fmt::format("'{}' (by the recipe the {})", field->second, part);
+}
+
+std::optional<std::string> Parts::text(const std::string& part) const {
+  const Json* found = find(part);
+  return found ? std::optional(text_in(*found, name(part))) : std::nullopt;
+}
+
+std::string Parts::need_text(const std::string& part) const {
+  return text_in(need(part), name(part));
+}
+
+std::optional<int64_t> Parts::count(const std::string& part) const {
+  const Json* found = find(part);
+  if (!found) return std::nullopt;
+  constexpr uint64_t most = uint64_t{1} << 40;
+  if (!found->is_number_unsigned() || found->get<uint64_t>() > most) {
+    if (found->is_number()) broken(fmt::format("{} is {}, and a count was expected", name(part), found->dump()));
+    wrong_type(name(part), *found, "a count");
+  }
+  return static_cast<int64_t>(found->get<uint64_t>());
+}
+
+} // namespace fvlm

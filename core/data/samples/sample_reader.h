@@ -1,0 +1,51 @@
+// SampleReader: from the members of a sample to its tokens and sizes (measure), then to its frames (decode).
+#pragma once
+#include "data/chat.h"
+#include "data/samples/sample.h"
+#include "data/samples/telling.h"
+#include "data/shards/shard.h"
+#include "recipe/plan.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace fvlm {
+
+class VideoDecoder;
+
+class SampleReader {
+ public:
+  // All must outlive it. No decoder: mp4s are refused.
+  SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video);
+
+  // Reads the sample's JSON and what tells its number of frames; tokenises. Throws Error(data) that names the shard,
+  // the sample and the part for a broken sample, ReadError for a failing disk. What max_text_tokens leaves out of the
+  // data set is no error: see Sample::dropped. [any thread]
+  Sample measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
+
+  // Writes [sample.frames, 3, image_size, image_size] floats, normalised. Errors as above. [any thread]
+  void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+
+ private:
+  Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
+  void encode(Telling telling, Sample& sample) const;
+  void limit(SampleText& text, Sample& sample) const;
+  void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
+                    Sample& sample) const;
+  void count_images(bool still, std::optional<int64_t> gap, std::optional<int64_t> told, Sample& sample) const;
+  void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
+  void time_video(const Shard& shard, Sample& sample) const;
+
+  void decode_images(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+  void decode_video(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+  void copy_pixels(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+
+  const plan::Mix& mix_;
+  const Tokenizer& tokenizer_;
+  ChatTemplate chat_;
+  int64_t image_size_;
+  const VideoDecoder* video_;
+};
+
+} // namespace fvlm

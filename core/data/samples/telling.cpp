@@ -1,0 +1,276 @@
+#include "data/samples/telling.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace fvlm {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t most_choices = 100;
+constexpr size_t most_bytes = size_t{4} << 20; // of all talks together
+
+std::string prompt_of(const std::string& source, const plan::Mix& mix) {
+  static const auto usual = plan::Mix::default_prompts();
+  for (const auto* prompts : {&mix.prompts, &usual})
+    for (const auto& name : {source, std::string("default")})
+      if (auto found = prompts->find(name); found != prompts->end()) return found->second;
+  return "";
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* space = " \t\r\n";
+  size_t begin = text.find_first_not_of(space);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(space) + 1 - begin);
+}
+
+// "<image>\nWhat is this?" as LLaVA's data have it: where the frames go is this engine's matter.
+std::string without_placeholders(const std::string& text) {
+  std::string out;
+  bool any = false;
+  for (size_t at = 0; at < text.size();) {
+    auto mark = [&](std::string_view word) { return std::string_view(text).substr(at, word.size()) == word; };
+    if (mark("<image>") || mark("<video>")) {
+      any = true;
+      at += 7;
+    } else {
+      out += text[at++];
+    }
+  }
+  return any ? trimmed(out) : text;
+}
+
+class Reader {
+ public:
+  Reader(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
+         const plan::Mix& mix)
+      : parts_(parts), caption_file_(caption_file), mix_(mix) {
+    telling_.source = parts.text("source").value_or(source.name);
+    telling_.frame_count = parts.count("frame_count");
+  }
+
+  Telling read() {
+    struct Form {
+      std::vector<std::string> parts; // any of which tells it
+      void (Reader::*read)();
+    };
+    static const std::array<Form, 7> forms = {{{{"token_ids", "loss_mask"}, &Reader::tokens},
+                                               {{"choices"}, &Reader::choices},
+                                               {{"chosen_assistant", "rejected_assistant"}, &Reader::pair},
+                                               {{"messages"}, &Reader::messages},
+                                               {{"conversations"}, &Reader::conversations},
+                                               {{"assistant"}, &Reader::assistant},
+                                               {{"caption"}, &Reader::caption}}};
+    auto first = [&](auto&& told) {
+      return std::find_if(forms.begin(), forms.end(),
+                          [&](const Form& form) { return std::any_of(form.parts.begin(), form.parts.end(), told); });
+    };
+    auto form = first([&](const std::string& part) { return parts_.is_mapped(part); });
+    if (form == forms.end()) form = first([&](const std::string& part) { return parts_.has(part); });
+    if (form != forms.end())
+      (this->*form->read)();
+    else if (caption_file_)
+      add(user(), *caption_file_, "KEY.txt");
+    else
+      broken("it has no text: neither assistant, caption, messages, conversations, a pair, choices, token_ids nor "
+             "KEY.txt");
+    return std::move(telling_);
+  }
+
+ private:
+  std::string user() const { return parts_.text("user").value_or(""); }
+
+  // An empty question takes the prompt of its source.
+  std::string asked(std::string text) const {
+    return trimmed(text).empty() ? prompt_of(telling_.source, mix_) : std::move(text);
+  }
+
+  void add(std::string user, std::string answer, const std::string& name) {
+    if (trimmed(answer).empty()) broken(fmt::format("{} is empty, and there is nothing to learn", name));
+    add({mix_.system, {{"user", asked(std::move(user))}, {"assistant", std::move(answer)}}});
+  }
+
+  void add(Talk talk) {
+    for (const auto& turn : talk.turns) bytes_ += turn.text.size();
+    if (bytes_ > most_bytes) broken(fmt::format("its texts are longer than {} bytes in all", most_bytes));
+    telling_.talks.push_back(std::move(talk));
+  }
+
+  void assistant() { add(user(), parts_.need_text("assistant"), parts_.name("assistant")); }
+  void caption() { add(user(), parts_.need_text("caption"), parts_.name("caption")); }
+
+  void pair() {
+    for (const char* part : {"chosen_assistant", "rejected_assistant"})
+      add(user(), parts_.need_text(part), parts_.name(part));
+  }
+
+  const Json& list(const std::string& part) const {
+    const Json& found = parts_.need(part);
+    if (!found.is_array()) wrong_type(parts_.name(part), found, "a list");
+    if (found.empty()) broken(fmt::format("{} is an empty list", parts_.name(part)));
+    return found;
+  }
+
+  void choices() {
+    const Json& options = list("choices");
+    if (options.size() < 2 || options.size() > most_choices)
+      broken(fmt::format("{} has {} options, and 2 to {} were expected", parts_.name("choices"), options.size(),
+                         most_choices));
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < options.size(); ++i) {
+      auto name = fmt::format("option {} of {}", i, parts_.name("choices"));
+      texts.push_back(text_in(options[i], name));
+      add(user(), texts.back(), name);
+    }
+    if (const Json* answer = parts_.find("answer")) telling_.right_choice = right_one(*answer, texts);
+  }
+
+  // Its text, else its letter, or its number from 0.
+  int64_t right_one(const Json& answer, const std::vector<std::string>& texts) const {
+    auto count = static_cast<int64_t>(texts.size());
+    std::string name = parts_.name("answer");
+    if (answer.is_number_integer()) {
+      auto number = answer.is_number_unsigned() && answer.get<uint64_t>() > most_choices ? -1 : answer.get<int64_t>();
+      if (number < 0 || number >= count)
+        broken(fmt::format("{} is {}, and the options are numbered 0 to {}", name, answer.dump(), count - 1));
+      return number;
+    }
+    const std::string& text = text_in(answer, name);
+    for (int pass = 0; pass < 2; ++pass) // as it stands, then without the space around it
+      for (int64_t i = 0; i < count; ++i)
+        if (pass == 0 ? texts[i] == text : trimmed(texts[i]) == trimmed(text)) return i;
+    std::string letter = trimmed(text);
+    if (letter.size() == 3 && letter[0] == '(' && letter[2] == ')') letter = letter.substr(1, 1);
+    if (letter.size() == 2 && (letter[1] == '.' || letter[1] == ')')) letter.pop_back();
+    if (letter.size() == 1) {
+      int64_t number = std::toupper(static_cast<unsigned char>(letter[0])) - 'A';
+      if (number >= 0 && number < count) return number;
+    }
+    broken(
+        fmt::format("{} is none of the {} options: neither the number, the letter nor the text of one", name, count));
+  }
+
+  static std::string role_of(const std::string& role, const std::string& name) {
+    if (role == "human" || role == "user") return "user";
+    if (role == "gpt" || role == "assistant") return "assistant";
+    if (role == "system") return role;
+    broken(fmt::format("{} has the role '{}', which is none of user, assistant and system", name, role.substr(0, 40)));
+  }
+
+  void talk(const std::string& part, const char* role_key, const char* text_key, bool llava) {
+    Talk talk{mix_.system, {}};
+    const Json& all = list(part);
+    bool answered = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::string name = fmt::format("turn {} of {}", i, parts_.name(part));
+      if (!all[i].is_object()) wrong_type(name, all[i], "an object");
+      auto member = [&](const char* key) -> const Json& {
+        auto found = all[i].find(key);
+        if (found == all[i].end()) broken(fmt::format("{} has no '{}'", name, key));
+        return *found;
+      };
+      std::string role = role_of(text_in(member(role_key), fmt::format("'{}' of {}", role_key, name)), name);
+      std::string text = content(member(text_key), fmt::format("'{}' of {}", text_key, name));
+      if (role == "system") {
+        if (i > 0) broken(fmt::format("{} is a system turn behind others", name));
+        talk.system = std::move(text);
+        continue;
+      }
+      if (role == "assistant") {
+        if (trimmed(text).empty()) broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
+        answered = true;
+      } else {
+        text = asked(llava ? without_placeholders(text) : std::move(text));
+      }
+      talk.turns.push_back({std::move(role), std::move(text)});
+    }
+    if (!answered) broken(fmt::format("{} has no turn of the assistant", parts_.name(part)));
+    add(std::move(talk));
+  }
+
+  // A text, or a list of parts of which those of type text count; images and videos lie beside the JSON.
+  static std::string content(const Json& value, const std::string& name) {
+    if (!value.is_array()) return text_in(value, name);
+    std::string text;
+    for (const auto& part : value) {
+      if (!part.is_object() || !part.contains("type")) broken(fmt::format("{} has a part without a type", name));
+      const std::string& type = text_in(part["type"], "the type of a part of " + name);
+      if (type == "text") {
+        if (!part.contains("text")) broken(fmt::format("{} has a part of type text without 'text'", name));
+        text += text_in(part["text"], "the text of a part of " + name);
+      } else if (!type.starts_with("image") && !type.starts_with("video")) {
+        broken(fmt::format("{} has a part of type '{}', which is none of text, image and video", name,
+                           type.substr(0, 40)));
+      }
+    }
+    return text;
+  }
+
+  void messages() { talk("messages", "role", "content", false); }
+  void conversations() { talk("conversations", "from", "value", true); }
+
+  void tokens() {
+    const Json &ids = list("token_ids"), &mask = list("loss_mask");
+    bool several = ids[0].is_array();
+    if (several != mask[0].is_array() || (several && ids.size() != mask.size()))
+      broken(
+          fmt::format("{} and {} are not lists of the same texts", parts_.name("token_ids"), parts_.name("loss_mask")));
+    if (several && ids.size() > most_choices)
+      broken(fmt::format("{} has {} texts, and at most {} were expected", parts_.name("token_ids"), ids.size(),
+                         most_choices));
+    for (size_t i = 0; i < (several ? ids.size() : 1); ++i)
+      telling_.tokens.push_back(several ? made(ids[i], mask[i]) : made(ids, mask));
+    if (auto answer = parts_.count("answer"); answer && several) {
+      if (*answer >= static_cast<int64_t>(ids.size()))
+        broken(fmt::format("{} is {}, and there are {} texts", parts_.name("answer"), *answer, ids.size()));
+      telling_.right_choice = answer;
+    }
+  }
+
+  SampleText made(const Json& ids, const Json& mask) const {
+    std::string ids_name = parts_.name("token_ids"), mask_name = parts_.name("loss_mask");
+    if (!ids.is_array()) wrong_type("a text of " + ids_name, ids, "a list");
+    if (!mask.is_array()) wrong_type("a text of " + mask_name, mask, "a list");
+    if (ids.size() != mask.size() || ids.empty())
+      broken(fmt::format("{} has {} entries, and {} has {}", ids_name, ids.size(), mask_name, mask.size()));
+    SampleText text;
+    text.ids.reserve(ids.size());
+    text.answer.reserve(ids.size());
+    for (const auto& id : ids) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() >> 31)
+        broken(fmt::format("entry {} of {} is no token: {}", text.ids.size(), ids_name, brief(id)));
+      text.ids.push_back(static_cast<TokenId>(id.get<uint64_t>()));
+    }
+    for (const auto& entry : mask) {
+      bool whole = entry.is_number_unsigned() && entry.get<uint64_t>() <= 1;
+      if (!whole && !entry.is_boolean())
+        broken(fmt::format("entry {} of {} is neither 0 nor 1: {}", text.answer.size(), mask_name, brief(entry)));
+      text.answer.push_back(whole ? entry.get<uint64_t>() == 1 : entry.get<bool>());
+    }
+    return text;
+  }
+
+  static std::string brief(const Json& value) {
+    return value.is_primitive() && !value.is_string() ? value.dump() : value.type_name();
+  }
+
+  const Parts& parts_;
+  const std::optional<std::string>& caption_file_;
+  const plan::Mix& mix_;
+  Telling telling_;
+  size_t bytes_ = 0;
+};
+
+} // namespace
+
+Telling read_telling(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
+                     const plan::Mix& mix) {
+  return Reader(parts, caption_file, source, mix).read();
+}
+
+} // namespace fvlm

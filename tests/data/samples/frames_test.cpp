@@ -1,0 +1,214 @@
+// Which frames a sample has, and what the model gets of them.
+#include "data/media/decode_image.h"
+#include "data/media/normalise.h"
+#include "data/media/resize.h"
+#include "data/samples/frames.h"
+#include "sample_maker.h"
+
+#include <algorithm>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+namespace {
+
+const std::string json = R"({"caption":"A cat."})";
+
+std::string png(uint8_t shade) {
+  return write_png(plain_image(6, 8, shade, static_cast<uint8_t>(2 * shade), 7));
+}
+
+struct Seen {
+  Sample sample;
+  std::vector<float> frames;
+};
+
+Seen decode(const Files& files, const Wanted& wanted = {}) {
+  OneSample one(files);
+  SampleReader reader(wanted.mix, byte_tokenizer(), wanted.image_size, nullptr);
+  Seen out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
+  out.frames.resize(static_cast<size_t>(out.sample.frames * 3 * wanted.image_size * wanted.image_size), NAN);
+  reader.decode(*one.shard, out.sample, out.frames);
+  return out;
+}
+
+// The shade of each frame's first pixel, as it was before normalisation.
+std::vector<int> shades(const Seen& seen, int64_t size = 4) {
+  std::vector<int> all;
+  for (size_t at = 0; at < seen.frames.size(); at += static_cast<size_t>(3 * size * size))
+    all.push_back(static_cast<int>(std::lround((seen.frames[at] * 0.229 + 0.485) * 255)));
+  return all;
+}
+
+std::string decode_refusal(const Files& files, const Wanted& wanted = {}) {
+  try {
+    decode(files, wanted);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.text();
+  }
+}
+
+Wanted replicated(int64_t to) {
+  Wanted wanted;
+  wanted.mix.replicate_image_frames = to;
+  return wanted;
+}
+
+} // namespace
+
+TEST(Frames, an_image_is_decoded_resized_and_normalised) {
+  Image picture{9, 7, {}};
+  for (int i = 0; i < 9 * 7 * 3; ++i) picture.rgb.push_back(static_cast<uint8_t>(37 * i));
+  std::string file = write_jpeg(picture, 90);
+  std::vector<uint8_t> pixels(4 * 4 * 3);
+  resize(decode_image(std::as_bytes(std::span(file)), {.width = 4, .height = 4}), 4, 4, pixels);
+  std::vector<float> expected(pixels.size());
+  normalise(pixels, expected);
+  for (const char* name : {"jpg", "JPEG", "png"})
+    EXPECT_EQ(decode({{"json", json}, {name, file}}).frames, expected) << name;
+}
+
+TEST(Frames, a_still_image_is_repeated) {
+  Seen seen = decode({{"json", json}, {"png", png(9)}}, replicated(3));
+  EXPECT_EQ(seen.sample.frames, 3);
+  EXPECT_EQ(seen.sample.rows(), 3 + static_cast<int64_t>(seen.sample.texts[0].ids.size()));
+  EXPECT_THAT(shades(seen), ElementsAre(9, 9, 9));
+  EXPECT_TRUE(std::equal(seen.frames.begin(), seen.frames.begin() + 48, seen.frames.begin() + 96));
+  for (int count : {1, 3})
+    EXPECT_EQ(
+        measure({{"png", png(9)}, {"json", fmt::format(R"({{"caption":"x","frame_count":{}}})", count)}}, replicated(3))
+            .frames,
+        3);
+  EXPECT_THAT(refusal({{"png", png(9)}, {"json", R"({"caption":"x","frame_count":2})"}}, replicated(3)),
+              HasSubstr("'frame_count' is 2, and there is 1"));
+}
+
+TEST(Frames, numbered_frames_go_by_their_numbers_and_not_by_their_place) {
+  Files files = {{"json", json}};
+  for (int number : {10, 9, 8, 11}) files.push_back({fmt::format("{}.png", number), png(static_cast<uint8_t>(number))});
+  EXPECT_THAT(shades(decode(files, replicated(5))), ElementsAre(8, 9, 10, 11));
+  EXPECT_THAT(shades(decode({{"json", json}, {"000.png", png(5)}}, replicated(5))), ElementsAre(5))
+      << "a clip of one frame";
+}
+
+TEST(Frames, more_than_max_frames_are_sampled_evenly_from_the_first_to_the_last) {
+  EXPECT_THAT(evenly(3, 5), ElementsAre(0, 1, 2));
+  EXPECT_THAT(evenly(9, 5), ElementsAre(0, 2, 4, 6, 8));
+  EXPECT_THAT(evenly(10, 4), ElementsAre(0, 3, 6, 9));
+  EXPECT_THAT(evenly(10, 1), ElementsAre(0));
+  Files files = {{"json", R"({"caption":"x","frame_count":10})"}};
+  for (int i = 0; i < 10; ++i) files.push_back({fmt::format("{:03}.png", i), png(static_cast<uint8_t>(10 * i))});
+  Wanted wanted;
+  wanted.mix.max_frames = 4;
+  EXPECT_THAT(shades(decode(files, wanted)), ElementsAre(0, 30, 60, 90));
+}
+
+TEST(Frames, an_array_of_frames_is_normalised_as_it_is) {
+  std::string data;
+  for (int i = 0; i < 3 * 4 * 4 * 3; ++i) data += static_cast<char>(5 * i);
+  Seen seen = decode({{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("3, 4, 4, 3", data)}});
+  ASSERT_EQ(seen.frames.size(), data.size());
+  std::vector<float> expected(data.size());
+  for (size_t frame = 0; frame < 3; ++frame)
+    normalise(std::span(reinterpret_cast<const uint8_t*>(data.data()), data.size()).subspan(frame * 48, 48),
+              std::span(expected).subspan(frame * 48, 48));
+  EXPECT_EQ(seen.frames, expected);
+
+  Wanted two;
+  two.mix.max_frames = 2;
+  EXPECT_EQ(decode({{"json", json}, {"npy", npy("3, 4, 4, 3", data)}}, two).sample.media.picks,
+            (std::vector<int64_t>{0, 2}));
+}
+
+TEST(Frames, an_array_of_one_frame_is_a_still_image) {
+  std::string data(48, '\x21');
+  EXPECT_EQ(decode({{"json", json}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3)).sample.frames, 3);
+  Seen seen = decode({{"json", R"({"caption":"x","frame_count":2})"}, {"npy", npy("1, 4, 4, 3", data)}}, replicated(3));
+  EXPECT_THAT(shades(seen), ElementsAre(0x21, 0x21));
+}
+
+TEST(Frames, what_numpy_writes_is_read) {
+  Folder folder;
+  auto command = fmt::format("{} -c \"import numpy; numpy.save('{}/a.npy', numpy.arange(96, dtype=numpy.uint8)"
+                             ".reshape(2, 4, 4, 3))\" 2> /dev/null",
+                             FVLM_PYTHON, folder.path().string());
+  if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no numpy: scripts/setup puts it there";
+  Seen seen = decode({{"json", json}, {"npy", read_file(folder / "a.npy")}});
+  EXPECT_THAT(shades(seen), ElementsAre(0, 48));
+}
+
+TEST(Frames, a_sample_without_frames_says_that_it_means_it) {
+  EXPECT_THAT(refusal({{"json", json}}), HasSubstr("it has no frames"));
+  EXPECT_EQ(measure({{"json", R"({"caption":"x","frame_count":0})"}}).frames, 0);
+  EXPECT_EQ(measure({{"json", json}}, text_only()).frames, 0);
+  EXPECT_THAT(refusal({{"json", json}, {"png", png(1)}}, text_only()),
+              HasSubstr("it has frames ('png'), in a text-only source"));
+}
+
+TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
+  std::string data(48, 'x');
+  struct Wrong {
+    Files files;
+    const char* message;
+  };
+  const std::vector<Wrong> cases = {
+      {{{"json", json}, {"png", png(1)}, {"mp4", "x"}}, "it has 'png' and 'mp4', and one of them"},
+      {{{"json", json}, {"png", png(1)}, {"jpg", png(1)}}, "it has 'png' and 'jpg'"},
+      {{{"json", json}, {"png", png(1)}, {"0.png", png(1)}, {"1.png", png(1)}}, "it has 'png' and 2 numbered frames"},
+      {{{"json", json}, {"1.png", png(1)}, {"01.png", png(1)}}, "frame 1 is there twice"},
+      {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1)}, {"3.png", png(1)}}, "frame 2 is missing"},
+      {{{"json", R"({"caption":"x","frame_count":3})"}, {"0.png", png(1)}, {"1.png", png(1)}},
+       "'frame_count' is 3, and there are 2"},
+      {{{"json", json}, {"mp4", "x"}}, "KEY.mp4 needs a video decoder"},
+      {{{"json", json}, {"png", "nonsense"}}, "KEY.png"},
+      {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1).substr(0, 60)}}, "KEY.1.png"},
+      {{{"json", json}, {"png", ""}}, "KEY.png"},
+      {{{"json", json}, {"npy", ""}}, "no NumPy array"},
+      {{{"json", json}, {"npy", npy("1, 4, 4, 3", data).substr(0, 30)}}, "the array's head is damaged"},
+      {{{"json", json}, {"npy", npy("1, 4, 4, 3", data) + "x"}}, "takes 176 bytes, and there are 177"},
+      {{{"json", json}, {"npy", npy("1, 4, 4, 3", data, "<f4")}}, "holds no uint8"},
+      {{{"json", json}, {"npy", npy("4, 4, 3", data)}}, "shape is not [frames"},
+      {{{"json", json}, {"npy", npy("1, 4, 3, 4", data)}}, "shape is not [frames"},
+      {{{"json", json}, {"npy", npy("0, 4, 4, 3", "")}}, "shape is not [frames"},
+      {{{"json", json}, {"npy", npy("9223372036854775807, 4, 4, 3", data)}}, "shape is not [frames"},
+      {{{"json", json}, {"npy", npy("99999999999999999999, 4, 4, 3", data)}}, "shape is not [frames"},
+      {{{"json", json}, {"npy", npy("1048576, 1048576, 1048576, 3", data)}}, "an array of 1048576 frames"},
+      {{{"json", json}, {"npy", npy("1, 2, 8, 3", data)}}, "frames of 8x2, and the model takes 4x4"},
+      {{{"json", R"({"caption":"x","frame_count":9000})"}, {"npy", npy("1, 4, 4, 3", data)}}, "'frame_count' is 9000"},
+      {{{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("2, 4, 4, 3", data + data)}}, "KEY.npy has 2"},
+  };
+  for (const auto& [files, message] : cases) {
+    std::string said = decode_refusal(files);
+    EXPECT_THAT(said, HasSubstr(message));
+    EXPECT_THAT(said, HasSubstr("a.tar: sample 'clips/7'")) << message;
+  }
+}
+
+TEST(Frames, a_steady_step_between_numbers_is_no_gap) {
+  EXPECT_EQ(measure({{"json", json}, {"0.png", "-"}, {"5.png", "-"}, {"10.png", "-"}}).frames, 3);
+  EXPECT_EQ(
+      measure({{"json", R"({"caption":"x","frame_count":3})"}, {"0.png", "-"}, {"5.png", "-"}, {"7.png", "-"}}).frames,
+      3);
+}
+
+TEST(Frames, a_sample_that_lost_a_member_is_broken) {
+  TarMaker tar;
+  tar.file("a.json", json);
+  tar.header("a.png", TarMaker::octal(0), '2');
+  Folder folder;
+  write_bytes(folder / "a.tar", tar.end());
+  auto shard = Shard::open(folder / "a.tar", {.cache = folder / "cache"});
+  Wanted wanted = text_only();
+  SampleReader reader(wanted.mix, byte_tokenizer(), 4, nullptr);
+  try {
+    reader.measure(*shard, shard->sample(0), wanted.source);
+    FAIL() << "a text without its picture";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("a part of it is lost: 'a.png' is a symbolic link"));
+  }
+}

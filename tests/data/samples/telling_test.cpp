@@ -1,0 +1,235 @@
+// What samples say: the forms of their JSON, and what is wrong with them.
+#include "sample_maker.h"
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+namespace {
+
+Sample text(const std::string& json, Wanted wanted = text_only()) {
+  return measure({{"json", json}}, wanted);
+}
+
+std::vector<std::string> all_told(const Sample& sample) {
+  std::vector<std::string> all;
+  for (const auto& text : sample.texts) all.push_back(told(text));
+  return all;
+}
+
+} // namespace
+
+TEST(Telling, a_question_and_its_answer) {
+  Sample sample = text(R"({"user":"What?","assistant":"Cats.","source":"zoo","frame_count":0})");
+  EXPECT_EQ(sample.source, "zoo");
+  EXPECT_EQ(sample.key, "clips/7");
+  EXPECT_EQ(sample.frames, 0);
+  EXPECT_THAT(all_told(sample), ElementsAre(with_system(chat({"What?", "Cats."}))));
+  EXPECT_EQ(sample.rows(), static_cast<int64_t>(sample.texts[0].ids.size()));
+}
+
+TEST(Telling, a_pair_is_two_texts) {
+  EXPECT_THAT(all_told(text(R"({"user":"Q","chosen_assistant":"good","rejected_assistant":"bad"})")),
+              ElementsAre(with_system(chat({"Q", "good"})), with_system(chat({"Q", "bad"}))));
+}
+
+TEST(Telling, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_source) {
+  Wanted wanted = text_only();
+  EXPECT_THAT(all_told(text(R"({"caption":"A cat.","source":"webvid"})")),
+              ElementsAre(with_system(chat({"What would be the WebVid caption for this video?", "A cat."}))));
+  EXPECT_THAT(all_told(measure({{"txt", " A dog.\n"}}, wanted)),
+              ElementsAre(with_system(chat({"Describe this.", "A dog."}))));
+  wanted.source.name = "mine";
+  wanted.mix.prompts = {{"mine", "Say it."}};
+  EXPECT_THAT(all_told(measure({{"txt", "A dog."}}, wanted)), ElementsAre(with_system(chat({"Say it.", "A dog."}))));
+  EXPECT_THAT(all_told(text(R"({"caption":"x","source":"vript"})", wanted)),
+              ElementsAre(with_system(chat({"Provide a detailed narration of what happens in this video.", "x"}))));
+  wanted.mix.prompts["default"] = "What is it?";
+  EXPECT_THAT(all_told(text(R"({"user":"","assistant":"x","source":"other"})", wanted)),
+              ElementsAre(with_system(chat({"What is it?", "x"}))));
+  EXPECT_EQ(measure({{"txt", "A dog."}, {"json", R"({"source":"s","user":"Who?"})"}}, wanted).source, "s");
+}
+
+TEST(Telling, messages_of_many_turns_learn_every_answer) {
+  EXPECT_THAT(all_told(text(R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"2"},
+                                {"role":"user","content":[{"type":"image"},{"type":"text","text":"3"},
+                                {"type":"text","text":"!"}]},{"role":"assistant","content":"4"}]})")),
+              ElementsAre(with_system(chat({"1", "2", "3!", "4"}))));
+  EXPECT_THAT(all_told(text(R"({"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"1"},
+                                {"role":"assistant","content":"2"}]})")),
+              ElementsAre(with_system(chat({"1", "2"}), "Be short.")));
+}
+
+TEST(Telling, conversations_of_llava_lose_their_placeholders) {
+  EXPECT_THAT(all_told(text(R"({"conversations":[{"from":"human","value":"<image>\nWhat is it?"},
+                                {"from":"gpt","value":"A <image> tag."},{"from":"human","value":"  And\nnow? <video>"},
+                                {"from":"gpt","value":"Nothing."},{"from":"human","value":"<image>"},
+                                {"from":"assistant","value":"Yes."}]})")),
+              ElementsAre(with_system(
+                  chat({"What is it?", "A <image> tag.", "And\nnow?", "Nothing.", "Describe this.", "Yes."}))));
+}
+
+TEST(Telling, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
+  auto right = [](const char* answer) {
+    return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).right_choice;
+  };
+  for (const char* answer : {"2", R"("C")", R"("c")", "\"(C)\"", R"("C.")", R"("blue")", R"(" blue ")"})
+    EXPECT_EQ(right(answer), 2) << answer;
+  EXPECT_EQ(right(R"("B")"), 1) << "a text before a letter";
+  EXPECT_EQ(right("null"), std::nullopt);
+  EXPECT_THAT(all_told(text(R"({"user":"Q","choices":["red","blue"],"answer":0})")),
+              ElementsAre(with_system(chat({"Q", "red"})), with_system(chat({"Q", "blue"}))));
+}
+
+TEST(Telling, tokens_made_beforehand_are_taken_as_they_are) {
+  Sample one = text(R"({"token_ids":[104,105,33],"loss_mask":[0,true,1]})");
+  EXPECT_THAT(all_told(one), ElementsAre("h[i!]"));
+  Sample several = text(R"({"token_ids":[[104],[105,33]],"loss_mask":[[1],[0,1]],"answer":1})");
+  EXPECT_THAT(all_told(several), ElementsAre("[h]", "i[!]"));
+  EXPECT_EQ(several.right_choice, 1);
+}
+
+TEST(Telling, the_recipe_says_how_parts_are_called) {
+  Wanted wanted = text_only();
+  wanted.source.fields = {{"user", "question"}, {"assistant", "reply"}, {"source", "origin"}};
+  Sample sample = text(R"({"question":"Q","reply":"A","origin":"o","caption":"not this","messages":[]})", wanted);
+  EXPECT_THAT(all_told(sample), ElementsAre(with_system(chat({"Q", "A"}))));
+  EXPECT_EQ(sample.source, "o");
+  EXPECT_THAT(refusal({{"json", R"({"assistant":"A"})"}}, wanted),
+              HasSubstr("'reply' (by the recipe the assistant) is missing"));
+}
+
+TEST(Telling, a_system_line_can_be_another_or_none) {
+  Wanted wanted = text_only();
+  wanted.mix.system = "Look.";
+  EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)),
+              ElementsAre(with_system(chat({"Q", "A"}), "Look.")));
+  wanted.mix.system = "";
+  EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)), ElementsAre(chat({"Q", "A"})));
+}
+
+TEST(Telling, what_users_write_yields_no_special_token) {
+  Sample sample = text(R"({"user":"<|im_end|>","assistant":"<|im_start|>"})");
+  EXPECT_EQ(std::count(sample.texts[0].ids.begin(), sample.texts[0].ids.end(), 260), 3) << "system, user, assistant";
+}
+
+TEST(Telling, a_text_too_long_is_cut_and_counted_or_left_out) {
+  Wanted wanted = text_only();
+  wanted.mix.system = "";
+  const std::string json = R"({"user":"Q","assistant":"0123456789"})";
+  auto whole = static_cast<int64_t>(text(json, wanted).texts[0].ids.size());
+  for (int64_t most = whole + 1; most >= 2; --most) {
+    wanted.mix.max_text_tokens = most;
+    wanted.mix.overlong = plan::Overlong::truncate;
+    Sample sample = text(json, wanted);
+    int64_t cut = std::max<int64_t>(whole - most, 0);
+    constexpr int64_t answer = 12; // ten digits, the end of the turn and of the line
+    EXPECT_EQ(sample.cut_tokens, cut) << most;
+    EXPECT_EQ(sample.cut_answer_tokens, std::min(cut, answer)) << most;
+    EXPECT_EQ(sample.texts[0].ids.size(), static_cast<size_t>(std::min(most, whole))) << most;
+    EXPECT_EQ(sample.texts[0].answer.size(), sample.texts[0].ids.size()) << most;
+    EXPECT_EQ(!sample.dropped.empty(), cut >= answer) << most << ": " << sample.dropped;
+    wanted.mix.overlong = plan::Overlong::drop;
+    sample = text(json, wanted);
+    EXPECT_EQ(!sample.dropped.empty(), cut > 0) << most;
+    EXPECT_EQ(sample.cut_tokens, 0) << most;
+  }
+}
+
+TEST(Telling, the_rejected_answer_is_cut_and_counted_too) {
+  Wanted wanted = text_only();
+  wanted.mix.system = "";
+  const std::string json = R"({"user":"Q","chosen_assistant":"0123456789","rejected_assistant":"01234567890123"})";
+  Sample whole = text(json, wanted);
+  wanted.mix.max_text_tokens = static_cast<int64_t>(whole.texts[0].ids.size()) - 3;
+  Sample sample = text(json, wanted);
+  EXPECT_EQ(whole.texts[1].ids.size(), whole.texts[0].ids.size() + 4);
+  EXPECT_EQ(sample.texts[0].ids.size(), sample.texts[1].ids.size());
+  EXPECT_EQ(sample.cut_tokens, 3 + 7);
+  EXPECT_EQ(sample.cut_answer_tokens, 3 + 7);
+  EXPECT_EQ(sample.dropped, "");
+}
+
+struct Wrong {
+  const char* json;
+  const char* message;
+};
+
+TEST(Telling, what_is_wrong_is_said_with_the_sample_and_the_part) {
+  const std::vector<Wrong> cases = {
+      {R"({"user":"Q"})", "it has no text"},
+      {R"({"user":7,"assistant":"A"})", "'user' is a number, and a text was expected"},
+      {R"({"user":"Q","assistant":["A"]})", "'assistant' is an array, and a text was expected"},
+      {R"({"user":"Q","assistant":" \n"})", "'assistant' is empty"},
+      {R"({"user":"Q","chosen_assistant":"A"})", "'rejected_assistant' is missing"},
+      {R"({"caption":{}})", "'caption' is an object"},
+      {R"({"caption":"A","frame_count":"8"})", "'frame_count' is a string, and a count was expected"},
+      {R"({"caption":"A","frame_count":-1})", "'frame_count' is -1"},
+      {R"({"caption":"A","frame_count":1.5})", "'frame_count' is 1.5"},
+      {R"({"caption":"A","frame_count":1e300})", "'frame_count' is 1e+300"},
+      {R"({"caption":"A","frame_count":18446744073709551615})", "'frame_count' is 18446744073709551615"},
+      {R"({"caption":"A","frame_count":3})", "'frame_count' is 3, and there are no frames"},
+      {R"({"messages":[]})", "'messages' is an empty list"},
+      {R"({"messages":"hello"})", "'messages' is a string, and a list was expected"},
+      {R"({"messages":[3]})", "turn 0 of 'messages' is a number"},
+      {R"({"messages":[{"role":"user"}]})", "turn 0 of 'messages' has no 'content'"},
+      {R"({"messages":[{"role":"tool","content":"x"}]})", "the role 'tool'"},
+      {R"({"messages":[{"role":"user","content":"x"}]})", "'messages' has no turn of the assistant"},
+      {R"({"messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}]})",
+       "turn 1 of 'messages' is a system"},
+      {R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":""}]})",
+       "turn 1 of 'messages' is an empty"},
+      {R"({"messages":[{"role":"user","content":[{"type":"audio"}]}]})", "type 'audio'"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "without 'text'"},
+      {R"({"messages":[{"role":"user","content":null}]})", "'content' of turn 0 of 'messages' is a null"},
+      {R"({"conversations":[{"from":"gpt","value":3}]})", "'value' of turn 0 of 'conversations' is a number"},
+      {R"({"conversations":{"from":"gpt"}})", "'conversations' is an object, and a list was expected"},
+      {R"({"user":"Q","choices":["a"]})", "'choices' has 1 options"},
+      {R"({"user":"Q","choices":["a",2]})", "option 1 of 'choices' is a number"},
+      {R"({"user":"Q","choices":["a",""]})", "option 1 of 'choices' is empty"},
+      {R"({"user":"Q","choices":["a","b"],"answer":2})", "'answer' is 2, and the options are numbered 0 to 1"},
+      {R"({"user":"Q","choices":["a","b"],"answer":-1})", "'answer' is -1"},
+      {R"({"user":"Q","choices":["a","b"],"answer":18446744073709551615})", "'answer' is 18446744073709551615"},
+      {R"({"user":"Q","choices":["a","b"],"answer":"C"})", "'answer' is none of the 2 options"},
+      {R"({"user":"Q","choices":["a","b"],"answer":[0]})", "'answer' is an array"},
+      {R"({"token_ids":[1,2]})", "'loss_mask' is missing"},
+      {R"({"token_ids":[],"loss_mask":[]})", "'token_ids' is an empty list"},
+      {R"({"token_ids":[1,2],"loss_mask":[1]})", "'token_ids' has 2 entries, and 'loss_mask' has 1"},
+      {R"({"token_ids":[1,-2],"loss_mask":[1,1]})", "entry 1 of 'token_ids' is no token: -2"},
+      {R"({"token_ids":[1,261],"loss_mask":[1,1]})", "'token_ids' has token 261, and the tokenizer has 261"},
+      {R"({"token_ids":[1,99999999999],"loss_mask":[1,1]})", "entry 1 of 'token_ids' is no token: 99999999999"},
+      {R"({"token_ids":[1,2],"loss_mask":[1,2]})", "entry 1 of 'loss_mask' is neither 0 nor 1: 2"},
+      {R"({"token_ids":[1,2],"loss_mask":[0,0]})", "'loss_mask' has no 1"},
+      {R"({"token_ids":[[1],2],"loss_mask":[[1],[1]]})", "a text of 'token_ids' is a number"},
+      {R"({"token_ids":[[1]],"loss_mask":[1]})", "are not lists of the same texts"},
+      {R"([1])", "KEY.json is an array, and an object was expected"},
+      {R"({"caption":"A",)", "KEY.json: this is no valid JSON"},
+      {R"({"caption":"A","caption":"B"})", "stands twice"},
+      {"{\"caption\":\"\xff\"}", "KEY.json: this is no valid JSON"},
+  };
+  for (const auto& [json, message] : cases) {
+    std::string said = refusal({{"json", json}}, text_only());
+    EXPECT_THAT(said, HasSubstr(message)) << json;
+    EXPECT_THAT(said, HasSubstr("a.tar: sample 'clips/7'")) << json;
+  }
+  EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("KEY.txt is no UTF-8"));
+  EXPECT_THAT(refusal({{"xml", "x"}, {"md", "x"}}, text_only()),
+              HasSubstr("neither KEY.json nor KEY.txt among its 2 members: xml, md"));
+}
+
+TEST(Telling, a_megabyte_of_nesting_or_text_is_refused_at_once) {
+  for (const char* open : {"[", "{\"a\":"}) {
+    std::string json = "{\"caption\":";
+    while (json.size() < 1'000'000) json += open;
+    EXPECT_THAT(refusal({{"json", json}}, text_only()), HasSubstr("nested more than 64 levels deep"));
+  }
+  EXPECT_THAT(refusal({{"json", std::string(5 << 20, ' ')}}, text_only()),
+              HasSubstr("more than the 4194304 of a text"));
+  EXPECT_THAT(refusal({{"json", R"({"choices":[")" + std::string(10000, 'a') + R"(","b"],"user":")" +
+                                    std::string(3'000'000, 'q') + "\"}"}},
+                      text_only()),
+              HasSubstr("its texts are longer than 4194304 bytes in all"));
+}
