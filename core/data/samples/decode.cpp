@@ -14,38 +14,40 @@ namespace {
 
 constexpr uint64_t most_image_bytes = uint64_t{256} << 20; // of one file
 
-// The first of several equal frames to the others.
-void repeat_first(std::span<float> frames, size_t frame) {
-  for (size_t at = frame; at < frames.size(); at += frame)
-    std::copy_n(frames.begin(), frame, frames.begin() + static_cast<ptrdiff_t>(at));
-}
-
 } // namespace
 
 void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<float> frames) const {
-  auto wanted = static_cast<size_t>(sample.frames * 3 * image_size_ * image_size_);
+  auto frame = static_cast<size_t>(3 * image_size_ * image_size_), wanted = static_cast<size_t>(sample.frames) * frame;
   if (frames.size() != wanted)
     throw Error(ErrorKind::internal,
                 fmt::format("{} floats for the {} of {} frames", frames.size(), wanted, sample.frames));
+  size_t end = 0;
+  each_frame(shard, sample, [&](std::span<const uint8_t> pixels) {
+    normalise(pixels, frames.subspan(end, frame));
+    end += frame;
+  });
+  for (; end < wanted; end += frame) // of one image
+    std::copy_n(frames.begin(), frame, frames.begin() + static_cast<ptrdiff_t>(end));
+}
+
+void SampleReader::each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   placed(shard, sample.key, [&] {
     switch (sample.media.kind) {
     case Media::Kind::none:
       break;
     case Media::Kind::images:
-      return decode_images(shard, sample, frames);
+      return decode_images(shard, sample, take);
     case Media::Kind::video:
-      return decode_video(shard, sample, frames);
+      return decode_video(shard, sample, take);
     case Media::Kind::pixels:
-      return copy_pixels(shard, sample, frames);
+      return copy_pixels(shard, sample, take);
     }
   });
 }
 
-void SampleReader::decode_images(const Shard& shard, const Sample& sample, std::span<float> frames) const {
+void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
-  const auto& members = sample.media.members;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const Member& member = members[i];
+  for (const Member& member : sample.media.members) {
     if (member.size > most_image_bytes)
       broken(
           fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size, most_image_bytes));
@@ -55,23 +57,20 @@ void SampleReader::decode_images(const Shard& shard, const Sample& sample, std::
     } catch (const Error& error) {
       throw Error(error.kind(), error.what()).at("KEY." + member.name).advise(error.advice());
     }
-    normalise(pixels, frames.subspan(i * pixels.size(), pixels.size()));
+    take(pixels);
   }
-  if (members.size() == 1) repeat_first(frames, pixels.size());
 }
 
-void SampleReader::copy_pixels(const Shard& shard, const Sample& sample, std::span<float> frames) const {
+void SampleReader::copy_pixels(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   const Member& member = sample.media.members[0];
   std::vector<std::byte> head(std::min<uint64_t>(npy_head_bytes, member.size));
   shard.read(member.offset, head);
   uint64_t data = member.offset + read_npy_head(head, member.size).data;
   std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
-  const auto& picks = sample.media.picks;
-  for (size_t i = 0; i < picks.size(); ++i) {
-    shard.read(data + static_cast<uint64_t>(picks[i]) * pixels.size(), std::as_writable_bytes(std::span(pixels)));
-    normalise(pixels, frames.subspan(i * pixels.size(), pixels.size()));
+  for (int64_t pick : sample.media.picks) {
+    shard.read(data + static_cast<uint64_t>(pick) * pixels.size(), std::as_writable_bytes(std::span(pixels)));
+    take(pixels);
   }
-  if (picks.size() == 1) repeat_first(frames, pixels.size());
 }
 
 } // namespace fvlm

@@ -7,6 +7,7 @@
 #include "recipe/plan.h"
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -27,6 +28,11 @@ class SampleReader {
   // Writes [sample.frames, 3, image_size, image_size] floats, normalised. Errors as above. [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
 
+  // The same frames before they are normalised: bytes [image_size, image_size, 3], one after the other. Of equal frames
+  // made from one image only the first comes. Errors as above. [any thread]
+  using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
+  void each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
+
  private:
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
   void encode(Telling telling, Sample& sample) const;
@@ -37,9 +43,9 @@ class SampleReader {
   void count_pixels(const Shard& shard, std::optional<int64_t> told, Sample& sample) const;
   void time_video(const Shard& shard, Sample& sample) const;
 
-  void decode_images(const Shard& shard, const Sample& sample, std::span<float> frames) const;
-  void decode_video(const Shard& shard, const Sample& sample, std::span<float> frames) const;
-  void copy_pixels(const Shard& shard, const Sample& sample, std::span<float> frames) const;
+  void decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
+  void decode_video(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
+  void copy_pixels(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
 
   const plan::Mix& mix_;
   const Tokenizer& tokenizer_;

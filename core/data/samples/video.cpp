@@ -8,7 +8,6 @@ void SampleReader::time_video(const Shard&, Sample&) const {
       .advise("`fvlm-engine plugin list` says why");
 }
 
-void SampleReader::decode_video(const Shard&, const Sample&, std::span<float>) const {
-}
+void SampleReader::decode_video(const Shard&, const Sample&, const TakeFrame&) const {}
 
 } // namespace fvlm
