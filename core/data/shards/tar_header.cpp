@@ -16,7 +16,6 @@ struct Field {
 };
 constexpr Field name_field{0, 100}, size_field{124, 12}, checksum_field{148, 8}, magic_field{257, 8},
     prefix_field{345, 155};
-constexpr std::array<Field, 6> number_fields = {{{100, 8}, {108, 8}, {116, 8}, size_field, {136, 12}, checksum_field}};
 constexpr size_t type_at = 156, sparse_more_at = 482;
 constexpr std::string_view posix_magic("ustar\00000", 8), gnu_magic("ustar  \0", 8);
 
@@ -98,17 +97,6 @@ std::optional<TarHeader> read_tar_header(TarBlock block) {
 
 bool is_zero(TarBlock block) {
   return std::all_of(block.begin(), block.end(), [](std::byte byte) { return byte == std::byte{0}; });
-}
-
-bool resembles_header(TarBlock block) {
-  int good = has_magic(block);
-  for (Field field : number_fields) {
-    auto text = bytes_of(block, field);
-    bool digits = text.find_first_of("01234567") != std::string_view::npos &&
-                  text.find_first_not_of(std::string_view("01234567 \0", 10)) == std::string_view::npos;
-    good += digits || static_cast<unsigned char>(text[0]) == 0x80;
-  }
-  return good >= 4;
 }
 
 bool is_surely_header(TarBlock block) {

@@ -27,9 +27,6 @@ std::optional<TarHeader> read_tar_header(TarBlock block);
 
 bool is_zero(TarBlock block);
 
-// A header of which no more than a field or two is damaged.
-bool resembles_header(TarBlock block);
-
 // A header that stands out among data: right checksum and the magic of ustar or GNU.
 bool is_surely_header(TarBlock block);
 

@@ -55,15 +55,16 @@ class Scan {
     while (file_.size() - at >= tar_block) {
       TarBlock block = block_at(at);
       if (is_zero(block)) {
-        uint64_t behind = zeros_end(at);
+        uint64_t behind = search(at, [](TarBlock other) { return !is_zero(other); });
         ended = behind == file_.size();
         if (ended) break;
-        at = after_zeros(at, behind);
+        // Archives written one behind the other have zeros between them; so has one that lost a sector.
+        auto blocks = (behind - at) / tar_block;
+        at = after_damage(at, behind, "", fmt::format("{} blocks of zeros where a header should be", blocks));
       } else if (auto header = read_tar_header(block)) {
         at = member(at, std::move(*header));
       } else {
-        bool resembles = resembles_header(block);
-        at = after_damage(at, at + tar_block, resembles, readable_name(block), "a header with a wrong checksum");
+        at = after_damage(at, at + tar_block, readable_name(block), "a header with a wrong checksum");
       }
     }
     confirm();
@@ -106,37 +107,24 @@ class Scan {
     return file_.size();
   }
 
-  uint64_t zeros_end(uint64_t at) {
-    return search(at, [](TarBlock block) { return !is_zero(block); });
-  }
-
-  // So does an archive whose last member is damaged and which is whole otherwise.
+  // As a whole archive does, whose last member is damaged.
   bool ends_with_zeros() {
     uint64_t blocks = file_.size() / tar_block;
     return blocks >= 2 && is_zero(block_at((blocks - 1) * tar_block));
   }
 
-  // Archives written one behind the other have zeros between them; so has one that lost a sector.
-  uint64_t after_zeros(uint64_t at, uint64_t behind) {
-    if (is_surely_header(block_at(behind))) {
+  // No good header stands at `at`, and none before `behind`. Where one lies among what seem to be the data of the
+  // member before, that member's size is no truth. A size that leads to another header is believed, whatever it skips.
+  uint64_t after_damage(uint64_t at, uint64_t behind, std::string name, std::string reason) {
+    uint64_t found = search(pending_ ? pending_->offset : behind, is_surely_header);
+    if (pending_ && found < at) {
+      pending_->wrong =
+          fmt::format("it says that it has {} bytes, and another member begins among them", pending_->size);
       confirm();
-      wrong(at, "", fmt::format("{} blocks of zeros stand before the next member", (behind - at) / tar_block));
-      return behind;
+    } else {
+      confirm();
+      wrong(at, std::move(name), std::move(reason));
     }
-    return after_damage(at, behind, true, "", "zeros where a header should be");
-  }
-
-  // No good header stands at `at`. Either it is damaged itself, or the size of the member before it is no truth: then
-  // the next header lies among what seems to be that member's data, or what stands here does not look like a header.
-  uint64_t after_damage(uint64_t at, uint64_t behind, bool resembles, std::string name, std::string reason) {
-    uint64_t from = pending_ ? pending_->offset : behind;
-    uint64_t found = search(from, is_surely_header);
-    bool lied = pending_ && (found < at || !resembles);
-    if (lied)
-      pending_->wrong = fmt::format("it says that it has {} bytes, and {}", pending_->size,
-                                    found < at ? "another member begins among them" : "what follows them is no header");
-    confirm();
-    if (!lied) wrong(at, std::move(name), std::move(reason));
     lost_ = true;
     forget_records();
     return found;
