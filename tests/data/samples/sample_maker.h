@@ -3,6 +3,7 @@
 #include "../shards/tar_maker.h"
 #include "../small_tokenizer.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/media/write_image.h"
 #include "data/samples/sample_reader.h"
 

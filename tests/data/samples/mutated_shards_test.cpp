@@ -1,0 +1,117 @@
+// Shards gone wrong by seed: nothing crashes or hangs, and what was not touched comes out as it was. FVLM_MUTATIONS is
+// how many (1,000), FVLM_FIRST_MUTATION the first seed.
+#include "base/log.h"
+#include "data/samples/sample_reader.h"
+#include "mutation.h"
+#include "sample_maker.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <sys/resource.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+
+namespace {
+
+constexpr int64_t image_size = 8;
+constexpr double slowest_allowed = 5;        // seconds for a shard
+constexpr int64_t most_memory = 1024 * 1024; // KiB for the whole program, sanitizers' own included
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+int64_t peak_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+class Reading {
+ public:
+  // What came out of a shard: a digest of everything the model would get, by key.
+  std::map<std::string, uint64_t> read(const fs::path& path) {
+    std::map<std::string, uint64_t> good;
+    ShardOptions options{.cache = folder_ / "cache", .index_beside = false, .most_unpacked = uint64_t{16} << 20};
+    auto shard = Shard::open(path, options);
+    for (const auto& damage : shard->damage()) damages += !damage.reason.empty();
+    for (int64_t i = 0; i < shard->size(); ++i) {
+      ShardSample members = shard->sample(i);
+      try {
+        Sample sample = reader_.measure(*shard, members, wanted_.source);
+        std::vector<float> frames(static_cast<size_t>(sample.frames * 3 * image_size * image_size));
+        reader_.decode(*shard, sample, frames);
+        EXPECT_TRUE(good.emplace(sample.key, digest(sample, frames)).second) << sample.key << " came twice";
+      } catch (const ReadError&) {
+        throw;
+      } catch (const Error& broken) {
+        EXPECT_EQ(broken.kind(), ErrorKind::data) << broken.text();
+        EXPECT_NE(broken.text().find(members.key), std::string::npos) << broken.text();
+        ++this->broken;
+      }
+    }
+    return good;
+  }
+
+  const Folder& folder() const { return folder_; }
+  uint64_t broken = 0, damages = 0;
+
+ private:
+  static uint64_t digest(const Sample& sample, const std::vector<float>& frames) {
+    Xxh64 hash;
+    for (const auto& text : sample.texts) {
+      hash.update(std::as_bytes(std::span(text.ids)));
+      hash.update(std::as_bytes(std::span(text.answer)));
+    }
+    hash.update(std::as_bytes(std::span(frames)));
+    return hash.value();
+  }
+
+  Folder folder_;
+  Wanted wanted_;
+  SampleReader reader_{wanted_.mix, byte_tokenizer(), image_size, nullptr};
+};
+
+} // namespace
+
+TEST(MutatedShards, nothing_crashes_or_hangs_and_every_untouched_sample_comes_out_as_it_was) {
+  set_log_level(LogLevel::error);
+  const MadeShard made = made_shard();
+  Reading reading;
+  write_bytes(reading.folder() / "good.tar", made.bytes);
+  const auto good = reading.read(reading.folder() / "good.tar");
+  ASSERT_EQ(good.size(), 21) << "all but the three with nonsense for a video";
+
+  uint64_t first = from_environment("FVLM_FIRST_MUTATION", 0), count = from_environment("FVLM_MUTATIONS", 1000);
+  uint64_t untouched = 0, delivered = 0;
+  double slowest = 0;
+  reading.broken = 0;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    Mutated mutated = mutate(made, seed);
+    auto path = reading.folder() / (mutated.packed ? "a.tgz" : "a.tar");
+    write_bytes(path, mutated.bytes);
+    auto begin = std::chrono::steady_clock::now();
+    std::map<std::string, uint64_t> found;
+    try {
+      found = reading.read(path);
+    } catch (const std::exception& error) {
+      FAIL() << "seed " << seed << ", " << mutated.what << ": " << error.what();
+    }
+    slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    delivered += found.size();
+    for (const auto& [key, value] : good) {
+      if (mutated.touched.contains(key)) continue;
+      ++untouched;
+      ASSERT_TRUE(found.contains(key)) << "seed " << seed << ", " << mutated.what << ": lost " << key;
+      ASSERT_EQ(found.at(key), value) << "seed " << seed << ", " << mutated.what << ": other content in " << key;
+    }
+  }
+  EXPECT_LT(slowest, slowest_allowed) << "seconds for one shard";
+  EXPECT_LT(peak_kib(), most_memory) << "KiB";
+  fmt::print("{} shards: {} samples delivered, among them all {} untouched ones; {} broken samples told, {} places of "
+             "damage; slowest shard {:.3f} s, peak {} MiB\n",
+             count, delivered, untouched, reading.broken, reading.damages, slowest, peak_kib() / 1024);
+}
