@@ -102,15 +102,15 @@ void check_packing(Reader& reader, const Stage& stage) {
   bool frames =
       std::any_of(stage.data.sources.begin(), stage.data.sources.end(), [](const Source& s) { return s.text.empty(); });
   int64_t most_frames = frames ? std::max(stage.data.max_frames, stage.data.replicate_image_frames) : 0;
-  int64_t most_tokens = most_frames + texts * stage.data.max_text_tokens;
+  int64_t most_tokens = texts * (most_frames + stage.data.max_text_tokens); // each answer is read behind the frames
   if (packing.frames && *packing.frames < most_frames)
     reader.complain_at(".packing.frames",
                        fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
                        "raise it, or lower data.max_frames");
   if (packing.tokens && *packing.tokens < most_tokens)
     reader.complain_at(".packing.tokens",
-                       fmt::format("a pack of {} tokens cannot hold a sample of {} ({} frames and {} x {} text tokens)",
-                                   *packing.tokens, most_tokens, most_frames, texts, stage.data.max_text_tokens),
+                       fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames and {} text tokens)",
+                                   *packing.tokens, most_tokens, texts, most_frames, stage.data.max_text_tokens),
                        "raise it, or lower data.max_text_tokens or data.max_frames");
   if (stage.batch.frames && *stage.batch.frames < most_frames)
     reader.complain_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",

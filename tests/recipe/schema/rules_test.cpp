@@ -124,7 +124,7 @@ TEST(Rules, a_pack_holds_the_longest_sample) {
           "r.lua:16: stages.align.packing.frames: a pack of 63 frames cannot hold a sample of 64\n"
           "  raise it, or lower data.max_frames",
           "r.lua:17: stages.align.packing.tokens: a pack of 1087 tokens cannot hold a sample of 1088 "
-          "(64 frames and 1 x 1024 text tokens)\n  raise it, or lower data.max_text_tokens or data.max_frames"));
+          "(1 x 64 frames and 1024 text tokens)\n  raise it, or lower data.max_text_tokens or data.max_frames"));
   EXPECT_EQ(of_stage({packing(64, 64 + 1024), key("objective", 12, table(12, "dpo", {}))}).size(), 1u); // two answers
 }
 

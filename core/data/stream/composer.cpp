@@ -1,0 +1,170 @@
+#include "data/stream/composer.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fvlm {
+namespace {
+
+bool by_budget(const plan::Batch& batch) {
+  return batch.tokens || batch.frames;
+}
+
+bool fits(const Sample& sample, const PackSize& room) {
+  return sample.frames <= room.frames && sample.rows() <= room.rows;
+}
+
+} // namespace
+
+Composer::Composer(const BatchPlan& plan, const Order& order, PackFunction pack, Cursor start,
+                   std::function<std::optional<Measured>()> take)
+    : plan_(plan), order_(order), take_(std::move(take)), pack_(std::move(pack)), cursor_(std::move(start)) {
+  if (plan_.batch.tokens) plan_.capacity.rows = std::min(plan_.capacity.rows, *plan_.batch.tokens);
+  if (plan_.batch.frames) plan_.capacity.frames = std::min(plan_.capacity.frames, *plan_.batch.frames);
+  // In a step of so many samples every rank gets a pack.
+  if (!by_budget(plan_.batch) && plan_.ranks > 1) {
+    const int64_t share = std::max<int64_t>(1, plan_.batch.samples.value_or(1) / plan_.ranks);
+    plan_.most_samples = plan_.most_samples > 0 ? std::min(plan_.most_samples, share) : share;
+  }
+}
+
+Cursor Composer::start(const BatchPlan& plan, const Order& order) {
+  Cursor cursor;
+  cursor.order = order.begin();
+  cursor.fingerprint = fingerprint(plan, order);
+  return cursor;
+}
+
+void Composer::check(const Cursor& cursor, const BatchPlan& plan, const Order& order) {
+  if (cursor.fingerprint == fingerprint(plan, order) && cursor.order.drawn.size() == order.begin().drawn.size()) return;
+  throw Error(ErrorKind::data, "the data are not those that the run read before: shards, weights, seed or batch differ")
+      .advise("bring the old ones back, or start the stage anew");
+}
+
+uint64_t Composer::fingerprint(const BatchPlan& plan, const Order& order) {
+  return xxh64(fmt::format("{:x} {} {} {}", order.fingerprint(), plan.batch.samples.value_or(0),
+                           plan.batch.tokens.value_or(0), plan.batch.frames.value_or(0)));
+}
+
+std::optional<ComposedStep> Composer::next() {
+  ComposedStep step;
+  if (by_budget(plan_.batch))
+    compose_budget(step);
+  else
+    compose_samples(step);
+  if (step.packs.empty() && step.aside.empty()) return {};
+  if (!step.packs.empty()) ++cursor_.steps;
+  cursor_.samples += step.samples;
+  step.after = cursor_;
+  return step;
+}
+
+// Exactly so many samples, in as few packs as the packer manages.
+void Composer::compose_samples(ComposedStep& step) {
+  do {
+    if (!wait_for(plan_.batch.samples.value_or(1), step)) return;
+  } while (set_oversized_aside(step));
+  const auto bin_of = bins(plan_.capacity, plan_.most_samples);
+  take_bins(bin_of, *std::max_element(bin_of.begin(), bin_of.end()) + 1, step);
+}
+
+// Packs until the next one would pass a limit. A pack may be any of those that wait with the oldest of them.
+void Composer::compose_budget(ComposedStep& step) {
+  constexpr int64_t any = std::numeric_limits<int64_t>::max();
+  PackSize rest{plan_.batch.frames.value_or(any), plan_.batch.tokens.value_or(any)};
+  while (true) {
+    do {
+      if (!wait_for(plan_.window, step)) return;
+    } while (set_oversized_aside(step));
+    int64_t most_samples = plan_.most_samples > 0 ? plan_.most_samples : any;
+    if (plan_.batch.samples) most_samples = std::min(most_samples, *plan_.batch.samples - step.samples);
+    const PackSize room{std::min(rest.frames, plan_.capacity.frames), std::min(rest.rows, plan_.capacity.rows)};
+    if (most_samples == 0 || !fits(*waiting_.front().sample, room)) return;
+    take_bins(bins(room, most_samples == any ? 0 : most_samples), 1, step);
+    for (const Measured& measured : step.packs.back()) {
+      rest.frames -= measured.sample->frames;
+      rest.rows -= measured.sample->rows();
+    }
+  }
+}
+
+// Reads on until so many wait, as far as the stage and the order go. False where nothing waits.
+bool Composer::wait_for(int64_t samples, ComposedStep& step) {
+  const int64_t before = cursor_.samples + step.samples;
+  if (plan_.samples > 0) samples = std::min(samples, plan_.samples - before);
+  while (static_cast<int64_t>(waiting_.size()) < samples) {
+    auto found = take_();
+    if (!found) break;
+    const auto place = static_cast<size_t>(found->drawn.position - cursor_.order.position);
+    if (place >= cursor_.done.size()) { // else it was read before a resume
+      cursor_.done.resize(place + 1);
+      ++cursor_.read;
+    }
+    if (found->sample)
+      waiting_.push_back(std::move(*found));
+    else
+      set_aside(std::move(found->aside), step);
+  }
+  return !waiting_.empty();
+}
+
+std::vector<int32_t> Composer::bins(const PackSize& capacity, int64_t most_items) const {
+  std::vector<int64_t> sizes;
+  for (const Measured& measured : waiting_) {
+    sizes.push_back(measured.sample->frames);
+    sizes.push_back(measured.sample->rows());
+  }
+  return pack_(sizes, capacity, most_items, plan_.seed + static_cast<uint64_t>(cursor_.steps));
+}
+
+// True when there was one. A Plan's packs hold the longest sample that its mix lets through; another's may not.
+bool Composer::set_oversized_aside(ComposedStep& step) {
+  const auto large = std::stable_partition(waiting_.begin(), waiting_.end(), [&](const Measured& measured) {
+    return fits(*measured.sample, plan_.capacity);
+  });
+  if (large == waiting_.end()) return false;
+  const std::vector<Measured> all(large, waiting_.end());
+  waiting_.erase(large, waiting_.end());
+  for (const Measured& measured : all) {
+    SetAside aside = measured.aside;
+    aside.reason = fmt::format("{} frames and {} rows are more than a pack of {} and {} holds", measured.sample->frames,
+                               measured.sample->rows(), plan_.capacity.frames, plan_.capacity.rows);
+    set_aside(std::move(aside), step);
+  }
+  return true;
+}
+
+// Makes packs of the first bins; what lies in others goes on waiting.
+void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step) {
+  const size_t first = step.packs.size();
+  step.packs.resize(first + static_cast<size_t>(count));
+  std::deque<Measured> rest;
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    if (bin_of[i] >= count) {
+      rest.push_back(std::move(waiting_[i]));
+      continue;
+    }
+    done_with(waiting_[i].drawn.position);
+    ++step.samples;
+    step.packs[first + static_cast<size_t>(bin_of[i])].push_back(std::move(waiting_[i]));
+  }
+  waiting_ = std::move(rest);
+}
+
+void Composer::set_aside(SetAside aside, ComposedStep& step) {
+  done_with(aside.position);
+  ++(aside.broken ? cursor_.broken : cursor_.left_out);
+  step.aside.push_back(std::move(aside));
+}
+
+void Composer::done_with(int64_t position) {
+  cursor_.done[static_cast<size_t>(position - cursor_.order.position)] = true;
+  const auto first = std::find(cursor_.done.begin(), cursor_.done.end(), false);
+  for (auto passed = first - cursor_.done.begin(); passed > 0; --passed) order_.next(cursor_.order);
+  cursor_.done.erase(cursor_.done.begin(), first);
+}
+
+} // namespace fvlm

@@ -1,0 +1,65 @@
+#include "data/stream/cursor.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+#include <charconv>
+
+namespace fvlm {
+namespace {
+
+constexpr size_t most_waiting = 1 << 20;
+
+std::string digits_of(const std::vector<bool>& bits) {
+  std::string digits;
+  for (bool bit : bits) digits += bit ? '1' : '0';
+  return digits;
+}
+
+} // namespace
+
+std::string Cursor::text() const {
+  return nlohmann::json{{"steps", steps},       {"samples", samples},      {"read", read},
+                        {"broken", broken},     {"left_out", left_out},    {"position", order.position},
+                        {"drawn", order.drawn}, {"done", digits_of(done)}, {"of", fmt::format("{:016x}", fingerprint)}}
+      .dump();
+}
+
+Cursor Cursor::parse(std::string_view text, const std::string& where) {
+  const auto json = parse_json(text, where);
+  const auto damaged = [&](const std::string& what) {
+    return Error(ErrorKind::data, "not a data cursor: " + what).at(where).advise("resume from another checkpoint");
+  };
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_integer() || *found < 0)
+      throw damaged(fmt::format("'{}' is no count", key));
+    return found->get<int64_t>();
+  };
+  if (!json.is_object()) throw damaged("no JSON object");
+  Cursor cursor;
+  cursor.steps = number("steps");
+  cursor.samples = number("samples");
+  cursor.read = number("read");
+  cursor.broken = number("broken");
+  cursor.left_out = number("left_out");
+  cursor.order.position = number("position");
+  if (!json.contains("drawn") || !json["drawn"].is_array()) throw damaged("'drawn' is no list");
+  for (const auto& count : json["drawn"]) {
+    if (!count.is_number_integer() || count < 0) throw damaged("'drawn' holds no counts");
+    cursor.order.drawn.push_back(count.get<int64_t>());
+  }
+  const auto word = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : "?";
+  };
+  const std::string done = word("done"), of = word("of");
+  if (done.size() > most_waiting || done.find_first_not_of("01") != std::string::npos)
+    throw damaged("'done' is no row of bits");
+  for (char bit : done) cursor.done.push_back(bit == '1');
+  const auto [end, error] = std::from_chars(of.data(), of.data() + of.size(), cursor.fingerprint, 16);
+  if (error != std::errc() || end != of.data() + of.size()) throw damaged("'of' is no fingerprint");
+  return cursor;
+}
+
+} // namespace fvlm

@@ -1,0 +1,28 @@
+#include "data/stream/host_pack.h"
+
+#include "base/hash.h"
+
+namespace fvlm {
+
+uint64_t HostPack::hash() const {
+  Xxh64 hash;
+  const auto number = [&](int64_t value) { hash.update(std::as_bytes(std::span(&value, 1))); };
+  for (const PackedSample& packed : samples) {
+    const Sample& sample = *packed.sample;
+    number(packed.position);
+    number(packed.first_frame);
+    number(sample.frames);
+    number(sample.right_choice.value_or(-1));
+    hash.update(std::as_bytes(std::span(sample.key)));
+    hash.update(std::as_bytes(std::span(sample.source)));
+    for (const SampleText& text : sample.texts) {
+      number(static_cast<int64_t>(text.ids.size()));
+      hash.update(std::as_bytes(std::span(text.ids)));
+      hash.update(std::as_bytes(std::span(text.answer)));
+    }
+  }
+  hash.update(std::as_bytes(frames));
+  return hash.value();
+}
+
+} // namespace fvlm

@@ -1,0 +1,64 @@
+#include "data/stream/mix_samples.h"
+
+namespace fvlm {
+
+std::string name_of(const plan::Source& source) {
+  if (!source.name.empty()) return source.name;
+  const auto& patterns = source.text.empty() ? source.shards : source.text;
+  return patterns.empty() ? "" : patterns.front();
+}
+
+MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
+                       const ShardOptions& options, const Progress& progress)
+    : mix_(mix), image_size_(image_size), reader_(mix, tokenizer, image_size, video) {
+  for (const plan::Source& source : mix.sources)
+    sources_.emplace_back(source.text.empty() ? source.shards : source.text, options, [&](int64_t done, int64_t all) {
+      if (progress) progress(name_of(source), done, all);
+    });
+}
+
+std::vector<int64_t> MixSamples::sizes() const {
+  std::vector<int64_t> sizes;
+  for (const ShardSet& source : sources_) sizes.push_back(source.size());
+  return sizes;
+}
+
+Sample MixSamples::measure(const Drawn& drawn) const {
+  const ShardSet& shards = sources_[drawn.source];
+  const Place place = shards.locate(drawn.sample);
+  const auto shard = shards.shard(place);
+  return reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
+}
+
+void MixSamples::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
+  const ShardSet& shards = sources_[drawn.source];
+  reader_.decode(*shards.shard(shards.locate(drawn.sample)), sample, frames);
+}
+
+std::string MixSamples::place(const Drawn& drawn) const {
+  const ShardSet& shards = sources_[drawn.source];
+  return shards.path(shards.locate(drawn.sample).shard);
+}
+
+std::string MixSamples::key(const Drawn& drawn) const {
+  const ShardSet& shards = sources_[drawn.source];
+  const Place place = shards.locate(drawn.sample);
+  try {
+    return shards.shard(place)->sample(place.sample).key;
+  } catch (const Error&) {
+    return fmt::format("number {}", place.sample);
+  }
+}
+
+std::vector<SetAside> MixSamples::damage() const {
+  std::vector<SetAside> all;
+  for (const ShardSet& source : sources_)
+    for (int64_t i = 0; i < source.shards(); ++i) {
+      if (source.damages(i) == 0) continue;
+      for (const Damage& damage : source.shard(i)->damage())
+        all.push_back({-1, source.path(i), "", fmt::format("at byte {}: {}", damage.offset, damage.reason)});
+    }
+  return all;
+}
+
+} // namespace fvlm

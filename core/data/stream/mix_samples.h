@@ -1,0 +1,43 @@
+// MixSamples: the samples of a recipe's mix, out of its shards.
+#pragma once
+#include "data/samples/sample_reader.h"
+#include "data/shards/shard_set.h"
+#include "data/stream/sample_source.h"
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+class MixSamples : public SampleSource {
+ public:
+  // Told while the sources are opened: which, and how many of its shards are.
+  using Progress = std::function<void(const std::string& source, int64_t done, int64_t all)>;
+
+  // All but the options and the progress must outlive it. No decoder: mp4s are refused, each as a broken sample.
+  MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
+             const ShardOptions& options = {}, const Progress& progress = {});
+
+  std::vector<int64_t> sizes() const override;
+  int64_t frame_elements() const override { return 3 * image_size_ * image_size_; }
+  Sample measure(const Drawn& drawn) const override;
+  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override;
+  std::string place(const Drawn& drawn) const override;
+  std::string key(const Drawn& drawn) const override;
+  std::vector<SetAside> damage() const override;
+
+  const ShardSet& shards(size_t source) const { return sources_.at(source); }
+
+ private:
+  const plan::Mix& mix_;
+  int64_t image_size_;
+  SampleReader reader_;
+  std::deque<ShardSet> sources_; // they do not move
+};
+
+// As messages name it: by its own name, else by its first pattern.
+std::string name_of(const plan::Source& source);
+
+} // namespace fvlm

@@ -1,0 +1,72 @@
+#include "data/stream/order.h"
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "data/stream/permutation.h"
+
+namespace fvlm {
+
+Order Order::shuffled(const plan::Mix& mix, std::vector<int64_t> sizes, uint64_t seed, std::string name,
+                      int64_t samples) {
+  Order order(std::move(sizes));
+  order.shuffles_ = true;
+  order.mix_ = mix;
+  order.seed_ = seed;
+  order.name_ = std::move(name);
+  order.samples_ = samples;
+  return order;
+}
+
+Order Order::once(std::vector<int64_t> sizes) {
+  return Order(std::move(sizes));
+}
+
+bool Order::spent(const State& state, size_t source) const {
+  const int64_t epochs = shuffles_ ? mix_.sources[source].epochs : 1;
+  return sizes_[source] == 0 || (epochs > 0 && state.drawn[source] >= epochs * sizes_[source]);
+}
+
+// By the shares of those that are not spent.
+std::optional<size_t> Order::source_at(const State& state) const {
+  std::vector<double> shares(sizes_.size(), 1);
+  if (shuffles_)
+    shares = mix_.shares(samples_ > 0 ? static_cast<double>(state.position) / static_cast<double>(samples_) : 0);
+  double sum = 0;
+  std::optional<size_t> last;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (spent(state, i)) shares[i] = 0;
+    sum += shares[i];
+    if (shares[i] > 0 && (shuffles_ || !last)) last = i;
+  }
+  if (!last || !shuffles_) return last;
+  double rest = sum * RandomStream(seed_, name_ + "/mix").uniform(static_cast<uint64_t>(state.position));
+  for (size_t i = 0; i < *last; ++i) {
+    rest -= shares[i];
+    if (rest < 0) return i;
+  }
+  return last;
+}
+
+std::optional<Drawn> Order::next(State& state) const {
+  const auto source = source_at(state);
+  if (!source) return {};
+  const int64_t count = state.drawn[*source]++, size = sizes_[*source];
+  Drawn drawn{state.position++, *source, count / size, count % size};
+  if (shuffles_) {
+    const Permutation order(static_cast<uint64_t>(size), seed_, fmt::format("{}/{}/{}", name_, *source, drawn.epoch));
+    drawn.sample = static_cast<int64_t>(order.at(static_cast<uint64_t>(drawn.sample)));
+  }
+  return drawn;
+}
+
+uint64_t Order::fingerprint() const {
+  std::string text = fmt::format("{} {} {} {} {}", shuffles_, seed_, name_, samples_, fmt::join(sizes_, ","));
+  if (shuffles_) {
+    if (mix_.text_ratio) text += fmt::format(" text {}", *mix_.text_ratio);
+    for (const auto& source : mix_.sources)
+      text += fmt::format(" {} {} {}", source.epochs, source.text.empty(), fmt::join(source.weight.points, ","));
+  }
+  return xxh64(text);
+}
+
+} // namespace fvlm

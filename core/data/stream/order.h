@@ -1,0 +1,57 @@
+// Order: which sample stands at each position of a stage's endless row. A pure function of the mix, the seed and the
+// position, so that a run can begin anywhere.
+#pragma once
+#include "recipe/plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+struct Drawn {
+  int64_t position = 0;
+  size_t source = 0; // of Mix::sources
+  int64_t epoch = 0;
+  int64_t sample = 0; // of the source
+  bool operator==(const Drawn&) const = default;
+};
+
+class Order {
+ public:
+  // Every source shuffled by itself, epoch after epoch. `sizes`: samples of each source. `samples`: those of the whole
+  // stage, over which the weights of the mix may change. `name`: of the stage; another name is another order.
+  static Order shuffled(const plan::Mix& mix, std::vector<int64_t> sizes, uint64_t seed, std::string name,
+                        int64_t samples);
+  // Each sample once, source after source: for evaluation.
+  static Order once(std::vector<int64_t> sizes);
+
+  // Where a reader of the row stands. Begins as begin() says.
+  struct State {
+    int64_t position = 0;
+    std::vector<int64_t> drawn; // samples of each source before it
+    bool operator==(const State&) const = default;
+  };
+  State begin() const { return {0, std::vector<int64_t>(sizes_.size(), 0)}; }
+
+  // What stands at the state's position, which moves on; nothing where every source is spent.
+  std::optional<Drawn> next(State& state) const;
+
+  // The same for orders that are equal.
+  uint64_t fingerprint() const;
+
+ private:
+  explicit Order(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
+  std::optional<size_t> source_at(const State& state) const;
+  bool spent(const State& state, size_t source) const;
+
+  std::vector<int64_t> sizes_;
+  bool shuffles_ = false;
+  plan::Mix mix_;
+  uint64_t seed_ = 0;
+  std::string name_;
+  int64_t samples_ = 0;
+};
+
+} // namespace fvlm

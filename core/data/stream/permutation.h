@@ -1,0 +1,24 @@
+// Permutation: an order of n things that seed and name decide, place by place, without a list of them in memory.
+#pragma once
+#include "base/random.h"
+
+#include <cstdint>
+#include <string_view>
+
+namespace fvlm {
+
+class Permutation {
+ public:
+  Permutation(uint64_t size, uint64_t seed, std::string_view name);
+  uint64_t size() const { return size_; }
+  // The thing at `place`, both within [0, size()): each stands at one place.
+  uint64_t at(uint64_t place) const;
+
+ private:
+  uint64_t scrambled(uint64_t value) const;
+  uint64_t size_;
+  int half_bits_;
+  std::array<uint32_t, 2> key_;
+};
+
+} // namespace fvlm

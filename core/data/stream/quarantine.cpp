@@ -1,0 +1,63 @@
+#include "data/stream/quarantine.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+
+#include <fstream>
+
+namespace fvlm {
+namespace {
+
+constexpr size_t most_told = 10;
+constexpr uint64_t most_log = uint64_t{1} << 30;
+
+} // namespace
+
+Quarantine::Quarantine(std::filesystem::path log, const plan::Quarantine& limits)
+    : log_(std::move(log)), limits_(limits) {
+  if (!log_.empty() && std::filesystem::exists(log_)) read_log();
+}
+
+// A line that a dying process left half written is finished off with an end of line by the next one.
+void Quarantine::read_log() {
+  const std::string text = read_file(log_, most_log);
+  for (const auto& line : split(text, '\n'))
+    if (!line.empty()) known_.insert(line);
+  if (!text.empty() && text.back() != '\n') std::ofstream(log_, std::ios::app) << '\n';
+}
+
+void Quarantine::add(const SetAside& aside) {
+  const std::string text = fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason);
+  if (aside.broken) {
+    log_warning("set aside: {}", text);
+    last_.push_back(text);
+    if (last_.size() > most_told) last_.erase(last_.begin());
+  } else {
+    log_debug("left out: {}", text);
+  }
+  if (log_.empty()) return;
+  const std::string line = nlohmann::json{
+      {"position", aside.position},
+      {"shard", aside.place},
+      {"key", aside.key},
+      {"reason", aside.reason},
+      {"broken", aside.broken}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (!known_.insert(line).second) return;
+  std::ofstream file(log_, std::ios::app);
+  file << line << '\n';
+  file.flush();
+  if (!file) log_warning("{}: the list of broken samples could not be written", log_.string());
+}
+
+void Quarantine::check(int64_t broken, int64_t read) const {
+  if (broken <= limits_.count || static_cast<double>(broken) <= limits_.share * static_cast<double>(read)) return;
+  throw Error(ErrorKind::data, fmt::format("{} of {} samples read are broken; the last of them:\n  {}", broken, read,
+                                           join(last_, "\n  ")))
+      .at(log_.empty() ? "loader.quarantine" : log_.string())
+      .advise("mend the shards, or raise loader.quarantine's count or share");
+}
+
+} // namespace fvlm

@@ -1,0 +1,54 @@
+#include "data/stream/read_ahead.h"
+
+#include "data/shards/retried_file.h"
+
+namespace fvlm {
+
+Measured measure(const SampleSource& source, const Drawn& drawn) {
+  Measured measured{drawn, nullptr, {drawn.position, source.place(drawn), "", ""}};
+  try {
+    auto sample = std::make_shared<const Sample>(source.measure(drawn));
+    measured.aside.key = sample->key;
+    if (sample->dropped.empty()) {
+      measured.sample = std::move(sample);
+    } else {
+      measured.aside.reason = sample->dropped;
+      measured.aside.broken = false;
+    }
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& error) {
+    measured.aside.key = source.key(drawn);
+    measured.aside.reason = error.text();
+  }
+  return measured;
+}
+
+ReadAhead::ReadAhead(const SampleSource& source, const Order& order, const Cursor& start, Workers& workers,
+                     size_t depth)
+    : source_(source), order_(order), state_(start.order), done_(start.done), workers_(workers), depth_(depth) {}
+
+void ReadAhead::ask() {
+  while (asked_.size() < depth_ && !ended_) {
+    const auto drawn = order_.next(state_);
+    if (!drawn) {
+      ended_ = true;
+      return;
+    }
+    if (passed_ < done_.size() && done_[passed_++]) continue;
+    auto task = std::make_shared<std::packaged_task<Measured()>>(
+        [&source = source_, drawn = *drawn] { return measure(source, drawn); });
+    asked_.push_back(task->get_future());
+    workers_.give([task] { (*task)(); });
+  }
+}
+
+std::optional<Measured> ReadAhead::next() {
+  ask();
+  if (asked_.empty()) return {};
+  auto future = std::move(asked_.front());
+  asked_.pop_front();
+  return future.get();
+}
+
+} // namespace fvlm

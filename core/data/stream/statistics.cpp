@@ -1,0 +1,118 @@
+#include "data/stream/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fvlm {
+namespace {
+
+double share(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+constexpr int64_t step_of_capacity = 8; // frames; what tensor cores and allocators like
+
+} // namespace
+
+int64_t Spread::sum() const {
+  return std::accumulate(values_.begin(), values_.end(), int64_t{0});
+}
+
+double Spread::mean() const {
+  return values_.empty() ? 0 : static_cast<double>(sum()) / static_cast<double>(count());
+}
+
+int64_t Spread::least() const {
+  return values_.empty() ? 0 : *std::min_element(values_.begin(), values_.end());
+}
+
+int64_t Spread::most() const {
+  return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end());
+}
+
+int64_t Spread::quantile(double share) const {
+  if (values_.empty()) return 0;
+  std::vector<int64_t> values = values_;
+  const double place = std::ceil(share * static_cast<double>(values.size())) - 1;
+  const auto at = values.begin() + std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(place), 0,
+                                                              static_cast<std::ptrdiff_t>(values.size()) - 1);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+std::vector<Spread::Bar> Spread::histogram(size_t bars) const {
+  if (values_.empty()) return {};
+  const int64_t from = least(), width = (most() - from) / static_cast<int64_t>(bars) + 1;
+  std::vector<Bar> all;
+  for (int64_t at = from; at <= most(); at += width) all.push_back({at, std::min(at + width - 1, most()), 0});
+  for (int64_t value : values_) ++all[static_cast<size_t>((value - from) / width)].count;
+  return all;
+}
+
+double DataStatistics::fill_of_frames() const {
+  return share(filled.frames, packs * capacity.frames);
+}
+
+double DataStatistics::fill_of_rows() const {
+  return share(filled.rows, packs * capacity.rows);
+}
+
+double DataStatistics::padding_waste() const {
+  return share(padded_rows - filled.rows, padded_rows);
+}
+
+double DataStatistics::packing_waste() const {
+  return 1 - fill_of_rows();
+}
+
+PackSize DataStatistics::suggestion() const {
+  if (rows.sum() == 0) return capacity;
+  if (packs > 0 && packs_a_step.most() == 1 && fullest.rows < capacity.rows && fullest.frames < capacity.frames)
+    return fullest;
+  const double frames = static_cast<double>(capacity.rows) * share(all.frames.sum(), rows.sum());
+  const auto rounded = static_cast<int64_t>(std::ceil(frames / step_of_capacity)) * step_of_capacity;
+  return {std::max(rounded, all.frames.most()), std::max(capacity.rows, rows.most())};
+}
+
+void DataStatistics::add(const Measured& measured, const std::string& source) {
+  const Sample& sample = *measured.sample;
+  int64_t tokens = 0, answers = 0;
+  for (const SampleText& text : sample.texts) {
+    tokens += static_cast<int64_t>(text.ids.size());
+    answers += std::count(text.answer.begin(), text.answer.end(), 1);
+  }
+  for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {
+    of->frames.add(sample.frames);
+    of->tokens.add(tokens);
+    of->answer_tokens.add(answers);
+    of->cut += sample.cut_tokens > 0;
+    of->cut_tokens += sample.cut_tokens;
+    of->cut_answer += sample.cut_answer_tokens;
+  }
+  rows.add(sample.rows());
+}
+
+void DataStatistics::add(const ComposedStep& step, const std::vector<std::string>& names) {
+  for (const SetAside& aside : step.aside) ++(aside.broken ? broken : left_out);
+  if (step.packs.empty()) return;
+  ++steps;
+  packs += static_cast<int64_t>(step.packs.size());
+  packs_a_step.add(static_cast<int64_t>(step.packs.size()));
+  int64_t longest = 0;
+  for (const auto& pack : step.packs) {
+    PackSize sum;
+    samples_a_pack.add(static_cast<int64_t>(pack.size()));
+    for (const Measured& measured : pack) {
+      add(measured, names.at(measured.drawn.source));
+      sum.frames += measured.sample->frames;
+      sum.rows += measured.sample->rows();
+      longest = std::max(longest, measured.sample->rows());
+    }
+    filled = {filled.frames + sum.frames, filled.rows + sum.rows};
+    fullest = {std::max(fullest.frames, sum.frames), std::max(fullest.rows, sum.rows)};
+  }
+  padded_rows += longest * step.samples;
+}
+
+} // namespace fvlm

@@ -1,0 +1,67 @@
+// What a mix looks like from outside: how long its samples are, and how full its packs get.
+#pragma once
+#include "data/stream/composer.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+// Of many values: how they are spread.
+class Spread {
+ public:
+  void add(int64_t value) { values_.push_back(value); }
+  size_t count() const { return values_.size(); }
+  int64_t sum() const;
+  double mean() const; // 0 of none
+  int64_t least() const;
+  int64_t most() const;
+  int64_t quantile(double share) const; // the value that this share of them does not exceed; 0 of none
+
+  struct Bar {
+    int64_t from, to; // both within
+    size_t count;
+  };
+  // At most `bars` ranges of equal width that hold them all.
+  std::vector<Bar> histogram(size_t bars) const;
+
+ private:
+  std::vector<int64_t> values_;
+};
+
+struct SourceStatistics {
+  Spread frames, tokens, answer_tokens;            // by sample; tokens of all its texts
+  int64_t cut = 0, cut_tokens = 0, cut_answer = 0; // samples that max_text_tokens shortened, and by how much
+};
+
+struct DataStatistics {
+  std::map<std::string, SourceStatistics> sources; // by the names that samples give, else that of their source
+  SourceStatistics all;
+  Spread rows; // of the decoder, by sample
+  int64_t broken = 0, left_out = 0;
+
+  int64_t steps = 0, packs = 0;
+  Spread packs_a_step, samples_a_pack;
+  PackSize capacity;
+  PackSize filled;         // over all packs
+  PackSize fullest;        // of any pack
+  int64_t padded_rows = 0; // if each step were a batch padded to its longest sample
+
+  double fill_of_frames() const;
+  double fill_of_rows() const;
+  double padding_waste() const; // of the padded batches, share of their rows
+  double packing_waste() const; // of the packs
+
+  // Where every step is one pack: what holds it. Else a capacity of about as many rows in which frames and rows run out
+  // together.
+  PackSize suggestion() const;
+
+  // `names`: of the mix's sources.
+  void add(const ComposedStep& step, const std::vector<std::string>& names);
+  // A sample alone, in no pack.
+  void add(const Measured& measured, const std::string& source);
+};
+
+} // namespace fvlm

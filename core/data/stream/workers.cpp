@@ -1,0 +1,43 @@
+#include "data/stream/workers.h"
+
+#include <algorithm>
+
+namespace fvlm {
+
+Workers::Workers(int threads) {
+  if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Workers::~Workers() {
+  {
+    const std::lock_guard hold(lock_);
+    stops_ = true;
+  }
+  given_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void Workers::give(std::function<void()> task) {
+  {
+    const std::lock_guard hold(lock_);
+    tasks_.push_back(std::move(task));
+  }
+  given_.notify_one();
+}
+
+void Workers::work() {
+  while (true) {
+    std::function<void()> task;
+    {
+      std::unique_lock hold(lock_);
+      given_.wait(hold, [&] { return stops_ || !tasks_.empty(); });
+      if (stops_) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+} // namespace fvlm

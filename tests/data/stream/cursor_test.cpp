@@ -1,0 +1,52 @@
+#include "base/error.h"
+#include "data/stream/cursor.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+namespace fvlm {
+namespace {
+
+using testing::HasSubstr;
+
+Cursor some() {
+  return {.steps = 3,
+          .samples = 96,
+          .read = 101,
+          .broken = 2,
+          .order = {98, {70, 28}},
+          .done = {false, true, true, false},
+          .fingerprint = 0xfedcba9876543210};
+}
+
+TEST(Cursor, is_the_same_after_it_was_written_and_read) {
+  EXPECT_EQ(Cursor::parse(some().text(), "cursor"), some());
+  EXPECT_EQ(Cursor::parse(Cursor().text(), "cursor"), Cursor());
+  EXPECT_LT(some().text().size(), 200u);
+}
+
+TEST(Cursor, refuses_what_is_none) {
+  const std::string good = some().text();
+  const auto with = [&](const std::string& from, const std::string& to) {
+    const size_t at = good.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return good.substr(0, at) + to + good.substr(at + from.size());
+  };
+  for (const std::string& text :
+       {std::string("[]"), with("\"steps\":3", "\"steps\":-3"), with("\"steps\":3", "\"steps\":\"x\""),
+        with("\"read\":101,", ""), with("[70,28]", "70"), with("[70,28]", "[70,\"x\"]"), with("\"0110\"", "\"0120\""),
+        with("\"0110\"", "7"), with("fedcba98", "xyz"), with("\"of\"", "\"off\"")}) {
+    try {
+      Cursor::parse(text, "state.json");
+      ADD_FAILURE() << "taken: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_THAT(error.text(), HasSubstr("state.json: not a data cursor: ")) << text;
+    }
+  }
+  EXPECT_THROW(Cursor::parse("{", "state.json"), Error);
+}
+
+} // namespace
+} // namespace fvlm

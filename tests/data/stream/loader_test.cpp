@@ -1,0 +1,257 @@
+#include "base/file.h"
+#include "base/text.h"
+#include "data/stream/loader.h"
+#include "made_source.h"
+
+#include <atomic>
+#include <gmock/gmock.h>
+#include <map>
+
+namespace fvlm {
+namespace {
+
+using testing::HasSubstr;
+
+const BatchPlan by_samples{.batch = {.samples = 16}, .capacity = {40, 300}, .window = 64, .samples = 400};
+const BatchPlan by_budget{.batch = {.tokens = 500}, .capacity = {40, 300}, .window = 64, .samples = 400};
+
+struct Stage {
+  explicit Stage(const MadeSource& from, const BatchPlan& by = by_samples, int64_t epochs = 0)
+      : source(from), plan(by), order(Order::shuffled(mix_of({3, 1}, epochs), from.sizes(), 42, "align", by.samples)),
+        cursor(Composer::start(plan, order)) {}
+  Loader loader(LoaderOptions options = {}) const { return {source, order, plan, first_fit, options, cursor}; }
+
+  const MadeSource& source;
+  BatchPlan plan;
+  Order order;
+  Cursor cursor;
+};
+
+std::vector<uint64_t> hashes(Loader& loader, size_t most = 1000000) {
+  std::vector<uint64_t> all;
+  while (all.size() < most) {
+    const auto loaded = loader.next();
+    if (!loaded) break;
+    all.push_back(loaded->pack.hash());
+  }
+  return all;
+}
+
+TEST(Loader, gives_the_frames_of_each_sample_where_it_says) {
+  const MadeSource source({100, 30});
+  const Stage stage(source);
+  auto loader = stage.loader({.workers = 3});
+  int64_t samples = 0, steps = 0;
+  while (auto loaded = loader.next()) {
+    EXPECT_EQ(loaded->step, steps);
+    int64_t next = 0;
+    for (const auto& packed : loaded->pack.samples) {
+      EXPECT_EQ(packed.first_frame, next);
+      next += packed.sample->frames;
+      const auto dash = packed.sample->key.find('-');
+      const Drawn drawn{0, std::stoul(packed.sample->key), 0, std::stol(packed.sample->key.substr(dash + 1))};
+      for (int64_t i = 0; i < packed.sample->frames * 6; ++i)
+        ASSERT_EQ(loaded->pack.frames[static_cast<size_t>(packed.first_frame * 6 + i)],
+                  MadeSource::pixel(drawn, static_cast<size_t>(i)))
+            << packed.sample->key;
+    }
+    EXPECT_EQ(loaded->pack.frame_count, next);
+    samples += static_cast<int64_t>(loaded->pack.samples.size());
+    if (loaded->last) {
+      ++steps;
+      EXPECT_EQ(loaded->after.samples, samples);
+      EXPECT_EQ(samples, 16 * steps);
+    }
+  }
+  EXPECT_EQ(samples, 400);
+}
+
+TEST(Loader, packs_do_not_depend_on_the_number_of_workers) {
+  MadeSource source({100, 30});
+  source.dawdles = true;
+  for (const auto& plan : {by_samples, by_budget}) {
+    const Stage stage(source, plan);
+    auto one = stage.loader({.workers = 1}), two = stage.loader({.workers = 2}), eight = stage.loader({.workers = 8});
+    const auto expected = hashes(one);
+    EXPECT_GT(expected.size(), 20u);
+    EXPECT_EQ(hashes(two), expected);
+    EXPECT_EQ(hashes(eight), expected);
+  }
+}
+
+// A process that dies anywhere goes on from the cursor of the last whole step that it saved.
+TEST(Loader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
+  MadeSource source({300, 100});
+  source.dawdles = true;
+  source.broken = [](const Drawn& drawn) { return drawn.sample % 17 == 3; };
+  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 23 == 7; };
+  const RandomStream random(3, "kills");
+  uint64_t draw = 0;
+  for (const auto& plan : {by_samples, by_budget}) {
+    Stage stage(source, plan);
+    auto whole = stage.loader({.workers = 2});
+    const auto expected = hashes(whole);
+    for (int round = 0; round < 100;) {
+      stage.cursor = Composer::start(plan, stage.order);
+      std::vector<uint64_t> seen, saved; // saved: up to the cursor
+      for (bool ended = false; !ended && round < 100; ++round) {
+        seen = saved;
+        const int workers = 1 << random.bits(draw++) % 4;
+        auto loader = stage.loader({.workers = workers});
+        const uint64_t packs = random.bits(draw++) % 20;
+        for (uint64_t i = 0; i < packs && !ended; ++i) {
+          const auto loaded = loader.next();
+          ended = !loaded;
+          if (ended) break;
+          seen.push_back(loaded->pack.hash());
+          if (!loaded->last) continue;
+          stage.cursor = Cursor::parse(loaded->after.text(), "cursor");
+          saved = seen;
+        }
+        ASSERT_LE(seen.size(), expected.size());
+        ASSERT_TRUE(std::equal(seen.begin(), seen.end(), expected.begin()))
+            << "round " << round << ", workers " << workers;
+      }
+    }
+  }
+}
+
+TEST(Loader, ranks_share_the_packs_of_one_without_overlap) {
+  const MadeSource source({100, 30});
+  auto plan = by_samples;
+  plan.capacity = {20, 150};
+  plan.ranks = 3;
+  const Stage stage(source, plan);
+  std::map<std::string, int> seen;
+  std::vector<int64_t> steps;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    auto loader = stage.loader({.workers = 2, .rank = rank});
+    int64_t step = 0;
+    while (const auto loaded = loader.next()) {
+      for (const auto& packed : loaded->pack.samples) ++seen[std::to_string(packed.position)];
+      if (loaded->last) ++step;
+    }
+    steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{25, 25, 25}));
+  EXPECT_EQ(seen.size(), 400u);
+  for (const auto& [position, times] : seen) EXPECT_EQ(times, 1) << position;
+}
+
+TEST(Loader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_together) {
+  MadeSource source({100, 0});
+  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 4 == 1; };
+  const auto log = std::filesystem::path(testing::TempDir()) / "undecodable.jsonl";
+  std::filesystem::remove(log);
+  const Stage stage(source, by_samples, 1);
+  auto loader = stage.loader({.workers = 2, .quarantine_log = log});
+  size_t samples = 0;
+  Cursor last;
+  while (auto loaded = loader.next()) {
+    int64_t next = 0;
+    for (const auto& packed : loaded->pack.samples) {
+      EXPECT_EQ(packed.first_frame, next);
+      const int64_t number = std::stol(packed.sample->key.substr(2));
+      EXPECT_NE(number % 4, 1);
+      EXPECT_EQ(loaded->pack.frames[static_cast<size_t>(next * 6)], static_cast<float>(number));
+      next += packed.sample->frames;
+    }
+    samples += loaded->pack.samples.size();
+    if (loaded->last) last = loaded->after;
+  }
+  EXPECT_EQ(samples, 75u);
+  EXPECT_EQ(last.broken, 25);
+  const auto lines = split(read_file(log), '\n');
+  EXPECT_EQ(lines.size(), 26u);
+  EXPECT_THAT(lines[0], HasSubstr("half a picture"));
+  std::filesystem::remove(log);
+}
+
+TEST(Loader, too_many_broken_samples_end_the_run) {
+  MadeSource source({100, 30});
+  source.broken = [](const Drawn& drawn) { return drawn.sample % 2 == 1; };
+  const Stage stage(source);
+  auto loader = stage.loader({.workers = 2, .quarantine = {.count = 20, .share = 0.1}});
+  try {
+    hashes(loader);
+    ADD_FAILURE() << "half of the samples are broken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_THAT(error.text(), HasSubstr("samples read are broken"));
+  }
+}
+
+TEST(Loader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
+  for (const bool while_decoding : {false, true}) {
+    struct Failing : MadeSource {
+      using MadeSource::MadeSource;
+      void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override {
+        if (decoding_fails && drawn.position == 50) throw ReadError("a.tar", 512, 5, "the disk failed");
+        MadeSource::decode(drawn, sample, frames);
+      }
+      bool decoding_fails = false;
+    } source({100, 0});
+    source.decoding_fails = while_decoding;
+    if (!while_decoding) source.fails = [](const Drawn& drawn) { return drawn.position == 50; };
+    const Stage stage(source);
+    auto loader = stage.loader({.workers = 2});
+    size_t packs = 0;
+    EXPECT_THROW(while (loader.next())++ packs, ReadError);
+    EXPECT_GT(packs, 0u) << "what came before it is given";
+  }
+}
+
+TEST(Loader, keeps_to_its_memory) {
+  const MadeSource source({100, 30});
+  const Stage stage(source);
+  const size_t pack = 40 * 6 * sizeof(float);
+  std::atomic<size_t> held{0}, most{0};
+  const AllocateHost counted = [&](size_t bytes) {
+    held += bytes;
+    most = std::max(most.load(), held.load());
+    return std::shared_ptr<std::byte>(new std::byte[bytes], [&held, bytes](std::byte* memory) {
+      held -= bytes;
+      delete[] memory;
+    });
+  };
+  {
+    auto loader = stage.loader({.workers = 4, .memory = 3 * pack + 100, .allocate = counted});
+    EXPECT_GT(hashes(loader).size(), 25u);
+  }
+  EXPECT_EQ(most, 3 * pack);
+  EXPECT_EQ(held, 0u) << "all memory is given back";
+  try {
+    stage.loader({.memory = 2 * pack - 1});
+    ADD_FAILURE() << "less than two packs";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("hold no two packs of 40 frames"));
+  }
+}
+
+TEST(Loader, a_pack_outlives_its_loader) {
+  const MadeSource source({100, 30});
+  const Stage stage(source);
+  std::optional<LoadedPack> first;
+  {
+    auto loader = stage.loader({.workers = 2});
+    first = loader.next();
+  }
+  ASSERT_TRUE(first);
+  auto again = stage.loader({.workers = 1});
+  EXPECT_EQ(first->pack.hash(), again.next()->pack.hash());
+}
+
+TEST(Loader, says_how_long_it_was_waited_for) {
+  const MadeSource source({100, 30});
+  const Stage stage(source);
+  auto loader = stage.loader({.workers = 2});
+  loader.next();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  loader.next();
+  EXPECT_GE(loader.times().working, 0.02);
+  EXPECT_GT(loader.times().waiting, 0);
+  EXPECT_LT(loader.times().waiting_share(), 1);
+}
+
+} // namespace
+} // namespace fvlm

@@ -1,0 +1,99 @@
+#include "data/stream/order.h"
+#include "made_source.h"
+
+#include <map>
+#include <set>
+
+namespace fvlm {
+namespace {
+
+std::vector<Drawn> first(const Order& order, int64_t count) {
+  auto state = order.begin();
+  std::vector<Drawn> all;
+  while (static_cast<int64_t>(all.size()) < count) {
+    const auto drawn = order.next(state);
+    if (!drawn) break;
+    all.push_back(*drawn);
+  }
+  return all;
+}
+
+std::vector<int64_t> counts(const std::vector<Drawn>& all, size_t sources) {
+  std::vector<int64_t> count(sources);
+  for (const Drawn& drawn : all) ++count[drawn.source];
+  return count;
+}
+
+TEST(Order, an_epoch_of_a_source_holds_each_of_its_samples_once) {
+  const auto order = Order::shuffled(mix_of({3, 1}), {50, 7}, 42, "align", 0);
+  std::map<std::pair<size_t, int64_t>, std::set<int64_t>> seen;
+  std::map<std::pair<size_t, int64_t>, int64_t> drawn_of;
+  for (const Drawn& drawn : first(order, 400)) {
+    seen[{drawn.source, drawn.epoch}].insert(drawn.sample);
+    ++drawn_of[{drawn.source, drawn.epoch}];
+  }
+  for (const auto& [epoch, samples] : seen) {
+    EXPECT_EQ(static_cast<int64_t>(samples.size()), drawn_of[epoch])
+        << "source " << epoch.first << " epoch " << epoch.second;
+    if (!seen.contains({epoch.first, epoch.second + 1})) continue; // the last was not read to its end
+    EXPECT_EQ(samples.size(), epoch.first == 0 ? 50u : 7u);
+  }
+  EXPECT_GT(seen.size(), 10u);
+}
+
+TEST(Order, sources_come_by_their_weights_and_by_the_text_ratio) {
+  EXPECT_NEAR(counts(first(Order::shuffled(mix_of({0.6, 0.3, 0.1}), {100, 100, 100}, 1, "a", 0), 20000), 3)[1], 6000,
+              250);
+  auto mix = mix_of({5, 5, 1});
+  mix.sources[2].shards.clear();
+  mix.sources[2].text = {"made"};
+  mix.text_ratio = 0.14;
+  const auto count = counts(first(Order::shuffled(mix, {10, 10, 10}, 1, "a", 0), 20000), 3);
+  EXPECT_NEAR(count[2], 2800, 200);
+  EXPECT_NEAR(count[0], 8600, 250);
+}
+
+TEST(Order, weights_may_change_over_the_stage) {
+  auto mix = mix_of({1, 1});
+  mix.sources[0].weight.points = {1, 0};
+  mix.sources[1].weight.points = {0, 1};
+  const auto all = first(Order::shuffled(mix, {1000, 1000}, 1, "a", 10000), 10000);
+  EXPECT_LT(counts({all.begin(), all.begin() + 1000}, 2)[1], 100);
+  EXPECT_GT(counts({all.end() - 1000, all.end()}, 2)[1], 900);
+}
+
+TEST(Order, a_spent_source_leaves_its_share_to_the_others_and_the_order_ends_with_the_last) {
+  auto mix = mix_of({1, 1}, 2);
+  const auto all = first(Order::shuffled(mix, {10, 100}, 42, "a", 0), 1000);
+  EXPECT_EQ(counts(all, 2), (std::vector<int64_t>{20, 200}));
+  mix.sources[1].epochs = 0;
+  EXPECT_EQ(counts(first(Order::shuffled(mix, {10, 100}, 42, "a", 0), 1000), 2), (std::vector<int64_t>{20, 980}));
+  EXPECT_TRUE(first(Order::shuffled(mix, {0, 0}, 42, "a", 0), 10).empty());
+}
+
+TEST(Order, begins_anywhere) {
+  const auto order = Order::shuffled(mix_of({2, 1, 1}), {31, 17, 5}, 42, "align", 500);
+  const auto all = first(order, 300);
+  auto state = order.begin();
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto from_here = state;
+    for (size_t j = i; j < std::min(all.size(), i + 5); ++j) EXPECT_EQ(order.next(from_here), all[j]);
+    order.next(state);
+  }
+}
+
+TEST(Order, is_another_for_another_seed_or_stage) {
+  const auto one = first(Order::shuffled(mix_of({1}), {1000}, 42, "align", 0), 50);
+  EXPECT_NE(one, first(Order::shuffled(mix_of({1}), {1000}, 43, "align", 0), 50));
+  EXPECT_NE(one, first(Order::shuffled(mix_of({1}), {1000}, 42, "instruct", 0), 50));
+  EXPECT_EQ(one, first(Order::shuffled(mix_of({1}), {1000}, 42, "align", 0), 50));
+}
+
+TEST(Order, for_evaluation_gives_each_sample_once_source_after_source) {
+  std::vector<std::pair<size_t, int64_t>> all;
+  for (const Drawn& drawn : first(Order::once({2, 0, 3}), 100)) all.emplace_back(drawn.source, drawn.sample);
+  EXPECT_EQ(all, (std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {2, 2}}));
+}
+
+} // namespace
+} // namespace fvlm

@@ -1,0 +1,76 @@
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "data/stream/quarantine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <gmock/gmock.h>
+
+namespace fvlm {
+namespace {
+
+using testing::HasSubstr;
+
+class QuarantineLog : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "quarantine." + testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    log_ = folder_ / "broken.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::vector<nlohmann::json> lines() const {
+    std::vector<nlohmann::json> all;
+    for (const auto& line : split(read_file(log_), '\n'))
+      if (!line.empty()) all.push_back(parse_json(line, "line"));
+    return all;
+  }
+  std::filesystem::path folder_, log_;
+};
+
+TEST_F(QuarantineLog, says_which_sample_and_why_one_a_line) {
+  Quarantine quarantine(log_, {});
+  quarantine.add({12, "a.tar", "clip-7", "no 'assistant'"});
+  quarantine.add({40, "b.tar", "bytes \xff", "not a\nJPEG"});
+  ASSERT_EQ(lines().size(), 2u);
+  EXPECT_EQ(
+      lines()[0],
+      (nlohmann::json{
+          {"position", 12}, {"shard", "a.tar"}, {"key", "clip-7"}, {"reason", "no 'assistant'"}, {"broken", true}}));
+  EXPECT_EQ(lines()[1]["reason"], "not a\nJPEG");
+}
+
+TEST_F(QuarantineLog, does_not_say_twice_what_a_resumed_run_meets_again) {
+  Quarantine(log_, {}).add({12, "a.tar", "clip-7", "no 'assistant'"});
+  std::ofstream(log_, std::ios::app) << "{\"position\":13,\"half a li";
+  Quarantine again(log_, {});
+  again.add({12, "a.tar", "clip-7", "no 'assistant'"});
+  again.add({13, "a.tar", "clip-8", "no 'assistant'"});
+  const auto text = split(read_file(log_), '\n');
+  ASSERT_EQ(text.size(), 4u) << read_file(log_); // the last ends in a line's end
+  EXPECT_EQ(parse_json(text[2], "line")["key"], "clip-8");
+}
+
+TEST_F(QuarantineLog, ends_the_run_when_both_limits_are_passed) {
+  Quarantine quarantine(log_, {.count = 2, .share = 0.1});
+  for (int i = 0; i < 12; ++i) quarantine.add({i, "a.tar", "clip-" + std::to_string(i), "cut short"});
+  EXPECT_NO_THROW(quarantine.check(2, 2));    // few
+  EXPECT_NO_THROW(quarantine.check(10, 100)); // a small share
+  try {
+    quarantine.check(11, 100);
+    ADD_FAILURE() << "11 of 100 were let through";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_THAT(error.text(), HasSubstr("11 of 100 samples read are broken"));
+    EXPECT_THAT(error.text(), HasSubstr("a.tar, sample 'clip-11': cut short"));
+    EXPECT_THAT(error.text(), testing::Not(HasSubstr("clip-1:")));
+    EXPECT_THAT(error.text(), HasSubstr(log_.string()));
+  }
+}
+
+} // namespace
+} // namespace fvlm
