@@ -20,6 +20,7 @@ constexpr Verb verbs[] = {
     {"import", "a model directory from two Hugging Face folders", run_import},
     {"export", "a model directory in bf16, fp16 or fp32", run_export},
     {"tokenize", "text to token ids, and back", run_tokenize},
+    {"data", "what the model will see of the data", run_data},
     {"trace", "one batch through a model, and every number of it", run_trace},
     {"generate", "a model's answers to the prompts of a batch", run_generate},
     {"bench", "how fast it is here, against PyTorch", run_bench},

@@ -17,6 +17,7 @@ struct TensorModule {
   int (*trace)(Arguments);
   int (*generate)(Arguments);
   int (*bench)(Arguments);
+  int (*data)(Arguments);
 };
 
 // The module's own; other names than the program's, because our symbols interpose.
@@ -24,6 +25,7 @@ int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
 int bench_subject(Arguments);
+int explore_data(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
 // names, Error(device) where there is no such device.

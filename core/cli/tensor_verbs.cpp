@@ -16,6 +16,10 @@ int run_bench(Arguments arguments) {
   return tensor_module().bench(arguments);
 }
 
+int run_data(Arguments arguments) {
+  return tensor_module().data(arguments);
+}
+
 int run_trace(Arguments arguments) {
   return tensor_module().trace(arguments);
 }

@@ -19,6 +19,7 @@ int run_bench(Arguments);
 int run_check(Arguments);
 int run_plan(Arguments);
 int run_recipe(Arguments);
+int run_data(Arguments);
 int run_doctor(Arguments);
 int run_export(Arguments);
 int run_generate(Arguments);
