@@ -19,6 +19,7 @@ constexpr Verb verbs[] = {
     {"plugin", "what plugins there are, and what each can do", run_plugin},
     {"import", "a model directory from two Hugging Face folders", run_import},
     {"export", "a model directory in bf16, fp16 or fp32", run_export},
+    {"preprocess", "a stage's data, tokenised, decoded and resized once", run_preprocess},
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"data", "what the model will see of the data", run_data},
     {"trace", "one batch through a model, and every number of it", run_trace},

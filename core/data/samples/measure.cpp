@@ -60,6 +60,8 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   }
   auto object = json ? parse_json(text_of(shard, *json), "KEY.json") : nlohmann::json::object();
   if (!object.is_object()) wrong_type("KEY.json", object, "an object");
+  if (auto found = object.find(broken_key); found != object.end())
+    broken("preprocess found it broken: " + text_in(*found, fmt::format("'{}'", broken_key)));
   std::optional<std::string> caption;
   if (txt) caption = plain_text_of(shard, *txt);
 

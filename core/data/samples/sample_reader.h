@@ -15,6 +15,9 @@ namespace fvlm {
 
 class VideoDecoder;
 
+// Stands in the JSON of a sample that `preprocess` found broken, and says why.
+inline constexpr const char* broken_key = "fvlm_broken";
+
 class SampleReader {
  public:
   // All must outlive it. No decoder: mp4s are refused.

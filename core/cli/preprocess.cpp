@@ -1,0 +1,101 @@
+// fvlm-engine preprocess: the data of a recipe's stages, tokenised, decoded and resized once.
+#include "data/preprocess.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/progress.h"
+#include "cli/recipe_options.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<const plan::Stage*> stages_of(const plan::Plan& plan, const std::optional<std::string>& wanted) {
+  std::vector<const plan::Stage*> stages;
+  std::vector<std::string> names;
+  for (const plan::Stage& stage : plan.stages) {
+    names.push_back(stage.name);
+    if (!wanted || stage.name == *wanted) stages.push_back(&stage);
+  }
+  if (!stages.empty()) return stages;
+  Error error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", *wanted));
+  auto near = nearest(*wanted, names);
+  throw error.advise(near ? fmt::format("did you mean '{}'?", *near) : "its stages: " + join(names, ", "));
+}
+
+// Whether the folder is there and fits; says why it does not.
+bool is_fresh(const fs::path& folder, const PreprocessInput& input) {
+  if (!fs::exists(folder / "manifest.json")) return false;
+  auto reason = stale_reason(folder, input);
+  if (reason) log_info("{}: made anew: {}", folder.string(), *reason);
+  return !reason;
+}
+
+void warn_of_broken(const fs::path& folder, const Preprocessed& done) {
+  if (done.broken == 0) return;
+  log_warning("{}: {} of {} samples are broken{}", folder.string(), done.broken, done.samples,
+              static_cast<size_t>(done.broken) > done.reasons.size() ? ", the first of them:" : ":");
+  for (const auto& reason : done.reasons) log_warning("  {}", reason);
+}
+
+} // namespace
+
+int run_preprocess(Arguments arguments) {
+  Options options("preprocess RECIPE [--stage S] --out DIR [--threads N] [--set PATH=VALUE] [--arg NAME=VALUE]",
+                  "Tokenises, decodes and resizes the samples of each stage once, into shards below DIR that are read\n"
+                  "much faster. A folder that is there already and fits stays; one that does not is made anew.",
+                  "preprocess recipes/quickstart.lua --out data/preprocessed");
+  add_recipe_options(options);
+  options.value("stage", "S", "this stage alone")
+      .needed("out", "DIR", "gets a folder for each stage, called like the stage")
+      .value("threads", "N", "one a core if not given; changes nothing in the data")
+      .flag("json", "one JSON document on standard output");
+  auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  auto resolved = recipe::resolve(recipe_request(*parsed));
+  int64_t threads = parsed->integer_or("threads", 0);
+  if (threads < 0 || threads > 1024)
+    throw Error(ErrorKind::usage, fmt::format("--threads wants 1 to 1024, not {}", threads));
+  const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
+
+  auto document = nlohmann::ordered_json::array();
+  for (const plan::Stage* stage : stages_of(resolved.plan, parsed->value("stage"))) {
+    const fs::path folder = fs::path(*parsed->value("out")) / stage->name;
+    const PreprocessInput input = preprocess_input(resolved.plan, stage->data);
+    const bool fresh = is_fresh(folder, input);
+    Preprocessed done;
+    auto started = std::chrono::steady_clock::now();
+    if (!fresh) {
+      Progress progress("preprocessing " + stage->name);
+      done = preprocess(folder, input, nullptr, how, [&](int64_t read, int64_t all) {
+        progress.samples(static_cast<uint64_t>(read), static_cast<uint64_t>(all));
+      });
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    document.push_back({{"stage", stage->name}, {"folder", folder.string()}, {"made", !fresh}});
+    if (!fresh)
+      document.back().update(
+          {{"samples", done.samples}, {"broken", done.broken}, {"bytes", done.bytes}, {"seconds", seconds}});
+    warn_of_broken(folder, done);
+    if (parsed->flag("json")) continue;
+    if (fresh)
+      fmt::print("{}: there already, and fits\n", folder.string());
+    else
+      fmt::print("{}: {} samples, {}, made in {:.1f} s\n", folder.string(), done.samples, human_bytes(done.bytes),
+                 seconds);
+  }
+  if (parsed->flag("json"))
+    fmt::print("{}\n", document.dump(2));
+  else
+    fmt::print("To read it: `preprocessed = \"FOLDER\"` in the stage's fvlm.mix\n");
+  return 0;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,233 @@
+#include "data/preprocess.h"
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "data/preprocess_manifest.h"
+#include "data/samples/sample_reader.h"
+#include "data/shards/shard_writer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t most_in_flight = int64_t{512} << 20; // bytes of pixels
+constexpr int64_t most_at_once = 256;                  // samples
+constexpr size_t most_reasons = 20;
+
+// Runs work(0) .. work(count - 1) on threads; the first error ends it.
+template <class Work>
+void in_parallel(int64_t count, int threads, Work&& work) {
+  std::atomic<int64_t> next{0};
+  std::mutex lock;
+  std::exception_ptr error; // guarded by lock
+  auto run = [&] {
+    try {
+      for (int64_t i; (i = next.fetch_add(1)) < count;) work(i);
+    } catch (...) {
+      next = count;
+      std::scoped_lock guard(lock);
+      if (!error) error = std::current_exception();
+    }
+  };
+  std::vector<std::jthread> others;
+  others.reserve(static_cast<size_t>(threads));
+  for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(run);
+  run();
+  others.clear(); // joins
+  if (error) std::rethrow_exception(error);
+}
+
+template <class Entry>
+void append_list(std::string& out, const std::vector<Entry>& entries) {
+  if (!out.empty()) out.push_back(',');
+  fmt::format_to(std::back_inserter(out), "[{}]", fmt::join(entries, ","));
+}
+
+// The tokens without max_text_tokens; whoever reads them cuts them.
+std::string json_of(const Sample& sample) {
+  bool several = sample.texts.size() > 1 || sample.right_choice;
+  std::string ids, mask;
+  for (const SampleText& text : sample.texts) {
+    append_list(ids, text.ids);
+    append_list(mask, text.answer);
+  }
+  std::string out = several ? fmt::format(R"({{"token_ids":[{}],"loss_mask":[{}])", ids, mask)
+                            : fmt::format(R"({{"token_ids":{},"loss_mask":{})", ids, mask);
+  if (sample.right_choice) out += fmt::format(R"(,"answer":{})", *sample.right_choice);
+  return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
+}
+
+// What numpy.save writes before uint8 frames.
+std::string npy_head(int64_t frames, int64_t size) {
+  std::string shape =
+      fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {}, {}, 3), }}", frames, size, size);
+  constexpr size_t before = 10, line = 64; // magic, version and length; the pixels begin at a multiple of 64
+  size_t length = (before + shape.size() + 1 + line - 1) / line * line - before;
+  std::string head("\x93NUMPY\1\0", 8);
+  head.push_back(static_cast<char>(length & 0xFF));
+  head.push_back(static_cast<char>(length >> 8));
+  head += shape;
+  head.resize(before + length - 1, ' ');
+  head.push_back('\n');
+  return head;
+}
+
+// A sample as it goes into the shard.
+struct Ready {
+  std::string key, json, array;
+  std::string broken; // why
+};
+
+class Preprocess {
+ public:
+  Preprocess(const PreprocessInput& input, const VideoDecoder* video, const PreprocessOptions& options)
+      : mix_(input.mix), tokenizer_(Tokenizer::from_file(input.tokenizer)), image_size_(input.image_size),
+        options_(options),
+        threads_(options.threads > 0 ? options.threads : std::max(1, int(std::thread::hardware_concurrency()))),
+        reader_(mix_, tokenizer_, image_size_, video) {
+    mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
+    for (const auto& source : mix_.sources)
+      sets_.push_back(std::make_unique<ShardSet>(source.text.empty() ? source.shards : source.text, options.shards));
+  }
+
+  int64_t all() const {
+    int64_t sum = 0;
+    for (const auto& set : sets_) sum += set->size();
+    return sum;
+  }
+
+  PreprocessManifest write(const fs::path& folder, const std::function<void(int64_t)>& progress) {
+    PreprocessManifest manifest;
+    for (size_t source = 0; source < sets_.size(); ++source) {
+      fs::create_directory(folder / fmt::format("{}", source));
+      auto& shards = manifest.sources.emplace_back();
+      for (int64_t number = 0; number < sets_[source]->shards(); ++number) {
+        if (sets_[source]->samples(number) == 0) continue;
+        std::string file = fmt::format("{}/{:06}.tar", source, number);
+        shards.push_back(write_shard(source, number, folder, file, progress));
+      }
+    }
+    manifest.broken = done_.broken;
+    return manifest;
+  }
+
+  const Preprocessed& done() const { return done_; }
+
+ private:
+  PreprocessedShard write_shard(size_t source, int64_t number, const fs::path& folder, const std::string& file,
+                                const std::function<void(int64_t)>& progress) {
+    auto shard = sets_[source]->shard(number);
+    ShardWriter writer(folder / file);
+    int64_t frames = std::max(mix_.max_frames, mix_.replicate_image_frames);
+    int64_t at_once =
+        std::clamp<int64_t>(most_in_flight / (frames * image_size_ * image_size_ * 3), threads_, most_at_once);
+    std::vector<Ready> ready;
+    for (int64_t first = 0; first < shard->size(); first += at_once) {
+      ready.assign(static_cast<size_t>(std::min(at_once, shard->size() - first)), Ready{});
+      in_parallel(std::ssize(ready), threads_,
+                  [&](int64_t i) { ready[static_cast<size_t>(i)] = make(*shard, first + i, mix_.sources[source]); });
+      for (const Ready& sample : ready) add(sample, writer);
+      check_broken();
+      progress(done_.samples);
+    }
+    writer.commit();
+    done_.bytes += writer.size();
+    return {file, writer.size(), shard->size()};
+  }
+
+  Ready make(const Shard& shard, int64_t number, const plan::Source& source) const {
+    ShardSample members = shard.sample(number);
+    Ready ready{.key = members.key};
+    try {
+      Sample sample = reader_.measure(shard, members, source);
+      ready.json = json_of(sample);
+      std::string pixels;
+      int64_t frames = 0;
+      reader_.each_frame(shard, sample, [&](std::span<const uint8_t> frame) {
+        pixels.append(reinterpret_cast<const char*>(frame.data()), frame.size());
+        ++frames;
+      });
+      if (frames > 0) ready.array = npy_head(frames, image_size_) + pixels;
+    } catch (const ReadError&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;
+      ready.broken = error.text();
+      ready.json =
+          nlohmann::json{{broken_key, error.what()}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    }
+    return ready;
+  }
+
+  void add(const Ready& sample, ShardWriter& writer) {
+    writer.add(sample.key + ".json", sample.json);
+    if (!sample.array.empty()) writer.add(sample.key + ".npy", sample.array);
+    ++done_.samples;
+    if (sample.broken.empty()) return;
+    ++done_.broken;
+    if (done_.reasons.size() < most_reasons) done_.reasons.push_back(sample.broken);
+  }
+
+  void check_broken() const {
+    const auto& limits = options_.quarantine;
+    if (done_.broken <= limits.count ||
+        static_cast<double>(done_.broken) <= limits.share * static_cast<double>(done_.samples))
+      return;
+    throw Error(ErrorKind::data, fmt::format("{} of the first {} samples are broken. The first of them:\n  {}",
+                                             done_.broken, done_.samples, fmt::join(done_.reasons, "\n  ")))
+        .advise("repair them, or raise loader.quarantine in the recipe");
+  }
+
+  plan::Mix mix_;
+  Tokenizer tokenizer_;
+  int64_t image_size_;
+  const PreprocessOptions& options_;
+  int threads_;
+  SampleReader reader_;
+  std::vector<std::unique_ptr<ShardSet>> sets_;
+  Preprocessed done_;
+};
+
+// What this program made there, and nothing else.
+void remove_old(const fs::path& folder) {
+  for (size_t source = 0; fs::is_directory(folder / fmt::format("{}", source)); ++source)
+    fs::remove_all(folder / fmt::format("{}", source));
+  remove_manifest(folder);
+  std::error_code not_empty;
+  fs::remove(folder, not_empty);
+}
+
+} // namespace
+
+Preprocessed preprocess(const fs::path& folder, const PreprocessInput& input, const VideoDecoder* video,
+                        const PreprocessOptions& options,
+                        const std::function<void(int64_t done, int64_t all)>& progress) {
+  fs::path out = folder.has_filename() ? folder : folder.parent_path(); // "cache/align/"
+  auto from = made_from(input);
+  Preprocess work(input, video, options);
+  if (has_manifest(out)) remove_old(out);
+  if (out.has_parent_path()) fs::create_directories(out.parent_path());
+  AtomicFolder made(out);
+  int64_t all = work.all();
+  auto manifest = work.write(made.beside(), [&](int64_t done) { progress(done, all); });
+  if (made_from(input) != from)
+    throw Error(ErrorKind::data, "the shards or the tokenizer changed while they were read")
+        .at(out.string())
+        .advise("run it again when they are complete");
+  write_manifest(made.beside(), from, manifest);
+  made.commit();
+  return work.done();
+}
+
+} // namespace fvlm

@@ -1,0 +1,177 @@
+#include "data/preprocess_manifest.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <sys/stat.h>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int version = 1; // of the folder's layout and of what stands in its shards
+constexpr const char* program = "fvlm-engine preprocess";
+constexpr const char* manifest_name = "manifest.json";
+constexpr uint64_t most_manifest = uint64_t{1} << 30;
+constexpr size_t most_differences = 5;
+
+Json files_of(const plan::Source& source) {
+  Json files = Json::object();
+  for (const auto& pattern : source.text.empty() ? source.shards : source.text)
+    for (const auto& file : match_files(pattern).files) {
+      struct stat found {};
+      if (stat(file.c_str(), &found) != 0) continue;
+      files[file] = {{"bytes", found.st_size},
+                     {"modified", int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec}};
+    }
+  return files;
+}
+
+Json read_manifest(const fs::path& folder) {
+  if (!fs::exists(folder / manifest_name))
+    throw Error(ErrorKind::data, "there is no manifest.json of fvlm-engine preprocess")
+        .at(folder.string())
+        .advise("make the folder with fvlm-engine preprocess, or take `preprocessed` out of the recipe");
+  Json manifest = read_json_object(folder / manifest_name, most_manifest);
+  auto made = manifest.find("program");
+  if (made == manifest.end() || *made != program || !manifest.contains("made_from") || !manifest.contains("sources"))
+    throw Error(ErrorKind::data, "it was not written by fvlm-engine preprocess")
+        .at((folder / manifest_name).string())
+        .advise("name another folder in `preprocessed`");
+  return manifest;
+}
+
+std::string brief(const Json& value) {
+  std::string text = value.is_null() ? "nothing" : value.dump();
+  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+}
+
+// Of two objects, key by key; what to say of a value that is not the same.
+template <class Say>
+void compare(const Json& then, const Json& now, std::vector<std::string>& differences, Say say) {
+  std::map<std::string, std::pair<Json, Json>> all;
+  for (const auto& [key, value] : then.items()) all[key].first = value;
+  for (const auto& [key, value] : now.items()) all[key].second = value;
+  for (const auto& [key, values] : all)
+    if (values.first != values.second) differences.push_back(say(key, values.first, values.second));
+}
+
+std::string say_setting(const std::string& key, const Json& then, const Json& now) {
+  if (key == "tokenizer") return "the tokenizer is another one";
+  return fmt::format("{} was {} and is {}", key, brief(then), brief(now));
+}
+
+std::string say_file(const std::string& file, const Json& then, const Json& now) {
+  return fmt::format("{} {}", file, then.is_null() ? "is new" : now.is_null() ? "is gone" : "has changed");
+}
+
+void compare_sources(const Json& then, const Json& now, std::vector<std::string>& differences) {
+  if (then.size() != now.size())
+    return differences.push_back(fmt::format("there were {} sources and are {}", then.size(), now.size()));
+  for (size_t i = 0; i < now.size(); ++i) {
+    compare(then[i].at("files"), now[i].at("files"), differences, say_file);
+    compare(then[i].at("settings"), now[i].at("settings"), differences, [&](auto& key, auto& before, auto& after) {
+      return fmt::format("of source {}, {}", i, say_setting(key, before, after));
+    });
+  }
+}
+
+void check_own_shards(const fs::path& folder, const Json& sources, std::vector<std::string>& differences) {
+  for (const auto& source : sources)
+    for (const auto& shard : source) {
+      std::error_code missing;
+      auto file = shard.at("file").get<std::string>();
+      auto bytes = fs::file_size(folder / file, missing);
+      if (missing)
+        differences.push_back(fmt::format("its own shard {} is gone", file));
+      else if (bytes != shard.at("bytes").get<uint64_t>())
+        differences.push_back(
+            fmt::format("its own shard {} has {} bytes and had {}", file, bytes, shard.at("bytes").get<uint64_t>()));
+    }
+}
+
+} // namespace
+
+PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix) {
+  const auto* folder = std::get_if<std::string>(&plan.model.decoder);
+  fs::path tokenizer = folder ? *folder : std::get<plan::Llama>(plan.model.decoder).tokenizer;
+  return {mix, tokenizer / "tokenizer.json", plan.model.image_size};
+}
+
+Json made_from(const PreprocessInput& input) {
+  const plan::Mix& mix = input.mix;
+  Json sources = Json::array();
+  for (const auto& source : mix.sources)
+    sources.push_back(
+        {{"settings", {{"name", source.name}, {"text only", !source.text.empty()}, {"fields", source.fields}}},
+         {"files", files_of(source)}});
+  return {{"settings",
+           {{"version", version},
+            {"image_size", input.image_size},
+            {"tokenizer", sha256_file(input.tokenizer)},
+            {"max_frames", mix.max_frames},
+            {"replicate_image_frames", mix.replicate_image_frames},
+            {"system", mix.system},
+            {"prompts", mix.prompts}}},
+          {"sources", sources}};
+}
+
+void write_manifest(const fs::path& folder, const Json& made_from, const PreprocessManifest& manifest) {
+  Json sources = Json::array();
+  for (const auto& shards : manifest.sources) {
+    sources.push_back(Json::array());
+    for (const auto& shard : shards)
+      sources.back().push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"samples", shard.samples}});
+  }
+  Json all{{"program", program}, {"made_from", made_from}, {"sources", sources}, {"broken", manifest.broken}};
+  write_file_atomic(folder / manifest_name, all.dump(1) + "\n");
+}
+
+bool has_manifest(const fs::path& folder) {
+  if (!fs::exists(folder / manifest_name)) return false;
+  const Json manifest = read_json_object(folder / manifest_name, most_manifest);
+  return manifest.value("program", "") == program;
+}
+
+void remove_manifest(const fs::path& folder) {
+  fs::remove(folder / manifest_name);
+}
+
+std::optional<std::string> stale_reason(const fs::path& folder, const PreprocessInput& input) {
+  Json manifest = read_manifest(folder), now = made_from(input);
+  std::vector<std::string> differences;
+  try {
+    const Json& then = manifest["made_from"];
+    compare(then.at("settings"), now["settings"], differences, say_setting);
+    compare_sources(then.at("sources"), now["sources"], differences);
+    check_own_shards(folder, manifest["sources"], differences);
+  } catch (const Json::exception&) {
+    return "its manifest is damaged";
+  }
+  if (differences.empty()) return std::nullopt;
+  size_t more = differences.size() > most_differences ? differences.size() - most_differences : 0;
+  differences.resize(differences.size() - more);
+  return join(differences, "; ") + (more ? fmt::format("; and {} more", more) : "");
+}
+
+plan::Mix preprocessed_mix(const fs::path& folder, const plan::Mix& mix) {
+  plan::Mix reads = mix;
+  for (size_t i = 0; i < reads.sources.size(); ++i) {
+    plan::Source& source = reads.sources[i];
+    auto& patterns = source.text.empty() ? source.shards : source.text;
+    patterns = {(folder / fmt::format("{}", i) / "*.tar").string()};
+    source.fields.clear();
+  }
+  return reads;
+}
+
+} // namespace fvlm

@@ -1,0 +1,33 @@
+// The manifest of a preprocessed folder: what it was made from, and what lies in it.
+#pragma once
+#include "data/preprocess.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+struct PreprocessedShard {
+  std::string file; // below the folder: "0/00012.tar"
+  uint64_t bytes = 0;
+  int64_t samples = 0;
+};
+
+struct PreprocessManifest {
+  std::vector<std::vector<PreprocessedShard>> sources;
+  int64_t broken = 0;
+};
+
+// Everything but the pixels and the tokens themselves that they depend on; the sources' files by size and time.
+nlohmann::json made_from(const PreprocessInput& input);
+
+void write_manifest(const std::filesystem::path& folder, const nlohmann::json& made_from,
+                    const PreprocessManifest& manifest);
+
+// Whether `preprocess` made the folder.
+bool has_manifest(const std::filesystem::path& folder);
+void remove_manifest(const std::filesystem::path& folder);
+
+} // namespace fvlm

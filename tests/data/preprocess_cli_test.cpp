@@ -1,0 +1,67 @@
+#include "base/file.h"
+#include "samples/sample_maker.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::HasSubstr;
+
+namespace {
+
+// The verb on the quickstart's recipe, over a few shapes.
+class PreprocessVerb : public testing::Test {
+ protected:
+  int run(const std::string& command) const {
+    int status = std::system(
+        fmt::format("{} > {}/out 2> {}/err", command, folder.path().string(), folder.path().string()).c_str());
+    return WEXITSTATUS(status);
+  }
+  int preprocess(const std::string& more) const {
+    return run(fmt::format("{} preprocess {} --arg data={} --out {} {}", FVLM_ENGINE, FVLM_QUICKSTART, data.string(),
+                           made.string(), more));
+  }
+  std::string out() const { return read_file(folder / "out"); }
+  std::string err() const { return read_file(folder / "err"); }
+
+  Folder folder;
+  fs::path data = folder / "shapes", made = folder / "made";
+};
+
+} // namespace
+
+TEST_F(PreprocessVerb, makes_a_folder_for_each_stage_and_leaves_what_fits) {
+  ASSERT_EQ(run(fmt::format("{} --out {} --samples captions=40,text=8,questions=20,pairs=12", FVLM_MAKE_SHAPES,
+                            data.string())),
+            0)
+      << err();
+  ASSERT_EQ(preprocess(""), 0) << err();
+  EXPECT_THAT(out(), HasSubstr("align: 48 samples"));
+  for (const char* stage : {"align", "instruct", "prefer"})
+    EXPECT_TRUE(fs::exists(made / stage / "manifest.json")) << stage;
+
+  auto before = fs::last_write_time(made / "align/manifest.json");
+  ASSERT_EQ(preprocess("--stage align"), 0) << err();
+  EXPECT_THAT(out(), HasSubstr("there already, and fits"));
+  EXPECT_EQ(fs::last_write_time(made / "align/manifest.json"), before);
+
+  ASSERT_EQ(preprocess("--stage align --set model.image_size=16 --json"), 0) << err();
+  auto document = nlohmann::json::parse(out());
+  EXPECT_EQ(document[0]["samples"], 48);
+  EXPECT_EQ(document[0]["made"], true);
+  EXPECT_THAT(err(), HasSubstr("image_size was 32 and is 16"));
+}
+
+TEST_F(PreprocessVerb, mistakes_say_what_to_do) {
+  ASSERT_EQ(run(fmt::format("{} --out {} --samples pairs=3", FVLM_MAKE_SHAPES, data.string())), 0) << err();
+  EXPECT_EQ(preprocess("--stage perfer"), 2);
+  EXPECT_THAT(err(), HasSubstr("did you mean 'prefer'?"));
+  EXPECT_EQ(preprocess("--stage align"), 4) << "no captions";
+  EXPECT_THAT(err(), HasSubstr("captions"));
+  EXPECT_FALSE(fs::exists(made / "align"));
+  EXPECT_EQ(run(fmt::format("{} preprocess {}", FVLM_ENGINE, FVLM_QUICKSTART)), 2);
+  EXPECT_THAT(err(), HasSubstr("--out"));
+}

@@ -1,0 +1,280 @@
+#include "base/error.h"
+#include "base/file.h"
+#include "data/preprocess.h"
+#include "data/samples/sample_reader.h"
+#include "data/shards/shard_writer.h"
+#include "make-shapes/samples.h"
+#include "samples/sample_maker.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::HasSubstr;
+
+namespace {
+
+// A mix with every form that samples have: clips as JPEG and PNG of another size than the model's, stills, a clip
+// longer than max_frames, pairs, choices, a conversation, text alone, texts too long, and broken ones.
+class PreprocessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(folder / "clips");
+    fs::create_directories(folder / "text");
+    write_file_atomic(folder / "tokenizer.json", shapes::make_tokenizer());
+    for (int number = 0; number < 3; ++number) write_clips(number);
+    ShardWriter texts(folder / "text/0.tar");
+    for (uint64_t i = 0; i < 30; ++i)
+      texts.add(fmt::format("t{}.json", i), shapes::make_sample(part("text"), 1, i, 4).json);
+    texts.commit();
+
+    input.mix.sources.resize(2);
+    input.mix.sources[0].shards = {(folder / "clips/*.tar").string()};
+    input.mix.sources[0].name = "shapes";
+    input.mix.sources[0].fields = {{"user", "question"}};
+    input.mix.sources[1].text = {(folder / "text/*.tar").string()};
+    input.mix.system = "";
+    input.mix.max_frames = 4;
+    input.mix.max_text_tokens = 48;
+    input.mix.replicate_image_frames = 3;
+    input.tokenizer = folder / "tokenizer.json";
+    input.image_size = 32;
+    options.shards.cache = folder / "cache";
+    options.threads = 3;
+  }
+
+  static const shapes::Part& part(std::string_view name) {
+    for (const auto& part : shapes::parts())
+      if (part.name == name) return part;
+    throw std::out_of_range(std::string(name));
+  }
+
+  void write_clips(int number) const {
+    ShardWriter shard(folder / fmt::format("clips/{}.tar", number));
+    for (uint64_t i = 0; i < 24; ++i) {
+      std::string key = fmt::format("c{}", i);
+      const char* name = std::array{"captions", "questions", "pairs", "heldout/questions"}.at(i % 4);
+      bool still = i % 7 == 3;
+      auto clip = shapes::make_sample(part(name), static_cast<uint64_t>(number), i, i % 5 == 0 ? 7 : 3);
+      for (size_t t = 0; t < clip.frames.size(); ++t) {
+        Image image = shapes::paint(clip.frames[t], 50, 40, shapes::Ground::textured, i);
+        bool jpeg = i % 2 == 0;
+        std::string frame = still ? "" : fmt::format(".{:03}", t);
+        shard.add(fmt::format("{}{}.{}", key, frame, jpeg ? "jpg" : "png"),
+                  jpeg ? write_jpeg(image, 90) : write_png(image));
+        if (still) break;
+      }
+      auto json = nlohmann::json::parse(clip.json);
+      if (still) json.erase("frame_count");
+      if (json.contains("user")) json["question"] = json["user"], json.erase("user");
+      if (i == 5) json["assistant"] = std::string(200, 'x') + " é \"quoted\"";
+      if (i == 9)
+        json = {{"conversations",
+                 {{{"from", "human"}, {"value", "<image>\nhow many?"}},
+                  {{"from", "gpt"}, {"value", "one"}},
+                  {{"from", "human"}, {"value", "sure?"}},
+                  {{"from", "gpt"}, {"value", "yes"}}}}};
+      if (i == 11) json = {{"frame_count", json.value("frame_count", 1)}}; // broken: no text
+      shard.add(key + ".json", json.dump());
+    }
+    shard.add("last.jpg", "no image");
+    shard.add("last.json", R"({"caption": "blue"})");
+    shard.commit();
+  }
+
+  Preprocessed run() const {
+    return preprocess(folder / "out", input, nullptr, options, [](int64_t, int64_t) {});
+  }
+
+  // All that a reader of the mix gets, sample by sample.
+  struct Got {
+    std::optional<Sample> sample;
+    std::vector<float> frames;
+    std::string error;
+  };
+  std::vector<Got> read(const plan::Mix& mix, size_t source) const {
+    static const Tokenizer tokenizer = Tokenizer::from_json(shapes::make_tokenizer(), "tokenizer.json");
+    SampleReader reader(mix, tokenizer, input.image_size, nullptr);
+    const plan::Source& from = mix.sources[source];
+    ShardSet set(from.text.empty() ? from.shards : from.text, options.shards);
+    std::vector<Got> all(static_cast<size_t>(set.size()));
+    for (int64_t i = 0; i < set.size(); ++i) {
+      Got& got = all[static_cast<size_t>(i)];
+      auto shard = set.shard(set.locate(i));
+      try {
+        Sample sample = reader.measure(*shard, shard->sample(set.locate(i).sample), from);
+        got.frames.resize(static_cast<size_t>(sample.frames * input.image_size * input.image_size * 3));
+        if (sample.dropped.empty()) reader.decode(*shard, sample, got.frames);
+        got.sample = std::move(sample);
+      } catch (const Error& error) {
+        got.error = error.what();
+      }
+    }
+    return all;
+  }
+
+  // The number of samples without an error.
+  int compare(const plan::Mix& mix) {
+    plan::Mix made = preprocessed_mix(folder / "out", mix);
+    int good = 0;
+    for (size_t source = 0; source < mix.sources.size(); ++source) {
+      auto raw = read(mix, source), fast = read(made, source);
+      EXPECT_EQ(raw.size(), fast.size());
+      for (size_t i = 0; i < raw.size(); ++i) {
+        SCOPED_TRACE(fmt::format("source {}, sample {}", source, i));
+        if (!raw[i].sample) {
+          EXPECT_THAT(fast[i].error, HasSubstr(raw[i].error)) << "the reason goes along";
+          continue;
+        }
+        EXPECT_EQ(fast[i].error, "");
+        if (!fast[i].sample) continue;
+        if (!raw[i].sample->dropped.empty()) ++dropped_;
+        ++good;
+        const Sample &a = *raw[i].sample, &b = *fast[i].sample;
+        EXPECT_EQ(a.key, b.key);
+        EXPECT_EQ(a.source, b.source);
+        EXPECT_EQ(a.texts.size(), b.texts.size());
+        for (size_t t = 0; t < std::min(a.texts.size(), b.texts.size()); ++t) {
+          EXPECT_EQ(a.texts[t].ids, b.texts[t].ids);
+          EXPECT_EQ(a.texts[t].answer, b.texts[t].answer);
+        }
+        EXPECT_EQ(a.frames, b.frames);
+        EXPECT_EQ(a.right_choice, b.right_choice);
+        EXPECT_EQ(a.cut_tokens, b.cut_tokens);
+        EXPECT_EQ(a.cut_answer_tokens, b.cut_answer_tokens);
+        EXPECT_EQ(a.dropped, b.dropped);
+        EXPECT_TRUE(raw[i].frames == fast[i].frames) << "other pixels";
+      }
+    }
+    return good;
+  }
+
+  int dropped_ = 0; // of those compared
+  Folder folder;
+  PreprocessInput input;
+  PreprocessOptions options;
+};
+
+} // namespace
+
+TEST_F(PreprocessTest, reading_it_gives_the_same_samples_to_the_last_bit) {
+  Preprocessed done = run();
+  EXPECT_EQ(done.samples, 3 * 25 + 30);
+  EXPECT_EQ(done.broken, 3 * 2) << fmt::format("{}", fmt::join(done.reasons, "\n"));
+  ASSERT_EQ(done.reasons.size(), 6u);
+  EXPECT_THAT(done.reasons[0], HasSubstr("c11"));
+  EXPECT_EQ(compare(input.mix), 3 * 23 + 30);
+}
+
+TEST_F(PreprocessTest, what_is_cut_at_reading_may_change_without_another_preprocess) {
+  run();
+  input.mix.max_text_tokens = 26; // the long answers, and here and there another
+  EXPECT_EQ(stale_reason(folder / "out", input), std::nullopt);
+  EXPECT_EQ(compare(input.mix), 3 * 23 + 30);
+  EXPECT_EQ(dropped_, 0);
+  input.mix.overlong = plan::Overlong::drop;
+  EXPECT_EQ(compare(input.mix), 3 * 23 + 30);
+  EXPECT_GT(dropped_, 3);
+}
+
+TEST_F(PreprocessTest, the_number_of_threads_changes_no_byte) {
+  run();
+  std::string shard = read_file(folder / "out/0/000001.tar");
+  options.threads = 1;
+  run();
+  EXPECT_TRUE(read_file(folder / "out/0/000001.tar") == shard);
+}
+
+TEST_F(PreprocessTest, numpy_reads_the_pixels) {
+  run();
+  write_file_atomic(folder / "read.py", R"(
+import io, json, sys, tarfile
+try:
+    import numpy
+except ImportError:
+    sys.exit(77)
+with tarfile.open(sys.argv[1]) as tar:
+    frames = numpy.load(io.BytesIO(tar.extractfile("c1.npy").read()))
+    sample = json.load(tar.extractfile("c1.json"))
+assert frames.dtype == numpy.uint8 and frames.shape == (3, 32, 32, 3), (frames.dtype, frames.shape)
+assert sample["frame_count"] == 3 and len(sample["token_ids"]) == len(sample["loss_mask"]), sample
+)");
+  int status = std::system(
+      fmt::format("{} {} {}", FVLM_PYTHON, (folder / "read.py").string(), (folder / "out/0/000000.tar").string())
+          .c_str());
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "numpy is not there: ./scripts/setup --oracles";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(PreprocessTest, a_folder_that_does_not_fit_says_what_differs) {
+  run();
+  fs::path out = folder / "out";
+  ASSERT_EQ(stale_reason(out, input), std::nullopt);
+  auto reason = [&](auto&& change) {
+    PreprocessInput other = input;
+    change(other);
+    return stale_reason(out, other).value_or("fits");
+  };
+  EXPECT_EQ(reason([](auto& other) { other.image_size = 64; }), "image_size was 32 and is 64");
+  EXPECT_EQ(reason([](auto& other) { other.mix.max_frames = 8; }), "max_frames was 4 and is 8");
+  EXPECT_THAT(reason([](auto& other) { other.mix.system = "Speak."; }), HasSubstr("system was \"\" and is \"Speak.\""));
+  EXPECT_THAT(reason([](auto& other) { other.mix.prompts["shapes"] = "Well?"; }), HasSubstr("prompts was"));
+  EXPECT_EQ(reason([](auto& other) { other.mix.sources[0].fields.clear(); }),
+            "of source 0, fields was {\"user\":\"question\"} and is {}");
+  EXPECT_EQ(reason([](auto& other) { other.mix.sources.pop_back(); }), "there were 2 sources and are 1");
+  for (const auto& harmless : std::vector<std::function<void(PreprocessInput&)>>{
+           [](auto& other) { other.mix.max_text_tokens = 7; },
+           [](auto& other) { other.mix.sources[0].weight.points = {0.25}; },
+           [](auto& other) { other.mix.text_ratio = 0.5; }})
+    EXPECT_EQ(reason(harmless), "fits");
+
+  std::string one = (folder / "clips/1.tar").string();
+  fs::last_write_time(one, fs::last_write_time(one) + std::chrono::seconds(1));
+  EXPECT_EQ(stale_reason(out, input), one + " has changed");
+  fs::copy_file(one, folder / "clips/9.tar");
+  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("clips/9.tar is new"));
+  fs::remove(folder / "clips/2.tar");
+  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("clips/2.tar is gone"));
+  write_file_atomic(folder / "tokenizer.json", read_file(folder / "tokenizer.json") + " ");
+  EXPECT_THAT(stale_reason(out, input).value_or(""), HasSubstr("the tokenizer is another one"));
+}
+
+TEST_F(PreprocessTest, its_own_shards_are_looked_after_too) {
+  run();
+  fs::resize_file(folder / "out/0/000002.tar", 1024);
+  EXPECT_THAT(stale_reason(folder / "out", input).value_or(""), HasSubstr("its own shard 0/000002.tar has 1024 bytes"));
+  fs::remove(folder / "out/0/000002.tar");
+  EXPECT_EQ(stale_reason(folder / "out", input), "its own shard 0/000002.tar is gone");
+}
+
+TEST_F(PreprocessTest, other_folders_are_neither_read_nor_replaced) {
+  fs::create_directories(folder / "out/0");
+  write_bytes(folder / "out/0/letter.txt", "dear");
+  EXPECT_THROW(stale_reason(folder / "out", input), Error);
+  EXPECT_THROW(run(), Error);
+  write_bytes(folder / "out/manifest.json", R"({"program": "make-shapes"})");
+  EXPECT_THROW(stale_reason(folder / "out", input), Error);
+  EXPECT_THROW(run(), Error);
+  EXPECT_EQ(read_file(folder / "out/0/letter.txt"), "dear");
+}
+
+TEST_F(PreprocessTest, an_older_one_is_replaced_and_a_failed_one_leaves_nothing) {
+  run();
+  input.image_size = 16;
+  run();
+  EXPECT_EQ(stale_reason(folder / "out", input), std::nullopt);
+  options.quarantine = {.count = 1, .share = 0.001};
+  fs::remove_all(folder / "out");
+  try {
+    run();
+    FAIL() << "6 broken samples, and 1 is allowed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_THAT(error.text(), HasSubstr("samples are broken"));
+    EXPECT_THAT(error.text(), HasSubstr("c11"));
+  }
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().filename().string().find("out"), std::string::npos) << entry.path();
+}
