@@ -46,6 +46,19 @@ find_package(JPEG REQUIRED) # libjpeg-turbo
 find_package(PNG REQUIRED)
 find_package(ZLIB REQUIRED)
 
+# FFmpeg, for the plugin that reads video and the tests that write it.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(FFMPEG QUIET IMPORTED_TARGET libavformat libavcodec libavutil libswscale)
+endif()
+set(FVLM_HAVE_FFMPEG ${FFMPEG_FOUND})
+add_library(fvlm_ffmpeg INTERFACE)
+if(FVLM_HAVE_FFMPEG)
+  target_link_libraries(fvlm_ffmpeg INTERFACE PkgConfig::FFMPEG)
+else()
+  message(STATUS "FFmpeg was not found: the plugin video-ffmpeg is not built")
+endif()
+
 # LibTorch. FVLM_TORCH_DIR is a site-packages/torch folder; scripts/setup puts one in the per-machine cache.
 if(NOT FVLM_TORCH_DIR)
   if(DEFINED ENV{FVLM_CACHE})

@@ -99,6 +99,7 @@ function fvlm.llama(table) end
 ---@field optimizer? string|(string)[] The optimizer's step. Default: `{ "auto" }`.
 ---@field packer? string|(string)[] How samples are put into packs. Default: `{ "auto" }`.
 ---@field quantizer? string|(string)[] Weights in few bits. Default: `{ "auto" }`.
+---@field video? string|(string)[] Pictures out of video files. Default: `{ "auto" }`.
 ---@field linear? string|(string)[] Matrix products, with bias and GELU. Default: `{ "auto" }`.
 ---@field rmsnorm? string|(string)[] RMSNorm, with the residual added. Default: `{ "auto" }`.
 ---@field layernorm? string|(string)[] LayerNorm. Default: `{ "auto" }`.

@@ -43,8 +43,9 @@ class Child {
     introduce();
     if (has_failed("library.tables_complete") || has_failed("library.variant_agrees")) return;
     for (const auto& kind : subject_.kinds()) {
-      // A packer works on host memory, wherever the others work.
-      Context context(subject_, kind, family_of(kind) == "packer" ? at::Device(at::kCPU) : at::Device(job_.device));
+      // These work on host memory, wherever the others work.
+      const bool on_host = family_of(kind) == "packer" || family_of(kind) == "video";
+      Context context(subject_, kind, on_host ? at::Device(at::kCPU) : at::Device(job_.device));
       const Table& rows = table_of(family_of(kind));
       table(short_kind(kind), rows, context);
       if (job_.bench)

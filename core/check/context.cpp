@@ -28,8 +28,8 @@ std::string short_kind(std::string_view kind) {
 }
 
 std::span<const Table> tables() {
-  static const std::array all{library_table(), attention_table(), loss_table(),   optimizer_table(),
-                              packer_table(),  quantizer_table(), kernels_table()};
+  static const std::array all{library_table(), attention_table(), loss_table(),    optimizer_table(),
+                              packer_table(),  quantizer_table(), kernels_table(), video_table()};
   return all;
 }
 

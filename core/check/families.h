@@ -12,6 +12,7 @@ Table optimizer_table();
 Table packer_table();
 Table quantizer_table();
 Table kernels_table();
+Table video_table();
 
 std::vector<Benchmark> attention_benchmarks();
 std::vector<Benchmark> loss_benchmarks();
@@ -28,6 +29,7 @@ std::vector<Trial> optimizer_trials(Context&);
 std::vector<Trial> packer_trials(Context&);
 std::vector<Trial> quantizer_trials(Context&);
 std::vector<Trial> kernels_trials(Context&);
+std::vector<Trial> video_trials(Context&);
 std::vector<Trial> typical_trials(Context&);
 
 // One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.

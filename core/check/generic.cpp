@@ -508,6 +508,7 @@ std::vector<Trial> typical_trials(Context& context) {
   if (family == "loss") return loss_trials(context);
   if (family == "optimizer") return optimizer_trials(context);
   if (family == "packer") return packer_trials(context);
+  if (family == "video") return video_trials(context);
   if (family == "quantizer") return quantizer_trials(context);
   return kernels_trials(context);
 }

@@ -213,6 +213,9 @@ Required required_of(const std::string& family) {
              FVLM_SLOT(fvlm_optimizer_v1, requirements), FVLM_SLOT(fvlm_optimizer_v1, step)}};
   if (family == "packer")
     return {sizeof(fvlm_packer_v1), {FVLM_SLOT(fvlm_packer_v1, supports), FVLM_SLOT(fvlm_packer_v1, pack)}};
+  if (family == "video")
+    return {sizeof(fvlm_video_v1),
+            {FVLM_SLOT(fvlm_video_v1, supports), FVLM_SLOT(fvlm_video_v1, probe), FVLM_SLOT(fvlm_video_v1, decode)}};
   if (family == "quantizer")
     return {sizeof(fvlm_quantizer_v1),
             {FVLM_SLOT(fvlm_quantizer_v1, scheme), FVLM_SLOT(fvlm_quantizer_v1, supports),

@@ -46,9 +46,9 @@ std::vector<std::string> Subject::kinds() const {
 }
 
 std::vector<std::string> Subject::candidate_kinds() const {
-  std::vector<std::string> kinds{"fvlm.attention/1",      "fvlm.loss/1",   "fvlm.optimizer/1:adamw",
-                                 "fvlm.optimizer/1:muon", "fvlm.packer/1", "fvlm.quantizer/1:int8",
-                                 "fvlm.quantizer/1:int4", "fvlm.kernels/1"};
+  std::vector<std::string> kinds{"fvlm.attention/1",      "fvlm.loss/1",    "fvlm.optimizer/1:adamw",
+                                 "fvlm.optimizer/1:muon", "fvlm.packer/1",  "fvlm.quantizer/1:int8",
+                                 "fvlm.quantizer/1:int4", "fvlm.kernels/1", "fvlm.video/1"};
   auto add = [&](const std::string& kind) {
     if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
   };

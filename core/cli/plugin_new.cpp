@@ -80,7 +80,7 @@ int run_plugin_new(Arguments arguments) {
   Options options("plugin new KIND NAME [--lang c|cpp|cuda] [--dir D]",
                   "Makes a folder with a plugin that builds, works and passes `plugin check`: a place to start from.",
                   "plugin new attention attention-mine --lang cpp");
-  options.positional("KIND", "attention, kernels, loss, optimizer, packer or quantizer")
+  options.positional("KIND", "attention, kernels, loss, optimizer, packer, quantizer or video")
       .positional("NAME", "as recipes will name it; by custom KIND-SOMETHING")
       .value("lang", "LANG", "c (the default), cpp or cuda")
       .value("dir", "D", "the folder to make; NAME in the current folder if not given");

@@ -160,6 +160,8 @@ std::string status_name(fvlm_status status) {
     return "FVLM_ERROR_MEMORY";
   case FVLM_ERROR_INTERNAL:
     return "FVLM_ERROR_INTERNAL";
+  case FVLM_ERROR_DATA:
+    return "FVLM_ERROR_DATA";
   default:
     return fmt::format("status {}", status);
   }

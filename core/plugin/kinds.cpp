@@ -161,6 +161,13 @@ std::string packer_defect(const void* pointer, const KindName&, fvlm_device) {
   return ask(*static_cast<const fvlm_packer_v1*>(pointer), query).defect;
 }
 
+std::string video_defect(const void* pointer, const KindName&, fvlm_device) {
+  auto query = sized<fvlm_video_query>();
+  query.format = "mp4";
+  query.most_pixels = 1 << 20;
+  return ask(*static_cast<const fvlm_video_v1*>(pointer), query).defect;
+}
+
 std::vector<Family> make_families() {
   using Attention = fvlm_attention_v1;
   using Loss = fvlm_loss_v1;
@@ -168,6 +175,7 @@ std::vector<Family> make_families() {
   using Optimizer = fvlm_optimizer_v1;
   using Quantizer = fvlm_quantizer_v1;
   using Packer = fvlm_packer_v1;
+  using Video = fvlm_video_v1;
   std::vector<Family> all;
   all.push_back({FVLM_ATTENTION_KIND,
                  "attention",
@@ -239,6 +247,15 @@ std::vector<Family> make_families() {
                  {FVLM_BASE_SLOTS(Packer), FVLM_SLOT(Packer, supports), FVLM_SLOT(Packer, pack)},
                  {},
                  packer_defect});
+  all.push_back(
+      {FVLM_VIDEO_KIND,
+       "video",
+       false,
+       sizeof(Video),
+       sizeof(Video),
+       {FVLM_BASE_SLOTS(Video), FVLM_SLOT(Video, supports), FVLM_SLOT(Video, probe), FVLM_SLOT(Video, decode)},
+       {},
+       video_defect});
   return all;
 }
 

@@ -112,4 +112,12 @@ struct KindOf<fvlm_packer_v1> {
   static std::string subject(const Query&) { return "packer"; }
 };
 
+template <>
+struct KindOf<fvlm_video_v1> {
+  using Query = fvlm_video_query;
+  static constexpr std::string_view family = "fvlm.video/1";
+  static int32_t device(const Query&) { return FVLM_CPU; }
+  static std::string subject(const Query& query) { return std::string("video ") + query.format; }
+};
+
 } // namespace fvlm

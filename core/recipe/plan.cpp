@@ -75,6 +75,7 @@ const std::vector<KernelKind>& kernel_kinds() {
       {"optimizer", "The optimizer's step."},
       {"packer", "How samples are put into packs."},
       {"quantizer", "Weights in few bits."},
+      {"video", "Pictures out of video files."},
       {"linear", "Matrix products, with bias and GELU."},
       {"rmsnorm", "RMSNorm, with the residual added."},
       {"layernorm", "LayerNorm."},

@@ -48,7 +48,7 @@ TEST_P(GoodPlugin, passes_wholly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(kinds, GoodPlugin,
-                         testing::Values("attention", "loss", "optimizer", "packer", "quantizer", "kernels"),
+                         testing::Values("attention", "loss", "optimizer", "packer", "quantizer", "kernels", "video"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Conformance, there_are_more_than_sixty_checks_and_each_says_what_it_proves) {

@@ -28,6 +28,7 @@ VALUE(FVLM_ERROR_WORKSPACE, 3);
 VALUE(FVLM_ERROR_DEVICE, 4);
 VALUE(FVLM_ERROR_MEMORY, 5);
 VALUE(FVLM_ERROR_INTERNAL, 6);
+VALUE(FVLM_ERROR_DATA, 7);
 VALUE(FVLM_LOG_DEBUG, 0);
 VALUE(FVLM_LOG_INFO, 1);
 VALUE(FVLM_LOG_WARNING, 2);
@@ -463,6 +464,50 @@ FIELD(fvlm_packer_v1, supports, 24, void (*)(const fvlm_packer_query*, fvlm_supp
 FIELD(fvlm_packer_v1, pack, 32,
       fvlm_status (*)(fvlm_instance*, const fvlm_packer_query*, const fvlm_packer_pack*, fvlm_error*));
 
+SIZE(fvlm_video_query, 24);
+FIELD(fvlm_video_query, struct_size, 0, uint32_t);
+FIELD(fvlm_video_query, format, 8, const char*);
+FIELD(fvlm_video_query, most_pixels, 16, int64_t);
+
+SIZE(fvlm_video_file, 40);
+FIELD(fvlm_video_file, struct_size, 0, uint32_t);
+FIELD(fvlm_video_file, size, 8, uint64_t);
+FIELD(fvlm_video_file, context, 16, void*);
+FIELD(fvlm_video_file, read, 24, int32_t (*)(void*, uint64_t, void*, uint64_t));
+FIELD(fvlm_video_file, stop, 32, int32_t (*)(void*));
+
+SIZE(fvlm_video_probe, 40);
+FIELD(fvlm_video_probe, struct_size, 0, uint32_t);
+FIELD(fvlm_video_probe, file, 8, const fvlm_video_file*);
+FIELD(fvlm_video_probe, seconds, 16, double*);
+FIELD(fvlm_video_probe, width, 24, int64_t*);
+FIELD(fvlm_video_probe, height, 32, int64_t*);
+
+SIZE(fvlm_video_picture, 48);
+FIELD(fvlm_video_picture, struct_size, 0, uint32_t);
+FIELD(fvlm_video_picture, index, 8, int64_t);
+FIELD(fvlm_video_picture, width, 16, int64_t);
+FIELD(fvlm_video_picture, height, 24, int64_t);
+FIELD(fvlm_video_picture, stride, 32, int64_t);
+FIELD(fvlm_video_picture, rgb, 40, const uint8_t*);
+
+SIZE(fvlm_video_decode, 56);
+FIELD(fvlm_video_decode, struct_size, 0, uint32_t);
+FIELD(fvlm_video_decode, file, 8, const fvlm_video_file*);
+FIELD(fvlm_video_decode, time_count, 16, int64_t);
+FIELD(fvlm_video_decode, times, 24, const double*);
+FIELD(fvlm_video_decode, picture, 32, int32_t (*)(void*, const fvlm_video_picture*));
+FIELD(fvlm_video_decode, context, 40, void*);
+FIELD(fvlm_video_decode, seconds, 48, double*);
+
+SIZE(fvlm_video_v1, 48);
+FIELD(fvlm_video_v1, base, 0, fvlm_table);
+FIELD(fvlm_video_v1, supports, 24, void (*)(const fvlm_video_query*, fvlm_support*));
+FIELD(fvlm_video_v1, probe, 32,
+      fvlm_status (*)(fvlm_instance*, const fvlm_video_query*, const fvlm_video_probe*, fvlm_error*));
+FIELD(fvlm_video_v1, decode, 40,
+      fvlm_status (*)(fvlm_instance*, const fvlm_video_query*, const fvlm_video_decode*, fvlm_error*));
+
 SIZE(fvlm_quantizer_query, 40);
 FIELD(fvlm_quantizer_query, struct_size, 0, uint32_t);
 FIELD(fvlm_quantizer_query, device, 4, fvlm_device);
@@ -538,6 +583,7 @@ TEST(AbiLayout, entry_symbol_and_kinds_have_their_names) {
   EXPECT_STREQ(FVLM_LOSS_KIND, "fvlm.loss/1");
   EXPECT_STREQ(FVLM_KERNELS_KIND, "fvlm.kernels/1");
   EXPECT_STREQ(FVLM_PACKER_KIND, "fvlm.packer/1");
+  EXPECT_STREQ(FVLM_VIDEO_KIND, "fvlm.video/1");
   EXPECT_STREQ(FVLM_OPTIMIZER_KIND("adamw"), "fvlm.optimizer/1:adamw");
   EXPECT_STREQ(FVLM_QUANTIZER_KIND("int8"), "fvlm.quantizer/1:int8");
 }

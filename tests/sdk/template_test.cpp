@@ -12,7 +12,7 @@ using namespace fvlm::workshop;
 
 namespace {
 
-const std::vector<std::string> kinds = {"attention", "kernels", "loss", "optimizer", "packer", "quantizer"};
+const std::vector<std::string> kinds = {"attention", "kernels", "loss", "optimizer", "packer", "quantizer", "video"};
 
 int plugin_new(const std::vector<std::string>& words) {
   testing::internal::CaptureStdout();
@@ -195,8 +195,9 @@ TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
 TEST_F(PluginNew, suggests_kinds_and_languages_and_says_why_there_is_no_packer_in_cuda) {
   const std::string dir = (folder / "x").string();
   EXPECT_NE(refusal({"atention", "x", "--dir", dir}).find("did you mean 'attention'?"), std::string::npos);
-  EXPECT_NE(refusal({"tokenizer", "x", "--dir", dir}).find("attention, kernels, loss, optimizer, packer or quantizer"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({"tokenizer", "x", "--dir", dir}).find("attention, kernels, loss, optimizer, packer, quantizer or video"),
+      std::string::npos);
   EXPECT_NE(refusal({"loss", "x", "--lang", "rust", "--dir", dir}).find("c, cpp or cuda"), std::string::npos);
   const std::string text = refusal({"packer", "x", "--lang", "cuda", "--dir", dir});
   EXPECT_NE(text.find("host memory"), std::string::npos) << text;

@@ -90,6 +90,12 @@ Decoded decode_jpeg(std::span<const std::byte> bytes, const DecodeOptions& optio
   });
   require_decent_size(library.image_width, library.image_height, options);
 
+  // Huffman's shortest code has one bit, for 64 pixels: what is too short is refused before memory is taken.
+  if (const uint64_t pixels = uint64_t{library.image_width} * library.image_height;
+      !library.arith_code && pixels / 512 > bytes.size())
+    throw Error(ErrorKind::data, fmt::format("a broken JPEG: {} bytes for {} x {} pixels", bytes.size(),
+                                             library.image_width, library.image_height));
+
   Decoded decoded;
   decoded.orientation = jpeg_orientation(bytes);
   const bool turned = decoded.orientation >= 5;

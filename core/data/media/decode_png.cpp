@@ -71,6 +71,10 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   const png_uint_32 width = png_get_image_width(png, info), height = png_get_image_height(png, info);
   require_decent_size(width, height, options);
 
+  // Deflate makes no more than 1,032 bytes of one: what is too short is refused before memory is taken.
+  if (uint64_t{height} * png_get_rowbytes(png, info) / 1032 > bytes.size())
+    throw Error(ErrorKind::data, fmt::format("a broken PNG: {} bytes for {} x {} pixels", bytes.size(), width, height));
+
   Decoded decoded;
   decoded.orientation = orientation(png, info);
   int passes = 1;

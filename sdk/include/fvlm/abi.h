@@ -46,7 +46,8 @@ enum {
   FVLM_ERROR_WORKSPACE = 3,   /* less workspace than requirements() asked for */
   FVLM_ERROR_DEVICE = 4,      /* the device or its library failed */
   FVLM_ERROR_MEMORY = 5,      /* host memory ran out (setup only) */
-  FVLM_ERROR_INTERNAL = 6     /* a defect of the plugin */
+  FVLM_ERROR_INTERNAL = 6,    /* a defect of the plugin */
+  FVLM_ERROR_DATA = 7         /* a file that was to be read is damaged, or beyond the given limits */
 };
 
 enum { FVLM_LOG_DEBUG = 0, FVLM_LOG_INFO = 1, FVLM_LOG_WARNING = 2, FVLM_LOG_ERROR = 3 };

@@ -9,5 +9,6 @@
 #include <fvlm/optimizer.h>
 #include <fvlm/packer.h>
 #include <fvlm/quantizer.h>
+#include <fvlm/video.h>
 
 #endif

@@ -137,6 +137,38 @@ struct Packer {
   }
 };
 
+// void probe(const Query&, const Probe&); void decode(const Query&, const Decode&); static Support supports(const
+// Query&);
+struct Video {
+  static constexpr const char* family = FVLM_VIDEO_KIND;
+  template <class>
+  static constexpr const char* variant = "";
+  using Query = fvlm_video_query;
+  using File = fvlm_video_file;
+  using Probe = fvlm_video_probe;
+  using Picture = fvlm_video_picture;
+  using Decode = fvlm_video_decode;
+
+  template <class Class>
+  static constexpr fvlm_video_v1 table() {
+    auto table = begin_table<Class, fvlm_video_v1>();
+    table.probe = &call<Class, Probe, &Class::probe>;
+    table.decode = &call<Class, Decode, &Class::decode>;
+    return table;
+  }
+
+ private:
+  template <class Class, class Arguments, auto function>
+  static fvlm_status call(fvlm_instance* instance, const Query* query, const Arguments* arguments, fvlm_error* error) {
+    return guarded(error, [&] {
+      check_struct(query, "query");
+      check_struct(arguments, "arguments");
+      check_struct(arguments->file, "file");
+      (self<Class>(instance).*function)(*query, *arguments);
+    });
+  }
+};
+
 // Also wants: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
 struct Quantizer {
   static constexpr const char* family = FVLM_QUANTIZER_KIND("");

@@ -1,0 +1,206 @@
+#include "data/media/video.h"
+
+#include "base/error.h"
+#include "data/media/resize.h"
+#include "plugin/guard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <utility>
+
+namespace fvlm {
+namespace {
+
+constexpr double most_missing = 2; // seconds for which the last frame stands in
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+} // namespace
+
+// One call into the plugin: an instance, the file it reads, and what went wrong in our callbacks, whose exceptions must
+// not cross it.
+struct VideoDecoder::Call {
+  const VideoDecoder& decoder;
+  const RandomAccess& file;
+  fvlm_instance* instance = nullptr;
+  fvlm_video_file lent{};
+  std::exception_ptr thrown;
+  bool late = false;
+  double begin = processor_seconds();
+  std::optional<std::string> refusal; // the plugin's words on a file that is damaged
+
+  Call(const VideoDecoder& decoder_, const RandomAccess& file_) : decoder(decoder_), file(file_) {
+    lent = {sizeof lent, file.size(), this, read, stop};
+    const fvlm_instance_config config{sizeof config, {FVLM_CPU, 0}, decoder.host_};
+    run("create", [&](fvlm_error* error) { return decoder.table_.base.create(&config, &instance, error); });
+  }
+  ~Call() { decoder.table_.base.destroy(instance); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  void run(std::string_view what, const std::function<fvlm_status(fvlm_error*)>& function) {
+    ErrorSink sink;
+    fvlm_status status = FVLM_OK;
+    const auto file_size = [&] { return fmt::format("\n  file: {} bytes", file.size()); };
+    guard_call(
+        decoder.plugin_, fmt::format("video {}", what), sink,
+        [&] {
+          status = function(sink.get());
+          const bool expected = thrown || late || status == FVLM_ERROR_DATA;
+          return expected ? FVLM_OK : status;
+        },
+        file_size);
+    if (thrown) std::rethrow_exception(thrown);
+    if (late)
+      throw Error(ErrorKind::data, fmt::format("a video that takes more than {} s of the processor's time for a frame",
+                                               decoder.limits_.seconds));
+    if (status == FVLM_ERROR_DATA) throw Error(ErrorKind::data, fmt::format("a broken video: {}", sink.text()));
+  }
+
+  // Runs one of our callbacks for the plugin.
+  template <class Work>
+  int32_t guarded(Work&& work) noexcept {
+    if (thrown) return 1;
+    try {
+      work();
+      return 0;
+    } catch (...) {
+      thrown = std::current_exception();
+      return 1;
+    }
+  }
+
+  static int32_t read(void* context, uint64_t offset, void* into, uint64_t count) {
+    auto& call = *static_cast<Call*>(context);
+    return call.guarded([&] {
+      if (count > call.lent.size || offset > call.lent.size - count)
+        throw Error(ErrorKind::plugin,
+                    fmt::format("read {} bytes at {} of a file of {}", count, offset, call.lent.size))
+            .at(call.decoder.plugin_);
+      call.file.read(offset, {static_cast<std::byte*>(into), count});
+    });
+  }
+
+  static int32_t stop(void* context) {
+    auto& call = *static_cast<Call*>(context);
+    call.late = call.late || processor_seconds() - call.begin > call.decoder.limits_.seconds;
+    return call.late || call.thrown ? 1 : 0;
+  }
+};
+
+namespace {
+
+// Where the pictures of a call go.
+struct Receiver {
+  int64_t most_pixels, width, height;
+  std::span<uint8_t> out;
+  int64_t received = 0;
+  Image image{};
+
+  void take(const fvlm_video_picture& picture) {
+    const int64_t frame_bytes = width * height * 3;
+    const bool sensible = picture.struct_size >= sizeof picture && picture.index == received && picture.rgb &&
+                          picture.width > 0 && picture.height > 0 && picture.height <= most_pixels / picture.width &&
+                          picture.stride >= picture.width * 3;
+    if (!sensible || (received + 1) * frame_bytes > static_cast<int64_t>(out.size()))
+      throw Error(ErrorKind::plugin, fmt::format("picture {} has index {}, {} x {} pixels, rows of {} bytes", received,
+                                                 picture.index, picture.width, picture.height, picture.stride));
+    image.width = picture.width;
+    image.height = picture.height;
+    const auto row_bytes = static_cast<size_t>(picture.width * 3);
+    image.rgb.resize(row_bytes * static_cast<size_t>(picture.height));
+    for (int64_t row = 0; row < picture.height; ++row)
+      std::memcpy(image.rgb.data() + static_cast<size_t>(row) * row_bytes, picture.rgb + row * picture.stride,
+                  row_bytes);
+    resize(image, width, height,
+           out.subspan(static_cast<size_t>(received * frame_bytes), static_cast<size_t>(frame_bytes)));
+    ++received;
+  }
+};
+
+} // namespace
+
+VideoDecoder::VideoDecoder(std::string plugin, const fvlm_video_v1& table, const fvlm_host* host, VideoLimits limits)
+    : plugin_(std::move(plugin)), table_(table), host_(host), limits_(limits) {}
+
+fvlm_video_query VideoDecoder::query(const VideoLimits& limits) {
+  return {sizeof(fvlm_video_query), "mp4", limits.most_pixels};
+}
+
+VideoInfo VideoDecoder::probe(const RandomAccess& file) const {
+  Call call(*this, file);
+  VideoInfo info;
+  const fvlm_video_query asked = query(limits_);
+  const fvlm_video_probe arguments{sizeof arguments, &call.lent, &info.seconds, &info.width, &info.height};
+  call.run("probe", [&](fvlm_error* error) { return table_.probe(call.instance, &asked, &arguments, error); });
+  if (!std::isfinite(info.seconds) || info.seconds < 0 || info.width < 1 || info.height < 1)
+    throw Error(ErrorKind::data,
+                fmt::format("a broken video: {} x {} pixels, {} s", info.width, info.height, info.seconds));
+  return info;
+}
+
+void VideoDecoder::decode(const RandomAccess& file, std::span<const double> times, int64_t width, int64_t height,
+                          std::span<uint8_t> out_nhwc) const {
+  if (width < 1 || height < 1 || out_nhwc.size() != times.size() * static_cast<size_t>(width * height * 3))
+    throw Error(ErrorKind::internal, fmt::format("decode: {} frames of {} x {} into {} bytes", times.size(), width,
+                                                 height, out_nhwc.size()));
+  if (times.empty()) return;
+  if (!std::is_sorted(times.begin(), times.end()) || !(times.front() >= 0))
+    throw Error(ErrorKind::internal, "decode: the times of frames have to ascend from 0 on");
+  Call call(*this, file);
+  Receiver receiver{limits_.most_pixels, width, height, out_nhwc};
+  struct Both {
+    Call& call;
+    Receiver& receiver;
+  } both{call, receiver};
+  double seconds = 0;
+  const fvlm_video_query asked = query(limits_);
+  const fvlm_video_decode arguments{sizeof arguments,
+                                    &call.lent,
+                                    static_cast<int64_t>(times.size()),
+                                    times.data(),
+                                    [](void* context, const fvlm_video_picture* picture) {
+                                      auto& [call, receiver] = *static_cast<Both*>(context);
+                                      return call.guarded([&] {
+                                        receiver.take(*picture);
+                                        call.begin = processor_seconds();
+                                      });
+                                    },
+                                    &both,
+                                    &seconds};
+  call.run("decode", [&](fvlm_error* error) { return table_.decode(call.instance, &asked, &arguments, error); });
+  if (receiver.received != arguments.time_count)
+    throw Error(ErrorKind::plugin,
+                fmt::format("video decode: {} pictures came for {} times", receiver.received, times.size()))
+        .at(plugin_);
+  if (!(times.back() - seconds <= most_missing))
+    throw Error(ErrorKind::data, fmt::format("a broken video: it ends after {:.2f} s, a frame at {:.2f} s is missing",
+                                             seconds, times.back()));
+}
+
+std::vector<double> frame_times(double seconds, int64_t most) {
+  constexpr double longest = 1e12;
+  const double known = std::isfinite(seconds) ? std::clamp(seconds, 1.0, longest) : 1.0;
+  const auto count = static_cast<int64_t>(std::ceil(known));
+  const int64_t taken = std::clamp<int64_t>(most, 1, count);
+  std::vector<double> times(static_cast<size_t>(taken));
+  for (int64_t i = 0; i < taken; ++i) {
+    const double place =
+        taken == 1 ? 0 : static_cast<double>(i) * static_cast<double>(count - 1) / static_cast<double>(taken - 1);
+    times[static_cast<size_t>(i)] = std::floor(place + 0.5);
+  }
+  return times;
+}
+
+} // namespace fvlm
