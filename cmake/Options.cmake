@@ -43,6 +43,12 @@ if(FVLM_MOLD)
   add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fuse-ld=mold>)
 endif()
 
+# What tests/fuzz wants of all code that it calls.
+option(FVLM_FUZZ "Build libFuzzer targets; needs clang" OFF)
+if(FVLM_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # Our own code is held to these; third-party headers come in as SYSTEM.
 add_library(fvlm_warnings INTERFACE)
 target_compile_options(fvlm_warnings INTERFACE

@@ -69,9 +69,7 @@ struct TarMaker {
                 std::string_view magic = std::string_view("ustar\00000", 8), std::string_view prefix = {}) {
     size_t at = bytes.size();
     bytes.append(512, '\0');
-    auto put = [&](size_t where, std::string_view text) {
-      std::memcpy(bytes.data() + at + where, text.data(), text.size());
-    };
+    auto put = [&](size_t where, std::string_view text) { bytes.replace(at + where, text.size(), text); };
     put(0, name.substr(0, 100));
     put(100, "0000644");
     put(108, "0000000");
