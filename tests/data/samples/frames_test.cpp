@@ -164,7 +164,7 @@ TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1)}, {"3.png", png(1)}}, "frame 2 is missing"},
       {{{"json", R"({"caption":"x","frame_count":3})"}, {"0.png", png(1)}, {"1.png", png(1)}},
        "'frame_count' is 3, and there are 2"},
-      {{{"json", json}, {"mp4", "x"}}, "KEY.mp4 needs a video decoder"},
+      {{{"json", json}, {"mp4", "x"}}, "KEY.mp4 needs a plugin that decodes videos"},
       {{{"json", json}, {"png", "nonsense"}}, "KEY.png"},
       {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1).substr(0, 60)}}, "KEY.1.png"},
       {{{"json", json}, {"png", ""}}, "KEY.png"},

@@ -1,6 +1,9 @@
 #include "mutation.h"
 
 #include "sample_maker.h"
+#ifdef FVLM_TEST_LIBRARY // the video plugin
+#include "data/media/write_mp4.h"
+#endif
 
 #include <fmt/format.h>
 
@@ -15,6 +18,16 @@ Image textured(int64_t width, int64_t height, int shade) {
   Image image{width, height, {}};
   for (int64_t i = 0; i < width * height * 3; ++i) image.rgb.push_back(static_cast<uint8_t>(i * shade + i / 7));
   return image;
+}
+
+std::string video([[maybe_unused]] int shade) {
+#ifdef FVLM_TEST_LIBRARY
+  std::vector<Image> frames;
+  for (int i = 0; i < 3; ++i) frames.push_back(textured(16, 16, shade + i));
+  return write_mp4(frames, {.frames_per_second = 1});
+#else
+  return "no mp4";
+#endif
 }
 
 class Maker {
@@ -41,8 +54,7 @@ class Maker {
       sample("long/" + std::string(60, 'l') + "/" + std::string(90, 'n') + number,
              {{"json", R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"2"}]})"},
               {"png", write_png(textured(3, 3, shade))}});
-      sample("video" + number,
-             {{"json", R"({"caption":"It moves."})"}, {"mp4", std::string(700, static_cast<char>(shade))}});
+      sample("video" + number, {{"json", R"({"caption":"It moves."})"}, {"mp4", video(shade)}});
     }
     return {tar_.end(), std::move(members_)};
   }
@@ -305,7 +317,7 @@ class Mutation {
       files.push_back({"png", png_of_size(60000, 60000)});
       break;
     case 1:
-      files.push_back({"png", png_of_size(8000, 8000)});
+      files.push_back({"png", png_of_size(5000, 5000)});
       break;
     case 2:
       files.push_back({"png", png_of_size(0x7fffffff, 1)});
@@ -314,7 +326,7 @@ class Mutation {
       files.push_back({"jpg", jpeg_of_size(60000, 60000)});
       break;
     case 4:
-      files.push_back({"jpg", jpeg_of_size(8000, 8000)});
+      files.push_back({"jpg", jpeg_of_size(5000, 5000)});
       break;
     case 5:
       files.push_back({"jpg", write_jpeg(textured(20, 14, 3), 80).substr(0, 200 + below(300))});

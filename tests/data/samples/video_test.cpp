@@ -1,0 +1,91 @@
+// Samples with an mp4, read through the plugin video-ffmpeg.
+#include "../media/bytes.h"
+#include "data/media/write_mp4.h"
+#include "sample_maker.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+namespace {
+
+constexpr int64_t size = 16;
+
+// So many seconds at four frames a second, each second brighter than the one before.
+std::string video(int seconds) {
+  std::vector<Image> frames;
+  for (int i = 0; i < 4 * seconds; ++i) {
+    auto shade = static_cast<uint8_t>(20 + 30 * (i / 4));
+    frames.push_back(plain_image(32, 32, shade, shade, shade));
+  }
+  return write_mp4(frames, {.frames_per_second = 4});
+}
+
+struct Read {
+  Sample sample;
+  std::vector<int> seconds; // what the frames show
+};
+
+Read read(const std::string& file, int64_t most_frames = 64, const std::string& json = R"({"caption":"x"})") {
+  static const VideoDecoder decoder = media_test::ffmpeg_decoder();
+  OneSample one({{"json", json}, {"mp4", file}});
+  Wanted wanted;
+  wanted.mix.max_frames = most_frames;
+  SampleReader reader(wanted.mix, byte_tokenizer(), size, &decoder);
+  Read out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
+  std::vector<float> frames(static_cast<size_t>(out.sample.frames * 3 * size * size));
+  reader.decode(*one.shard, out.sample, frames);
+  for (size_t at = 0; at < frames.size(); at += 3 * size * size)
+    out.seconds.push_back(static_cast<int>(std::lround(((frames[at] * 0.229 + 0.485) * 255 - 20) / 30)));
+  return out;
+}
+
+std::string refused(const std::string& file) {
+  try {
+    read(file);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.text();
+  }
+}
+
+} // namespace
+
+TEST(SampleVideo, has_a_frame_a_second_and_evenly_fewer_where_these_are_too_many) {
+  Read all = read(video(5));
+  EXPECT_EQ(all.sample.frames, 5);
+  EXPECT_THAT(all.seconds, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(read(video(5), 3).seconds, ElementsAre(0, 2, 4));
+  EXPECT_THAT(read(video(2), 64, R"({"caption":"x","frame_count":8})").seconds, ElementsAre(0, 1))
+      << "the file's own frames";
+}
+
+TEST(SampleVideo, one_that_is_damaged_is_a_broken_sample_that_names_it) {
+  std::string whole = video(3);
+  for (const std::string& bad : {std::string("nonsense"), std::string(), whole.substr(0, 100), std::string(5000, '\0')})
+    EXPECT_THAT(refused(bad), testing::AllOf(HasSubstr("a.tar: sample 'clips/7'"), HasSubstr("KEY.mp4"))) << bad.size();
+}
+
+TEST(SampleVideo, a_failing_disk_is_no_broken_video) {
+  static const VideoDecoder decoder = media_test::ffmpeg_decoder();
+  Folder folder;
+  TarMaker tar;
+  tar.file("a.json", R"({"caption":"x"})");
+  tar.file("a.mp4", video(3));
+  write_bytes(folder / "a.tar", tar.end());
+  ShardOptions options{.cache = folder / "cache"};
+  options.retry.pause = [](auto) {};
+  auto shard = Shard::open(folder / "a.tar", options);
+  Wanted wanted;
+  SampleReader reader(wanted.mix, byte_tokenizer(), size, &decoder);
+  Sample sample = reader.measure(*shard, shard->sample(0), wanted.source);
+  std::vector<float> frames(static_cast<size_t>(sample.frames * 3 * size * size));
+  ASSERT_EQ(truncate((folder / "a.tar").c_str(), 2048), 0);
+  EXPECT_THROW(reader.decode(*shard, sample, frames), ReadError);
+  EXPECT_THROW(reader.measure(*shard, shard->sample(0), wanted.source), ReadError);
+}
