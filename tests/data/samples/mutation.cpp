@@ -22,8 +22,7 @@ Image textured(int64_t width, int64_t height, int shade) {
 
 std::string video([[maybe_unused]] int shade) {
 #ifdef FVLM_TEST_LIBRARY
-  std::vector<Image> frames;
-  for (int i = 0; i < 3; ++i) frames.push_back(textured(16, 16, shade + i));
+  std::vector<Image> frames{textured(16, 16, shade), textured(16, 16, shade + 1), textured(16, 16, shade + 2)};
   return write_mp4(frames, {.frames_per_second = 1});
 #else
   return "no mp4";
@@ -66,7 +65,7 @@ class Maker {
 
   void sample(const std::string& key, const Files& files) {
     for (const auto& [name, content] : files) {
-      std::string whole = key + "." + name;
+      std::string whole = fmt::format("{}.{}", key, name);
       size_t begin = tar_.bytes.size();
       if (whole.size() > 100) {
         std::string record = fmt::format(" path={}\n", whole);
@@ -181,10 +180,9 @@ class Mutation {
     size_t next = header + 512 + (size + 511) / 512 * 512;
     bool exactly = next >= shard_.members.back().end;
     for (const auto& member : shard_.members) exactly |= next == member.begin || next == member.header;
-    if (exactly) touch(header, next);
     // Zeros inside an array lead on to the next header.
-    else if (next + 512 <= bytes_.size() && bytes_.substr(next, 512).find_first_not_of('\0') == std::string::npos)
-      touch(header, next);
+    bool zeros = next + 512 <= bytes_.size() && bytes_.substr(next, 512).find_first_not_of('\0') == std::string::npos;
+    if (exactly || zeros) touch(header, next);
   }
 
   void seal_field() { // any bytes in any field but name, size, type and magic, which have kinds of their own
@@ -388,7 +386,7 @@ class Mutation {
     std::string times(100, '\0');
     for (char& c : times) c = static_cast<char>(below(256));
     uint32_t lie = below(2) ? static_cast<uint32_t>(random_()) : 0;
-    return box("ftyp", "isom\0\0\2\0isommp41") +
+    return box("ftyp", std::string("isom\0\0\2\0isommp41", 16)) +
            box("moov", box("mvhd", times, lie) + box("trak", box("tkhd", times))) + box("mdat", times, lie);
   }
 

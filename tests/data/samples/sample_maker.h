@@ -41,7 +41,7 @@ struct OneSample {
 
   explicit OneSample(const Files& files, const std::string& key = "clips/7") {
     TarMaker tar;
-    for (const auto& [name, content] : files) tar.file(key + "." + name, content);
+    for (const auto& [name, content] : files) tar.file(fmt::format("{}.{}", key, name), content);
     write_bytes(folder / "a.tar", tar.end());
     shard = Shard::open(folder / "a.tar", {.cache = folder / "cache"});
   }

@@ -82,7 +82,7 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
   try {
-    ShardSet({(folder / "empty.tar").string()}, options(folder));
+    ShardSet none({(folder / "empty.tar").string()}, options(folder));
     FAIL() << "no sample at all, and no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shards"));
@@ -150,6 +150,7 @@ TEST(ShardSet, many_threads_read_it_at_once) {
   ShardSet set({(folder / "*.tar").string()}, chosen);
   std::atomic<int> good{0};
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       for (int64_t i = 0; i < set.size(); ++i) {

@@ -188,6 +188,7 @@ TEST(Shard, many_threads_mend_one_damaged_index) {
   std::fputs("xxxx", file);
   std::fclose(file);
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   std::atomic<int> good{0};
   for (int i = 0; i < 4; ++i) threads.emplace_back([&] { good += samples(*shard) == both; });
   threads.clear();
