@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int version = 1; // of what the same options make
+constexpr int version = 2; // of what the same options make
 constexpr const char* program = "make-shapes";
 constexpr const char* manifest_name = "manifest.json";
 constexpr uint64_t most_manifest = 64 << 20;

@@ -8,8 +8,6 @@
 namespace fvlm::shapes {
 namespace {
 
-constexpr Rgb dark{14, 14, 20};
-
 // How far inside the form of radius `r` a point at (x, y) from its centre is; pixels, negative outside.
 double depth(Form form, double x, double y, double r) {
   switch (form) {
@@ -17,17 +15,15 @@ double depth(Form form, double x, double y, double r) {
     return r - std::sqrt(x * x + y * y);
   case Form::ring:
     return 0.3 * r - std::abs(0.7 * r - std::sqrt(x * x + y * y));
-  case Form::square: {
-    double half = 0.88 * r;
-    return half - std::max(std::abs(x), std::abs(y));
-  }
+  case Form::square:
+    return r - std::max(std::abs(x), std::abs(y));
   case Form::triangle: { // the point up; both slanted sides at a slope of 2
     double slanted = (y + r - 2 * std::abs(x)) / std::sqrt(5.0);
-    return std::min(slanted, 0.9 * r - y);
+    return std::min(slanted, r - y);
   }
   case Form::cross: {
     double longer = std::max(std::abs(x), std::abs(y)), shorter = std::min(std::abs(x), std::abs(y));
-    return std::min(r - longer, 0.32 * r - shorter);
+    return std::min(r - longer, 0.22 * r - shorter);
   }
   }
   return -1;
@@ -91,8 +87,8 @@ Image paint(const Picture& picture, int64_t width, int64_t height, Ground ground
     paint_texture(image, grain);
   else
     for (auto pixel = image.rgb.begin(); pixel != image.rgb.end(); pixel += 3)
-      std::copy(dark.begin(), dark.end(), pixel);
-  for (const Blob& blob : picture) paint_blob(blob, image);
+      std::copy(picture.ground.begin(), picture.ground.end(), pixel);
+  for (const Blob& blob : picture.blobs) paint_blob(blob, image);
   return image;
 }
 

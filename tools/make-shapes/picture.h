@@ -1,4 +1,4 @@
-// A picture of a few shapes on a dark ground, and its pixels.
+// A picture of a few shapes on a plain ground, and its pixels.
 #pragma once
 #include "data/media/image.h"
 
@@ -19,7 +19,17 @@ struct Blob {
   int16_t x, y, size;
   bool operator==(const Blob&) const = default;
 };
-using Picture = std::vector<Blob>; // later ones lie over earlier ones
+
+// Where only `grey` is to be seen, normalisation leaves 0: it is ImageNet's mean. Such a patch holds nothing but its
+// position, so a tiny model soon sees where things are and how many. On the dark ground it sees how much of a patch is
+// covered, and so shapes.
+constexpr Rgb grey{124, 116, 104}, dark{14, 14, 20};
+
+struct Picture {
+  Rgb ground;
+  std::vector<Blob> blobs; // later ones lie over earlier ones
+  bool operator==(const Picture&) const = default;
+};
 
 constexpr int span = 512;
 

@@ -45,6 +45,10 @@ struct Figure {
   std::string text() const { return fmt::format("{} {}", colour.name, form_name()); }
 };
 
+Figure any_ball(Draw& draw) {
+  return {draw.of(colours), Form::circle};
+}
+
 Figure any_figure(Draw& draw) {
   return {draw.of(colours), static_cast<Form>(draw.below(static_cast<int>(forms.size())))};
 }
@@ -61,38 +65,33 @@ Fact colour_fact(Draw& draw, const Figure& figure) {
   return {"colour", "Which colour is it?", figure.colour.name, others(draw, colours, {figure.colour.name})};
 }
 
-Fact shape_fact(Draw& draw, const Figure& figure) {
-  return {"shape", "Which shape is it?", figure.form_name(), others(draw, forms, {figure.form_name()})};
-}
-
 Scene mover(Draw& draw, int64_t frames) {
   static constexpr std::array<const char*, 4> ways{"left", "right", "up", "down"};
   static constexpr std::array<const char*, 4> places{"top left", "top right", "bottom left", "bottom right"};
-  Figure figure = any_figure(draw);
+  Figure figure = any_ball(draw);
   int way = draw.below(4);
   bool upright = way >= 2, forward = way % 2 == 1; // along y; towards larger coordinates
-  int size = draw.between(208, 240);
-  int from = 128 + draw.between(-16, 16), to = 384 + draw.between(-16, 16);
+  int size = draw.between(244, 256);
+  int from = 128 + draw.between(-4, 4), to = 384 + draw.between(-4, 4);
   if (!forward) std::swap(from, to);
   bool far = draw.below(2) == 1; // the band in which it moves: right or bottom
-  int beside = (far ? 368 : 144) + draw.between(-24, 24);
+  int beside = (far ? 384 : 128) + draw.between(-4, 4);
   Blob shown = blob(draw, figure, 0, 0, size);
   Scene scene;
   for (int64_t t = 0; t < frames; ++t) {
     auto along = static_cast<int16_t>(from + (to - from) * static_cast<int>(t) / static_cast<int>(frames - 1));
     shown.x = upright ? static_cast<int16_t>(beside) : along;
     shown.y = upright ? along : static_cast<int16_t>(beside);
-    scene.frames.push_back({shown});
+    scene.frames.push_back({grey, {shown}});
   }
   const char* way_name = ways[static_cast<size_t>(way)];
   const char* place = places[static_cast<size_t>((upright ? forward : far) * 2 + (upright ? far : forward))];
-  scene.caption = fmt::format("{} moves {} to the {}", figure.text(), way_name, place);
+  scene.caption = fmt::format("{} ball moves {} to the {}", figure.colour.name, way_name, place);
   auto wrong_ways = others(draw, ways, {way_name});
   std::string opposite = ways[static_cast<size_t>(way ^ 1)];
   std::erase(wrong_ways, opposite);
   wrong_ways.insert(wrong_ways.begin(), opposite);
   scene.facts = {colour_fact(draw, figure),
-                 shape_fact(draw, figure),
                  {"direction", "Which way does it move?", way_name, wrong_ways},
                  {"where", "Where does it end?", place, others(draw, places, {place})}};
   return scene;
@@ -100,14 +99,15 @@ Scene mover(Draw& draw, int64_t frames) {
 
 Scene sequence(Draw& draw, int64_t frames) {
   Figure first = any_figure(draw), last = any_figure(draw);
-  while (last.colour.name == first.colour.name || last.form == first.form) last = any_figure(draw);
+  while (last.colour.rgb == first.colour.rgb || last.form == first.form) last = any_figure(draw);
   int64_t change = draw.between(1, static_cast<int>(frames) - 1);
   Scene scene;
   auto shown = [&](const Figure& figure) {
-    return blob(draw, figure, 256 + draw.between(-48, 48), 256 + draw.between(-48, 48), draw.between(256, 320));
+    return blob(draw, figure, 128 * draw.between(1, 3) + draw.between(-4, 4),
+                128 * draw.between(1, 3) + draw.between(-4, 4), draw.between(244, 256));
   };
   Blob before = shown(first), after = shown(last);
-  for (int64_t t = 0; t < frames; ++t) scene.frames.push_back({t < change ? before : after});
+  for (int64_t t = 0; t < frames; ++t) scene.frames.push_back({dark, {t < change ? before : after}});
   scene.caption = fmt::format("{}, then {}", first.text(), last.text());
   auto ask = [&](const char* kind, const char* question, const char* right, const char* other, const auto& names) {
     auto wrong = others(draw, names, {right, other});
@@ -122,48 +122,47 @@ Scene sequence(Draw& draw, int64_t frames) {
 }
 
 Scene count(Draw& draw, int64_t frames) {
-  Figure figure = any_figure(draw);
+  Figure figure = any_ball(draw);
   int number = draw.between(1, 4);
   std::array<int, 4> slots{0, 1, 2, 3};
   draw.shuffle(slots);
-  Picture picture;
-  int size = draw.between(160, 184);
+  Picture picture{grey, {}};
+  int size = draw.between(232, 244);
   for (int i = 0; i < number; ++i) {
     int slot = slots[static_cast<size_t>(i)];
-    picture.push_back(blob(draw, figure, (slot % 2 ? 384 : 128) + draw.between(-16, 16),
-                           (slot / 2 ? 384 : 128) + draw.between(-16, 16), size));
+    picture.blobs.push_back(blob(draw, figure, (slot % 2 ? 384 : 128) + draw.between(-4, 4),
+                                 (slot / 2 ? 384 : 128) + draw.between(-4, 4), size));
   }
   Scene scene;
   scene.frames.assign(static_cast<size_t>(frames), picture);
   const char* word = numbers[static_cast<size_t>(number)];
-  scene.caption = fmt::format("{} {}{}", word, figure.text(),
-                              number == 1                  ? ""
-                              : figure.form == Form::cross ? "es"
-                                                           : "s");
+  scene.caption = fmt::format("{} {} {}", word, figure.colour.name, number == 1 ? "ball" : "balls");
   auto wrong = others(draw, numbers, {"no", word});
-  scene.facts = {
-      {"count", "How many shapes are there?", word, wrong}, colour_fact(draw, figure), shape_fact(draw, figure)};
+  scene.facts = {{"count", "How many balls are there?", word, wrong}, colour_fact(draw, figure)};
   return scene;
 }
 
 Scene cue(Draw& draw, int64_t frames) {
-  constexpr int side = 4, cell = span / side;
+  constexpr int side = 2, cell = span / side;
   int marked = draw.below(side * side);
   auto centre = [&](int place) { return std::pair{place % side * cell + cell / 2, place / side * cell + cell / 2}; };
-  Picture dots;
-  std::array<Colour, size_t{side} * side> shown;
+  auto shown = colours;
+  draw.shuffle(shown);
+  Picture dots{grey, {}};
   for (int place = 0; place < side * side; ++place) {
-    shown[static_cast<size_t>(place)] = draw.of(colours);
     auto [x, y] = centre(place);
-    dots.push_back(blob(draw, {shown[static_cast<size_t>(place)], Form::circle}, x, y, 104));
+    dots.blobs.push_back(blob(draw, {shown[static_cast<size_t>(place)], Form::circle}, x, y, 168));
   }
   auto [x, y] = centre(marked);
   Scene scene;
-  scene.frames.push_back({blob(draw, {{"", {240, 240, 240}}, Form::ring}, x, y, 124)});
+  scene.frames.push_back({grey, {blob(draw, {{"", {240, 240, 240}}, Form::ring}, x, y, 200)}});
   while (static_cast<int64_t>(scene.frames.size()) < frames) scene.frames.push_back(dots);
   const char* right = shown[static_cast<size_t>(marked)].name;
+  std::vector<std::string> wrong; // those beside it first
+  for (const Colour& colour : shown)
+    if (std::string_view(colour.name) != right) wrong.emplace_back(colour.name);
   scene.caption = fmt::format("{} is marked", right);
-  scene.facts = {{"cue", "Which colour is marked?", right, others(draw, colours, {right})}};
+  scene.facts = {{"cue", "Which colour is marked?", right, std::move(wrong)}};
   return scene;
 }
 
@@ -171,7 +170,7 @@ Scene cue(Draw& draw, int64_t frames) {
 
 Scene make_scene(Draw& draw, int64_t frames) {
   int kind = draw.below(16);
-  if (kind < 6) return mover(draw, frames);
+  if (kind < 5) return mover(draw, frames);
   if (kind < 11) return sequence(draw, frames);
   if (kind < 13) return count(draw, frames);
   return cue(draw, frames);
@@ -180,7 +179,8 @@ Scene make_scene(Draw& draw, int64_t frames) {
 bool is_held_out(const Scene& scene) {
   std::string shown;
   for (const Picture& picture : scene.frames) {
-    for (const Blob& blob : picture)
+    shown += fmt::format("{} ", picture.ground[0]);
+    for (const Blob& blob : picture.blobs)
       shown += fmt::format("{} {} {} {} {} {} {};", static_cast<int>(blob.form), blob.colour[0], blob.colour[1],
                            blob.colour[2], blob.x, blob.y, blob.size);
     shown += '/';

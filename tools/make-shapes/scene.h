@@ -21,10 +21,10 @@ struct Scene {
 };
 
 // One of four kinds:
-//   mover     one shape crosses the picture
+//   mover     a ball crosses the picture
 //   sequence  one shape, and from some frame on another one: no single frame tells which came first
-//   count     one to four shapes of a kind
-//   cue       a ring in the first frame marks the place to look at in the frames behind it, which are full of dots
+//   count     one to four balls
+//   cue       a ring in the first frame marks the place to look at in the frames behind it, which hold four balls
 Scene make_scene(Draw& draw, int64_t frames);
 
 // One scene in eight, by what it shows: training data have none of these and held-out data no others.
