@@ -242,6 +242,7 @@ TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
                                  {"--samples captions", "is no PART=N"},
                                  {"--samples captions=0", "from 1"},
                                  {"--format gif", "--format is png"},
+                                 {"--format mp4", "make-shapes-mp4"},
                                  {"--sede 5", "did you mean '--seed'"},
                                  {"--shard-size 0", "--shard-size wants 1"}}) {
     EXPECT_EQ(make(fmt::format("--out {}/a {}", folder.string(), options)), 2) << options;
@@ -249,3 +250,22 @@ TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
   }
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
+
+#ifdef FVLM_MAKE_SHAPES_MP4
+TEST_F(MakeShapes, a_clip_may_be_one_mp4) {
+  for (const char* name : {"a", "b"})
+    ASSERT_EQ(
+        std::system(fmt::format("{} --out {}/{} --format mp4 --size 64x48 --samples captions=3,text=1 > {}/said 2>&1",
+                                FVLM_MAKE_SHAPES_MP4, folder.string(), name, folder.string())
+                        .c_str()),
+        0)
+        << said();
+  EXPECT_TRUE(files(folder / "a") == files(folder / "b"));
+  ShardSet captions({(folder / "a/captions/*.tar").string()}), texts({(folder / "a/text/*.tar").string()});
+  auto sample = captions.shard(0)->sample(1);
+  ASSERT_EQ(sample.members.size(), 2u);
+  EXPECT_EQ(sample.members[0].name, "mp4");
+  EXPECT_NE(text(*captions.shard(0), sample.members[0]).find("ftyp"), std::string::npos);
+  EXPECT_EQ(texts.shard(0)->sample(0).members.size(), 1u);
+}
+#endif

@@ -72,9 +72,21 @@ std::string encode(const Options& options, const Picture& picture, uint64_t grai
   return write_png(image, options.ground == Ground::plain ? PngContent::drawing : PngContent::photo);
 }
 
+std::string encode_clip(const Options& options, const std::vector<Picture>& frames, uint64_t number) {
+  std::vector<Image> images;
+  images.reserve(frames.size());
+  for (const Picture& frame : frames)
+    images.push_back(paint(frame, options.width, options.height, options.ground, number << 8));
+  return options.write_clip(images);
+}
+
 void add_sample(const Options& options, const Part& part, uint64_t number, ShardWriter& shard) {
   Sample sample = make_sample(part, options.seed, number, options.frames);
   std::string key = fmt::format("{:07}", number);
+  if (options.format == "mp4" && !sample.frames.empty()) {
+    shard.add(key + ".mp4", encode_clip(options, sample.frames, number));
+    sample.frames.clear();
+  }
   const char* suffix = options.format == "jpeg" ? "jpg" : "png";
   std::string file; // frames that stand still are encoded once
   for (size_t t = 0; t < sample.frames.size(); ++t) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 
 namespace fvlm::shapes {
@@ -15,8 +16,10 @@ struct Options {
   uint64_t seed = 1;
   std::map<std::string, int64_t> samples; // by part; parts not named are not made
   int64_t frames = 4, width = 32, height = 32;
-  std::string format = "png"; // or "jpeg"
+  std::string format = "png"; // or "jpeg", "mp4"
   int quality = 90;           // of JPEG
+  // Of a clip as mp4, a second a frame; none: this program was built without FFmpeg.
+  std::function<std::string(std::span<const Image>)> write_clip;
   Ground ground = Ground::plain;
   int64_t shard_size = 2000; // samples
   int threads = 1;           // changes nothing in the data

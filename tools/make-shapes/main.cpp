@@ -7,6 +7,9 @@
 #include "cli/progress.h"
 #include "make-shapes/dataset.h"
 #include "make-shapes/samples.h"
+#ifdef FVLM_WRITES_MP4
+#include "data/media/write_mp4.h"
+#endif
 
 #include <fmt/format.h>
 
@@ -86,7 +89,7 @@ int run(cli::Arguments arguments) {
       .value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
       .value("frames", "N", "of each clip, 2 to 64 (4)")
       .value("size", "N|WxH", "pixels of a frame (32)")
-      .value("format", "png|jpeg", "of the frames (png: at 32 pixels exact, and half as large as jpeg)")
+      .value("format", "png|jpeg|mp4", "of the frames (png: at 32 pixels exact, and smaller than jpeg)")
       .value("quality", "N", "of JPEG frames, 1 to 100 (90)")
       .value("ground", "plain|textured", "what lies behind the shapes; textured: as much detail as a photo has (plain)")
       .value("shard-size", "N", "samples of a shard (2000)")
@@ -99,7 +102,15 @@ int run(cli::Arguments arguments) {
   read_samples(parsed->values("samples"), options);
   options.frames = within(*parsed, "frames", 2, 64, options.frames);
   read_size(parsed->value_or("size", "32"), options);
-  options.format = one_of(*parsed, "format", {"png", "jpeg"});
+  options.format = one_of(*parsed, "format", {"png", "jpeg", "mp4"});
+#ifdef FVLM_WRITES_MP4
+  options.write_clip = [](std::span<const Image> frames) { return write_mp4(frames, {.frames_per_second = 1}); };
+#endif
+  if (options.format == "mp4" && !options.write_clip)
+    throw usage("this program writes no mp4")
+        .advise("a build where FFmpeg's libraries are has bin/make-shapes-mp4 beside it (target make-shapes-mp4)");
+  if (options.format == "mp4" && (options.width % 2 != 0 || options.height % 2 != 0))
+    throw usage(fmt::format("--size: an mp4 has even sizes, not {} x {}", options.width, options.height));
   options.quality = static_cast<int>(within(*parsed, "quality", 1, 100, options.quality));
   options.ground = one_of(*parsed, "ground", {"plain", "textured"}) == "plain" ? Ground::plain : Ground::textured;
   options.shard_size = within(*parsed, "shard-size", 1, 1'000'000, options.shard_size);
