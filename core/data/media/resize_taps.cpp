@@ -36,8 +36,10 @@ Taps::Taps(int64_t in_, int64_t out_)
   std::vector<double> exact(static_cast<size_t>(width));
   for (int64_t i = 0; i < out; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
+    // NOLINTBEGIN(bugprone-incorrect-roundings): as Pillow rounds
     const auto begin = std::max<int64_t>(static_cast<int64_t>(center - reach + 0.5), 0);
     const auto end = std::min(static_cast<int64_t>(center + reach + 0.5), in);
+    // NOLINTEND(bugprone-incorrect-roundings)
     double sum = 0;
     for (int64_t x = begin; x < end; ++x)
       sum += exact[static_cast<size_t>(x - begin)] = bicubic((static_cast<double>(x) - center + 0.5) * inverse);

@@ -171,10 +171,10 @@ void VideoDecoder::decode(const RandomAccess& file, std::span<const double> time
                                     static_cast<int64_t>(times.size()),
                                     times.data(),
                                     [](void* context, const fvlm_video_picture* picture) {
-                                      auto& [call, receiver] = *static_cast<Both*>(context);
-                                      return call.guarded([&] {
-                                        receiver.take(*picture);
-                                        call.begin = processor_seconds();
+                                      auto& both = *static_cast<Both*>(context);
+                                      return both.call.guarded([&] {
+                                        both.receiver.take(*picture);
+                                        both.call.begin = processor_seconds();
                                       });
                                     },
                                     &both,
