@@ -164,6 +164,10 @@ class Mutation {
     size_t at = any().header, count = 1 + below(8);
     for (size_t i = 0; i < count; ++i) bytes_[at + below(512)] ^= static_cast<char>(1 << below(8));
     touch(at, at + 512);
+    std::string sealed = bytes_.substr(at, 512);
+    seal(sealed, 0);
+    if (bytes_.compare(at, 512, sealed) == 0) // they make up for each other
+      skip(at, std::strtoull(sealed.substr(124, 11).c_str(), nullptr, 8));
     done(fmt::format("{} bits flipped in the header at {}", count, at));
   }
 
