@@ -1,6 +1,7 @@
 #include "bench/cpu_step.h"
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "bench/made_model.h"
 #include "bench/peer.h"
 #include "model/batch_file.h"
@@ -23,26 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr double loss_tolerance = 1e-4; // relative
 constexpr int64_t blocks = 10;          // turns that each side takes
-
-// A folder for what is made, gone at the end.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "fvlm-bench-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw Error(ErrorKind::data, "cannot make a folder").at(name);
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 struct NamedBatch {
   std::string name;
@@ -150,7 +131,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
   CpuStepReport report;
   report.threads = at::get_num_threads();
 
-  const Scratch scratch;
+  const ScratchFolder scratch;
   fs::path folder = request.model;
   std::vector<NamedBatch> batches;
   if (folder.empty()) {

@@ -57,13 +57,21 @@ void Peer::fail(const std::string& what) {
       .advise("see what it says above; --peer names another program, --peer none measures without one");
 }
 
-Peer::Answer Peer::run(int64_t steps) {
-  const std::string line = fmt::format("{}\n", steps);
+nlohmann::json Peer::ask(int64_t count) {
+  const std::string line = fmt::format("{}\n", count);
   // A peer that has ended is noticed by its missing answer.
   (void)!send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   const std::string text = read_line();
   try {
-    const auto answer = parse_json(text, command_);
+    return parse_json(text, command_);
+  } catch (const Error&) {
+    fail("answered without JSON: " + text.substr(0, 200));
+  }
+}
+
+Peer::Answer Peer::run(int64_t steps) {
+  const auto answer = ask(steps);
+  try {
     const auto wall = answer.at("times_ms").get<std::vector<double>>(),
                cpu = answer.at("cpu_ms").get<std::vector<double>>();
     Answer result{{}, steps > 0 ? answer.at("loss").get<double>() : 0};
@@ -74,7 +82,7 @@ Peer::Answer Peer::run(int64_t steps) {
   } catch (const std::exception&) {
     // said below
   }
-  fail(fmt::format("answered without the times of {} steps and a loss: {}", steps, text.substr(0, 200)));
+  fail(fmt::format("answered without the times of {} steps and a loss: {}", steps, answer.dump().substr(0, 200)));
 }
 
 std::string Peer::read_line() {

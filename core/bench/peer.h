@@ -1,8 +1,8 @@
 // The program we are measured against: a process that takes turns with us, so that a busy machine slows both alike.
 //
-// It is started with arguments that say what to run. For each line of its standard input, a number of steps, it runs
-// them and answers with a line of JSON: {"times_ms": [one a step], "cpu_ms": [one a step], "loss": of the last}. At the
-// end of its input it ends. tools/oracle/bench-step --turns is one.
+// It is started with arguments that say what to run. For each line of its standard input, a number of things to do, it
+// does them and answers with a line of JSON. At the end of its input it ends. tools/oracle/bench-step --turns is one
+// that runs training steps: {"times_ms": [one a step], "cpu_ms": [one a step], "loss": of the last}.
 #pragma once
 #include "bench/times.h"
 
@@ -19,6 +19,10 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
+  // Does so many of what it does. Throws Error(device) where there is no answer, or one that is not JSON.
+  nlohmann::json ask(int64_t count);
+  [[noreturn]] void fail(const std::string& what); // Error(device): "the peer " + what
+
   struct Answer {
     std::vector<Turn> turns;
     double loss; // of the last step; of no step nothing
@@ -28,7 +32,6 @@ class Peer {
 
  private:
   std::string read_line();
-  [[noreturn]] void fail(const std::string& what);
 
   std::string command_, received_;
   int process_ = -1, socket_ = -1;

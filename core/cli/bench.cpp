@@ -1,43 +1,27 @@
 // fvlm-engine bench: the group, and how long a training step takes on the CPU.
 #include "base/error.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/cpu_step.h"
 #include "bench/made_model.h"
+#include "cli/bench_peer.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/tensor_module.h"
-#include "cli/torch_library.h"
 
 #include <fmt/format.h>
 
 namespace fvlm::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 int cpu_step(Arguments arguments);
+
+constexpr const char* peer = "tools/oracle/bench-step";
 
 constexpr Verb subjects[] = {
     {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
+    {"data", "samples a second, against webdataset and PIL", bench_data},
 };
-
-// tools/oracle/bench-step of the source tree that this program was built in, with the Python whose LibTorch it uses.
-std::string peer_of_the_checkout() {
-  const fs::path tool = (program_folder() / "../../../tools/oracle/bench-step").lexically_normal();
-  std::error_code ignored;
-  if (!fs::exists(tool, ignored)) return "";
-  const fs::path python = (find_torch().folder / "../../../../bin/python").lexically_normal();
-  return fmt::format("'{}' '{}'", fs::exists(python, ignored) ? python.string() : "python3", tool.string());
-}
-
-std::string peer_of(const ParsedOptions& parsed) {
-  const auto wanted = parsed.value("peer");
-  if (!wanted) return peer_of_the_checkout();
-  return *wanted == "none" ? "" : *wanted;
-}
 
 void print_table(const bench::CpuStepReport& report) {
   TextTable table(
@@ -80,7 +64,7 @@ int cpu_step(Arguments arguments) {
       "Both losses have to agree, or it is an error. ratio: the peer's median over the engine's; above 1 the\n"
       "engine is faster.",
       "bench cpu-step --shape tiny --repeat 100");
-  with_plugin_options(options)
+  with_peer_option(with_plugin_options(options), peer)
       .value("shape", "NAME", "a made model and two made batches: " + join(shapes, " or "))
       .value("model", "DIR", "a model directory, with --batch")
       .value("batch", "FILE", "a batch as `trace` reads it, safetensors")
@@ -90,9 +74,6 @@ int cpu_step(Arguments arguments) {
       .value("threads", "N", "of both; default as many as LibTorch takes")
       .value("recompute", "WHICH", "layers without kept activations: none (default), all, every:2 or layers:0,3")
       .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
-      .value("peer", "COMMAND",
-             "the program to measure against; default tools/oracle/bench-step of the source tree;\n"
-             "                    none: the engine alone")
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
@@ -108,10 +89,7 @@ int cpu_step(Arguments arguments) {
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
   if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
-  request.peer = peer_of(*parsed);
-  if (request.peer.empty() && !parsed->value("peer"))
-    log_warning(
-        "there is no peer: tools/oracle/bench-step is not beside this program's build; --peer COMMAND names one");
+  request.peer = peer_of(*parsed, peer);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

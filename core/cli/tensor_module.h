@@ -25,6 +25,7 @@ int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
 int bench_subject(Arguments);
+int bench_data(Arguments);
 int explore_data(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other

@@ -68,8 +68,8 @@ double DataStatistics::packing_waste() const {
 
 PackSize DataStatistics::suggestion() const {
   if (rows.sum() == 0) return capacity;
-  if (packs > 0 && packs_a_step.most() == 1 && fullest.rows < capacity.rows && fullest.frames < capacity.frames)
-    return fullest;
+  const bool roomy = fullest.rows < capacity.rows || fullest.frames < capacity.frames;
+  if (packs > 0 && packs_a_step.most() == 1 && roomy) return fullest;
   const double frames = static_cast<double>(capacity.rows) * share(all.frames.sum(), rows.sum());
   const auto rounded = static_cast<int64_t>(std::ceil(frames / step_of_capacity)) * step_of_capacity;
   return {std::max(rounded, all.frames.most()), std::max(capacity.rows, rows.most())};

@@ -1,0 +1,22 @@
+#include "base/scratch_folder.h"
+
+#include "base/error.h"
+
+#include <cstdlib>
+#include <string>
+#include <system_error>
+
+namespace fvlm {
+
+ScratchFolder::ScratchFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "fvlm-XXXXXX").string();
+  if (!mkdtemp(name.data())) throw Error(ErrorKind::data, "cannot make a folder").at(name);
+  path_ = name;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+} // namespace fvlm

@@ -1,0 +1,19 @@
+// A folder for what is needed for a while: made empty in the system's temporary folder, gone at the end.
+#pragma once
+#include <filesystem>
+
+namespace fvlm {
+
+class ScratchFolder {
+ public:
+  ScratchFolder(); // throws Error(data)
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+} // namespace fvlm

@@ -1,0 +1,58 @@
+// How many samples a second the loader gives, against a webdataset + PIL pipeline on the same shards.
+#pragma once
+#include "bench/times.h"
+#include "plugin/registry.h"
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+// Shards to read, and the tokenizer for their texts.
+struct DataSet {
+  std::string name;
+  std::vector<std::string> shards;
+  std::filesystem::path tokenizer; // a folder
+};
+
+struct DataRequest {
+  std::vector<DataSet> sets;
+  int64_t size = 224; // pixels a side
+  int64_t workers = 2;
+  int64_t batch = 32, samples = 512, turns = 4; // samples a turn
+  std::string peer;                             // a command, see peer.h; empty: none
+};
+
+// Of all turns of one side.
+struct DataSide {
+  std::vector<double> seconds;
+  int64_t samples = 0, frames = 0;
+  double samples_per_second() const;
+  double best() const; // of any turn
+};
+
+struct DataReport {
+  struct Row {
+    std::string set;
+    int64_t samples_a_turn = 0;
+    DataSide engine;
+    std::optional<DataSide> peer;
+    double ratio() const { return engine.samples_per_second() / peer->samples_per_second(); }
+  };
+  std::vector<Row> rows;
+  nlohmann::ordered_json json() const;
+};
+
+// Told after each turn of both sides.
+using TurnProgress = std::function<void(const std::string& set, int64_t done, int64_t total)>;
+
+// Both sides take turns; each begins with nothing read ahead.
+DataReport measure_data(const DataRequest& request, Registry& registry, const TurnProgress& progress);
+
+// Two sets of textured pictures of 640 x 480, as JPEG and as PNG, made by `make_shapes`, below a folder that is there.
+std::vector<DataSet> make_data_sets(const std::filesystem::path& make_shapes, const std::filesystem::path& folder);
+
+} // namespace fvlm::bench

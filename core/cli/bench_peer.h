@@ -1,0 +1,16 @@
+// Which program a benchmark measures the engine against: --peer, else a tool of the source tree.
+#pragma once
+#include "cli/options.h"
+
+#include <string>
+
+namespace fvlm::cli {
+
+// Adds --peer. `tool`: within the source tree.
+Options& with_peer_option(Options& options, const std::string& tool);
+
+// A shell command; empty: none, with a warning where nobody asked for that. A tool of the source tree that this program
+// was built in runs in the Python whose LibTorch the engine uses.
+std::string peer_of(const ParsedOptions& parsed, const std::string& tool);
+
+} // namespace fvlm::cli
