@@ -1,7 +1,9 @@
 #include "train/stage_data.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
+#include "data/preprocess.h"
 #include "data/stream/read_ahead.h"
 #include "ops/packer.h"
 #include "plugin/selection.h"
@@ -41,6 +43,16 @@ PackSize largest_sample(const plan::Stage& stage) {
   return largest;
 }
 
+// What `preprocess` made of the mix, where it is there and fits.
+plan::Mix readable(const plan::Plan& plan, const plan::Mix& mix) {
+  if (!mix.preprocessed) return mix;
+  if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix))) {
+    log_warning("{}: the shards themselves are read, since this does not fit them: {}", *mix.preprocessed, *reason);
+    return mix;
+  }
+  return preprocessed_mix(*mix.preprocessed, mix);
+}
+
 } // namespace
 
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
@@ -55,14 +67,14 @@ const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) 
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const StageDataOptions& options)
-    : plan_(plan), stage_(stage), options_(options.loader),
+    : plan_(plan), stage_(stage), mix_(readable(plan, stage.data)), options_(options.loader),
       tokenizer_(Tokenizer::from_file(tokenizer_folder(plan.model) / "tokenizer.json")) {
   if (options_.workers == 0) options_.workers = static_cast<int>(plan.loader.workers.value_or(0));
   options_.memory = static_cast<uint64_t>(plan.loader.memory_mib) << 20;
   options_.quarantine = plan.loader.quarantine;
   for (const plan::Source& source : stage.data.sources) names_.push_back(name_of(source));
-  samples_ = std::make_unique<MixSamples>(stage.data, tokenizer_, plan.model.image_size, nullptr, ShardOptions{},
-                                          options.progress);
+  samples_ =
+      std::make_unique<MixSamples>(mix_, tokenizer_, plan.model.image_size, nullptr, ShardOptions{}, options.progress);
   order_ = Order::shuffled(stage.data, samples_->sizes(), static_cast<uint64_t>(plan.seed), stage.name, stage.samples);
   batches_ = {.batch = stage.batch,
               .capacity = capacity(),

@@ -45,6 +45,7 @@ class StageData {
   PackSize capacity() const;
   const plan::Plan& plan_;
   const plan::Stage& stage_;
+  plan::Mix mix_; // the stage's, or what `preprocess` made of it
   LoaderOptions options_;
   Tokenizer tokenizer_;
   std::vector<std::string> names_;
