@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* made_samples = "512";
+constexpr const char* made_samples = "256";
 
 // A plan of one stage that learns nothing: for its data.
 plan::Plan plan_of(const DataSet& set, const DataRequest& request) {

@@ -4,8 +4,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
+#include "data/media/video.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -53,6 +55,7 @@ int run_preprocess(Arguments arguments) {
                   "much faster. A folder that is there already and fits stays; one that does not is made anew.",
                   "preprocess recipes/quickstart.lua --out data/preprocessed");
   add_recipe_options(options);
+  with_plugin_options(options);
   options.value("stage", "S", "this stage alone")
       .needed("out", "DIR", "gets a folder for each stage, called like the stage")
       .value("threads", "N", "one a core if not given; changes nothing in the data")
@@ -65,6 +68,8 @@ int run_preprocess(Arguments arguments) {
     throw Error(ErrorKind::usage, fmt::format("--threads wants 1 to 1024, not {}", threads));
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 
+  const auto registry = open_registry(*parsed);
+  const auto video = choose_video_decoder(*registry, resolved.plan.kernels["video"]);
   auto document = nlohmann::ordered_json::array();
   for (const plan::Stage* stage : stages_of(resolved.plan, parsed->value("stage"))) {
     const fs::path folder = fs::path(*parsed->value("out")) / stage->name;
@@ -74,7 +79,7 @@ int run_preprocess(Arguments arguments) {
     auto started = std::chrono::steady_clock::now();
     if (!fresh) {
       Progress progress("preprocessing " + stage->name);
-      done = preprocess(folder, input, nullptr, how, [&](int64_t read, int64_t all) {
+      done = preprocess(folder, input, video ? &*video : nullptr, how, [&](int64_t read, int64_t all) {
         progress.samples(static_cast<uint64_t>(read), static_cast<uint64_t>(all));
       });
     }

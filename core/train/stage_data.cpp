@@ -68,13 +68,14 @@ const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const StageDataOptions& options)
     : plan_(plan), stage_(stage), mix_(readable(plan, stage.data)), options_(options.loader),
-      tokenizer_(Tokenizer::from_file(tokenizer_folder(plan.model) / "tokenizer.json")) {
+      tokenizer_(Tokenizer::from_file(tokenizer_folder(plan.model) / "tokenizer.json")),
+      video_(choose_video_decoder(registry, plan.kernels["video"])) {
   if (options_.workers == 0) options_.workers = static_cast<int>(plan.loader.workers.value_or(0));
   options_.memory = static_cast<uint64_t>(plan.loader.memory_mib) << 20;
   options_.quarantine = plan.loader.quarantine;
   for (const plan::Source& source : stage.data.sources) names_.push_back(name_of(source));
-  samples_ =
-      std::make_unique<MixSamples>(mix_, tokenizer_, plan.model.image_size, nullptr, ShardOptions{}, options.progress);
+  samples_ = std::make_unique<MixSamples>(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr,
+                                          ShardOptions{}, options.progress);
   order_ = Order::shuffled(stage.data, samples_->sizes(), static_cast<uint64_t>(plan.seed), stage.name, stage.samples);
   batches_ = {.batch = stage.batch,
               .capacity = capacity(),

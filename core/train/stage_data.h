@@ -1,5 +1,6 @@
 // A stage's data, opened: tokenizer, shards, packer, and the loader over them. Nothing is decoded before loader().
 #pragma once
+#include "data/media/video.h"
 #include "data/stream/loader.h"
 #include "data/stream/mix_samples.h"
 #include "data/stream/statistics.h"
@@ -49,6 +50,7 @@ class StageData {
   LoaderOptions options_;
   Tokenizer tokenizer_;
   std::vector<std::string> names_;
+  std::optional<VideoDecoder> video_;
   std::unique_ptr<MixSamples> samples_;
   std::optional<Order> order_;
   BatchPlan batches_;

@@ -1,8 +1,10 @@
 #include "data/media/video.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/media/resize.h"
 #include "plugin/guard.h"
+#include "plugin/selection.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +14,6 @@
 #include <ctime>
 #include <exception>
 #include <functional>
-#include <optional>
 #include <utility>
 
 namespace fvlm {
@@ -187,6 +188,17 @@ void VideoDecoder::decode(const RandomAccess& file, std::span<const double> time
   if (!(times.back() - seconds <= most_missing))
     throw Error(ErrorKind::data, fmt::format("a broken video: it ends after {:.2f} s, a frame at {:.2f} s is missing",
                                              seconds, times.back()));
+}
+
+std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& wishes) {
+  try {
+    const auto choice = select<fvlm_video_v1>(registry, Wish::of(wishes), VideoDecoder::query());
+    return VideoDecoder(choice.plugin->name(), *choice.table, choice.plugin->host);
+  } catch (const Error& error) {
+    if (wishes != std::vector<std::string>{"auto"}) throw;
+    log_info("mp4 files will not be read: {}", error.text());
+    return {};
+  }
 }
 
 std::vector<double> frame_times(double seconds, int64_t most) {

@@ -5,11 +5,14 @@
 #include <fvlm/video.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace fvlm {
+
+class Registry;
 
 struct VideoInfo {
   double seconds = 0; // as the file says; 0: it does not
@@ -47,6 +50,10 @@ class VideoDecoder {
   const fvlm_host* host_;
   VideoLimits limits_;
 };
+
+// The one that a recipe's `kernels.video` chooses. Nothing where no plugin decodes video and the recipe names none:
+// mp4s are then broken samples. Throws Error(plugin) where the recipe names one that is not to be had.
+std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& wishes);
 
 // One frame a second: 0, 1, 2, ... below `seconds`, at least one. Where these are more than `most`: so many of them,
 // evenly, the first and the last among them.
