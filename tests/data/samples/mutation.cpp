@@ -292,8 +292,10 @@ class Mutation {
     size_t size = aligned ? sectors * 512 : 1 + below(511);
     bytes_.erase(at, size);
     touch(at, aligned ? at + size : shard_.bytes.size());
-    // The member before may then reach up to a header behind what is gone, or the end.
     touch(at > 0 ? at - 1 : 0, at + size + 512);
+    // The member that lost them then reaches so much further, and may end on a header.
+    for (const auto& member : shard_.members)
+      if (member.begin <= at && at < member.end) touch(member.end, member.end + size);
     done(fmt::format("{} bytes are gone from {}", size, at));
   }
 
