@@ -59,7 +59,7 @@ void ask(Peer& peer, int64_t samples, DataSide& side) {
     side.samples += answer.at("samples").get<int64_t>();
     side.frames += answer.at("frames").get<int64_t>();
   } catch (const nlohmann::json::exception&) {
-    peer.fail("answered without seconds, samples and frames: " + answer.dump().substr(0, 200));
+    peer.fail_at_answer("seconds, samples and frames");
   }
 }
 

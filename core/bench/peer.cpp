@@ -61,12 +61,16 @@ nlohmann::json Peer::ask(int64_t count) {
   const std::string line = fmt::format("{}\n", count);
   // A peer that has ended is noticed by its missing answer.
   (void)!send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
-  const std::string text = read_line();
+  answer_ = read_line();
   try {
-    return parse_json(text, command_);
+    return parse_json(answer_, command_);
   } catch (const Error&) {
-    fail("answered without JSON: " + text.substr(0, 200));
+    fail_at_answer("JSON");
   }
+}
+
+void Peer::fail_at_answer(const std::string& missing) {
+  fail(fmt::format("answered without {}: {}", missing, answer_.substr(0, 200)));
 }
 
 Peer::Answer Peer::run(int64_t steps) {
@@ -79,10 +83,10 @@ Peer::Answer Peer::run(int64_t steps) {
       for (size_t i = 0; i < wall.size(); ++i) result.turns.push_back({wall[i], cpu[i]});
       return result;
     }
-  } catch (const std::exception&) {
+  } catch (const nlohmann::json::exception&) {
     // said below
   }
-  fail(fmt::format("answered without the times of {} steps and a loss: {}", steps, answer.dump().substr(0, 200)));
+  fail_at_answer(fmt::format("the times of {} steps and a loss", steps));
 }
 
 std::string Peer::read_line() {

@@ -21,7 +21,8 @@ class Peer {
 
   // Does so many of what it does. Throws Error(device) where there is no answer, or one that is not JSON.
   nlohmann::json ask(int64_t count);
-  [[noreturn]] void fail(const std::string& what); // Error(device): "the peer " + what
+  // Throws Error(device) that quotes the last answer.
+  [[noreturn]] void fail_at_answer(const std::string& missing);
 
   struct Answer {
     std::vector<Turn> turns;
@@ -32,8 +33,9 @@ class Peer {
 
  private:
   std::string read_line();
+  [[noreturn]] void fail(const std::string& what);
 
-  std::string command_, received_;
+  std::string command_, received_, answer_;
   int process_ = -1, socket_ = -1;
 };
 

@@ -13,7 +13,7 @@ namespace fvlm::check {
 namespace {
 
 constexpr unsigned char mp4_sample[] = {
-    // by FFmpeg's MPEG-4 encoder, a key picture every four
+// by FFmpeg's MPEG-4 encoder, a key picture every four
 #include "check/video_sample.inc"
 };
 
@@ -42,20 +42,23 @@ class Lent {
   static int32_t take(void* self, const fvlm_video_picture* picture) {
     auto& lent = *static_cast<Lent*>(self);
     std::vector<Shown>& pictures = lent.watched.pictures;
-    if (picture->index == 0 && pictures.size() == lent.video_.times.size()) pictures.clear(); // decoded again
-    const auto expected = static_cast<int64_t>(pictures.size());
+    if (picture->index == 0 && lent.seen_ == lent.video_.times.size()) lent.seen_ = 0; // decoded again
+    const auto expected = static_cast<int64_t>(lent.seen_);
     const bool sensible = picture->struct_size >= sizeof *picture && picture->rgb && picture->width > 0 &&
                           picture->height > 0 && picture->stride >= 3 * picture->width &&
                           picture->height <= lent.video_.most_pixels / picture->width;
     if (!sensible || picture->index != expected || picture->index >= static_cast<int64_t>(lent.video_.times.size()))
       return lent.blame(fmt::format("picture {} came with index {}, {} x {} pixels, rows of {} bytes", expected,
                                     picture->index, picture->width, picture->height, picture->stride));
-    Shown shown{picture->width, picture->height, {}};
-    for (int64_t row = 0; row < picture->height; ++row) {
-      const uint8_t* pixels = picture->rgb + row * picture->stride;
-      shown.rgb.insert(shown.rgb.end(), pixels, pixels + 3 * picture->width);
-    }
-    pictures.push_back(std::move(shown));
+    // In the memory of the pictures before them: a thousand calls take no more than one.
+    pictures.resize(std::max(pictures.size(), ++lent.seen_));
+    Shown& shown = pictures[lent.seen_ - 1];
+    shown.width = picture->width;
+    shown.height = picture->height;
+    shown.rgb.resize(static_cast<size_t>(3 * picture->width * picture->height));
+    for (int64_t row = 0; row < picture->height; ++row)
+      std::copy_n(picture->rgb + row * picture->stride, 3 * picture->width,
+                  shown.rgb.begin() + row * 3 * picture->width);
     return expected == lent.video_.refuse_at ? 1 : 0;
   }
 
@@ -82,6 +85,7 @@ class Lent {
 
   const VideoCase& video_;
   fvlm_video_file file_{};
+  size_t seen_ = 0; // of watched.pictures: those of the last call
 };
 
 fvlm_video_query query_of(const VideoCase& video) {

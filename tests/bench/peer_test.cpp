@@ -58,7 +58,7 @@ TEST(Peer, that_ends_is_an_error_that_says_how) {
 
 TEST(Peer, that_talks_nonsense_is_quoted) {
   Peer peer = shell("echo hello");
-  EXPECT_THAT(message_of(peer, 1), testing::HasSubstr("a loss: hello"));
+  EXPECT_THAT(message_of(peer, 1), testing::HasSubstr("without JSON: hello"));
 }
 
 } // namespace
