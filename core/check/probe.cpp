@@ -213,6 +213,14 @@ int64_t bytes_allocated() {
 #endif
 }
 
+bool freed_memory_stays() {
+#if defined(__SANITIZE_ADDRESS__)
+  return true;
+#else
+  return false;
+#endif
+}
+
 int64_t bytes_resident() {
   return status_field("VmRSS:");
 }

@@ -25,6 +25,7 @@ std::set<std::string> open_descriptors(); // "5 -> /tmp/x"
 int thread_count();
 int64_t bytes_allocated(); // by malloc, not given back
 int64_t bytes_resident();
+bool freed_memory_stays();     // resident, by a sanitizer's wish
 int64_t bytes_resident_peak(); // since reset_resident_peak()
 void reset_resident_peak();
 

@@ -396,7 +396,8 @@ std::optional<std::string> Run::violation(Violation kind) const {
 }
 
 const char* status_name(int32_t status) {
-  constexpr const char* names[] = {"ok", "argument", "unsupported", "workspace", "device", "memory", "internal", "data"};
+  constexpr const char* names[] = {"ok",     "argument", "unsupported", "workspace",
+                                   "device", "memory",   "internal",    "data"};
   return status >= 0 && status < static_cast<int32_t>(std::size(names)) ? names[status] : "no status of the ABI";
 }
 
