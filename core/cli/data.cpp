@@ -132,8 +132,7 @@ void print_histogram(const char* title, const Spread& spread) {
                std::string((bar.count * columns + highest - 1) / highest, '#'));
 }
 
-void print_packing(const plan::Stage& stage, const DataStatistics& found) {
-  const bool by_budget = stage.batch.tokens || stage.batch.frames;
+void print_packing(const DataStatistics& found) {
   fmt::print("\n{}\n", styled("packing", Style::bold));
   fmt::print("  {} samples in {} steps and {} packs of {} frames and {} tokens, {:.1f} samples a pack\n",
              found.all.frames.count(), found.steps, found.packs, found.capacity.frames, found.capacity.rows,
@@ -143,9 +142,11 @@ void print_packing(const plan::Stage& stage, const DataStatistics& found) {
   fmt::print("  padding: {} of the tokens; {} if each step were a batch as long as its longest sample\n",
              percent(found.packing_waste()), percent(found.padding_waste()));
   const PackSize better = found.suggestion();
-  if (better.frames != found.capacity.frames || better.rows != found.capacity.rows)
-    fmt::print("  frames and tokens run out together in packs of about frames = {}, tokens = {}{}\n", better.frames,
-               better.rows, by_budget ? "" : ", where a step's samples fill more than one pack");
+  if (better.frames == found.capacity.frames && better.rows == found.capacity.rows) return;
+  fmt::print("  {} packing = {{ frames = {}, tokens = {} }}\n",
+             found.packs_a_step.most() == 1 ? "every step is one pack, which this holds, too:"
+                                            : "frames and tokens run out together in packs of about",
+             better.frames, better.rows);
 }
 
 int data_stats(Arguments arguments) {
@@ -174,7 +175,7 @@ int data_stats(Arguments arguments) {
   print_sources(found);
   print_histogram("text tokens", found.all.tokens);
   print_histogram("frames", found.all.frames);
-  print_packing(opened.stage, found);
+  print_packing(found);
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} broken samples were set aside, {} left out as overlong\n", found.broken, found.left_out);
   return 0;
