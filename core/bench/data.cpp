@@ -5,12 +5,14 @@
 #include "bench/peer.h"
 #include "train/stage_data.h"
 
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 namespace fvlm::bench {
 namespace {
@@ -19,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* made_samples = "256";
+constexpr int64_t most_frames = 8; // of a sample, as the packs are cut out for
+constexpr size_t packs_ahead = 4;  // that the memory holds: as many batches as the peer reads ahead
 
 // A plan of one stage that learns nothing: for its data.
 plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
@@ -33,24 +37,42 @@ plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
   stage.name = set.name;
   stage.data.sources = {source};
   stage.batch.samples = request.batch;
+  stage.data.max_frames = most_frames;
+  stage.packing.frames = request.batch * most_frames;
+  const int64_t pack_bytes = *stage.packing.frames * 3 * request.size * request.size * 4;
+  plan.loader.memory_mib = (static_cast<int64_t>(packs_ahead) * pack_bytes >> 20) + 1;
   stage.objective = {plan::NextToken{}};
   plan.stages = {stage};
   return plan;
 }
 
-void read(const train::StageData& data, int64_t samples, DataSide& side) {
-  const auto started = Clock::now();
-  const auto loader = data.loader(data.start());
-  int64_t read = 0;
-  while (read < samples) {
-    const auto loaded = loader->next();
-    if (!loaded) break;
-    read += static_cast<int64_t>(loaded->pack.samples.size());
-    side.frames += loaded->pack.frame_count;
+// The engine's side: one loader for all turns.
+class Engine {
+ public:
+  explicit Engine(const train::StageData& data) : loader_(data.loader(data.start())) {}
+
+  // What was read ahead before the turn is thrown away first, and no time is counted for it.
+  void read(int64_t samples, DataSide& side) {
+    for (size_t i = 0; i < packs_ahead; ++i) loader_->next();
+    const auto started = Clock::now();
+    int64_t read = 0;
+    while (read < samples) {
+      const auto loaded = loader_->next();
+      if (!loaded) break;
+      read += static_cast<int64_t>(loaded->pack.samples.size());
+      side.frames += loaded->pack.frame_count;
+      if (std::byte* frames = loaded->pack.buffer.get())
+        pinned_ = at::from_blob(frames, {1}, at::TensorOptions().dtype(at::kByte)).is_pinned();
+    }
+    side.seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
+    side.samples += read;
   }
-  side.seconds.push_back(std::chrono::duration<double>(Clock::now() - started).count());
-  side.samples += read;
-}
+  bool pinned() const { return pinned_; } // the frames that were read
+
+ private:
+  std::unique_ptr<Loader> loader_;
+  bool pinned_ = false;
+};
 
 void ask(Peer& peer, int64_t samples, DataSide& side) {
   const auto answer = peer.ask(samples);
@@ -61,6 +83,12 @@ void ask(Peer& peer, int64_t samples, DataSide& side) {
   } catch (const nlohmann::json::exception&) {
     peer.fail_at_answer("seconds, samples and frames");
   }
+}
+
+// Lets a side that has had its turn read ahead in peace: it would take the cores from the other.
+void settle(const DataSide& side, int64_t batch) {
+  const double samples = 1.5 * static_cast<double>(static_cast<int64_t>(packs_ahead) * batch);
+  std::this_thread::sleep_for(std::chrono::duration<double>(samples / side.samples_per_second()));
 }
 
 std::vector<std::string> peer_arguments(const DataSet& set, const DataRequest& request) {
@@ -97,7 +125,10 @@ double DataSide::best() const {
 Json DataReport::json() const {
   Json all = Json::array();
   for (const Row& row : rows) {
-    Json one{{"set", row.set}, {"samples_a_turn", row.samples_a_turn}, {"engine", side_json(row.engine)}};
+    Json one{{"set", row.set},
+             {"samples_a_turn", row.samples_a_turn},
+             {"engine", side_json(row.engine)},
+             {"pinned", row.pinned}};
     if (row.peer) {
       one["peer"] = side_json(*row.peer);
       one["ratio"] = row.ratio();
@@ -114,21 +145,26 @@ DataReport measure_data(const DataRequest& request, Registry& registry, const Tu
     row.set = set.name;
     row.samples_a_turn = request.samples;
     const plan::Plan plan = plan_of(set, request);
-    const train::StageData data(plan, plan.stages[0], registry, {});
+    const train::StageData data(plan, plan.stages[0], registry, {.device = request.device});
     std::optional<Peer> peer;
     if (!request.peer.empty()) {
       peer.emplace(request.peer, peer_arguments(set, request));
       DataSide warm;
       ask(*peer, request.batch, warm);
+      settle(warm, request.batch);
       row.peer.emplace();
     }
-    DataSide warm;
-    read(data, request.batch, warm);
+    Engine engine(data);
     for (int64_t turn = 0; turn < request.turns; ++turn) {
-      read(data, request.samples, row.engine);
-      if (peer) ask(*peer, request.samples, *row.peer);
+      engine.read(request.samples, row.engine);
+      settle(row.engine, request.batch);
+      if (peer) {
+        ask(*peer, request.samples, *row.peer);
+        settle(*row.peer, request.batch);
+      }
       if (progress) progress(set.name, turn + 1, request.turns);
     }
+    row.pinned = engine.pinned();
   }
   return report;
 }

@@ -3,6 +3,8 @@
 #include "bench/times.h"
 #include "plugin/registry.h"
 
+#include <c10/core/Device.h>
+
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -23,6 +25,7 @@ struct DataRequest {
   int64_t size = 224; // pixels a side
   int64_t workers = 2;
   int64_t batch = 32, samples = 512, turns = 4; // samples a turn
+  at::Device device = at::kCPU;                 // that would read the frames
   std::string peer;                             // a command, see peer.h; empty: none
 };
 
@@ -40,6 +43,7 @@ struct DataReport {
     int64_t samples_a_turn = 0;
     DataSide engine;
     std::optional<DataSide> peer;
+    bool pinned = false; // the engine's frames
     double ratio() const { return engine.samples_per_second() / peer->samples_per_second(); }
   };
   std::vector<Row> rows;

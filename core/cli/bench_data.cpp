@@ -31,6 +31,8 @@ void print_table(const bench::DataReport& report, const bench::DataRequest& requ
   }
   fmt::print("{}\n{} turns of {} samples a side, {} workers, frames of {} x {}\n", table.text(), request.turns,
              request.samples, request.workers, request.size, request.size);
+  for (const auto& row : report.rows)
+    if (row.pinned) fmt::print("{}: the engine's frames lie in pinned memory\n", row.set);
 }
 
 } // namespace
@@ -49,6 +51,7 @@ int bench_data(Arguments arguments) {
       .value("samples", "N", "samples a turn; default 512")
       .value("turns", "N", "turns a side; default 4")
       .value("workers", "N", "threads of the engine, processes of the peer; default 2")
+      .value("device", "D", "cpu (default) or cuda: the engine's frames then lie in pinned memory")
       .value("size", "N", "pixels a side that frames are resized to; default 224")
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);
@@ -60,6 +63,9 @@ int bench_data(Arguments arguments) {
   request.size = parsed->integer_or("size", request.size);
   if (request.samples < 1 || request.turns < 1 || request.workers < 1 || request.size < 1)
     throw Error(ErrorKind::usage, "--samples, --turns, --workers and --size want 1 or more");
+  const std::string device = parsed->value_or("device", "cpu");
+  use_device(device);
+  request.device = at::Device(device);
   request.peer = peer_of(*parsed, peer);
 
   const ScratchFolder folder;

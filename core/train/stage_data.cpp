@@ -7,6 +7,7 @@
 #include "data/stream/read_ahead.h"
 #include "ops/packer.h"
 #include "plugin/selection.h"
+#include "train/staging.h"
 
 #include <algorithm>
 #include <limits>
@@ -73,6 +74,7 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
   if (options_.workers == 0) options_.workers = static_cast<int>(plan.loader.workers.value_or(0));
   options_.memory = static_cast<uint64_t>(plan.loader.memory_mib) << 20;
   options_.quarantine = plan.loader.quarantine;
+  options_.allocate = staging_for(options.device);
   for (const plan::Source& source : stage.data.sources) names_.push_back(name_of(source));
   samples_ = std::make_unique<MixSamples>(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr,
                                           ShardOptions{}, options.progress);

@@ -8,6 +8,8 @@
 #include "plugin/registry.h"
 #include "recipe/plan.h"
 
+#include <c10/core/Device.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,7 @@ const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);
 struct StageDataOptions {
   LoaderOptions loader; // what the plan says goes before its workers, memory and quarantine limits
   int64_t ranks = 1;
+  at::Device device = at::kCPU; // that reads the frames
   MixSamples::Progress progress;
 };
 
