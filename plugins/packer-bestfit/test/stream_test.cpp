@@ -96,5 +96,16 @@ TEST_F(StreamTest, packs_of_512_frames_and_8192_tokens_are_97_percent_full_of_to
   }
 }
 
+// As `data stats` suggests: frames in the proportion of the stream, 9.94 of 225.6 rows.
+TEST_F(StreamTest, packs_in_the_proportion_of_the_stream_are_90_percent_full_of_both) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const Fill fill = run(seed, 256, {368, 8192}, 20000);
+    std::printf("368 frames x 8192 tokens, window 256, seed %d: %.2f %% of the tokens, %.2f %% of the frames\n",
+                static_cast<int>(seed), 100 * fill.tokens, 100 * fill.frames);
+    EXPECT_GE(fill.tokens, 0.9);
+    EXPECT_GE(fill.frames, 0.9);
+  }
+}
+
 } // namespace
 } // namespace fvlm::testing

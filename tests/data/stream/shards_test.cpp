@@ -145,5 +145,41 @@ TEST(StreamOfShards, a_process_killed_at_any_instant_goes_on_with_the_same_packs
   EXPECT_GT(killed, 0);
 }
 
+int64_t resident_kib() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+TEST(StreamOfShards, memory_stays_flat_over_a_thousand_shards) {
+  constexpr int64_t all = 8000;
+  const Folder folder;
+  const std::string picture = write_png(plain_image(9, 9, 1, 2, 3));
+  for (int shard = 0; shard < 1000; ++shard) {
+    TarMaker tar;
+    for (int i = 0; i < 8; ++i) {
+      tar.file(fmt::format("{}.png", i), picture);
+      tar.file(fmt::format("{}.json", i), R"({"user": "which?", "assistant": "this"})");
+    }
+    write_bytes(folder / fmt::format("{:04}.tar", shard), tar.end());
+  }
+  Opened opened(folder);
+  opened.plan.samples = all;
+  opened.order.emplace(Order::shuffled(mix_of({1}, 1), opened.samples->sizes(), 42, "align", all));
+  const auto loader = opened.loader(opened.start(), {}, 2);
+  int64_t samples = 0, early = 0;
+  while (const auto loaded = loader->next()) {
+    samples += static_cast<int64_t>(loaded->pack.samples.size());
+    if (early == 0 && samples >= all / 10) early = resident_kib();
+  }
+  const int64_t late = resident_kib();
+  EXPECT_EQ(samples, all);
+  fmt::print("resident at 10 %: {} KiB, at 100 %: {} KiB\n", early, late);
+#if !defined(__SANITIZE_ADDRESS__) // which keeps freed memory
+  EXPECT_LE(late, early + 4096);
+#endif
+}
+
 } // namespace
 } // namespace fvlm::test
