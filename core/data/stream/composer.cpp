@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 

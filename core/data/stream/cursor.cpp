@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/json.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 namespace fvlm {

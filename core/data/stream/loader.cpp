@@ -5,6 +5,8 @@
 #include "data/shards/retried_file.h"
 #include "data/stream/read_ahead.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <thread>
@@ -116,12 +118,12 @@ class Loader::Kitchen {
       if (i == 0) dish->aside = std::move(step.aside);
       if (dish->last) dish->after = step.after;
       dish->samples = std::move(mine[i]);
-      if (!begin(std::move(dish))) return false;
+      if (!begin(dish)) return false;
     }
     return true;
   }
 
-  bool begin(std::shared_ptr<Dish> dish) {
+  bool begin(const std::shared_ptr<Dish>& dish) {
     for (const Measured& measured : dish->samples) {
       dish->first_frames.push_back(dish->frame_count);
       dish->frame_count += measured.sample->frames;

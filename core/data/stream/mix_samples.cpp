@@ -1,5 +1,7 @@
 #include "data/stream/mix_samples.h"
 
+#include <fmt/format.h>
+
 namespace fvlm {
 
 std::string name_of(const plan::Source& source) {

@@ -4,6 +4,8 @@
 #include "base/random.h"
 #include "data/stream/permutation.h"
 
+#include <fmt/format.h>
+
 namespace fvlm {
 
 Order Order::shuffled(const plan::Mix& mix, std::vector<int64_t> sizes, uint64_t seed, std::string name,
