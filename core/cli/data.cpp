@@ -93,6 +93,7 @@ void print_json(const Opened& opened, const DataStatistics& found) {
                              {"sources", sources},
                              {"broken", found.broken},
                              {"left_out", found.left_out},
+                             {"reasons", found.reasons},
                              {"packing",
                               {{"steps", found.steps},
                                {"packs", found.packs},
@@ -177,7 +178,8 @@ int data_stats(Arguments arguments) {
   print_histogram("frames", found.all.frames);
   print_packing(found);
   if (found.broken + found.left_out > 0)
-    fmt::print("\n{} broken samples were set aside, {} left out as overlong\n", found.broken, found.left_out);
+    fmt::print("\n{} broken samples were set aside, {} left out as overlong:\n  {}\n", found.broken, found.left_out,
+               join(found.reasons, "\n  "));
   return 0;
 }
 

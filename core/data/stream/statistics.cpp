@@ -1,5 +1,7 @@
 #include "data/stream/statistics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -94,7 +96,11 @@ void DataStatistics::add(const Measured& measured, const std::string& source) {
 }
 
 void DataStatistics::add(const ComposedStep& step, const std::vector<std::string>& names) {
-  for (const SetAside& aside : step.aside) ++(aside.broken ? broken : left_out);
+  for (const SetAside& aside : step.aside) {
+    ++(aside.broken ? broken : left_out);
+    if (reasons.size() < most_reasons)
+      reasons.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
+  }
   if (step.packs.empty()) return;
   ++steps;
   packs += static_cast<int64_t>(step.packs.size());

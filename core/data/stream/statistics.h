@@ -41,6 +41,8 @@ struct DataStatistics {
   SourceStatistics all;
   Spread rows; // of the decoder, by sample
   int64_t broken = 0, left_out = 0;
+  static constexpr size_t most_reasons = 20;
+  std::vector<std::string> reasons; // of the first that were set aside: broken or left out
 
   int64_t steps = 0, packs = 0;
   Spread packs_a_step, samples_a_pack;

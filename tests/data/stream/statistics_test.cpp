@@ -53,6 +53,7 @@ TEST(DataStatistics, counts_by_source_what_packs_hold_and_what_padding_would_hav
   EXPECT_EQ(found.all.cut_answer, 5);
   EXPECT_EQ(found.broken, 1);
   EXPECT_EQ(found.left_out, 1);
+  EXPECT_EQ(found.reasons, (std::vector<std::string>{"a.tar, sample 'k': broken", "a.tar, sample 'l': too long"}));
   EXPECT_DOUBLE_EQ(found.fill_of_frames(), 12.0 / 32);
   EXPECT_DOUBLE_EQ(found.fill_of_rows(), 98.0 / 200);
   EXPECT_DOUBLE_EQ(found.padding_waste(), (150 - 98) / 150.0); // three samples as long as the longest, 50
