@@ -38,6 +38,7 @@ class Vlm {
   Parameters& parameters() { return parameters_; }
   const Parameters& parameters() const { return parameters_; }
   VisionTower& tower() { return *tower_; }
+  const VisionTower& tower() const { return *tower_; }
   Decoder& decoder() { return *decoder_; }
   const Decoder& decoder() const { return *decoder_; }
 

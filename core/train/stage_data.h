@@ -1,17 +1,9 @@
 // A stage's data, opened: tokenizer, shards, packer, and the loader over them. Nothing is decoded before loader().
 #pragma once
-#include "data/media/video.h"
-#include "data/stream/loader.h"
-#include "data/stream/mix_samples.h"
 #include "data/stream/statistics.h"
-#include "data/tokenizer.h"
-#include "plugin/registry.h"
-#include "recipe/plan.h"
-
-#include <c10/core/Device.h>
+#include "feed/mix_data.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,13 +25,13 @@ class StageData {
   StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const StageDataOptions& options);
 
   const plan::Stage& stage() const { return stage_; }
-  const Tokenizer& tokenizer() const { return tokenizer_; }
-  const MixSamples& samples() const { return *samples_; }
-  const Order& order() const { return *order_; }
+  const Tokenizer& tokenizer() const { return mix_.tokenizer(); }
+  const MixSamples& samples() const { return mix_.samples(); }
+  const Order& order() const { return order_; }
   const BatchPlan& batches() const { return batches_; }
-  const std::vector<std::string>& source_names() const { return names_; }
+  const std::vector<std::string>& source_names() const { return mix_.source_names(); }
 
-  Cursor start() const { return Composer::start(batches_, *order_); }
+  Cursor start() const { return Composer::start(batches_, order_); }
   std::unique_ptr<Loader> loader(const Cursor& from) const;
 
   // Of about so many samples from the stage's beginning, as they come.
@@ -47,15 +39,9 @@ class StageData {
 
  private:
   PackSize capacity() const;
-  const plan::Plan& plan_;
   const plan::Stage& stage_;
-  plan::Mix mix_; // the stage's, or what `preprocess` made of it
-  LoaderOptions options_;
-  Tokenizer tokenizer_;
-  std::vector<std::string> names_;
-  std::optional<VideoDecoder> video_;
-  std::unique_ptr<MixSamples> samples_;
-  std::optional<Order> order_;
+  feed::MixData mix_;
+  Order order_;
   BatchPlan batches_;
   PackFunction pack_;
 };

@@ -4,9 +4,9 @@
 
 #include <c10/core/Device.h>
 
-namespace fvlm::train {
+namespace fvlm::feed {
 
 // Pinned for CUDA, so that copies need not wait for it; plain for the CPU.
 AllocateHost staging_for(at::Device device);
 
-} // namespace fvlm::train
+} // namespace fvlm::feed

@@ -1,8 +1,8 @@
-#include "train/staging.h"
+#include "feed/staging.h"
 
 #include <ATen/ops/empty.h>
 
-namespace fvlm::train {
+namespace fvlm::feed {
 
 AllocateHost staging_for(at::Device device) {
   if (!device.is_cuda()) return allocate_host;
@@ -13,4 +13,4 @@ AllocateHost staging_for(at::Device device) {
   };
 }
 
-} // namespace fvlm::train
+} // namespace fvlm::feed

@@ -1,0 +1,89 @@
+#include "evaluation/evaluator.h"
+
+#include "feed/packer.h"
+
+#include <algorithm>
+
+namespace fvlm::evaluation {
+namespace {
+
+// Of a pack where the stage leaves them open: a forward pass alone, whose memory is mostly the tower's keys and values.
+constexpr int64_t usual_rows = 8192, usual_frames = 128;
+
+std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSet& set, const PackSize& most,
+                                Registry& registry, const feed::MixDataOptions& options) {
+  const auto data = std::make_shared<const feed::MixData>(plan, set.data, registry, options);
+  OpenedSource source;
+  source.samples = {data, &data->samples()};
+  source.tokenizer = {data, &data->tokenizer()};
+  source.image_size = plan.model.image_size;
+  source.mix = set.data;
+  source.source_names = data->source_names();
+  source.loader = data->loader_options();
+  source.packer = [&](const PackSize& capacity) {
+    return feed::choose_packer(registry, plan.kernels["packer"], capacity);
+  };
+  return std::make_unique<SampleSet>(set, std::move(source), most);
+}
+
+double beta_of(const plan::Stage& stage) {
+  for (const plan::Term& term : stage.objective)
+    if (const auto* dpo = std::get_if<plan::Dpo>(&term)) return dpo->beta;
+  return plan::Dpo().beta;
+}
+
+model::Mode model_mode(plan::Mode mode) {
+  return model::mode_named(name_of(mode)).mode;
+}
+
+} // namespace
+
+Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                     const feed::MixDataOptions& options)
+    : beta_(beta_of(stage)) {
+  const PackSize most{stage.packing.frames.value_or(usual_frames), stage.packing.tokens.value_or(usual_rows)};
+  for (const plan::EvaluationSet& set : stage.evaluation.sets)
+    sets_.push_back(open(plan, set, most, registry, options));
+}
+
+Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}
+
+Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
+                        const EvaluationProgress& progress) {
+  const auto& [set, mode] = judged;
+  return evaluation::score(*set, vlm, ops, model_mode(mode), [&, mode = mode, set = set](int64_t done, int64_t all) {
+    if (progress) progress({set->wanted(), mode, done, all});
+  });
+}
+
+std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& ops,
+                                        const EvaluationProgress& progress) const {
+  std::vector<Result> results;
+  for (const auto& set : sets_)
+    for (const plan::Mode mode : set->wanted().modes) {
+      const Judged judged{set.get(), mode};
+      const auto reference = references_.find(judged);
+      results.push_back(result_of(*set, mode, score(judged, vlm, ops, progress),
+                                  reference == references_.end() ? nullptr : &reference->second));
+    }
+  return results;
+}
+
+bool Evaluator::has_preferences() const {
+  return std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& set) { return set->wanted().measure == plan::Measure::preference; });
+}
+
+void Evaluator::remember_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
+  for (const auto& set : sets_) {
+    if (set->wanted().measure != plan::Measure::preference) continue;
+    for (const plan::Mode mode : set->wanted().modes) {
+      Reference& reference = references_[{set.get(), mode}];
+      reference = {beta_, {}};
+      for (const SampleScore& pair : score({set.get(), mode}, vlm, ops, progress).samples)
+        reference.margins[pair.position] = margin_of(pair);
+    }
+  }
+}
+
+} // namespace fvlm::evaluation

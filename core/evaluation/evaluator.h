@@ -1,0 +1,50 @@
+// Evaluator: the evaluation sets of a stage, opened once, and what a model makes of them as often as wanted.
+#pragma once
+#include "evaluation/result.h"
+#include "evaluation/sample_set.h"
+#include "feed/mix_data.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace fvlm::evaluation {
+
+// How far an evaluation has got.
+struct Moment {
+  const plan::EvaluationSet& set;
+  plan::Mode mode;
+  int64_t done, all; // samples
+};
+using EvaluationProgress = std::function<void(const Moment&)>;
+
+class Evaluator {
+ public:
+  // The stage's sets, in packs no larger than its own. The plan outlives it. Throws Error for data that are missing or
+  // do not fit their measure. No thread runs between evaluations.
+  Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+            const feed::MixDataOptions& options = {});
+  // `beta`: of rewards.
+  explicit Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta = 0.1);
+
+  const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
+
+  // Every set in each of its modes, in the order of the recipe. Without gradients; the model is left as it is.
+  std::vector<Result> evaluate(const model::Vlm& vlm, ops::Operations& ops,
+                               const EvaluationProgress& progress = {}) const;
+
+  // Where a set measures preferences: from now on results have rewards against this model.
+  bool has_preferences() const;
+  void remember_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
+
+ private:
+  using Judged = std::pair<const SampleSet*, plan::Mode>;
+  static Scores score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
+                      const EvaluationProgress& progress);
+  std::vector<std::unique_ptr<SampleSet>> sets_;
+  double beta_ = 0.1;
+  std::map<Judged, Reference> references_;
+};
+
+} // namespace fvlm::evaluation

@@ -1,0 +1,115 @@
+#include "evaluation/result.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace fvlm::evaluation {
+namespace {
+
+// A mean that is still being summed.
+struct Mean {
+  double sum = 0;
+  int64_t count = 0;
+  void add(double value, int64_t times = 1) {
+    sum += value;
+    count += times;
+  }
+  double value() const { return sum / static_cast<double>(count); }
+};
+
+bool is_right(const SampleScore& sample) {
+  const double right = sample.texts[sample.right].mean();
+  for (size_t i = 0; i < sample.texts.size(); ++i)
+    if (i != sample.right && !(sample.texts[i].mean() > right)) return false; // a tie is no choice
+  return true;
+}
+
+} // namespace
+
+double margin_of(const SampleScore& pair) {
+  return pair.texts[1].loss - pair.texts[0].loss;
+}
+
+const char* name_of(plan::Mode mode) {
+  switch (mode) {
+  case plan::Mode::coarse_fine:
+    return "coarse_fine";
+  case plan::Mode::coarse_only:
+    return "coarse_only";
+  case plan::Mode::autoregressive:
+    break;
+  }
+  return "autoregressive";
+}
+
+const char* name_of(plan::Measure measure) {
+  switch (measure) {
+  case plan::Measure::loss:
+    return "loss";
+  case plan::Measure::choice:
+    return "choice";
+  case plan::Measure::preference:
+    break;
+  }
+  return "preference";
+}
+
+double Result::value(const std::string& name) const {
+  for (const auto& [each, value] : values)
+    if (each == name) return value;
+  throw Error(ErrorKind::internal, fmt::format("the evaluation of '{}' has no value '{}'", set, name));
+}
+
+double Result::quality() const {
+  return measure == plan::Measure::loss ? -value("loss") : value("accuracy");
+}
+
+Result result_of(const SampleSet& set, plan::Mode mode, const Scores& scores, const Reference* reference) {
+  const plan::Measure measure = set.wanted().measure;
+  Result result{set.wanted().name,
+                mode,
+                measure,
+                std::ssize(scores.samples),
+                set.samples() + std::ssize(set.aside()) - std::ssize(scores.samples),
+                {}};
+  Mean loss, accuracy, margin, reward_accuracy, reward_margin;
+  std::map<std::string, Mean> by_source;
+  for (const SampleScore& sample : scores.samples) {
+    const TextScore& right = sample.texts[sample.right];
+    loss.add(right.loss, right.labels);
+    if (measure == plan::Measure::loss) {
+      by_source[sample.source].add(right.loss, right.labels);
+      continue;
+    }
+    const bool pair = measure == plan::Measure::preference;
+    const double hit = pair ? margin_of(sample) > 0 : is_right(sample);
+    accuracy.add(hit);
+    by_source[sample.source].add(hit);
+    if (!pair) continue;
+    margin.add(margin_of(sample));
+    if (!reference) continue;
+    const double reward = reference->beta * (margin_of(sample) - reference->margins.at(sample.position));
+    reward_accuracy.add(reward > 0);
+    reward_margin.add(reward);
+  }
+  const auto add = [&](const char* name, const Mean& mean) {
+    if (mean.count > 0) result.values.emplace_back(name, mean.value());
+  };
+  add("loss", loss);
+  add("accuracy", accuracy);
+  add("margin", margin);
+  add("reward_accuracy", reward_accuracy);
+  add("reward_margin", reward_margin);
+  result.values.emplace_back("samples", static_cast<double>(result.samples));
+  if (scores.attention_entropy) result.values.emplace_back("attention_entropy", *scores.attention_entropy);
+  if (by_source.size() > 1)
+    for (const auto& [source, mean] : by_source)
+      add(fmt::format("{}.{}", measure == plan::Measure::loss ? "loss" : "accuracy", source).c_str(), mean);
+  return result;
+}
+
+} // namespace fvlm::evaluation

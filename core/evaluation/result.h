@@ -1,0 +1,46 @@
+// What an evaluation comes to: named numbers, as metrics.jsonl has them.
+#pragma once
+#include "evaluation/score.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fvlm::evaluation {
+
+const char* name_of(plan::Mode mode);       // "coarse_fine", as in recipes
+const char* name_of(plan::Measure measure); // "choice"
+
+// loss: mean over the labels of what is right, in nats. accuracy: the share of questions whose right option has the
+// lowest loss (mean over its labels), of pairs whose chosen answer is the likelier one. margin: by how many nats a
+// pair's chosen answer is likelier, on average. reward_accuracy, reward_margin: the same of rewards, beta times what
+// the policy gained on the reference. samples. attention_entropy. loss.SOURCE and accuracy.SOURCE where there are
+// several.
+using Values = std::vector<std::pair<std::string, double>>;
+
+struct Result {
+  std::string set;
+  plan::Mode mode = plan::Mode::coarse_fine;
+  plan::Measure measure = plan::Measure::loss;
+  int64_t samples = 0;
+  int64_t aside = 0; // samples of the set that cannot be used
+  Values values;
+
+  // Throws Error(internal) for a name that is not there.
+  double value(const std::string& name) const;
+  // Of two results of a set in a mode, the better one has the higher: the accuracy, or the loss turned round.
+  double quality() const;
+};
+
+// By how many nats a reference finds each pair's chosen answer likelier: by the pair's position in its set.
+struct Reference {
+  double beta = 0.1;
+  std::map<int64_t, double> margins;
+};
+
+double margin_of(const SampleScore& pair);
+
+Result result_of(const SampleSet& set, plan::Mode mode, const Scores& scores, const Reference* reference = nullptr);
+
+} // namespace fvlm::evaluation

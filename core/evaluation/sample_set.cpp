@@ -1,0 +1,125 @@
+#include "evaluation/sample_set.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/stream/read_ahead.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::evaluation {
+namespace {
+
+constexpr int64_t samples_a_step = 1024; // that the packer chooses from
+
+int64_t count_of(const std::vector<int64_t>& sizes) {
+  int64_t all = 0;
+  for (const int64_t size : sizes) all += size;
+  return all;
+}
+
+// Each sample once: all of them, or some from all over the sources, the same ones whatever the run's seed.
+Order order_of(const plan::EvaluationSet& set, plan::Mix mix, const std::vector<int64_t>& sizes) {
+  if (set.samples == 0 || set.samples >= count_of(sizes)) return Order::once(sizes);
+  for (plan::Source& source : mix.sources) source.epochs = 1;
+  return Order::shuffled(mix, sizes, 0, set.name, set.samples);
+}
+
+int64_t longest_text(const Sample& sample) {
+  size_t longest = 0;
+  for (const SampleText& text : sample.texts) longest = std::max(longest, text.ids.size());
+  return static_cast<int64_t>(longest);
+}
+
+int64_t labels_of(const SampleText& text) {
+  return std::count(text.answer.begin() + 1, text.answer.end(), 1);
+}
+
+} // namespace
+
+SampleSet::SampleSet(plan::EvaluationSet wanted, OpenedSource source, const PackSize& most)
+    : wanted_(std::move(wanted)), source_(std::move(source)),
+      order_(order_of(wanted_, source_.mix, source_.samples->sizes())) {
+  PackSize largest, all;
+  look_at_all(largest, all);
+  if (samples_ == 0)
+    throw Error(ErrorKind::data, aside_.empty() ? "the evaluation set has no sample"
+                                                : fmt::format("none of its {} samples can be used; the first: {}",
+                                                              aside_.size(), aside_.front().reason))
+        .at("evaluation set " + wanted_.name);
+  if (!aside_.empty())
+    log_warning("evaluation set {}: {} of {} samples cannot be used; the first, '{}' of {}: {}", wanted_.name,
+                aside_.size(), samples_ + static_cast<int64_t>(aside_.size()), aside_.front().key, aside_.front().place,
+                aside_.front().reason);
+
+  PackSize& capacity = batches_.capacity;
+  const auto frame_bytes = static_cast<uint64_t>(source_.samples->frame_elements()) * sizeof(float);
+  const auto frames_in_memory = static_cast<int64_t>(source_.loader.memory / (2 * frame_bytes)); // two packs
+  capacity.rows = std::min(std::max(most.rows, largest.rows), all.rows);
+  capacity.frames = std::max(std::min({most.frames, frames_in_memory, all.frames}), largest.frames);
+  batches_.batch.samples = samples_a_step;
+  if (wanted_.samples > 0) batches_.samples = wanted_.samples;
+  pack_ = source_.packer(capacity);
+}
+
+void SampleSet::look_at_all(PackSize& largest, PackSize& all) {
+  Workers workers(source_.loader.workers);
+  ReadAhead ahead(*source_.samples, order_, Composer::start(batches_, order_), workers, 64);
+  const int64_t most = wanted_.samples > 0 ? wanted_.samples : count_of(source_.samples->sizes());
+  while (samples_ < most) {
+    const auto measured = ahead.next();
+    if (!measured) break;
+    source_at_.push_back(measured->drawn.source);
+    if (!measured->sample) {
+      aside_.push_back(measured->aside);
+      continue;
+    }
+    check(*measured);
+    const Sample& sample = *measured->sample;
+    ++samples_;
+    largest = {std::max(largest.frames, sample.frames), std::max(largest.rows, sample.rows())};
+    all = {all.frames + sample.frames, all.rows + sample.rows()};
+    longest_.video = std::max(longest_.video, sample.frames);
+    longest_.sequence = std::max(longest_.sequence, sample.frames + longest_text(sample));
+  }
+}
+
+void SampleSet::check(const Measured& measured) const {
+  const Sample& sample = *measured.sample;
+  const bool is_question = sample.texts.size() > 1 && sample.right_choice;
+  const bool is_pair = sample.texts.size() == 2 && !sample.right_choice;
+  const auto refuse = [&](const char* what, const char* advice) {
+    throw Error(ErrorKind::data, fmt::format("sample '{}' {}", sample.key, what))
+        .at(fmt::format("{} (evaluation set {})", measured.aside.place, wanted_.name))
+        .advise(advice);
+  };
+  if (std::any_of(sample.texts.begin(), sample.texts.end(),
+                  [](const SampleText& text) { return labels_of(text) == 0; }))
+    refuse("has a text without a token to measure", "loss_mask says which tokens those are; the first is none");
+  if (wanted_.measure == plan::Measure::choice && !is_question)
+    refuse(
+        "is no question with options and a right answer",
+        "measure = \"choice\" wants {\"user\", \"choices\": [...], \"answer\"}; measure = \"loss\" takes any sample");
+  if (wanted_.measure == plan::Measure::preference && !is_pair)
+    refuse("is no pair", "measure = \"preference\" wants {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
+}
+
+std::unique_ptr<Loader> SampleSet::loader(int64_t most) const {
+  BatchPlan plan = batches_;
+  if (most > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, most) : most;
+  // Those that cannot be used are passed over: they were told of when the set was opened.
+  Cursor start = Composer::start(plan, order_);
+  for (const SetAside& aside : aside_) {
+    start.done.resize(static_cast<size_t>(aside.position) + 1);
+    start.done.back() = true;
+  }
+  return std::make_unique<Loader>(*source_.samples, order_, plan, pack_, source_.loader, std::move(start));
+}
+
+const std::string& SampleSet::source_of(const PackedSample& packed) const {
+  const std::string& own = packed.sample->source;
+  return own.empty() ? source_.source_names.at(source_at_.at(static_cast<size_t>(packed.position))) : own;
+}
+
+} // namespace fvlm::evaluation

@@ -1,0 +1,42 @@
+// What a model makes of the samples of a set: the loss of each of their texts.
+#pragma once
+#include "evaluation/sample_set.h"
+#include "model/vlm.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::evaluation {
+
+struct TextScore {
+  double loss = 0; // sum over its labels, which are its answer's tokens
+  int64_t labels = 0;
+  double mean() const { return loss / static_cast<double>(labels); }
+};
+
+struct SampleScore {
+  int64_t position = 0; // in the set
+  std::string source;
+  std::vector<TextScore> texts; // each choice; chosen and rejected; or the one that is right
+  size_t right = 0;             // of the texts
+};
+
+struct Scores {
+  std::vector<SampleScore> samples; // in the order of their positions
+  // Of the attention over a frame: mean over frames, layers and heads, in nats. Where the set wants it.
+  std::optional<double> attention_entropy;
+};
+
+using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
+
+// Every sample, pack by pack, all texts of a sample in one forward pass that shares its frames. How many samples share
+// a pack changes nothing. Without gradients; the model and its arenas are left as they are.
+Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, model::Mode mode,
+             const ScoreProgress& progress = {});
+
+// Sum over rows [frames, layers, heads, tokens] that each sum to 1 of their entropies, over layers and heads the mean.
+double entropy(const at::Tensor& attention);
+
+} // namespace fvlm::evaluation

@@ -1,0 +1,45 @@
+// A mix of a plan, opened: its tokenizer, its shards, and what a loader over them is to know.
+#pragma once
+#include "data/media/video.h"
+#include "data/stream/loader.h"
+#include "data/stream/mix_samples.h"
+#include "data/tokenizer.h"
+#include "plugin/registry.h"
+#include "recipe/plan.h"
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::feed {
+
+struct MixDataOptions {
+  LoaderOptions loader;         // what the plan says goes before its workers, memory and quarantine limits
+  at::Device device = at::kCPU; // that reads the frames
+  MixSamples::Progress progress;
+};
+
+class MixData {
+ public:
+  // The plan outlives it. Throws Error for what is missing or makes no sense.
+  MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options);
+  MixData(const MixData&) = delete;
+  MixData& operator=(const MixData&) = delete;
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  const MixSamples& samples() const { return samples_; }
+  const std::vector<std::string>& source_names() const { return names_; }
+  const LoaderOptions& loader_options() const { return options_; }
+
+ private:
+  plan::Mix mix_; // the plan's, or what `preprocess` made of it
+  LoaderOptions options_;
+  Tokenizer tokenizer_;
+  std::vector<std::string> names_;
+  std::optional<VideoDecoder> video_;
+  MixSamples samples_;
+};
+
+} // namespace fvlm::feed

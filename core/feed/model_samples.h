@@ -1,0 +1,16 @@
+// A pack of the loader as samples of a model.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "model/pack.h"
+
+#include <functional>
+
+namespace fvlm::feed {
+
+// Which tokens of a text have a loss; as long as the text.
+using LabelFunction = std::function<std::vector<bool>(const SampleText& text)>;
+
+// In the pack's order. Their frames lie in the pack's memory. `image_size`: pixels a side.
+std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels);
+
+} // namespace fvlm::feed

@@ -1,0 +1,242 @@
+// Figures of an evaluation against the model asked sample by sample, and against each other in packs of any size.
+#include "evaluation/evaluator.h"
+#include "made_set.h"
+
+#include <cmath>
+
+namespace fvlm::evaluation {
+namespace {
+
+using model::Tiny;
+using plan::Measure;
+constexpr std::array all_modes{plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive};
+
+std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* reference = nullptr) {
+  std::vector<std::unique_ptr<SampleSet>> sets;
+  sets.push_back(std::move(set));
+  Evaluator evaluator(std::move(sets), 0.25);
+  if (reference) evaluator.remember_reference(reference->vlm, *reference->operations);
+  return evaluator.evaluate(tiny.vlm, *tiny.operations);
+}
+
+plan::EvaluationSet in_all_modes(Measure measure) {
+  auto set = wanted(measure, {all_modes.begin(), all_modes.end()});
+  set.entropy = true;
+  return set;
+}
+
+// Its text alone, in a pack of its own: the sum of its labels' losses and their number.
+TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, model::Mode mode) {
+  const model::Sample alone{sample.frames, {sample.texts.at(text)}};
+  const auto pack = tiny.pack({alone});
+  const at::Tensor losses = tiny.losses(pack, tiny.ones(pack), mode);
+  return {losses.sum(at::kDouble).item<double>(), pack.labels_of_text[0]};
+}
+
+struct Asked {
+  Drawn drawn;
+  std::vector<TextScore> texts;
+  size_t right = 0;
+};
+std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, model::Mode mode) {
+  std::vector<Asked> all;
+  const Order order = Order::once(questions.sizes());
+  auto state = order.begin();
+  while (const auto drawn = order.next(state)) {
+    const auto sample = questions.of_model(*drawn);
+    Asked& asked = all.emplace_back(Asked{*drawn, {}, 0});
+    asked.right = static_cast<size_t>(questions.measure(*drawn).right_choice.value_or(0));
+    for (size_t text = 0; text < sample.texts.size(); ++text)
+      asked.texts.push_back(asked_alone(tiny, sample, text, mode));
+  }
+  return all;
+}
+
+TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
+  Tiny tiny(model::tiny_config(), at::kFloat);
+  for (const Measure measure : {Measure::loss, Measure::choice, Measure::preference}) {
+    const auto questions = std::make_shared<MadeQuestions>(measure);
+    const auto large = evaluated(tiny, open(in_all_modes(measure), questions, {64, 4096}));
+    ASSERT_EQ(large.size(), 3U);
+    for (const PackSize& most : {PackSize{1, 1}, PackSize{5, 60}, PackSize{8, 200}}) {
+      const auto small = evaluated(tiny, open(in_all_modes(measure), questions, most));
+      for (size_t i = 0; i < large.size(); ++i) {
+        ASSERT_EQ(small[i].values.size(), large[i].values.size());
+        for (size_t value = 0; value < large[i].values.size(); ++value) {
+          EXPECT_EQ(small[i].values[value].first, large[i].values[value].first);
+          EXPECT_NEAR(small[i].values[value].second, large[i].values[value].second, 1e-6)
+              << name_of(measure) << ", " << name_of(large[i].mode) << ", " << large[i].values[value].first
+              << " in packs of " << most.frames << " frames and " << most.rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
+  Tiny tiny;
+  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  for (const plan::Mode mode : all_modes) {
+    double sum = 0;
+    int64_t labels = 0;
+    std::map<std::string, std::pair<double, int64_t>> by_source;
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::mode_named(name_of(mode)).mode)) {
+      sum += asked.texts[0].loss;
+      labels += asked.texts[0].labels;
+      auto& [of_source, count] = by_source[asked.drawn.source == 0       ? "clips"
+                                           : asked.drawn.sample % 2 == 1 ? "odd ones"
+                                                                         : "texts"];
+      of_source += asked.texts[0].loss;
+      count += asked.texts[0].labels;
+    }
+    const Result result = evaluated(tiny, open(wanted(Measure::loss, {mode}), questions)).at(0);
+    EXPECT_EQ(result.samples, 19);
+    EXPECT_NEAR(result.value("loss"), sum / static_cast<double>(labels), 1e-9) << name_of(mode);
+    ASSERT_EQ(by_source.size(), 3U);
+    for (const auto& [source, of] : by_source)
+      EXPECT_NEAR(result.value("loss." + source), of.first / static_cast<double>(of.second), 1e-9) << source;
+  }
+}
+
+TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
+  Tiny tiny;
+  const auto questions = std::make_shared<MadeQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
+  for (const plan::Mode mode : all_modes) {
+    double right = 0, loss = 0;
+    int64_t labels = 0;
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::mode_named(name_of(mode)).mode)) {
+      const auto best = std::min_element(asked.texts.begin(), asked.texts.end(),
+                                         [](const TextScore& a, const TextScore& b) { return a.mean() < b.mean(); });
+      right += best - asked.texts.begin() == static_cast<std::ptrdiff_t>(asked.right);
+      loss += asked.texts[asked.right].loss;
+      labels += asked.texts[asked.right].labels;
+    }
+    ASSERT_GT(right, 0);
+    ASSERT_LT(right, 40);
+    const Result result = evaluated(tiny, open(wanted(Measure::choice, {mode}), questions)).at(0);
+    EXPECT_DOUBLE_EQ(result.value("accuracy"), right / 40) << name_of(mode);
+    EXPECT_NEAR(result.value("loss"), loss / static_cast<double>(labels), 1e-9) << name_of(mode);
+  }
+}
+
+TEST(Evaluation, a_tie_is_no_right_answer) {
+  const auto questions = std::make_shared<MadeQuestions>(Measure::choice);
+  const auto set = open(wanted(Measure::choice), questions);
+  Scores scores;
+  scores.samples = {{0, "a", {{2, 2}, {1, 1}}, 0}, {1, "a", {{2, 2}, {1.1, 1}}, 0}, {2, "a", {{0.5, 1}, {0.4, 1}}, 0}};
+  EXPECT_NEAR(result_of(*set, plan::Mode::coarse_fine, scores).value("accuracy"), 1.0 / 3, 1e-12);
+}
+
+TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
+  Tiny policy, reference;
+  for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
+  const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
+  for (const plan::Mode mode : all_modes) {
+    const auto ours = asked_one_by_one(policy, *questions, model::mode_named(name_of(mode)).mode);
+    const auto theirs = asked_one_by_one(reference, *questions, model::mode_named(name_of(mode)).mode);
+    double accuracy = 0, margin = 0, reward_accuracy = 0, reward_margin = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      const double own = ours[i].texts[1].loss - ours[i].texts[0].loss;
+      const double reward = 0.25 * (own - (theirs[i].texts[1].loss - theirs[i].texts[0].loss));
+      accuracy += own > 0;
+      margin += own;
+      reward_accuracy += reward > 0;
+      reward_margin += reward;
+    }
+    const auto count = static_cast<double>(ours.size());
+    const Result result = evaluated(policy, open(wanted(Measure::preference, {mode}), questions), &reference).at(0);
+    EXPECT_DOUBLE_EQ(result.value("accuracy"), accuracy / count);
+    EXPECT_NEAR(result.value("margin"), margin / count, 1e-9);
+    EXPECT_DOUBLE_EQ(result.value("reward_accuracy"), reward_accuracy / count);
+    EXPECT_NEAR(result.value("reward_margin"), reward_margin / count, 1e-9);
+    EXPECT_NE(reward_margin, 0);
+  }
+  const Result alone = evaluated(policy, open(wanted(Measure::preference), questions)).at(0);
+  EXPECT_THROW(alone.value("reward_margin"), Error);
+}
+
+TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
+  const at::Tensor even = at::full({2, 3, 4, 5}, 0.2);
+  EXPECT_NEAR(entropy(even) / 2, std::log(5), 1e-6);
+  at::Tensor certain = at::zeros({1, 2, 2, 5});
+  certain.select(3, 1).fill_(1);
+  EXPECT_EQ(entropy(certain), 0);
+
+  Tiny tiny;
+  auto set = wanted(Measure::loss, {all_modes.begin(), all_modes.end()});
+  set.entropy = true;
+  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  for (const Result& result : evaluated(tiny, open(set, questions))) {
+    double sum = 0;
+    int64_t frames = 0;
+    ops::Tape none(ops::Tape::Mode::forward_only);
+    for (int64_t i = 0; i < 13; ++i) {
+      const auto pack = tiny.pack({questions->of_model({i, 0, 0, i})});
+      const auto mode = model::mode_named(name_of(result.mode)).mode;
+      const at::Tensor map =
+          tiny.vlm.see(none, *tiny.operations, pack, mode, model::Vlm::Show::attention_too).attention;
+      sum += -(map * map.log()).sum().item<double>() / static_cast<double>(map.size(1) * map.size(2));
+      frames += map.size(0);
+    }
+    EXPECT_NEAR(result.value("attention_entropy"), sum / static_cast<double>(frames), 1e-9) << name_of(result.mode);
+  }
+}
+
+TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_same) {
+  Tiny tiny;
+  const auto questions = std::make_shared<MadeQuestions>(Measure::loss, std::vector<int64_t>{200, 200});
+  auto some = wanted(Measure::loss);
+  some.samples = 20;
+  const auto first = open(some, questions), second = open(some, questions, {3, 100});
+  const auto picked = score(*first, tiny.vlm, *tiny.operations, model::Mode::coarse_only);
+  const auto again = score(*second, tiny.vlm, *tiny.operations, model::Mode::coarse_only);
+  ASSERT_EQ(picked.samples.size(), 20U);
+  std::map<std::string, int> sources;
+  for (size_t i = 0; i < 20; ++i) {
+    ++sources[picked.samples[i].source];
+    EXPECT_NEAR(picked.samples[i].texts[0].loss, again.samples[i].texts[0].loss, 1e-9) << i;
+  }
+  EXPECT_GE(sources["clips"], 4);
+  EXPECT_GE(sources["texts"] + sources["odd ones"], 4);
+}
+
+TEST(Evaluation, broken_samples_are_counted_and_the_others_measured) {
+  Tiny tiny;
+  const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
+  questions->broken = [](const Drawn& drawn) { return drawn.sample == 2; };
+  const Result result = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0);
+  EXPECT_EQ(result.samples, 17);
+  EXPECT_EQ(result.aside, 2);
+  questions->broken = [](const Drawn&) { return true; };
+  EXPECT_THROW(open(wanted(Measure::loss), questions), Error);
+}
+
+TEST(Evaluation, samples_of_another_kind_are_refused_before_any_work) {
+  for (const auto& [measure, of, words] :
+       {std::tuple{Measure::choice, Measure::loss, "is no question with options"},
+        std::tuple{Measure::choice, Measure::preference, "is no question with options"},
+        std::tuple{Measure::preference, Measure::choice, "is no pair"}}) {
+    try {
+      open(wanted(measure), std::make_shared<MadeQuestions>(of));
+      ADD_FAILURE() << name_of(measure) << " took samples of " << name_of(of);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_THAT(error.text(), testing::HasSubstr(words));
+      EXPECT_THAT(error.text(), testing::HasSubstr("'0-0'"));
+      EXPECT_THAT(error.text(), testing::HasSubstr("evaluation set made"));
+    }
+  }
+}
+
+TEST(Evaluation, of_questions_and_pairs_the_loss_is_that_of_the_right_text) {
+  Tiny tiny;
+  for (const Measure kind : {Measure::choice, Measure::preference}) {
+    const auto questions = std::make_shared<MadeQuestions>(kind);
+    const double as_loss = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0).value("loss");
+    const double as_itself = evaluated(tiny, open(wanted(kind), questions)).at(0).value("loss");
+    EXPECT_NEAR(as_loss, as_itself, 1e-9) << name_of(kind);
+  }
+}
+
+} // namespace
+} // namespace fvlm::evaluation
