@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include "base/status_line.h"
 #include "base/terminal.h"
 
 #include <spdlog/sinks/ansicolor_sink.h>
@@ -38,6 +39,7 @@ spdlog::logger& logger() {
 } // namespace
 
 void log_text(LogLevel level, std::string_view text) {
+  StatusLine::step_aside();
   logger().log(to_spdlog(level), text);
 }
 void set_log_level(LogLevel least) {

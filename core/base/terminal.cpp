@@ -17,14 +17,18 @@ bool color_on(int descriptor) {
   return isatty(descriptor) == 1;
 }
 
-int terminal_width() {
+int terminal_width(int descriptor) {
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  if (ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return 100;
 }
 
 std::string styled(std::string_view text, Style style) {
   static const bool on = color_on(STDOUT_FILENO);
+  return styled(text, style, on);
+}
+
+std::string styled(std::string_view text, Style style, bool on) {
   if (!on) return std::string(text);
   int code = 0;
   switch (style) {

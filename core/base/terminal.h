@@ -8,12 +8,14 @@ namespace fvlm {
 // True for a terminal that wants colour: NO_COLOR unset, TERM not "dumb".
 bool color_on(int descriptor);
 
-// Columns of standard output, 100 where it is no terminal.
-int terminal_width();
+// Columns of the terminal, 100 where it is none.
+int terminal_width(int descriptor = 1);
 
 enum class Style { bold, dim, red, green, yellow, cyan };
 
 // `text` in the style where standard output shows colour, else as it is.
 std::string styled(std::string_view text, Style style);
+// The same for any other output: `on` as color_on() answered.
+std::string styled(std::string_view text, Style style, bool on);
 
 } // namespace fvlm

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 
 namespace fvlm {
 namespace {
@@ -62,6 +63,23 @@ std::string human_bytes(uint64_t bytes) {
   size_t unit = 0;
   while (value >= 1024 && unit + 1 < std::size(units)) value /= 1024, ++unit;
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+std::string grouped(int64_t number) {
+  if (number > -1000 && number < 1000) return std::to_string(number);
+  return fmt::format("{},{:03}", grouped(number / 1000), std::abs(number % 1000));
+}
+
+std::string human_duration(double seconds) {
+  if (!(seconds < 1e15)) return "forever";
+  if (seconds < 9.95) return fmt::format("{:.1f} s", std::max(0.0, seconds));
+  auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  int64_t minutes = (whole + 30) / 60;
+  if (minutes < 24 * 60) return fmt::format("{} h {:02} min", minutes / 60, minutes % 60);
+  int64_t hours = (minutes + 30) / 60;
+  return fmt::format("{} d {:02} h", hours / 24, hours % 24);
 }
 
 size_t display_width(std::string_view text) {

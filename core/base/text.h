@@ -20,6 +20,11 @@ std::vector<std::string> split(std::string_view text, char separator);
 // "1.4 GiB"
 std::string human_bytes(uint64_t bytes);
 
+std::string grouped(int64_t number); // 31,250
+
+// "45 s", "3 min 20 s", "1 h 02 min", "2 d 03 h"
+std::string human_duration(double seconds);
+
 // Columns that UTF-8 text takes on a terminal, colour codes left out.
 size_t display_width(std::string_view text);
 

@@ -33,11 +33,6 @@ std::string drawn(const std::vector<double>& points) {
 
 } // namespace
 
-std::string grouped(int64_t number) {
-  if (number < 1000) return std::to_string(number);
-  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
-}
-
 std::string padded(const std::string& text, size_t columns) {
   size_t width = display_width(text);
   return width < columns ? text + std::string(columns - width, ' ') : text;

@@ -23,7 +23,6 @@ std::string differences_text(const std::vector<Difference>& differences, const s
 // A JSON value as a reader of a table wants it: no quotes, lists with commas, long curves drawn.
 std::string value_text(const Json& value);
 
-std::string grouped(int64_t number);                         // 31,250
 std::string padded(const std::string& text, size_t columns); // with blanks, to so many columns
 
 } // namespace fvlm::recipe

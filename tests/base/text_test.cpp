@@ -26,6 +26,25 @@ TEST(HumanBytes, picks_the_unit) {
   EXPECT_EQ(human_bytes(uint64_t{3} << 30), "3.0 GiB");
 }
 
+TEST(Text, numbers_are_grouped_by_thousands) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(31250), "31,250");
+  EXPECT_EQ(grouped(-1000005), "-1,000,005");
+  EXPECT_EQ(grouped(INT64_MIN), "-9,223,372,036,854,775,808");
+}
+
+TEST(Text, durations_have_two_units_at_most) {
+  EXPECT_EQ(human_duration(0), "0.0 s");
+  EXPECT_EQ(human_duration(9.94), "9.9 s");
+  EXPECT_EQ(human_duration(9.96), "10 s");
+  EXPECT_EQ(human_duration(59.6), "1 min 00 s");
+  EXPECT_EQ(human_duration(200), "3 min 20 s");
+  EXPECT_EQ(human_duration(3599.9), "1 h 00 min");
+  EXPECT_EQ(human_duration(86400 * 2 + 3600 * 3), "2 d 03 h");
+  EXPECT_EQ(human_duration(1e300), "forever");
+}
+
 TEST(Join, reads_like_a_sentence) {
   std::vector<std::string> words{"a", "b", "c"};
   EXPECT_EQ(join_or(words), "a, b or c");
