@@ -8,6 +8,7 @@
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "data/media/normalise.h"
 #include "data/media/write_image.h"
 #include "data/stream/read_ahead.h"
 #include "train/labels.h"
@@ -16,7 +17,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace fvlm::cli {
 namespace {
@@ -186,22 +186,17 @@ int data_stats(Arguments arguments) {
 // Side by side, eight in a row, as the tower gets them.
 Image sheet(std::span<const float> frames, int64_t count, int64_t size) {
   constexpr int64_t most_columns = 8, gap = 2;
-  constexpr float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
   const int64_t columns = std::min(count, most_columns), rows = (count + columns - 1) / columns;
   Image image;
   image.width = columns * (size + gap) - gap;
   image.height = rows * (size + gap) - gap;
   image.rgb.assign(static_cast<size_t>(image.width * image.height * 3), 255);
+  std::vector<uint8_t> frame(static_cast<size_t>(size * size * 3));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t left = i % columns * (size + gap), top = i / columns * (size + gap);
-    for (int64_t channel = 0; channel < 3; ++channel)
-      for (int64_t y = 0; y < size; ++y)
-        for (int64_t x = 0; x < size; ++x) {
-          const float value = frames[static_cast<size_t>(((i * 3 + channel) * size + y) * size + x)];
-          const float shown = std::round(255 * (value * deviation[channel] + mean[channel]));
-          image.rgb[static_cast<size_t>(((top + y) * image.width + left + x) * 3 + channel)] =
-              static_cast<uint8_t>(std::clamp(shown, 0.0f, 255.0f));
-        }
+    denormalise(frames.subspan(static_cast<size_t>(i) * frame.size(), frame.size()), frame);
+    for (int64_t y = 0; y < size; ++y)
+      std::copy_n(frame.begin() + y * size * 3, size * 3, image.rgb.begin() + ((top + y) * image.width + left) * 3);
   }
   return image;
 }

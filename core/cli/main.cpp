@@ -23,6 +23,7 @@ constexpr Verb verbs[] = {
     {"tokenize", "text to token ids, and back", run_tokenize},
     {"data", "what the model will see of the data", run_data},
     {"trace", "one batch through a model, and every number of it", run_trace},
+    {"eval", "what a model makes of held-out samples", run_eval},
     {"generate", "a model's answers to the prompts of a batch", run_generate},
     {"bench", "how fast it is here, against PyTorch", run_bench},
     {"doctor", "what of this machine the engine can use", run_doctor},

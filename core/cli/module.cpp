@@ -6,8 +6,13 @@
 extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
   static const fvlm::cli::TensorModule module = [] {
     fvlm::ops::use_torch_threads();
-    return fvlm::cli::TensorModule{FVLM_VERSION,           fvlm::ops::reference_entry,  fvlm::cli::check_plugin,
-                                   fvlm::cli::trace_model, fvlm::cli::generate_answers, fvlm::cli::bench_subject,
+    return fvlm::cli::TensorModule{FVLM_VERSION,
+                                   fvlm::ops::reference_entry,
+                                   fvlm::cli::check_plugin,
+                                   fvlm::cli::trace_model,
+                                   fvlm::cli::generate_answers,
+                                   fvlm::cli::evaluate_model,
+                                   fvlm::cli::bench_subject,
                                    fvlm::cli::explore_data};
   }();
   return &module;

@@ -16,6 +16,7 @@ struct TensorModule {
   int (*plugin_check)(Arguments);                         // the verbs
   int (*trace)(Arguments);
   int (*generate)(Arguments);
+  int (*eval)(Arguments);
   int (*bench)(Arguments);
   int (*data)(Arguments);
 };
@@ -24,6 +25,7 @@ struct TensorModule {
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
+int evaluate_model(Arguments);
 int bench_subject(Arguments);
 int bench_data(Arguments);
 int explore_data(Arguments);

@@ -21,6 +21,7 @@ int run_plan(Arguments);
 int run_recipe(Arguments);
 int run_data(Arguments);
 int run_doctor(Arguments);
+int run_eval(Arguments);
 int run_export(Arguments);
 int run_generate(Arguments);
 int run_import(Arguments);

@@ -1,6 +1,9 @@
 #include "evaluation/evaluator.h"
 
+#include "base/error.h"
 #include "feed/packer.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -32,6 +35,15 @@ double beta_of(const plan::Stage& stage) {
   return plan::Dpo().beta;
 }
 
+void require_fit(const SampleSet& set, const model::Vlm& vlm) {
+  const auto tokens = static_cast<int64_t>(set.tokenizer().size());
+  if (tokens > vlm.config().decoder.vocab_size)
+    throw Error(ErrorKind::data, fmt::format("the tokenizer of the data has {} tokens, the model's decoder {}", tokens,
+                                             vlm.config().decoder.vocab_size))
+        .at("evaluation set " + set.wanted().name)
+        .advise("evaluate a model with the tokenizer that it learnt with");
+}
+
 model::Mode model_mode(plan::Mode mode) {
   return model::mode_named(name_of(mode)).mode;
 }
@@ -51,22 +63,28 @@ Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) 
 Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
                         const EvaluationProgress& progress) {
   const auto& [set, mode] = judged;
+  require_fit(*set, vlm);
   return evaluation::score(*set, vlm, ops, model_mode(mode), [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->wanted(), mode, done, all});
   });
 }
 
-std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& ops,
-                                        const EvaluationProgress& progress) const {
+std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress,
+                                        const TakeScores& take) const {
   std::vector<Result> results;
   for (const auto& set : sets_)
     for (const plan::Mode mode : set->wanted().modes) {
       const Judged judged{set.get(), mode};
+      const Scores scores = score(judged, vlm, ops, progress);
       const auto reference = references_.find(judged);
-      results.push_back(result_of(*set, mode, score(judged, vlm, ops, progress),
-                                  reference == references_.end() ? nullptr : &reference->second));
+      results.push_back(result_of(*set, mode, scores, reference == references_.end() ? nullptr : &reference->second));
+      if (take) take(*set, mode, scores);
     }
   return results;
+}
+
+void Evaluator::show(const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) const {
+  for (const auto& set : sets_) evaluation::show(*set, vlm, ops, request);
 }
 
 bool Evaluator::has_preferences() const {

@@ -2,6 +2,7 @@
 #pragma once
 #include "evaluation/result.h"
 #include "evaluation/sample_set.h"
+#include "evaluation/show.h"
 #include "feed/mix_data.h"
 
 #include <functional>
@@ -18,6 +19,8 @@ struct Moment {
   int64_t done, all; // samples
 };
 using EvaluationProgress = std::function<void(const Moment&)>;
+// Told of what each sample came to, a set and mode at a time.
+using TakeScores = std::function<void(const SampleSet& set, plan::Mode mode, const Scores& scores)>;
 
 class Evaluator {
  public:
@@ -31,8 +34,11 @@ class Evaluator {
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
 
   // Every set in each of its modes, in the order of the recipe. Without gradients; the model is left as it is.
-  std::vector<Result> evaluate(const model::Vlm& vlm, ops::Operations& ops,
-                               const EvaluationProgress& progress = {}) const;
+  std::vector<Result> evaluate(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {},
+                               const TakeScores& take = {}) const;
+
+  // The samples that each set wants shown.
+  void show(const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) const;
 
   // Where a set measures preferences: from now on results have rewards against this model.
   bool has_preferences() const;

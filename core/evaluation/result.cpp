@@ -58,6 +58,10 @@ const char* name_of(plan::Measure measure) {
   return "preference";
 }
 
+report::Record Result::record(const std::string& stage, int64_t step) const {
+  return {"evaluation", stage, step, {{"set", set}, {"mode", name_of(mode)}, {"measure", name_of(measure)}}, values};
+}
+
 double Result::value(const std::string& name) const {
   for (const auto& [each, value] : values)
     if (each == name) return value;

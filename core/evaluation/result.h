@@ -1,6 +1,7 @@
 // What an evaluation comes to: named numbers, as metrics.jsonl has them.
 #pragma once
 #include "evaluation/score.h"
+#include "report/metrics_log.h"
 
 #include <map>
 #include <string>
@@ -27,6 +28,7 @@ struct Result {
   int64_t aside = 0; // samples of the set that cannot be used
   Values values;
 
+  report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.
   double value(const std::string& name) const;
   // Of two results of a set in a mode, the better one has the higher: the accuracy, or the loss turned round.

@@ -18,7 +18,7 @@ struct TextScore {
 
 struct SampleScore {
   int64_t position = 0; // in the set
-  std::string source;
+  std::string key, source;
   std::vector<TextScore> texts; // each choice; chosen and rejected; or the one that is right
   size_t right = 0;             // of the texts
 };
@@ -29,10 +29,18 @@ struct Scores {
   std::optional<double> attention_entropy;
 };
 
-using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
+// One pack of a set, all texts of a sample in one forward pass that shares its frames.
+struct JudgedPack {
+  std::vector<SampleScore> scores;
+  std::vector<model::Sample> samples; // as the model was asked; their frames lie in the loaded pack's memory
+  at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
+};
+JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
+                 model::Mode mode, model::Vlm::Show show);
 
-// Every sample, pack by pack, all texts of a sample in one forward pass that shares its frames. How many samples share
-// a pack changes nothing. Without gradients; the model and its arenas are left as they are.
+// Every sample, pack by pack. How many samples share a pack changes nothing. Without gradients; the model and its
+// arenas are left as they are.
+using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
 Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, model::Mode mode,
              const ScoreProgress& progress = {});
 

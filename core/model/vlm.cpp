@@ -9,9 +9,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <span>
 
 namespace fvlm::model {
 namespace {
+
+constexpr int64_t memory_step = 256; // rows by which a decoder's memory grows from one answer to the next
 
 // The towers and decoders there are, by Hugging Face's model_type.
 template <class Part, class Config>
@@ -140,24 +144,37 @@ Vlm::Seen Vlm::room_for(const Operations& ops, int64_t frames) const {
 }
 
 std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
-                                   const Until& until) const {
+                                   const Until& until, const Sampling& sampling, const TakeToken& take) const {
+  const Sampler sampler(sampling);
   Tape none(Tape::Mode::forward_only);
   const int64_t count = frames.defined() ? frames.size(0) : 0;
-  DecoderMemory memory = decoder_->remember(ops, count + static_cast<int64_t>(prompt.size()) + until.tokens);
+  const int64_t length = count + static_cast<int64_t>(prompt.size()) + until.tokens;
+  DecoderMemory memory = decoder_->remember(ops, (length + memory_step - 1) / memory_step * memory_step);
   if (count > 0) {
     const int64_t rows = tower_->tokens_per_frame(frames.size(2), frames.size(3));
     const Segments tokens{at::arange(count + 1, at::kInt).mul_(rows).to(frames.device()), {}, rows};
     Seen seen = room_for(ops, count);
     watch(ops, tower_->encode(none, ops, frames, tokens), 0, count, memory, seen);
   }
-  std::vector<int64_t> made, next = prompt;
+  const auto said = [&](std::span<const int64_t> tokens) {
+    const at::Tensor index = at::tensor(at::IntArrayRef(tokens), at::kLong).to(ops.options().device);
+    return decoder_->forward(ops, decoder_->embedding().value().index_select(0, index), memory);
+  };
+  // In pieces of few sizes, so that what plugins prepared for one prompt serves the others.
+  at::Tensor hidden;
+  for (std::span<const int64_t> rest = prompt; !rest.empty();) {
+    const size_t piece = std::bit_floor(rest.size());
+    hidden = said(rest.first(piece));
+    rest = rest.subspan(piece);
+  }
+  std::vector<int64_t> made;
   while (static_cast<int64_t>(made.size()) < until.tokens) {
-    const at::Tensor index = at::tensor(next, at::kLong).to(ops.options().device);
-    const at::Tensor hidden = decoder_->forward(ops, decoder_->embedding().value().index_select(0, index), memory);
     const Value last(hidden.narrow(0, hidden.size(0) - 1, 1));
-    next.assign(1, ops.linear(none, last, decoder_->head()).data.argmax().item<int64_t>());
-    made.push_back(next[0]);
-    if (std::find(until.ends.begin(), until.ends.end(), next[0]) != until.ends.end()) break;
+    const at::Tensor logits = ops.linear(none, last, decoder_->head()).data[0];
+    made.push_back(sampler.pick(logits, static_cast<int64_t>(made.size())));
+    if (std::find(until.ends.begin(), until.ends.end(), made.back()) != until.ends.end()) break;
+    if (take && !take(made.back())) break;
+    if (static_cast<int64_t>(made.size()) < until.tokens) hidden = said({&made.back(), 1});
   }
   return made;
 }

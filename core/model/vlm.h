@@ -3,7 +3,9 @@
 #include "model/connector/foveation.h"
 #include "model/pack.h"
 #include "model/parts.h"
+#include "model/sampling.h"
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -56,13 +58,15 @@ class Vlm {
   // The decoder over visual tokens and text: hidden states [rows, width].
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;
 
-  // Greedy, frame by frame and token by token through the decoder's memory. What ends it is part of the result.
+  // Frame by frame and token by token through the decoder's memory. What ends it is part of the result.
   struct Until {
     int64_t tokens;            // at most
     std::vector<int64_t> ends; // tokens after which nothing follows
   };
+  // Told of each token as it is made; false: nothing follows.
+  using TakeToken = std::function<bool(int64_t token)>;
   std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
-                                const Until& until) const;
+                                const Until& until, const Sampling& sampling = {}, const TakeToken& take = {}) const;
 
  private:
   void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,

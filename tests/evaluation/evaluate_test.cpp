@@ -29,7 +29,10 @@ plan::EvaluationSet in_all_modes(Measure measure) {
 TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, model::Mode mode) {
   const model::Sample alone{sample.frames, {sample.texts.at(text)}};
   const auto pack = tiny.pack({alone});
-  const at::Tensor losses = tiny.losses(pack, tiny.ones(pack), mode);
+  ops::Tape none(ops::Tape::Mode::forward_only);
+  const auto seen = tiny.vlm.see(none, *tiny.operations, pack, mode);
+  const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
+  const at::Tensor losses = next_token(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack)).losses;
   return {losses.sum(at::kDouble).item<double>(), pack.labels_of_text[0]};
 }
 
@@ -53,7 +56,7 @@ std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, 
 }
 
 TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
-  Tiny tiny(model::tiny_config(), at::kFloat);
+  Tiny tiny(config(), at::kFloat);
   for (const Measure measure : {Measure::loss, Measure::choice, Measure::preference}) {
     const auto questions = std::make_shared<MadeQuestions>(measure);
     const auto large = evaluated(tiny, open(in_all_modes(measure), questions, {64, 4096}));
@@ -74,7 +77,7 @@ TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
 }
 
 TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
-  Tiny tiny;
+  Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
   for (const plan::Mode mode : all_modes) {
     double sum = 0;
@@ -99,7 +102,7 @@ TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
 }
 
 TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
-  Tiny tiny;
+  Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
   for (const plan::Mode mode : all_modes) {
     double right = 0, loss = 0;
@@ -123,12 +126,13 @@ TEST(Evaluation, a_tie_is_no_right_answer) {
   const auto questions = std::make_shared<MadeQuestions>(Measure::choice);
   const auto set = open(wanted(Measure::choice), questions);
   Scores scores;
-  scores.samples = {{0, "a", {{2, 2}, {1, 1}}, 0}, {1, "a", {{2, 2}, {1.1, 1}}, 0}, {2, "a", {{0.5, 1}, {0.4, 1}}, 0}};
+  scores.samples = {
+      {0, "", "a", {{2, 2}, {1, 1}}, 0}, {1, "", "a", {{2, 2}, {1.1, 1}}, 0}, {2, "", "a", {{0.5, 1}, {0.4, 1}}, 0}};
   EXPECT_NEAR(result_of(*set, plan::Mode::coarse_fine, scores).value("accuracy"), 1.0 / 3, 1e-12);
 }
 
 TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
-  Tiny policy, reference;
+  Tiny policy(config()), reference(config());
   for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
   const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
   for (const plan::Mode mode : all_modes) {
@@ -162,7 +166,7 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
   certain.select(3, 1).fill_(1);
   EXPECT_EQ(entropy(certain), 0);
 
-  Tiny tiny;
+  Tiny tiny(config());
   auto set = wanted(Measure::loss, {all_modes.begin(), all_modes.end()});
   set.entropy = true;
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
@@ -183,7 +187,7 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
 }
 
 TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_same) {
-  Tiny tiny;
+  Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss, std::vector<int64_t>{200, 200});
   auto some = wanted(Measure::loss);
   some.samples = 20;
@@ -201,7 +205,7 @@ TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_
 }
 
 TEST(Evaluation, broken_samples_are_counted_and_the_others_measured) {
-  Tiny tiny;
+  Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
   questions->broken = [](const Drawn& drawn) { return drawn.sample == 2; };
   const Result result = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0);
@@ -228,8 +232,24 @@ TEST(Evaluation, samples_of_another_kind_are_refused_before_any_work) {
   }
 }
 
+TEST(Evaluation, a_tokenizer_that_the_model_did_not_learn_with_is_refused) {
+  Tiny tiny; // 53 tokens
+  EXPECT_THROW(evaluated(tiny, open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss))), Error);
+}
+
+TEST(Evaluation, a_result_is_a_line_of_metrics) {
+  const auto set = open(wanted(Measure::choice), std::make_shared<MadeQuestions>(Measure::choice));
+  Scores scores;
+  scores.samples = {{0, "", "red", {{2, 2}, {3, 1}}, 0}, {1, "", "blue", {{6, 2}, {1.1, 1}}, 0}};
+  scores.attention_entropy = 0.5;
+  EXPECT_EQ(report::json_line(result_of(*set, plan::Mode::coarse_only, scores).record("instruct", 40)),
+            R"({"kind":"evaluation","stage":"instruct","step":40,"set":"made","mode":"coarse_only","measure":"choice",)"
+            R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1})"
+            "\n");
+}
+
 TEST(Evaluation, of_questions_and_pairs_the_loss_is_that_of_the_right_text) {
-  Tiny tiny;
+  Tiny tiny(config());
   for (const Measure kind : {Measure::choice, Measure::preference}) {
     const auto questions = std::make_shared<MadeQuestions>(kind);
     const double as_loss = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0).value("loss");

@@ -1,5 +1,6 @@
 // Evaluation sets made from numbers, for the tiny model of the model room's tests.
 #pragma once
+#include "../data/small_tokenizer.h"
 #include "../data/stream/made_source.h"
 #include "../model/tiny.h"
 #include "evaluation/sample_set.h"
@@ -70,6 +71,13 @@ class MadeQuestions : public SampleSource {
   std::vector<int64_t> sizes_;
 };
 
+// The tiny model with the vocabulary of the small tokenizer.
+inline model::VlmConfig config() {
+  auto config = model::tiny_config();
+  config.decoder.vocab_size = 261;
+  return config;
+}
+
 inline plan::EvaluationSet wanted(plan::Measure measure, std::vector<plan::Mode> modes = {plan::Mode::coarse_fine}) {
   plan::EvaluationSet set;
   set.name = "made";
@@ -82,6 +90,7 @@ inline std::unique_ptr<SampleSet> open(const plan::EvaluationSet& set, std::shar
                                        const PackSize& most = {64, 512}) {
   OpenedSource source;
   source.samples = std::move(samples);
+  source.tokenizer = std::make_shared<Tokenizer>(Tokenizer::from_json(test::small_tokenizer().dump(), "small"));
   source.image_size = 8;
   source.mix = mix_of({1, 1});
   source.source_names = {"clips", "texts"};

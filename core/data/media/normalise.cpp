@@ -4,15 +4,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace fvlm {
 namespace {
 
 using Table = std::array<std::array<float, 256>, 3>; // [channel][value]
 
+constexpr std::array<float, 3> mean{0.485F, 0.456F, 0.406F}, deviation{0.229F, 0.224F, 0.225F};
+
 Table make_table() {
-  constexpr std::array<float, 3> mean{0.485F, 0.456F, 0.406F}, deviation{0.229F, 0.224F, 0.225F};
   Table table{};
   for (size_t channel = 0; channel < 3; ++channel)
     for (size_t value = 0; value < 256; ++value)
@@ -34,6 +37,17 @@ void normalise(std::span<const uint8_t> hwc, std::span<float> chw) {
     green[i] = table[1][in[1]];
     blue[i] = table[2][in[2]];
   }
+}
+
+void denormalise(std::span<const float> chw, std::span<uint8_t> hwc) {
+  if (hwc.size() != chw.size() || hwc.size() % 3 != 0)
+    throw Error(ErrorKind::internal, fmt::format("denormalise: {} floats to {} bytes", chw.size(), hwc.size()));
+  const size_t pixels = hwc.size() / 3;
+  for (size_t channel = 0; channel < 3; ++channel)
+    for (size_t i = 0; i < pixels; ++i) {
+      const float value = 255 * (chw[channel * pixels + i] * deviation[channel] + mean[channel]);
+      hwc[3 * i + channel] = static_cast<uint8_t>(std::clamp(std::round(value), 0.0F, 255.0F));
+    }
 }
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-// Pixels to what the vision tower reads.
+// Pixels to what the vision tower reads, and back.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,5 +8,8 @@ namespace fvlm {
 // [height, width, 3] bytes to [3, height, width] floats: (value / 255 - mean) / std with ImageNet's mean and std of
 // each channel, in float32 arithmetic. Throws Error(internal) where the sizes differ.
 void normalise(std::span<const uint8_t> hwc, std::span<float> chw);
+
+// The way back: exactly the bytes that were normalised. What would be no byte becomes the nearest one.
+void denormalise(std::span<const float> chw, std::span<uint8_t> hwc);
 
 } // namespace fvlm

@@ -31,8 +31,7 @@ std::string text_of(const Shard& shard, const Member& member) {
 std::string plain_text_of(const Shard& shard, const Member& member) {
   std::string text = text_of(shard, member);
   if (ValidUtf8(text).view() != text) broken(fmt::format("KEY.{} is no UTF-8", member.name));
-  size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
+  return trimmed(text);
 }
 
 int64_t answers(const SampleText& text) {

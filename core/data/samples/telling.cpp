@@ -25,12 +25,6 @@ std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   return "";
 }
 
-std::string trimmed(const std::string& text) {
-  constexpr const char* space = " \t\r\n";
-  size_t begin = text.find_first_not_of(space);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(space) + 1 - begin);
-}
-
 // "<image>\nWhat is this?" as LLaVA's data have it: where the frames go is this engine's matter.
 std::string without_placeholders(const std::string& text) {
   std::string out;

@@ -1,0 +1,150 @@
+#include "evaluation/show.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "data/media/normalise.h"
+#include "data/media/write_image.h"
+#include "data/samples/parts.h"
+#include "evaluation/result.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::evaluation {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A text in two: up to where its last answer begins, and that answer.
+struct Parted {
+  explicit Parted(const SampleText& text) {
+    size_t end = text.ids.size();
+    while (end > 0 && text.answer[end - 1] == 0) --end;
+    size_t begin = end;
+    while (begin > 0 && text.answer[begin - 1] != 0) --begin;
+    prompt.assign(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(begin));
+    answer.assign(text.ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                  text.ids.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  std::vector<TokenId> prompt, answer;
+};
+
+// What the user said last; of a prompt that is no chat, all of it.
+std::string question_of(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt) {
+  constexpr std::string_view user = "<|im_start|>user\n", end = "<|im_end|>";
+  const std::string text = tokenizer.decode(prompt);
+  const size_t turn = text.rfind(user);
+  if (turn == std::string::npos) return trimmed(tokenizer.decode(prompt, true));
+  const size_t begin = turn + user.size();
+  return trimmed(text.substr(begin, text.find(end, begin) - begin));
+}
+
+std::string words_of(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  return trimmed(tokenizer.decode(ids, true));
+}
+
+// After which nothing is to be read: as the decoder's config says, and the end of a chat's turn.
+std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Vlm& vlm) {
+  std::vector<int64_t> ends = vlm.config().decoder.eos_token_id;
+  if (const auto end = tokenizer.special_id("<|im_end|>")) ends.push_back(*end);
+  return ends;
+}
+
+// Where a frame's query looked, row by row, the mean over layers and heads; [layers, heads, tokens], CLS first.
+Json map_of(const at::Tensor& attention) {
+  const at::Tensor mean = attention.to(at::kDouble).mean(at::IntArrayRef{0, 1}).cpu();
+  Json map = Json::array();
+  for (int64_t patch = 1; patch < mean.size(0); ++patch)
+    map.push_back(std::round(mean.const_data_ptr<double>()[patch] * 1e6) / 1e6);
+  return map;
+}
+
+void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
+  Image image{frame.size(2), frame.size(1), std::vector<uint8_t>(static_cast<size_t>(frame.numel()))};
+  denormalise({frame.const_data_ptr<float>(), static_cast<size_t>(frame.numel())}, image.rgb);
+  write_file_atomic(path, write_png(image));
+}
+
+class Showing {
+ public:
+  Showing(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request)
+      : set_(set), vlm_(vlm), ops_(ops), request_(request), folder_(request.folder / set.wanted().name),
+        ends_(ends_of(set.tokenizer(), vlm)) {
+    std::filesystem::create_directories(folder_);
+  }
+
+  void add(const PackedSample& packed, const SampleScore& score, const model::Sample& asked,
+           const at::Tensor& attention) {
+    const auto& texts = packed.sample->texts;
+    const Parted right(texts.at(static_cast<size_t>(packed.sample->right_choice.value_or(0))));
+    const std::string number = fmt::format("{:03}", shown_++);
+    Json sample{{"set", set_.wanted().name},
+                {"stage", request_.stage},
+                {"step", request_.step},
+                {"source", score.source},
+                {"question", question_of(set_.tokenizer(), right.prompt)},
+                {"expected", words_of(set_.tokenizer(), right.answer)},
+                {"answer", answer(right.prompt, asked.frames)}};
+    if (score.texts.size() > 1)
+      for (size_t i = 0; i < score.texts.size(); ++i)
+        sample["options"].push_back({{"text", words_of(set_.tokenizer(), Parted(texts[i]).answer)},
+                                     {"loss", score.texts[i].mean()},
+                                     {"right", i == score.right}});
+    sample["frames"] = Json::array();
+    const int64_t frames = packed.sample->frames;
+    for (int64_t i = 0; i < frames; ++i) {
+      const std::string name = fmt::format("{}-{}.png", number, i);
+      write_frame(asked.frames[i], folder_ / name);
+      sample["frames"].push_back(name);
+    }
+    if (frames > 0) {
+      const int64_t side = set_.image_size() / vlm_.config().vision.patch_size;
+      sample["grid"] = {side, side};
+      sample["attention"] = Json::array();
+      for (int64_t i = 0; i < frames; ++i) sample["attention"].push_back(map_of(attention[i]));
+    }
+    write_file_atomic(folder_ / (number + ".json"), sample.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+
+ private:
+  std::string answer(const std::vector<TokenId>& prompt, const at::Tensor& frames) const {
+    if (prompt.empty()) return "";
+    const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
+    const auto ids = vlm_.generate(ops_, shown, {prompt.begin(), prompt.end()}, {request_.tokens, ends_});
+    return words_of(set_.tokenizer(), {ids.begin(), ids.end()});
+  }
+
+  const SampleSet& set_;
+  const model::Vlm& vlm_;
+  ops::Operations& ops_;
+  const ShowRequest& request_;
+  std::filesystem::path folder_;
+  std::vector<int64_t> ends_;
+  int shown_ = 0;
+};
+
+} // namespace
+
+void show(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) {
+  if (set.wanted().show == 0) return;
+  const c10::InferenceMode without_gradients;
+  const model::Mode mode = model::mode_named(name_of(set.wanted().modes.front())).mode;
+  Showing showing(set, vlm, ops, request);
+  const auto loader = set.loader(set.wanted().show);
+  while (const auto loaded = loader->next()) {
+    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::Vlm::Show::attention_too);
+    for (size_t i = 0; i < judged.samples.size(); ++i) {
+      const PackedSample& packed = loaded->pack.samples[i];
+      const bool seen = packed.sample->frames > 0;
+      showing.add(packed, judged.scores[i], judged.samples[i],
+                  seen ? judged.attention.narrow(0, packed.first_frame, packed.sample->frames) : at::Tensor());
+    }
+  }
+}
+
+} // namespace fvlm::evaluation

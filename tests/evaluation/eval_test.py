@@ -1,0 +1,226 @@
+"""`fvlm-engine eval` as a user runs it, against the PyTorch oracle: the loss of every option, log-probabilities of pairs,
+rewards, entropies; its samples written by hand into shards.
+
+usage: eval_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "model"))
+from against_oracle import engine, folder, tokenizers, tool, torch
+from fvlm_oracle import Fvlm, label_losses, preference
+
+MODES = ("coarse_fine", "coarse_only", "autoregressive")
+SIDE = 28
+QUESTIONS = [("What sat on the mat?", ["The cat.", "A camera.", "0123"], 0, 3, "animals"),
+             ("What did it do then?", ["It ran!", "It is 3.14"], 1, 1, "animals"),
+             ("Describe this.", ["A video.", "A brief caption for this video.", "you are helpful", "no"], 2, 0, ""),
+             ("How much is it?", ["3.14", "9 is 3.14", "0"], 0, 4, "numbers")]
+PAIRS = [("Describe this.", "A video shows what a camera saw.", "The mat sat.", 2),
+         ("What sat on the mat?", "The cat, and then it ran!", "0123456789", 3),
+         ("And then?", "it ran", "the mat sat on the cat", 0)]
+RECIPE = """local fvlm = require "fvlm"
+local function set(name, measure)
+  return fvlm.evaluation(name) { data = fvlm.mix { { name .. ".tar", name = "unnamed" } }, measure = measure, entropy = true,
+                                 modes = { "coarse_fine", "coarse_only", "autoregressive" } }
+end
+local function stage(name, objective, sets)
+  return fvlm.stage(name) { data = fvlm.mix { { "pairs.tar" } }, objective = objective, optimizer = fvlm.adamw { lr = 1 },
+                            samples = 8, batch = 4, evaluation = sets }
+end
+return fvlm.recipe {
+  name = "tiny", precision = "fp32", model = fvlm.model { vision = "MODEL/vision", decoder = "MODEL/decoder", image_size = 28 },
+  stage("instruct", fvlm.next_token { on = "answer" }, { set("questions", "choice"), set("losses", "loss") }),
+  stage("prefer", fvlm.dpo { beta = 0.3 }, { set("pairs", "preference") }),
+}
+"""
+
+
+def pixels(name, frames):
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    return torch.randint(256, (frames, SIDE, SIDE, 3), generator=generator, dtype=torch.uint8)
+
+
+def normalised(bytes):
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    return ((bytes.float() / 255 - mean) / deviation).permute(0, 3, 1, 2)
+
+
+def npy(array):
+    head = str({"descr": "|u1", "fortran_order": False, "shape": tuple(array.shape)}).encode()
+    head += b" " * (-(len(head) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(array.flatten().tolist())
+
+
+def write_shard(name, samples):
+    with tarfile.open(folder / f"{name}.tar", "w") as tar:
+        for key, frames, told in samples:
+            members = {"json": json.dumps(told | {"frame_count": frames}).encode()}
+            if frames:
+                members["npy"] = npy(pixels(key, frames))
+            for ending, content in members.items():
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+
+def setUpModule():
+    tool("make-tiny", "model", "gqa", folder / "gqa", "--seed", "1")
+    tool("make-tiny", "model", "gqa", folder / "reference", "--seed", "2")
+    tool("make-tiny", "model", "mha", folder / "mha", "--seed", "1")
+    questions = [(f"q{i}", frames, {"user": user, "choices": options, "answer": right} | ({"source": source} if source else {}))
+                 for i, (user, options, right, frames, source) in enumerate(QUESTIONS)]
+    write_shard("questions", questions)
+    write_shard("losses", questions)
+    write_shard("pairs", [(f"p{i}", frames, {"user": user, "chosen_assistant": chosen, "rejected_assistant": rejected})
+                          for i, (user, chosen, rejected, frames) in enumerate(PAIRS)])
+    (folder / "tiny.lua").write_text(RECIPE.replace("MODEL", "gqa"))
+
+
+def run(*options, recipe="tiny.lua", model="gqa"):
+    command = [engine, "eval", folder / recipe, "--model", folder / model, *options]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder)
+
+
+def results(*options):
+    done = run("--json", *options)
+    assert done.returncode == 0, done.stderr
+    return {(one["set"], one["mode"]): one for one in json.loads(done.stdout)["results"]}
+
+
+class Texts:
+    """The chat of one question with each of its answers, as tokens and loss masks."""
+
+    def __init__(self, tokenizer, user, answers):
+        start, end = (tokenizer.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
+
+        def plain(text):
+            return tokenizer.encode(text, add_special_tokens=False).ids
+
+        self.ids, self.masks = [], []
+        for answer in answers:
+            prompt = [start, *plain("system\nYou are a helpful AI assistant."), end, *plain("\n"),
+                      start, *plain("user\n" + user), end, *plain("\n"), start, *plain("assistant\n")]
+            said = [*plain(answer), end, *plain("\n")]
+            self.ids.append(prompt + said)
+            self.masks.append([0] * len(prompt) + [1] * len(said))
+
+    def tensors(self):
+        return (torch.tensor(sum(self.ids, [])), torch.tensor(sum(self.masks, [])), [len(ids) for ids in self.ids])
+
+
+class Eval(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.reference = (Fvlm.load(folder / name, torch.float64) for name in ("gqa", "reference"))
+        cls.tokenizer = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+
+    @torch.no_grad()
+    def option_losses(self, question, mode):
+        user, options, _, frames, _ = QUESTIONS[question]
+        texts = Texts(self.tokenizer, user, options).tensors()
+        shown = normalised(pixels(f"q{question}", frames)).double() if frames else torch.zeros(0, 3, SIDE, SIDE).double()
+        _, tokens, _ = self.model.visual(shown, [frames], mode)
+        many = len(options)
+        hidden = self.model.text_hidden(tokens.repeat(many, 1), [frames] * many, texts[0], texts[2])
+        return label_losses(hidden, self.model.decoder.lm_head, *texts)
+
+    def test_every_options_loss_is_the_oracles(self):
+        scores = folder / "scores.jsonl"
+        found = results("--set-name", "questions", "--scores", scores)
+        lines = [json.loads(line) for line in scores.read_text().splitlines()]
+        self.assertEqual(len(lines), len(MODES) * len(QUESTIONS))
+        for mode in MODES:
+            hits, right_loss, right_labels = 0, 0, 0
+            for question, (_, options, right, _, source) in enumerate(QUESTIONS):
+                line, = (line for line in lines if line["mode"] == mode and line["key"] == f"q{question}")
+                sums, labels = self.option_losses(question, mode)
+                means = (sums / labels).tolist()
+                for option, (own, oracle) in enumerate(zip(line["losses"], means, strict=True)):
+                    self.assertLess(abs(own - oracle), 1e-5 * oracle, f"{mode}, q{question}, option {option}")
+                self.assertEqual(line["labels"], labels.tolist())
+                self.assertEqual((line["right"], line["source"]), (right, source or "unnamed"))
+                hits += means.index(min(means)) == right
+                right_loss, right_labels = right_loss + sums[right].item(), right_labels + labels[right].item()
+            result = found["questions", mode]
+            self.assertAlmostEqual(result["accuracy"], hits / len(QUESTIONS), 12)
+            self.assertLess(abs(result["loss"] - right_loss / right_labels), 1e-5)
+            self.assertEqual(result["samples"], len(QUESTIONS))
+            self.assertEqual({name for name in result if "." in name},
+                             {"accuracy.animals", "accuracy.numbers", "accuracy.unnamed"})
+
+    def test_the_loss_of_questions_is_that_of_their_right_answers(self):
+        found = results("--stage", "instruct")
+        for mode in MODES:
+            self.assertAlmostEqual(found["losses", mode]["loss"], found["questions", mode]["loss"], 5)
+
+    @torch.no_grad()
+    def test_preferences_and_rewards_are_the_oracles(self):
+        found = results("--stage", "prefer", "--reference", folder / "reference")
+        for mode in MODES:
+            batch = {"frames": torch.cat([normalised(pixels(f"p{i}", pair[3])) for i, pair in enumerate(PAIRS)]).double(),
+                     "frame_counts": torch.tensor([pair[3] for pair in PAIRS])}
+            for side, prefix in ((1, "chosen_"), (2, "rejected_")):
+                texts = [Texts(self.tokenizer, pair[0], [pair[side]]).tensors() for pair in PAIRS]
+                batch |= {prefix + "input_ids": torch.cat([text[0] for text in texts]),
+                          prefix + "loss_mask": torch.cat([text[1] for text in texts]),
+                          prefix + "text_lengths": torch.tensor([text[2][0] for text in texts])}
+            oracle = preference(self.model, self.reference, batch, mode, 0.3, logits=False)
+            result, margins = found["pairs", mode], oracle["chosen_log_probs"] - oracle["rejected_log_probs"]
+            self.assertAlmostEqual(result["accuracy"], (margins > 0).double().mean().item(), 12)
+            self.assertLess(abs(result["margin"] - margins.mean().item()), 1e-4, mode)
+            self.assertAlmostEqual(result["reward_accuracy"], oracle["accuracy"].item(), 12)
+            self.assertLess(abs(result["reward_margin"] - oracle["margin"].item()), 1e-4, mode)
+        self.assertNotIn("reward_margin", results("--stage", "prefer")["pairs", "coarse_fine"])
+
+    @torch.no_grad()
+    def test_entropy_is_the_oracles(self):
+        found = results("--set-name", "questions")
+        for mode in MODES:
+            entropies = []
+            for question, (_, _, _, frames, _) in enumerate(QUESTIONS):
+                if frames:
+                    shown = normalised(pixels(f"q{question}", frames)).double()
+                    maps = self.model.attention(shown, self.model.visual(shown, [frames], mode)[0])
+                    entropies += (-(maps * maps.log()).sum(-1)).mean((1, 2)).tolist()
+            expected = sum(entropies) / len(entropies)
+            self.assertLess(abs(found["questions", mode]["attention_entropy"] - expected), 1e-5, mode)
+
+    def test_prints_tables_and_shows_samples(self):
+        done = run("--stage", "instruct", "--samples", "2", "--show", folder / "shown")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("questions", "coarse_only", "accuracy", "entropy", "category"):
+            self.assertIn(word, done.stdout)
+        self.assertFalse((folder / "shown" / "instruct" / "questions" / "000.json").exists(), "the recipe shows none")
+        (folder / "showing.lua").write_text(RECIPE.replace("MODEL", "gqa").replace("entropy = true", "show = 3"))
+        done = run("--set-name", "questions", "--show", folder / "shown", recipe="showing.lua")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shown = json.loads((folder / "shown" / "instruct" / "questions" / "000.json").read_text())
+        self.assertEqual((shown["question"], shown["expected"]), (QUESTIONS[0][0], QUESTIONS[0][1][0]))
+        self.assertEqual((len(shown["frames"]), shown["grid"], len(shown["attention"][0])), (3, [4, 4], 16))
+
+    def test_bad_input_is_refused_with_its_reason(self):
+        for code, words, options in (
+                (2, ["no stage 'later'", "instruct or prefer"], ["--stage", "later"]),
+                (2, ["no evaluation set 'quiz'", "questions"], ["--set-name", "quiz"]),
+                (2, ["--samples"], ["--samples", "-1"]),
+                (4, ["fvlm.json"], ["--reference", folder / "nothing"])):
+            done = run(*options)
+            self.assertEqual(done.returncode, code, done.stderr)
+            for word in words:
+                self.assertIn(word, done.stderr)
+        (folder / "wrong.lua").write_text(RECIPE.replace("MODEL", "gqa").replace('"losses", "loss"', '"losses", "preference"'))
+        done = run(recipe="wrong.lua")
+        self.assertEqual(done.returncode, 4)
+        for word in ("'q0'", "is no pair", "losses.tar"):
+            self.assertIn(word, done.stderr)
+        done = run(model="nothing")
+        self.assertEqual(done.returncode, 4, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,129 @@
+// Shown samples as the report finds them.
+#include "base/file.h"
+#include "base/scratch_folder.h"
+#include "data/media/decode_image.h"
+#include "data/media/normalise.h"
+#include "evaluation/evaluator.h"
+#include "made_set.h"
+
+#include <nlohmann/json.hpp>
+
+namespace fvlm::evaluation {
+namespace {
+
+using nlohmann::json;
+using plan::Measure;
+
+// "what?" with the answers "ab" and "c", or one answer, over frames of pixels that are bytes.
+class MadeChats : public MadeQuestions {
+ public:
+  explicit MadeChats(Measure measure) : MadeQuestions(measure, {5, 2}), measure_(measure) {}
+
+  Sample measure(const Drawn& drawn) const override {
+    const auto tokenizer = Tokenizer::from_json(test::small_tokenizer().dump(), "small");
+    const ChatTemplate chat(tokenizer);
+    Sample sample = MadeQuestions::measure(drawn);
+    const size_t texts = measure_ == Measure::loss ? 1 : 2;
+    sample.texts.clear();
+    for (size_t i = 0; i < texts; ++i) {
+      const std::vector<Turn> turns = {{"user", " what? "}, {"assistant", i == 0 ? "ab" : "c"}};
+      auto tokens = chat.encode(turns, "be kind");
+      sample.texts.push_back({tokens.ids, tokens.answer});
+    }
+    if (measure_ == Measure::choice) sample.right_choice = 1;
+    return sample;
+  }
+
+  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override {
+    for (int64_t i = 0; i < sample.frames; ++i)
+      normalise(bytes_of(drawn, i), frames.subspan(static_cast<size_t>(i) * 192, 192));
+  }
+  static std::vector<uint8_t> bytes_of(const Drawn& drawn, int64_t frame) {
+    std::vector<uint8_t> bytes(192);
+    const RandomStream random(static_cast<uint64_t>(frame), std::to_string(drawn.sample));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random.bits(i));
+    return bytes;
+  }
+
+ private:
+  Measure measure_;
+};
+
+struct Shown {
+  Shown(Measure measure, int64_t count, plan::Mode mode = plan::Mode::coarse_fine) : tiny(config(), at::kFloat) {
+    auto set = wanted(measure, {mode});
+    set.show = count;
+    std::vector<std::unique_ptr<SampleSet>> sets;
+    sets.push_back(open(set, std::make_shared<MadeChats>(measure)));
+    Evaluator(std::move(sets)).show(tiny.vlm, *tiny.operations, {folder.path(), "instruct", 70, 6});
+  }
+  json sample(const char* number) const {
+    return json::parse(read_file(folder.path() / "made" / (std::string(number) + ".json")));
+  }
+  ScratchFolder folder;
+  model::Tiny tiny;
+};
+
+TEST(ShownSamples, say_what_was_asked_expected_and_answered_and_what_each_option_lost) {
+  const Shown shown(Measure::choice, 3);
+  EXPECT_FALSE(std::filesystem::exists(shown.folder.path() / "made" / "003.json"));
+  for (const char* number : {"000", "001", "002"}) {
+    const json sample = shown.sample(number);
+    EXPECT_EQ(sample["set"], "made");
+    EXPECT_EQ(sample["stage"], "instruct");
+    EXPECT_EQ(sample["step"], 70);
+    EXPECT_EQ(sample["source"], "clips");
+    EXPECT_EQ(sample["question"], "what?");
+    EXPECT_EQ(sample["expected"], "c");
+    EXPECT_TRUE(sample["answer"].is_string());
+    ASSERT_EQ(sample["options"].size(), 2U);
+    EXPECT_EQ(sample["options"][0]["text"], "ab");
+    EXPECT_EQ(sample["options"][0]["right"], false);
+    EXPECT_EQ(sample["options"][1]["right"], true);
+    EXPECT_GT(sample["options"][0]["loss"].get<double>(), 0);
+  }
+}
+
+TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_their_queries_looked) {
+  for (const plan::Mode mode : {plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive}) {
+    Shown shown(Measure::loss, 4, mode);
+    const MadeChats chats(Measure::loss);
+    for (int64_t number = 0; number < 4; ++number) {
+      const json sample = shown.sample(fmt::format("{:03}", number).c_str());
+      EXPECT_FALSE(sample.contains("options"));
+      const Drawn drawn{number, 0, 0, number};
+      const auto of_model = chats.of_model(drawn);
+      const auto pack = shown.tiny.pack({of_model});
+      ops::Tape none(ops::Tape::Mode::forward_only);
+      const at::Tensor maps = shown.tiny.vlm
+                                  .see(none, *shown.tiny.operations, pack, model::mode_named(name_of(mode)).mode,
+                                       model::Vlm::Show::attention_too)
+                                  .attention;
+      ASSERT_EQ(sample["frames"].size(), static_cast<size_t>(of_model.frames.size(0)));
+      ASSERT_EQ(sample["attention"].size(), sample["frames"].size());
+      EXPECT_EQ(sample["grid"], (json{2, 2}));
+      for (int64_t frame = 0; frame < of_model.frames.size(0); ++frame) {
+        const std::string png =
+            read_file(shown.folder.path() / "made" / sample["frames"][static_cast<size_t>(frame)].get<std::string>());
+        const Image image = decode_image(std::as_bytes(std::span(png)));
+        EXPECT_EQ(image.rgb, MadeChats::bytes_of(drawn, frame)) << number << ", frame " << frame;
+        for (int64_t patch = 0; patch < 4; ++patch)
+          EXPECT_NEAR(sample["attention"][static_cast<size_t>(frame)][static_cast<size_t>(patch)].get<double>(),
+                      maps[frame].mean(at::IntArrayRef{0, 1})[patch + 1].item<double>(), 2e-6);
+      }
+    }
+  }
+}
+
+TEST(ShownSamples, of_a_later_step_stand_in_place_of_the_earlier_ones) {
+  Shown shown(Measure::choice, 2);
+  auto set = wanted(Measure::choice);
+  set.show = 2;
+  const auto samples = open(set, std::make_shared<MadeChats>(Measure::choice));
+  show(*samples, shown.tiny.vlm, *shown.tiny.operations, {shown.folder.path(), "instruct", 140, 3});
+  EXPECT_EQ(shown.sample("000")["step"], 140);
+  EXPECT_EQ(shown.sample("001")["step"], 140);
+}
+
+} // namespace
+} // namespace fvlm::evaluation
