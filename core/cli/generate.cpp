@@ -1,4 +1,4 @@
-// fvlm-engine generate: a model's answers to the prompts of a batch.
+// fvlm-engine generate: a model's answer to a question about a picture or a video, or to the prompts of a batch.
 #include "model/generate.h"
 
 #include "base/error.h"
@@ -8,11 +8,17 @@
 #include "cli/execution_options.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
-#include "data/tokenizer.h"
+#include "data/chat.h"
+#include "data/media/video.h"
+#include "data/samples/media_file.h"
+#include "data/text_stream.h"
 #include "plugin/untrusted.h"
 
+#include <ATen/Functions.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <cstdio>
 
 namespace fvlm::cli {
 namespace {
@@ -46,55 +52,34 @@ double a_second(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-} // namespace
+Json answer_json(const model::Answer& answer, const std::optional<std::string>& text) {
+  return {{"frames", answer.frames},
+          {"prompt", answer.prompt},
+          {"ids", answer.ids},
+          {"text", text ? Json(*text) : Json()},
+          {"ended", answer.ended},
+          {"seconds", answer.seconds},
+          {"tokens_per_second", a_second(std::ssize(answer.ids), answer.seconds)}};
+}
 
-int generate_answers(Arguments arguments) {
-  Options options(
-      "generate MODEL --batch B.safetensors [--limit N] [--ignore-eos] [--json]",
-      "Answers each prompt of a batch, frame by frame and token by token, always with the likeliest token. The batch\n"
-      "is one as `trace` reads it: each sample's text is its prompt; it needs no loss_mask. Prints the text, or ids\n"
-      "where the model directory has no tokenizer.json. Times include frames and prompts.",
-      "generate models/fresh --batch questions.safetensors --limit 64");
-  with_execution_options(options)
-      .positional("MODEL", "a model directory")
-      .needed("batch", "FILE", "the prompts, safetensors")
-      .value("limit", "N", "at most N new tokens each (32), and no more than the decoder has positions for")
-      .flag("ignore-eos", "do not stop at the tokens that end an answer")
-      .flag("json", "one JSON document on standard output");
-  const auto parsed = options.parse(arguments);
-  if (!parsed) return 0;
-  model::GenerateRequest request;
-  request.model = *parsed->value("MODEL");
-  request.batch = *parsed->value("batch");
-  request.limit = parsed->integer_or("limit", request.limit);
-  request.ignore_ends = parsed->flag("ignore-eos");
-  request.execution = execution_of(*parsed);
-  const auto registry = open_registry(*parsed);
-  const auto tokenizer = tokenizer_of(request.model);
-
+int answer_prompts(const ParsedOptions& parsed, model::Answerer& answerer, const model::AnswerOptions& options) {
+  const auto tokenizer = tokenizer_of(*parsed.value("MODEL"));
   Json samples = Json::array();
   int64_t tokens = 0;
   double seconds = 0;
-  model::generate(request, *registry, [&](const model::Answer& answer) {
+  model::answer_batch(answerer, *parsed.value("batch"), options, [&](const model::Answer& answer) {
     const auto text = text_of(tokenizer, answer.ids);
-    const auto made = static_cast<int64_t>(answer.ids.size());
-    tokens += made;
+    tokens += std::ssize(answer.ids);
     seconds += answer.seconds;
-    if (!parsed->flag("json"))
+    if (!parsed.flag("json"))
       fmt::print("{}\n{}\n\n",
                  styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(),
-                                    answer.frames, answer.prompt, made, answer.ended ? "" : ", not ended"),
+                                    answer.frames, answer.prompt, answer.ids.size(), answer.ended ? "" : ", not ended"),
                         Style::dim),
                  text ? shown(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
-    samples.push_back({{"frames", answer.frames},
-                       {"prompt", answer.prompt},
-                       {"ids", answer.ids},
-                       {"text", text ? Json(*text) : Json()},
-                       {"ended", answer.ended},
-                       {"seconds", answer.seconds},
-                       {"tokens_per_second", a_second(made, answer.seconds)}});
+    samples.push_back(answer_json(answer, text));
   });
-  if (parsed->flag("json"))
+  if (parsed.flag("json"))
     fmt::print("{}", dump({{"samples", samples},
                            {"tokens", tokens},
                            {"seconds", seconds},
@@ -102,6 +87,124 @@ int generate_answers(Arguments arguments) {
   else
     log_info("{} tokens in {:.2f} s: {:.1f} a second", tokens, seconds, a_second(tokens, seconds));
   return 0;
+}
+
+// What the model is trained on where its recipe says nothing else, and no more than its position embedding was made
+// for.
+int64_t usual_image_size(const VisionConfig& vision) {
+  return std::min<int64_t>(vision.image_size, 224);
+}
+
+at::Tensor frames_of(const ParsedOptions& parsed, const model::VlmConfig& config, Registry& registry) {
+  const auto image = parsed.value("image"), video = parsed.value("video");
+  if (image && video) throw Error(ErrorKind::usage, "--image and --video: one of them");
+  if (!image && !video) return {};
+  const auto decoder = choose_video_decoder(registry, {});
+  MediaOptions options;
+  options.image_size = parsed.integer_or("image-size", usual_image_size(config.vision));
+  options.most_frames = parsed.integer_or("frames", options.most_frames);
+  options.image_frames = parsed.integer_or("image-frames", options.image_frames);
+  options.video = decoder && video ? &*decoder : nullptr;
+  if (options.image_size < 1 || options.most_frames < 1 || options.image_frames < 1)
+    throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size want 1 or more");
+  const MediaFile media(image ? *image : *video, options);
+  at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
+  media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
+  return frames;
+}
+
+int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, const model::AnswerOptions& options,
+                    Registry& registry) {
+  const auto tokenizer = tokenizer_of(*parsed.value("MODEL"));
+  if (!tokenizer)
+    throw Error(ErrorKind::data, "there is no decoder/tokenizer.json, and --prompt is text")
+        .at(*parsed.value("MODEL"))
+        .advise("--batch takes prompts as token ids");
+  if (static_cast<int64_t>(tokenizer->size()) > answerer.config().decoder.vocab_size)
+    throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", tokenizer->size(),
+                                             answerer.config().decoder.vocab_size))
+        .at(*parsed.value("MODEL"));
+  const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
+  const auto prompt =
+      ChatTemplate(*tokenizer).prompt(turns, parsed.value_or("system", std::string(default_system_line)));
+  const at::Tensor frames = frames_of(parsed, answerer.config(), registry);
+
+  const bool json = parsed.flag("json");
+  TextStream stream(*tokenizer, parsed.values("stop"));
+  std::string text;
+  const auto say = [&](const std::string& piece) {
+    text += piece;
+    if (json) return;
+    fmt::print("{}", shown(piece));
+    std::fflush(stdout);
+  };
+  const auto answer = answerer.answer(frames, {prompt.begin(), prompt.end()}, options, [&](int64_t token) {
+    say(stream.add(static_cast<TokenId>(token)));
+    return !stream.stopped();
+  });
+  say(stream.finish());
+  if (json) {
+    Json document = answer_json(answer, text);
+    document["stopped"] = stream.stopped();
+    fmt::print("{}", dump(document));
+    return 0;
+  }
+  fmt::print("\n");
+  log_info("{} frames, a prompt of {}, {} new tokens{} in {:.2f} s: {:.1f} a second", answer.frames, answer.prompt,
+           answer.ids.size(), answer.ended || stream.stopped() ? "" : ", not ended", answer.seconds,
+           a_second(std::ssize(answer.ids), answer.seconds));
+  return 0;
+}
+
+} // namespace
+
+int generate_answers(Arguments arguments) {
+  Options options(
+      "generate MODEL --prompt TEXT [--image F | --video F] [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
+      "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
+      "Answers a question about a picture or a video, frame by frame and token by token, as it is made. A video gives\n"
+      "a frame a second. Always the likeliest token, unless a temperature is given; a seed repeats its answer.\n"
+      "A batch is one as `trace` reads it: each sample's text is its prompt; it needs no loss_mask. Of it, ids are\n"
+      "printed where the model directory has no tokenizer.json. Times include frames and prompts.",
+      "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");
+  with_execution_options(options)
+      .positional("MODEL", "a model directory or a checkpoint")
+      .value("prompt", "TEXT", "what the user says; the chat template comes around it")
+      .value("image", "FILE", "a JPEG or PNG to look at")
+      .value("video", "FILE", "a video, or a folder of pictures, its frames in the order of their names")
+      .value("system", "TEXT", "the system turn (You are a helpful AI assistant.); empty: none")
+      .value("frames", "N", "at most N of a video, evenly (64)")
+      .value("image-frames", "N", "a still picture is repeated to N frames (1), as replicate_image_frames had it")
+      .value("image-size", "N", "pixels a side (224, or what the vision tower was made for where that is less)")
+      .value("max-tokens", "N", "at most N new tokens (32), and no more than the decoder has positions for")
+      .value("temperature", "T", "draw tokens at random: 1 as likely as the model finds them, less: rather likely ones")
+      .value("top-p", "P", "draw among the likeliest tokens that have this share of the probability together (1)")
+      .value("seed", "N", "another answer for another number (0)")
+      .value("stop", "TEXT", "ends the answer where it would say this; may be given several times")
+      .value("batch", "FILE", "prompts in a file, safetensors")
+      .value("limit", "N", "the same as --max-tokens")
+      .flag("ignore-eos", "do not stop at the tokens that end an answer")
+      .flag("json", "one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  const bool batch = parsed->value("batch").has_value();
+  if (batch == parsed->value("prompt").has_value())
+    throw Error(ErrorKind::usage, batch ? "--batch and --prompt: one of them" : "there is nothing to answer")
+        .advise("--prompt TEXT, with --image or --video; or --batch FILE");
+  for (const char* name : {"image", "video", "system", "frames", "image-frames", "image-size", "stop"})
+    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} goes with --prompt", name));
+  model::AnswerOptions wanted;
+  wanted.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", wanted.limit));
+  if (wanted.limit < 1)
+    throw Error(ErrorKind::usage, fmt::format("--max-tokens (--limit) wants 1 token or more, not {}", wanted.limit));
+  wanted.ignore_ends = parsed->flag("ignore-eos");
+  wanted.sampling.temperature = parsed->number_or("temperature", parsed->value("top-p") ? 1 : 0);
+  wanted.sampling.top_p = parsed->number_or("top-p", 1);
+  wanted.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
+  const auto execution = execution_of(*parsed);
+  const auto registry = open_registry(*parsed);
+  model::Answerer answerer(*parsed->value("MODEL"), execution, *registry);
+  return batch ? answer_prompts(*parsed, answerer, wanted) : answer_question(*parsed, answerer, wanted, *registry);
 }
 
 } // namespace fvlm::cli

@@ -24,7 +24,7 @@ constexpr Verb verbs[] = {
     {"data", "what the model will see of the data", run_data},
     {"trace", "one batch through a model, and every number of it", run_trace},
     {"eval", "what a model makes of held-out samples", run_eval},
-    {"generate", "a model's answers to the prompts of a batch", run_generate},
+    {"generate", "a model's answer about a picture, a video or text", run_generate},
     {"bench", "how fast it is here, against PyTorch", run_bench},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };

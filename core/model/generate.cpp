@@ -13,21 +13,26 @@
 namespace fvlm::model {
 namespace {
 
-// "sample 3": refused before any work is done.
+void require_room(int64_t frames, int64_t prompt, int64_t positions) {
+  if (prompt == 0) throw Error(ErrorKind::data, "its prompt is empty").advise("a prompt of one token is enough");
+  if (frames + prompt >= positions)
+    throw Error(ErrorKind::data, fmt::format("{} frames and {} tokens leave nothing of the decoder's {} positions",
+                                             frames, prompt, positions));
+}
+
+int64_t frames_of(const at::Tensor& frames) {
+  return frames.defined() ? frames.size(0) : 0;
+}
+
+// Refused before any work is done.
 void check(const std::vector<Sample>& samples, int64_t positions, const std::filesystem::path& file) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const int64_t frames = samples[i].frames.defined() ? samples[i].frames.size(0) : 0,
-                  prompt = static_cast<int64_t>(samples[i].texts[0].tokens.size());
-    if (prompt == 0)
-      throw Error(ErrorKind::data, fmt::format("sample {}: its prompt is empty", i))
+  for (size_t i = 0; i < samples.size(); ++i) try {
+      require_room(frames_of(samples[i].frames), std::ssize(samples[i].texts[0].tokens), positions);
+    } catch (const Error& error) {
+      throw Error(ErrorKind::data, fmt::format("sample {}: {}", i, error.what()))
           .at(file.string())
-          .advise("a prompt of one token is enough");
-    if (frames + prompt >= positions)
-      throw Error(ErrorKind::data, fmt::format("sample {}: {} frames and {} tokens leave nothing of the decoder's {} "
-                                               "positions",
-                                               i, frames, prompt, positions))
-          .at(file.string());
-  }
+          .advise(error.advice());
+    }
 }
 
 } // namespace
@@ -51,29 +56,40 @@ std::vector<int64_t> end_tokens(const ModelDescription& model) {
   return model.decoder.eos_token_id;
 }
 
-void generate(const GenerateRequest& request, Registry& registry, const std::function<void(const Answer&)>& take) {
-  if (request.limit < 1)
-    throw Error(ErrorKind::usage, fmt::format("--limit wants 1 token or more, not {}", request.limit));
-  Operations ops(registry, request.execution.operations());
-  const ModelDirectory directory = ModelDirectory::open(request.model);
-  const DecoderConfig& decoder = directory.description().decoder;
-  const BatchFile batch(request.batch);
+Answerer::Answerer(const std::filesystem::path& model, const Execution& execution, Registry& registry)
+    : ops_(registry, execution.operations()) {
+  const ModelDirectory directory = ModelDirectory::open(model);
+  ends_ = end_tokens(directory.description());
+  vlm_ = load_model(directory, execution.arena(false));
+}
+
+Answer Answerer::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const AnswerOptions& options,
+                        const Vlm::TakeToken& take) {
+  if (options.limit < 1)
+    throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
+  Answer answer{frames_of(frames), std::ssize(prompt), {}, false, 0};
+  const int64_t positions = config().decoder.max_position_embeddings;
+  require_room(answer.frames, answer.prompt, positions);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ends = options.ignore_ends ? std::vector<int64_t>() : ends_;
+  const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
+  const int64_t room = positions - answer.frames - answer.prompt;
+  answer.ids = vlm_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
+  answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();
+  return answer;
+}
+
+void answer_batch(Answerer& answerer, const std::filesystem::path& file, const AnswerOptions& options,
+                  const std::function<void(const Answer&)>& take) {
+  const DecoderConfig& decoder = answerer.config().decoder;
+  const BatchFile batch(file);
   const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
-  check(samples, decoder.max_position_embeddings, request.batch);
-  const auto ends = request.ignore_ends ? std::vector<int64_t>() : end_tokens(directory.description());
-  const auto vlm = load_model(directory, request.execution.arena(false));
+  check(samples, decoder.max_position_embeddings, file);
+  AnswerOptions of_sample = options;
   for (const Sample& sample : samples) {
-    const auto& prompt = sample.texts[0].tokens;
-    Answer answer;
-    answer.frames = sample.frames.defined() ? sample.frames.size(0) : 0;
-    answer.prompt = static_cast<int64_t>(prompt.size());
-    const auto begin = std::chrono::steady_clock::now();
-    const at::Tensor frames = sample.frames.defined() ? sample.frames.to(ops.tensor_options()) : at::Tensor();
-    const int64_t room = decoder.max_position_embeddings - answer.frames - answer.prompt;
-    answer.ids = vlm->generate(ops, frames, prompt, {std::min(request.limit, room), ends});
-    answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    answer.ended = std::find(ends.begin(), ends.end(), answer.ids.back()) != ends.end();
-    take(answer);
+    take(answerer.answer(sample.frames, sample.texts[0].tokens, of_sample));
+    ++of_sample.sampling.answer;
   }
 }
 

@@ -1,6 +1,7 @@
-// Answers to the prompts of a batch: greedy, in the autoregressive mode, sample by sample.
+// A model's answers: in the autoregressive mode, token by token.
 #pragma once
 #include "model/execution.h"
+#include "model/vlm.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 
@@ -10,11 +11,10 @@
 
 namespace fvlm::model {
 
-struct GenerateRequest {
-  std::filesystem::path model, batch; // each text of the batch is a prompt
-  Execution execution;
+struct AnswerOptions {
   int64_t limit = 32;       // new tokens at most, and no more than the decoder has positions for
   bool ignore_ends = false; // go on behind tokens that end an answer
+  Sampling sampling;
 };
 
 struct Answer {
@@ -24,11 +24,31 @@ struct Answer {
   double seconds = 0;             // frames and prompt included
 };
 
+// A model that is loaded once and asked as often as wanted.
+class Answerer {
+ public:
+  // Throws Error for a directory that is no model, or an execution that this machine does not have.
+  Answerer(const std::filesystem::path& model, const Execution& execution, Registry& registry);
+
+  const VlmConfig& config() const { return vlm_->config(); }
+  // frames [n, 3, H, W] float32, normalised, or undefined. `take`: told of each token, but for the one that ends the
+  // answer; false: enough. Throws Error(data) where they leave no position of the decoder's, Error(usage) for options
+  // that make no sense.
+  Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const AnswerOptions& options,
+                const Vlm::TakeToken& take = {});
+
+ private:
+  Operations ops_;
+  std::vector<int64_t> ends_;
+  std::unique_ptr<Vlm> vlm_;
+};
+
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its
 // config.json. Throws Error(data).
 std::vector<int64_t> end_tokens(const ModelDescription& model);
 
-// Hands over each answer as it is made, in the batch's order. Throws Error(data) for a batch that makes no sense.
-void generate(const GenerateRequest& request, Registry& registry, const std::function<void(const Answer&)>& take);
+// The prompts of a batch, one after the other, each text being one. Throws Error(data) for a batch that makes no sense.
+void answer_batch(Answerer& answerer, const std::filesystem::path& batch, const AnswerOptions& options,
+                  const std::function<void(const Answer&)>& take);
 
 } // namespace fvlm::model

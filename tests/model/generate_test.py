@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import unittest
+import zlib
 
 from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
 
@@ -104,6 +105,78 @@ class Generate(unittest.TestCase):
                 self.assertIn(f"\n{text}\n", printed.stdout)
         self.assertIn("tokens in", printed.stderr)
 
+    def write_picture(self, path, shade):
+        """A PNG of 28 x 28 pixels; -> the frame as the model gets it."""
+        rows = b"".join(b"\0" + bytes((shade + 5 * row + 3 * column) % 256 for column in range(28) for _ in range(3))
+                        for row in range(28))
+
+        def chunk(kind, content):
+            return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", bytes([0, 0, 0, 28, 0, 0, 0, 28, 8, 2, 0, 0, 0]))
+                         + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+        shades = torch.tensor([[(shade + 5 * row + 3 * column) % 256 for column in range(28)] for row in range(28)])
+        mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+        return (shades / 255 - mean) / deviation
+
+    def ask(self, *options):
+        result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def asked(self, *options):
+        return json.loads(self.ask("--json", *options).stdout)
+
+    def test_pictures_and_a_question_are_the_batch_that_they_make(self):
+        clip = folder / "clip"
+        clip.mkdir(exist_ok=True)
+        frames = torch.stack([self.write_picture(clip / f"{i}.png", 40 * i) for i in range(3)])
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "gqa" / "decoder" / "tokenizer.json"))
+        start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
+
+        def prompt(system):
+            turns = ([("system", system)] if system else []) + [("user", "What is this?")]
+            ids = [[start, *tokenizer.encode(f"{role}\n{text}").ids, end, *tokenizer.encode("\n").ids] for role, text in turns]
+            return sum(ids, []) + [start, *tokenizer.encode("assistant\n").ids]
+
+        for system, options in (("You are a helpful AI assistant.", []), ("", ["--system", ""])):
+            ids = prompt(system)
+            for shown, media in ((frames, ["--video", clip]), (frames[:1], ["--image", clip / "0.png"]),
+                                 (frames[:1].repeat(4, 1, 1, 1), ["--image", clip / "0.png", "--image-frames", 4]),
+                                 (frames[[0, 2]], ["--video", clip, "--frames", 2]), (frames[:0], [])):
+                batch = {"frames": shown if len(shown) else frames, "frame_counts": torch.tensor([len(shown)]),
+                         "input_ids": torch.tensor(ids), "text_lengths": torch.tensor([len(ids)])}
+                if not len(shown):
+                    batch["frames"] = frames[:0]
+                save_file({name: tensor.contiguous() for name, tensor in batch.items()}, folder / "asked.safetensors")
+                expected = ours("gqa", "asked", "--limit", "8")["samples"][0]
+                answer = self.asked("--prompt", "What is this?", "--max-tokens", 8, *media, *options)
+                self.assertEqual(answer["ids"], expected["ids"], f"{media} {options}")
+                self.assertEqual((answer["frames"], answer["prompt"]), (len(shown), len(ids)))
+
+    def test_draws_repeat_with_their_seed_and_differ_without(self):
+        question = ["--prompt", "Describe this.", "--max-tokens", 12, "--ignore-eos"]
+        greedy, hot = self.asked(*question)["ids"], self.asked(*question, "--temperature", 1, "--seed", 7)["ids"]
+        self.assertEqual(self.asked(*question, "--temperature", 1, "--seed", 7)["ids"], hot)
+        self.assertNotEqual(self.asked(*question, "--temperature", 1, "--seed", 8)["ids"], hot)
+        self.assertNotEqual(greedy, hot)
+        self.assertEqual(self.asked(*question, "--temperature", 1, "--top-p", 1e-6)["ids"], greedy)
+        self.assertEqual(self.asked(*question, "--temperature", 1e-4)["ids"], greedy)
+
+    def test_stops_at_a_text_and_streams_what_it_says(self):
+        question = ["--prompt", "Describe this.", "--max-tokens", 20, "--ignore-eos", "--temperature", 1, "--seed", 1]
+        whole = self.asked(*question)
+        self.assertFalse(whole["stopped"])
+        stop = next(letter for letter in whole["text"][len(whole["text"]) // 2 :] if letter.isascii() and letter.isprintable())
+        cut = self.asked(*question, "--stop", stop, "--stop", "nobody says this")
+        self.assertTrue(cut["stopped"])
+        self.assertEqual(cut["text"], whole["text"][: whole["text"].index(stop)])
+        self.assertLess(len(cut["ids"]), len(whole["ids"]))
+        self.assertEqual(cut["ids"], whole["ids"][: len(cut["ids"])])
+        if cut["text"].isprintable():
+            self.assertEqual(self.ask(*question, "--stop", stop).stdout, cut["text"] + "\n")
+
     def test_ids_where_there_is_no_tokenizer(self):
         (self.copy("silent") / "tokenizer.json").unlink()
         answers = ours("silent", "gqa.mix", "--limit", "3")
@@ -138,9 +211,20 @@ class Generate(unittest.TestCase):
         self.assert_refused(4, "tokenizer.json", "bad", "gqa.mix")
         (self.copy("bad") / "generation_config.json").write_text('{"eos_token_id": "end"}')
         self.assert_refused(4, ["generation_config.json", "eos_token_id"], "bad", "gqa.mix")
-        result = subprocess.run([engine, "generate", folder / "gqa"], capture_output=True, text=True)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("--batch is missing", result.stderr)
+        (folder / "words").write_text("no media")
+        for code, words, options in ((2, "nothing to answer", []), (2, "one of them", ["--batch", "b", "--prompt", "x"]),
+                                     (2, "--stop goes with --prompt", ["--batch", "b", "--stop", "x"]),
+                                     (2, "one of them", ["--prompt", "x", "--image", "a", "--video", "b"]),
+                                     (2, "stop text is empty", ["--prompt", "x", "--stop", ""]),
+                                     (2, "temperature", ["--prompt", "x", "--temperature", "-1"]),
+                                     (2, "top-p", ["--prompt", "x", "--top-p", "0"]),
+                                     (2, "--frames", ["--prompt", "x", "--image", folder / "words", "--frames", "0"]),
+                                     (4, "words", ["--prompt", "x", "--image", folder / "words"]),
+                                     (4, "nowhere", ["--prompt", "x", "--video", folder / "nowhere"])):
+            result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
+                                    capture_output=True, text=True)
+            self.assertEqual(result.returncode, code, f"{options}: {result.stderr}")
+            self.assertIn(words, result.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Samples with an mp4, read through the plugin video-ffmpeg.
 #include "../media/bytes.h"
 #include "data/media/write_mp4.h"
+#include "data/samples/media_file.h"
 #include "sample_maker.h"
 
 #include <fcntl.h>
@@ -88,4 +89,27 @@ TEST(SampleVideo, a_failing_disk_is_no_broken_video) {
   ASSERT_EQ(truncate((folder / "a.tar").c_str(), 2048), 0);
   EXPECT_THROW(reader.decode(*shard, sample, frames), ReadError);
   EXPECT_THROW(reader.measure(*shard, shard->sample(0), wanted.source), ReadError);
+}
+
+TEST(SampleVideo, outside_of_a_shard_gives_the_same_frames_and_those_of_a_part_of_it) {
+  static const VideoDecoder decoder = media_test::ffmpeg_decoder();
+  Folder folder;
+  write_bytes(folder / "clip.mp4", video(6));
+  const auto seconds = [&](int64_t most_frames, std::optional<TimeSpan> span) {
+    const MediaFile media(folder / "clip.mp4", {.image_size = size, .most_frames = most_frames, .video = &decoder},
+                          span);
+    std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * size * size));
+    media.decode(frames);
+    std::vector<int> shown;
+    for (size_t at = 0; at < frames.size(); at += 3 * size * size)
+      shown.push_back(static_cast<int>(std::lround(((frames[at] * 0.229 + 0.485) * 255 - 20) / 30)));
+    return shown;
+  };
+  EXPECT_THAT(seconds(64, {}), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(seconds(4, {}), read(video(6), 4).seconds);
+  EXPECT_THAT(seconds(64, TimeSpan{2, 4}), ElementsAre(2, 3));
+  EXPECT_THAT(seconds(64, TimeSpan{4, 100}), ElementsAre(4, 5));
+  EXPECT_THROW(seconds(64, TimeSpan{7, 9}), Error);
+  EXPECT_THROW(seconds(64, TimeSpan{3, 3}), Error);
+  EXPECT_THROW(MediaFile(folder / "clip.mp4", {}), Error) << "no plugin";
 }

@@ -1,0 +1,125 @@
+#include "data/samples/media_file.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mapped_file.h"
+#include "data/media/decode_image.h"
+#include "data/media/normalise.h"
+#include "data/media/resize.h"
+#include "data/media/video.h"
+#include "data/samples/frames.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t most_image_bytes = uint64_t{256} << 20; // of one file
+
+class MappedBytes final : public RandomAccess {
+ public:
+  explicit MappedBytes(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
+  uint64_t size() const override { return file_->bytes().size(); }
+  void read(uint64_t offset, std::span<std::byte> into) const override {
+    std::memcpy(into.data(), file_->bytes().data() + offset, into.size());
+  }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+};
+
+bool is_picture(const fs::path& path) {
+  const std::string ending = path.extension().string();
+  return ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".JPG" || ending == ".PNG";
+}
+
+template <class Work>
+auto placed(const fs::path& path, Work&& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (!error.where().empty()) throw;
+    throw Error(error.kind(), error.what()).at(path.string()).advise(error.advice());
+  }
+}
+
+} // namespace
+
+MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<TimeSpan> span)
+    : path_(std::move(path)), options_(options) {
+  if (fs::is_directory(path_)) {
+    find_pictures();
+    return;
+  }
+  const auto file = MappedFile::open(path_);
+  if (looks_like_image(file->bytes().first(std::min<size_t>(file->bytes().size(), 64)))) {
+    pictures_ = {path_};
+    frames_ = options_.image_frames;
+    return;
+  }
+  if (!options_.video)
+    throw Error(ErrorKind::data, "this is no JPEG or PNG, and there is no plugin that decodes videos")
+        .at(path_.string())
+        .advise("`fvlm-engine plugin list` says why");
+  video_ = std::make_shared<MappedBytes>(file);
+  placed(path_, [&] { find_times(span); });
+}
+
+// The frames are in the order of their names.
+void MediaFile::find_pictures() {
+  for (const auto& entry : fs::directory_iterator(path_))
+    if (is_picture(entry.path())) pictures_.push_back(entry.path());
+  if (pictures_.empty()) throw Error(ErrorKind::data, "there is no .jpg and no .png in this folder").at(path_.string());
+  std::sort(pictures_.begin(), pictures_.end());
+  std::vector<fs::path> picked;
+  for (const int64_t pick : evenly(std::ssize(pictures_), options_.most_frames))
+    picked.push_back(pictures_[static_cast<size_t>(pick)]);
+  pictures_ = std::move(picked);
+  frames_ = std::ssize(pictures_);
+}
+
+void MediaFile::find_times(std::optional<TimeSpan> span) {
+  const double seconds = options_.video->probe(*video_).seconds;
+  if (!(seconds > 0)) throw Error(ErrorKind::data, "this video does not say how long it is");
+  TimeSpan shown = span.value_or(TimeSpan{0, seconds});
+  shown.end = std::min(shown.end, seconds);
+  if (!(shown.begin >= 0 && shown.begin < shown.end))
+    throw Error(ErrorKind::data, fmt::format("nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
+                                             shown.begin, span->end));
+  times_ = frame_times(shown.end - shown.begin, options_.most_frames);
+  for (double& time : times_) time += shown.begin;
+  frames_ = std::ssize(times_);
+}
+
+void MediaFile::decode(std::span<float> frames) const {
+  const int64_t side = options_.image_size;
+  const auto frame = static_cast<size_t>(3 * side * side);
+  if (frames.size() != static_cast<size_t>(frames_) * frame)
+    throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), frames_));
+  if (video_) {
+    std::vector<uint8_t> pixels(frames.size());
+    placed(path_, [&] { options_.video->decode(*video_, times_, side, side, pixels); });
+    for (size_t at = 0; at < frames.size(); at += frame)
+      normalise(std::span(pixels).subspan(at, frame), frames.subspan(at, frame));
+    return;
+  }
+  std::vector<uint8_t> pixels(frame);
+  size_t end = 0;
+  for (const fs::path& picture : pictures_) {
+    const std::string bytes = read_file(picture, most_image_bytes);
+    placed(picture, [&] {
+      resize(decode_image(std::as_bytes(std::span(bytes)), {.width = side, .height = side}), side, side, pixels);
+    });
+    normalise(pixels, frames.subspan(end, frame));
+    end += frame;
+  }
+  for (; end < frames.size(); end += frame) // of one picture
+    std::copy_n(frames.begin(), frame, frames.begin() + static_cast<std::ptrdiff_t>(end));
+}
+
+} // namespace fvlm

@@ -1,0 +1,66 @@
+#include "data/text_stream.h"
+
+#include "base/error.h"
+#include "data/unicode.h"
+
+#include <algorithm>
+
+namespace fvlm {
+namespace {
+
+constexpr std::string_view unknown = "\xEF\xBF\xBD"; // U+FFFD
+
+// Where a character begins whose bytes are not all there; else the end.
+size_t whole_characters(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+// Where the longest end of the text begins that `stop` begins with.
+size_t begun(std::string_view text, std::string_view stop) {
+  for (size_t length = std::min(text.size(), stop.size()); length > 0; --length)
+    if (text.ends_with(stop.substr(0, length))) return text.size() - length;
+  return text.size();
+}
+
+} // namespace
+
+TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
+    : tokenizer_(tokenizer), stops_(std::move(stops)) {
+  if (std::find(stops_.begin(), stops_.end(), "") != stops_.end())
+    throw Error(ErrorKind::usage, "a stop text is empty: nothing would ever be said");
+}
+
+std::string TextStream::add(TokenId id) {
+  const bool known = id >= 0 && static_cast<size_t>(id) < tokenizer_.size();
+  if (!known)
+    held_ += unknown;
+  else if (!tokenizer_.decode(std::span(&id, 1), true).empty())
+    held_ += tokenizer_.bytes_of(id);
+  size_t end = held_.size();
+  for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+  stopped_ = end < held_.size();
+  if (stopped_) {
+    held_.resize(end);
+    return take(end);
+  }
+  for (const std::string& stop : stops_) end = std::min(end, begun(held_, stop));
+  return take(std::min(end, whole_characters(held_)));
+}
+
+std::string TextStream::finish() {
+  return take(held_.size());
+}
+
+std::string TextStream::take(size_t bytes) {
+  const std::string taken = held_.substr(0, bytes);
+  held_.erase(0, bytes);
+  return std::string(ValidUtf8(taken).view());
+}
+
+} // namespace fvlm

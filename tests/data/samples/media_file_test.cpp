@@ -1,0 +1,67 @@
+// Pictures and folders of pictures as frames of a model.
+#include "data/samples/media_file.h"
+#include "sample_maker.h"
+
+#include <cmath>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::HasSubstr;
+
+namespace {
+
+std::string png(uint8_t shade) {
+  return write_png(plain_image(8, 6, shade, shade, shade));
+}
+
+// The shade of each frame.
+std::vector<int> shades(const MediaFile& media, int64_t size) {
+  std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * size * size));
+  media.decode(frames);
+  std::vector<int> all;
+  for (size_t at = 0; at < frames.size(); at += static_cast<size_t>(3 * size * size))
+    all.push_back(static_cast<int>(std::lround((frames[at] * 0.229 + 0.485) * 255)));
+  return all;
+}
+
+std::string refused(const std::filesystem::path& path, const MediaOptions& options = {}) {
+  try {
+    const MediaFile media(path, options);
+    std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * options.image_size * options.image_size));
+    media.decode(frames);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+    return error.text();
+  }
+}
+
+} // namespace
+
+TEST(MediaFile, a_picture_is_a_frame_or_as_many_as_wanted) {
+  Folder folder;
+  write_bytes(folder / "a.png", png(70));
+  EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4}), 4), std::vector<int>{70});
+  EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4, .image_frames = 3}), 4),
+            (std::vector<int>{70, 70, 70}));
+}
+
+TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_fewer) {
+  Folder folder;
+  for (int i = 4; i >= 0; --i) write_bytes(folder / fmt::format("f{}.png", i), png(static_cast<uint8_t>(50 + 10 * i)));
+  write_bytes(folder / "notes.txt", "not a picture");
+  EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4}), 4), (std::vector<int>{50, 60, 70, 80, 90}));
+  EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .most_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
+}
+
+TEST(MediaFile, what_is_no_media_is_refused_by_its_path) {
+  Folder folder;
+  write_bytes(folder / "half.png", png(9).substr(0, 40));
+  write_bytes(folder / "words", "no media");
+  std::filesystem::create_directory(folder / "empty");
+  EXPECT_THAT(refused(folder / "half.png", {.image_size = 4}), HasSubstr("half.png"));
+  EXPECT_THAT(refused(folder / "words"), testing::AllOf(HasSubstr("words"), HasSubstr("no JPEG or PNG")));
+  EXPECT_THAT(refused(folder / "empty"), testing::AllOf(HasSubstr("empty"), HasSubstr("no .jpg and no .png")));
+  EXPECT_THAT(refused(folder / "nowhere"), HasSubstr("nowhere"));
+}
