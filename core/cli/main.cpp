@@ -25,6 +25,7 @@ constexpr Verb verbs[] = {
     {"trace", "one batch through a model, and every number of it", run_trace},
     {"eval", "what a model makes of held-out samples", run_eval},
     {"generate", "a model's answer about a picture, a video or text", run_generate},
+    {"report", "one HTML page of a run: curves, results, answers, where the model looked", run_report},
     {"bench", "how fast it is here, against PyTorch", run_bench},
     {"doctor", "what of this machine the engine can use", run_doctor},
 };

@@ -32,6 +32,7 @@ int run_plugin_list(Arguments);
 int run_plugin_new(Arguments);
 int run_plugin_trust(Arguments);
 int run_preprocess(Arguments);
+int run_report(Arguments);
 int run_tokenize(Arguments);
 int run_trace(Arguments);
 

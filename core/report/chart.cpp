@@ -1,0 +1,242 @@
+#include "report/chart.h"
+
+#include "report/html.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+namespace fvlm::report {
+namespace {
+
+constexpr double absent = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t most_points = 600, most_flags = 60;
+
+struct Axis {
+  double from = 0, to = 1;
+  bool log = false;
+  double place(double value) const { // 0 .. 1 within the axis
+    return log ? (std::log10(value) - std::log10(from)) / (std::log10(to) - std::log10(from))
+               : (value - from) / (to - from);
+  }
+};
+
+// At most `most_points`, and of each stretch that is drawn as one its least and its greatest value, so that no spike is
+// lost.
+ChartLine thinned(const ChartLine& line) {
+  if (line.x.size() <= most_points) return line;
+  ChartLine out = line;
+  out.x.clear();
+  out.y.clear();
+  size_t buckets = most_points / 2;
+  for (size_t bucket = 0; bucket < buckets; ++bucket) {
+    size_t begin = bucket * line.x.size() / buckets, end = (bucket + 1) * line.x.size() / buckets;
+    size_t least = end, most = end;
+    for (size_t i = begin; i < end; ++i) {
+      if (!std::isfinite(line.y[i])) continue;
+      if (least == end || line.y[i] < line.y[least]) least = i;
+      if (most == end || line.y[i] > line.y[most]) most = i;
+    }
+    if (least == end) least = most = begin; // a gap stays one
+    for (size_t i : {std::min(least, most), std::max(least, most)}) {
+      out.x.push_back(line.x[i]);
+      out.y.push_back(line.y[i]);
+      if (least == most) break;
+    }
+  }
+  return out;
+}
+
+Axis x_axis(const Chart& chart) {
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  for (const auto& stage : chart.stages)
+    axis.from = std::min(axis.from, stage.begin), axis.to = std::max(axis.to, stage.end);
+  for (const auto& line : chart.lines)
+    for (double x : line.x) axis.from = std::min(axis.from, x), axis.to = std::max(axis.to, x);
+  if (!(axis.to > axis.from)) axis.to = axis.from + 1;
+  return axis;
+}
+
+// Raw lines reach as far as all but their outermost hundredth, so that one spike does not flatten the rest.
+Axis y_axis(const Chart& chart) {
+  std::vector<double> values;
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (const auto& line : chart.lines) {
+    std::vector<double> own;
+    std::copy_if(line.y.begin(), line.y.end(), std::back_inserter(own), [](double y) { return std::isfinite(y); });
+    if (own.empty()) continue;
+    std::sort(own.begin(), own.end());
+    size_t beyond = line.raw ? own.size() / 100 : 0;
+    least = std::min(least, own[beyond]);
+    most = std::max(most, own[own.size() - 1 - beyond]);
+  }
+  constexpr double far = 1e100; // what lies beyond is no measurement
+  least = std::clamp(least, -far, far);
+  most = std::clamp(most, -far, far);
+  Axis axis{least, most};
+  if (chart.format == Chart::Format::percent) return {0, std::max(most <= 1.0001 ? most : 1, 0.01) * 1.04};
+  if (chart.may_be_log && least > 1 / far && most / least > 10) {
+    double room = std::pow(most / least, 0.03);
+    return {least / room, most * room, true};
+  }
+  if (chart.from_zero) axis.from = std::min(0.0, least);
+  double room = (axis.to - axis.from) * 0.04;
+  if (room == 0) room = std::max(std::abs(most) * 0.1, 1e-12);
+  axis.to += room;
+  if (!(chart.from_zero && axis.from == 0)) axis.from -= room;
+  return axis;
+}
+
+std::vector<double> linear_ticks(const Axis& axis, double wanted) {
+  double raw = (axis.to - axis.from) / wanted, power = std::pow(10, std::floor(std::log10(raw)));
+  double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
+  std::vector<double> ticks;
+  for (double n = std::ceil(axis.from / step); n * step <= axis.to * (1 + 1e-12) && ticks.size() < 20; ++n)
+    ticks.push_back(n * step + 0.0);
+  return ticks;
+}
+
+std::vector<double> log_ticks(const Axis& axis) {
+  std::vector<double> all, decades;
+  for (double power = std::floor(std::log10(axis.from)); power <= std::log10(axis.to); ++power)
+    for (double digit : {1, 2, 5}) {
+      double tick = digit * std::pow(10, power);
+      if (tick < axis.from || tick > axis.to) continue;
+      all.push_back(tick);
+      if (digit == 1) decades.push_back(tick);
+    }
+  return all.size() > 6 && decades.size() >= 2 ? decades : all;
+}
+
+std::string tick_text(double value, Chart::Format format, const Axis& axis) {
+  return format == Chart::Format::percent ? percent(value, axis.to < 0.045 ? 1 : 0) : figure(value);
+}
+
+// Within the viewBox of 1000 x 1000, whose y goes down.
+std::string coordinate(double share) {
+  return fmt::format("{:.4g}", std::clamp(share, -10.0, 10.0) * 1000);
+}
+
+std::string path_of(const ChartLine& line, const Axis& x, const Axis& y) {
+  std::string out;
+  bool pen_down = false;
+  for (size_t i = 0; i < line.x.size(); ++i) {
+    if (!std::isfinite(line.y[i]) || (y.log && line.y[i] <= 0)) {
+      pen_down = false;
+      continue;
+    }
+    out += fmt::format("{}{} {}", pen_down ? 'L' : 'M', coordinate(x.place(line.x[i])),
+                       coordinate(1 - y.place(line.y[i])));
+    if (!pen_down && (i + 1 == line.x.size() || !std::isfinite(line.y[i + 1]))) out += "h0"; // a point alone
+    pen_down = true;
+  }
+  return out;
+}
+
+std::string json_numbers(const std::vector<double>& values) {
+  std::string out = "[";
+  for (double value : values) {
+    if (out.size() > 1) out += ',';
+    out += std::isfinite(value) ? fmt::format("{:.6g}", value) : "null";
+  }
+  return out + "]";
+}
+
+std::string read_out(const Chart& chart, const Axis& x) {
+  std::string lines, stages;
+  for (const auto& line : chart.lines)
+    lines +=
+        fmt::format(R"({}{{"name":{},"colour":"{}","x":{},"y":{}}})", lines.empty() ? "" : ",",
+                    script_string(line.name), colour_class(line.colour), json_numbers(line.x), json_numbers(line.y));
+  for (const auto& stage : chart.stages)
+    stages += fmt::format(R"({}[{},{:.6g},{:.6g}])", stages.empty() ? "" : ",", script_string(stage.name), stage.begin,
+                          stage.end);
+  return fmt::format(
+      R"(<script type="application/json">{{"from":{:.6g},"to":{:.6g},"format":"{}","stages":[{}],"lines":[{}]}}</script>)",
+      x.from, x.to, chart.format == Chart::Format::percent ? "percent" : "number", stages, lines);
+}
+
+// Of what is drawn firmly, where that is more than one line.
+std::string legend(const Chart& chart) {
+  std::string out;
+  if (std::count_if(chart.lines.begin(), chart.lines.end(), [](const auto& line) { return !line.raw; }) < 2) return out;
+  for (const auto& line : chart.lines)
+    if (!line.raw)
+      out += fmt::format(R"(<span class="key {}">{}</span>)", colour_class(line.colour), escaped(line.name));
+  return out;
+}
+
+std::string x_labels(const Chart& chart, const Axis& x) {
+  std::string out;
+  if (chart.stages.size() > 1) {
+    for (const auto& stage : chart.stages)
+      out +=
+          fmt::format(R"(<span class="stage" style="left:{:.2f}%;width:{:.2f}%">{}</span>)", 100 * x.place(stage.begin),
+                      100 * (x.place(stage.end) - x.place(stage.begin)), escaped(stage.name));
+    return out;
+  }
+  for (double tick : linear_ticks(x, 5))
+    if (x.place(tick) < 0.9)
+      out += fmt::format(R"(<span style="left:{:.2f}%">{}</span>)", 100 * x.place(tick), figure(tick));
+  return out + R"(<span class="unit">step</span>)";
+}
+
+} // namespace
+
+std::string chart_html(const Chart& whole) {
+  Chart chart = whole;
+  for (auto& line : chart.lines) line = thinned(line);
+  std::erase_if(chart.lines, [](const ChartLine& line) {
+    return std::none_of(line.y.begin(), line.y.end(), [](double y) { return std::isfinite(y); });
+  });
+  if (chart.lines.empty()) return "";
+  Axis x = x_axis(chart), y = y_axis(whole);
+  std::string grid, y_labels, drawn, dots, flags;
+  for (double tick : y.log ? log_ticks(y) : linear_ticks(y, 4)) {
+    grid += fmt::format("M0 {}H1000", coordinate(1 - y.place(tick)));
+    y_labels += fmt::format(R"(<span style="top:{:.2f}%">{}</span>)", 100 * (1 - y.place(tick)),
+                            tick_text(tick, chart.format, y));
+  }
+  std::string borders;
+  for (size_t i = 1; i < chart.stages.size(); ++i)
+    borders += fmt::format("M{} 0V1000", coordinate(x.place(chart.stages[i].begin)));
+  for (bool raw : {true, false})
+    for (const auto& line : chart.lines) {
+      if (line.raw != raw) continue;
+      drawn += fmt::format(R"(<path class="{} {}" d="{}"/>)", raw ? "raw" : "line", colour_class(line.colour),
+                           path_of(line, x, y));
+      for (size_t i = 0; line.points && i < line.x.size(); ++i)
+        if (std::isfinite(line.y[i]))
+          dots += fmt::format(R"(<i class="dot {}" style="left:{:.2f}%;top:{:.2f}%"></i>)", colour_class(line.colour),
+                              100 * x.place(line.x[i]), 100 * (1 - y.place(line.y[i])));
+    }
+  for (size_t i = 0; i < chart.flags.size() && i < most_flags; ++i) {
+    const ChartFlag& flag = chart.flags[i];
+    flags += fmt::format(R"(<a class="flag {}" href="#{}" style="left:{:.2f}%" title="{}"></a>)", escaped(flag.kind),
+                         escaped(flag.anchor), 100 * x.place(flag.x), escaped(flag.text));
+  }
+  std::string scale = y.log ? R"(<span class="scale">log scale</span>)" : "";
+  return fmt::format(
+      R"(<figure class="chart"><figcaption><b>{}</b>{}<span class="keys">{}</span></figcaption>
+<div class="plot"><div class="y">{}</div><div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{}"><path class="grid" d="{}"/><path class="border" d="{}"/>{}</svg>{}{}</div><div class="x">{}</div></div>{}
+{}</figure>
+)",
+      escaped(chart.title), scale, legend(chart), y_labels, escaped(chart.title), grid, borders, drawn, dots, flags,
+      x_labels(chart, x), chart.note.empty() ? "" : fmt::format(R"(<p class="note">{}</p>)", escaped(chart.note)),
+      read_out(chart, x));
+}
+
+std::string sparkline(const std::vector<double>& values) {
+  ChartLine line;
+  for (size_t i = 0; i < values.size(); ++i) line.x.push_back(static_cast<double>(i)), line.y.push_back(values[i]);
+  Chart chart;
+  chart.lines = {thinned(line)};
+  return fmt::format(
+      R"(<svg class="spark" viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true"><path class="line" d="{}"/></svg>)",
+      path_of(chart.lines[0], x_axis(chart), y_axis(chart)));
+}
+
+} // namespace fvlm::report

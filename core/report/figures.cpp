@@ -1,0 +1,137 @@
+#include "report/figures.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::report {
+namespace {
+
+std::optional<double> last_finite(const std::vector<double>* values) {
+  if (values)
+    for (auto value = values->rbegin(); value != values->rend(); ++value)
+      if (std::isfinite(*value)) return *value;
+  return std::nullopt;
+}
+
+std::optional<double> greatest(const std::vector<double>* values) {
+  std::optional<double> out;
+  if (values)
+    for (double value : *values)
+      if (std::isfinite(value)) out = std::max(out.value_or(value), value);
+  return out;
+}
+
+std::optional<double> mean(const std::vector<double>* values) {
+  return values ? mean_from(*values) : std::nullopt;
+}
+
+double sum(const std::vector<double>& values) {
+  double total = 0;
+  for (double value : values)
+    if (std::isfinite(value)) total += value;
+  return total;
+}
+
+// Each line's samples over its rate.
+double seconds_of_rates(const StepLines& lines) {
+  const auto *samples = lines.find("samples"), *rates = lines.find("samples_per_second");
+  double seconds = 0, before = 0;
+  for (size_t i = 0; samples && rates && i < lines.steps.size(); ++i) {
+    double more = (*samples)[i] - before;
+    if (std::isfinite((*samples)[i])) before = (*samples)[i];
+    if (more > 0 && (*rates)[i] > 0) seconds += more / (*rates)[i];
+  }
+  return seconds;
+}
+
+std::vector<TimePart> parts_of(const StepLines& lines, double& seconds) {
+  static const std::vector<std::string> order = {"data",     "vision",    "coarse",  "fine",       "decoder",   "loss",
+                                                 "backward", "optimizer", "metrics", "checkpoint", "evaluation"};
+  std::vector<std::string> names;
+  for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
+  auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
+  std::stable_sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  std::vector<TimePart> parts;
+  double claimed = 0;
+  for (const auto& name : names) {
+    double part = sum(*lines.find("time." + name));
+    if (part <= 0) continue;
+    parts.push_back({name, part});
+    claimed += part;
+  }
+  if (!parts.empty() && seconds > claimed * 1.001) parts.push_back({"other", seconds - claimed});
+  seconds = std::max(seconds, claimed);
+  return parts;
+}
+
+} // namespace
+
+std::optional<double> mean_from(const std::vector<double>& values, size_t begin) {
+  double total = 0, count = 0;
+  for (size_t i = begin; i < values.size(); ++i)
+    if (std::isfinite(values[i])) total += values[i], ++count;
+  if (count == 0) return std::nullopt;
+  return total / count;
+}
+
+std::vector<double> smoothed(const std::vector<double>& values, double lines) {
+  double keep = lines > 1 ? 1 - 1 / lines : 0;
+  std::vector<double> total(values.size()), weight(values.size());
+  auto sweep = [&](size_t first, size_t count, bool forth) {
+    double sum = 0, weights = 0;
+    for (size_t n = 0; n < count; ++n) {
+      size_t i = forth ? first + n : first - n;
+      sum *= keep, weights *= keep;
+      if (!forth) total[i] += sum, weight[i] += weights; // its own value counts once
+      if (std::isfinite(values[i])) sum += values[i], ++weights;
+      if (forth) total[i] += sum, weight[i] += weights;
+    }
+  };
+  sweep(0, values.size(), true);
+  if (!values.empty()) sweep(values.size() - 1, values.size(), false);
+  std::vector<double> out;
+  for (size_t i = 0; i < values.size(); ++i) out.push_back(weight[i] > 0 ? total[i] / weight[i] : values[i]);
+  return out;
+}
+
+StageFigures figures_of(const Stage& stage) {
+  StageFigures out;
+  const StepLines& lines = stage.lines;
+  out.begun = !lines.steps.empty();
+  out.samples = last_finite(lines.find("samples"));
+  out.tokens = last_finite(lines.find("tokens"));
+  out.frames = last_finite(lines.find("frames"));
+  if (out.begun) out.step = lines.steps.back();
+  out.done = stage.ended || (stage.samples && out.samples && *out.samples >= static_cast<double>(*stage.samples)) ||
+             (stage.steps && out.begun && out.step >= *stage.steps);
+  out.seconds = seconds_of_rates(lines);
+  out.parts = parts_of(lines, out.seconds);
+  if (const auto* loss = lines.find("loss")) {
+    for (double value : *loss)
+      if (!out.first_loss && std::isfinite(value)) out.first_loss = value;
+    out.last_loss = mean_from(*loss, loss->size() - (loss->size() + 19) / 20);
+  }
+  if (out.seconds > 0 && out.samples) out.samples_per_second = *out.samples / out.seconds;
+  out.data_wait = mean(lines.find("data_wait_share"));
+  out.padding = mean(lines.find("padding_share"));
+  out.mfu = mean(lines.find("mfu"));
+  out.memory_bytes = greatest(lines.find("memory_bytes"));
+  out.skipped_steps = last_finite(lines.find("skipped_steps"));
+  return out;
+}
+
+std::vector<EvaluationLine> last_evaluations(const RecordedRun& run) {
+  std::vector<EvaluationLine> all;
+  for (const auto& line : run.evaluations) {
+    auto same = std::find_if(all.begin(), all.end(), [&](const EvaluationLine& other) {
+      return other.stage == line.stage && other.set == line.set && other.mode == line.mode;
+    });
+    if (same == all.end())
+      all.push_back(line);
+    else
+      *same = line;
+  }
+  return all;
+}
+
+} // namespace fvlm::report

@@ -1,0 +1,13 @@
+// Where a model looked, as a picture to lay over the frame: one pixel a cell, a veil that is the thinner the more it
+// looked.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fvlm::report {
+
+// A PNG of rows x columns pixels. `shares`, row by row, stand on a square-root scale from 0 to `most`.
+std::string heat_map_png(const std::vector<double>& shares, int64_t rows, int64_t columns, double most);
+
+} // namespace fvlm::report

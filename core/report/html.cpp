@@ -1,0 +1,129 @@
+#include "report/html.h"
+
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace fvlm::report {
+namespace {
+
+constexpr const char* dash = "–";
+
+// How many bytes the UTF-8 character at `at` has; 0 where there is none.
+size_t character(std::string_view text, size_t at) {
+  auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
+  unsigned first = byte(0);
+  size_t size = first < 0x80                    ? 1
+                : first >= 0xC2 && first < 0xE0 ? 2
+                : first >= 0xE0 && first < 0xF0 ? 3
+                : first >= 0xF0 && first < 0xF5 ? 4
+                                                : 0;
+  for (size_t i = 1; i < size; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  if (size == 3 && ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F))) return 0;
+  if (size == 4 && ((first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F))) return 0;
+  return size;
+}
+
+} // namespace
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    size_t size = character(text, at);
+    char c = text[at];
+    if (size == 0 || (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F)
+      out += "\xEF\xBF\xBD";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else if (c == '\'')
+      out += "&#39;";
+    else
+      out += text.substr(at, size);
+    at += std::max<size_t>(1, size);
+  }
+  return out;
+}
+
+std::string script_string(std::string_view text) {
+  std::string out = "\"";
+  for (size_t at = 0; at < text.size();) {
+    size_t size = character(text, at);
+    auto c = static_cast<unsigned char>(text[at]);
+    if (size == 0)
+      out += "\xEF\xBF\xBD";
+    else if (c < 0x20 || c == 0x7F || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&')
+      out += fmt::format("\\u{:04x}", c);
+    else
+      out += text.substr(at, size);
+    at += std::max<size_t>(1, size);
+  }
+  return out + "\"";
+}
+
+std::string figure(double value) {
+  if (!std::isfinite(value)) return dash;
+  double size = std::abs(value);
+  if (size >= 1000 && size < 1e7) return grouped(std::llround(value));
+  std::string out = fmt::format("{:.4g}", value);
+  size_t e = out.find('e');
+  if (e == out.npos) return out;
+  size_t digits = out.find_first_not_of("+-0", e + 1); // "2e-05" -> "2e-5"
+  return out.substr(0, e + 1) + (out[e + 1] == '-' ? "-" : "") + out.substr(digits);
+}
+
+std::string figure(const std::optional<double>& value) {
+  return value ? figure(*value) : dash;
+}
+
+std::string fixed(const std::optional<double>& value) {
+  if (!value || !std::isfinite(*value)) return dash;
+  double size = std::abs(*value);
+  if (size >= 1000 || (size < 0.01 && size > 0)) return figure(*value);
+  return fmt::format("{:.3f}", *value);
+}
+
+std::string percent(const std::optional<double>& share, int decimals) {
+  if (!share || !std::isfinite(*share)) return dash;
+  return fmt::format("{:.{}f}\u202f%", 100 * *share, decimals);
+}
+
+std::string count_text(const std::optional<double>& value) {
+  if (!value || !(std::abs(*value) < 9e15)) return dash;
+  return grouped(std::llround(*value));
+}
+
+std::string short_count(double value) {
+  constexpr const char* units[] = {"", "\u202fK", "\u202fM", "\u202fB", "\u202fT"};
+  size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < std::size(units)) value /= 1000, ++unit;
+  if (unit == 0) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.3g}{}", value, units[unit]);
+}
+
+std::string colour_class(int number) {
+  return fmt::format("c{}", (number - 1) % 11 + 1);
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr const char* digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    uint32_t group = 0;
+    for (size_t i = 0; i < 3; ++i)
+      group = group << 8 | (at + i < bytes.size() ? static_cast<unsigned char>(bytes[at + i]) : 0u);
+    for (size_t i = 0; i < 4; ++i) out += at + i > bytes.size() ? '=' : digits[group >> (18 - 6 * i) & 63];
+  }
+  return out;
+}
+
+} // namespace fvlm::report

@@ -1,0 +1,29 @@
+// Text and numbers as HTML wants them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace fvlm::report {
+
+// For text and for attributes in double quotes: markup escaped, what is no UTF-8 and control characters replaced.
+std::string escaped(std::string_view text);
+
+// A string of JSON that may stand in a <script>.
+std::string script_string(std::string_view text);
+
+// "0.8431", "1,312", "2e-5": four digits, thousands grouped; a dash where there is none.
+std::string figure(double value);
+std::string figure(const std::optional<double>& value);
+std::string fixed(const std::optional<double>& value);                     // "0.310", of a column whose points align
+std::string percent(const std::optional<double>& share, int decimals = 1); // "98.4 %", with a narrow space
+std::string count_text(const std::optional<double>& value);                // whole, grouped
+std::string short_count(double value);                                     // "4.1 M"
+
+// A class of page/style.css that sets --c: its eleven colours one after the other, from 1 on.
+std::string colour_class(int number);
+
+std::string base64(std::string_view bytes);
+
+} // namespace fvlm::report

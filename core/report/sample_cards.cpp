@@ -1,0 +1,174 @@
+// Samples with the model's answers, and where it looked.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "report/heat_map.h"
+#include "report/html.h"
+#include "report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+namespace fvlm::report {
+namespace {
+
+constexpr uint64_t most_frame_bytes = uint64_t{8} << 20, most_bytes = uint64_t{24} << 20; // of one frame, of all
+
+std::string_view image_type(std::string_view bytes) {
+  if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return "image/png";
+  if (bytes.starts_with("\xFF\xD8\xFF")) return "image/jpeg";
+  return "";
+}
+
+// Case, blanks around and a full stop at the end make no other answer.
+std::string plain(std::string_view text) {
+  auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && (blank(text.back()) || text.back() == '.')) text.remove_suffix(1);
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+const Option* chosen_of(const ShownSample& sample) {
+  const Option* chosen = nullptr;
+  for (const auto& option : sample.options)
+    if (option.loss && (!chosen || *option.loss < *chosen->loss)) chosen = &option;
+  return chosen;
+}
+
+// A word and its class: by the likeliest option where there are options, else by the answer's text.
+std::string verdict(const ShownSample& sample) {
+  const Option* chosen = chosen_of(sample);
+  if (!chosen && (sample.expected.empty() || sample.answer.empty())) return "";
+  bool right = chosen ? chosen->right : plain(sample.answer) == plain(sample.expected);
+  return fmt::format(R"(<span class="verdict {}">{}</span>)", right ? "right" : "wrong",
+                     right    ? "✓ right"
+                     : chosen ? "✗ wrong"
+                              : "✗ differs");
+}
+
+std::string option_rows(const ShownSample& sample) {
+  if (sample.options.empty()) return "";
+  const Option* chosen = chosen_of(sample);
+  double total = 0;
+  auto weight = [&](const Option& option) {
+    return option.loss && chosen ? std::exp(*chosen->loss - *option.loss) : 0;
+  };
+  for (const auto& option : sample.options) total += weight(option);
+  std::string rows;
+  for (const auto& option : sample.options) {
+    double share = total > 0 ? weight(option) / total : 0;
+    std::string_view mark = option.right ? "right" : &option == chosen ? "wrong" : "";
+    rows += fmt::format(
+        R"(<li class="{}{}"><i style="width:{:.1f}%"></i><span>{}{}</span><small>{} · loss {}</small></li>)", mark,
+        &option == chosen ? " chosen" : "", 100 * share, option.right ? "✓ " : "", escaped(option.text), percent(share),
+        fixed(option.loss));
+  }
+  return fmt::format("<ul class=\"options\">{}</ul>", rows);
+}
+
+class Cards {
+ public:
+  explicit Cards(std::vector<std::string>& notes) : notes_(notes) {}
+
+  std::string card(const ShownSample& sample) {
+    std::string out = frames(sample);
+    out += fmt::format(R"(<p class="question">{}</p>)", escaped(sample.question));
+    out += "<dl>";
+    if (!sample.answer.empty() || sample.options.empty())
+      out +=
+          fmt::format("<dt>answer</dt><dd>{}</dd>", sample.answer.empty() ? "<i>nothing</i>" : escaped(sample.answer));
+    if (!sample.expected.empty()) out += fmt::format("<dt>expected</dt><dd>{}</dd>", escaped(sample.expected));
+    out += "</dl>" + option_rows(sample);
+    std::string where = fmt::format("{} · step {}", sample.stage, grouped(sample.step));
+    if (!sample.source.empty() && sample.source != sample.set) where += " · " + sample.source;
+    return fmt::format(R"(<article class="sample">{}<footer>{}{}</footer></article>
+)",
+                       out, verdict(sample), fmt::format("<span>{}</span>", escaped(where)));
+  }
+
+  void finish() {
+    if (left_out_ > 0)
+      notes_.push_back(
+          fmt::format("{} frames of samples were left out of this page, which would get too large", left_out_));
+  }
+
+ private:
+  std::string frames(const ShownSample& sample) {
+    double most = 0;
+    for (const auto& frame : sample.attention)
+      for (double share : frame) most = std::max(most, share);
+    std::string out;
+    for (size_t f = 0; f < sample.frames.size(); ++f) {
+      std::string image = picture(sample.frames[f]);
+      if (image.empty()) continue;
+      std::string heat, peak;
+      if (f < sample.attention.size() && most > 0) {
+        heat = fmt::format(R"(<img class="heat" alt="" src="data:image/png;base64,{}">)",
+                           base64(heat_map_png(sample.attention[f], sample.rows, sample.columns, most)));
+        peak = percent(*std::max_element(sample.attention[f].begin(), sample.attention[f].end()), 0);
+      }
+      out += fmt::format(
+          R"(<figure><div class="frame"><img alt="frame {}" src="{}">{}</div><figcaption>{}<span>{}</span></figcaption></figure>)",
+          f + 1, image, heat, f + 1, peak);
+    }
+    return out.empty() ? "" : fmt::format("<div class=\"frames\">{}</div>", out);
+  }
+
+  // A data URI; empty, and noted, for a file that is missing, is no image or finds no room.
+  std::string picture(const std::filesystem::path& file) {
+    if (used_ > most_bytes) {
+      ++left_out_;
+      return "";
+    }
+    try {
+      std::string bytes = read_file(file, most_frame_bytes);
+      std::string_view type = image_type(bytes);
+      if (type.empty()) throw Error(ErrorKind::data, "this is neither a PNG nor a JPEG image").at(file.string());
+      used_ += bytes.size();
+      return fmt::format("data:{};base64,{}", type, base64(bytes));
+    } catch (const Error& error) {
+      if (notes_.size() < 20) notes_.push_back(error.text());
+      return "";
+    }
+  }
+
+  std::vector<std::string>& notes_;
+  uint64_t used_ = 0;
+  int64_t left_out_ = 0;
+};
+
+} // namespace
+
+std::string sample_cards(const Told& told, std::vector<std::string>& notes) {
+  Cards cards(notes);
+  std::string out, before;
+  bool heat = false;
+  for (const auto& sample : told.run.samples) {
+    heat = heat || !sample.attention.empty();
+    if (std::string group = sample.stage + "\n" + sample.set; group != before) {
+      if (!before.empty()) out += "</div>\n";
+      out +=
+          fmt::format("<h3>{}, after {}</h3>\n<div class=\"samples\">\n", escaped(sample.set), escaped(sample.stage));
+      before = group;
+    }
+    out += cards.card(sample);
+  }
+  cards.finish();
+  if (out.empty()) return "";
+  std::string controls =
+      heat
+          ? R"(<p class="controls"><label><input type="checkbox" id="heat" checked> show where the model looked</label></p>
+<p class="note">A frame is clear where its query looked most and veiled where it did not: the mean over layers and heads, on one (square-root) scale for all frames of a clip. The number is the share of its clearest cell. Point at a frame to see it without the veil.</p>
+)"
+          : "";
+  return controls + out +
+         "</div>\n<p class=\"note\">An option’s share: exp(−loss), of all options together one; the model chooses the "
+         "largest.</p>\n";
+}
+
+} // namespace fvlm::report

@@ -1,0 +1,305 @@
+// Headline figures and tables.
+#include "base/text.h"
+#include "report/html.h"
+#include "report/sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace fvlm::report {
+namespace {
+
+std::string card(std::string_view label, std::string_view value, std::string_view below) {
+  return fmt::format(R"(<div class="card"><span>{}</span><b>{}</b><small>{}</small></div>)", escaped(label),
+                     escaped(value), escaped(below));
+}
+
+std::string cell(std::string_view text) {
+  return fmt::format("<td>{}</td>", escaped(text));
+}
+
+// A share as a number with a bar behind it.
+std::string bar_cell(const std::optional<double>& share) {
+  if (!share) return cell("–");
+  return fmt::format(R"(<td class="bar"><i style="width:{:.1f}%"></i><span>{}</span></td>)",
+                     100 * std::clamp(*share, 0.0, 1.0), percent(share));
+}
+
+// A table that scrolls on a narrow screen; of the columns with a '<' before their name the text begins at the left.
+std::string table(const std::vector<std::string>& header, const std::string& rows, std::string_view traits = "") {
+  std::string head;
+  for (const auto& name : header)
+    head += name.starts_with('<') ? fmt::format("<th class=\"text\">{}</th>", escaped(name.substr(1)))
+                                  : fmt::format("<th>{}</th>", escaped(name));
+  return fmt::format(
+      "<div class=\"wide\"><table class=\"{}\"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>\n", traits,
+      head, rows);
+}
+
+std::string text_cell(std::string_view text, std::string_view traits = "") {
+  return fmt::format("<td class=\"text{}{}\">{}</td>", traits.empty() ? "" : " ", traits, escaped(text));
+}
+
+std::string word_of(std::string mode) {
+  std::replace(mode.begin(), mode.end(), '_', ' ');
+  return mode;
+}
+
+double total(const Told& told, std::optional<double> StageFigures::*member) {
+  double sum = 0;
+  for (const auto& figures : told.figures) sum += (figures.*member).value_or(0);
+  return sum;
+}
+
+} // namespace
+
+bool is_noteworthy(const Event& event) {
+  return event.what != "stage_end";
+}
+
+std::string headline_cards(const Told& told) {
+  int64_t done = 0, planned = 0;
+  double seconds = 0;
+  std::string at;
+  for (size_t s = 0; s < told.run.stages.size(); ++s) {
+    const Stage& stage = told.run.stages[s];
+    if (stage.planned) ++planned;
+    if (stage.planned && told.figures[s].done) ++done;
+    if (told.figures[s].begun && !told.figures[s].done) {
+      at = fmt::format("{} at step {}", stage.name, grouped(told.figures[s].step));
+      if (stage.steps) at += fmt::format(" of {}", grouped(*stage.steps));
+    }
+    seconds += told.figures[s].seconds;
+  }
+  double samples = total(told, &StageFigures::samples), tokens = total(told, &StageFigures::tokens),
+         frames = total(told, &StageFigures::frames);
+  std::string out = card("Stages done", fmt::format("{} of {}", done, planned),
+                         !at.empty()       ? at
+                         : done == planned ? "the run is complete"
+                                           : "");
+  std::vector<std::string> also;
+  if (tokens > 0) also.push_back(short_count(tokens) + " tokens");
+  if (frames > 0) also.push_back(short_count(frames) + " frames");
+  out += card("Samples learnt from", count_text(samples), join(also, ", "));
+  if (seconds > 0)
+    out += card("Training time", human_duration(seconds), figure(samples / seconds) + " samples a second");
+  for (size_t s = told.run.stages.size(); s-- > 0;)
+    if (told.figures[s].last_loss) {
+      out += card("Final loss, " + told.run.stages[s].name, fixed(told.figures[s].last_loss),
+                  "from " + fixed(told.figures[s].first_loss));
+      break;
+    }
+  // Each set once: its newest accuracy in the first of its modes.
+  std::vector<const EvaluationLine*> shown;
+  for (const auto& line : told.evaluations) {
+    if (!line.find("accuracy")) continue;
+    auto same = std::find_if(shown.begin(), shown.end(), [&](const auto* other) { return other->set == line.set; });
+    if (same == shown.end())
+      shown.push_back(&line);
+    else if ((*same)->mode == line.mode)
+      *same = &line;
+  }
+  for (const auto* line : shown)
+    out +=
+        card("Accuracy, " + line->set, percent(line->find("accuracy")),
+             fmt::format("{}{}", word_of(line->mode),
+                         line->find("samples") ? ", " + count_text(line->find("samples")) + " held-out samples" : ""));
+  return "<div class=\"cards\">" + out + "</div>\n";
+}
+
+std::string stage_table(const Told& told) {
+  std::string rows;
+  bool padding = false, memory = false, mfu = false, skipped = false;
+  for (const auto& figures : told.figures) {
+    padding = padding || figures.padding;
+    memory = memory || figures.memory_bytes;
+    mfu = mfu || figures.mfu;
+    skipped = skipped || figures.skipped_steps.value_or(0) > 0;
+  }
+  std::vector<std::string> header{"<stage",    "steps",      "samples",    "time",
+                                  "samples/s", "first loss", "final loss", "data wait"};
+  if (padding) header.emplace_back("padding");
+  if (memory) header.emplace_back("memory");
+  if (mfu) header.emplace_back("MFU");
+  if (skipped) header.emplace_back("skipped");
+  header.emplace_back("<learns");
+  for (size_t s = 0; s < told.run.stages.size(); ++s) {
+    const Stage& stage = told.run.stages[s];
+    const StageFigures& figures = told.figures[s];
+    std::string state = figures.done ? "done" : figures.begun ? "under way" : "not begun";
+    std::string steps = figures.begun ? grouped(figures.step) : "–";
+    if (stage.steps && !(figures.begun && figures.step == *stage.steps)) steps += " of " + grouped(*stage.steps);
+    rows += fmt::format("<tr><th class=\"text\">{} <span class=\"state {}\">{}</span></th>", escaped(stage.name),
+                        figures.done    ? "done"
+                        : figures.begun ? "going"
+                                        : "idle",
+                        state);
+    rows += cell(steps) + cell(count_text(figures.samples));
+    rows +=
+        cell(figures.seconds > 0 ? human_duration(figures.seconds) : "–") + cell(figure(figures.samples_per_second));
+    rows += cell(fixed(figures.first_loss)) + cell(fixed(figures.last_loss)) + cell(percent(figures.data_wait));
+    if (padding) rows += cell(percent(figures.padding));
+    if (memory)
+      rows +=
+          cell(figures.memory_bytes ? human_bytes(static_cast<uint64_t>(std::max(0.0, *figures.memory_bytes))) : "–");
+    if (mfu) rows += cell(percent(figures.mfu));
+    if (skipped) rows += cell(count_text(figures.skipped_steps));
+    rows += text_cell(stage.objective, "dim");
+    rows += "</tr>";
+  }
+  return table(header, rows) + "<p class=\"note\">Final loss: mean over the last twentieth of a stage’s lines. Shares "
+                               "are means over its lines, memory is the most of any.</p>\n";
+}
+
+std::string evaluation_tables(const Told& told) {
+  if (told.evaluations.empty()) return "";
+  struct Column {
+    const char *name, *title;
+    bool share;
+  };
+  static constexpr Column columns[] = {{"accuracy", "accuracy", true},
+                                       {"loss", "loss", false},
+                                       {"margin", "margin", false},
+                                       {"reward_accuracy", "reward accuracy", true},
+                                       {"reward_margin", "reward margin", false},
+                                       {"attention_entropy", "attention entropy", false}};
+  std::vector<Column> used;
+  std::vector<std::string> header{"<set", "<mode"};
+  for (const auto& column : columns)
+    if (std::any_of(told.evaluations.begin(), told.evaluations.end(),
+                    [&](const auto& line) { return line.find(column.name).has_value(); })) {
+      used.push_back(column);
+      header.emplace_back(column.title);
+    }
+  for (const char* title : {"samples", "<measure", "<after"}) header.emplace_back(title);
+  std::string rows, before;
+  for (const auto& line : told.evaluations) {
+    std::string set = line.stage + "\n" + line.set;
+    rows += set == before ? "<tr>" : "<tr class=\"group\">";
+    rows += set == before ? "<td></td>" : fmt::format("<th class=\"text\">{}</th>", escaped(line.set));
+    before = set;
+    rows += text_cell(word_of(line.mode));
+    for (const auto& column : used)
+      rows += column.share ? bar_cell(line.find(column.name)) : cell(fixed(line.find(column.name)));
+    rows += cell(count_text(line.find("samples"))) + text_cell(line.measure, "dim");
+    rows += text_cell(fmt::format("{} {}", line.stage, grouped(line.step)), "dim") + "</tr>";
+  }
+  std::string out = table(header, rows);
+  // By source or kind of question, modes side by side.
+  std::set<std::string> told_of;
+  for (const auto& line : told.evaluations) {
+    if (!told_of.insert(line.stage + "\n" + line.set).second) continue;
+    std::vector<const EvaluationLine*> modes;
+    for (const auto& other : told.evaluations)
+      if (other.stage == line.stage && other.set == line.set) modes.push_back(&other);
+    std::vector<std::string> kinds;
+    for (const auto* mode : modes)
+      for (const auto& [name, value] : mode->values)
+        if (name.starts_with("accuracy.") && std::find(kinds.begin(), kinds.end(), name) == kinds.end())
+          kinds.push_back(name);
+    if (kinds.empty()) continue;
+    std::vector<std::string> names{"<" + line.set};
+    for (const auto* mode : modes) names.push_back(word_of(mode->mode));
+    std::string lines;
+    for (const auto& kind : kinds) {
+      lines += fmt::format("<tr><th class=\"text\">{}</th>", escaped(kind.substr(9)));
+      for (const auto* mode : modes) lines += bar_cell(mode->find(kind));
+      lines += "</tr>";
+    }
+    out += fmt::format("<h3>{} by kind, after {}</h3>\n", escaped(line.set), escaped(line.stage)) +
+           table(names, lines, "narrow");
+  }
+  return out;
+}
+
+std::string time_bars(const Told& told) {
+  std::vector<std::string> names; // of all stages, for colours
+  std::string bars;
+  for (const auto& figures : told.figures)
+    for (const auto& part : figures.parts)
+      if (std::find(names.begin(), names.end(), part.name) == names.end()) names.push_back(part.name);
+  if (names.empty()) return "";
+  auto colour = [&](const std::string& name) {
+    auto place = std::find(names.begin(), names.end(), name) - names.begin();
+    return name == "other" ? "rest" : colour_class(static_cast<int>(place) + 1);
+  };
+  std::vector<std::string> header{"<part"};
+  for (size_t s = 0; s < told.run.stages.size(); ++s) {
+    const StageFigures& figures = told.figures[s];
+    if (figures.parts.empty()) continue;
+    header.push_back(told.run.stages[s].name);
+    std::string pieces;
+    for (const auto& part : figures.parts)
+      pieces += fmt::format(R"(<i style="flex-grow:{:.4f}" class="{}" title="{}: {}, {}">{}</i>)",
+                            part.seconds / figures.seconds, colour(part.name), escaped(part.name),
+                            escaped(human_duration(part.seconds)), percent(part.seconds / figures.seconds),
+                            part.seconds / figures.seconds > 0.09 ? escaped(part.name) : "");
+    bars += fmt::format(R"(<div class="time"><b>{}</b><div class="stack">{}</div><span>{}</span></div>)",
+                        escaped(told.run.stages[s].name), pieces, human_duration(figures.seconds));
+  }
+  std::string rows;
+  for (const auto& name : names) {
+    rows += fmt::format(R"(<tr><th class="text"><i class="swatch {}"></i>{}</th>)", colour(name), escaped(name));
+    for (const auto& figures : told.figures) {
+      if (figures.parts.empty()) continue;
+      auto part = std::find_if(figures.parts.begin(), figures.parts.end(),
+                               [&](const auto& other) { return other.name == name; });
+      rows += part == figures.parts.end()
+                  ? cell("–")
+                  : fmt::format("<td>{} <small>{}</small></td>", percent(part->seconds / figures.seconds),
+                                human_duration(part->seconds));
+    }
+    rows += "</tr>";
+  }
+  return bars + table(header, rows, "narrow");
+}
+
+std::string event_table(const Told& told) {
+  constexpr size_t most = 200;
+  std::string rows;
+  for (size_t i = 0; i < told.run.events.size() && i < most; ++i) {
+    const Event& event = told.run.events[i];
+    rows +=
+        fmt::format(R"(<tr id="event-{}">{}<td>{}</td><td class="text"><span class="what {}">{}</span></td>{}</tr>)",
+                    i + 1, text_cell(event.stage), grouped(event.step), escaped(event.what),
+                    escaped(word_of(event.what)), text_cell(event.text, "long"));
+  }
+  if (rows.empty()) return "";
+  std::string out = table({"<stage", "step", "<what", "<"}, rows);
+  if (told.run.events.size() > most)
+    out += fmt::format("<p class=\"note\">The first {} of {} events; metrics.jsonl has all.</p>\n", most,
+                       grouped(static_cast<int64_t>(told.run.events.size())));
+  return out;
+}
+
+std::string parameter_table(const Told& told) {
+  std::string rows;
+  for (const auto& stage : told.run.stages) {
+    auto found = told.run.parameters.find(stage.name);
+    if (found == told.run.parameters.end() || found->second.empty()) continue;
+    int64_t all = 0, trained = 0;
+    bool first = true;
+    for (const auto& group : found->second) {
+      all += group.parameters;
+      if (group.trained) trained += group.parameters;
+      rows += fmt::format("<tr class=\"{}{}\">", first ? "group" : "", group.trained ? "" : " frozen");
+      rows += first ? fmt::format("<th class=\"text\">{}</th>", escaped(stage.name)) : "<td></td>";
+      first = false;
+      rows += text_cell(group.name) + cell(grouped(group.tensors)) + cell(grouped(group.parameters)) +
+              text_cell(group.trained ? "trained" : "frozen");
+      rows += cell(group.trained ? figure(group.lr) : "–") + cell(group.trained ? figure(group.weight_decay) : "–") +
+              "</tr>";
+    }
+    rows += fmt::format(
+        "<tr class=\"sum\"><td></td>{}<td></td>{}{}<td></td><td></td></tr>", text_cell("all"), cell(grouped(all)),
+        text_cell(fmt::format("{} trained",
+                              percent(all > 0 ? static_cast<double>(trained) / static_cast<double>(all) : 0.0))));
+  }
+  if (rows.empty()) return "";
+  return table({"<stage", "<group", "tensors", "parameters", "<", "learning rate", "weight decay"}, rows);
+}
+
+} // namespace fvlm::report

@@ -1,0 +1,80 @@
+// The verb: what it prints, where it writes.
+#include "base/file.h"
+#include "folder.h"
+#include "made_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+using namespace fvlm;
+using fvlm::test::Folder;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+namespace {
+
+struct Ran {
+  int code;
+  std::string out, err;
+};
+
+class ReportCommand : public testing::Test {
+ protected:
+  Ran run(const std::string& arguments) {
+    std::string at = folder.path().string();
+    int status =
+        std::system(fmt::format("cd '{0}' && '{1}' report {2} >out 2>err", at, FVLM_ENGINE, arguments).c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out"), read_file(folder / "err")};
+  }
+  Folder folder;
+};
+
+} // namespace
+
+TEST_F(ReportCommand, prints_the_figures_and_where_the_page_is) {
+  std::filesystem::create_directories(folder / "a run");
+  test::make_run(folder / "a run");
+  auto ran = run("'a run'");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, testing::ContainsRegex("instruct +1,500 +48,000 +1 min [0-9]+ s"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("questions +coarse_only +instruct +2,000 +90.3 %"));
+  EXPECT_THAT(ran.out, HasSubstr("a run/report.html ("));
+  EXPECT_THAT(ran.err, IsEmpty());
+  EXPECT_TRUE(std::filesystem::exists(folder / "a run/report.html"));
+}
+
+TEST_F(ReportCommand, says_what_is_missing_and_writes_elsewhere) {
+  std::filesystem::create_directories(folder / "r");
+  test::make_run(folder / "r", {.stages = 1, .last_progress = 0.5, .samples = false, .parameters = false});
+  auto ran = run("r --out page.html");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, testing::ContainsRegex("align +1,000 of 2,000 "));
+  EXPECT_THAT(ran.out, HasSubstr("Not in the report\n  parameters.json is not there"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "page.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "r/report.html"));
+}
+
+TEST_F(ReportCommand, has_its_figures_as_json) {
+  std::filesystem::create_directories(folder / "r");
+  test::make_run(folder / "r");
+  auto ran = run("r --json");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  auto document = json::parse(ran.out);
+  EXPECT_EQ(document["stages"][1]["samples"], 48000);
+  EXPECT_EQ(document["stages"][2]["done"], true);
+  EXPECT_EQ(document["evaluations"][0]["accuracy"], 0.958);
+  EXPECT_EQ(document["evaluations"][3]["measure"], "preference");
+  EXPECT_THAT(document["missing"], IsEmpty());
+}
+
+TEST_F(ReportCommand, of_no_run_fails_with_advice) {
+  auto ran = run("nowhere");
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.err, HasSubstr("nowhere: this is no folder of a run"));
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_THAT(run("--help").out, testing::StartsWith("Example\n\n  fvlm-engine report runs/quickstart\n"));
+}

@@ -1,0 +1,395 @@
+// The report: true figures, nothing lost, nothing let through, whatever lies in the folder.
+#include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "data/media/decode_image.h"
+#include "folder.h"
+#include "made_run.h"
+#include "markup.h"
+#include "report/chart.h"
+#include "report/figures.h"
+#include "report/heat_map.h"
+#include "report/html.h"
+#include "report/page.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <gmock/gmock.h>
+#include <limits>
+
+using namespace fvlm;
+using namespace fvlm::report;
+using fvlm::test::Folder;
+using fvlm::test::read_markup;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+
+std::string page_of(const fs::path& run) {
+  std::string page = read_file(write_report(run).file);
+  EXPECT_EQ(read_markup(page).problem, "");
+  return page;
+}
+
+// A run in two files.
+void write_run(const fs::path& folder, const json& plan, const std::string& lines) {
+  write_file_atomic(folder / "plan.json", plan.dump());
+  write_file_atomic(folder / "metrics.jsonl", lines);
+}
+
+json plan_of(const json& stages) {
+  return {{"format", "fvlm.plan/1"},
+          {"hash", "0123456789abcdef"},
+          {"recipe", "r.lua"},
+          {"plan", {{"name", "n"}, {"stages", stages}}},
+          {"sources", {{"name", "r.lua:1"}}}};
+}
+
+size_t count(std::string_view text, std::string_view part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
+  return found;
+}
+
+} // namespace
+
+TEST(Figures, are_computed_from_the_lines) {
+  Stage stage;
+  stage.name = "align";
+  stage.steps = 30;
+  stage.lines.steps = {10, 20, 30};
+  stage.lines.columns = {{"loss", {4, nothing, 1}},
+                         {"samples", {320, 640, 960}},
+                         {"samples_per_second", {160, 320, 64}}, // 2, 1 and 5 seconds
+                         {"data_wait_share", {0.1, 0.2, 0.6}},
+                         {"memory_bytes", {5, 9, 7}},
+                         {"time.backward", {1, 0.5, 2}},
+                         {"time.data", {0.5, nothing, 1}},
+                         {"time.of_tomorrow", {0, 0, 1}}};
+  auto figures = figures_of(stage);
+  EXPECT_TRUE(figures.done);
+  EXPECT_EQ(figures.step, 30);
+  EXPECT_DOUBLE_EQ(figures.seconds, 8);
+  EXPECT_DOUBLE_EQ(*figures.samples_per_second, 120);
+  EXPECT_EQ(figures.first_loss, 4);
+  EXPECT_EQ(figures.last_loss, 1);
+  EXPECT_NEAR(*figures.data_wait, 0.3, 1e-12);
+  EXPECT_EQ(figures.memory_bytes, 9);
+  std::vector<std::string> parts;
+  for (const auto& part : figures.parts) parts.push_back(fmt::format("{} {}", part.name, part.seconds));
+  EXPECT_THAT(parts, ElementsAre("data 1.5", "backward 3.5", "of_tomorrow 1", "other 2"));
+}
+
+TEST(Figures, smoothing_keeps_a_constant_and_leaves_gaps_out) {
+  for (double value : smoothed({2, 2, nothing, 2}, 5)) EXPECT_DOUBLE_EQ(value, 2);
+  auto ramp = smoothed({0, 1, 2, 3, 4, 5, 6, 7, 8}, 3);
+  EXPECT_NEAR(ramp[4], 4, 1e-12) << "both sides count alike";
+  EXPECT_THAT(smoothed({3, 9, 4}, 1), ElementsAre(3, 9, 4));
+}
+
+TEST(Html, text_is_escaped_and_what_is_no_text_replaced) {
+  EXPECT_EQ(escaped("<a href=\"x\">'&</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&lt;/a&gt;");
+  EXPECT_EQ(escaped("ä€😀"), "ä€😀");
+  EXPECT_EQ(escaped(std::string("a\0b\x1b\x7f", 5)), "a\uFFFDb\uFFFD\uFFFD");
+  EXPECT_EQ(escaped("\xff\xc0\xaf\xed\xa0\x80\xe2\x82"), "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(json::parse(script_string("</script>&\"\\\n\xff😀")), "</script>&\"\\\n\uFFFD😀");
+  EXPECT_THAT(script_string("</script><!--"), Not(HasSubstr("<")));
+}
+
+TEST(Html, numbers_are_short_and_true) {
+  EXPECT_EQ(figure(0.84312), "0.8431");
+  EXPECT_EQ(figure(12345.6), "12,346");
+  EXPECT_EQ(figure(2e-5), "2e-5");
+  EXPECT_EQ(figure(-1.5e300), "-1.5e300");
+  EXPECT_EQ(figure(nothing), "–");
+  EXPECT_EQ(percent(0.984), "98.4\u202f%");
+  EXPECT_EQ(short_count(2.6e6), "2.6\u202fM");
+  EXPECT_EQ(short_count(999.7), "1\u202fK");
+  for (const char* text : {"", "f", "fo", "foo", "foob", "fooba", "foobar"}) EXPECT_EQ(base64(text).size() % 4, 0u);
+  EXPECT_EQ(base64("fooba"), "Zm9vYmE=");
+  EXPECT_EQ(base64("foob"), "Zm9vYg==");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+}
+
+TEST(Chart, no_spike_is_lost_where_points_are_many) {
+  Chart chart;
+  chart.title = "Loss";
+  ChartLine line{"loss", 1, true, false, {}, {}};
+  for (int i = 0; i < 100000; ++i) line.x.push_back(i), line.y.push_back(i == 43217 ? 77 : 1 + 1e-3 * (i % 7));
+  chart.lines = {line};
+  std::string html = chart_html(chart);
+  EXPECT_THAT(html, HasSubstr(",77,"));
+  EXPECT_LT(html.size(), 30000u);
+  EXPECT_EQ(read_markup(html).problem, "");
+}
+
+TEST(Chart, without_points_there_is_none_and_odd_values_break_nothing) {
+  Chart chart;
+  EXPECT_EQ(chart_html(chart), "");
+  chart.lines = {{"x", 1, false, false, {1, 2}, {nothing, nothing}}};
+  EXPECT_EQ(chart_html(chart), "");
+  for (std::vector<double> y :
+       {std::vector<double>{5, 5}, {0, 0}, {-1e300, 1e300}, {1e-320, 1}, {nothing, 3}, {INFINITY, 1}, {-5, 1000}})
+    for (bool log : {true, false}) {
+      chart.lines = {{"x", 1, false, true, {1, 2}, y}};
+      chart.may_be_log = log;
+      std::string html = chart_html(chart);
+      EXPECT_THAT(html, HasSubstr("<svg")) << y[0];
+      EXPECT_EQ(count(html, "nan") + count(html, "inf"), 0u) << html;
+    }
+}
+
+TEST(HeatMap, is_a_png_of_a_pixel_a_cell) {
+  auto decoded = [](const std::string& png) { return decode_image(std::as_bytes(std::span(png))); };
+  std::vector<double> shares(6 * 300);
+  for (size_t i = 0; i < shares.size(); ++i) shares[i] = static_cast<double>(i);
+  Image image = decoded(heat_map_png(shares, 6, 300, 1799));
+  EXPECT_EQ(image.height, 6);
+  EXPECT_EQ(image.width, 300);
+  EXPECT_EQ(decoded(heat_map_png({0, 0}, 1, 2, 0)).width, 2) << "a model that looked nowhere";
+}
+
+TEST(Report, of_a_whole_run_says_what_its_files_say) {
+  Folder run;
+  test::make_run(run.path());
+  auto made = write_report(run.path());
+  std::string page = read_file(run / "report.html");
+  auto markup = read_markup(page);
+  EXPECT_EQ(markup.problem, "");
+  EXPECT_EQ(made.bytes, page.size());
+  EXPECT_LT(page.size(), 400000u) << "the quickstart's report";
+  EXPECT_THAT(made.notes, ElementsAre());
+  for (const char* words : {"quickstart", "3 of 3", "121,600", "the run is complete", "95.8\u202f%",
+                            "2,000 held-out samples", "first colour", "240,192", "52.7\u202f% trained", "out of memory",
+                            "the loss 3.", "recipes/quickstart.lua:24", "Which colour does the circle have at the end?",
+                            "✗ wrong", "✓ right", "next token of answers", "reward accuracy"})
+    EXPECT_THAT(markup.text, HasSubstr(words));
+  EXPECT_EQ(count(page, "class=\"heat\""), 8u * 4);
+  EXPECT_EQ(count(page, "class=\"flag "), 3u);
+  EXPECT_EQ(count(page, "✗ wrong"), 1u);
+  // The figures once more, by hand.
+  double seconds = 0, samples = 0, tail = 0;
+  int lines = 0;
+  std::vector<double> losses;
+  for (std::string rest = read_file(run / "metrics.jsonl"); !rest.empty(); rest.erase(0, rest.find('\n') + 1)) {
+    json line = json::parse(rest.substr(0, rest.find('\n')));
+    if (line["kind"] != "step" || line["stage"] != "align") continue;
+    seconds += (line["samples"].get<double>() - samples) / line["samples_per_second"].get<double>();
+    samples = line["samples"];
+    losses.push_back(line["loss"]);
+    ++lines;
+  }
+  for (int i = lines - lines / 20; i < lines; ++i) tail += losses[static_cast<size_t>(i)] / (lines / 20);
+  EXPECT_EQ(lines, 200);
+  EXPECT_NEAR(made.figures[0].seconds, seconds, 1e-9);
+  EXPECT_NEAR(*made.figures[0].last_loss, tail, 1e-9);
+  EXPECT_THAT(markup.text, HasSubstr(fmt::format("{:.3f}", tail)));
+}
+
+TEST(Report, carries_all_that_it_needs) {
+  Folder run;
+  test::make_run(run.path());
+  std::string page = page_of(run.path());
+  for (const char* foreign :
+       {"http:", "https:", "url(", "@import", "fetch(", "XMLHttp", "import(", "WebSocket", "sendBeacon"})
+    EXPECT_EQ(count(page, foreign), 0u) << foreign;
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
+}
+
+TEST(Report, of_a_run_that_was_killed_or_goes_on_says_how_far_it_got) {
+  Folder run;
+  test::make_run(run.path(), {.stages = 2, .last_progress = 0.4});
+  std::string lines = read_file(run / "metrics.jsonl");
+  write_file_atomic(run / "metrics.jsonl", lines + R"({"kind":"step","stage":"instr)");
+  auto made = write_report(run.path());
+  auto markup = read_markup(read_file(made.file));
+  EXPECT_EQ(markup.problem, "");
+  EXPECT_THAT(markup.text, HasSubstr("1 of 3"));
+  EXPECT_THAT(markup.text, HasSubstr("instruct at step 600 of 1,500"));
+  EXPECT_THAT(markup.text, HasSubstr("under way"));
+  EXPECT_THAT(markup.text, HasSubstr("not begun"));
+  EXPECT_THAT(made.notes, testing::Contains(HasSubstr("the last line of metrics.jsonl is not whole")));
+}
+
+TEST(Report, does_with_a_plan_and_no_line_at_all) {
+  Folder run;
+  write_run(run.path(), plan_of(json::array({{{"name", "align"}, {"steps", 10}}})), "");
+  auto made = write_report(run.path());
+  auto markup = read_markup(read_file(made.file));
+  EXPECT_EQ(markup.problem, "");
+  EXPECT_THAT(markup.text, HasSubstr("0 of 1"));
+  EXPECT_THAT(made.notes, ElementsAre(HasSubstr("parameters.json"), HasSubstr("no samples")));
+  EXPECT_THAT(markup.text, HasSubstr("parameters.json is not there"));
+}
+
+TEST(Report, passes_over_what_it_does_not_know) {
+  Folder run;
+  auto stages = json::array({{{"name", "align"}, {"steps", 20}, {"later", {1, {{"a", nullptr}}}}}});
+  std::string lines =
+      R"({"kind":"step","stage":"align","step":10,"loss":2.5,"new_value":1,"words":["a"],"nested":{"x":1}}
+{"kind":"of tomorrow","stage":"align","step":10,"loss":7}
+not json
+[1,2]
+{"kind":"step","stage":"unplanned","step":5,"loss":null,"samples":"many"}
+{"kind":"step","stage":"align","step":20,"loss":1.25,"samples":40}
+)";
+  write_run(run.path(), plan_of(stages), lines);
+  auto made = write_report(run.path());
+  EXPECT_EQ(read_markup(read_file(made.file)).problem, "");
+  EXPECT_THAT(made.notes,
+              testing::Contains(HasSubstr("2 of 6 lines of metrics.jsonl could not be read; the first is line 3")));
+  ASSERT_EQ(made.run.stages.size(), 2u);
+  EXPECT_EQ(made.run.stages[1].name, "unplanned");
+  EXPECT_TRUE(made.figures[0].done);
+  EXPECT_EQ(made.figures[0].first_loss, 2.5);
+}
+
+TEST(Report, lets_no_markup_through_from_any_file) {
+  const std::string evil = "</script><img src=x onerror=alert(1)>\"'&{{title}}";
+  Folder run;
+  test::make_run(run.path());
+  json plan = json::parse(read_file(run / "plan.json"));
+  plan["plan"]["name"] = evil;
+  plan["recipe"] = evil;
+  plan["hash"] = evil;
+  plan["plan"][evil] = evil;
+  plan["sources"][fmt::format("[\"{}\"]", evil)] = evil;
+  plan["plan"]["stages"].push_back({{"name", evil}, {"objective", json::array({{{"kind", evil}}})}});
+  plan["plan"]["stages"].push_back({{"name", "../.."}});
+  std::string lines;
+  for (int step : {1, 2}) {
+    lines += json({{"kind", "step"},
+                   {"stage", evil},
+                   {"step", step},
+                   {"loss", 1},
+                   {"lr." + evil, 1},
+                   {"time." + evil, 1},
+                   {"term." + evil, 1},
+                   {"term.b", 2}})
+                 .dump() +
+             "\n";
+    lines += json({{"kind", "evaluation"},
+                   {"stage", evil},
+                   {"step", step},
+                   {"set", evil},
+                   {"mode", evil},
+                   {"measure", evil},
+                   {"accuracy", 0.5},
+                   {"accuracy." + evil, 0.5}})
+                 .dump() +
+             "\n";
+    lines += json({{"kind", "event"}, {"stage", evil}, {"step", step}, {"what", evil}, {"text", evil}}).dump() + "\n";
+  }
+  write_run(run.path(), plan, lines);
+  write_file_atomic(run / "parameters.json",
+                    json::array({{{"stage", evil}, {"groups", {{{"name", evil}, {"parameters", 3}}}}}}).dump());
+  fs::path show = run / "instruct/show/questions";
+  json sample = json::parse(read_file(show / "001.json"));
+  for (const char* key : {"set", "stage", "source", "question", "expected", "answer"}) sample[key] = evil;
+  sample["options"] = json::array({{{"text", evil}, {"loss", 1}}, {{"text", evil}, {"right", true}, {"loss", "x"}}});
+  write_file_atomic(show / "001.json", sample.dump());
+  std::string page = page_of(run.path());
+  EXPECT_EQ(count(page, "<img src=x"), 0u);
+  EXPECT_GT(count(page, "&lt;img src=x"), 20u) << "shown as text";
+  EXPECT_EQ(count(page, "<script"), count(page, "</script>"));
+}
+
+TEST(Report, shows_frames_from_beside_the_sample_alone) {
+  Folder run;
+  test::make_run(run.path());
+  fs::path show = run / "instruct/show/questions";
+  write_file_atomic(run / "secret.png", "\x89PNG\r\n\x1a\n the secret");
+  write_file_atomic(show / "text.png", "no image");
+  for (const char* name : {"../../../secret.png", "/etc/hostname", "text.png", "missing.png"}) {
+    json sample = json::parse(read_file(show / "000.json"));
+    sample["frames"] = {name};
+    write_file_atomic(show / "000.json", sample.dump());
+    auto made = write_report(run.path());
+    EXPECT_EQ(made.notes.size(), 1u) << name;
+    std::string page = read_file(made.file);
+    EXPECT_EQ(count(page, "src=\"data:image/png;base64,"), 7u * 4 * 2)
+        << name << ": those of the others and their heat maps";
+  }
+}
+
+// What a full disk, another program or a later version might have left: values of other types, anywhere.
+TEST(Report, survives_values_of_any_type_anywhere) {
+  Folder run;
+  test::make_run(run.path(), {.stages = 2});
+  static const json others[] = {nullptr,
+                                true,
+                                -1,
+                                1e308,
+                                18446744073709551615u,
+                                "",
+                                "text",
+                                json::array(),
+                                json::array({1, "a", nullptr}),
+                                json::object(),
+                                {{"a", {{"b", 1}}}}};
+  std::vector<std::pair<fs::path, std::string>> files;
+  for (const auto& name : {"plan.json", "parameters.json", "instruct/show/questions/001.json"})
+    files.emplace_back(run / name, read_file(run / name));
+  std::string metrics = read_file(run / "metrics.jsonl");
+  std::string some = metrics.substr(0, metrics.find('\n', 20000) + 1) +
+                     metrics.substr(metrics.rfind("\n{\"kind\":\"evaluation\"") + 1);
+  RandomStream random(11, "report");
+  uint64_t drawn = 0;
+  auto pick = [&](size_t size) { return static_cast<size_t>(random.uniform(drawn++) * static_cast<double>(size)); };
+  auto spoil = [&](json document, int times) {
+    for (int i = 0; i < times; ++i) {
+      auto flat = document.flatten();
+      auto at = flat.begin();
+      std::advance(at, static_cast<long>(pick(flat.size())));
+      auto pointer = json::json_pointer(at.key());
+      while (!pointer.empty() && pick(3) == 0) pointer = pointer.parent_pointer();
+      if (!pointer.empty()) document[pointer] = others[pick(std::size(others))];
+    }
+    return document;
+  };
+  for (int round = 0; round < 120; ++round) {
+    for (const auto& [path, content] : files)
+      write_file_atomic(path, spoil(json::parse(content), 1 + round % 5).dump());
+    std::string lines;
+    for (size_t at = 0, end; (end = some.find('\n', at)) != some.npos; at = end + 1) {
+      std::string line = some.substr(at, end - at);
+      lines += (pick(4) == 0 ? spoil(json::parse(line), 1).dump() : line) + "\n";
+    }
+    write_file_atomic(run / "metrics.jsonl", lines);
+    try {
+      std::string page = page_of(run.path());
+      ASSERT_EQ(count(page, "nan") + count(page, ">inf<"), 0u) << "round " << round;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_THAT(error.text(), HasSubstr("no plan of a run")) << "round " << round;
+    }
+  }
+}
+
+TEST(Report, of_what_is_no_run_says_so) {
+  Folder folder;
+  auto refused = [](const fs::path& run) {
+    try {
+      write_report(run);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return error.text();
+    }
+    return std::string("not refused");
+  };
+  EXPECT_THAT(refused(folder.path()), HasSubstr("it has no plan.json"));
+  EXPECT_THAT(refused(folder / "absent"), HasSubstr("fvlm-engine train"));
+  fs::create_directories(folder / "mine");
+  write_run(folder / "mine", plan_of(json::array()), "");
+  EXPECT_THAT(refused(folder.path()), HasSubstr("did you mean"));
+  fs::remove(folder / "mine/metrics.jsonl");
+  EXPECT_THAT(refused(folder / "mine"), HasSubstr("it has no metrics.jsonl"));
+}
