@@ -12,6 +12,9 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' plain=$'\e[0m'; else b
 say() { printf '%s==> %s%s\n' "$bold" "$*" "$plain"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# gcc 13 places AVX-512 variables of such stacks at addresses that their own loads refuse.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
+
 # Finds nvcc where toolkits put it, also when PATH does not name it.
 if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then PATH=$PATH:/usr/local/cuda/bin; fi
 have_toolkit() { command -v nvcc >/dev/null; }
