@@ -53,7 +53,7 @@ struct DataReport {
 // Told after each turn of both sides.
 using TurnProgress = std::function<void(const std::string& set, int64_t done, int64_t total)>;
 
-// Both sides take turns; each begins with nothing read ahead.
+// Both sides take turns. What one has read ahead when its turn begins is thrown away, and no time is counted for it.
 DataReport measure_data(const DataRequest& request, Registry& registry, const TurnProgress& progress);
 
 // Two sets of textured pictures of 640 x 480, as JPEG and as PNG, made by `make_shapes`, below a folder that is there.

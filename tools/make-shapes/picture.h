@@ -20,9 +20,9 @@ struct Blob {
   bool operator==(const Blob&) const = default;
 };
 
-// Where only `grey` is to be seen, normalisation leaves 0: it is ImageNet's mean. Such a patch holds nothing but its
-// position, so a tiny model soon sees where things are and how many. On the dark ground it sees how much of a patch is
-// covered, and so shapes.
+// Where only `grey` is to be seen, normalisation leaves 0: it is ImageNet's mean, and such a patch holds nothing but
+// its position. On `dark` a patch says how much of it is covered. That a tiny model therefore learns places and counts
+// on the one and shapes on the other is a guess; what was learnt stands in bench/LOG.md.
 constexpr Rgb grey{124, 116, 104}, dark{14, 14, 20};
 
 struct Picture {
