@@ -1,5 +1,6 @@
 // A temporary folder in which a test lays plugins, and the registry options that look only there.
 #pragma once
+#include "base/scratch_folder.h"
 #include "plugin/registry.h"
 
 #include <fmt/format.h>
@@ -29,16 +30,7 @@ struct ManifestText {
 
 class Workshop : public testing::Test {
  protected:
-  Workshop() {
-    std::string pattern = (fs::canonical(fs::temp_directory_path()) / "fvlm-plugin-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-    root_ = pattern;
-    folder("plugins");
-  }
-  ~Workshop() override {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-  }
+  Workshop() { folder("plugins"); }
 
   fs::path root() const { return root_; }
   fs::path plugins() const { return root_ / "plugins"; }
@@ -77,7 +69,8 @@ class Workshop : public testing::Test {
   }
 
  private:
-  fs::path root_;
+  const ScratchFolder scratch_;
+  const fs::path root_ = fs::canonical(scratch_.path()); // as the loader names it
 };
 
 } // namespace fvlm::test

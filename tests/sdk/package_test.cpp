@@ -8,7 +8,6 @@ namespace {
 class PackageTest : public Workshop {
  protected:
   void SetUp() override {
-    Workshop::SetUp();
     const fs::path first = folder / "first";
     prefix = folder / "moved";
     const Result installed =

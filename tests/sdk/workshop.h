@@ -1,6 +1,7 @@
 // Where the SDK's tests build plugins: a folder of their own outside the checkout, and the commands run in it.
 #pragma once
 #include "base/file.h"
+#include "base/scratch_folder.h"
 
 #include <gtest/gtest.h>
 
@@ -56,20 +57,14 @@ inline std::set<std::string> exported(const fs::path& library) {
 
 class Workshop : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "fvlm-sdk-test-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder = pattern;
-  }
-  void TearDown() override { fs::remove_all(folder); }
-
   fs::path write(const std::string& name, const std::string& text) {
     fs::create_directories((folder / name).parent_path());
     write_file_atomic(folder / name, text);
     return folder / name;
   }
 
-  fs::path folder;
+  const ScratchFolder scratch;
+  const fs::path folder = scratch.path();
   const fs::path build = FVLM_BUILD_FOLDER, source = FVLM_SOURCE_FOLDER;
   const fs::path include = build / "include";
 };

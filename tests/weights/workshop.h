@@ -2,6 +2,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/file.h"
+#include "base/scratch_folder.h"
 
 #include <gtest/gtest.h>
 
@@ -11,35 +12,12 @@
 #include <fstream>
 #include <string>
 #include <string_view>
-#include <unistd.h>
 
 namespace fvlm::testing_weights {
 
 namespace fs = std::filesystem;
 
-class Folder {
- public:
-  Folder() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    std::string name = std::string("fvlm-weights-") + std::to_string(getpid()) + "-" + test->name();
-    for (char& c : name)
-      if (c == '/') c = '_';
-    path_ = fs::temp_directory_path() / name;
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path operator/(std::string_view name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using Folder = ScratchFolder;
 
 // Header and data put together as they come, right or wrong.
 inline std::string safetensors_bytes(const std::string& header, size_t data_bytes) {

@@ -1,6 +1,7 @@
 // Tar files made byte by byte for tests: good ones, and ones that no program would write.
 #pragma once
 #include "base/file.h"
+#include "base/scratch_folder.h"
 #include "data/shards/grouping.h"
 
 #include <fmt/format.h>
@@ -15,25 +16,7 @@ namespace fvlm::test {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for each test, which is also its cache.
-class Folder {
- public:
-  Folder() {
-    auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    static int count = 0;
-    path_ = fs::temp_directory_path() / fmt::format("fvlm-{}-{}-{}", info ? info->name() : "test", getpid(), ++count);
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  fs::path operator/(std::string_view name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using Folder = ScratchFolder; // a test's, which is also its cache
 
 // Without fsync and rename, unlike write_file_atomic: tests write thousands of shards.
 inline void write_bytes(const fs::path& path, std::string_view bytes) {

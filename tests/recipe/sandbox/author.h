@@ -1,6 +1,7 @@
 // Author: a folder with recipe files, and what running them gives.
 #pragma once
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "recipe/sandbox.h"
 
 #include <gtest/gtest.h>
@@ -26,19 +27,7 @@ inline SandboxConfig test_config() {
 
 class Author {
  public:
-  Author() {
-    auto pattern = (std::filesystem::temp_directory_path() / "fvlm-sandbox-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot make a folder for the test");
-    folder_ = pattern;
-  }
-  ~Author() {
-    sandbox_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-  Author(const Author&) = delete;
-  Author& operator=(const Author&) = delete;
-
-  const std::filesystem::path& folder() const { return folder_; }
+  const std::filesystem::path& folder() const { return folder_.path(); }
 
   void write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((folder_ / name).parent_path());
@@ -71,13 +60,13 @@ class Author {
   }
 
   std::string without_folder(std::string text) const {
-    std::string prefix = folder_.string() + "/";
+    std::string prefix = folder_.path().string() + "/";
     for (size_t at; (at = text.find(prefix)) != std::string::npos;) text.erase(at, prefix.size());
     return text;
   }
 
  private:
-  std::filesystem::path folder_;
+  ScratchFolder folder_;
   std::unique_ptr<Sandbox> sandbox_;
 };
 
