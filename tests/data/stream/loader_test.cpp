@@ -6,6 +6,7 @@
 #include <atomic>
 #include <gmock/gmock.h>
 #include <map>
+#include <thread>
 
 namespace fvlm {
 namespace {
@@ -216,6 +217,9 @@ TEST(Loader, keeps_to_its_memory) {
   };
   {
     auto loader = stage.loader({.workers = 4, .memory = 3 * pack + 100, .allocate = counted});
+    auto first = loader.next(); // while it is held, the next two are made
+    while (held < 3 * pack) std::this_thread::yield();
+    first.reset();
     EXPECT_GT(hashes(loader).size(), 25u);
   }
   EXPECT_EQ(most, 3 * pack);
