@@ -57,6 +57,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string trimmed(std::string_view text) {
+  constexpr const char* space = " \t\r\n";
+  const size_t begin = text.find_first_not_of(space);
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(space) + 1 - begin));
+}
+
 std::string human_bytes(uint64_t bytes) {
   constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

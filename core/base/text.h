@@ -17,6 +17,9 @@ std::string join_or(std::span<const std::string> words);
 std::string join(std::span<const std::string> words, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 
+// Without the spaces, tabs and ends of lines around it.
+std::string trimmed(std::string_view text);
+
 // "1.4 GiB"
 std::string human_bytes(uint64_t bytes);
 

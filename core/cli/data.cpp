@@ -33,7 +33,9 @@ constexpr Verb verbs[] = {
 struct Opened {
   explicit Opened(const ParsedOptions& parsed)
       : resolved(recipe::resolve(recipe_request(parsed))), registry(open_registry(parsed)),
-        stage(train::stage_named(resolved.plan, parsed.value_or("stage", ""))), progress("opening") {
+        stage(parsed.value("stage") ? stage_named(resolved.plan, *parsed.value("stage"))
+                                    : resolved.plan.stages.front()),
+        progress("opening") {
     train::StageDataOptions options;
     options.progress = [&](const std::string& source, int64_t done, int64_t all) {
       progress.steps(source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
@@ -163,9 +165,8 @@ int data_stats(Arguments arguments) {
   if (samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
   Opened opened(*parsed);
   Progress progress("reading");
-  const auto found = opened.data->statistics(samples, [&](int64_t done) {
-    progress.steps("samples", static_cast<uint64_t>(done), static_cast<uint64_t>(samples));
-  });
+  const auto found = opened.data->statistics(
+      samples, [&](int64_t done) { progress.samples(static_cast<uint64_t>(done), static_cast<uint64_t>(samples)); });
   progress.finish();
   if (parsed->flag("json")) {
     print_json(opened, found);
@@ -178,8 +179,8 @@ int data_stats(Arguments arguments) {
   print_histogram("frames", found.all.frames);
   print_packing(found);
   if (found.broken + found.left_out > 0)
-    fmt::print("\n{} broken samples were set aside, {} left out as overlong:\n  {}\n", found.broken, found.left_out,
-               join(found.reasons, "\n  "));
+    fmt::print("\n{} broken samples were set aside, {} left out by max_text_tokens:\n  {}\n", found.broken,
+               found.left_out, join(found.reasons, "\n  "));
   return 0;
 }
 

@@ -32,10 +32,10 @@ std::vector<plan::Stage> wanted_stages(const plan::Plan& plan, const ParsedOptio
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
   const int64_t samples = parsed.integer_or("samples", 0);
   if (samples < 0) throw Error(ErrorKind::usage, "--samples wants 1 or more");
+  if (stage_name) stage_named(plan, *stage_name); // which has to be there
   std::vector<plan::Stage> wanted;
-  std::vector<std::string> stages, sets;
+  std::vector<std::string> sets;
   for (plan::Stage stage : plan.stages) {
-    stages.push_back(stage.name);
     if (stage_name && stage.name != *stage_name) continue;
     for (const auto& set : stage.evaluation.sets) sets.push_back(set.name);
     std::erase_if(stage.evaluation.sets, [&](const auto& set) { return set_name && set.name != *set_name; });
@@ -44,13 +44,9 @@ std::vector<plan::Stage> wanted_stages(const plan::Plan& plan, const ParsedOptio
     if (!stage.evaluation.sets.empty()) wanted.push_back(std::move(stage));
   }
   if (!wanted.empty()) return wanted;
-  const auto known = [](const std::vector<std::string>& names) {
-    return names.empty() ? "it has none" : "it has " + join_or(names);
-  };
-  if (stage_name && std::find(stages.begin(), stages.end(), *stage_name) == stages.end())
-    throw Error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", *stage_name)).advise(known(stages));
   if (set_name)
-    throw Error(ErrorKind::usage, fmt::format("there is no evaluation set '{}'", *set_name)).advise(known(sets));
+    throw Error(ErrorKind::usage, fmt::format("there is no evaluation set '{}'", *set_name))
+        .advise(sets.empty() ? "it has none" : "it has " + join_or(sets));
   throw Error(ErrorKind::usage, "there is nothing to evaluate: no evaluation set")
       .advise("evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } in a stage");
 }
@@ -64,8 +60,8 @@ class ScoreFile {
   void add(const evaluation::SampleSet& set, plan::Mode mode, const evaluation::Scores& scores) {
     if (!file_) return;
     for (const auto& sample : scores.samples) {
-      Json line{{"set", set.wanted().name}, {"mode", name_of(mode)}, {"position", sample.position},
-                {"key", sample.key},        {"source", sample.source},           {"right", sample.right}};
+      Json line{{"set", set.wanted().name}, {"mode", name_of(mode)},   {"position", sample.position},
+                {"key", sample.key},        {"source", sample.source}, {"right", sample.right}};
       for (const auto& text : sample.texts) {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);

@@ -19,19 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<const plan::Stage*> stages_of(const plan::Plan& plan, const std::optional<std::string>& wanted) {
-  std::vector<const plan::Stage*> stages;
-  std::vector<std::string> names;
-  for (const plan::Stage& stage : plan.stages) {
-    names.push_back(stage.name);
-    if (!wanted || stage.name == *wanted) stages.push_back(&stage);
-  }
-  if (!stages.empty()) return stages;
-  Error error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", *wanted));
-  auto near = nearest(*wanted, names);
-  throw error.advise(near ? fmt::format("did you mean '{}'?", *near) : "its stages: " + join(names, ", "));
-}
-
 // Whether the folder is there and fits; says why it does not.
 bool is_fresh(const fs::path& folder, const PreprocessInput& input) {
   if (!fs::exists(folder / "manifest.json")) return false;
@@ -71,20 +58,22 @@ int run_preprocess(Arguments arguments) {
   const auto registry = open_registry(*parsed);
   const auto video = choose_video_decoder(*registry, resolved.plan.kernels["video"]);
   auto document = nlohmann::ordered_json::array();
-  for (const plan::Stage* stage : stages_of(resolved.plan, parsed->value("stage"))) {
-    const fs::path folder = fs::path(*parsed->value("out")) / stage->name;
-    const PreprocessInput input = preprocess_input(resolved.plan, stage->data);
+  const auto& stages = resolved.plan.stages;
+  const auto only = parsed->value("stage");
+  for (const plan::Stage& stage : only ? std::span(&stage_named(resolved.plan, *only), 1) : std::span(stages)) {
+    const fs::path folder = fs::path(*parsed->value("out")) / stage.name;
+    const PreprocessInput input = preprocess_input(resolved.plan, stage.data);
     const bool fresh = is_fresh(folder, input);
     Preprocessed done;
     auto started = std::chrono::steady_clock::now();
     if (!fresh) {
-      Progress progress("preprocessing " + stage->name);
+      Progress progress("preprocessing " + stage.name);
       done = preprocess(folder, input, video ? &*video : nullptr, how, [&](int64_t read, int64_t all) {
         progress.samples(static_cast<uint64_t>(read), static_cast<uint64_t>(all));
       });
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    document.push_back({{"stage", stage->name}, {"folder", folder.string()}, {"made", !fresh}});
+    document.push_back({{"stage", stage.name}, {"folder", folder.string()}, {"made", !fresh}});
     if (!fresh)
       document.back().update(
           {{"samples", done.samples}, {"broken", done.broken}, {"bytes", done.bytes}, {"seconds", seconds}});

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -26,6 +27,17 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
     request.args[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return request;
+}
+
+const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
+  std::vector<std::string> names;
+  for (const plan::Stage& stage : plan.stages) {
+    if (stage.name == name) return stage;
+    names.push_back(stage.name);
+  }
+  Error error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", name));
+  const auto near = nearest(name, names);
+  throw error.advise(near ? fmt::format("did you mean '{}'?", *near) : "it has " + join_or(names));
 }
 
 } // namespace fvlm::cli

@@ -10,4 +10,7 @@ void add_recipe_options(Options& options);
 // `file` instead of RECIPE: for a second recipe under the same --set and --arg.
 recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file = "");
 
+// The stage of that name. Throws Error(usage).
+const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);
+
 } // namespace fvlm::cli

@@ -2,7 +2,9 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "data/preprocess_manifest.h"
+#include "data/samples/npy.h"
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_writer.h"
 
@@ -10,11 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <thread>
 
 namespace fvlm {
 namespace {
@@ -24,29 +22,6 @@ namespace fs = std::filesystem;
 constexpr int64_t most_in_flight = int64_t{512} << 20; // bytes of pixels
 constexpr int64_t most_at_once = 256;                  // samples
 constexpr size_t most_reasons = 20;
-
-// Runs work(0) .. work(count - 1) on threads; the first error ends it.
-template <class Work>
-void in_parallel(int64_t count, int threads, Work&& work) {
-  std::atomic<int64_t> next{0};
-  std::mutex lock;
-  std::exception_ptr error; // guarded by lock
-  auto run = [&] {
-    try {
-      for (int64_t i; (i = next.fetch_add(1)) < count;) work(i);
-    } catch (...) {
-      next = count;
-      std::scoped_lock guard(lock);
-      if (!error) error = std::current_exception();
-    }
-  };
-  std::vector<std::jthread> others;
-  others.reserve(static_cast<size_t>(threads));
-  for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(run);
-  run();
-  others.clear(); // joins
-  if (error) std::rethrow_exception(error);
-}
 
 template <class Entry>
 void append_list(std::string& out, const std::vector<Entry>& entries) {
@@ -68,21 +43,6 @@ std::string json_of(const Sample& sample) {
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }
 
-// What numpy.save writes before uint8 frames.
-std::string npy_head(int64_t frames, int64_t size) {
-  std::string shape =
-      fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {}, {}, 3), }}", frames, size, size);
-  constexpr size_t before = 10, line = 64; // magic, version and length; the pixels begin at a multiple of 64
-  size_t length = (before + shape.size() + 1 + line - 1) / line * line - before;
-  std::string head("\x93NUMPY\1\0", 8);
-  head.push_back(static_cast<char>(length & 0xFF));
-  head.push_back(static_cast<char>(length >> 8));
-  head += shape;
-  head.resize(before + length - 1, ' ');
-  head.push_back('\n');
-  return head;
-}
-
 // A sample as it goes into the shard.
 struct Ready {
   std::string key, json, array;
@@ -93,12 +53,10 @@ class Preprocess {
  public:
   Preprocess(const PreprocessInput& input, const VideoDecoder* video, const PreprocessOptions& options)
       : mix_(input.mix), tokenizer_(Tokenizer::from_file(input.tokenizer)), image_size_(input.image_size),
-        options_(options),
-        threads_(options.threads > 0 ? options.threads : std::max(1, int(std::thread::hardware_concurrency()))),
-        reader_(mix_, tokenizer_, image_size_, video) {
+        options_(options), threads_(threads_or_cores(options.threads)), reader_(mix_, tokenizer_, image_size_, video) {
     mix_.max_text_tokens = std::numeric_limits<int64_t>::max();
     for (const auto& source : mix_.sources)
-      sets_.push_back(std::make_unique<ShardSet>(source.text.empty() ? source.shards : source.text, options.shards));
+      sets_.push_back(std::make_unique<ShardSet>(source.patterns(), options.shards));
   }
 
   int64_t all() const {
@@ -158,7 +116,7 @@ class Preprocess {
         pixels.append(reinterpret_cast<const char*>(frame.data()), frame.size());
         ++frames;
       });
-      if (frames > 0) ready.array = npy_head(frames, image_size_) + pixels;
+      if (frames > 0) ready.array = npy_head(frames, image_size_, image_size_) + pixels;
     } catch (const ReadError&) {
       throw;
     } catch (const Error& error) {
@@ -180,10 +138,7 @@ class Preprocess {
   }
 
   void check_broken() const {
-    const auto& limits = options_.quarantine;
-    if (done_.broken <= limits.count ||
-        static_cast<double>(done_.broken) <= limits.share * static_cast<double>(done_.samples))
-      return;
+    if (!options_.quarantine.exceeded_by(done_.broken, done_.samples)) return;
     throw Error(ErrorKind::data, fmt::format("{} of the first {} samples are broken. The first of them:\n  {}",
                                              done_.broken, done_.samples, fmt::join(done_.reasons, "\n  ")))
         .advise("repair them, or raise loader.quarantine in the recipe");

@@ -26,7 +26,7 @@ constexpr size_t most_differences = 5;
 
 Json files_of(const plan::Source& source) {
   Json files = Json::object();
-  for (const auto& pattern : source.text.empty() ? source.shards : source.text)
+  for (const auto& pattern : source.patterns())
     for (const auto& file : match_files(pattern).files) {
       struct stat found {};
       if (stat(file.c_str(), &found) != 0) continue;
@@ -102,9 +102,7 @@ void check_own_shards(const fs::path& folder, const Json& sources, std::vector<s
 } // namespace
 
 PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix) {
-  const auto* folder = std::get_if<std::string>(&plan.model.decoder);
-  fs::path tokenizer = folder ? *folder : std::get<plan::Llama>(plan.model.decoder).tokenizer;
-  return {mix, tokenizer / "tokenizer.json", plan.model.image_size};
+  return {mix, fs::path(plan.model.tokenizer_folder()) / "tokenizer.json", plan.model.image_size};
 }
 
 Json made_from(const PreprocessInput& input) {
@@ -112,7 +110,7 @@ Json made_from(const PreprocessInput& input) {
   Json sources = Json::array();
   for (const auto& source : mix.sources)
     sources.push_back(
-        {{"settings", {{"name", source.name}, {"text only", !source.text.empty()}, {"fields", source.fields}}},
+        {{"settings", {{"name", source.name}, {"text only", source.text_only()}, {"fields", source.fields}}},
          {"files", files_of(source)}});
   return {{"settings",
            {{"version", version},
@@ -167,8 +165,7 @@ plan::Mix preprocessed_mix(const fs::path& folder, const plan::Mix& mix) {
   plan::Mix reads = mix;
   for (size_t i = 0; i < reads.sources.size(); ++i) {
     plan::Source& source = reads.sources[i];
-    auto& patterns = source.text.empty() ? source.shards : source.text;
-    patterns = {(folder / fmt::format("{}", i) / "*.tar").string()};
+    source.patterns() = {(folder / fmt::format("{}", i) / "*.tar").string()};
     source.fields.clear();
   }
   return reads;

@@ -1,12 +1,10 @@
 #include "data/tokenizer.h"
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "data/unicode.h"
 
 #include <fmt/format.h>
-
-#include <atomic>
-#include <thread>
 
 namespace fvlm {
 namespace {
@@ -82,15 +80,10 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
 std::vector<std::vector<TokenId>> Tokenizer::encode_batch(std::span<const std::string> texts, SpecialTokens special,
                                                           int threads) const {
   std::vector<std::vector<TokenId>> result(texts.size());
-  std::atomic<size_t> next{0};
-  auto work = [&] {
-    Encoder encoder(*this);
-    for (size_t i; (i = next.fetch_add(1)) < texts.size();) encoder.append(texts[i], special, result[i]);
-  };
-  std::vector<std::jthread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
-  others.clear(); // joins
+  in_parallel(std::ssize(texts), threads, [&, encoder = Encoder(*this)](int64_t number) mutable {
+    const auto i = static_cast<size_t>(number);
+    encoder.append(texts[i], special, result[i]);
+  });
   return result;
 }
 

@@ -2,9 +2,9 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
-#include "data/samples/parts.h"
 #include "evaluation/result.h"
 
 #include <ATen/Functions.h>

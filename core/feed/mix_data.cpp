@@ -7,11 +7,6 @@
 namespace fvlm::feed {
 namespace {
 
-std::filesystem::path tokenizer_folder(const plan::Model& model) {
-  if (const auto* folder = std::get_if<std::string>(&model.decoder)) return *folder;
-  return std::get<plan::Llama>(model.decoder).tokenizer;
-}
-
 // What `preprocess` made of the mix, where it is there and fits.
 plan::Mix readable(const plan::Plan& plan, const plan::Mix& mix) {
   if (!mix.preprocessed) return mix;
@@ -22,20 +17,21 @@ plan::Mix readable(const plan::Plan& plan, const plan::Mix& mix) {
   return preprocessed_mix(*mix.preprocessed, mix);
 }
 
-LoaderOptions as_planned(LoaderOptions options, const plan::Loader& loader, at::Device device) {
-  if (options.workers == 0) options.workers = static_cast<int>(loader.workers.value_or(0));
-  options.memory = static_cast<uint64_t>(loader.memory_mib) << 20;
-  options.quarantine = loader.quarantine;
-  options.allocate = staging_for(device);
-  return options;
+LoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions& options) {
+  return {.workers = static_cast<int>(loader.workers.value_or(0)),
+          .memory = static_cast<uint64_t>(loader.memory_mib) << 20,
+          .allocate = staging_for(options.device),
+          .rank = options.rank,
+          .quarantine_log = options.quarantine_log,
+          .quarantine = loader.quarantine};
 }
 
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
-    : mix_(readable(plan, mix)), options_(as_planned(options.loader, plan.loader, options.device)),
-      tokenizer_(Tokenizer::from_file(tokenizer_folder(plan.model) / "tokenizer.json")),
-      video_(choose_video_decoder(registry, plan.kernels["video"])),
+    : mix_(readable(plan, mix)), loader_(loader_options_of(plan.loader, options)),
+      tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
+      video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
       samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, ShardOptions{}, options.progress) {
   for (const plan::Source& source : mix.sources) names_.push_back(name_of(source));
 }

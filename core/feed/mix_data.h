@@ -9,15 +9,18 @@
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace fvlm::feed {
 
+// What the plan does not say.
 struct MixDataOptions {
-  LoaderOptions loader;         // what the plan says goes before its workers, memory and quarantine limits
-  at::Device device = at::kCPU; // that reads the frames
+  int64_t rank = 0;
+  std::filesystem::path quarantine_log; // empty: none
+  at::Device device = at::kCPU;         // that reads the frames
   MixSamples::Progress progress;
 };
 
@@ -31,11 +34,11 @@ class MixData {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const MixSamples& samples() const { return samples_; }
   const std::vector<std::string>& source_names() const { return names_; }
-  const LoaderOptions& loader_options() const { return options_; }
+  const LoaderOptions& loader_options() const { return loader_; }
 
  private:
   plan::Mix mix_; // the plan's, or what `preprocess` made of it
-  LoaderOptions options_;
+  LoaderOptions loader_;
   Tokenizer tokenizer_;
   std::vector<std::string> names_;
   std::optional<VideoDecoder> video_;

@@ -51,8 +51,8 @@ class Search {
     if (mix.preprocessed) return file(path + ".preprocessed", *mix.preprocessed);
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];
-      std::string at = path + ".sources" + index_part(i + 1) + (source.text.empty() ? ".shards" : ".text");
-      for (const auto& pattern : source.text.empty() ? source.shards : source.text) shards(at, pattern);
+      std::string at = path + ".sources" + index_part(i + 1) + (source.text_only() ? ".text" : ".shards");
+      for (const auto& pattern : source.patterns()) shards(at, pattern);
     }
   }
 

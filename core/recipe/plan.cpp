@@ -5,6 +5,11 @@
 
 namespace fvlm::plan {
 
+std::string Model::tokenizer_folder() const {
+  if (const auto* folder = std::get_if<std::string>(&decoder)) return *folder;
+  return std::get<Llama>(decoder).tokenizer;
+}
+
 double Curve::at(double progress) const {
   if (points.size() == 1) return points[0];
   double place = std::clamp(progress, 0.0, 1.0) * static_cast<double>(points.size() - 1);
@@ -18,15 +23,19 @@ std::vector<double> Mix::shares(double progress) const {
   double of_frames = 0, of_text = 0;
   for (const Source& source : sources) {
     shares.push_back(source.weight.at(progress));
-    (source.text.empty() ? of_frames : of_text) += shares.back();
+    (source.text_only() ? of_text : of_frames) += shares.back();
   }
   for (size_t i = 0; i < shares.size(); ++i) {
-    bool is_text = !sources[i].text.empty();
+    bool is_text = sources[i].text_only();
     double part = !text_ratio ? 1 : is_text ? *text_ratio : 1 - *text_ratio;
     double sum = !text_ratio ? of_frames + of_text : is_text ? of_text : of_frames;
     shares[i] = sum > 0 ? part * shares[i] / sum : 0;
   }
   return shares;
+}
+
+bool Mix::has_frames() const {
+  return std::any_of(sources.begin(), sources.end(), [](const Source& source) { return !source.text_only(); });
 }
 
 std::map<std::string, std::string> Mix::default_prompts() {
@@ -66,6 +75,15 @@ bool Recompute::covers(int64_t layer) const {
 bool Stage::prefers() const {
   return std::any_of(objective.begin(), objective.end(),
                      [](const Term& term) { return std::holds_alternative<Dpo>(term); });
+}
+
+Stage::SampleSize Stage::largest_sample() const {
+  const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
+  return {frames, texts() * (frames + data.max_text_tokens)};
+}
+
+bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {
+  return broken > count && static_cast<double>(broken) > share * static_cast<double>(read);
 }
 
 const std::vector<KernelKind>& kernel_kinds() {

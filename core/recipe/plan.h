@@ -56,6 +56,7 @@ struct Model {
   Decoder decoder;
   Connector connector;
   int64_t image_size = 224;
+  std::string tokenizer_folder() const; // of the decoder; holds tokenizer.json
   // Groups besides "connector", "vision" and "decoder": name -> patterns of parameter names, taken out of those three.
   std::map<std::string, std::vector<std::string>> groups;
 };
@@ -67,6 +68,10 @@ struct Source {
   Curve weight;
   int64_t epochs = 0;                        // passes before the source is spent; 0: endless
   std::map<std::string, std::string> fields; // the engine's name of a sample's part -> the shard's key
+
+  bool text_only() const { return !text.empty(); }
+  const std::vector<std::string>& patterns() const { return text_only() ? text : shards; }
+  std::vector<std::string>& patterns() { return text_only() ? text : shards; }
 };
 
 enum class Overlong { truncate, drop };
@@ -84,6 +89,7 @@ struct Mix {
 
   // What share of the samples each source gives at a moment of the stage; sums to 1.
   std::vector<double> shares(double progress) const;
+  bool has_frames() const; // a source of it may
 
   static std::map<std::string, std::string> default_prompts();
 };
@@ -255,7 +261,14 @@ struct Stage {
   std::optional<int64_t> steps;        // derived: ceil(samples / batch.samples); none where budgets make batches
   std::optional<int64_t> warmup_steps; // derived: warmup * steps, rounded to the nearest
 
-  bool prefers() const; // has a DPO term, so its data are pairs
+  bool prefers() const;                               // has a DPO term, so its data are pairs
+  int64_t texts() const { return prefers() ? 2 : 1; } // of a sample
+
+  // What the mix lets through at most, in one pack: each text of a sample is read behind all its frames.
+  struct SampleSize {
+    int64_t frames = 0, tokens = 0;
+  };
+  SampleSize largest_sample() const;
 };
 
 enum class Precision { bf16, fp16, tf32, fp32 };
@@ -290,6 +303,7 @@ struct Speed {
 struct Quarantine {
   int64_t count = 1000;
   double share = 0.01;
+  bool exceeded_by(int64_t broken, int64_t read) const; // both limits
 };
 
 struct Loader {

@@ -217,14 +217,14 @@ class Summary {
     }
     for (size_t i = 0; i < mix.sources.size(); ++i) {
       const auto& source = mix.sources[i];
-      std::vector<std::string> parts = source.text.empty() ? source.shards : source.text;
+      std::vector<std::string> parts = source.patterns();
       if (parts.size() > 4) {
         size_t more = parts.size() - 3;
         parts.resize(3);
         parts.push_back(fmt::format("and {} more", more));
       }
       parts.front() = fmt::format("{:>{}}  {}", shares[i], columns, parts.front());
-      if (!source.text.empty()) parts.back() += "  (text alone)";
+      if (source.text_only()) parts.back() += "  (text alone)";
       line(i == 0 ? "data" : "", parts);
     }
     std::vector<std::string> parts{fmt::format("at most {} frames", grouped(mix.max_frames)),
@@ -276,7 +276,7 @@ class Summary {
       std::vector<std::string> parts{fmt::format("{}: {}", set.name, measure)};
       if (set.samples > 0) parts.push_back(fmt::format("{} samples", grouped(set.samples)));
       for (const auto& source : set.data.sources)
-        for (const auto& shards : source.text.empty() ? source.shards : source.text) parts.push_back(shards);
+        for (const auto& shards : source.patterns()) parts.push_back(shards);
       std::string when =
           evaluation.every > 0 ? fmt::format("every {} steps and at the end", grouped(evaluation.every)) : "at the end";
       if (first) parts.push_back(when);

@@ -1,7 +1,5 @@
 #include "train/stage_data.h"
 
-#include "base/error.h"
-#include "base/text.h"
 #include "data/stream/read_ahead.h"
 #include "feed/packer.h"
 
@@ -14,32 +12,12 @@ namespace {
 constexpr int64_t usual_rows = 8192;      // of a pack whose size the recipe leaves open
 constexpr int64_t samples_for_size = 256; // that are looked at to give it as many frames as go with the rows
 
-// What the mix lets through at most.
-PackSize largest_sample(const plan::Stage& stage) {
-  const bool frames = std::any_of(stage.data.sources.begin(), stage.data.sources.end(),
-                                  [](const plan::Source& source) { return source.text.empty(); });
-  const int64_t texts = stage.prefers() ? 2 : 1;
-  PackSize largest;
-  if (frames) largest.frames = std::max(stage.data.max_frames, stage.data.replicate_image_frames);
-  largest.rows = texts * (largest.frames + stage.data.max_text_tokens);
-  return largest;
-}
-
 } // namespace
-
-const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
-  std::vector<std::string> names;
-  for (const plan::Stage& stage : plan.stages) {
-    if (name.empty() || stage.name == name) return stage;
-    names.push_back(stage.name);
-  }
-  Error error(ErrorKind::usage, fmt::format("the recipe has no stage '{}'", name));
-  throw error.advise(names.empty() ? "it has none" : "it has " + join_or(names));
-}
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const StageDataOptions& options)
-    : stage_(stage), mix_(plan, stage.data, registry, {options.loader, options.device, options.progress}),
+    : stage_(stage),
+      mix_(plan, stage.data, registry, {options.rank, options.quarantine_log, options.device, options.progress}),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,
@@ -54,9 +32,9 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
 
 // As the recipe says; what it leaves open holds any sample, and frames and rows in the proportion of the data.
 PackSize StageData::capacity() const {
-  const PackSize largest = largest_sample(stage_);
+  const plan::Stage::SampleSize largest = stage_.largest_sample();
   const plan::Packing& packing = stage_.packing;
-  PackSize capacity{packing.frames.value_or(0), packing.tokens.value_or(std::max(largest.rows, usual_rows))};
+  PackSize capacity{packing.frames.value_or(0), packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
   if (packing.frames || largest.frames == 0) return capacity;
   DataStatistics seen;
   seen.capacity = capacity;
@@ -65,7 +43,7 @@ PackSize StageData::capacity() const {
     const auto drawn = order_.next(state);
     if (!drawn) break;
     const Measured measured = measure(samples(), *drawn);
-    if (measured.sample) seen.add(measured, source_names()[drawn->source]);
+    if (measured.sample) seen.add(measured, mix_.source_names()[drawn->source]);
   }
   capacity.frames = std::max(seen.suggestion().frames, largest.frames);
   return capacity;
@@ -84,7 +62,7 @@ DataStatistics StageData::statistics(int64_t samples, const std::function<void(i
   ReadAhead ahead(mix_.samples(), order_, start(), workers, 64);
   Composer composer(plan, order_, pack_, start(), [&] { return ahead.next(); });
   while (const auto step = composer.next()) {
-    statistics.add(*step, source_names());
+    statistics.add(*step, mix_.source_names());
     if (progress) progress(step->after.samples);
   }
   return statistics;

@@ -3,19 +3,18 @@
 #include "data/stream/statistics.h"
 #include "feed/mix_data.h"
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace fvlm::train {
 
-// The stage of that name, the first for an empty one. Throws Error(usage).
-const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);
-
+// What the plan does not say.
 struct StageDataOptions {
-  LoaderOptions loader; // what the plan says goes before its workers, memory and quarantine limits
-  int64_t ranks = 1;
-  at::Device device = at::kCPU; // that reads the frames
+  int64_t rank = 0, ranks = 1;
+  std::filesystem::path quarantine_log; // empty: none
+  at::Device device = at::kCPU;         // that reads the frames
   MixSamples::Progress progress;
 };
 
@@ -29,7 +28,6 @@ class StageData {
   const MixSamples& samples() const { return mix_.samples(); }
   const Order& order() const { return order_; }
   const BatchPlan& batches() const { return batches_; }
-  const std::vector<std::string>& source_names() const { return mix_.source_names(); }
 
   Cursor start() const { return Composer::start(batches_, order_); }
   std::unique_ptr<Loader> loader(const Cursor& from) const;

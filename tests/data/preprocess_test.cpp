@@ -98,7 +98,7 @@ class PreprocessTest : public testing::Test {
     static const Tokenizer tokenizer = Tokenizer::from_json(shapes::make_tokenizer(), "tokenizer.json");
     SampleReader reader(mix, tokenizer, input.image_size, nullptr);
     const plan::Source& from = mix.sources[source];
-    ShardSet set(from.text.empty() ? from.shards : from.text, options.shards);
+    ShardSet set(from.patterns(), options.shards);
     std::vector<Got> all(static_cast<size_t>(set.size()));
     for (int64_t i = 0; i < set.size(); ++i) {
       Got& got = all[static_cast<size_t>(i)];

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/samples/frames.h"
 #include "data/samples/npy.h"
 #include "data/samples/placed.h"
@@ -68,7 +69,7 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   Sample sample{.key = members.key, .source = telling.source, .right_choice = telling.right_choice};
   auto frame_count = telling.frame_count;
   encode(std::move(telling), sample);
-  if (sample.dropped.empty()) count_frames(shard, members, frame_count, !source.text.empty(), sample);
+  if (sample.dropped.empty()) count_frames(shard, members, frame_count, source.text_only(), sample);
   return sample;
 }
 

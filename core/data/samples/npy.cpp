@@ -53,4 +53,18 @@ NpyFrames read_npy_head(std::span<const std::byte> head, uint64_t file_bytes) {
   return found;
 }
 
+std::string npy_head(int64_t frames, int64_t height, int64_t width) {
+  std::string shape =
+      fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {}, {}, 3), }}", frames, height, width);
+  constexpr size_t before = 10, line = 64; // magic, version and length; the pixels begin at a multiple of 64
+  size_t length = (before + shape.size() + 1 + line - 1) / line * line - before;
+  std::string head("\x93NUMPY\1\0", 8);
+  head.push_back(static_cast<char>(length & 0xFF));
+  head.push_back(static_cast<char>(length >> 8));
+  head += shape;
+  head.resize(before + length - 1, ' ');
+  head.push_back('\n');
+  return head;
+}
+
 } // namespace fvlm

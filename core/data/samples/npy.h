@@ -1,8 +1,9 @@
-// The head of a NumPy file (.npy) that holds frames: uint8 [n, height, width, 3].
+// The head of a NumPy file (.npy) that holds frames, uint8 [n, height, width, 3]: written and read.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace fvlm {
 
@@ -17,5 +18,8 @@ inline constexpr size_t npy_head_bytes = 1024; // of the file, in which its head
 // `head`: the file's first bytes, as many as there are up to npy_head_bytes. Throws Error(data) for any other array
 // and where the file is not as long as its head says.
 NpyFrames read_npy_head(std::span<const std::byte> head, uint64_t file_bytes);
+
+// What numpy.save writes before the frames.
+std::string npy_head(int64_t frames, int64_t height, int64_t width);
 
 } // namespace fvlm

@@ -62,11 +62,4 @@ std::optional<int64_t> Parts::count(const std::string& part) const {
   return static_cast<int64_t>(found->get<uint64_t>());
 }
 
-std::string trimmed(std::string_view text) {
-  constexpr const char* space = " \t\r\n";
-  const size_t begin = text.find_first_not_of(space);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(space) + 1 - begin));
-}
-
 } // namespace fvlm

@@ -43,7 +43,4 @@ class Parts {
 // The text, or an Error that says what `name` is instead.
 const std::string& text_in(const nlohmann::json& value, const std::string& name);
 
-// Without the white space around it.
-std::string trimmed(std::string_view text);
-
 } // namespace fvlm

@@ -3,11 +3,9 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "base/log.h"
+#include "base/parallel.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <thread>
 #include <unordered_set>
 
 namespace fvlm {
@@ -57,37 +55,18 @@ void ShardSet::index_all(const Progress& progress) {
   ends_.resize(count);
   stamps_.resize(count);
   damages_.resize(count);
-  std::vector<std::exception_ptr> failures(count);
-  std::atomic<size_t> next{0};
-  std::atomic<bool> failed{false};
   std::mutex telling;
   int64_t done = 0;
-  auto work = [&] {
-    for (size_t i; !failed && (i = next++) < count;) {
-      try {
-        auto shard = Shard::open(paths_[i], options_);
-        ends_[i] = shard->size();
-        stamps_[i] = shard->stamp();
-        damages_[i] = shard->damages();
-        std::lock_guard guard(telling);
-        ++done;
-        if (progress) progress(done, static_cast<int64_t>(count));
-      } catch (...) {
-        failures[i] = std::current_exception();
-        failed = true;
-      }
-    }
-  };
-  unsigned wanted =
-      options_.threads > 0 ? static_cast<unsigned>(options_.threads) : std::thread::hardware_concurrency();
-  size_t threads = std::min<size_t>(std::max(wanted, 1U), count);
-  {
-    std::vector<std::jthread> others;
-    for (size_t i = 1; i < threads; ++i) others.emplace_back(work);
-    work();
-  }
-  for (const auto& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  in_parallel(std::ssize(paths_), threads_or_cores(options_.threads), [&](int64_t number) {
+    const auto i = static_cast<size_t>(number);
+    auto shard = Shard::open(paths_[i], options_);
+    ends_[i] = shard->size();
+    stamps_[i] = shard->stamp();
+    damages_[i] = shard->damages();
+    std::lock_guard guard(telling);
+    ++done;
+    if (progress) progress(done, static_cast<int64_t>(count));
+  });
   for (size_t i = 1; i < count; ++i) ends_[i] += ends_[i - 1];
   for (size_t i = 0; i < count; ++i)
     if (damages_[i] > 0) log_warning("{}: {} places in it are damaged or of no use", paths_[i], damages_[i]);

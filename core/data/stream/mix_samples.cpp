@@ -6,15 +6,14 @@ namespace fvlm {
 
 std::string name_of(const plan::Source& source) {
   if (!source.name.empty()) return source.name;
-  const auto& patterns = source.text.empty() ? source.shards : source.text;
-  return patterns.empty() ? "" : patterns.front();
+  return source.patterns().empty() ? "" : source.patterns().front();
 }
 
 MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
                        const ShardOptions& options, const Progress& progress)
     : mix_(mix), image_size_(image_size), reader_(mix, tokenizer, image_size, video) {
   for (const plan::Source& source : mix.sources)
-    sources_.emplace_back(source.text.empty() ? source.shards : source.text, options, [&](int64_t done, int64_t all) {
+    sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
     });
 }

@@ -28,8 +28,6 @@ class MixSamples : public SampleSource {
   std::string key(const Drawn& drawn) const override;
   std::vector<SetAside> damage() const override;
 
-  const ShardSet& shards(size_t source) const { return sources_.at(source); }
-
  private:
   const plan::Mix& mix_;
   int64_t image_size_;

@@ -1,26 +1,26 @@
 #include "data/stream/order.h"
 
 #include "base/hash.h"
-#include "base/random.h"
 #include "data/stream/permutation.h"
 
 #include <fmt/format.h>
 
 namespace fvlm {
 
+Order::Order(std::vector<int64_t> sizes, uint64_t seed, std::string name)
+    : sizes_(std::move(sizes)), seed_(seed), name_(std::move(name)), draws_(seed_, name_ + "/mix") {}
+
 Order Order::shuffled(const plan::Mix& mix, std::vector<int64_t> sizes, uint64_t seed, std::string name,
                       int64_t samples) {
-  Order order(std::move(sizes));
+  Order order(std::move(sizes), seed, std::move(name));
   order.shuffles_ = true;
   order.mix_ = mix;
-  order.seed_ = seed;
-  order.name_ = std::move(name);
   order.samples_ = samples;
   return order;
 }
 
 Order Order::once(std::vector<int64_t> sizes) {
-  return Order(std::move(sizes));
+  return {std::move(sizes), 0, ""};
 }
 
 bool Order::spent(const State& state, size_t source) const {
@@ -41,7 +41,7 @@ std::optional<size_t> Order::source_at(const State& state) const {
     if (shares[i] > 0 && (shuffles_ || !last)) last = i;
   }
   if (!last || !shuffles_) return last;
-  double rest = sum * RandomStream(seed_, name_ + "/mix").uniform(static_cast<uint64_t>(state.position));
+  double rest = sum * draws_.uniform(static_cast<uint64_t>(state.position));
   for (size_t i = 0; i < *last; ++i) {
     rest -= shares[i];
     if (rest < 0) return i;
@@ -66,7 +66,7 @@ uint64_t Order::fingerprint() const {
   if (shuffles_) {
     if (mix_.text_ratio) text += fmt::format(" text {}", *mix_.text_ratio);
     for (const auto& source : mix_.sources)
-      text += fmt::format(" {} {} {}", source.epochs, source.text.empty(), fmt::join(source.weight.points, ","));
+      text += fmt::format(" {} {} {}", source.epochs, !source.text_only(), fmt::join(source.weight.points, ","));
   }
   return xxh64(text);
 }

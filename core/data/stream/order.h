@@ -1,6 +1,7 @@
 // Order: which sample stands at each position of a stage's endless row. A pure function of the mix, the seed and the
 // position, so that a run can begin anywhere.
 #pragma once
+#include "base/random.h"
 #include "recipe/plan.h"
 
 #include <cstdint>
@@ -42,15 +43,16 @@ class Order {
   uint64_t fingerprint() const;
 
  private:
-  explicit Order(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
+  Order(std::vector<int64_t> sizes, uint64_t seed, std::string name);
   std::optional<size_t> source_at(const State& state) const;
   bool spent(const State& state, size_t source) const;
 
   std::vector<int64_t> sizes_;
   bool shuffles_ = false;
   plan::Mix mix_;
-  uint64_t seed_ = 0;
+  uint64_t seed_;
   std::string name_;
+  RandomStream draws_; // of the sources
   int64_t samples_ = 0;
 };
 

@@ -10,8 +10,7 @@ namespace fvlm {
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, std::string_view name);
-  uint64_t size() const { return size_; }
-  // The thing at `place`, both within [0, size()): each stands at one place.
+  // The thing at `place`, both within [0, size): each stands at one place.
   uint64_t at(uint64_t place) const;
 
  private:

@@ -53,7 +53,7 @@ void Quarantine::add(const SetAside& aside) {
 }
 
 void Quarantine::check(int64_t broken, int64_t read) const {
-  if (broken <= limits_.count || static_cast<double>(broken) <= limits_.share * static_cast<double>(read)) return;
+  if (!limits_.exceeded_by(broken, read)) return;
   throw Error(ErrorKind::data, fmt::format("{} of {} samples read are broken; the last of them:\n  {}", broken, read,
                                            join(last_, "\n  ")))
       .at(log_.empty() ? "loader.quarantine" : log_.string())

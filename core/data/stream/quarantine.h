@@ -16,7 +16,7 @@ struct SetAside {
   std::string place;    // the shard
   std::string key;      // of the sample, where it is known
   std::string reason;
-  bool broken = true; // else the recipe leaves it out: overlong = "drop"
+  bool broken = true; // else the recipe leaves it out: max_text_tokens
 };
 
 class Quarantine {

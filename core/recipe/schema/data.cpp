@@ -49,7 +49,7 @@ void check_source(Reader& reader, const Source& source) {
 
 void check_mix(Reader& reader, const Mix& mix) {
   bool any_text = false, any_frames = false;
-  for (const auto& source : mix.sources) (source.text.empty() ? any_frames : any_text) = true;
+  for (const auto& source : mix.sources) (source.text_only() ? any_text : any_frames) = true;
   if (mix.text_ratio && *mix.text_ratio > 0 && !any_text)
     reader.complain_at(".text_ratio", "there is no text-only source to take that share from",
                        "add { text = \"chat/*.tar\" }");

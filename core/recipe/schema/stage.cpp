@@ -98,11 +98,7 @@ Ref<EvaluationSet> evaluation_set() {
 
 void check_packing(Reader& reader, const Stage& stage) {
   const Packing& packing = stage.packing;
-  int64_t texts = stage.prefers() ? 2 : 1; // both answers of a pair lie in one pack
-  bool frames =
-      std::any_of(stage.data.sources.begin(), stage.data.sources.end(), [](const Source& s) { return s.text.empty(); });
-  int64_t most_frames = frames ? std::max(stage.data.max_frames, stage.data.replicate_image_frames) : 0;
-  int64_t most_tokens = texts * (most_frames + stage.data.max_text_tokens); // each answer is read behind the frames
+  const auto [most_frames, most_tokens] = stage.largest_sample();
   if (packing.frames && *packing.frames < most_frames)
     reader.complain_at(".packing.frames",
                        fmt::format("a pack of {} frames cannot hold a sample of {}", *packing.frames, most_frames),
@@ -110,7 +106,8 @@ void check_packing(Reader& reader, const Stage& stage) {
   if (packing.tokens && *packing.tokens < most_tokens)
     reader.complain_at(".packing.tokens",
                        fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames and {} text tokens)",
-                                   *packing.tokens, most_tokens, texts, most_frames, stage.data.max_text_tokens),
+                                   *packing.tokens, most_tokens, stage.texts(), most_frames,
+                                   stage.data.max_text_tokens),
                        "raise it, or lower data.max_text_tokens or data.max_frames");
   if (stage.batch.frames && *stage.batch.frames < most_frames)
     reader.complain_at(".batch.frames", fmt::format("a batch of {} frames cannot hold a sample of {}",

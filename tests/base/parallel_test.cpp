@@ -1,0 +1,44 @@
+#include "base/error.h"
+#include "base/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+namespace {
+
+TEST(Parallel, does_each_thing_once) {
+  for (int threads : {1, 2, 8}) {
+    std::vector<std::atomic<int>> done(1000);
+    in_parallel(std::ssize(done), threads, [&](int64_t i) { ++done[static_cast<size_t>(i)]; });
+    for (size_t i = 0; i < done.size(); ++i) ASSERT_EQ(done[i], 1) << i << " on " << threads << " threads";
+  }
+  in_parallel(0, 4, [](int64_t i) { FAIL() << i; });
+}
+
+TEST(Parallel, throws_the_error_of_the_smallest_index) {
+  for (int repeat = 0; repeat < 200; ++repeat) try {
+      in_parallel(1000, 4, [](int64_t i) {
+        if (i >= 37) throw Error(ErrorKind::data, "number " + std::to_string(i));
+      });
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      ASSERT_STREQ(error.what(), "number 37");
+    }
+}
+
+TEST(Parallel, gives_each_thread_a_copy_of_the_work) {
+  std::vector<int64_t> at(1000); // how much the thread that did it had done before
+  in_parallel(std::ssize(at), 4,
+              [&, before = int64_t{0}](int64_t i) mutable { at[static_cast<size_t>(i)] = before++; });
+  int64_t first = 0;
+  for (int64_t done : at) first += done == 0;
+  EXPECT_GE(first, 1);
+  EXPECT_LE(first, 4);
+}
+
+} // namespace
+} // namespace fvlm
