@@ -165,7 +165,8 @@ std::string legend(const Chart& chart) {
   if (std::count_if(chart.lines.begin(), chart.lines.end(), [](const auto& line) { return !line.raw; }) < 2) return out;
   for (const auto& line : chart.lines)
     if (!line.raw)
-      out += fmt::format(R"(<span class="key {}">{}</span>)", colour_class(line.colour), escaped(line.name));
+      out += fmt::format(R"(<span class="key {}">{}</span>)", colour_class(line.colour),
+                         escaped(line.key.empty() ? line.name : line.key));
   return out;
 }
 

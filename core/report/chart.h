@@ -7,11 +7,12 @@
 namespace fvlm::report {
 
 struct ChartLine {
-  std::string name;
+  std::string name;    // of the read-out
   int colour = 1;      // of the page's palette: --c1, --c2, ...
   bool raw = false;    // faint, behind the others; its outermost points may lie outside the axis
   bool points = false; // few values far apart: dots on the line
   std::vector<double> x, y;
+  std::string key = {}; // of the legend; empty: the name
 };
 
 struct ChartFlag {

@@ -109,7 +109,9 @@ class Timeline {
       if (raw.x.empty()) continue;
       raw.raw = wanted.smooth;
       chart.lines.push_back(raw);
-      if (wanted.smooth) chart.lines.push_back(line(column, fmt::format("{}, smoothed", label), colour, true));
+      if (!wanted.smooth) continue;
+      chart.lines.push_back(line(column, fmt::format("{}, smoothed", label), colour, true));
+      chart.lines.back().key = label;
     }
     return chart_html(chart);
   }

@@ -2,6 +2,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "data/media/decode_image.h"
+#include "data/media/write_image.h"
 #include "report/heat_map.h"
 #include "report/html.h"
 #include "report/sections.h"
@@ -15,12 +17,23 @@
 namespace fvlm::report {
 namespace {
 
-constexpr uint64_t most_frame_bytes = uint64_t{8} << 20, most_bytes = uint64_t{24} << 20; // of one frame, of all
+// Of a frame's file; of a frame as it stands, before it becomes a JPEG; of all frames of the page.
+constexpr uint64_t most_file_bytes = uint64_t{16} << 20, most_frame_bytes = 24 << 10, most_bytes = 12 << 20;
+constexpr size_t most_notes = 20;
+constexpr int64_t few_pixels = 96; // shown as squares when enlarged
 
-std::string_view image_type(std::string_view bytes) {
-  if (bytes.starts_with("\x89PNG\r\n\x1a\n")) return "image/png";
-  if (bytes.starts_with("\xFF\xD8\xFF")) return "image/jpeg";
-  return "";
+struct Picture {
+  std::string type, bytes;
+  bool few = false;
+};
+
+// Throws Error(data) for a file that holds no picture.
+Picture picture_of(const std::filesystem::path& file) {
+  std::string bytes = read_file(file, most_file_bytes);
+  Image image = decode_image(std::as_bytes(std::span(bytes)));
+  bool few = std::max(image.width, image.height) <= few_pixels;
+  if (bytes.size() > most_frame_bytes) return {"jpeg", write_jpeg(image, 85), few};
+  return {bytes.starts_with("\xFF\xD8") ? "jpeg" : "png", bytes, few};
 }
 
 // Case, blanks around and a full stop at the end make no other answer.
@@ -104,8 +117,8 @@ class Cards {
       for (double share : frame) most = std::max(most, share);
     std::string out;
     for (size_t f = 0; f < sample.frames.size(); ++f) {
-      std::string image = picture(sample.frames[f]);
-      if (image.empty()) continue;
+      auto picture = read_picture(sample.frames[f]);
+      if (!picture) continue;
       std::string heat, peak;
       if (f < sample.attention.size() && most > 0) {
         heat = fmt::format(R"(<img class="heat" alt="" src="data:image/png;base64,{}">)",
@@ -113,27 +126,26 @@ class Cards {
         peak = percent(*std::max_element(sample.attention[f].begin(), sample.attention[f].end()), 0);
       }
       out += fmt::format(
-          R"(<figure><div class="frame"><img alt="frame {}" src="{}">{}</div><figcaption>{}<span>{}</span></figcaption></figure>)",
-          f + 1, image, heat, f + 1, peak);
+          R"(<figure><div class="frame"><img{} alt="frame {}" src="data:image/{};base64,{}">{}</div><figcaption>{}<span>{}</span></figcaption></figure>)",
+          picture->few ? " class=\"few\"" : "", f + 1, picture->type, base64(picture->bytes), heat, f + 1, peak);
     }
     return out.empty() ? "" : fmt::format("<div class=\"frames\">{}</div>", out);
   }
 
-  // A data URI; empty, and noted, for a file that is missing, is no image or finds no room.
-  std::string picture(const std::filesystem::path& file) {
+  // None, and noted, for a file that is missing, holds no picture or finds no room.
+  std::optional<Picture> read_picture(const std::filesystem::path& file) {
     if (used_ > most_bytes) {
       ++left_out_;
-      return "";
+      return std::nullopt;
     }
     try {
-      std::string bytes = read_file(file, most_frame_bytes);
-      std::string_view type = image_type(bytes);
-      if (type.empty()) throw Error(ErrorKind::data, "this is neither a PNG nor a JPEG image").at(file.string());
-      used_ += bytes.size();
-      return fmt::format("data:{};base64,{}", type, base64(bytes));
+      Picture picture = picture_of(file);
+      used_ += picture.bytes.size();
+      return picture;
     } catch (const Error& error) {
-      if (notes_.size() < 20) notes_.push_back(error.text());
-      return "";
+      if (notes_.size() < most_notes)
+        notes_.push_back(error.where().empty() ? file.string() + ": " + error.text() : error.text());
+      return std::nullopt;
     }
   }
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "data/media/decode_image.h"
+#include "data/media/write_image.h"
 #include "folder.h"
 #include "made_run.h"
 #include "markup.h"
@@ -318,6 +319,23 @@ TEST(Report, shows_frames_from_beside_the_sample_alone) {
     EXPECT_EQ(count(page, "src=\"data:image/png;base64,"), 7u * 4 * 2)
         << name << ": those of the others and their heat maps";
   }
+}
+
+TEST(Report, makes_large_frames_smaller) {
+  Folder run;
+  test::make_run(run.path());
+  fs::path show = run / "instruct/show/questions";
+  Image noise{224, 224, {}};
+  RandomStream random(3, "noise");
+  for (uint64_t i = 0; i < 224 * 224 * 3; ++i) noise.rgb.push_back(static_cast<uint8_t>(100 + 20 * random.uniform(i)));
+  std::string png = write_png(noise);
+  ASSERT_GT(png.size(), 80000u);
+  write_file_atomic(show / "000-0.png", png);
+  size_t before = page_of(run.path()).size();
+  EXPECT_LT(before, 300000u);
+  EXPECT_EQ(count(read_file(run / "report.html"), "<img alt=\"frame 1\" src=\"data:image/jpeg;base64,"), 1u);
+  EXPECT_EQ(count(read_file(run / "report.html"), "<img class=\"few\" alt=\"frame 1\" src=\"data:image/png;base64,"),
+            7u);
 }
 
 // What a full disk, another program or a later version might have left: values of other types, anywhere.
