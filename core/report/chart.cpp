@@ -12,7 +12,6 @@
 namespace fvlm::report {
 namespace {
 
-constexpr double absent = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t most_points = 600, most_flags = 60;
 
 struct Axis {

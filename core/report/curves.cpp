@@ -12,6 +12,7 @@ namespace {
 
 std::vector<double> as_numbers(const std::vector<int64_t>& steps, double offset = 0) {
   std::vector<double> out;
+  out.reserve(steps.size());
   for (int64_t step : steps) out.push_back(static_cast<double>(step) + offset);
   return out;
 }

@@ -80,12 +80,12 @@ std::string json_line(const Record& record) {
 }
 
 struct MetricsLog::Files {
+  Files(const fs::path& run, Position from)
+      : metrics(run / "metrics.jsonl", from.metrics), events(events_file(run), from.events) {}
   RecordFile metrics, events;
 };
 
-MetricsLog::MetricsLog(const fs::path& run, Position from)
-    : files_(std::make_unique<Files>(RecordFile(run / "metrics.jsonl", from.metrics),
-                                     RecordFile(events_file(run), from.events))) {
+MetricsLog::MetricsLog(const fs::path& run, Position from) : files_(std::make_unique<Files>(run, from)) {
   if (!files_->metrics.ends_a_line())
     throw Error(ErrorKind::data, fmt::format("byte {} ends no line, and a checkpoint was written there", from.metrics))
         .at((run / "metrics.jsonl").string())

@@ -40,7 +40,8 @@ std::string row(const std::string& path, const PlanValue& value) {
 std::string plan_tables(const Told& told) {
   std::vector<Group> groups;
   for (const auto& value : told.run.plan) {
-    auto [name, path] = placed(value.path);
+    const auto place = placed(value.path);
+    const std::string &name = place.first, &path = place.second;
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.name == name; });
     if (group == groups.end()) {
       groups.push_back({name, {}});

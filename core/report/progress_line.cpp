@@ -85,6 +85,7 @@ std::string ProgressLine::text(const Moment& moment, size_t width) const {
   }
   auto joined = [&] {
     std::vector<std::string> texts;
+    texts.reserve(parts.size());
     for (const auto& part : parts) texts.push_back(part.second);
     return join(texts, "  ");
   };

@@ -8,6 +8,7 @@
 #include "report/event_record.h"
 #include "report/metrics_log.h"
 
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -93,7 +94,8 @@ TEST(JsonLine, numbers_read_back_as_the_same_double) {
        {0.1, 1.0 / 3, 1e22, 1e23, 123456789012345680.0, 9007199254740993.0, 5e-324, DBL_MIN, DBL_MAX, -DBL_MAX,
         1.7976931348623155e308, 0.30000000000000004, -0.0, 0.0, 1e-5, 4096.0, 18446744073709552000.0}) {
     double back = line({"step", "s", 1, {}, {{"x", value}}}).at("x").get<double>();
-    EXPECT_EQ(std::memcmp(&back, &value, sizeof value), 0) << json_line({"step", "s", 1, {}, {{"x", value}}});
+    EXPECT_EQ(std::bit_cast<uint64_t>(back), std::bit_cast<uint64_t>(value))
+        << json_line({"step", "s", 1, {}, {{"x", value}}});
   }
   EXPECT_THAT(json_line({"step", "s", 1, {}, {{"x", 0.1}}}), HasSubstr("\"x\":0.1}")) << "no digit too many";
 }
