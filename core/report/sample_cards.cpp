@@ -38,10 +38,8 @@ Picture picture_of(const std::filesystem::path& file) {
 
 // Case, blanks around and a full stop at the end make no other answer.
 std::string plain(std::string_view text) {
-  auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
-  while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && (blank(text.back()) || text.back() == '.')) text.remove_suffix(1);
-  std::string out(text);
+  std::string out = trimmed(text);
+  while (out.ends_with('.')) out = trimmed(std::string_view(out).substr(0, out.size() - 1));
   for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }

@@ -2,9 +2,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "base/text.h"
 #include "failing_writes.h"
-#include "folder.h"
 #include "report/event_record.h"
 #include "report/metrics_log.h"
 
@@ -18,7 +18,6 @@
 using namespace fvlm;
 using namespace fvlm::report;
 using fvlm::test::disk;
-using fvlm::test::Folder;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -120,7 +119,7 @@ TEST(EventRecord, checksum_is_crc32c) {
 }
 
 TEST(MetricsLog, begins_anew_at_zero_and_goes_on_in_the_same_events_file) {
-  Folder run;
+  ScratchFolder run;
   Position first;
   {
     MetricsLog log(run.path(), {});
@@ -145,7 +144,7 @@ TEST(MetricsLog, begins_anew_at_zero_and_goes_on_in_the_same_events_file) {
 
 // A run of 12 lines with a checkpoint after the fifth, killed at every byte that it may have written behind it.
 TEST(MetricsLog, a_run_killed_at_any_byte_resumes_to_the_files_of_one_that_was_not) {
-  Folder whole, killed;
+  ScratchFolder whole, killed;
   Position checkpoint;
   for (const auto& run : {whole.path(), killed.path()}) {
     MetricsLog log(run, {});
@@ -173,7 +172,7 @@ TEST(MetricsLog, a_run_killed_at_any_byte_resumes_to_the_files_of_one_that_was_n
 }
 
 TEST(MetricsLog, a_file_shorter_than_its_position_is_refused_and_left_alone) {
-  Folder run;
+  ScratchFolder run;
   Position at;
   {
     MetricsLog log(run.path(), {});
@@ -205,7 +204,7 @@ TEST(MetricsLog, a_file_shorter_than_its_position_is_refused_and_left_alone) {
 }
 
 TEST(MetricsLog, a_full_disk_is_warned_of_once_tried_again_and_leaves_no_half_line) {
-  Folder whole, run;
+  ScratchFolder whole, run;
   Position calm;
   {
     MetricsLog log(whole.path(), {});
@@ -236,7 +235,7 @@ TEST(MetricsLog, a_full_disk_is_warned_of_once_tried_again_and_leaves_no_half_li
 }
 
 TEST(MetricsLog, what_could_not_be_flushed_is_written_again) {
-  Folder run;
+  ScratchFolder run;
   MetricsLog log(run.path(), {});
   log.write(step(1));
   Position before = log.flush();
@@ -258,7 +257,7 @@ TEST(MetricsLog, what_could_not_be_flushed_is_written_again) {
 }
 
 TEST(MetricsLog, records_that_memory_does_not_hold_are_counted) {
-  Folder run;
+  ScratchFolder run;
   MetricsLog log(run.path(), {});
   Position before = log.flush();
   std::string warned = log_of([&] {

@@ -1,6 +1,6 @@
 // The verb: what it prints, where it writes.
 #include "base/file.h"
-#include "folder.h"
+#include "base/scratch_folder.h"
 #include "made_run.h"
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 
 using namespace fvlm;
-using fvlm::test::Folder;
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -30,7 +29,7 @@ class ReportCommand : public testing::Test {
         std::system(fmt::format("cd '{0}' && '{1}' report {2} >out 2>err", at, FVLM_ENGINE, arguments).c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out"), read_file(folder / "err")};
   }
-  Folder folder;
+  ScratchFolder folder;
 };
 
 } // namespace

@@ -2,9 +2,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "base/scratch_folder.h"
 #include "data/media/decode_image.h"
 #include "data/media/write_image.h"
-#include "folder.h"
 #include "made_run.h"
 #include "markup.h"
 #include "report/chart.h"
@@ -21,7 +21,6 @@
 
 using namespace fvlm;
 using namespace fvlm::report;
-using fvlm::test::Folder;
 using fvlm::test::read_markup;
 using nlohmann::json;
 using testing::ElementsAre;
@@ -158,7 +157,7 @@ TEST(HeatMap, is_a_png_of_a_pixel_a_cell) {
 }
 
 TEST(Report, of_a_whole_run_says_what_its_files_say) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path());
   auto made = write_report(run.path());
   std::string page = read_file(run / "report.html");
@@ -195,7 +194,7 @@ TEST(Report, of_a_whole_run_says_what_its_files_say) {
 }
 
 TEST(Report, carries_all_that_it_needs) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path());
   std::string page = page_of(run.path());
   for (const char* foreign :
@@ -206,7 +205,7 @@ TEST(Report, carries_all_that_it_needs) {
 }
 
 TEST(Report, of_a_run_that_was_killed_or_goes_on_says_how_far_it_got) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path(), {.stages = 2, .last_progress = 0.4});
   std::string lines = read_file(run / "metrics.jsonl");
   write_file_atomic(run / "metrics.jsonl", lines + R"({"kind":"step","stage":"instr)");
@@ -221,7 +220,7 @@ TEST(Report, of_a_run_that_was_killed_or_goes_on_says_how_far_it_got) {
 }
 
 TEST(Report, does_with_a_plan_and_no_line_at_all) {
-  Folder run;
+  ScratchFolder run;
   write_run(run.path(), plan_of(json::array({{{"name", "align"}, {"steps", 10}}})), "");
   auto made = write_report(run.path());
   auto markup = read_markup(read_file(made.file));
@@ -232,7 +231,7 @@ TEST(Report, does_with_a_plan_and_no_line_at_all) {
 }
 
 TEST(Report, passes_over_what_it_does_not_know) {
-  Folder run;
+  ScratchFolder run;
   auto stages = json::array({{{"name", "align"}, {"steps", 20}, {"later", {1, {{"a", nullptr}}}}}});
   std::string lines =
       R"({"kind":"step","stage":"align","step":10,"loss":2.5,"new_value":1,"words":["a"],"nested":{"x":1}}
@@ -255,7 +254,7 @@ not json
 
 TEST(Report, lets_no_markup_through_from_any_file) {
   const std::string evil = "</script><img src=x onerror=alert(1)>\"'&{{title}}";
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path());
   json plan = json::parse(read_file(run / "plan.json"));
   plan["plan"]["name"] = evil;
@@ -304,7 +303,7 @@ TEST(Report, lets_no_markup_through_from_any_file) {
 }
 
 TEST(Report, shows_frames_from_beside_the_sample_alone) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path());
   fs::path show = run / "instruct/show/questions";
   write_file_atomic(run / "secret.png", "\x89PNG\r\n\x1a\n the secret");
@@ -322,7 +321,7 @@ TEST(Report, shows_frames_from_beside_the_sample_alone) {
 }
 
 TEST(Report, makes_large_frames_smaller) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path());
   fs::path show = run / "instruct/show/questions";
   Image noise{224, 224, {}};
@@ -340,7 +339,7 @@ TEST(Report, makes_large_frames_smaller) {
 
 // What a full disk, another program or a later version might have left: values of other types, anywhere.
 TEST(Report, survives_values_of_any_type_anywhere) {
-  Folder run;
+  ScratchFolder run;
   test::make_run(run.path(), {.stages = 2});
   static const json others[] = {nullptr,
                                 true,
@@ -393,7 +392,7 @@ TEST(Report, survives_values_of_any_type_anywhere) {
 }
 
 TEST(Report, of_what_is_no_run_says_so) {
-  Folder folder;
+  ScratchFolder folder;
   auto refused = [](const fs::path& run) {
     try {
       write_report(run);
