@@ -5,11 +5,13 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/execution_options.h"
+#include "cli/media_options.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "evaluation/evaluator.h"
+#include "evaluation/questions.h"
 #include "model/loading.h"
 
 #include <fmt/format.h>
@@ -27,11 +29,18 @@ struct StageResult {
   Result result;
 };
 
-// The recipe's stages with the evaluation sets that are asked for, and nothing else to evaluate.
+// 0: as the recipe says, or all.
+int64_t samples_of(const ParsedOptions& parsed) {
+  const int64_t samples = parsed.integer_or("samples", 0);
+  if (samples < 0 || (samples == 0 && parsed.value("samples")))
+    throw Error(ErrorKind::usage, "--samples wants 1 or more");
+  return samples;
+}
+
+// The recipe's stages with those evaluation sets that are asked for.
 std::vector<plan::Stage> wanted_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
-  const int64_t samples = parsed.integer_or("samples", 0);
-  if (samples < 0) throw Error(ErrorKind::usage, "--samples wants 1 or more");
+  const int64_t samples = samples_of(parsed);
   if (stage_name) stage_named(plan, *stage_name); // which has to be there
   std::vector<plan::Stage> wanted;
   std::vector<std::string> sets;
@@ -146,66 +155,157 @@ struct Loaded {
   std::unique_ptr<model::Vlm> vlm;
 };
 
+// A model, asked by evaluators, and what it came to.
+class Run {
+ public:
+  Run(const ParsedOptions& parsed, std::string model)
+      : parsed_(parsed), model_(std::move(model)), execution_(execution_of(parsed)), registry_(open_registry(parsed)),
+        policy_(model_, execution_, *registry_), progress_("evaluating"), scores_(parsed.value_or("scores", "")) {}
+
+  Registry& registry() { return *registry_; }
+  const model::VlmConfig& config() const { return policy_.vlm->config(); }
+
+  // That tells how far the opening of data has got.
+  feed::MixDataOptions data_options() {
+    feed::MixDataOptions options;
+    options.device = execution_.operations().device;
+    options.progress = [this](const std::string& source, int64_t done, int64_t all) {
+      progress_.steps("opening " + source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
+    };
+    return options;
+  }
+
+  void add(const std::string& stage, evaluation::Evaluator& evaluator) {
+    const auto note = [this](const evaluation::Moment& moment) {
+      progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), static_cast<uint64_t>(moment.done),
+                      static_cast<uint64_t>(moment.all));
+    };
+    if (const auto folder = parsed_.value("reference")) {
+      Loaded reference(*folder, execution_, *registry_);
+      evaluator.remember_reference(*reference.vlm, reference.operations, note);
+    }
+    const auto take = [this](const auto&... scored) { scores_.add(scored...); };
+    for (auto& result : evaluator.evaluate(*policy_.vlm, policy_.operations, note, take))
+      results_.push_back({stage, std::move(result)});
+    if (const auto folder = parsed_.value("show"))
+      evaluator.show(*policy_.vlm, policy_.operations, {std::filesystem::path(*folder) / stage, stage, 0});
+  }
+
+  int finish() {
+    scores_.finish();
+    progress_.finish();
+    if (parsed_.flag("json")) {
+      fmt::print("{}", dump(json_of(model_, results_)));
+      return 0;
+    }
+    print_table(results_);
+    print_categories(results_);
+    return 0;
+  }
+
+ private:
+  const ParsedOptions& parsed_;
+  std::string model_;
+  model::Execution execution_;
+  std::unique_ptr<Registry> registry_;
+  Loaded policy_;
+  Progress progress_;
+  ScoreFile scores_;
+  std::vector<StageResult> results_;
+};
+
+int evaluate_recipe(const ParsedOptions& parsed) {
+  for (const char* name : {"form", "media", "by", "split", "mode"})
+    if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} goes with --questions", name));
+  if (!parsed.value("model"))
+    throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
+        .advise("or --questions FILE, and the model in place of the recipe");
+  const auto resolved = recipe::resolve(recipe_request(parsed));
+  const auto stages = wanted_stages(resolved.plan, parsed);
+  Run run(parsed, *parsed.value("model"));
+  for (const plan::Stage& stage : stages) {
+    evaluation::Evaluator evaluator(resolved.plan, stage, run.registry(), run.data_options());
+    run.add(stage.name, evaluator);
+  }
+  return run.finish();
+}
+
+std::vector<plan::Mode> modes_of(const ParsedOptions& parsed) {
+  std::vector<plan::Mode> modes;
+  for (const std::string& name : parsed.values("mode")) {
+    const auto all = {plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive};
+    const auto* found = std::find_if(all.begin(), all.end(), [&](plan::Mode mode) { return name == name_of(mode); });
+    if (found == all.end())
+      throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
+          .advise("coarse_fine, coarse_only or autoregressive");
+    modes.push_back(*found);
+  }
+  return modes.empty() ? std::vector{plan::Mode::coarse_fine} : modes;
+}
+
+int evaluate_questions(const ParsedOptions& parsed) {
+  for (const char* name : {"model", "stage", "set-name", "reference", "set", "arg"})
+    if (parsed.value(name))
+      throw Error(ErrorKind::usage, fmt::format("--{} goes with a recipe, not with --questions", name));
+  evaluation::QuestionsRequest request;
+  request.form = parsed.value_or("form", "");
+  if (request.form.empty())
+    throw Error(ErrorKind::usage, "--form is missing: what the entries of the file mean")
+        .advise("it is " + evaluation::forms_text());
+  const std::string model = *parsed.value("RECIPE");
+  plan::EvaluationSet set;
+  set.name = evaluation::form_named(request.form).name;
+  set.measure = plan::Measure::choice;
+  set.modes = modes_of(parsed);
+  set.samples = samples_of(parsed);
+  set.show = parsed.value("show") ? 8 : 0;
+  Run run(parsed, model);
+  const auto tokenizer = std::make_shared<const Tokenizer>(
+      Tokenizer::from_file(std::filesystem::path(model) / "decoder" / "tokenizer.json"));
+  for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);
+  request.media = parsed.value_or("media", "");
+  request.category = parsed.value_or("by", "");
+  request.split = parsed.value_or("split", "");
+  request.system = system_of(parsed);
+  request.media_options = media_options_of(parsed, run.config());
+  std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
+  sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));
+  evaluation::Evaluator evaluator(std::move(sets));
+  run.add(set.name, evaluator);
+  return run.finish();
+}
+
 } // namespace
 
 int evaluate_model(Arguments arguments) {
   Options options(
-      "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--samples N] [--reference DIR] [--show DIR] [--json]",
-      "Evaluates a model directory or a checkpoint on the evaluation sets of a recipe: loss, multiple choice by\n"
-      "likelihood (the option whose tokens have the lowest mean loss), preferences, each in the set's modes; accuracy\n"
-      "by the samples' source, too, where there are several.",
+      "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--samples N] [--reference DIR] [--show DIR] [--json]\n"
+      "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
+      "Evaluates a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
+      "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
+      "list them), preferences, each in the set's modes; accuracy by the samples' source, too, where there are "
+      "several.",
       "eval recipes/quickstart.lua --model runs/quickstart/instruct/step-001500");
   add_recipe_options(options);
-  with_execution_options(options)
-      .needed("model", "DIR", "a model directory or a checkpoint")
-      .value("stage", "NAME", "only this stage's sets")
-      .value("set-name", "NAME", "only sets of this name")
-      .value("samples", "N", "of each set, from all over it, always the same ones; default as the recipe says")
-      .value("reference", "DIR", "a second model: preferences as rewards against it, too")
-      .value("scores", "FILE", "also a line of JSON for each sample: the mean loss of each of its texts")
-      .value("show", "DIR", "also what the recipe wants shown: DIR/STAGE/SET/000.json and pictures of the frames")
-      .flag("json", "one JSON document on standard output");
+  with_media_options(
+      with_execution_options(options)
+          .value("model", "DIR", "a model directory or a checkpoint")
+          .value("stage", "NAME", "only this stage's sets")
+          .value("set-name", "NAME", "only sets of this name")
+          .value("samples", "N", "of each set, from all over it, always the same ones")
+          .value("reference", "DIR", "a second model: preferences as rewards against it, too")
+          .value("scores", "FILE", "also a line of JSON for each sample: the mean loss of each text")
+          .value("show", "DIR", "also samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
+          .value("questions", "FILE", "a benchmark's questions, .json or .jsonl; may be given several times")
+          .value("form", "FORM", "what the questions' entries mean: " + evaluation::forms_text())
+          .value("media", "DIR", "where the questions' pictures and videos lie, at any depth")
+          .value("mode", "MODE", "how frames are read (coarse_fine); may be given several times")
+          .value("by", "KEY", "accuracy by this key of the entries, in place of the form's own")
+          .value("split", "NAME", "only entries whose split is this")
+          .flag("json", "one JSON document on standard output"));
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  const auto resolved = recipe::resolve(recipe_request(*parsed));
-  const auto stages = wanted_stages(resolved.plan, *parsed);
-  const auto execution = execution_of(*parsed);
-  const auto registry = open_registry(*parsed);
-  const std::string model = *parsed->value("model");
-  Loaded policy(model, execution, *registry);
-  std::optional<Loaded> reference;
-  if (const auto folder = parsed->value("reference")) reference.emplace(*folder, execution, *registry);
-
-  Progress progress("evaluating");
-  const auto note = [&](const evaluation::Moment& moment) {
-    progress.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), static_cast<uint64_t>(moment.done),
-                   static_cast<uint64_t>(moment.all));
-  };
-  feed::MixDataOptions data;
-  data.device = execution.operations().device;
-  data.progress = [&](const std::string& source, int64_t done, int64_t all) {
-    progress.steps("opening " + source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
-  };
-  ScoreFile score_file(parsed->value_or("scores", ""));
-  std::vector<StageResult> results;
-  for (const plan::Stage& stage : stages) {
-    evaluation::Evaluator evaluator(resolved.plan, stage, *registry, data);
-    if (reference) evaluator.remember_reference(*reference->vlm, reference->operations, note);
-    for (auto& result : evaluator.evaluate(*policy.vlm, policy.operations, note,
-                                           [&](const auto&... scored) { score_file.add(scored...); }))
-      results.push_back({stage.name, std::move(result)});
-    if (const auto folder = parsed->value("show"))
-      evaluator.show(*policy.vlm, policy.operations, {std::filesystem::path(*folder) / stage.name, stage.name, 0});
-  }
-  score_file.finish();
-  progress.finish();
-  if (parsed->flag("json")) {
-    fmt::print("{}", dump(json_of(model, results)));
-    return 0;
-  }
-  print_table(results);
-  print_categories(results);
-  return 0;
+  return parsed->value("questions") ? evaluate_questions(*parsed) : evaluate_recipe(*parsed);
 }
 
 } // namespace fvlm::cli

@@ -6,11 +6,11 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/execution_options.h"
+#include "cli/media_options.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
 #include "data/media/video.h"
-#include "data/samples/media_file.h"
 #include "data/text_stream.h"
 #include "plugin/untrusted.h"
 
@@ -89,24 +89,13 @@ int answer_prompts(const ParsedOptions& parsed, model::Answerer& answerer, const
   return 0;
 }
 
-// What the model is trained on where its recipe says nothing else, and no more than its position embedding was made
-// for.
-int64_t usual_image_size(const VisionConfig& vision) {
-  return std::min<int64_t>(vision.image_size, 224);
-}
-
 at::Tensor frames_of(const ParsedOptions& parsed, const model::VlmConfig& config, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video: one of them");
   if (!image && !video) return {};
   const auto decoder = choose_video_decoder(registry, {});
-  MediaOptions options;
-  options.image_size = parsed.integer_or("image-size", usual_image_size(config.vision));
-  options.most_frames = parsed.integer_or("frames", options.most_frames);
-  options.image_frames = parsed.integer_or("image-frames", options.image_frames);
+  MediaOptions options = media_options_of(parsed, config);
   options.video = decoder && video ? &*decoder : nullptr;
-  if (options.image_size < 1 || options.most_frames < 1 || options.image_frames < 1)
-    throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size want 1 or more");
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});
@@ -125,8 +114,7 @@ int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, cons
                                              answerer.config().decoder.vocab_size))
         .at(*parsed.value("MODEL"));
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  const auto prompt =
-      ChatTemplate(*tokenizer).prompt(turns, parsed.value_or("system", std::string(default_system_line)));
+  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, system_of(parsed));
   const at::Tensor frames = frames_of(parsed, answerer.config(), registry);
 
   const bool json = parsed.flag("json");
@@ -167,15 +155,12 @@ int generate_answers(Arguments arguments) {
       "A batch is one as `trace` reads it: each sample's text is its prompt; it needs no loss_mask. Of it, ids are\n"
       "printed where the model directory has no tokenizer.json. Times include frames and prompts.",
       "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");
-  with_execution_options(options)
-      .positional("MODEL", "a model directory or a checkpoint")
-      .value("prompt", "TEXT", "what the user says; the chat template comes around it")
-      .value("image", "FILE", "a JPEG or PNG to look at")
-      .value("video", "FILE", "a video, or a folder of pictures, its frames in the order of their names")
-      .value("system", "TEXT", "the system turn (You are a helpful AI assistant.); empty: none")
-      .value("frames", "N", "at most N of a video, evenly (64)")
-      .value("image-frames", "N", "a still picture is repeated to N frames (1), as replicate_image_frames had it")
-      .value("image-size", "N", "pixels a side (224, or what the vision tower was made for where that is less)")
+  with_media_options(
+      with_execution_options(options)
+          .positional("MODEL", "a model directory or a checkpoint")
+          .value("prompt", "TEXT", "what the user says; the chat template comes around it")
+          .value("image", "FILE", "a JPEG or PNG to look at")
+          .value("video", "FILE", "a video, or a folder of pictures, its frames in the order of their names"))
       .value("max-tokens", "N", "at most N new tokens (32), and no more than the decoder has positions for")
       .value("temperature", "T", "draw tokens at random: 1 as likely as the model finds them, less: rather likely ones")
       .value("top-p", "P", "draw among the likeliest tokens that have this share of the probability together (1)")
@@ -191,7 +176,9 @@ int generate_answers(Arguments arguments) {
   if (batch == parsed->value("prompt").has_value())
     throw Error(ErrorKind::usage, batch ? "--batch and --prompt: one of them" : "there is nothing to answer")
         .advise("--prompt TEXT, with --image or --video; or --batch FILE");
-  for (const char* name : {"image", "video", "system", "frames", "image-frames", "image-size", "stop"})
+  std::vector<const char*> with_prompt = {"image", "video", "stop"};
+  with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
+  for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} goes with --prompt", name));
   model::AnswerOptions wanted;
   wanted.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", wanted.limit));

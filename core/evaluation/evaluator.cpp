@@ -10,9 +10,6 @@
 namespace fvlm::evaluation {
 namespace {
 
-// Of a pack where the stage leaves them open: a forward pass alone, whose memory is mostly the tower's keys and values.
-constexpr int64_t usual_rows = 8192, usual_frames = 128;
-
 std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSet& set, const PackSize& most,
                                 Registry& registry, const feed::MixDataOptions& options) {
   const auto data = std::make_shared<const feed::MixData>(plan, set.data, registry, options);
@@ -53,7 +50,7 @@ model::Mode model_mode(plan::Mode mode) {
 Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options)
     : beta_(beta_of(stage)) {
-  const PackSize most{stage.packing.frames.value_or(usual_frames), stage.packing.tokens.value_or(usual_rows)};
+  const PackSize most{stage.packing.frames.value_or(usual_pack.frames), stage.packing.tokens.value_or(usual_pack.rows)};
   for (const plan::EvaluationSet& set : stage.evaluation.sets)
     sets_.push_back(open(plan, set, most, registry, options));
 }

@@ -11,6 +11,9 @@
 
 namespace fvlm::evaluation {
 
+// Of a pack where nobody says: a forward pass alone, whose memory is mostly the tower's keys and values.
+inline constexpr PackSize usual_pack{128, 8192};
+
 // Where samples come from, and what goes with them.
 struct OpenedSource {
   std::shared_ptr<const SampleSource> samples;

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import unittest
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "model"))
@@ -66,6 +67,18 @@ def write_shard(name, samples):
                 info = tarfile.TarInfo(f"{key}.{ending}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
+
+
+def png(picture):
+    """A picture [height, width, 3] of bytes as a file."""
+    height, width, _ = picture.shape
+    rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in picture)
+
+    def chunk(kind, content):
+        return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 def setUpModule():
@@ -220,6 +233,139 @@ class Eval(unittest.TestCase):
             self.assertIn(word, done.stderr)
         done = run(model="nothing")
         self.assertEqual(done.returncode, 4, done.stderr)
+
+
+class Benchmarks(unittest.TestCase):
+    """Questions as benchmarks write them are the samples of a shard that say the same."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.media = folder / "media"
+        for i, (_, _, _, frames, _) in enumerate(QUESTIONS):
+            for t, picture in enumerate(pixels(f"q{i}", frames)):
+                path = cls.media / "clips" / f"q{i}" / f"{t:02}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(png(picture))
+        results("--set-name", "questions", "--scores", folder / "shard.jsonl")
+        cls.losses = {(line["key"], line["mode"]): line["losses"]
+                      for line in map(json.loads, (folder / "shard.jsonl").read_text().splitlines())}
+
+    def write(self, name, content):
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def run_form(self, form, *options, files, media=None):
+        questions = sum((["--questions", file] for file in files), [])
+        command = [engine, "eval", folder / "gqa", "--form", form, *questions, "--media", media or self.media, *options]
+        return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+    def asked(self, form, *options, **where):
+        scores = folder / "form.jsonl"
+        done = self.run_form(form, "--json", "--scores", scores, *options, **where)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["results"], [json.loads(line) for line in scores.read_text().splitlines()]
+
+    def assert_losses(self, line, question):
+        for own, shard in zip(line["losses"], self.losses[f"q{question}", line["mode"]], strict=True):
+            self.assertLess(abs(own - shard), 1e-5 * shard, f"q{question}, {line['mode']}")
+
+    def test_mvbench(self):
+        rows = {"first": [], "second": []}
+        seen = [i for i, question in enumerate(QUESTIONS) if question[3]]
+        for i in seen:
+            user, options, right, _, _ = QUESTIONS[i]
+            rows["first" if i < 2 else "second"].append(
+                {"video": f"q{i}", "question": user, "candidates": options, "answer": options[right]})
+        files = [self.write(f"mvbench/{name}.json", entries) for name, entries in rows.items()]
+        found, lines = self.asked("mvbench", "--mode", "coarse_fine", "--mode", "autoregressive", files=files)
+        self.assertEqual(len(lines), 2 * len(seen))
+        for line, i in zip(lines, seen * 2):
+            self.assert_losses(line, i)
+            self.assertEqual((line["source"], line["right"]), ("first" if i < 2 else "second", QUESTIONS[i][2]))
+        self.assertEqual([one["mode"] for one in found], ["coarse_fine", "autoregressive"])
+        self.assertLessEqual({"accuracy.first", "accuracy.second"}, set(found[0]))
+
+    def test_mvbench_means_a_part_of_a_clip_by_its_seconds(self):
+        rows = [{"video": "q0", "question": QUESTIONS[0][0], "candidates": QUESTIONS[0][1], "answer": "The cat.", "start": 0,
+                 "end": seconds} for seconds in (1.0, 0.34)]
+        _, lines = self.asked("mvbench", files=[self.write("span.json", rows)])
+        self.assert_losses(lines[0], 0)  # three pictures of a second
+        with self.assertRaises(AssertionError):
+            self.assert_losses(lines[1], 0)  # the first alone
+
+    def test_video_mme(self):
+        def entry(i):
+            user, options, right, _, source = QUESTIONS[i]
+            letters = [f"{chr(65 + j)}. {option}" for j, option in enumerate(options)]
+            return {"question_id": f"00{i}-1", "task_type": source, "question": user, "options": letters,
+                    "answer": chr(65 + right)}
+
+        flat = "".join(json.dumps({"video_id": f"00{i}", "videoID": f"q{i}", "duration": ("short", "long")[i]} | entry(i)) + "\n"
+                       for i in (0, 1))
+        nested = [{"video_id": f"q{i}", "duration": ("short", "long")[i], "domain": "Cats", "questions": [entry(i)]} for i in (0, 1)]
+        for file in (self.write("mme.jsonl", flat), self.write("mme.json", nested)):
+            found, lines = self.asked("video-mme", files=[file])
+            for i, line in enumerate(lines):
+                self.assert_losses(line, i)
+                self.assertEqual((line["right"], line["source"]), (QUESTIONS[i][2], ("short", "long")[i]))
+            self.assertLessEqual({"accuracy.short", "accuracy.long"}, set(found[0]))
+        found, _ = self.asked("video-mme", "--by", "task_type", files=[folder / "mme.jsonl"])
+        self.assertFalse([name for name in found[0] if "." in name], "all are of one task")
+
+    def test_scienceqa(self):
+        problems = {}
+        for i, split in ((1, "test"), (2, "test"), (0, "train")):
+            user, options, right, frames, source = QUESTIONS[i]
+            problems[str(i)] = {"question": user, "choices": options, "answer": right, "hint": "", "split": split,
+                                "image": "image.png" if frames else None, "subject": source or "letters"}
+            if frames:
+                path = self.media / split / str(i) / "image.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(png(pixels(f"q{i}", frames)[0]))
+        file = self.write("problems.json", problems)
+        found, lines = self.asked("scienceqa", "--split", "test", files=[file])
+        self.assertEqual([line["key"] for line in lines], ["1", "2"])
+        for line in lines:
+            self.assert_losses(line, int(line["key"]))
+        self.assertLessEqual({"accuracy.animals", "accuracy.letters"}, set(found[0]))
+        problems["1"]["hint"] = "Look at it."
+        _, hinted = self.asked("scienceqa", "--split", "test", files=[self.write("problems.json", problems)])
+        self.assertNotEqual(hinted[0]["losses"], lines[0]["losses"])
+
+    def test_media_that_are_missing_are_counted(self):
+        rows = [{"video": f"q{i}", "question": "What?", "candidates": ["a", "b"], "answer": "a"} for i in (0, 1, 7)]
+        file = self.write("missing.json", rows)
+        found, _ = self.asked("mvbench", files=[file])
+        self.assertEqual((found[0]["samples"], found[0]["not_used"]), (2, 1))
+        done = self.run_form("mvbench", files=[self.write("none.json", rows[2:])])
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("there is no 'q7'", done.stderr)
+
+    def test_bad_input_is_refused_by_file_and_entry(self):
+        good = {"video": "q0", "question": "What?", "candidates": ["a", "b"], "answer": "a"}
+        for bad, words in (({"question": None}, "'question'"), ({"candidates": "ab"}, "a list was expected"),
+                           ({"answer": "c"}, "none of the 2 options"), ({"answer": 2}, "0 to 1"), ({"start": 1}, "go together"),
+                           ({"candidates": ["a", ""]}, "empty"), ({"start": "x", "end": 2}, "a number of seconds")):
+            done = self.run_form("mvbench", files=[self.write("bad.json", [good, good | bad])])
+            self.assertEqual(done.returncode, 4, done.stderr)
+            for word in ("bad.json, entry 1", words):
+                self.assertIn(word, done.stderr)
+        lines = [json.dumps(good), "", '{"video": }']
+        for name, content, words in (("bad.jsonl", "\n".join(lines), "bad.jsonl, line 3"), ("bad.json", "7", "neither a list nor"),
+                                     ("bad.json", "[3]", "an object was expected"), ("rows.parquet", "PAR1....", "to_json"),
+                                     ("bad.json", [], "has no sample")):
+            done = self.run_form("mvbench", files=[self.write(name, content)])
+            self.assertEqual(done.returncode, 4, done.stderr)
+            self.assertIn(words, done.stderr)
+        file = self.write("good.json", [good])
+        for code, words, options in ((2, "mvbench, video-mme or scienceqa", ["--form", "quiz"]),
+                                     (2, "no mode 'fast'", ["--mode", "fast"]), (2, "not with --questions", ["--stage", "x"]),
+                                     (4, "no 'topic'", ["--by", "topic"]), (4, "no such media folder", ["--media", "/nowhere"])):
+            done = self.run_form("mvbench", *options, files=[file])
+            self.assertEqual(done.returncode, code, f"{options}: {done.stderr}")
+            self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

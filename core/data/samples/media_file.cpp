@@ -53,7 +53,7 @@ auto placed(const fs::path& path, Work&& work) {
 MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<TimeSpan> span)
     : path_(std::move(path)), options_(options) {
   if (fs::is_directory(path_)) {
-    find_pictures();
+    find_pictures(span);
     return;
   }
   const auto file = MappedFile::open(path_);
@@ -71,11 +71,24 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
 }
 
 // The frames are in the order of their names.
-void MediaFile::find_pictures() {
+void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   for (const auto& entry : fs::directory_iterator(path_))
     if (is_picture(entry.path())) pictures_.push_back(entry.path());
   if (pictures_.empty()) throw Error(ErrorKind::data, "there is no .jpg and no .png in this folder").at(path_.string());
   std::sort(pictures_.begin(), pictures_.end());
+  if (span) {
+    const auto at = [&](double seconds) {
+      const double picture =
+          std::clamp(seconds * options_.pictures_a_second, 0.0, static_cast<double>(pictures_.size()));
+      return pictures_.begin() + static_cast<std::ptrdiff_t>(picture);
+    };
+    pictures_ =
+        span->begin < span->end ? std::vector<fs::path>(at(span->begin), at(span->end)) : std::vector<fs::path>();
+    if (pictures_.empty())
+      throw Error(ErrorKind::data, fmt::format("it has no picture from {:.2f} to {:.2f} s at {} a second", span->begin,
+                                               span->end, options_.pictures_a_second))
+          .at(path_.string());
+  }
   std::vector<fs::path> picked;
   for (const int64_t pick : evenly(std::ssize(pictures_), options_.most_frames))
     picked.push_back(pictures_[static_cast<size_t>(pick)]);

@@ -18,6 +18,7 @@ struct MediaOptions {
   int64_t image_size = 224;            // pixels a side
   int64_t most_frames = 64;            // of a video (a frame a second, else evenly) or a folder
   int64_t image_frames = 1;            // that a still picture is repeated to
+  double pictures_a_second = 3;        // of a folder, where a time span is wanted
   const VideoDecoder* video = nullptr; // none: videos are refused
 };
 
@@ -27,7 +28,8 @@ struct TimeSpan {
 
 class MediaFile {
  public:
-  // Looks at what there is, without its pixels. `span`: of a video, in place of all of it. Throws Error(data).
+  // Looks at what there is, without its pixels. `span`: of a video or a folder, in place of all of it. Throws
+  // Error(data).
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
 
   int64_t frames() const { return frames_; }
@@ -35,7 +37,7 @@ class MediaFile {
   void decode(std::span<float> frames) const;
 
  private:
-  void find_pictures();
+  void find_pictures(std::optional<TimeSpan> span);
   void find_times(std::optional<TimeSpan> span);
   std::filesystem::path path_;
   MediaOptions options_;

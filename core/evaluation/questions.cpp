@@ -1,0 +1,193 @@
+#include "evaluation/questions.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "data/samples/parts.h"
+#include "data/samples/telling.h"
+#include "feed/packer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace fvlm::evaluation {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct PlacedEntry {
+  Entry entry;
+  std::string where; // "entry 3", "line 7"
+};
+
+std::vector<PlacedEntry> entries_of_lines(const std::string& text, const fs::path& path) {
+  std::vector<PlacedEntry> entries;
+  int64_t number = 0;
+  for (const std::string& line : split(text, '\n')) {
+    ++number;
+    if (trimmed(line).empty()) continue;
+    const std::string where = fmt::format("line {}", number);
+    entries.push_back({{parse_json(line, fmt::format("{}, {}", path.string(), where)), std::to_string(entries.size()),
+                        path.stem().string()},
+                       where});
+  }
+  return entries;
+}
+
+// A list, or an object by id. An entry with a list of "questions" stands for each of them.
+std::vector<PlacedEntry> entries_of_document(const std::string& text, const fs::path& path) {
+  const json document = parse_json(text, path.string());
+  if (!document.is_structured())
+    throw Error(ErrorKind::data, "neither a list nor an object of entries").at(path.string());
+  std::vector<PlacedEntry> entries;
+  for (const auto& [key, entry] : document.items()) {
+    const std::string where = fmt::format("entry {}", key);
+    const auto questions = entry.is_object() ? entry.find("questions") : entry.end();
+    if (!entry.is_object() || questions == entry.end() || !questions->is_array()) {
+      entries.push_back({{entry, key, path.stem().string()}, where});
+      continue;
+    }
+    for (const json& question : *questions) {
+      json merged = entry;
+      merged.erase("questions");
+      if (question.is_object()) merged.update(question);
+      const std::string id = fmt::format("{}-{}", key, &question - &questions->front());
+      entries.push_back({{std::move(merged), id, path.stem().string()}, "entry " + id});
+    }
+  }
+  return entries;
+}
+
+std::vector<PlacedEntry> entries_of(const fs::path& path) {
+  const std::string text = read_file(path);
+  if (text.starts_with("PAR1"))
+    throw Error(ErrorKind::data, "a parquet file; the questions are wanted as JSON")
+        .at(path.string())
+        .advise("pandas.read_parquet(FILE).to_json(\"questions.jsonl\", orient=\"records\", lines=True)");
+  return path.extension() == ".jsonl" ? entries_of_lines(text, path) : entries_of_document(text, path);
+}
+
+bool is_media(const fs::path& path) {
+  constexpr std::array endings{".mp4", ".webm", ".mkv", ".avi", ".mov", ".jpg", ".jpeg", ".png"};
+  return std::find(endings.begin(), endings.end(), path.extension().string()) != endings.end();
+}
+
+std::string category_of(const Entry& entry, const std::string& key) {
+  const auto found = entry.object.find(key);
+  if (found == entry.object.end() || found->is_null()) broken(fmt::format("there is no '{}' to tell it by", key));
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+} // namespace
+
+const std::multimap<std::string, fs::path>& MediaFolder::below() const {
+  std::call_once(listed_, [&] {
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      const fs::path& path = entry.path();
+      below_.emplace(path.filename().string(), path);
+      if (is_media(path)) below_.emplace(path.stem().string(), path);
+    }
+  });
+  return below_;
+}
+
+fs::path MediaFolder::find(const std::string& name) const {
+  if (folder_.empty())
+    throw Error(ErrorKind::data, fmt::format("it is about '{}', and no media folder is given", name))
+        .advise("name the folder with --media");
+  const fs::path relative = fs::path(name).lexically_normal();
+  if (relative.is_absolute() || relative.string().starts_with(".."))
+    throw Error(ErrorKind::data, fmt::format("'{}' is not below the media folder", name));
+  if (fs::exists(folder_ / relative)) return folder_ / relative;
+  std::vector<fs::path> found;
+  const auto [first, last] = below().equal_range(relative.filename().string());
+  for (auto at = first; at != last; ++at) {
+    const fs::path parent = at->second.lexically_relative(folder_).parent_path();
+    const std::string wanted = relative.parent_path().string();
+    if (wanted.empty() || parent == wanted || parent.string().ends_with("/" + wanted)) found.push_back(at->second);
+  }
+  if (found.size() == 1) return found.front();
+  if (found.empty())
+    throw Error(ErrorKind::data, fmt::format("there is no '{}' here, nor in a folder below", name))
+        .at(folder_.string());
+  throw Error(ErrorKind::data,
+              fmt::format("{} files are called '{}', {} among them", found.size(), name, found.front().string()))
+      .at(folder_.string())
+      .advise("name the folder that has just the right one");
+}
+
+Questions::Questions(QuestionsRequest request, std::shared_ptr<const Tokenizer> tokenizer,
+                     std::optional<VideoDecoder> decoder)
+    : request_(std::move(request)), tokenizer_(std::move(tokenizer)), chat_(*tokenizer_), decoder_(std::move(decoder)),
+      folder_(request_.media) {
+  mix_.system = request_.system;
+  request_.media_options.video = decoder_ ? &*decoder_ : nullptr;
+  if (!request_.media.empty() && !fs::is_directory(request_.media))
+    throw Error(ErrorKind::data, "there is no such media folder").at(request_.media.string());
+  for (const fs::path& file : request_.files) add(file, form_named(request_.form));
+}
+
+void Questions::add(const fs::path& file, const Form& form) {
+  for (auto& [entry, where] : entries_of(file)) {
+    try {
+      if (!entry.object.is_object()) wrong_type("it", entry.object, "an object");
+      if (!is_of_split(entry)) continue;
+      Asked asked{file.string(), entry.id, form.read(entry)};
+      if (!request_.category.empty()) asked.question.sample["source"] = category_of(entry, request_.category);
+      read_telling(Parts(asked.question.sample, as_named), {}, {}, mix_); // whatever is wrong with it is said now
+      asked_.push_back(std::move(asked));
+    } catch (const Error& error) {
+      throw Error(ErrorKind::data, error.what())
+          .at(fmt::format("{}, {}", file.string(), where))
+          .advise(error.advice().empty() ? fmt::format("the form {}: {}", form.name, form.summary) : error.advice());
+    }
+  }
+}
+
+bool Questions::is_of_split(const Entry& entry) const {
+  return request_.split.empty() ||
+         Parts(entry.object, as_named).text("split").value_or(request_.split) == request_.split;
+}
+
+int64_t Questions::frame_elements() const {
+  return 3 * request_.media_options.image_size * request_.media_options.image_size;
+}
+
+MediaFile Questions::media_of(const Asked& asked) const {
+  return {folder_.find(asked.question.media), request_.media_options, asked.question.span};
+}
+
+Sample Questions::measure(const Drawn& drawn) const {
+  const Asked& asked = at(drawn);
+  const Telling telling = read_telling(Parts(asked.question.sample, as_named), {}, {}, mix_);
+  Sample sample{.key = asked.id, .source = telling.source, .right_choice = telling.right_choice};
+  for (const Talk& talk : telling.talks) {
+    ChatTokens tokens = chat_.encode(talk.turns, talk.system);
+    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer)});
+  }
+  if (!asked.question.media.empty()) sample.frames = media_of(asked).frames();
+  return sample;
+}
+
+void Questions::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
+  if (sample.frames > 0) media_of(at(drawn)).decode(frames);
+}
+
+std::unique_ptr<SampleSet> open_questions(const plan::EvaluationSet& set, const QuestionsRequest& request,
+                                          std::shared_ptr<const Tokenizer> tokenizer, Registry& registry) {
+  OpenedSource source;
+  source.samples = std::make_shared<const Questions>(
+      request, tokenizer, request.media.empty() ? std::nullopt : choose_video_decoder(registry, {}));
+  source.tokenizer = std::move(tokenizer);
+  source.image_size = request.media_options.image_size;
+  source.mix.sources.resize(1);
+  source.source_names = {set.name};
+  source.packer = [&](const PackSize& capacity) { return feed::choose_packer(registry, {}, capacity); };
+  return std::make_unique<SampleSet>(set, std::move(source), usual_pack);
+}
+
+} // namespace fvlm::evaluation
