@@ -51,12 +51,13 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
 }
 
 Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOptions& options) {
+  // A buffer for what trains, so that it lies together, and one for what does not.
   struct Place {
-    int64_t value, gradient;
+    int64_t begin;
     bool trains;
   };
   std::vector<Place> places;
-  int64_t values = 0, gradients = 0;
+  int64_t trained = 0, fixed = 0;
   for (const ParameterBlock& block : blocks) {
     int64_t size = 0;
     bool trains = false;
@@ -64,24 +65,24 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       size += elements(spec.shape);
       trains = trains || options.trains(spec);
     }
-    places.push_back({values, gradients, trains});
-    values += aligned(size);
-    if (trains) gradients += aligned(size);
+    int64_t& end = trains ? trained : fixed;
+    places.push_back({end, trains});
+    end += aligned(size);
   }
   const auto on = at::TensorOptions().device(options.device);
-  const at::Tensor all_values = at::empty({values}, on.dtype(options.dtype));
-  const at::Tensor all_gradients = at::empty({gradients}, on.dtype(options.gradient_dtype));
+  trained_ = at::zeros({trained}, on.dtype(options.dtype));
+  gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
+  const at::Tensor fixed_values = at::empty({fixed}, on.dtype(options.dtype));
 
   for (size_t index = 0; index < blocks.size(); ++index) {
-    auto [value, gradient, trains] = places[index];
+    auto [begin, trains] = places[index];
     for (const ParameterSpec& spec : blocks[index]) {
       const int64_t size = elements(spec.shape);
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
-      parameter.value = all_values.narrow(0, value, size).view(spec.shape);
-      if (trains) parameter.gradient = all_gradients.narrow(0, gradient, size).view(spec.shape);
-      value += size;
-      gradient += size;
+      parameter.value = (trains ? trained_ : fixed_values).narrow(0, begin, size).view(spec.shape);
+      if (trains) parameter.gradient = gradients_.narrow(0, begin, size).view(spec.shape);
+      begin += size;
       by_name_[spec.name] = &parameter;
     }
   }

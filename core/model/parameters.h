@@ -1,4 +1,4 @@
-// The parameters of a model: one buffer of values, one of gradients, every tensor a view. What one matrix product reads
+// The parameters of a model: a buffer of values, one of gradients, every tensor a view. What one matrix product reads
 // together (q, k, v; gate, up) lies together.
 #pragma once
 #include "model/weights/layout.h"
@@ -43,12 +43,18 @@ class Parameters {
   std::deque<ops::Parameter>& all() { return all_; }
   const std::deque<ops::Parameter>& all() const { return all_; }
 
+  // What trains, flat: element i of the one belongs to element i of the other. Between parameters may lie a few
+  // elements that are nobody's and stay zero.
+  const at::Tensor& trained() const { return trained_; }
+  const at::Tensor& gradients() const { return gradients_; }
+
   // What the next backward pass writes begins anew. No memory is touched.
   void forget_gradients();
   // Zeros where the last backward pass brought nothing.
   void complete_gradients();
 
  private:
+  at::Tensor trained_, gradients_;
   std::deque<ops::Parameter> all_;
   std::map<std::string, ops::Parameter*> by_name_;
 };

@@ -70,10 +70,11 @@ Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
       decoder_(row_of(decoders, config.decoder.model_type, "decoder").make(config.decoder, parameters_)),
       connector_(config.connector, parameters_) {}
 
-Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show) const {
+Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
   const bool shallow = config_.connector.shallow;
   const VisualCache cache = tower_->encode(tape, ops, pack.frames, pack.patches);
+  done("vision");
   if (mode == Mode::autoregressive) {
     Seen seen = room_for(ops, pack.frames.size(0));
     const at::Tensor starts = pack.videos.starts.cpu();
@@ -96,8 +97,10 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   const Value coarse = look(fixed, mode == Mode::coarse_only);
   if (mode == Mode::coarse_only) return seen(coarse, coarse, fixed);
   const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos));
+  done("coarse");
   const Value queries = connector_.shifted(tape, asked, pack.query_source);
   const Value fine = look(queries, true);
+  done("fine");
   return seen(fine, coarse, queries);
 }
 

@@ -53,7 +53,10 @@ class Vlm {
   };
   // The pack's frames as visual tokens. Nothing where it has no frame slots.
   enum class Show { tokens, attention_too };
-  Seen see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens) const;
+  using Done = std::function<void(const char* part)>; // told as "vision", "coarse" and "fine" are done
+  Seen see(
+      Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens,
+      const Done& done = [](const char*) {}) const;
 
   // The decoder over visual tokens and text: hidden states [rows, width].
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;

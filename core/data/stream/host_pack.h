@@ -32,6 +32,9 @@ struct LoadedPack {
   int64_t step = 0; // of the stage, from 0
   bool last = true; // of this rank's in the step; the only one that may be empty
   Cursor after;     // of the last: where a run that took this step goes on
+  // Every sample of the step, all ranks', as it was put together: what a loss is the mean over. Who turns out broken
+  // when it is decoded is among them.
+  std::shared_ptr<const std::vector<std::shared_ptr<const Sample>>> of_step;
 };
 
 } // namespace fvlm

@@ -36,6 +36,7 @@ struct Loader::Dish {
   Cursor after;
   std::vector<SetAside> aside; // found by the composer before this pack
   std::vector<Measured> samples;
+  std::shared_ptr<const std::vector<std::shared_ptr<const Sample>>> of_step;
   std::vector<int64_t> first_frames;
   int64_t frame_count = 0;
   std::shared_ptr<std::byte> buffer;
@@ -106,6 +107,9 @@ class Loader::Kitchen {
 
   // False when the loader is on its way out.
   bool begin(ComposedStep step) {
+    auto of_step = std::make_shared<std::vector<std::shared_ptr<const Sample>>>();
+    for (const auto& pack : step.packs)
+      for (const Measured& measured : pack) of_step->push_back(measured.sample);
     std::vector<std::vector<Measured>> mine;
     for (size_t i = 0; i < step.packs.size(); ++i)
       if (static_cast<int64_t>(i) % ranks_ == rank_) mine.push_back(std::move(step.packs[i]));
@@ -118,6 +122,7 @@ class Loader::Kitchen {
       if (i == 0) dish->aside = std::move(step.aside);
       if (dish->last) dish->after = step.after;
       dish->samples = std::move(mine[i]);
+      dish->of_step = of_step;
       if (!begin(dish)) return false;
     }
     return true;
@@ -238,7 +243,7 @@ std::optional<LoadedPack> Loader::next() {
   times_.waiting += seconds(*left_ - came);
   if (!dish) return {};
   note(*dish);
-  return LoadedPack{plate(*dish, frame_elements_), dish->step, dish->last, dish->after};
+  return LoadedPack{plate(*dish, frame_elements_), dish->step, dish->last, dish->after, dish->of_step};
 }
 
 void Loader::note(Dish& dish) {

@@ -100,6 +100,9 @@ class ModelDirectoryWriter {
   void append(std::span<const std::byte> bytes);
   // For what a checkpoint holds besides; flushed to disk by whoever writes it.
   const std::filesystem::path& folder() const { return folder_.beside(); }
+  // The files are as they will be.
+  void finish();
+  // The folder appears; finish() before it where nobody has called it.
   void commit();
 
  private:
@@ -120,6 +123,7 @@ class ModelDirectoryWriter {
   std::vector<TensorInfo> order_;
   size_t next_ = 0;      // of steps_
   uint64_t missing_ = 0; // bytes of that step
+  bool finished_ = false;
 };
 
 } // namespace fvlm

@@ -106,6 +106,11 @@ void ModelDirectoryWriter::append(std::span<const std::byte> bytes) {
 }
 
 void ModelDirectoryWriter::commit() {
+  if (!finished_) finish();
+  folder_.commit();
+}
+
+void ModelDirectoryWriter::finish() {
   ModelFile file{.model = description_.name,
                  .stage = description_.stage,
                  .plan_hash = description_.plan_hash,
@@ -119,7 +124,7 @@ void ModelDirectoryWriter::commit() {
       noted.emplace(fmt::format("{}.{}", name_of(part), writer.order()[i].name), checksums[i]);
   }
   write_file_atomic(folder() / ModelFile::name, file.text());
-  folder_.commit();
+  finished_ = true;
 }
 
 } // namespace fvlm
