@@ -1,9 +1,12 @@
 #include "base/log.h"
 
+#include "base/error.h"
+#include "base/log_file.h"
 #include "base/status_line.h"
 #include "base/terminal.h"
 
 #include <spdlog/sinks/ansicolor_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <unistd.h>
@@ -42,6 +45,21 @@ void log_text(LogLevel level, std::string_view text) {
   StatusLine::step_aside();
   logger().log(to_spdlog(level), text);
 }
+LogFile::LogFile(const std::filesystem::path& path) {
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+    sink->set_pattern("%Y-%m-%d %H:%M:%S %l: %v");
+    logger().sinks().push_back(std::move(sink));
+  } catch (const spdlog::spdlog_ex& error) {
+    throw Error(ErrorKind::data, error.what()).at(path.string());
+  }
+  logger().flush_on(spdlog::level::trace);
+}
+
+LogFile::~LogFile() {
+  logger().sinks().pop_back();
+}
+
 void set_log_level(LogLevel least) {
   logger().set_level(to_spdlog(least));
 }
