@@ -16,6 +16,7 @@ constexpr Verb verbs[] = {
     {"check", "is the recipe right? all its mistakes at once", run_check},
     {"plan", "what a recipe resolves to, where each value was written, what differs", run_plan},
     {"recipe", "the reference page and editor stubs for authors", run_recipe},
+    {"train", "the stages of a recipe, into a run's folder; goes on where a run was stopped", run_train},
     {"plugin", "what plugins there are, and what each can do", run_plugin},
     {"import", "a model directory from two Hugging Face folders", run_import},
     {"export", "a model directory in bf16, fp16 or fp32", run_export},

@@ -13,7 +13,8 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
                                    fvlm::cli::generate_answers,
                                    fvlm::cli::evaluate_model,
                                    fvlm::cli::bench_subject,
-                                   fvlm::cli::explore_data};
+                                   fvlm::cli::explore_data,
+                                   fvlm::cli::train_stages};
   }();
   return &module;
 }

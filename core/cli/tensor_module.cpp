@@ -39,6 +39,10 @@ void use_device(const std::string& device) {
   load_torch_cuda(find_torch());
 }
 
+std::string best_device() {
+  return device::probe_cuda().devices.empty() ? "cpu" : "cuda";
+}
+
 const TensorModule& tensor_module() {
   static const TensorModule& module = load();
   return module;

@@ -19,6 +19,7 @@ struct TensorModule {
   int (*eval)(Arguments);
   int (*bench)(Arguments);
   int (*data)(Arguments);
+  int (*train)(Arguments);
 };
 
 // The module's own; other names than the program's, because our symbols interpose.
@@ -29,10 +30,13 @@ int evaluate_model(Arguments);
 int bench_subject(Arguments);
 int bench_data(Arguments);
 int explore_data(Arguments);
+int train_stages(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
 // names, Error(device) where there is no such device.
 void use_device(const std::string& device);
+// "cuda" where there is a device, else "cpu".
+std::string best_device();
 
 // Loads LibTorch and the module. Throws Error(device) when either is missing.
 const TensorModule& tensor_module();

@@ -24,6 +24,10 @@ int run_data(Arguments arguments) {
   return tensor_module().data(arguments);
 }
 
+int run_train(Arguments arguments) {
+  return tensor_module().train(arguments);
+}
+
 int run_trace(Arguments arguments) {
   return tensor_module().trace(arguments);
 }

@@ -35,6 +35,7 @@ int run_preprocess(Arguments);
 int run_report(Arguments);
 int run_tokenize(Arguments);
 int run_trace(Arguments);
+int run_train(Arguments);
 
 // The verbs of a group ("plugin list", ...): dispatches on the first argument, prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);

@@ -16,17 +16,21 @@ std::vector<bool> labels(const SampleText& text, plan::LossOn on, std::optional<
   return learnt;
 }
 
+std::vector<bool> labels(const SampleText& text, const plan::Term& term) {
+  return std::visit(
+      [&](const auto& any) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(any)>, plan::Dpo>)
+          return labels(text, plan::LossOn::answer);
+        else
+          return labels(text, any.on, any.first);
+      },
+      term);
+}
+
 std::vector<bool> labels(const SampleText& text, const plan::Stage& stage) {
   std::vector<bool> learnt(text.ids.size());
   for (const plan::Term& term : stage.objective) {
-    const auto of_term = std::visit(
-        [&](const auto& any) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(any)>, plan::Dpo>)
-            return labels(text, plan::LossOn::answer);
-          else
-            return labels(text, any.on, any.first);
-        },
-        term);
+    const auto of_term = labels(text, term);
     std::transform(learnt.begin(), learnt.end(), of_term.begin(), learnt.begin(), std::logical_or<>());
   }
   return learnt;

@@ -1,0 +1,87 @@
+// fvlm-engine train: the stages of a recipe, into a run's folder.
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/plugin_options.h"
+#include "cli/recipe_options.h"
+#include "cli/tensor_module.h"
+#include "recipe/print.h"
+#include "train/run.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void print(const train::TrainReport& report, const fs::path& folder, bool json) {
+  if (json) {
+    fmt::print("{}", dump({{"run", folder.string()},
+                           {"stopped", report.stopped},
+                           {"stage", report.stage},
+                           {"step", report.step},
+                           {"steps", report.steps},
+                           {"checkpoint", report.checkpoint.string()}}));
+    return;
+  }
+  if (report.stopped)
+    fmt::print("{}: stopped at stage {}, step {}; the same command goes on from there\n", folder.string(), report.stage,
+               report.step);
+  else if (report.steps == 0)
+    fmt::print("{}: every stage is done already\n", folder.string());
+  else
+    fmt::print("{}: done, {} steps; the model is {}\n", folder.string(), report.steps, report.checkpoint.string());
+}
+
+} // namespace
+
+int train_stages(Arguments arguments) {
+  Options options(
+      "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
+      "      [--allow-plan-change] [--dry-run] [--device cpu|cuda] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "Runs the stages of a recipe one after the other into the run's folder. A run that was stopped or killed goes "
+      "on\n"
+      "where it was: start the same command again. Ctrl-C or SIGTERM saves a checkpoint and exits with 75; a second\n"
+      "one exits at once.",
+      "train recipes/quickstart.lua --run-dir runs/mine");
+  add_recipe_options(options);
+  with_plugin_options(options)
+      .value("run-dir", "D", "the run's folder; runs/NAME if not given, NAME as the recipe has it")
+      .value("stage", "S", "this stage alone")
+      .value("from", "MODEL", "a model directory or checkpoint that the first stage to run begins with")
+      .value("resume", "auto|CHECKPOINT", "where to go on: the newest checkpoint that is whole (auto), or this one")
+      .value("max-steps", "N", "stop after so many steps, resumable")
+      .flag("allow-plan-change", "go on with a run that was begun with another plan")
+      .flag("dry-run", "check everything that can be checked without training, and print the stages")
+      .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
+      .flag("json", "one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  const auto resolved = recipe::resolve(recipe_request(*parsed));
+
+  train::TrainRequest request;
+  request.folder = parsed->value_or("run-dir", "runs/" + resolved.plan.name);
+  request.stage = parsed->value("stage");
+  if (request.stage) stage_named(resolved.plan, *request.stage);
+  if (const auto from = parsed->value("from")) request.from = *from;
+  if (const auto resume = parsed->value("resume"); resume && *resume != "auto") request.resume = *resume;
+  if (request.from && request.resume)
+    throw Error(ErrorKind::usage, "--from begins a stage, and --resume goes on in one");
+  request.max_steps = parsed->integer_or("max-steps", -1);
+  request.allow_plan_change = parsed->flag("allow-plan-change");
+  const std::string device = parsed->value_or("device", best_device());
+  use_device(device);
+  request.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  if (parsed->flag("dry-run")) {
+    train::rehearse(resolved, request, *open_registry(*parsed));
+    fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));
+    return 0;
+  }
+  const auto registry = open_registry(*parsed);
+  const auto report = train::train(resolved, request, *registry);
+  print(report, request.folder, parsed->flag("json"));
+  const bool was_asked = request.max_steps >= 0 && report.steps >= request.max_steps;
+  return report.stopped && !was_asked ? static_cast<int>(ErrorKind::stopped) : 0;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,224 @@
+#include "train/checkpoint.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "base/text.h"
+#include "model/loading.h"
+#include "train/groups.h"
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace fvlm::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* state_file = "training_state/state.json";
+constexpr const char* optimizer_file = "training_state/optimizer.safetensors";
+constexpr const char* checksums_file = "training_state/checksums.txt";
+
+// The same content in memory of the host's own.
+at::Tensor copied(const at::Tensor& tensor) {
+  return tensor.is_cpu() ? tensor.clone() : tensor.cpu();
+}
+
+std::string hex(uint64_t number) {
+  return fmt::format("{:016x}", number);
+}
+
+uint64_t hash_of(const fs::path& file) {
+  return xxh64(MappedFile::open(file)->text());
+}
+
+// Every file below the folder but the list itself, sorted.
+std::vector<std::string> files_below(const fs::path& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (!entry.is_directory()) files.push_back(fs::relative(entry.path(), folder).generic_string());
+  std::erase(files, checksums_file);
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// A line a file, "HASH BYTES PATH", and the hash of these lines.
+std::string checksums_of(const fs::path& folder) {
+  std::string lines;
+  for (const std::string& file : files_below(folder))
+    lines += fmt::format("{} {} {}\n", hex(hash_of(folder / file)), fs::file_size(folder / file), file);
+  return lines + hex(xxh64(lines)) + "\n";
+}
+
+} // namespace
+
+Snapshot snapshot(const ModelDescription& description, const model::Vlm& vlm, const Optimization& optimization,
+                  const RunState& state) {
+  Snapshot shot{description, {}, {}, state};
+  shot.description.stage = state.stage;
+  shot.description.step = state.step;
+  shot.description.plan_hash = state.plan_hash;
+  for (const ops::Parameter& parameter : vlm.parameters().all())
+    shot.parameters[directory_name(parameter.name)] = copied(parameter.value);
+  for (const auto& [name, tensor] : optimization.state()) shot.optimizer[name] = copied(tensor);
+  return shot;
+}
+
+void write_checkpoint(const fs::path& folder, const Snapshot& snapshot) {
+  fs::create_directories(folder.parent_path());
+  ModelDirectoryWriter writer(folder, snapshot.description, [&](const std::string& name) {
+    return model::dtype_of(snapshot.parameters.at(name).scalar_type());
+  });
+  for (const TensorInfo& tensor : writer.order()) {
+    const at::Tensor flat = snapshot.parameters.at(tensor.name).contiguous();
+    writer.append({static_cast<const std::byte*>(flat.data_ptr()), static_cast<size_t>(flat.nbytes())});
+  }
+  fs::create_directory(writer.folder() / "training_state");
+  model::write_tensors(writer.folder() / optimizer_file, snapshot.optimizer);
+  write_file_atomic(writer.folder() / state_file, snapshot.state.text());
+  writer.finish();
+  write_file_atomic(writer.folder() / checksums_file, checksums_of(writer.folder()));
+  writer.commit();
+}
+
+void verify_checkpoint(const fs::path& folder) {
+  const std::string expected = read_file(folder / checksums_file);
+  const std::string found = checksums_of(folder);
+  if (found == expected) return;
+  // Which files: lines that stand in one list alone.
+  const auto lines_of = [](const std::string& text) {
+    auto lines = split(text, '\n');
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  };
+  const auto wanted = lines_of(expected), there = lines_of(found);
+  std::vector<std::string> different;
+  std::set_symmetric_difference(wanted.begin(), wanted.end(), there.begin(), there.end(),
+                                std::back_inserter(different));
+  std::vector<std::string> files;
+  for (const std::string& line : different)
+    if (const auto words = split(line, ' '); words.size() >= 3) files.push_back(words[2]);
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  for (std::string& file : files) file = shown(file);
+  throw Error(ErrorKind::data, files.empty() ? "the list of checksums is damaged"
+                                             : fmt::format("not what was written: {}", join(files, ", ")))
+      .at(folder.string());
+}
+
+RunState read_state(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / state_file;
+  if (!fs::exists(file))
+    throw Error(ErrorKind::data, "this is no checkpoint of a training run: it has no " + std::string(state_file))
+        .at(checkpoint.string());
+  return RunState::parse(read_file(file), file.string());
+}
+
+void load_weights(const ModelDirectory& directory, model::Vlm& vlm) {
+  for (ops::Parameter& parameter : vlm.parameters().all()) {
+    const fvlm::Parameter& source = directory.at(directory_name(parameter.name));
+    if (source.view->shape != parameter.value.sizes().vec())
+      throw Error(ErrorKind::data, fmt::format("{} has the shape {}, and the recipe's model has {}", shown(source.name),
+                                               shape_text(source.view->shape), shape_text(parameter.value.sizes())))
+          .at(directory.path().string());
+    parameter.value.copy_(model::tensor_over(*source.view));
+    directory.drop(source);
+  }
+}
+
+void load_checkpoint(const fs::path& checkpoint, model::Vlm& vlm, Optimization& optimization) {
+  load_weights(ModelDirectory::open(checkpoint), vlm);
+  optimization.adopt_values();
+  const auto file = Safetensors::open(checkpoint / optimizer_file);
+  for (auto& [name, tensor] : optimization.state()) {
+    const TensorView& saved = file.at(name);
+    if (saved.shape != tensor.sizes().vec())
+      throw Error(ErrorKind::data, fmt::format("{} has {} numbers, and this stage's optimizer {}", shown(name),
+                                               saved.elements(), tensor.numel()))
+          .at(checkpoint.string())
+          .advise("go on with the plan that the run was begun with");
+    at::Tensor(tensor).copy_(model::tensor_over(saved));
+  }
+  optimization.resume_at(read_state(checkpoint).optimizer_steps);
+}
+
+fs::path StageFolder::of(int64_t step) const {
+  return path_ / fmt::format("step-{:06}", step);
+}
+
+std::vector<int64_t> StageFolder::steps() const {
+  std::vector<int64_t> steps;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename();
+    int64_t step = 0;
+    if (!name.starts_with("step-")) continue;
+    const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (error == std::errc() && end == name.data() + name.size()) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+void StageFolder::make_room(const fs::path& folder) {
+  fs::path gone = folder;
+  gone += ".removed"; // at once, so that nobody finds half of it
+  std::error_code ignored;
+  fs::remove_all(gone, ignored);
+  fs::rename(folder, gone, ignored);
+  fs::remove_all(gone, ignored);
+}
+
+void StageFolder::tidy() const {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") &&
+        (name.find(".partial-") != std::string::npos || name.find(".removed") != std::string::npos))
+      fs::remove_all(entry.path(), ignored);
+  }
+}
+
+std::optional<int64_t> StageFolder::newest() const {
+  auto steps = this->steps();
+  for (; !steps.empty(); steps.pop_back()) {
+    const fs::path folder = of(steps.back());
+    try {
+      verify_checkpoint(folder);
+      return steps.back();
+    } catch (const Error& error) {
+      fs::path aside = folder;
+      aside += ".damaged";
+      log_warning("{}\n  the checkpoint before it is taken; this one is kept as {}", error.text(),
+                  aside.filename().string());
+      std::error_code ignored;
+      fs::remove_all(aside, ignored);
+      fs::rename(folder, aside, ignored);
+    }
+  }
+  return {};
+}
+
+void StageFolder::prune(int64_t last, int64_t best) const {
+  const auto all = steps();
+  std::vector<int64_t> rest(all.begin(), all.end() - std::min(last, static_cast<int64_t>(all.size())));
+  if (best > 0) {
+    std::vector<std::pair<double, int64_t>> scored;
+    for (const int64_t step : all) {
+      try {
+        if (const auto score = read_state(of(step)).score) scored.emplace_back(*score, step);
+      } catch (const Error&) { // damaged: nothing to keep it for
+      }
+    }
+    std::sort(scored.rbegin(), scored.rend());
+    for (size_t i = 0; i < scored.size() && i < static_cast<size_t>(best); ++i) std::erase(rest, scored[i].second);
+  }
+  for (const int64_t step : rest) make_room(of(step));
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,60 @@
+// Checkpoints: a model directory with a training_state/ beside the towers. Written beside, flushed, renamed; every byte
+// is under a checksum.
+#pragma once
+#include "model/vlm.h"
+#include "model/weights/model_directory.h"
+#include "train/optimization.h"
+#include "train/state.h"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+// All that a checkpoint holds, in memory of its own: the run goes on while it is written.
+struct Snapshot {
+  ModelDescription description;
+  std::map<std::string, at::Tensor> parameters; // by name in the model directory
+  std::map<std::string, at::Tensor> optimizer;  // Optimization::state()
+  RunState state;
+};
+Snapshot snapshot(const ModelDescription& description, const model::Vlm& vlm, const Optimization& optimization,
+                  const RunState& state);
+
+// Throws Error(data) when the disk does not take it; nothing is left behind then.
+void write_checkpoint(const std::filesystem::path& folder, const Snapshot& snapshot);
+
+// Reads every byte. Throws Error(data) that names each file that is damaged, missing or does not belong there.
+void verify_checkpoint(const std::filesystem::path& folder);
+
+RunState read_state(const std::filesystem::path& checkpoint);
+// Into a model and its optimizer as they are made for the same stage. Throws Error(data) where they do not fit.
+void load_checkpoint(const std::filesystem::path& checkpoint, model::Vlm& vlm, Optimization& optimization);
+// The weights alone.
+void load_weights(const ModelDirectory& directory, model::Vlm& vlm);
+
+// The checkpoints of one stage of a run.
+class StageFolder {
+ public:
+  explicit StageFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  const std::filesystem::path& path() const { return path_; }
+
+  std::filesystem::path of(int64_t step) const;
+  std::vector<int64_t> steps() const; // rising
+  // A run that went back to an earlier checkpoint comes by here again: what lies at `folder` goes.
+  static void make_room(const std::filesystem::path& folder);
+  // Takes away what a killed process left half done.
+  void tidy() const;
+  // The newest that is whole. What is damaged is warned of and put aside as *.damaged.
+  std::optional<int64_t> newest() const;
+  // Keeps the newest `last` and the best `best` by their score.
+  void prune(int64_t last, int64_t best) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+} // namespace fvlm::train

@@ -1,0 +1,78 @@
+#include "train/checkpoint_writer.h"
+
+#include "base/error.h"
+#include "base/log.h"
+
+#include <c10/core/InferenceMode.h>
+
+namespace fvlm::train {
+
+namespace fs = std::filesystem;
+
+CheckpointWriter::CheckpointWriter(const plan::Checkpoint& plan) : plan_(plan), thread_([this] { work(); }) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    const std::lock_guard hold(lock_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckpointWriter::write(StageFolder folder, Snapshot snapshot) {
+  std::unique_lock hold(lock_);
+  changed_.wait(hold, [&] { return !busy_; });
+  job_ = Job{std::move(folder), std::move(snapshot)};
+  busy_ = true;
+  changed_.notify_all();
+}
+
+bool CheckpointWriter::wait() {
+  std::unique_lock hold(lock_);
+  changed_.wait(hold, [&] { return !busy_; });
+  return written_;
+}
+
+fs::path CheckpointWriter::last_good() const {
+  const std::lock_guard hold(lock_);
+  return last_good_;
+}
+
+void CheckpointWriter::work() {
+  const c10::InferenceMode without_autograd;
+  std::unique_lock hold(lock_);
+  while (true) {
+    changed_.wait(hold, [&] { return job_ || stops_; });
+    if (!job_) return;
+    const Job job = std::move(*job_);
+    job_.reset();
+    hold.unlock();
+    const bool written = try_to_write(job);
+    hold.lock();
+    written_ = written;
+    if (written) last_good_ = job.folder.of(job.snapshot.state.step);
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+bool CheckpointWriter::try_to_write(const Job& job) {
+  const fs::path folder = job.folder.of(job.snapshot.state.step);
+  try {
+    StageFolder::make_room(folder);
+    write_checkpoint(folder, job.snapshot);
+  } catch (const Error& error) {
+    log_warning("the checkpoint {} could not be written: {}\n  the run goes on, and tries again with the next one",
+                folder.string(), error.text());
+    return false;
+  } catch (const std::exception& error) { // the standard library's own, of folders
+    log_warning("the checkpoint {} could not be written: {}\n  the run goes on, and tries again with the next one",
+                folder.string(), error.what());
+    return false;
+  }
+  job.folder.prune(plan_.keep_last, plan_.keep_best);
+  return true;
+}
+
+} // namespace fvlm::train

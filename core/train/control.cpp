@@ -1,0 +1,123 @@
+#include "train/control.h"
+
+#include "base/descriptor.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "recipe/freeze.h"
+#include "recipe/schema/type.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace fvlm::train {
+namespace {
+
+using recipe::Json;
+
+Json plain_json(const recipe::Value& value) {
+  return std::visit(
+      [&](const auto& data) -> Json {
+        using Data = std::decay_t<decltype(data)>;
+        if constexpr (std::is_same_v<Data, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<Data, recipe::FunctionId>) {
+          throw Error(ErrorKind::recipe, "control's memory holds a function, and keeps plain values alone")
+              .at(recipe::where(value.origin));
+        } else if constexpr (std::is_same_v<Data, std::shared_ptr<const recipe::Table>>) {
+          if (!data->items.empty() && !data->fields.empty())
+            throw Error(ErrorKind::recipe, "a table of control's memory has both numbered and named entries")
+                .at(recipe::where(data->origin))
+                .advise("keep them in two tables");
+          Json out = data->items.empty() ? Json::object() : Json::array();
+          for (const auto& item : data->items) out.push_back(plain_json(item));
+          for (const auto& [key, field] : data->fields) out[key] = plain_json(field);
+          return out;
+        } else {
+          return data;
+        }
+      },
+      value.data);
+}
+
+Json actions_json(const std::vector<plan::Action>& actions) {
+  Json list = Json::array();
+  for (const plan::Action& action : actions)
+    if (const auto* scale = std::get_if<plan::ScaleRate>(&action))
+      list.push_back({{"scale_lr", scale->factor}});
+    else
+      list.push_back(std::holds_alternative<plan::Save>(action) ? "save" : "stop_stage");
+  return list;
+}
+
+std::vector<plan::Action> read_journaled(const Json& list) {
+  std::vector<plan::Action> actions;
+  for (const Json& action : list)
+    if (action.is_object())
+      actions.emplace_back(plan::ScaleRate{action.at("scale_lr").get<double>()});
+    else if (action == "save")
+      actions.emplace_back(plan::Save{});
+    else
+      actions.emplace_back(plan::StopStage{});
+  return actions;
+}
+
+// A whole line or none, on disk.
+void append_line(const std::filesystem::path& file, const std::string& line) {
+  const Descriptor out(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!out) fail_on_file(file, "open the journal");
+  if (write(out.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) || fsync(out.get()) != 0)
+    fail_on_file(file, "write the journal");
+}
+
+} // namespace
+
+ControlCalls::ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::Sandbox> lua,
+                           std::filesystem::path journal)
+    : stage_(stage), lua_(std::move(lua)), journal_(std::move(journal)) {
+  if (!stage.control) return;
+  if (!lua_)
+    throw Error(ErrorKind::recipe, "this stage has a control function, and a plan file holds no functions")
+        .at(fmt::format("stages.{}.control", stage.name))
+        .advise("train from the recipe; the run's folder recipe/ has it");
+  if (!std::filesystem::exists(journal_)) return;
+  const std::string text = read_file(journal_);
+  const size_t whole = text.rfind('\n') + 1; // a killed process may have begun a line: what it says was not done
+  if (whole < text.size()) std::filesystem::resize_file(journal_, whole);
+  for (const std::string& line : split(text.substr(0, whole), '\n')) {
+    if (line.empty()) continue;
+    try {
+      const Json entry = parse_json(line, journal_.string());
+      if (entry.at("stage") == stage.name)
+        known_[entry.at("step").get<int64_t>()] = {entry.at("actions").dump(), entry.at("memory").dump()};
+    } catch (const nlohmann::json::exception& error) {
+      throw Error(ErrorKind::data, fmt::format("the journal makes no sense: {}", error.what())).at(journal_.string());
+    }
+  }
+}
+
+std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std::string, double>& metrics,
+                                               std::string& memory) {
+  if (const auto known = known_.find(step); known != known_.end()) {
+    memory = known->second.memory;
+    return read_journaled(Json::parse(known->second.actions));
+  }
+  Json numbers = Json::object();
+  for (const auto& [name, value] : metrics) numbers[name] = value;
+  const recipe::Origin here{stage_.control->run.defined, 0, ""};
+  const recipe::Value arguments[] = {recipe::from_json(numbers, here), recipe::from_json(Json::parse(memory), here)};
+  std::vector<recipe::Value> after;
+  const auto actions = recipe::read_actions(
+      lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after));
+  memory = plain_json(after.at(1)).dump();
+  const Json line = {
+      {"stage", stage_.name}, {"step", step}, {"actions", actions_json(actions)}, {"memory", Json::parse(memory)}};
+  append_line(journal_, line.dump() + "\n");
+  return actions;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,35 @@
+// `control`: the recipe's function that looks at a stage between steps. What it answers is journaled before it is done,
+// so that a run that was killed behind it does the same again without asking.
+#pragma once
+#include "recipe/plan.h"
+#include "recipe/sandbox.h"
+#include "train/state.h"
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+class ControlCalls {
+ public:
+  // `lua` is null for a plan file. Throws Error(recipe) where the stage has a function and nobody to call it through,
+  // Error(data) for a journal that makes no sense.
+  ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::Sandbox> lua, std::filesystem::path journal);
+
+  bool due(int64_t step) const { return stage_.control && step % stage_.control->every == 0; }
+  // Calls the function, or finds its answer in the journal; `memory` is what it keeps, JSON.
+  std::vector<plan::Action> answer(int64_t step, const std::map<std::string, double>& metrics, std::string& memory);
+
+ private:
+  struct Entry {
+    std::string actions, memory;
+  };
+  const plan::Stage& stage_;
+  std::shared_ptr<recipe::Sandbox> lua_;
+  std::filesystem::path journal_;
+  std::map<int64_t, Entry> known_; // of this stage, by step
+};
+
+} // namespace fvlm::train

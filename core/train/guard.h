@@ -1,0 +1,44 @@
+// Looks at the numbers of each step before it is applied.
+#pragma once
+#include "recipe/plan.h"
+#include "train/state.h"
+
+#include <string>
+
+namespace fvlm::train {
+
+class Guard {
+ public:
+  enum class Verdict {
+    fine,
+    spike,   // a loss far above those before it; the step is good all the same
+    skip,    // not finite: the step must not be applied
+    too_many // the same, once too often
+  };
+
+  Guard(const plan::Guard& limits, GuardState& state) : limits_(limits), state_(state) {}
+
+  Verdict judge(double loss, double gradient_norm);
+  // After going back to a checkpoint.
+  void begin_anew();
+
+ private:
+  const plan::Guard& limits_;
+  GuardState& state_;
+};
+
+// fp16's loss scale: halved where gradients overflow, doubled after so many steps without.
+class Scaler {
+ public:
+  Scaler(bool on, ScalerState& state) : on_(on), state_(state) {}
+  double scale() const { return on_ ? state_.scale : 1; }
+  // Whether an overflow of the gradients was the scale's doing: it is smaller then, and the next step may do.
+  bool lowered_for(double loss, double gradient_norm);
+  void step_done();
+
+ private:
+  bool on_;
+  ScalerState& state_;
+};
+
+} // namespace fvlm::train

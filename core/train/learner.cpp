@@ -1,0 +1,256 @@
+#include "train/learner.h"
+
+#include "feed/model_samples.h"
+#include "ops/rows.h"
+#include "train/labels.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace fvlm::train {
+namespace {
+
+using ops::Tape, ops::Value;
+
+constexpr int64_t sums_of_a_term = 5; // the members of Tally
+constexpr int64_t size_classes = 32;  // plugins are asked and prepared once for each
+
+int64_t count(const std::vector<bool>& flags) {
+  return std::count(flags.begin(), flags.end(), true);
+}
+
+bool is_coarse(const plan::Term& term) {
+  const auto* next = std::get_if<plan::NextToken>(&term);
+  return next && next->pass == plan::Pass::coarse;
+}
+
+} // namespace
+
+double StepCounts::all_terms() const {
+  return std::accumulate(of_term.begin(), of_term.end(), 0.0);
+}
+
+StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples) {
+  StepCounts counts;
+  counts.of_term.resize(stage.objective.size());
+  counts.samples = static_cast<int64_t>(samples.size());
+  for (const auto& sample : samples) {
+    counts.frames += sample->frames;
+    for (const SampleText& text : sample->texts) counts.tokens += static_cast<int64_t>(text.ids.size());
+    for (size_t term = 0; term < stage.objective.size(); ++term) {
+      if (std::holds_alternative<plan::Dpo>(stage.objective[term])) {
+        ++counts.of_term[term];
+        continue;
+      }
+      for (const SampleText& text : sample->texts)
+        counts.of_term[term] += static_cast<double>(count(labels(text, stage.objective[term])));
+    }
+  }
+  return counts;
+}
+
+std::vector<std::string> term_names(const plan::Stage& stage) {
+  std::vector<std::string> names;
+  std::map<std::string, int> seen;
+  for (const plan::Term& term : stage.objective) {
+    const std::string kind = std::holds_alternative<plan::Dpo>(term)  ? "dpo"
+                             : std::holds_alternative<plan::Kl>(term) ? "kl"
+                             : is_coarse(term)                        ? "next_token_coarse"
+                                                                      : "next_token";
+    const int number = ++seen[kind];
+    names.push_back(number == 1 ? kind : fmt::format("{}_{}", kind, number));
+  }
+  return names;
+}
+
+struct Learner::Work {
+  const HostPack& host;
+  const StepCounts& counts;
+  double scale;
+  model::Pack pack;
+  model::Vlm::Seen seen;
+  std::vector<at::Tensor> masks; // of a term: float32 [labels], 1 where it learns
+  Tape tape;
+
+  double weight(size_t term, double of_term) const {
+    return counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0;
+  }
+};
+
+Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+                 const model::Capacity& most, FrozenModels frozen)
+    : stage_(stage), image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most),
+      frozen_(std::move(frozen)) {
+  begin_step();
+}
+
+void Learner::begin_step() {
+  policy_.parameters().forget_gradients();
+  tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term},
+                     at::TensorOptions(ops_.options().device).dtype(at::kDouble));
+  used_rows_ = all_rows_ = 0;
+}
+
+// Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
+at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) const {
+  std::vector<float> mask;
+  for (const PackedSample& packed : host.samples)
+    for (const SampleText& text : packed.sample->texts) {
+      const auto all = labels(text, stage_), own = labels(text, stage_.objective[term]);
+      for (size_t i = 1; i < all.size(); ++i)
+        if (all[i]) mask.push_back(own[i] ? 1 : 0);
+    }
+  mask.resize(static_cast<size_t>(size), 0);
+  return at::tensor(mask, at::kFloat).to(ops_.options().device);
+}
+
+// Few sizes, so that packs that differ a little are of one shape class.
+model::Capacity Learner::rounded(const model::Capacity& used) const {
+  const auto up = [](int64_t size, int64_t most) {
+    const int64_t step = std::max<int64_t>(1, most / size_classes);
+    return std::max(size, std::min(most, (size + step - 1) / step * step));
+  };
+  model::Capacity capacity = most_;
+  capacity.frames = up(used.frames, most_.frames);
+  capacity.rows = up(used.rows, most_.rows);
+  capacity.sequences = up(used.sequences, most_.sequences);
+  capacity.labels = up(used.labels, most_.labels);
+  if (used.frames == 0) capacity.frames = 0; // text alone: the towers have nothing to do
+  return capacity;
+}
+
+void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
+  int64_t place = 0;
+  for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
+}
+
+void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times) {
+  if (host.samples.empty()) return;
+  Work work{host, counts, scale, {}, {}, {}, Tape()};
+  const auto samples =
+      feed::model_samples(host, image_size_, [this](const SampleText& text) { return labels(text, stage_); });
+  const auto used = model::Capacity::of(samples);
+  const auto capacity = rounded(used);
+  const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
+  work.pack = model::make_pack(samples, capacity, patches, ops_.tensor_options());
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
+    work.masks.push_back(mask_of(term, host, capacity.labels));
+  used_rows_ += used.rows;
+  all_rows_ += capacity.rows;
+  times.spent_on("data");
+  work.seen = policy_.see(work.tape, ops_, work.pack, model::Mode::coarse_fine, model::Vlm::Show::tokens,
+                          [&](const char* part) { times.spent_on(part); });
+  const auto& terms = stage_.objective;
+  if (!std::all_of(terms.begin(), terms.end(), is_coarse)) learn_fine(work);
+  if (std::any_of(terms.begin(), terms.end(), is_coarse)) learn_coarse(work);
+  times.spent_on("decoder");
+  work.tape.backward();
+  times.spent_on("backward");
+}
+
+void Learner::learn_fine(Work& work) {
+  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.pack);
+  const Value rows = ops::take_rows(work.tape, hidden, work.pack.labels.rows);
+  const auto& labels = work.pack.labels;
+  at::Tensor weights = at::zeros_like(labels.weights);
+  bool known = true; // the gradient of each loss, before the losses are
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    if (const auto* next = std::get_if<plan::NextToken>(&stage_.objective[term]); next && !is_coarse(*next))
+      weights.add_(work.masks[term], work.weight(term, next->weight));
+    known = known && !std::holds_alternative<plan::Dpo>(stage_.objective[term]);
+  }
+  Value losses;
+  if (known) {
+    losses = Value(ops_.weighted_cross_entropy(work.tape, rows, policy_.decoder().head(), labels.targets,
+                                               weights.to(ops_.options().gradient_dtype)));
+  } else {
+    losses = ops_.cross_entropy(work.tape, rows, policy_.decoder().head(), labels.targets);
+    if (losses.wants_gradient()) losses.gradient->add(weights);
+  }
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    if (std::holds_alternative<plan::Dpo>(stage_.objective[term]))
+      prefer(work, term, losses);
+    else if (std::holds_alternative<plan::Kl>(stage_.objective[term]))
+      follow(work, term, rows);
+    else if (!is_coarse(stage_.objective[term]))
+      add(term, {losses.data.mul(work.masks[term]).sum(), work.masks[term].sum()});
+  }
+}
+
+// The public lambda_coarse: the same text behind the tokens of the coarse pass.
+void Learner::learn_coarse(Work& work) {
+  const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.pack);
+  const Value rows = ops::take_rows(work.tape, hidden, work.pack.labels.rows);
+  at::Tensor weights = at::zeros_like(work.pack.labels.weights);
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
+    if (is_coarse(stage_.objective[term]))
+      weights.add_(work.masks[term], work.weight(term, std::get<plan::NextToken>(stage_.objective[term]).weight));
+  const at::Tensor losses = ops_.weighted_cross_entropy(
+      work.tape, rows, policy_.decoder().head(), work.pack.labels.targets, weights.to(ops_.options().gradient_dtype));
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
+    if (is_coarse(stage_.objective[term])) add(term, {losses.mul(work.masks[term]).sum(), work.masks[term].sum()});
+}
+
+// Direct preference optimisation: texts 2 i and 2 i + 1 are the chosen and the rejected one.
+void Learner::prefer(Work& work, size_t term, const Value& losses) {
+  const auto& dpo = std::get<plan::Dpo>(stage_.objective[term]);
+  const auto& labels = work.pack.labels;
+  Tape none(Tape::Mode::forward_only);
+  model::Vlm& reference = *frozen_.reference;
+  const auto seen = reference.see(none, ops_, work.pack, model::Mode::coarse_fine);
+  const Value hidden = reference.read(none, ops_, seen.tokens, work.pack);
+  const Value rows = ops::take_rows(none, hidden, labels.rows);
+  const at::Tensor theirs = ops_.cross_entropy(none, rows, reference.decoder().head(), labels.targets).data;
+
+  const auto pairs = static_cast<int64_t>(work.host.samples.size());
+  const at::Tensor by_text = at::zeros({work.pack.texts.starts.size(0) - 1}, losses.data.options())
+                                 .index_add_(0, labels.sequences, (theirs - losses.data) * work.masks[term]);
+  const at::Tensor rewards = (by_text.narrow(0, 0, 2 * pairs) * dpo.beta).view({pairs, 2});
+  const at::Tensor chosen = rewards.select(1, 0), rejected = rewards.select(1, 1), margins = chosen - rejected;
+  add(term, {at::log_sigmoid(margins).neg().sum(), at::full({}, pairs, margins.options()), margins.gt(0).sum(),
+             chosen.sum(), rejected.sum()});
+  if (!losses.wants_gradient()) return;
+  // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
+  // label's loss is the opposite of its log-probability.
+  const at::Tensor pull = at::sigmoid(margins.neg()) * (dpo.beta * work.weight(term, dpo.weight));
+  at::Tensor of_text = at::zeros_like(by_text);
+  of_text.narrow(0, 0, 2 * pairs).copy_(at::stack({pull, pull.neg()}, 1).view(-1));
+  losses.gradient->add(of_text.index_select(0, labels.sequences) * work.masks[term]);
+}
+
+// Kullback-Leibler divergence of the model's next-token distribution from the teacher's, both softened.
+void Learner::follow(Work& work, size_t term, const Value& rows) {
+  const auto& kl = std::get<plan::Kl>(stage_.objective[term]);
+  const auto& labels = work.pack.labels;
+  Tape none(Tape::Mode::forward_only);
+  model::Vlm& teacher = *frozen_.teachers.at(term);
+  const auto seen = teacher.see(none, ops_, work.pack, model::Mode::coarse_fine);
+  const Value hidden = teacher.read(none, ops_, seen.tokens, work.pack);
+  const Value their_rows = ops::take_rows(none, hidden, labels.rows);
+  const auto softened = [&](const at::Tensor& logits) {
+    return at::log_softmax(logits.to(at::kFloat) / kl.temperature, -1);
+  };
+  const at::Tensor theirs = softened(ops_.linear(none, their_rows, teacher.decoder().head()).data);
+  const Value logits = ops_.linear(work.tape, rows, policy_.decoder().head());
+  const at::Tensor ours = softened(logits.data), target = theirs.exp();
+  const at::Tensor divergence = (target * (theirs - ours)).sum(-1) * (kl.temperature * kl.temperature);
+  add(term, {divergence.mul(work.masks[term]).sum(), work.masks[term].sum()});
+  if (!logits.wants_gradient()) return;
+  const at::Tensor weight = work.masks[term] * (kl.temperature * work.weight(term, kl.weight));
+  logits.gradient->add(((ours.exp() - target) * weight.unsqueeze(-1)).to(logits.data.scalar_type()));
+}
+
+std::vector<Learner::Tally> Learner::tallies() const {
+  const at::Tensor sums = tally_.cpu();
+  std::vector<Tally> tallies(stage_.objective.size());
+  static_assert(sizeof(Tally) == sums_of_a_term * sizeof(double));
+  std::memcpy(tallies.data(), sums.data_ptr(), sums.nbytes());
+  return tallies;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,75 @@
+// The forward and backward passes of a stage: packs in, gradients in the arena and sums of losses out. An objective is
+// a sum of terms; each is the mean over all that the step holds of it, however the step is cut into packs.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "model/vlm.h"
+#include "recipe/plan.h"
+#include "train/part_times.h"
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+// What the samples of a step hold: for each term its labels, or pairs.
+struct StepCounts {
+  std::vector<double> of_term;
+  int64_t samples = 0, tokens = 0, frames = 0;
+  double all_terms() const;
+};
+StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);
+
+// "next_token", "dpo", "kl"; a second of its kind "next_token_2".
+std::vector<std::string> term_names(const plan::Stage& stage);
+
+// Models that do not learn: what DPO's policy is held against, and the teachers of KL terms, by term.
+struct FrozenModels {
+  std::shared_ptr<model::Vlm> reference;
+  std::map<size_t, std::shared_ptr<model::Vlm>> teachers;
+};
+
+class Learner {
+ public:
+  // `most`: what a pack of the stage holds at most. All but the models that do not learn outlive it.
+  Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+          const model::Capacity& most, FrozenModels frozen);
+
+  // Sums over packs, for a term: of losses, of what they are the mean over, and for preferences of right choices and
+  // rewards.
+  struct Tally {
+    double losses = 0, count = 0, right = 0, chosen = 0, rejected = 0;
+  };
+
+  void begin_step();
+  // Adds the gradient of the pack, times `scale`, where the step holds `counts`.
+  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times);
+  // Of the packs since begin_step(), a term each. Waits for the device.
+  std::vector<Tally> tallies() const;
+  // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
+  int64_t used_rows() const { return used_rows_; }
+  int64_t all_rows() const { return all_rows_; }
+
+ private:
+  struct Work; // one pack on its way
+  at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
+  model::Capacity rounded(const model::Capacity& used) const;
+  void learn_fine(Work& work);
+  void learn_coarse(Work& work);
+  void prefer(Work& work, size_t term, const ops::Value& losses);
+  void follow(Work& work, size_t term, const ops::Value& rows);
+  void add(size_t term, std::initializer_list<at::Tensor> sums);
+
+  const plan::Stage& stage_;
+  int64_t image_size_;
+  model::Vlm& policy_;
+  ops::Operations& ops_;
+  model::Capacity most_;
+  FrozenModels frozen_;
+  at::Tensor tally_; // float64 [terms, 5]
+  int64_t used_rows_ = 0, all_rows_ = 0;
+};
+
+} // namespace fvlm::train

@@ -1,0 +1,181 @@
+#include "train/optimization.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plugin/selection.h"
+
+#include <ATen/Functions.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+namespace {
+
+bool is_matrix_of_a_layer(const ops::Parameter& parameter) {
+  const bool of_layer =
+      parameter.name.find(".layer.") != std::string::npos || parameter.name.find(".layers.") != std::string::npos;
+  return of_layer && parameter.value.dim() == 2;
+}
+
+std::string algorithm_of(const plan::Optimizer& optimizer) {
+  if (std::holds_alternative<plan::AdamW>(optimizer)) return "adamw";
+  if (std::holds_alternative<plan::Muon>(optimizer)) return "muon";
+  return std::get<plan::PluginOptimizer>(optimizer).algorithm;
+}
+
+// What the recipe says besides the rate and the decay, by the algorithm's own names.
+std::map<std::string, double> hyperparameters_of(const plan::Optimizer& optimizer, bool others) {
+  if (const auto* adamw = std::get_if<plan::AdamW>(&optimizer))
+    return {{"beta1", adamw->betas[0]}, {"beta2", adamw->betas[1]}, {"eps", adamw->eps}};
+  if (const auto* muon = std::get_if<plan::Muon>(&optimizer)) {
+    if (others) return {{"beta1", muon->others.betas[0]}, {"beta2", muon->others.betas[1]}, {"eps", muon->others.eps}};
+    return {{"momentum", muon->momentum}, {"nesterov", muon->nesterov ? 1 : 0}, {"eps", muon->eps}};
+  }
+  return std::get<plan::PluginOptimizer>(optimizer).options;
+}
+
+double of_group(const plan::ByGroup& numbers, const std::string& group) {
+  const auto own = numbers.find(group);
+  if (own != numbers.end()) return own->second;
+  const auto rest = numbers.find("default");
+  if (rest == numbers.end())
+    throw Error(ErrorKind::recipe, fmt::format("the optimizer has no number for the group '{}'", group));
+  return rest->second;
+}
+
+at::Tensor scalar(double value, at::ScalarType type, at::Device device) {
+  return at::full({1}, value, at::TensorOptions().dtype(type)).to(device);
+}
+
+} // namespace
+
+Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                           model::Parameters& parameters, std::vector<Group> groups)
+    : parameters_(parameters), groups_(std::move(groups)) {
+  for (const Group& group : groups_)
+    for (const ops::Parameter* parameter : group.parameters)
+      if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
+  if (parameters.gradients().numel() == 0)
+    throw Error(ErrorKind::recipe, "every group is frozen: nothing is trained")
+        .at(fmt::format("stages.{}", stage.name));
+
+  const bool own_master = parameters.trained().scalar_type() != at::kFloat;
+  master_ = own_master ? parameters.trained().to(at::kFloat) : parameters.trained();
+
+  const auto& common = plan::common(stage.optimizer);
+  const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
+  for (const Group* group : trained())
+    base_rates_.push_back({of_group(common.lr, group->name), muon ? of_group(muon->others.lr, group->name) : 0});
+  add_part(plan, stage, registry, algorithm_of(stage.optimizer), false);
+  if (muon) add_part(plan, stage, registry, "adamw", true);
+}
+
+std::vector<const Group*> Optimization::trained() const {
+  std::vector<const Group*> trained;
+  for (const Group& group : groups_)
+    if (group.trained && !group.parameters.empty()) trained.push_back(&group);
+  return trained;
+}
+
+std::vector<fvlm_optimizer_segment>
+Optimization::segments(const std::function<bool(const ops::Parameter&)>& takes) const {
+  std::vector<fvlm_optimizer_segment> segments;
+  const auto all = trained();
+  for (size_t group = 0; group < all.size(); ++group)
+    for (const ops::Parameter* parameter : all[group]->parameters) {
+      if (!takes(*parameter)) continue;
+      const int64_t rows = parameter->value.dim() >= 2 ? parameter->value.size(0) : 1;
+      segments.push_back(
+          {parameter->gradient.storage_offset(), rows, parameter->value.numel() / rows, static_cast<int64_t>(group)});
+    }
+  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return segments;
+}
+
+void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                            const std::string& algorithm, bool others) {
+  const bool splits = std::holds_alternative<plan::Muon>(stage.optimizer);
+  const auto chosen =
+      segments([&](const ops::Parameter& parameter) { return !splits || is_matrix_of_a_layer(parameter) != others; });
+  if (chosen.empty()) return;
+  const auto& common = plan::common(stage.optimizer);
+  const at::Device device = parameters_.trained().device();
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = ops::abi_device(device);
+  query.gradient_dtype = ops::abi_dtype(parameters_.gradients().scalar_type());
+  query.parameter_dtype = ops::abi_dtype(parameters_.trained().scalar_type());
+  query.state_dtype = ops::abi_dtype(common.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+  query.elements = parameters_.trained().numel();
+  query.segment_count = static_cast<int64_t>(chosen.size());
+  query.group_count = static_cast<int64_t>(trained().size());
+  query.segments = chosen.data();
+  const auto choice = select<fvlm_optimizer_v1>(registry, Wish::of(plan.kernels["optimizer"]), query, algorithm);
+  choices_.push_back(choice.report.text());
+
+  Part& part = parts_.emplace_back();
+  part.algorithm = algorithm;
+  part.others = others;
+  part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, chosen);
+  part.states = part.optimizer->make_states();
+  part.hyperparameters = part.optimizer->default_hyperparameters().cpu();
+  const auto all = trained();
+  for (size_t group = 0; group < all.size(); ++group) {
+    for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);
+    set(part, "weight_decay", group, of_group(common.weight_decay, all[group]->name));
+  }
+}
+
+void Optimization::set(Part& part, const std::string& name, size_t group, double value) {
+  const auto known = part.optimizer->hyperparameters();
+  std::vector<std::string> names;
+  for (size_t column = 0; column < known.size(); ++column) {
+    names.emplace_back(known[column].name);
+    if (name != known[column].name) continue;
+    if (value < known[column].least || value > known[column].most)
+      throw Error(ErrorKind::recipe, fmt::format("{} = {:g}, and {} wants {:g} to {:g}", name, value, part.algorithm,
+                                                 known[column].least, known[column].most));
+    part.hyperparameters[static_cast<int64_t>(group)][static_cast<int64_t>(column)].fill_(value);
+    return;
+  }
+  if (name == "weight_decay") return; // an algorithm without it
+  throw Error(ErrorKind::recipe, fmt::format("the optimizer {} has no hyperparameter '{}'", part.algorithm, name))
+      .advise("it has " + join_or(names));
+}
+
+at::Tensor Optimization::gradient_norm() {
+  parameters_.complete_gradients();
+  for (at::Tensor& gradient : untrained_) gradient.zero_();
+  return at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat);
+}
+
+void Optimization::step(const std::vector<Rates>& rates, double scale) {
+  ++steps_;
+  const at::Device device = master_.device();
+  for (Part& part : parts_) {
+    for (size_t group = 0; group < rates.size(); ++group)
+      set(part, "lr", group, part.others ? rates[group].others : rates[group].lr);
+    std::vector<at::Tensor> states;
+    for (const auto& state : part.states) states.push_back(state.values);
+    const bool rounded = parameters_.trained().scalar_type() != at::kFloat;
+    part.optimizer->step({master_, parameters_.gradients(), rounded ? parameters_.trained() : at::Tensor(), states},
+                         {part.hyperparameters.to(device), scalar(static_cast<double>(steps_), at::kLong, device),
+                          scalar(scale, at::kFloat, device), scalar(0, at::kInt, device)});
+  }
+}
+
+std::map<std::string, at::Tensor> Optimization::state() const {
+  std::map<std::string, at::Tensor> state;
+  if (master_.data_ptr() != parameters_.trained().data_ptr()) state["master"] = master_;
+  for (const Part& part : parts_)
+    for (const auto& own : part.states) state[part.algorithm + "." + own.name] = own.values;
+  return state;
+}
+
+void Optimization::adopt_values() {
+  if (master_.data_ptr() != parameters_.trained().data_ptr()) master_.copy_(parameters_.trained());
+}
+
+} // namespace fvlm::train

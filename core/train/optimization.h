@@ -1,0 +1,70 @@
+// A stage's optimizer at work: the chosen plugins over the flat arenas, each group at its own rate.
+#pragma once
+#include "ops/optimizer.h"
+#include "plugin/registry.h"
+#include "train/groups.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+class Optimization {
+ public:
+  // Throws Error(plugin) where nobody has the algorithm, Error(recipe) for hyperparameters that it does not know.
+  Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, model::Parameters& parameters,
+               std::vector<Group> groups);
+
+  // Of the gradients as they stand, over what is trained: a scalar.
+  at::Tensor gradient_norm();
+
+  // Multiplies gradients by `scale` on their way. `rates`: of each group that is trained, in order; of what Muon leaves
+  // to AdamW, the second.
+  struct Rates {
+    double lr = 0, others = 0;
+  };
+  void step(const std::vector<Rates>& rates, double scale);
+
+  const std::vector<Group>& groups() const { return groups_; }
+  std::vector<const Group*> trained() const;
+  const std::vector<Rates>& base_rates() const { return base_rates_; }
+
+  // What a checkpoint has to hold besides the parameters: moments by "ALGORITHM.NAME", and "master" where the model
+  // computes in another type. Views: what is copied into them is what the next step reads.
+  std::map<std::string, at::Tensor> state() const;
+  int64_t steps() const { return steps_; }
+  void resume_at(int64_t steps) { steps_ = steps; }
+  // Masters from the model's values, for a stage that begins.
+  void adopt_values();
+
+  const std::vector<std::string>& choices() const { return choices_; } // a line for each plugin that was chosen
+
+ private:
+  struct Part { // an algorithm over some of the segments
+    std::string algorithm;
+    std::shared_ptr<ops::Optimizer> optimizer;
+    std::vector<ops::Optimizer::State> states;
+    at::Tensor hyperparameters; // on the host
+    bool others = false;
+  };
+  void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
+                bool others);
+  std::vector<fvlm_optimizer_segment> segments(const std::function<bool(const ops::Parameter&)>& takes) const;
+  void set(Part& part, const std::string& name, size_t group, double value);
+
+  model::Parameters& parameters_;
+  std::vector<Group> groups_;
+  std::vector<Part> parts_;
+  at::Tensor master_;                 // the parameters themselves where they are float32
+  std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for
+  std::vector<Rates> base_rates_;
+  std::vector<std::string> choices_;
+  int64_t steps_ = 0;
+};
+
+} // namespace fvlm::train

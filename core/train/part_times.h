@@ -1,0 +1,26 @@
+// Where the time of a run goes: seconds by the part of it that they were spent in.
+#pragma once
+#include <chrono>
+#include <map>
+#include <string>
+
+namespace fvlm::train {
+
+class PartTimes {
+ public:
+  // What has passed since the last call belongs to `part`.
+  void spent_on(const std::string& part) {
+    const auto now = Clock::now();
+    seconds_[part] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+  // Gives what was counted, and begins anew.
+  std::map<std::string, double> take() { return std::exchange(seconds_, {}); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::map<std::string, double> seconds_;
+  Clock::time_point last_ = Clock::now();
+};
+
+} // namespace fvlm::train

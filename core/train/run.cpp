@@ -1,0 +1,202 @@
+#include "train/run.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/log_file.h"
+#include "base/text.h"
+#include "model/loading.h"
+#include "ops/host_memory.h"
+#include "train/initial_model.h"
+#include "train/run_folder.h"
+#include "train/stop_signals.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where a run goes on: a stage of the Plan, and the checkpoint of it that is loaded; none: the stage begins.
+struct Place {
+  size_t stage = 0;
+  fs::path checkpoint;
+  RunState state;
+};
+
+class Run {
+ public:
+  Run(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry)
+      : resolved_(resolved), plan_(resolved.plan), request_(request), registry_(registry) {}
+
+  TrainReport train() {
+    const auto stages = wanted_stages();
+    const RunFolder folder(request_.folder);
+    folder.begin(resolved_, request_.allow_plan_change);
+    const LogFile log(request_.folder / "log.txt");
+    const Place place = find_place(stages);
+    report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
+    report::ProgressLine line;
+    CheckpointWriter writer(plan_.checkpoint);
+    RunContext context{
+        plan_,   resolved_.hash, request_.folder, registry_,         request_.device, describe(plan_), resolved_.lua,
+        metrics, line,           writer,          request_.max_steps};
+    const StopSignals signals;
+    TrainReport report;
+    RunState state = place.state;
+    for (size_t i = place.stage; i < stages.size(); ++i) {
+      const plan::Stage& stage = *stages[i];
+      const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
+      const bool begins = i == place.stage && request_.from;
+      const MakeModel begin = [&](const model::ArenaOptions& options) {
+        return make(context.description, begins ? request_.from->string() : stage.from, options);
+      };
+      if (checkpoint.empty()) state = stage_begins(state);
+      StageRun run(context, stage, begin, state, checkpoint, request_.faults);
+      folder.write_parameters(stage, run.groups());
+      const int64_t before = run.state().step;
+      const StageEnd end = run.run();
+      line.clear();
+      state = run.state();
+      report.stage = stage.name;
+      report.step = state.step;
+      report.steps += state.step - before;
+      report.checkpoint = writer.last_good();
+      previous_ = stage.name;
+      previous_model_ = run.model();
+      if (end == StageEnd::stopped) {
+        report.stopped = true;
+        break;
+      }
+      folder.write_report();
+    }
+    metrics.flush();
+    make_sure_of(writer, report);
+    return report;
+  }
+
+ private:
+  std::vector<const plan::Stage*> wanted_stages() const {
+    std::vector<const plan::Stage*> stages;
+    for (const plan::Stage& stage : plan_.stages)
+      if (!request_.stage || stage.name == *request_.stage) stages.push_back(&stage);
+    return stages;
+  }
+
+  // The newest checkpoint of the last stage that has one.
+  Place find_place(const std::vector<const plan::Stage*>& stages) const {
+    if (request_.resume) {
+      Place place = place_of(*request_.resume, stages);
+      return place;
+    }
+    refuse_stages_behind(stages);
+    for (size_t i = stages.size(); i-- > 0;) {
+      const StageFolder folder(request_.folder / stages[i]->name);
+      folder.tidy();
+      if (const auto step = folder.newest()) return place_of(folder.of(*step), stages);
+    }
+    return {};
+  }
+
+  Place place_of(const fs::path& checkpoint, const std::vector<const plan::Stage*>& stages) const {
+    verify_checkpoint(checkpoint);
+    Place place{0, checkpoint, read_state(checkpoint)};
+    const auto stage = std::find_if(stages.begin(), stages.end(),
+                                    [&](const plan::Stage* one) { return one->name == place.state.stage; });
+    if (stage == stages.end())
+      throw Error(ErrorKind::usage,
+                  fmt::format("this is a checkpoint of the stage '{}', which is not to be run", place.state.stage))
+          .at(checkpoint.string());
+    place.stage = static_cast<size_t>(stage - stages.begin());
+    log_info("goes on at stage {}, step {} ({})", place.state.stage, place.state.step, checkpoint.string());
+    return place;
+  }
+
+  // Metrics are one row of lines: a stage cannot be run again with later ones behind it.
+  void refuse_stages_behind(const std::vector<const plan::Stage*>& stages) const {
+    bool behind = false;
+    for (const plan::Stage& stage : plan_.stages) {
+      if (behind && !StageFolder(request_.folder / stage.name).steps().empty())
+        throw Error(ErrorKind::usage, fmt::format("the run has trained '{}' already, which comes after it", stage.name))
+            .at(request_.folder.string())
+            .advise("train into another folder: --run-dir");
+      behind = behind || &stage == stages.back();
+    }
+  }
+
+  static RunState stage_begins(const RunState& before) {
+    RunState state;
+    state.metrics_bytes = before.metrics_bytes;
+    state.events_bytes = before.events_bytes;
+    state.split = before.split;
+    return state;
+  }
+
+  std::unique_ptr<model::Vlm> make(const ModelDescription& description, const std::string& from,
+                                   const model::ArenaOptions& options) const {
+    if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
+    auto vlm = std::make_unique<model::Vlm>(
+        model::VlmConfig{description.vision, description.decoder, description.connector}, options);
+    if (from == previous_) {
+      for (ops::Parameter& parameter : vlm->parameters().all())
+        parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
+      return vlm;
+    }
+    load_weights(ModelDirectory::open(folder_of(from)), *vlm);
+    return vlm;
+  }
+
+  // A stage of this run by its name: what it left; or else a path.
+  fs::path folder_of(const std::string& from) const {
+    const bool is_stage = std::any_of(plan_.stages.begin(), plan_.stages.end(),
+                                      [&](const plan::Stage& stage) { return stage.name == from; });
+    if (!is_stage) return from;
+    const StageFolder folder(request_.folder / from);
+    const auto step = folder.newest();
+    if (!step || !read_state(folder.of(*step)).stage_done)
+      throw Error(ErrorKind::usage, fmt::format("the stage '{}', which this one begins from, is not done", from))
+          .at(request_.folder.string())
+          .advise(fmt::format("train it first, or name what to begin from: --from PATH"));
+    return folder.of(*step);
+  }
+
+  // What was learnt last must not be lost with the process.
+  static void make_sure_of(CheckpointWriter& writer, const TrainReport& report) {
+    if (writer.wait()) return;
+    throw Error(ErrorKind::data,
+                fmt::format("the checkpoint of stage {}, step {} is not on disk", report.stage, report.step))
+        .advise("make room, and start the same command again: it goes on from the checkpoint before");
+  }
+
+  const recipe::Resolved& resolved_;
+  const plan::Plan& plan_;
+  const TrainRequest& request_;
+  Registry& registry_;
+  std::string previous_;
+  std::shared_ptr<model::Vlm> previous_model_;
+};
+
+} // namespace
+
+TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
+  const c10::InferenceMode without_autograd; // the tape is ours
+  ops::keep_freed_memory();
+  return Run(resolved, request, registry).train();
+}
+
+void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
+  const c10::InferenceMode without_autograd;
+  const ModelDescription description = describe(resolved.plan);
+  for (const plan::Stage& stage : resolved.plan.stages) {
+    if (request.stage && stage.name != *request.stage) continue;
+    const StageData data(resolved.plan, stage, registry, {.device = request.device});
+    const evaluation::Evaluator sets(resolved.plan, stage, registry);
+    model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
+    groups_of(resolved.plan.model, stage, vlm.parameters());
+  }
+}
+
+} // namespace fvlm::train

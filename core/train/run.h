@@ -1,0 +1,40 @@
+// A run: the stages of a Plan in order, each from what the one before left, in a folder from which it goes on after
+// whatever stopped it.
+#pragma once
+#include "recipe/resolve.h"
+#include "train/stage_run.h"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+struct TrainRequest {
+  std::filesystem::path folder;
+  std::optional<std::string> stage;            // this one alone
+  std::optional<std::filesystem::path> from;   // what the first stage to run begins with: a model directory
+  std::optional<std::filesystem::path> resume; // a checkpoint of the run; none: the newest
+  bool allow_plan_change = false;
+  int64_t max_steps = -1; // of this process; negative: any number
+  at::Device device = at::kCPU;
+  Faults faults = {};
+};
+
+struct TrainReport {
+  bool stopped = false; // asked to, and resumable
+  std::string stage;    // the last one that was at work
+  int64_t step = 0;
+  std::filesystem::path checkpoint; // its last
+  int64_t steps = 0;                // taken by this process
+};
+
+// Throws Error for what makes no sense, and for numbers that go wrong beyond the guard's limits.
+TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry);
+
+// Opens all that train() would open, the data and the model of every stage, and lets it go again: throws what it would
+// throw before its first step. Writes nothing.
+void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry);
+
+} // namespace fvlm::train

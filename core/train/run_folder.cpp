@@ -1,0 +1,84 @@
+#include "train/run_folder.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "recipe/print.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// The files under the names by which they find each other: below the folder that holds them all.
+void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>& files) {
+  fs::path common;
+  for (const auto& [path, text] : files) {
+    fs::path parent = fs::absolute(path).lexically_normal().parent_path();
+    while (!common.empty() && fs::relative(parent, common).native().starts_with("..")) common = common.parent_path();
+    if (common.empty()) common = parent;
+  }
+  for (const auto& [path, text] : files) {
+    const fs::path to = folder / fs::absolute(path).lexically_normal().lexically_relative(common);
+    fs::create_directories(to.parent_path());
+    write_file_atomic(to, text);
+  }
+}
+
+} // namespace
+
+void RunFolder::begin(const recipe::Resolved& resolved, bool allow_change) const {
+  std::error_code failed;
+  fs::create_directories(path_, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(path_.string());
+  const fs::path file = path_ / "plan.json";
+  if (fs::exists(file)) {
+    recipe::Request request;
+    request.file = file;
+    const auto before = recipe::resolve(request);
+    if (before.hash == resolved.hash) return;
+    const auto table = recipe::differences_text(recipe::differences(before.plan, resolved.plan), "the run", "now");
+    if (!allow_change)
+      throw Error(ErrorKind::usage, "the run was begun with another plan:\n" + table)
+          .at(path_.string())
+          .advise("--allow-plan-change goes on with the new one; --run-dir trains into another folder");
+    log_warning("goes on with another plan:\n{}", table);
+  }
+  write_file_atomic(file, recipe::plan_document(resolved).dump(1) + "\n");
+  write_recipe(path_ / "recipe", resolved.files);
+}
+
+void RunFolder::write_parameters(const plan::Stage& stage, const std::vector<Group>& groups) const {
+  const fs::path file = path_ / "parameters.json";
+  Json document = Json::array();
+  if (fs::exists(file)) document = Json::parse(read_file(file), nullptr, false);
+  if (!document.is_array()) document = Json::array();
+  Json of_stage = {{"stage", stage.name}, {"groups", Json::array()}};
+  const auto& common = plan::common(stage.optimizer);
+  for (const Group& group : groups) {
+    if (group.parameters.empty()) continue;
+    Json one = {{"name", group.name},
+                {"tensors", group.parameters.size()},
+                {"parameters", group.elements()},
+                {"trained", group.trained}};
+    if (const auto lr = common.lr.find(group.name); group.trained && lr != common.lr.end()) one["lr"] = lr->second;
+    if (const auto decay = common.weight_decay.find(group.name); group.trained && decay != common.weight_decay.end())
+      one["weight_decay"] = decay->second;
+    of_stage["groups"].push_back(std::move(one));
+  }
+  for (auto known = document.begin(); known != document.end(); ++known)
+    if (known->value("stage", "") == stage.name) {
+      document.erase(known);
+      break;
+    }
+  document.push_back(std::move(of_stage));
+  write_file_atomic(file, document.dump(1) + "\n");
+}
+
+void RunFolder::write_report() const {}
+
+} // namespace fvlm::train

@@ -1,0 +1,29 @@
+// What lies in a run's folder besides checkpoints and metrics: DESIGN.md, "What is on disk".
+#pragma once
+#include "recipe/resolve.h"
+#include "train/groups.h"
+
+#include <filesystem>
+#include <vector>
+
+namespace fvlm::train {
+
+class RunFolder {
+ public:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  // Writes plan.json and recipe/ of a new run. Of one that is there: throws Error(usage) with what differs where its
+  // Plan is another one, unless it may be.
+  void begin(const recipe::Resolved& resolved, bool allow_change) const;
+
+  // Adds the stage to parameters.json: its groups, how large they are, and how they are trained.
+  void write_parameters(const plan::Stage& stage, const std::vector<Group>& groups) const;
+
+  // report.html, as far as the run has got.
+  void write_report() const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+} // namespace fvlm::train

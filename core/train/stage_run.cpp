@@ -1,0 +1,414 @@
+#include "train/stage_run.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "model/loading.h"
+#include "train/memory.h"
+#include "train/schedule.h"
+#include "train/stop_signals.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace fvlm::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+at::ScalarType type_of(plan::Precision precision) {
+  if (precision == plan::Precision::bf16) return at::kBFloat16;
+  if (precision == plan::Precision::fp16) return at::kHalf;
+  return at::kFloat;
+}
+
+// Parts of a pack, of consecutive samples, as even as may be.
+std::vector<HostPack> parts_of(const HostPack& pack, int64_t split) {
+  const size_t samples = pack.samples.size();
+  const size_t count = std::min(static_cast<size_t>(split), std::max<size_t>(samples, 1));
+  std::vector<HostPack> parts;
+  for (size_t i = 0; i < count; ++i) {
+    HostPack part = pack;
+    part.samples.assign(pack.samples.begin() + static_cast<std::ptrdiff_t>(i * samples / count),
+                        pack.samples.begin() + static_cast<std::ptrdiff_t>((i + 1) * samples / count));
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+double weight_of(const plan::Term& term) {
+  return std::visit([](const auto& any) { return any.weight; }, term);
+}
+
+} // namespace
+
+StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+                   const fs::path& checkpoint, const Faults& faults)
+    : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name), state_(std::move(start)),
+      data_(context.plan, stage, context.registry,
+            {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
+      control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
+      scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
+  if (context.plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
+  operations_ = std::make_unique<ops::Operations>(context.registry, operations());
+  vlm_ = begin(arena(true));
+  vlm_->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
+  vlm_->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
+  auto frozen_models = frozen(begin);
+  optimization_ = std::make_unique<Optimization>(context.plan, stage, context.registry, vlm_->parameters(),
+                                                 groups_of(context.plan.model, stage, vlm_->parameters()));
+  if (checkpoint.empty()) {
+    state_.stage = stage.name;
+    state_.plan_hash = context.plan_hash;
+    state_.cursor = data_.start();
+    optimization_->adopt_values();
+  } else {
+    load_checkpoint(checkpoint, *vlm_, *optimization_);
+    saved_at_ = state_.step;
+  }
+  if (!stage.evaluation.sets.empty()) {
+    evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
+    if (evaluator_->has_preferences() && frozen_models.reference)
+      evaluator_->remember_reference(*frozen_models.reference, *operations_);
+  }
+  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most(), std::move(frozen_models));
+}
+
+StageRun::~StageRun() = default;
+
+ops::OperationsOptions StageRun::operations() const {
+  ops::OperationsOptions options;
+  options.device = context_.device;
+  options.dtype = type_of(context_.plan.precision);
+  options.gradient_dtype = at::kFloat;
+  options.attention = Wish::of(context_.plan.kernels["attention"]);
+  options.loss = Wish::of(context_.plan.kernels["loss"]);
+  for (const plan::KernelKind& kind : plan::kernel_kinds())
+    options.operations[std::string(kind.name)] = Wish::of(context_.plan.kernels[kind.name]);
+  return options;
+}
+
+model::ArenaOptions StageRun::arena(bool trains) const {
+  const auto trained = [this, trains](const model::ParameterSpec& spec) {
+    return trains && train::trains(stage_, group_of(context_.plan.model, directory_name(spec.name)));
+  };
+  return {context_.device, type_of(context_.plan.precision), at::kFloat, trained};
+}
+
+model::Capacity StageRun::most() const {
+  const BatchPlan& batches = data_.batches();
+  const int64_t texts = stage_.texts();
+  const auto largest = stage_.largest_sample();
+  model::Capacity most;
+  most.frames = batches.capacity.frames;
+  most.rows = batches.capacity.rows;
+  most.sequences = texts * (batches.most_samples > 0 ? batches.most_samples : batches.capacity.rows / 16 + 1);
+  most.labels = batches.capacity.rows;
+  most.longest_sequence = largest.tokens / texts;
+  most.longest_video = largest.frames;
+  return most;
+}
+
+FrozenModels StageRun::frozen(const MakeModel& begin) const {
+  FrozenModels frozen;
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    if (std::holds_alternative<plan::Dpo>(stage_.objective[term])) frozen.reference = begin(arena(false));
+    const auto* kl = std::get_if<plan::Kl>(&stage_.objective[term]);
+    if (!kl) continue;
+    frozen.teachers[term] = model::load_model(kl->teacher, arena(false));
+    const int64_t theirs = frozen.teachers[term]->config().decoder.vocab_size;
+    if (const int64_t ours = vlm_->config().decoder.vocab_size; ours != theirs)
+      throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))
+          .at(kl->teacher)
+          .advise("a teacher has the model's own tokenizer");
+  }
+  return frozen;
+}
+
+void StageRun::open(const Cursor& from) {
+  loader_.reset(); // its memory first
+  loader_ = data_.loader(from);
+  in_step_ = false;
+}
+
+StageEnd StageRun::run() {
+  if (state_.stage_done) return StageEnd::done;
+  open(state_.cursor);
+  bool ends_here = false;
+  while (!ends_here) {
+    if (StopSignals::stop_wanted() || context_.steps_left == 0) {
+      save();
+      context_.writer.wait();
+      return StageEnd::stopped;
+    }
+    auto loaded = loader_->next();
+    times_.spent_on("wait");
+    if (!loaded) break;
+    if (!take(*loaded)) {
+      loaded.reset();
+      open(state_.cursor);
+      continue;
+    }
+    if (!loaded->last) continue;
+    finish_step(*loaded);
+    loaded.reset();
+    if (context_.steps_left > 0) --context_.steps_left;
+    ends_here = !after_step();
+  }
+  loader_.reset();
+  write_interval();
+  evaluate();
+  state_.stage_done = true;
+  event("stage_end", fmt::format("{} steps, {} samples", state_.step, state_.samples));
+  saved_at_ = -1;
+  save();
+  context_.writer.wait();
+  return StageEnd::done;
+}
+
+// A pack may be more than the memory holds: it is cut, now and from here on, and its step begins again.
+bool StageRun::take(LoadedPack& loaded) {
+  if (!in_step_) {
+    counts_ = counts_of(stage_, *loaded.of_step);
+    learner_->begin_step();
+    in_step_ = true;
+  }
+  const double scale = scaler_.scale();
+  try {
+    for (HostPack& part : parts_of(loaded.pack, state_.split)) {
+      if (faults_.before_pack) faults_.before_pack(stage_.name, state_.step, part);
+      learner_->take(part, counts_, scale, times_);
+    }
+    return true;
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    if (state_.split >= static_cast<int64_t>(loaded.pack.samples.size()))
+      throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
+          .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+          .advise("activation_checkpointing, fewer frames or shorter texts need less");
+  }
+  state_.split *= 2;
+  event("out_of_memory", fmt::format("packs are cut into {} from here on; the step is done again", state_.split));
+  return false;
+}
+
+std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts) const {
+  const auto share = [&](int64_t samples) {
+    return static_cast<double>(samples) / static_cast<double>(stage_.samples);
+  };
+  const Stretch stretch{share(state_.samples), share(state_.samples + counts.samples)};
+  std::vector<Optimization::Rates> rates;
+  for (const auto& base : optimization_->base_rates())
+    rates.push_back({rate(stage_.schedule, base.lr, stretch) * state_.rate_scale,
+                     rate(stage_.schedule, base.others, stretch) * state_.rate_scale});
+  return rates;
+}
+
+void StageRun::finish_step(const LoadedPack& last) {
+  in_step_ = false;
+  if (faults_.before_step) faults_.before_step(stage_.name, state_.step, vlm_->parameters());
+  const auto tallies = learner_->tallies();
+  double loss = 0, held = 0;
+  for (size_t term = 0; term < tallies.size(); ++term) {
+    held += tallies[term].count;
+    if (tallies[term].count > 0) loss += weight_of(stage_.objective[term]) * tallies[term].losses / tallies[term].count;
+  }
+  // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
+  const double whole = held > 0 ? counts_.all_terms() / held : 1;
+  const double scale = whole / scaler_.scale();
+  const double norm = optimization_->gradient_norm().item<double>() * scale;
+
+  const auto step_rates = rates(counts_);
+  state_.cursor = last.after;
+  ++state_.step;
+  state_.samples += counts_.samples;
+  state_.tokens += counts_.tokens;
+  state_.frames += counts_.frames;
+  last_loss_ = loss;
+  if (scaler_.lowered_for(loss, norm)) {
+    times_.spent_on("optimizer");
+    return;
+  }
+  const auto verdict = guard_.judge(loss, norm);
+  if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
+    event("nonfinite", fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));
+    if (verdict == Guard::Verdict::too_many)
+      roll_back(fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row));
+    return;
+  }
+  const double clip = plan::common(stage_.optimizer).clip;
+  const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1;
+  optimization_->step(step_rates, scale * clipped);
+  state_.optimizer_steps = optimization_->steps();
+  scaler_.step_done();
+  const auto trained = optimization_->trained();
+  for (size_t group = 0; group < trained.size(); ++group)
+    last_rates_["lr." + trained[group]->name] = step_rates[group].lr;
+  times_.spent_on("optimizer");
+  note(loss, norm, tallies);
+  if (verdict == Guard::Verdict::spike) {
+    event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
+    if (context_.plan.guard.rollback) roll_back("the loss made a leap");
+  }
+}
+
+void StageRun::note(double loss, double gradient_norm, const std::vector<Learner::Tally>& tallies) {
+  auto& sums = state_.interval;
+  sums["steps"] += 1;
+  sums["loss"] += loss;
+  sums["gradient_norm"] += gradient_norm;
+  sums["samples"] += static_cast<double>(counts_.samples);
+  sums["tokens"] += static_cast<double>(counts_.tokens);
+  sums["frames"] += static_cast<double>(counts_.frames);
+  sums["used_rows"] += static_cast<double>(learner_->used_rows());
+  sums["all_rows"] += static_cast<double>(learner_->all_rows());
+  const auto names = term_names(stage_);
+  for (size_t term = 0; term < tallies.size(); ++term) {
+    const Learner::Tally& tally = tallies[term];
+    if (tally.count == 0) continue;
+    sums["term." + names[term]] += tally.losses / tally.count;
+    if (!std::holds_alternative<plan::Dpo>(stage_.objective[term])) continue;
+    sums["reward_accuracy"] += tally.right / tally.count;
+    sums["chosen_reward"] += tally.chosen / tally.count;
+    sums["rejected_reward"] += tally.rejected / tally.count;
+    sums["reward_margin"] += (tally.chosen - tally.rejected) / tally.count;
+  }
+}
+
+// What can be told of the steps since the last line: nothing that depends on the clock.
+std::map<std::string, double> StageRun::interval_values() const {
+  std::map<std::string, double> values = last_rates_;
+  const auto& sums = state_.interval;
+  const auto steps = sums.find("steps");
+  if (steps == sums.end()) return values;
+  for (const auto& [name, sum] : sums) {
+    const bool is_mean = name == "loss" || name == "gradient_norm" || name.starts_with("term.") ||
+                         name.starts_with("reward_") || name.ends_with("_reward");
+    if (is_mean) values[name] = sum / steps->second;
+  }
+  if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
+  values["samples"] = static_cast<double>(state_.samples);
+  values["tokens"] = static_cast<double>(state_.tokens);
+  values["frames"] = static_cast<double>(state_.frames);
+  values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
+  return values;
+}
+
+void StageRun::write_interval() {
+  auto& sums = state_.interval;
+  if (!sums.contains("steps")) return;
+  report::Record record{"step", stage_.name, state_.step, {}, {}};
+  for (const auto& [name, value] : interval_values()) record.values.emplace_back(name, value);
+  double seconds = 0;
+  for (const auto& [part, spent] : times_.take()) sums["time." + part] += spent;
+  for (const auto& [name, sum] : sums)
+    if (name.starts_with("time.")) seconds += sum;
+  if (seconds > 0) {
+    for (const char* what : {"samples", "tokens", "frames"})
+      record.values.emplace_back(fmt::format("{}_per_second", what), sums.at(what) / seconds);
+    record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
+  }
+  record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));
+  for (const auto& [name, sum] : sums)
+    if (name.starts_with("time.")) record.values.emplace_back(name, sum);
+  context_.metrics.write(record);
+  sums.clear();
+}
+
+void StageRun::event(const std::string& what, const std::string& text) {
+  if (what != "stage_end") log_warning("{}, step {}: {}", stage_.name, state_.step, text);
+  context_.metrics.write({"event", stage_.name, state_.step, {{"what", what}, {"text", text}}, {}});
+}
+
+bool StageRun::after_step() {
+  const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
+  bool goes_on = true, saves = due(context_.plan.checkpoint.every);
+  show();
+  if (control_.due(state_.step)) {
+    auto numbers = interval_values();
+    numbers["step"] = static_cast<double>(state_.step);
+    for (const plan::Action& action : control_.answer(state_.step, numbers, state_.memory)) {
+      if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
+        state_.rate_scale *= scale->factor;
+        event("control", fmt::format("learning rates times {:g}", scale->factor));
+      } else if (std::holds_alternative<plan::Save>(action)) {
+        saves = true;
+      } else {
+        event("control", "the stage ends here");
+        goes_on = false;
+      }
+    }
+  }
+  if (due(context_.plan.log_every)) write_interval();
+  times_.spent_on("metrics");
+  if (goes_on && due(stage_.evaluation.every)) evaluate();
+  const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
+  if (saves && goes_on && !in_trouble) save();
+  return goes_on;
+}
+
+void StageRun::evaluate() {
+  if (!evaluator_) return;
+  const auto& best_by = context_.plan.checkpoint.best_by;
+  state_.score.reset();
+  evaluated_ = true;
+  for (const evaluation::Result& result : evaluator_->evaluate(*vlm_, *operations_)) {
+    context_.metrics.write({"evaluation",
+                            stage_.name,
+                            state_.step,
+                            {{"set", result.set},
+                             {"mode", evaluation::name_of(result.mode)},
+                             {"measure", evaluation::name_of(result.measure)}},
+                            result.values});
+    if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
+  }
+  times_.spent_on("evaluation");
+}
+
+// Back to the weights of the last checkpoint; the data that led away from them are passed over.
+void StageRun::roll_back(const std::string& why) {
+  context_.writer.wait();
+  const auto last = folder_.newest();
+  const std::string good = last ? folder_.of(*last).string() : "none of this stage";
+  const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
+  if (!may)
+    throw Error(ErrorKind::data, why)
+        .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+        .advise(fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may help",
+                            good));
+  load_checkpoint(folder_.of(*last), *vlm_, *optimization_);
+  guard_.begin_anew();
+  state_.guard.rolled_back_to = *last;
+  state_.optimizer_steps = optimization_->steps();
+  event("rollback",
+        fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));
+}
+
+void StageRun::save() {
+  if (saved_at_ == state_.step) return;
+  if (!evaluated_) state_.score.reset();
+  evaluated_ = false;
+  const auto position = context_.metrics.flush();
+  state_.metrics_bytes = position.metrics;
+  state_.events_bytes = position.events;
+  for (const auto& [part, spent] : times_.take()) state_.interval["time." + part] += spent;
+  context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
+  saved_at_ = state_.step;
+  times_.spent_on("checkpoint");
+}
+
+void StageRun::show() const {
+  report::Moment moment;
+  moment.stage = stage_.name;
+  moment.step = state_.step;
+  moment.steps = stage_.steps;
+  moment.samples = state_.samples;
+  moment.all_samples = stage_.samples;
+  moment.loss = last_loss_;
+  context_.line.show(moment);
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,102 @@
+// One stage on its way from a state to its end: packs, steps, metrics, checkpoints, and what goes wrong.
+#pragma once
+#include "evaluation/evaluator.h"
+#include "model/weights/model_directory.h"
+#include "recipe/sandbox.h"
+#include "report/metrics_log.h"
+#include "report/progress_line.h"
+#include "train/checkpoint_writer.h"
+#include "train/control.h"
+#include "train/guard.h"
+#include "train/learner.h"
+#include "train/stage_data.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace fvlm::train {
+
+// What a run and its stages share.
+struct RunContext {
+  const plan::Plan& plan;
+  std::string plan_hash;
+  std::filesystem::path folder;
+  Registry& registry;
+  at::Device device;
+  ModelDescription description;
+  std::shared_ptr<recipe::Sandbox> lua;
+  report::MetricsLog& metrics;
+  report::ProgressLine& line;
+  CheckpointWriter& writer;
+  int64_t steps_left = 0; // that this process may take; negative: any number
+};
+
+// What a test does to a run at places that no input reaches. Either may throw.
+struct Faults {
+  std::function<void(const std::string& stage, int64_t step, HostPack& pack)> before_pack;
+  std::function<void(const std::string& stage, int64_t step, model::Parameters& parameters)> before_step;
+};
+
+// A stage's model as it begins: weights that train where the stage trains them.
+using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
+
+enum class StageEnd { done, stopped }; // stopped: asked to, and resumable
+
+class StageRun {
+ public:
+  // From `start`, or where `checkpoint` is not empty as it says. `begin` makes the model that the stage starts from.
+  StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+           const std::filesystem::path& checkpoint, const Faults& faults);
+  ~StageRun();
+
+  StageEnd run();
+  std::shared_ptr<model::Vlm> model() const { return vlm_; }
+  const RunState& state() const { return state_; }
+  std::vector<Group> groups() const { return optimization_->groups(); }
+
+ private:
+  ops::OperationsOptions operations() const;
+  model::ArenaOptions arena(bool trains) const;
+  model::Capacity most() const;
+  FrozenModels frozen(const MakeModel& begin) const;
+
+  void open(const Cursor& from);
+  bool take(LoadedPack& loaded); // false: memory ran out, the step begins again
+  void finish_step(const LoadedPack& last);
+  std::vector<Optimization::Rates> rates(const StepCounts& counts) const;
+  void note(double loss, double gradient_norm, const std::vector<Learner::Tally>& tallies);
+  std::map<std::string, double> interval_values() const;
+  void write_interval();
+  void event(const std::string& what, const std::string& text);
+  void evaluate();
+  bool after_step(); // false: the stage is to end here
+  void roll_back(const std::string& why);
+  void save();
+  void show() const;
+
+  RunContext& context_;
+  const plan::Stage& stage_;
+  const Faults& faults_;
+  StageFolder folder_;
+  RunState state_;
+  StageData data_;
+  std::unique_ptr<ops::Operations> operations_;
+  std::shared_ptr<model::Vlm> vlm_;
+  std::unique_ptr<Optimization> optimization_;
+  std::unique_ptr<Learner> learner_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<evaluation::Evaluator> evaluator_; // none: the stage has no sets
+  bool evaluated_ = false;                           // since the last checkpoint
+  ControlCalls control_;
+  Guard guard_;
+  Scaler scaler_;
+  PartTimes times_;
+  StepCounts counts_; // of the step under way
+  bool in_step_ = false;
+  std::map<std::string, double> last_rates_; // "lr.GROUP"
+  int64_t saved_at_ = -1;
+  double last_loss_ = 0;
+};
+
+} // namespace fvlm::train

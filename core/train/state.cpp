@@ -1,0 +1,92 @@
+#include "train/state.h"
+
+#include "base/error.h"
+#include "base/json.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::train {
+namespace {
+
+using Json = nlohmann::json;
+constexpr int64_t format_version = 1;
+
+// What is not finite has no number in JSON.
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
+}
+
+double number(const Json& json) {
+  return json.is_string() ? std::stod(json.get<std::string>()) : json.get<double>();
+}
+
+} // namespace
+
+std::string RunState::text() const {
+  Json sums = Json::object();
+  for (const auto& [name, value] : interval) sums[name] = number(value);
+  return Json{{"format_version", format_version},
+              {"plan_hash", plan_hash},
+              {"stage", stage},
+              {"step", step},
+              {"stage_done", stage_done},
+              {"cursor", cursor.text()},
+              {"optimizer_steps", optimizer_steps},
+              {"rate_scale", rate_scale},
+              {"split", split},
+              {"guard",
+               {{"mean_loss", number(guard.mean_loss)},
+                {"losses", guard.losses},
+                {"in_a_row", guard.in_a_row},
+                {"skipped", guard.skipped},
+                {"rolled_back_to", guard.rolled_back_to}}},
+              {"scaler", {{"scale", scaler.scale}, {"good_steps", scaler.good_steps}}},
+              {"samples", samples},
+              {"tokens", tokens},
+              {"frames", frames},
+              {"interval", sums},
+              {"memory", Json::parse(memory)},
+              {"metrics_bytes", metrics_bytes},
+              {"events_bytes", events_bytes},
+              {"score", score ? number(*score) : Json()}}
+             .dump(1) +
+         "\n";
+}
+
+RunState RunState::parse(std::string_view text, const std::string& where) {
+  try {
+    const Json json = parse_json(text, where);
+    if (json.at("format_version") != format_version)
+      throw Error(ErrorKind::data, fmt::format("this checkpoint has the format {}, and {} is read here",
+                                               json.at("format_version").dump(), format_version))
+          .at(where);
+    RunState state;
+    state.plan_hash = json.at("plan_hash");
+    state.stage = json.at("stage");
+    state.step = json.at("step");
+    state.stage_done = json.at("stage_done");
+    state.cursor = Cursor::parse(json.at("cursor").get<std::string>(), where);
+    state.optimizer_steps = json.at("optimizer_steps");
+    state.rate_scale = json.at("rate_scale");
+    state.split = json.at("split");
+    const Json& guard = json.at("guard");
+    state.guard = {number(guard.at("mean_loss")), guard.at("losses"), guard.at("in_a_row"), guard.at("skipped"),
+                   guard.at("rolled_back_to")};
+    state.scaler = {json.at("scaler").at("scale"), json.at("scaler").at("good_steps")};
+    state.samples = json.at("samples");
+    state.tokens = json.at("tokens");
+    state.frames = json.at("frames");
+    for (const auto& [name, value] : json.at("interval").items()) state.interval[name] = number(value);
+    state.memory = json.at("memory").dump();
+    state.metrics_bytes = json.at("metrics_bytes");
+    state.events_bytes = json.at("events_bytes");
+    if (!json.at("score").is_null()) state.score = number(json.at("score"));
+    return state;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::data, fmt::format("this is no state of a run: {}", error.what())).at(where);
+  } catch (const std::logic_error& error) {
+    throw Error(ErrorKind::data, fmt::format("this is no state of a run: {}", error.what())).at(where);
+  }
+}
+
+} // namespace fvlm::train

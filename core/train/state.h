@@ -1,0 +1,50 @@
+// Where a run stands between two steps: all that exact resume needs besides tensors. One JSON object.
+#pragma once
+#include "data/stream/cursor.h"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm::train {
+
+// How the losses have been going, for whoever watches them.
+struct GuardState {
+  double mean_loss = 0; // running
+  int64_t losses = 0;   // that it is the mean of
+  int64_t in_a_row = 0; // steps that were skipped, up to now
+  int64_t skipped = 0;  // all of the stage
+  int64_t rolled_back_to = -1;
+};
+
+// fp16's loss scale, which follows what the gradients bear.
+struct ScalerState {
+  double scale = 65536;
+  int64_t good_steps = 0; // since it changed
+};
+
+struct RunState {
+  std::string plan_hash, stage;
+  int64_t step = 0; // of the stage: so many are taken
+  bool stage_done = false;
+  Cursor cursor; // of the stage's data
+  int64_t optimizer_steps = 0;
+  double rate_scale = 1; // what `control` made of the rates
+  int64_t split = 1;     // packs are cut into so many parts, since memory ran out
+  GuardState guard;
+  ScalerState scaler;
+  int64_t samples = 0, tokens = 0, frames = 0; // of the stage
+  std::map<std::string, double> interval;      // sums since the last line of metrics
+  std::string memory = "{}";                   // of `control`, JSON
+  uint64_t metrics_bytes = 0, events_bytes = 0;
+  std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
+
+  std::string text() const;
+  // Throws Error(data) at `where`.
+  static RunState parse(std::string_view text, const std::string& where);
+};
+
+} // namespace fvlm::train

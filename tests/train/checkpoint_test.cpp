@@ -1,0 +1,176 @@
+#include "base/error.h"
+#include "base/random.h"
+#include "failing_writes.h"
+#include "small_run.h"
+#include "train/initial_model.h"
+
+#include <fstream>
+
+namespace fvlm::train {
+namespace {
+
+class Checkpoints : public SmallRun {
+ protected:
+  // Of the first stage as it begins.
+  Snapshot made() {
+    const auto recipe = resolved();
+    const plan::Stage& stage = recipe.plan.stages[0];
+    const auto description = describe(recipe.plan);
+    const auto vlm = make_model(description, 42, {});
+    const Optimization optimization(recipe.plan, stage, registry_, vlm->parameters(),
+                                    groups_of(recipe.plan.model, stage, vlm->parameters()));
+    RunState state;
+    state.stage = "align";
+    state.plan_hash = recipe.hash;
+    state.step = 7;
+    return snapshot(description, *vlm, optimization, state);
+  }
+};
+
+TEST_F(Checkpoints, any_flipped_bit_is_found) {
+  const fs::path checkpoint = folder("run") / "align" / "step-000007";
+  write_checkpoint(checkpoint, made());
+  ASSERT_NO_THROW(verify_checkpoint(checkpoint));
+  const auto files = content(checkpoint);
+  uint64_t all = 0;
+  for (const auto& [name, bytes] : files) all += bytes.size();
+  // As many bits of each file as of any other, and every one of them by its place in all bytes.
+  const RandomStream random(1, "bits");
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : files) names.push_back(name);
+  int64_t found = 0;
+  for (uint64_t flip = 0; flip < 1000; ++flip) {
+    const std::string& name = names[flip % names.size()];
+    const std::string& bytes = files.at(name);
+    if (bytes.empty()) {
+      ++found;
+      continue;
+    }
+    const auto place = static_cast<std::streamoff>(random.bits(2 * flip) % bytes.size());
+    const auto bit = static_cast<char>(1 << (random.bits(2 * flip + 1) % 8));
+    std::fstream file(checkpoint / name, std::ios::in | std::ios::out | std::ios::binary);
+    const auto put = [&](char byte) {
+      file.seekp(place);
+      file.put(byte);
+      file.flush();
+    };
+    put(static_cast<char>(bytes[static_cast<size_t>(place)] ^ bit));
+    try {
+      verify_checkpoint(checkpoint);
+      ADD_FAILURE() << name << ", byte " << place << " of " << bytes.size() << " was believed";
+    } catch (const Error& error) {
+      const bool names_it = name.ends_with("checksums.txt") || error.text().find(name) != std::string::npos;
+      EXPECT_TRUE(names_it) << error.text() << "\n" << name;
+      ++found;
+    }
+    put(bytes[static_cast<size_t>(place)]);
+  }
+  EXPECT_EQ(found, 1000);
+  EXPECT_NO_THROW(verify_checkpoint(checkpoint)) << "all bits are back";
+}
+
+TEST_F(Checkpoints, a_file_that_is_missing_or_does_not_belong_is_found) {
+  const fs::path checkpoint = folder("run") / "step-000007";
+  write_checkpoint(checkpoint, made());
+  for (const auto& [name, bytes] : content(checkpoint)) {
+    fs::rename(checkpoint / name, scratch_.path() / "away");
+    EXPECT_THROW(verify_checkpoint(checkpoint), Error) << name;
+    fs::rename(scratch_.path() / "away", checkpoint / name);
+  }
+  write_file_atomic(checkpoint / "vision" / "other.json", "{}");
+  EXPECT_THROW(verify_checkpoint(checkpoint), Error);
+}
+
+// Each call in turn that a checkpoint is written with.
+class FailingDisk : public Checkpoints, public testing::WithParamInterface<DiskFault> {};
+
+TEST_P(FailingDisk, at_any_call_leaves_the_last_good_checkpoint_and_nothing_half) {
+  const auto shot = made();
+  const StageFolder stage(folder("run") / "align");
+  write_checkpoint(stage.of(3), shot);
+  int64_t calls = 0, failures = 0;
+  for (;; ++calls) {
+    bool written = true;
+    {
+      const FailingWrites disk(GetParam(), "/step-000007", calls + 1);
+      try {
+        write_checkpoint(stage.of(7), shot);
+      } catch (const std::exception&) {
+        written = false;
+        ++failures;
+      }
+      if (FailingWrites::failed() == 0) break;
+    }
+    ASSERT_NO_THROW(verify_checkpoint(stage.of(3))) << "call " << calls;
+    if (written) {
+      ASSERT_NO_THROW(verify_checkpoint(stage.of(7))) << "call " << calls;
+    }
+    EXPECT_EQ(stage.newest(), written || fs::exists(stage.of(7)) ? 7 : 3) << "call " << calls;
+    StageFolder::make_room(stage.of(7));
+    for (const auto& entry : fs::directory_iterator(stage.path()))
+      EXPECT_EQ(entry.path().filename(), "step-000003") << "call " << calls;
+  }
+  EXPECT_GT(calls, GetParam() == DiskFault::short_write ? 8 : 40);
+  EXPECT_EQ(failures, GetParam() == DiskFault::short_write ? 0 : calls);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FailingDisk,
+                         testing::Values(DiskFault::full, DiskFault::failing, DiskFault::short_write));
+
+TEST_F(Checkpoints, a_run_goes_on_where_one_cannot_be_written) {
+  run("whole", {}, {.stage = "align"});
+  {
+    const FailingWrites disk(DiskFault::full, "/step-000006", 1, 1 << 30);
+    run("full", {}, {.stage = "align"});
+    EXPECT_GT(FailingWrites::failed(), 0);
+  }
+  EXPECT_EQ(StageFolder(folder("full") / "align").steps(), (std::vector<int64_t>{9, 10}));
+  expect_equal_runs("whole", "full");
+}
+
+TEST_F(Checkpoints, a_run_whose_last_one_is_not_on_disk_says_so_and_goes_on_later) {
+  run("whole", {}, {.stage = "align"});
+  {
+    const FailingWrites disk(DiskFault::failing, "/step-000010", 1, 1 << 30);
+    EXPECT_THROW(run("full", {}, {.stage = "align"}), Error);
+  }
+  EXPECT_EQ(run("full", {}, {.stage = "align"}).steps, 1);
+  expect_equal_runs("whole", "full");
+}
+
+TEST_F(Checkpoints, a_damaged_newest_one_falls_back_to_the_one_before) {
+  run("whole", {}, {.stage = "align"});
+  run("hurt", {}, {.stage = "align", .max_steps = 7});
+  const StageFolder stage(folder("hurt") / "align");
+  ASSERT_EQ(stage.steps(), (std::vector<int64_t>{6, 7}));
+  fs::resize_file(stage.of(7) / "connector.safetensors", 100);
+  EXPECT_EQ(run("hurt", {}, {.stage = "align"}).steps, 4) << "from step 6";
+  EXPECT_TRUE(fs::exists(stage.path() / "step-000007.damaged"));
+  expect_equal_runs("whole", "hurt");
+}
+
+TEST_F(Checkpoints, the_best_are_kept_besides_the_last) {
+  const StageFolder stage(folder("run") / "align");
+  auto shot = made();
+  for (const auto& [step, score] : std::map<int64_t, double>{{1, 0.1}, {2, 0.9}, {3, 0.3}, {4, 0.2}}) {
+    shot.state.score = score;
+    write_checkpoint(stage.of(step), shot);
+  }
+  stage.prune(1, 1);
+  EXPECT_EQ(stage.steps(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST_F(Checkpoints, a_state_reads_back_as_it_was) {
+  RunState state = made().state;
+  state.interval = {{"loss", 1.0 / 3}, {"steps", 2}, {"gradient_norm", std::numeric_limits<double>::infinity()}};
+  state.memory = R"({"calls":3})";
+  state.score = 0.7;
+  state.guard = {1.5, 20, 1, 2, 100};
+  const RunState back = RunState::parse(state.text(), "here");
+  EXPECT_EQ(back.text(), state.text());
+  EXPECT_THROW(RunState::parse("{}", "here"), Error);
+  EXPECT_THROW(RunState::parse("[1", "here"), Error);
+}
+
+} // namespace
+} // namespace fvlm::train

@@ -1,0 +1,18 @@
+// A disk that fails: while it is armed, calls that change files below paths with a given part go wrong. The test's own
+// write(), fsync(), rename() and mkdir() stand before the C library's.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace fvlm::train {
+
+enum class DiskFault { full, failing, short_write }; // ENOSPC, EIO, half of what was asked for
+
+struct FailingWrites {
+  // The calls from number `first` on, so many of them.
+  FailingWrites(DiskFault fault, const std::string& path_part, int64_t first, int64_t count = 1);
+  ~FailingWrites();
+  static int64_t failed(); // of those armed last
+};
+
+} // namespace fvlm::train

@@ -1,0 +1,215 @@
+#include "base/error.h"
+#include "model/weights/safetensors.h"
+#include "small_run.h"
+
+#include <cmath>
+#include <limits>
+
+namespace fvlm::train {
+namespace {
+
+class TrainRun : public SmallRun {
+ protected:
+  // By how much two checkpoints' weights differ at most.
+  double distance(const fs::path& left, const fs::path& right) const {
+    double most = 0;
+    for (const char* file : {"vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors"}) {
+      const auto a = Safetensors::open(left / file), b = Safetensors::open(right / file);
+      for (const TensorView& view : a.tensors()) {
+        const TensorView& other = b.at(view.name);
+        const auto* x = reinterpret_cast<const float*>(view.data.data());
+        const auto* y = reinterpret_cast<const float*>(other.data.data());
+        for (uint64_t i = 0; i < view.elements(); ++i)
+          most = std::max(most, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
+      }
+    }
+    return most;
+  }
+
+  fs::path last(const std::string& run, const std::string& stage) const {
+    const StageFolder checkpoints(folder(run) / stage);
+    return checkpoints.of(checkpoints.steps().at(checkpoints.steps().size() - 1));
+  }
+
+  std::vector<nlohmann::json> events(const std::string& run, const std::string& what) const {
+    std::vector<nlohmann::json> found;
+    for (const auto& line : metrics(folder(run)))
+      if (line["kind"] == "event" && line["what"] == what) found.push_back(line);
+    return found;
+  }
+};
+
+TEST_F(TrainRun, three_stages_hand_the_model_on_and_learn) {
+  const TrainReport report = run("a");
+  EXPECT_FALSE(report.stopped);
+  EXPECT_EQ(report.stage, "prefer");
+  EXPECT_EQ(report.steps, 10 + 8 + 6);
+  const auto lines = metrics(folder("a"));
+  std::map<std::string, std::vector<double>> losses;
+  for (const auto& line : lines)
+    if (line["kind"] == "step") losses[line["stage"]].push_back(line["loss"]);
+  EXPECT_EQ(losses["align"].size(), 5u);
+  EXPECT_LT(losses["align"].back(), losses["align"].front());
+  // What a stage starts from is what the one before it ended with.
+  EXPECT_NEAR(losses["prefer"].front(), std::log(2.0), 1e-2);
+  EXPECT_EQ(StageFolder(folder("a") / "align").steps(), (std::vector<int64_t>{9, 10}));
+  EXPECT_NO_THROW(verify_checkpoint(last("a", "prefer")));
+  EXPECT_EQ(run("a").steps, 0) << "all is done already";
+}
+
+TEST_F(TrainRun, stopped_anywhere_it_ends_in_the_same_bits) {
+  run("whole");
+  int64_t steps = 0;
+  for (int part = 0; part < 40; ++part) { // 24 steps, a few at a time
+    const auto report = run("parts", {}, {.max_steps = 1 + part % 3});
+    steps += report.steps;
+    if (!report.stopped) break;
+  }
+  EXPECT_EQ(steps, 24);
+  expect_equal_runs("whole", "parts");
+}
+
+TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
+  const auto of_samples = [&](const std::string& name, int samples) {
+    std::vector<std::string> sets = {"precision=fp32"};
+    for (const char* stage : {"align", "instruct", "prefer"})
+      sets.push_back(fmt::format("stages.{}.packing.segments={}", stage, samples));
+    run(name, sets);
+  };
+  of_samples("one", 1);
+  of_samples("two", 2);
+  of_samples("eight", 8);
+  for (const char* stage : {"align", "instruct", "prefer"}) {
+    EXPECT_LT(distance(last("one", stage), last("eight", stage)), 2e-5) << stage;
+    EXPECT_LT(distance(last("two", stage), last("eight", stage)), 2e-5) << stage;
+  }
+  const auto one = metrics(folder("one")), eight = metrics(folder("eight"));
+  ASSERT_EQ(one.size(), eight.size());
+  for (size_t i = 0; i < one.size(); ++i)
+    if (one[i].contains("loss")) {
+      EXPECT_NEAR(one[i]["loss"].get<double>(), eight[i]["loss"].get<double>(), 1e-6) << "line " << i + 1;
+    }
+}
+
+TEST_F(TrainRun, a_loss_or_gradient_that_is_not_finite_is_never_applied) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Faults faults;
+  faults.before_pack = [&](const std::string& stage, int64_t step, HostPack& pack) {
+    if (stage == "align" && step == 2 && pack.frame_count > 0)
+      *reinterpret_cast<float*>(pack.buffer.get()) = nan; // a pixel
+  };
+  faults.before_step = [&](const std::string& stage, int64_t step, model::Parameters& parameters) {
+    if (stage == "align" && step == 5) parameters.at("q_static").gradient.fill_(nan); // one group's
+  };
+  run("a", {}, {.stage = "align", .faults = faults});
+  const auto skipped = events("a", "nonfinite");
+  ASSERT_EQ(skipped.size(), 2u);
+  EXPECT_EQ(skipped[0]["step"], 3);
+  EXPECT_EQ(skipped[1]["step"], 6);
+  EXPECT_EQ(metrics(folder("a")).at(4)["skipped_steps"], 2);
+  for (const auto& line : metrics(folder("a")))
+    if (line["kind"] == "step") {
+      EXPECT_TRUE(std::isfinite(line["loss"].get<double>())) << line;
+    }
+}
+
+TEST_F(TrainRun, too_many_in_a_row_end_the_run_and_name_the_last_good_checkpoint) {
+  Faults faults;
+  faults.before_step = [&](const std::string&, int64_t step, model::Parameters& parameters) {
+    if (step >= 4) parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
+  };
+  try {
+    run("a", {"guard.nonfinite_limit=3"}, {.faults = faults});
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("3 steps in a row"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("step-000003"), std::string::npos) << error.text();
+  }
+  // Without the fault it goes on from there.
+  EXPECT_EQ(run("a", {"guard.nonfinite_limit=3"}).steps, 24 - 3);
+}
+
+TEST_F(TrainRun, rolls_back_once_for_each_checkpoint) {
+  Faults faults;
+  int broken = 0;
+  faults.before_step = [&](const std::string& stage, int64_t step, model::Parameters& parameters) {
+    if (stage != "align" || step < 4 || ++broken > 2) return;
+    parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
+  };
+  const auto report =
+      run("a", {"guard.nonfinite_limit=2", "guard.rollback=true"}, {.stage = "align", .faults = faults});
+  EXPECT_EQ(report.step, 10);
+  ASSERT_EQ(events("a", "rollback").size(), 1u);
+  EXPECT_EQ(events("a", "rollback")[0]["step"], 6);
+}
+
+TEST_F(TrainRun, a_pack_too_large_for_the_memory_is_cut_and_nothing_is_lost) {
+  Faults faults;
+  faults.before_pack = [](const std::string& stage, int64_t step, HostPack& pack) {
+    if (stage == "align" && step >= 3 && pack.samples.size() > 2) throw std::bad_alloc();
+  };
+  run("whole", {}, {.stage = "align"});
+  const auto report = run("cut", {}, {.stage = "align", .faults = faults});
+  EXPECT_EQ(report.steps, 10);
+  EXPECT_EQ(events("cut", "out_of_memory").size(), 2u) << "8 samples to 4, and 4 to 2";
+  EXPECT_LT(distance(last("whole", "align"), last("cut", "align")), 2e-5);
+  EXPECT_EQ(read_state(last("cut", "align")).split, 4) << "remembered";
+  faults.before_pack = [](const std::string&, int64_t, HostPack&) { throw std::bad_alloc(); };
+  try {
+    run("none", {}, {.faults = faults});
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
+}
+
+TEST_F(TrainRun, another_plan_is_told_and_wants_to_be_allowed) {
+  run("a", {}, {.max_steps = 4});
+  try {
+    run("a", {"stages.align.optimizer.clip=2"});
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("stages.align.optimizer.clip"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("--allow-plan-change"), std::string::npos) << error.text();
+  }
+  EXPECT_EQ(run("a", {"stages.align.optimizer.clip=2"}, {.allow_plan_change = true}).steps, 20);
+}
+
+TEST_F(TrainRun, frozen_groups_stay_as_they_are) {
+  run("a", {}, {.stage = "align"});
+  const std::vector<std::string> sets = {R"(stages.instruct.freeze=["vision","decoder"])"};
+  run("b", sets, {.stage = "instruct", .from = last("a", "align")});
+  for (const char* file : {"vision/model.safetensors", "decoder/model.safetensors"})
+    EXPECT_TRUE(read_file(last("a", "align") / file) == read_file(last("b", "instruct") / file)) << file;
+  EXPECT_GT(distance(last("a", "align"), last("b", "instruct")), 1e-4) << "the connector learns";
+}
+
+TEST_F(TrainRun, control_acts_is_journaled_and_replayed) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.calls = (memory.calls or 0) + 1
+    if memory.calls == 2 then return { fvlm.scale_lr(0.5), fvlm.save() } end
+    if memory.calls == 4 then return fvlm.stop_stage() end
+  end },)");
+  const auto report = run("whole", {}, {.stage = "align"});
+  EXPECT_EQ(report.step, 8);
+  EXPECT_EQ(read_state(last("whole", "align")).rate_scale, 0.5);
+  EXPECT_EQ(split(read_file(folder("whole") / "journal.jsonl"), '\n').size(), 4u + 1);
+  for (int part = 0; part < 9; ++part)
+    if (!run("parts", {}, {.stage = "align", .max_steps = 1}).stopped) break;
+  expect_equal_runs("whole", "parts");
+}
+
+TEST_F(TrainRun, muon_steps_matrices_and_adamw_the_rest) {
+  change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
+                "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");
+  run("whole", {}, {.stage = "align"});
+  const auto state = Safetensors::open(last("whole", "align") / "training_state" / "optimizer.safetensors");
+  EXPECT_TRUE(state.find("muon.momentum"));
+  EXPECT_TRUE(state.find("adamw.m"));
+  run("parts", {}, {.stage = "align", .max_steps = 5});
+  run("parts", {}, {.stage = "align"});
+  expect_equal_runs("whole", "parts");
+}
+
+} // namespace
+} // namespace fvlm::train

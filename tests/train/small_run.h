@@ -1,0 +1,142 @@
+// A run small enough to be repeated often: coloured shapes, a tiny model, three stages of a few steps.
+#pragma once
+#include "base/file.h"
+#include "base/scratch_folder.h"
+#include "base/text.h"
+#include "ops/reference.h"
+#include "ops/reference_manifest.h"
+#include "train/run.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+
+namespace fvlm::train {
+
+namespace fs = std::filesystem;
+
+inline const char* small_recipe = R"(
+local fvlm = require "fvlm"
+local data = fvlm.arg("data", "")
+local function mix(source)
+  source.max_frames, source.max_text_tokens, source.system = 2, 48, ""
+  return fvlm.mix(source)
+end
+local function stage(name, described)
+  described.optimizer = described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }
+  described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
+  described.batch = 8
+  described.packing = described.packing or { frames = 16, tokens = 512, segments = 8 }
+  return fvlm.stage(name, described)
+end
+return fvlm.recipe {
+  name = "small", precision = "fp32", log_every = 2,
+  model = fvlm.model {
+    image_size = 16,
+    vision = fvlm.dinov2 { width = 16, layers = 2, heads = 2, patch_size = 8 },
+    decoder = fvlm.llama { width = 16, layers = 2, heads = 2, mlp = 32, max_positions = 256, tokenizer = data .. "/tokenizer" },
+    connector = { query_dim = 12 },
+  },
+  checkpoint = { every = 3, keep_last = 2 },
+  stage("align", {
+    data = mix { { data .. "/captions/*.tar" }, { text = data .. "/text/*.tar" }, text_ratio = 0.2 },
+    objective = fvlm.next_token { on = "all" }, samples = 80,
+  }),
+  stage("instruct", {
+    data = mix { { data .. "/questions/*.tar" } },
+    objective = { fvlm.next_token { on = "answer" }, fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } },
+    samples = 64,
+    evaluation = { every = 4, fvlm.evaluation "questions" { data = mix { { data .. "/heldout/questions/*.tar" } }, measure = "choice" } },
+  }),
+  stage("prefer", {
+    data = mix { { data .. "/pairs/*.tar" } }, objective = fvlm.dpo { beta = 0.1 }, samples = 48,
+    evaluation = { fvlm.evaluation "pairs" { data = mix { { data .. "/heldout/pairs/*.tar" } }, measure = "preference" } },
+  }),
+}
+)";
+
+class SmallRun : public testing::Test {
+ protected:
+  SmallRun() {
+    at::set_num_threads(1); // its tensors are too small to share
+    const std::string command = std::string(FVLM_MAKE_SHAPES) + " --out " + data().string() +
+                                " --frames 2 --size 16 --samples captions=160,text=40,questions=160,pairs=80,"
+                                "heldout/questions=12,heldout/pairs=8 >/dev/null 2>&1";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    write_file_atomic(recipe(), small_recipe);
+    registry_.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+  }
+
+  void change_recipe(const std::string& from, const std::string& to) const {
+    std::string text = small_recipe;
+    const size_t place = text.find(from);
+    ASSERT_NE(place, std::string::npos) << from;
+    write_file_atomic(recipe(), text.replace(place, from.size(), to));
+  }
+
+  fs::path data() const { return scratch_.path() / "data"; }
+  fs::path recipe() const { return scratch_.path() / "small.lua"; }
+  fs::path folder(const std::string& name) const { return scratch_.path() / name; }
+
+  recipe::Resolved resolved(const std::vector<std::string>& sets = {}) const {
+    recipe::Request request;
+    request.file = recipe();
+    request.sets = sets;
+    request.args = {{"data", data().string()}};
+    return recipe::resolve(request);
+  }
+
+  TrainReport run(const std::string& name, const std::vector<std::string>& sets = {}, TrainRequest request = {}) {
+    request.folder = folder(name);
+    return train(resolved(sets), request, registry_);
+  }
+
+  // Every file of a checkpoint with its content.
+  static std::map<std::string, std::string> content(const fs::path& checkpoint) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(checkpoint))
+      if (entry.is_regular_file()) files[fs::relative(entry.path(), checkpoint)] = read_file(entry.path());
+    return files;
+  }
+
+  // The lines of metrics.jsonl without what the clock and the machine had to say.
+  static std::vector<nlohmann::json> metrics(const fs::path& run) {
+    std::vector<nlohmann::json> lines;
+    for (const std::string& text : split(read_file(run / "metrics.jsonl"), '\n')) {
+      if (text.empty()) continue;
+      auto line = nlohmann::json::parse(text);
+      for (auto value = line.begin(); value != line.end();) {
+        const std::string& key = value.key();
+        const bool of_the_moment = key.starts_with("time.") || key.ends_with("_per_second") ||
+                                   key == "data_wait_share" || key == "memory_bytes";
+        value = of_the_moment ? line.erase(value) : std::next(value);
+      }
+      lines.push_back(line);
+    }
+    return lines;
+  }
+
+  // The weights that a run ended with, and what it wrote on the way.
+  void expect_equal_runs(const std::string& left, const std::string& right) const {
+    for (const char* stage : {"align", "instruct", "prefer"}) {
+      const StageFolder a(folder(left) / stage), b(folder(right) / stage);
+      ASSERT_EQ(a.steps().empty(), b.steps().empty()) << stage;
+      if (a.steps().empty()) continue;
+      const fs::path one = a.of(a.steps().back()), other = b.of(b.steps().back());
+      ASSERT_EQ(one.filename(), other.filename()) << stage;
+      for (const char* file : {"vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
+                               "training_state/optimizer.safetensors"})
+        EXPECT_TRUE(read_file(one / file) == read_file(other / file)) << stage << ": " << file;
+    }
+    const auto a = metrics(folder(left)), b = metrics(folder(right));
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i], b[i]) << "line " << i + 1;
+  }
+
+  ScratchFolder scratch_;
+  Registry registry_{RegistryOptions{}};
+};
+
+} // namespace fvlm::train
