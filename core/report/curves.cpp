@@ -17,8 +17,8 @@ std::vector<double> as_numbers(const std::vector<int64_t>& steps, double offset 
   return out;
 }
 
-double smooth_lines(const StepLines& lines) {
-  return std::clamp(static_cast<double>(lines.steps.size()) / 60, 1.5, 100.0);
+size_t reach(const StepLines& lines) {
+  return std::clamp<size_t>(lines.steps.size() / 30, 1, 200);
 }
 
 std::vector<ChartFlag> flags_of(const RecordedRun& run, const std::string& stage, double offset = 0) {
@@ -44,14 +44,14 @@ std::string loss_charts(const Told& told) {
     chart.may_be_log = true;
     chart.stages = {{stage.name, 0, static_cast<double>(stage.lines.steps.back())}};
     auto x = as_numbers(stage.lines.steps);
-    double lines = smooth_lines(stage.lines);
+    size_t near = reach(stage.lines);
     chart.lines.push_back({"loss", 1, true, false, x, *loss});
-    chart.lines.push_back({"loss, smoothed", 1, false, false, x, smoothed(*loss, lines)});
+    chart.lines.push_back({"loss, smoothed", 1, false, false, x, smoothed(*loss, near)});
     auto terms = stage.lines.names("term.");
     if (terms.size() > 1)
       for (size_t i = 0; i < terms.size(); ++i)
         chart.lines.push_back({terms[i].substr(5), static_cast<int>(2 + i), false, false, x,
-                               smoothed(*stage.lines.find(terms[i]), lines)});
+                               smoothed(*stage.lines.find(terms[i]), near)});
     chart.flags = flags_of(told.run, stage.name);
     out += chart_html(chart);
   }
@@ -90,7 +90,7 @@ class Timeline {
       const auto* values = lines.find(column);
       if (!values) continue;
       auto x = as_numbers(lines.steps, offsets_[s]);
-      auto y = smooth ? smoothed(*values, smooth_lines(lines)) : *values;
+      auto y = smooth ? smoothed(*values, reach(lines)) : *values;
       if (!out.x.empty()) out.x.push_back(x.front()), out.y.push_back(std::nan(""));
       out.x.insert(out.x.end(), x.begin(), x.end());
       out.y.insert(out.y.end(), y.begin(), y.end());

@@ -45,8 +45,9 @@ double seconds_of_rates(const StepLines& lines) {
 }
 
 std::vector<TimePart> parts_of(const StepLines& lines, double& seconds) {
-  static const std::vector<std::string> order = {"data",     "vision",    "coarse",  "fine",       "decoder",   "loss",
-                                                 "backward", "optimizer", "metrics", "checkpoint", "evaluation"};
+  static const std::vector<std::string> order = {"data",      "wait",    "vision",     "coarse",
+                                                 "fine",      "decoder", "loss",       "backward",
+                                                 "optimizer", "metrics", "checkpoint", "evaluation"};
   std::vector<std::string> names;
   for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
   auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
@@ -74,23 +75,20 @@ std::optional<double> mean_from(const std::vector<double>& values, size_t begin)
   return total / count;
 }
 
-std::vector<double> smoothed(const std::vector<double>& values, double lines) {
-  double keep = lines > 1 ? 1 - 1 / lines : 0;
-  std::vector<double> total(values.size()), weight(values.size());
-  auto sweep = [&](size_t first, size_t count, bool forth) {
-    double sum = 0, weights = 0;
-    for (size_t n = 0; n < count; ++n) {
-      size_t i = forth ? first + n : first - n;
-      sum *= keep, weights *= keep;
-      if (!forth) total[i] += sum, weight[i] += weights; // its own value counts once
-      if (std::isfinite(values[i])) sum += values[i], ++weights;
-      if (forth) total[i] += sum, weight[i] += weights;
-    }
-  };
-  sweep(0, values.size(), true);
-  if (!values.empty()) sweep(values.size() - 1, values.size(), false);
+std::vector<double> smoothed(const std::vector<double>& values, size_t reach) {
   std::vector<double> out;
-  for (size_t i = 0; i < values.size(); ++i) out.push_back(weight[i] > 0 ? total[i] / weight[i] : values[i]);
+  out.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    size_t near = std::min(reach, i / 6);
+    double total = 0, weights = 0;
+    for (size_t j = i - near; j <= std::min(i + near, values.size() - 1); ++j) {
+      if (!std::isfinite(values[j])) continue;
+      double weight = static_cast<double>(near + 1 - (j < i ? i - j : j - i));
+      total += weight * values[j];
+      weights += weight;
+    }
+    out.push_back(weights > 0 ? total / weights : values[i]);
+  }
   return out;
 }
 

@@ -29,8 +29,9 @@ StageFigures figures_of(const Stage& stage);
 // The mean of `values` from `begin` on, without those that are not finite.
 std::optional<double> mean_from(const std::vector<double>& values, size_t begin = 0);
 
-// Means over neighbours on both sides, whose weights fall by a factor of e within `lines`; what is not finite has none.
-std::vector<double> smoothed(const std::vector<double>& values, double lines);
+// Means over up to `reach` neighbours on each side, the nearer the heavier; fewer at the beginning, where curves are
+// steep. What is not finite has no weight.
+std::vector<double> smoothed(const std::vector<double>& values, size_t reach);
 
 // What an evaluation set is judged by: its last line of each stage and mode, in the order of the stages.
 std::vector<EvaluationLine> last_evaluations(const RecordedRun& run);
