@@ -266,8 +266,9 @@ int evaluate_questions(const ParsedOptions& parsed) {
   request.media = parsed.value_or("media", "");
   request.category = parsed.value_or("by", "");
   request.split = parsed.value_or("split", "");
-  request.system = system_of(parsed);
-  request.media_options = media_options_of(parsed, run.config());
+  const AsTrained as = as_trained(parsed, model, run.config());
+  request.system = as.system;
+  request.media_options = as.media;
   std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
   sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));
   evaluation::Evaluator evaluator(std::move(sets));

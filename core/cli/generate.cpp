@@ -89,12 +89,11 @@ int answer_prompts(const ParsedOptions& parsed, model::Answerer& answerer, const
   return 0;
 }
 
-at::Tensor frames_of(const ParsedOptions& parsed, const model::VlmConfig& config, Registry& registry) {
+at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video: one of them");
   if (!image && !video) return {};
   const auto decoder = choose_video_decoder(registry, {});
-  MediaOptions options = media_options_of(parsed, config);
   options.video = decoder && video ? &*decoder : nullptr;
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
@@ -114,8 +113,9 @@ int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, cons
                                              answerer.config().decoder.vocab_size))
         .at(*parsed.value("MODEL"));
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, system_of(parsed));
-  const at::Tensor frames = frames_of(parsed, answerer.config(), registry);
+  const AsTrained as = as_trained(parsed, *parsed.value("MODEL"), answerer.config());
+  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, as.system);
+  const at::Tensor frames = frames_of(parsed, as.media, registry);
 
   const bool json = parsed.flag("json");
   TextStream stream(*tokenizer, parsed.values("stop"));
@@ -151,7 +151,9 @@ int generate_answers(Arguments arguments) {
       "generate MODEL --prompt TEXT [--image F | --video F] [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
       "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
       "Answers a question about a picture or a video, frame by frame and token by token, as it is made. A video gives\n"
-      "a frame a second. Always the likeliest token, unless a temperature is given; a seed repeats its answer.\n"
+      "a frame a second. Always the likeliest token, unless a temperature is given; a seed repeats its answer. System "
+      "turn,\n"
+      "frames and sizes are those that a checkpoint was trained with, where its run's plan.json lies two folders up.\n"
       "A batch is one as `trace` reads it: each sample's text is its prompt; it needs no loss_mask. Of it, ids are\n"
       "printed where the model directory has no tokenizer.json. Times include frames and prompts.",
       "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");

@@ -1,10 +1,11 @@
-// The options that say how pictures and videos outside of shards become frames, the same for every verb that takes
-// them.
+// The options that say how pictures, videos and questions outside of shards are put before a model, the same for every
+// verb that does so.
 #pragma once
 #include "cli/options.h"
 #include "data/samples/media_file.h"
 #include "model/vlm.h"
 
+#include <filesystem>
 #include <string>
 
 namespace fvlm::cli {
@@ -14,8 +15,12 @@ inline constexpr const char* media_option_names[] = {"system", "frames", "image-
 // Adds --system, --frames, --image-frames and --image-size.
 Options& with_media_options(Options& options);
 
-// Without a video decoder.
-MediaOptions media_options_of(const ParsedOptions& parsed, const model::VlmConfig& config);
-std::string system_of(const ParsedOptions& parsed);
+struct AsTrained {
+  MediaOptions media; // without a video decoder
+  std::string system; // the system turn
+};
+
+// As the options say; what they leave open is as the run had it that `model` is a checkpoint of, else as is usual.
+AsTrained as_trained(const ParsedOptions& parsed, const std::filesystem::path& model, const model::VlmConfig& config);
 
 } // namespace fvlm::cli

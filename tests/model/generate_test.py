@@ -155,6 +155,32 @@ class Generate(unittest.TestCase):
                 self.assertEqual(answer["ids"], expected["ids"], f"{media} {options}")
                 self.assertEqual((answer["frames"], answer["prompt"]), (len(shown), len(ids)))
 
+    def test_a_checkpoint_is_asked_as_its_run_asked_it(self):
+        run = folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(folder / "gqa", run / "instruct" / "step-000001")
+        (folder / "run.lua").write_text(f"""local fvlm = require "fvlm"
+            return fvlm.recipe {{ name = "run", precision = "fp32",
+              model = fvlm.model {{ vision = "{folder}/gqa/vision", decoder = "{folder}/gqa/decoder", image_size = 14 }},
+              fvlm.stage "instruct" {{ data = fvlm.mix {{ {{ "*.tar" }}, system = "", replicate_image_frames = 3, max_frames = 5 }},
+                objective = fvlm.next_token {{ on = "answer" }}, optimizer = fvlm.adamw {{ lr = 1 }}, samples = 8, batch = 4 }} }}""")
+        plan = subprocess.run([engine, "plan", folder / "run.lua", "--json"], capture_output=True, text=True, check=True)
+        (run / "plan.json").write_text(plan.stdout)
+        self.write_picture(folder / "a.png", 9)
+
+        def asked(model, *options):
+            command = [engine, "generate", model, "--prompt", "What?", "--image", folder / "a.png", "--max-tokens", 4, "--json"]
+            result = subprocess.run([str(word) for word in [*command, *options]], capture_output=True, text=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            answer = json.loads(result.stdout)
+            return answer["ids"], answer["frames"], answer["prompt"]
+
+        by_run = asked(run / "instruct" / "step-000001")
+        self.assertEqual(by_run, asked(folder / "gqa", "--system", "", "--image-frames", 3, "--image-size", 14))
+        self.assertEqual(by_run[1], 3)
+        self.assertEqual(asked(run / "instruct" / "step-000001", "--image-frames", 2)[1], 2)
+        self.assertGreater(asked(folder / "gqa")[2], by_run[2])
+
     def test_draws_repeat_with_their_seed_and_differ_without(self):
         question = ["--prompt", "Describe this.", "--max-tokens", 12, "--ignore-eos"]
         greedy, hot = self.asked(*question)["ids"], self.asked(*question, "--temperature", 1, "--seed", 7)["ids"]
