@@ -30,12 +30,6 @@ struct NamedBatch {
   fs::path file;
 };
 
-// Of one size, so that padding costs the peer nothing, and of such sizes as come in training, where it does.
-const std::vector<BatchShape> made_batches = {
-    {"ragged", {0, 1, 4, 8}, {160, 32, 64, 96}},
-    {"even", {4, 4, 4, 4}, {64, 64, 64, 64}},
-};
-
 // The engine's side: a model, and steps of it that begin with the samples.
 class Engine {
  public:
@@ -138,7 +132,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
     const Shape& shape = shape_named(request.shape);
     folder = scratch.path() / "model";
     make_model(shape, folder);
-    for (const BatchShape& batch : made_batches) {
+    for (const BatchShape& batch : shape.batches) {
       batches.push_back({batch.name, scratch.path() / (std::string(batch.name) + ".safetensors")});
       make_batch(shape, batch, batches.back().file);
     }

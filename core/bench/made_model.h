@@ -9,11 +9,18 @@
 
 namespace fvlm::bench {
 
+// Samples of so many frames and text tokens each; every token but the first is a label.
+struct BatchShape {
+  const char* name;
+  std::vector<int64_t> frames, text;
+};
+
 struct Shape {
   const char* name;
   const char* summary;
   const char *vision, *decoder; // config.json, as published
   int64_t query_dim, frame;     // pixels a side
+  std::vector<BatchShape> batches;
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)
@@ -21,11 +28,6 @@ const Shape& shape_named(std::string_view name); // throws Error(usage)
 // Weights that do not degenerate: the loss hangs on every part.
 void make_model(const Shape& shape, const std::filesystem::path& folder);
 
-// Samples of so many frames and text tokens each; every token but the first is a label.
-struct BatchShape {
-  const char* name;
-  std::vector<int64_t> frames, text;
-};
 void make_batch(const Shape& shape, const BatchShape& batch, const std::filesystem::path& file);
 
 } // namespace fvlm::bench

@@ -30,7 +30,8 @@ void print(const train::TrainReport& report, const fs::path& folder, bool json) 
   else if (report.steps == 0)
     fmt::print("{}: every stage is done already\n", folder.string());
   else
-    fmt::print("{}: done, {} steps; the model is {}\n", folder.string(), report.steps, report.checkpoint.string());
+    fmt::print("{}: done, {} steps; the model is {}, the report {}\n", folder.string(), report.steps,
+               report.checkpoint.string(), (folder / "report.html").string());
 }
 
 } // namespace

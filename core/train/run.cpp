@@ -71,6 +71,7 @@ class Run {
         report.stopped = true;
         break;
       }
+      metrics.flush();
       folder.write_report();
     }
     metrics.flush();

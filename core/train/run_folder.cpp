@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "recipe/print.h"
+#include "report/page.h"
 
 #include <fmt/format.h>
 
@@ -79,6 +80,12 @@ void RunFolder::write_parameters(const plan::Stage& stage, const std::vector<Gro
   write_file_atomic(file, document.dump(1) + "\n");
 }
 
-void RunFolder::write_report() const {}
+void RunFolder::write_report() const {
+  try {
+    report::write_report(path_);
+  } catch (const Error& error) { // the run is worth more than its report
+    log_warning("no report: {}\n  `fvlm-engine report {}` makes it later", error.text(), path_.string());
+  }
+}
 
 } // namespace fvlm::train

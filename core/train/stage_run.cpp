@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "evaluation/show.h"
 #include "model/loading.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -161,6 +162,7 @@ StageEnd StageRun::run() {
   loader_.reset();
   write_interval();
   evaluate();
+  show_samples();
   state_.stage_done = true;
   event("stage_end", fmt::format("{} steps, {} samples", state_.step, state_.samples));
   saved_at_ = -1;
@@ -366,6 +368,13 @@ void StageRun::evaluate() {
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
   times_.spent_on("evaluation");
+}
+
+void StageRun::show_samples() {
+  if (!evaluator_) return;
+  for (const auto& set : evaluator_->sets())
+    if (set->wanted().show > 0)
+      evaluation::show(*set, *vlm_, *operations_, {folder_.path() / "show", stage_.name, state_.step});
 }
 
 // Back to the weights of the last checkpoint; the data that led away from them are passed over.

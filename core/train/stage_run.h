@@ -70,6 +70,7 @@ class StageRun {
   void write_interval();
   void event(const std::string& what, const std::string& text);
   void evaluate();
+  void show_samples(); // for the report
   bool after_step(); // false: the stage is to end here
   void roll_back(const std::string& why);
   void save();
