@@ -123,6 +123,7 @@ std::string path_of(const ChartLine& line, const Axis& x, const Axis& y) {
   std::string out;
   bool pen_down = false;
   for (size_t i = 0; i < line.x.size(); ++i) {
+    if (i > 0 && line.x[i] < line.x[i - 1]) pen_down = false; // the run was rolled back
     if (!std::isfinite(line.y[i]) || (y.log && line.y[i] <= 0)) {
       pen_down = false;
       continue;

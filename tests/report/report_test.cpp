@@ -135,6 +135,16 @@ TEST(Chart, no_spike_is_lost_where_points_are_many) {
   EXPECT_EQ(read_markup(html).problem, "");
 }
 
+TEST(Chart, a_run_that_was_rolled_back_is_drawn_as_two_lines) {
+  Chart chart;
+  chart.lines = {{"loss", 1, false, false, {10, 20, 30, 20, 30, 40}, {5, 4, 9, 3, 2, 1}}};
+  std::string html = chart_html(chart);
+  std::string path = html.substr(html.find("<path class=\"line"));
+  path.erase(path.find("/>"));
+  EXPECT_EQ(count(path, "M"), 2u) << path;
+  EXPECT_EQ(count(path, "L"), 4u) << path;
+}
+
 TEST(Chart, without_points_there_is_none_and_odd_values_break_nothing) {
   Chart chart;
   EXPECT_EQ(chart_html(chart), "");

@@ -8,14 +8,11 @@
     return String(Number(value.toPrecision(4)));
   };
 
-  // The index of the point nearest to x; a line's points go from left to right.
+  // The index of the point nearest to x; of those that a rolled back run has twice, the later one.
   const nearest = (xs, x) => {
-    let low = 0, high = xs.length - 1;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (xs[middle] < x) low = middle; else high = middle;
-    }
-    return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+    let best = 0;
+    for (let i = 1; i < xs.length; ++i) if (Math.abs(xs[i] - x) <= Math.abs(xs[best] - x)) best = i;
+    return best;
   };
 
   const element = (name, kind, content) => {
