@@ -8,6 +8,8 @@
 #include "report/event_record.h"
 #include "report/metrics_log.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cfloat>
 #include <cmath>

@@ -3,6 +3,7 @@
 #include "base/scratch_folder.h"
 #include "made_run.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>

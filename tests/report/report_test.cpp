@@ -13,6 +13,7 @@
 #include "report/html.h"
 #include "report/page.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
