@@ -51,15 +51,17 @@ const Option* chosen_of(const ShownSample& sample) {
   return chosen;
 }
 
-// A word and its class: by the likeliest option where there are options, else by the answer's text.
+std::string verdict(bool right, std::string_view words) {
+  return fmt::format(R"(<span class="verdict {}">{} {}</span>)", right ? "right" : "wrong", right ? "✓" : "✗", words);
+}
+
+// Of the likeliest option where there are options, else of the answer's text.
 std::string verdict(const ShownSample& sample) {
-  const Option* chosen = chosen_of(sample);
-  if (!chosen && (sample.expected.empty() || sample.answer.empty())) return "";
-  bool right = chosen ? chosen->right : plain(sample.answer) == plain(sample.expected);
-  return fmt::format(R"(<span class="verdict {}">{}</span>)", right ? "right" : "wrong",
-                     right    ? "✓ right"
-                     : chosen ? "✗ wrong"
-                              : "✗ differs");
+  if (const Option* chosen = chosen_of(sample))
+    return verdict(chosen->right, chosen->right ? "right choice" : "wrong choice");
+  if (sample.expected.empty() || sample.answer.empty()) return "";
+  bool right = plain(sample.answer) == plain(sample.expected);
+  return verdict(right, right ? "right" : "differs");
 }
 
 std::string option_rows(const ShownSample& sample) {
