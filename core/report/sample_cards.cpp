@@ -79,7 +79,7 @@ std::string option_rows(const ShownSample& sample) {
     rows += fmt::format(
         R"(<li class="{}{}"><i style="width:{:.1f}%"></i><span>{}{}</span><small>{} · loss {}</small></li>)", mark,
         &option == chosen ? " chosen" : "", 100 * share, option.right ? "✓ " : "", escaped(option.text), percent(share),
-        fixed(option.loss));
+        option.loss ? fmt::format("{:.3f}", *option.loss) : "–");
   }
   return fmt::format("<ul class=\"options\">{}</ul>", rows);
 }
@@ -179,8 +179,8 @@ std::string sample_cards(const Told& told, std::vector<std::string>& notes) {
 )"
           : "";
   return controls + out +
-         "</div>\n<p class=\"note\">An option’s share: exp(−loss), of all options together one; the model chooses the "
-         "largest.</p>\n";
+         "</div>\n<p class=\"note\">An option’s share: exp(−loss), of all options together one; the "
+         "choice is the largest. The answer above it is what the model writes by itself.</p>\n";
 }
 
 } // namespace fvlm::report
