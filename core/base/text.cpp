@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 
 namespace fvlm {
@@ -80,7 +81,7 @@ std::string grouped(int64_t number) {
 std::string human_duration(double seconds) {
   if (!(seconds < 1e15)) return "forever";
   if (seconds < 9.95) return fmt::format("{:.1f} s", std::max(0.0, seconds));
-  auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   int64_t minutes = (whole + 30) / 60;

@@ -20,7 +20,7 @@ struct Stage {
   explicit Stage(const MadeSource& from, const BatchPlan& by = by_samples, int64_t epochs = 0)
       : source(from), plan(by), order(Order::shuffled(mix_of({3, 1}, epochs), from.sizes(), 42, "align", by.samples)),
         cursor(Composer::start(plan, order)) {}
-  Loader loader(LoaderOptions options = {}) const { return {source, order, plan, first_fit, options, cursor}; }
+  Loader loader(const LoaderOptions& options = {}) const { return {source, order, plan, first_fit, options, cursor}; }
 
   const MadeSource& source;
   BatchPlan plan;

@@ -6,6 +6,7 @@
 #include "data/stream/composer.h"
 #include "data/stream/sample_source.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
