@@ -2,7 +2,7 @@
 -- them, to answer questions about them, and to prefer the right answer.
 --
 --   make-shapes --out data/shapes
---   fvlm-engine plan recipes/quickstart.lua
+--   fvlm-engine train recipes/quickstart.lua
 local fvlm = require "fvlm"
 
 local shapes = fvlm.arg("data", "data/shapes") -- make-shapes makes them
@@ -39,13 +39,13 @@ return fvlm.recipe {
     data = mix { { shapes .. "/captions/*.tar" }, { text = shapes .. "/text/*.tar" }, text_ratio = 0.05 },
     objective = fvlm.next_token { on = "all" },
     lr = 2e-3,
-    samples = 64000,
+    samples = 128000,
   }),
   stage("instruct", {
     data = mix { { shapes .. "/questions/*.tar" } },
     objective = fvlm.next_token { on = "answer" },
     lr = 1e-3,
-    samples = 48000,
+    samples = 96000,
     evaluation = {
       fvlm.evaluation "questions" {
         data = mix { { shapes .. "/heldout/questions/*.tar" } },

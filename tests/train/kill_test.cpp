@@ -20,7 +20,7 @@ class Kill : public SmallRun {
   pid_t start(const std::string& name) {
     const pid_t child = fork();
     if (child != 0) return child;
-    std::freopen("/dev/null", "w", stderr);
+    if (!std::freopen("/dev/null", "w", stderr)) _exit(1);
     int code = 1;
     try {
       run(name, sets_);
