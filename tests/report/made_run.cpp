@@ -25,7 +25,8 @@ constexpr double pi = 3.14159265358979;
 recipe::Resolved quickstart() {
   fs::path before = fs::current_path();
   fs::current_path(fs::path(FVLM_RECIPES).parent_path());
-  auto resolved = recipe::resolve({"recipes/quickstart.lua", {}, {}, "recipes/lib"});
+  auto resolved = recipe::resolve(
+      {"recipes/quickstart.lua", {"stages.align.samples=64000", "stages.instruct.samples=48000"}, {}, "recipes/lib"});
   fs::current_path(before);
   return resolved;
 }
