@@ -71,7 +71,7 @@ class StageRun {
   void event(const std::string& what, const std::string& text);
   void evaluate();
   void show_samples(); // for the report
-  bool after_step(); // false: the stage is to end here
+  bool after_step();   // false: the stage is to end here
   void roll_back(const std::string& why);
   void save();
   void show() const;
