@@ -68,6 +68,35 @@ void print_stages(const report::Report& made) {
   fmt::print("{}", table.text());
 }
 
+// Accuracy by kind of question, a column a mode.
+void print_kinds(const std::vector<report::EvaluationLine>& lines) {
+  constexpr std::string_view prefix = "accuracy.";
+  std::vector<std::string> header = {"set", "kind"};
+  std::vector<std::pair<std::string, std::string>> kinds; // set and kind
+  const auto add = [](auto& list, const auto& one) {
+    if (std::find(list.begin(), list.end(), one) == list.end()) list.push_back(one);
+  };
+  for (const auto& line : lines)
+    for (const auto& [name, value] : line.values) {
+      if (!name.starts_with(prefix)) continue;
+      add(header, line.mode);
+      add(kinds, std::pair(line.set, name.substr(prefix.size())));
+    }
+  if (kinds.empty()) return;
+  TextTable table(header);
+  for (const auto& [set, kind] : kinds) {
+    std::vector<std::string> row = {set, kind};
+    for (size_t column = 2; column < header.size(); ++column) {
+      std::optional<double> found;
+      for (const auto& line : lines)
+        if (line.set == set && line.mode == header[column]) found = line.find(std::string(prefix) + kind);
+      row.push_back(share(found));
+    }
+    table.row(row);
+  }
+  fmt::print("\n{}", table.text());
+}
+
 void print_evaluations(const report::Report& made) {
   auto lines = report::last_evaluations(made.run);
   if (lines.empty()) return;
@@ -78,6 +107,7 @@ void print_evaluations(const report::Report& made) {
                share(line.find("accuracy")), plain(line.find("loss"))});
   }
   fmt::print("\n{}", table.text());
+  print_kinds(lines);
 }
 
 } // namespace
