@@ -85,7 +85,11 @@ TEST_F(PackageTest, find_package_says_what_is_missing) {
                                "find_package(fvlm-sdk REQUIRED)\nfvlm_add_plugin(bare SOURCES plugin.c)\n");
   const Result bare = configure("bare");
   EXPECT_NE(bare.status, 0);
-  EXPECT_NE(bare.output.find("missing; the engine reads it before the library"), std::string::npos) << bare.output;
+  // CMake breaks lines where the folder's name lets it.
+  std::string flat;
+  for (const char c : bare.output)
+    if (const bool blank = c == ' ' || c == '\n'; !blank || !flat.ends_with(' ')) flat += blank ? ' ' : c;
+  EXPECT_NE(flat.find("missing; the engine reads it before the library"), std::string::npos) << bare.output;
 }
 
 TEST_F(PackageTest, pkg_config_is_enough_for_a_plugin_in_one_command) {
