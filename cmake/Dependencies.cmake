@@ -78,8 +78,28 @@ endif()
 # The wheel holds another fmt: a folder with nothing but ours goes first, which /usr/include never does.
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
 file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/include/fmt SYMBOLIC)
+# And ATen/DeviceGuard.h without its device_of() for lists, which nobody here calls: for it the header brings in IValue,
+# whose templates gcc instantiates in every file that sees any ATen operation, over a second each. at::cat takes such a
+# list, too; at::concat does the same without.
+file(READ ${FVLM_TORCH_DIR}/include/ATen/DeviceGuard.h guard)
+set(of_list "inline std::optional<Device> device_of(ITensorListRef t) {
+  if (!t.empty()) {
+    return device_of(t.front());
+  } else {
+    return std::nullopt;
+  }
+}
+")
+string(FIND "${guard}" "${of_list}" found)
+if(found GREATER -1)
+  string(REPLACE "${of_list}" "" guard "${guard}")
+  string(REPLACE "#include <ATen/core/IListRef.h>\n" "" guard "${guard}")
+endif()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/include/ATen/DeviceGuard.h CONTENT "${guard}" @ONLY)
 add_library(fvlm_torch INTERFACE)
 target_include_directories(fvlm_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include ${FVLM_TORCH_DIR}/include)
+# A file includes <ATen/ops/...> for each operation that it calls.
+target_compile_definitions(fvlm_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 target_link_directories(fvlm_torch INTERFACE ${FVLM_TORCH_DIR}/lib)
 target_link_options(fvlm_torch INTERFACE -Wl,--allow-shlib-undefined)
 target_link_libraries(fvlm_torch INTERFACE torch_cpu c10)

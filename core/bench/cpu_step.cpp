@@ -10,8 +10,8 @@
 #include "model/objectives.h"
 #include "ops/host_memory.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 

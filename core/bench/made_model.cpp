@@ -5,7 +5,9 @@
 #include "model/loading.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <cmath>

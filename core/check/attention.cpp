@@ -4,7 +4,13 @@
 #include "check/formulas.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <numeric>
@@ -108,7 +114,7 @@ std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::Sc
     at_kv += length_kv;
   }
   rows.push_back(at::zeros({c.padding_q, c.heads_q, c.head_dim}, work));
-  auto out = at::cat(rows, 0);
+  auto out = at::concat(rows, 0);
   std::vector<at::Tensor> results{out.detach()};
   if (c.backward) {
     auto d = gradients({out}, {q, k, v}, {n.d_out});

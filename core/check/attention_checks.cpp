@@ -6,7 +6,7 @@
 #include "check/nonsense.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 
 #include <limits>
 

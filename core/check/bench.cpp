@@ -10,8 +10,8 @@
 #include "check/reference.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <chrono>

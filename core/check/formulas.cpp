@@ -1,6 +1,14 @@
 #include "check/formulas.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
@@ -63,9 +71,9 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, int64_t rota
   auto cosine = at::cos(angle), sine = inverse ? -at::sin(angle) : at::sin(angle);
   auto first = x.narrow(2, 0, half).to(work), second = x.narrow(2, half, half).to(work);
   auto rest = x.narrow(2, rotary_dim, x.size(2) - rotary_dim);
-  return at::cat({(first * cosine - second * sine).to(x.scalar_type()),
-                  (second * cosine + first * sine).to(x.scalar_type()), rest},
-                 2);
+  return at::concat({(first * cosine - second * sine).to(x.scalar_type()),
+                     (second * cosine + first * sine).to(x.scalar_type()), rest},
+                    2);
 }
 
 } // namespace fvlm::check

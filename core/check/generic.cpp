@@ -4,7 +4,7 @@
 #include "check/probe.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/nonzero.h>
 
 #include <algorithm>
 #include <chrono>

@@ -4,7 +4,7 @@
 #include "check/formulas.h"
 #include "check/generic.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 
 namespace fvlm::check {
 namespace {

@@ -5,7 +5,7 @@
 #include "check/kernels.h"
 #include "check/nonsense.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 
 namespace fvlm::check {
 namespace {

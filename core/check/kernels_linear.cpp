@@ -2,7 +2,8 @@
 #include "check/formulas.h"
 #include "check/kernels.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/matmul.h>
 
 #include <cmath>
 

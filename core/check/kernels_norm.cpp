@@ -2,7 +2,7 @@
 #include "check/formulas.h"
 #include "check/kernels.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/rsqrt.h>
 
 namespace fvlm::check {
 namespace {

@@ -2,7 +2,9 @@
 #include "check/formulas.h"
 #include "check/kernels.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/sigmoid.h>
 
 namespace fvlm::check {
 namespace {

@@ -4,7 +4,11 @@
 #include "check/formulas.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,9 @@
 #include "check/oracle.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <cmath>

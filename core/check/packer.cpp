@@ -4,7 +4,7 @@
 #include "check/formulas.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>

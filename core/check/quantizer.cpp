@@ -4,7 +4,10 @@
 #include "check/formulas.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 

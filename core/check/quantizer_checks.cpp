@@ -6,7 +6,12 @@
 #include "check/quantizer.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/round.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 

@@ -2,7 +2,9 @@
 
 #include "check/generic.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
 
 namespace fvlm::check {
 

@@ -3,7 +3,7 @@
 #include "check/families.h"
 #include "check/workbench.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/tensor.h>
 
 #include <array>
 #include <cmath>

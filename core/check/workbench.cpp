@@ -2,8 +2,10 @@
 
 #include "check/probe.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/nonzero.h>
 
 #include <algorithm>
 #include <ctime>

@@ -14,7 +14,7 @@
 #include "data/text_stream.h"
 #include "plugin/untrusted.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -7,7 +7,6 @@
 #include "data/media/write_image.h"
 #include "evaluation/result.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>

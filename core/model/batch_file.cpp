@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "model/loading.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 namespace fvlm::model {

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "model/weights/safetensors_writer.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 

@@ -2,8 +2,11 @@
 
 #include "ops/rows.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 namespace fvlm::model {
 

@@ -2,7 +2,9 @@
 
 #include "base/error.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -144,7 +146,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
     auto shape = frames.front().sizes().vec();
     shape[0] = capacity.frames - used.frames;
     if (shape[0] > 0) frames.push_back(at::zeros(shape, at::kFloat));
-    pack.frames = at::cat(frames).to(device);
+    pack.frames = at::concat(frames).to(device);
     const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
     pack.readers = segments_of(ones, capacity.frames, capacity.frames, 1, device);

@@ -3,7 +3,8 @@
 #include "base/error.h"
 #include "base/text.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <numeric>
 

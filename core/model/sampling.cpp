@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
 #include <cmath>

@@ -5,8 +5,10 @@
 #include "model/loading.h"
 #include "model/objectives.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 namespace fvlm::model {
@@ -100,7 +102,7 @@ class Tracer {
     }
     std::vector<at::Tensor> joined;
     joined.reserve(sides);
-    for (const auto& part : parts) joined.push_back(at::cat(part));
+    for (const auto& part : parts) joined.push_back(at::concat(part));
     return joined;
   }
 

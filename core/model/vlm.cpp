@@ -5,7 +5,9 @@
 #include "model/vision/attention_maps.h"
 #include "model/vision/dinov2.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>

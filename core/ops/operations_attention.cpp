@@ -2,7 +2,8 @@
 #include "base/error.h"
 #include "ops/operations.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // The operations between attentions, and the linears.
 #include "ops/operations.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty_like.h>
 
 namespace fvlm::ops {
 namespace {

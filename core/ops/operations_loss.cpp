@@ -1,7 +1,7 @@
 // The head's cross-entropy.
 #include "ops/operations.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 
 namespace fvlm::ops {
 

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 

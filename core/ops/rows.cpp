@@ -1,7 +1,8 @@
 #include "ops/rows.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 
 namespace fvlm::ops {
 

@@ -1,7 +1,7 @@
 #include "ops/tape.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 

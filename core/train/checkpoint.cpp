@@ -9,7 +9,7 @@
 #include "model/loading.h"
 #include "train/groups.h"
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,8 +4,15 @@
 #include "ops/rows.h"
 #include "train/labels.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>

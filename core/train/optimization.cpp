@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "plugin/selection.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <fmt/format.h>
 

@@ -2,6 +2,9 @@
 #include "evaluation/evaluator.h"
 #include "made_set.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
 #include <cmath>
 
 namespace fvlm::evaluation {

@@ -5,6 +5,8 @@
 #include "../model/tiny.h"
 #include "evaluation/sample_set.h"
 
+#include <ATen/ops/empty.h>
+
 namespace fvlm::evaluation {
 
 // Two sources, with frames and without: samples of several lengths, as questions, as pairs, or as texts.

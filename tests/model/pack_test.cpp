@@ -1,6 +1,7 @@
 // Packing changes nothing: how samples are split over packs, in what order, and how much padding stands behind them.
 #include "tiny.h"
 
+#include <ATen/ops/concat.h>
 #include <fmt/format.h>
 
 #include <gmock/gmock.h>
@@ -116,7 +117,7 @@ TEST(Packing, chosen_and_rejected_share_their_frames) {
   const Tensor losses = tiny.losses(shared, tiny.ones(shared));
   const auto gradients = tiny.take_gradients();
   const Outcome apart = run(tiny, {chosen, rejected}, {{0}, {1}});
-  EXPECT_LE(relative(losses, at::cat(apart.losses)), 1e-12);
+  EXPECT_LE(relative(losses, at::concat(apart.losses)), 1e-12);
   for (const auto& [name, gradient] : apart.gradients)
     EXPECT_LE((gradients.at(name) - gradient).abs().max().item<double>(), 1e-10) << name;
 }

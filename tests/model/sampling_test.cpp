@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "model/sampling.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

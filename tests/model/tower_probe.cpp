@@ -6,6 +6,10 @@
 #include "model/vision/dinov2.h"
 #include "ops/rows.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 using namespace fvlm;
@@ -60,8 +64,8 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
   std::vector<Tensor> positions;
   for (int64_t i = 0; i < lengths.numel(); ++i) positions.push_back(at::arange(lengths[i].item<int64_t>(), at::kInt));
-  const Tensor starts = at::cat({at::zeros({1}, at::kLong), lengths.cumsum(0)}).to(at::kInt);
-  const Segments segments{starts, at::cat(positions), lengths.max().item<int64_t>()};
+  const Tensor starts = at::concat({at::zeros({1}, at::kLong), lengths.cumsum(0)}).to(at::kInt);
+  const Segments segments{starts, at::concat(positions), lengths.max().item<int64_t>()};
   Tape tape;
   const Value x = ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}});
   finish(tower, tape, llama.forward(tape, *tower.operations, x, segments), in, "decoder.", out);

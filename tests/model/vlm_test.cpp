@@ -3,6 +3,8 @@
 #include "recipe/plan.h"
 #include "tiny.h"
 
+#include <ATen/ops/ones.h>
+
 using namespace fvlm;
 using namespace fvlm::model;
 using at::Tensor;

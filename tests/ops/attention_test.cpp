@@ -2,6 +2,16 @@
 #include "ops/reference/attention.h"
 #include "tools.h"
 
+#include <ATen/ops/concat.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -120,7 +130,7 @@ Tensor attend(const Case& c, const Problem& p, const Tensor& q, const Tensor& k,
     kv_begin += kv_length;
   }
   segments.push_back(at::zeros({c.padding_q, c.heads_q, c.dim}, at::kDouble));
-  return at::cat(segments);
+  return at::concat(segments);
 }
 
 struct Expected {
@@ -210,7 +220,7 @@ TEST(Attention, views_of_one_buffer_go_in_and_come_out) {
   const auto dense = attention.forward(p.q, p.k, p.v, p.packing);
   const auto dense_gradients = attention.backward(p.q, p.k, p.v, p.packing, dense, p.d_out);
 
-  const Tensor buffer = at::cat({p.q, p.k, p.v}, 1);
+  const Tensor buffer = at::concat({p.q, p.k, p.v}, 1);
   const auto part = [](const Tensor& whole, int index) {
     return whole.narrow(1, index == 0 ? 0 : 2 + 2 * index, index == 0 ? 4 : 2);
   };
@@ -220,7 +230,8 @@ TEST(Attention, views_of_one_buffer_go_in_and_come_out) {
       attention.backward(part(buffer, 0), part(buffer, 1), part(buffer, 2), p.packing, output, p.d_out,
                          {part(gradient_buffer, 0), part(gradient_buffer, 1), part(gradient_buffer, 2)});
   expect_same_bits(output.out, dense.out, "out");
-  expect_same_bits(gradient_buffer, at::cat({dense_gradients.q, dense_gradients.k, dense_gradients.v}, 1), "gradients");
+  expect_same_bits(gradient_buffer, at::concat({dense_gradients.q, dense_gradients.k, dense_gradients.v}, 1),
+                   "gradients");
   EXPECT_EQ(gradients.q.data_ptr(), gradient_buffer.data_ptr());
 }
 

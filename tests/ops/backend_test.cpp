@@ -9,6 +9,7 @@
 #include <fvlm/fvlm.hpp>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,14 @@
 #include "ops/loss.h"
 #include "tools.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
 using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;

@@ -3,6 +3,10 @@
 #include "ops/operations.h"
 #include "tools.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+
 #include <cstring>
 #include <gmock/gmock.h>
 

@@ -3,6 +3,9 @@
 #include "ops/rows.h"
 #include "tools.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
 using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;

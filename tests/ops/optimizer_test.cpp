@@ -2,6 +2,13 @@
 #include "ops/optimizer.h"
 #include "tools.h"
 
+#include <ATen/ops/concat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -49,7 +56,7 @@ struct Arena {
   Tensor packed(const Tensor& all) const {
     std::vector<Tensor> parts;
     for (const auto& s : segments) parts.push_back(all.narrow(0, s.offset, s.rows * s.cols));
-    return at::cat(parts);
+    return at::concat(parts);
   }
 };
 

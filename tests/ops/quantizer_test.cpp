@@ -1,6 +1,12 @@
 #include "ops/quantizer.h"
 #include "tools.h"
 
+#include <ATen/ops/fake_quantize_per_channel_affine.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/quantize_per_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;

@@ -2,6 +2,12 @@
 #include "ops/operations.h"
 #include "tools.h"
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;

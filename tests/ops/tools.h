@@ -7,6 +7,9 @@
 #include "plugin/host.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 namespace fvlm::ops {

@@ -8,9 +8,9 @@
 #include "train/labels.h"
 #include "train/run.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 

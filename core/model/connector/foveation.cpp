@@ -2,7 +2,8 @@
 
 #include "ops/rows.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/zeros.h>
 
 namespace fvlm::model {
 
@@ -32,7 +33,7 @@ Value Foveation::ask(Tape& tape, Operations& ops, const Value& hidden) const {
 
 Value Foveation::shifted(Tape& tape, const Value& queries, const at::Tensor& source) const {
   const int64_t frames = queries.data.size(0);
-  Value y(at::cat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
+  Value y(at::concat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
   if (!y.wants_gradient()) return y;
   tape.push([first = first_, source, frames, in = queries.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();

@@ -1,6 +1,8 @@
 #include "model/decoder/llama.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 namespace fvlm::model {

@@ -1,7 +1,9 @@
 #include "model/vision/attention_maps.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 
 #include <cmath>
 

@@ -4,8 +4,12 @@
 #include "model/vision/attention_maps.h"
 #include "ops/rows.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/concat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/upsample_bicubic2d.h>
+#include <ATen/ops/upsample_bicubic2d_backward.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -94,8 +98,8 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor grid = table.narrow(0, 1, side * side).to(type).view({1, side, side, width}).permute({0, 3, 1, 2});
   const at::Tensor resampled = at::upsample_bicubic2d(grid.contiguous(), {rows, columns}, false);
-  Value y(at::cat({table.narrow(0, 0, 1),
-                   resampled.permute({0, 2, 3, 1}).reshape({rows * columns, width}).to(table.scalar_type())}),
+  Value y(at::concat({table.narrow(0, 0, 1),
+                      resampled.permute({0, 2, 3, 1}).reshape({rows * columns, width}).to(table.scalar_type())}),
           tape.records(position_));
   if (y.wants_gradient())
     tape.push([weight = position_, rows, columns, side, width, type, out = y.gradient] {
@@ -105,7 +109,7 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
           d.narrow(0, 1, rows * columns).to(type).view({1, rows, columns, width}).permute({0, 3, 1, 2}).contiguous(),
           {rows, columns}, {1, width, side, side}, false);
       weight.add_gradient(
-          at::cat({d.narrow(0, 0, 1).to(type), d_grid.permute({0, 2, 3, 1}).reshape({side * side, width})})
+          at::concat({d.narrow(0, 0, 1).to(type), d_grid.permute({0, 2, 3, 1}).reshape({side * side, width})})
               .view_as(weight.value()));
     });
   return y;

@@ -7,7 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/bucketize.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
@@ -100,7 +100,7 @@ Rows rows_of(const Tensor& cu, int64_t tokens) {
   const Tensor ends = cu.narrow(0, 1, segments);
   const Tensor segment = at::bucketize(row, ends, true, true);
   // A padding row's segment is one past the last; any end will do.
-  const Tensor end = at::cat({ends, ends.new_zeros({1})}).index_select(0, segment);
+  const Tensor end = at::concat({ends, ends.new_zeros({1})}).index_select(0, segment);
   return {segment, end - row, segment < segments};
 }
 

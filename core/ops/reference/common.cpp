@@ -3,7 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/concat.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/pow.h>
 
@@ -75,7 +75,7 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions, int64_t rot
   const auto sine = inverse ? angles.sin().neg_() : angles.sin();
   const auto first = x.narrow(2, 0, half), second = x.narrow(2, half, half);
   const auto rest = x.narrow(2, rotary_dim, x.size(2) - rotary_dim);
-  return at::cat({first * cosine - second * sine, second * cosine + first * sine, rest}, 2);
+  return at::concat({first * cosine - second * sine, second * cosine + first * sine, rest}, 2);
 }
 
 } // namespace fvlm::ops::reference

@@ -2,6 +2,8 @@
 // the straight-through gradient passes whole.
 #include "ops/reference/common.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/where.h>
 
 namespace fvlm::ops::reference {
