@@ -6,7 +6,6 @@
 #include "ops/reference_manifest.h"
 #include "plugin/host.h"
 
-#include <ATen/ATen.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
