@@ -73,9 +73,9 @@ class Engine {
     ops::Tape tape;
     const auto seen = vlm_->see(tape, operations_, pack, mode_.mode);
     const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack);
-    const auto result = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
+    const at::Tensor losses = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
     tape.backward();
-    return result.loss;
+    return losses.mul(pack.labels.weights).sum();
   }
 
   ops::Operations operations_;

@@ -4,44 +4,78 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 namespace fvlm::model {
+namespace {
 
-NextToken next_token(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
-                     const at::Tensor& weights) {
-  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
-  const at::Tensor losses = ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights);
-  return {losses, losses.mul(weights).sum()};
+at::Tensor softened(const at::Tensor& logits, double temperature) {
+  return at::log_softmax(logits.to(at::kFloat) / temperature, -1);
 }
 
-LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack) {
+} // namespace
+
+at::Tensor next_token(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                      const at::Tensor& weights) {
   const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
-  const Value losses = ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets);
-  const at::Tensor sums = at::zeros({pack.texts.starts.size(0) - 1}, losses.data.options());
-  return {losses, sums.index_add_(0, pack.labels.sequences, losses.data).neg()};
+  return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights);
 }
 
-Preference preference(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta) {
-  const at::Tensor rewards = ((policy.sum - reference) * beta).view({-1, 2});
+Value label_losses(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack) {
+  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
+  return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets);
+}
+
+LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const at::Tensor& mask) {
+  const at::Tensor counted = (mask.defined() ? losses.data * mask : losses.data).to(at::kDouble);
+  const at::Tensor sums = at::zeros({pack.texts.starts.size(0) - 1}, counted.options());
+  return {losses, mask, sums.index_add_(0, pack.labels.sequences, counted).neg_()};
+}
+
+LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                                   const at::Tensor& mask) {
+  return log_probabilities(label_losses(tape, ops, vlm, hidden, pack), pack, mask);
+}
+
+Preference preference(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
+                      double weight) {
+  const int64_t texts = reference.size(0);
+  const at::Tensor rewards = ((policy.sum.narrow(0, 0, texts) - reference) * beta).view({-1, 2});
   Preference p;
   p.chosen_rewards = rewards.select(1, 0);
   p.rejected_rewards = rewards.select(1, 1);
-  const at::Tensor margins = p.chosen_rewards - p.rejected_rewards;
-  p.losses = at::log_sigmoid(margins).neg();
-  p.loss = p.losses.mean();
-  p.margin = margins.mean();
-  p.accuracy = margins.gt(0).to(margins.scalar_type()).mean();
-  if (policy.losses.wants_gradient()) {
-    // d loss / d log-probability: -sigmoid(-margin) beta / pairs for chosen, the opposite for rejected; a label's loss
-    // is the opposite of its log-probability.
-    const at::Tensor weight = at::sigmoid(margins.neg()) * (beta / static_cast<double>(margins.size(0)));
-    const at::Tensor by_text = at::stack({weight, weight.neg()}, 1).view(-1);
-    policy.losses.gradient->add(by_text.index_select(0, pack.labels.sequences));
-  }
+  p.margins = p.chosen_rewards - p.rejected_rewards;
+  p.losses = at::log_sigmoid(p.margins).neg();
+  if (!policy.losses.wants_gradient()) return p;
+  // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
+  // label's loss is the opposite of its log-probability.
+  const at::Tensor pull = at::sigmoid(p.margins.neg()) * (beta * weight);
+  const at::Tensor of_text = at::zeros_like(policy.sum);
+  of_text.narrow(0, 0, texts).copy_(at::stack({pull, pull.neg()}, 1).view(-1));
+  at::Tensor of_label = of_text.index_select(0, pack.labels.sequences).to(policy.losses.data.scalar_type());
+  policy.losses.gradient->add(policy.mask.defined() ? of_label.mul_(policy.mask) : of_label);
   return p;
+}
+
+at::Tensor softened(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack, double temperature) {
+  Tape none(Tape::Mode::forward_only);
+  const Value rows = ops::take_rows(none, hidden, pack.labels.rows);
+  return softened(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
+}
+
+at::Tensor divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                      const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
+  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
+  const Value logits = ops.linear(tape, rows, vlm.decoder().head());
+  const at::Tensor ours = softened(logits.data, temperature), target = teacher.exp();
+  const at::Tensor divergences = (target * (teacher - ours)).sum(-1) * (temperature * temperature);
+  if (logits.wants_gradient())
+    logits.gradient->add(((ours.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
+  return divergences;
 }
 
 } // namespace fvlm::model

@@ -110,15 +110,13 @@ class Tracer {
     const Labels& labels = pack_.labels;
     const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
     out_["logits"] = logits(policy, 1)[0];
-    NextToken result = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
-    at::Tensor losses = result.losses;
-    out_["loss"] = result.loss;
+    at::Tensor losses = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
     if (request_.lambda_coarse != 0) {
       const Value hidden = policy.vlm->read(tape_, ops_, policy.seen.coarse, pack_);
-      result = next_token(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
-      out_["loss"] = out_["loss"] + result.loss;
-      losses = losses + result.losses * request_.lambda_coarse;
+      losses = losses + request_.lambda_coarse *
+                            next_token(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
     }
+    out_["loss"] = losses.mul(weights).sum();
     const at::Tensor counts = at::tensor(pack_.labels_of_text, at::kLong).to(ops_.options().device);
     out_["label_count"] = counts;
     out_["loss_per_sample"] =
@@ -132,11 +130,12 @@ class Tracer {
     Judge reference = load(request_.reference, false);
     look(reference, none);
     const at::Tensor theirs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
-    const Preference result = preference(ours, theirs, pack_, request_.beta);
-    out_["loss"] = result.loss;
+    const auto pairs = static_cast<double>(theirs.size(0)) / 2;
+    const Preference result = preference(ours, theirs, pack_, request_.beta, 1 / pairs);
+    out_["loss"] = result.losses.mean();
     out_["loss_per_sample"] = result.losses;
-    out_["margin"] = result.margin;
-    out_["accuracy"] = result.accuracy;
+    out_["margin"] = result.margins.mean();
+    out_["accuracy"] = result.margins.gt(0).to(at::kDouble).mean();
     out_["chosen_rewards"] = result.chosen_rewards;
     out_["rejected_rewards"] = result.rejected_rewards;
     for (const int64_t side : {0, 1}) {

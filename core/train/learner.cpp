@@ -1,15 +1,11 @@
 #include "train/learner.h"
 
 #include "feed/model_samples.h"
-#include "ops/rows.h"
+#include "model/objectives.h"
 #include "train/labels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/log_sigmoid.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -162,9 +158,7 @@ void Learner::take(const HostPack& host, const StepCounts& counts, double scale,
 
 void Learner::learn_fine(Work& work) {
   const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.pack);
-  const Value rows = ops::take_rows(work.tape, hidden, work.pack.labels.rows);
-  const auto& labels = work.pack.labels;
-  at::Tensor weights = at::zeros_like(labels.weights);
+  at::Tensor weights = at::zeros_like(work.pack.labels.weights);
   bool known = true; // the gradient of each loss, before the losses are
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (const auto* next = std::get_if<plan::NextToken>(&stage_.objective[term]); next && !is_coarse(*next))
@@ -173,17 +167,16 @@ void Learner::learn_fine(Work& work) {
   }
   Value losses;
   if (known) {
-    losses = Value(ops_.weighted_cross_entropy(work.tape, rows, policy_.decoder().head(), labels.targets,
-                                               weights.to(ops_.options().gradient_dtype)));
+    losses = Value(model::next_token(work.tape, ops_, policy_, hidden, work.pack, weights));
   } else {
-    losses = ops_.cross_entropy(work.tape, rows, policy_.decoder().head(), labels.targets);
+    losses = model::label_losses(work.tape, ops_, policy_, hidden, work.pack);
     if (losses.wants_gradient()) losses.gradient->add(weights);
   }
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (std::holds_alternative<plan::Dpo>(stage_.objective[term]))
       prefer(work, term, losses);
     else if (std::holds_alternative<plan::Kl>(stage_.objective[term]))
-      follow(work, term, rows);
+      follow(work, term, hidden);
     else if (!is_coarse(stage_.objective[term]))
       add(term, {losses.data.mul(work.masks[term]).sum(), work.masks[term].sum()});
   }
@@ -192,64 +185,44 @@ void Learner::learn_fine(Work& work) {
 // The public lambda_coarse: the same text behind the tokens of the coarse pass.
 void Learner::learn_coarse(Work& work) {
   const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.pack);
-  const Value rows = ops::take_rows(work.tape, hidden, work.pack.labels.rows);
   at::Tensor weights = at::zeros_like(work.pack.labels.weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     if (is_coarse(stage_.objective[term]))
       weights.add_(work.masks[term], work.weight(term, std::get<plan::NextToken>(stage_.objective[term]).weight));
-  const at::Tensor losses = ops_.weighted_cross_entropy(
-      work.tape, rows, policy_.decoder().head(), work.pack.labels.targets, weights.to(ops_.options().gradient_dtype));
+  const at::Tensor losses = model::next_token(work.tape, ops_, policy_, hidden, work.pack, weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     if (is_coarse(stage_.objective[term])) add(term, {losses.mul(work.masks[term]).sum(), work.masks[term].sum()});
 }
 
-// Direct preference optimisation: texts 2 i and 2 i + 1 are the chosen and the rejected one.
-void Learner::prefer(Work& work, size_t term, const Value& losses) {
-  const auto& dpo = std::get<plan::Dpo>(stage_.objective[term]);
-  const auto& labels = work.pack.labels;
+// What a model that does not learn makes of the pack.
+Value Learner::hidden_of(const model::Vlm& frozen, const model::Pack& pack) {
   Tape none(Tape::Mode::forward_only);
-  model::Vlm& reference = *frozen_.reference;
-  const auto seen = reference.see(none, ops_, work.pack, model::Mode::coarse_fine);
-  const Value hidden = reference.read(none, ops_, seen.tokens, work.pack);
-  const Value rows = ops::take_rows(none, hidden, labels.rows);
-  const at::Tensor theirs = ops_.cross_entropy(none, rows, reference.decoder().head(), labels.targets).data;
-
-  const auto pairs = static_cast<int64_t>(work.host.samples.size());
-  const at::Tensor by_text = at::zeros({work.pack.texts.starts.size(0) - 1}, losses.data.options())
-                                 .index_add_(0, labels.sequences, (theirs - losses.data) * work.masks[term]);
-  const at::Tensor rewards = (by_text.narrow(0, 0, 2 * pairs) * dpo.beta).view({pairs, 2});
-  const at::Tensor chosen = rewards.select(1, 0), rejected = rewards.select(1, 1), margins = chosen - rejected;
-  add(term, {at::log_sigmoid(margins).neg().sum(), at::full({}, pairs, margins.options()), margins.gt(0).sum(),
-             chosen.sum(), rejected.sum()});
-  if (!losses.wants_gradient()) return;
-  // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
-  // label's loss is the opposite of its log-probability.
-  const at::Tensor pull = at::sigmoid(margins.neg()) * (dpo.beta * work.weight(term, dpo.weight));
-  at::Tensor of_text = at::zeros_like(by_text);
-  of_text.narrow(0, 0, 2 * pairs).copy_(at::stack({pull, pull.neg()}, 1).view(-1));
-  losses.gradient->add(of_text.index_select(0, labels.sequences) * work.masks[term]);
+  const auto seen = frozen.see(none, ops_, pack, model::Mode::coarse_fine);
+  return frozen.read(none, ops_, seen.tokens, pack);
 }
 
-// Kullback-Leibler divergence of the model's next-token distribution from the teacher's, both softened.
-void Learner::follow(Work& work, size_t term, const Value& rows) {
-  const auto& kl = std::get<plan::Kl>(stage_.objective[term]);
-  const auto& labels = work.pack.labels;
+void Learner::prefer(Work& work, size_t term, const Value& losses) {
+  const auto& dpo = std::get<plan::Dpo>(stage_.objective[term]);
+  const auto pairs = static_cast<int64_t>(work.host.samples.size());
+  const model::Vlm& reference = *frozen_.reference;
   Tape none(Tape::Mode::forward_only);
-  model::Vlm& teacher = *frozen_.teachers.at(term);
-  const auto seen = teacher.see(none, ops_, work.pack, model::Mode::coarse_fine);
-  const Value hidden = teacher.read(none, ops_, seen.tokens, work.pack);
-  const Value their_rows = ops::take_rows(none, hidden, labels.rows);
-  const auto softened = [&](const at::Tensor& logits) {
-    return at::log_softmax(logits.to(at::kFloat) / kl.temperature, -1);
-  };
-  const at::Tensor theirs = softened(ops_.linear(none, their_rows, teacher.decoder().head()).data);
-  const Value logits = ops_.linear(work.tape, rows, policy_.decoder().head());
-  const at::Tensor ours = softened(logits.data), target = theirs.exp();
-  const at::Tensor divergence = (target * (theirs - ours)).sum(-1) * (kl.temperature * kl.temperature);
-  add(term, {divergence.mul(work.masks[term]).sum(), work.masks[term].sum()});
-  if (!logits.wants_gradient()) return;
-  const at::Tensor weight = work.masks[term] * (kl.temperature * work.weight(term, kl.weight));
-  logits.gradient->add(((ours.exp() - target) * weight.unsqueeze(-1)).to(logits.data.scalar_type()));
+  const auto ours = model::log_probabilities(losses, work.pack, work.masks[term]);
+  const auto theirs =
+      model::log_probabilities(none, ops_, reference, hidden_of(reference, work.pack), work.pack, work.masks[term]);
+  const auto result =
+      model::preference(ours, theirs.sum.narrow(0, 0, 2 * pairs), work.pack, dpo.beta, work.weight(term, dpo.weight));
+  add(term, {result.losses.sum(), at::full({}, pairs, result.losses.options()), result.margins.gt(0).sum(),
+             result.chosen_rewards.sum(), result.rejected_rewards.sum()});
+}
+
+void Learner::follow(Work& work, size_t term, const Value& hidden) {
+  const auto& kl = std::get<plan::Kl>(stage_.objective[term]);
+  const model::Vlm& teacher = *frozen_.teachers.at(term);
+  const at::Tensor& mask = work.masks[term];
+  const at::Tensor theirs = model::softened(ops_, teacher, hidden_of(teacher, work.pack), work.pack, kl.temperature);
+  const at::Tensor divergences = model::divergence(work.tape, ops_, policy_, hidden, work.pack, theirs, kl.temperature,
+                                                   mask * work.weight(term, kl.weight));
+  add(term, {divergences.mul(mask).sum(), mask.sum()});
 }
 
 std::vector<Learner::Tally> Learner::tallies() const {

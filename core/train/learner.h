@@ -59,7 +59,8 @@ class Learner {
   void learn_fine(Work& work);
   void learn_coarse(Work& work);
   void prefer(Work& work, size_t term, const ops::Value& losses);
-  void follow(Work& work, size_t term, const ops::Value& rows);
+  void follow(Work& work, size_t term, const ops::Value& hidden);
+  ops::Value hidden_of(const model::Vlm& frozen, const model::Pack& pack);
   void add(size_t term, std::initializer_list<at::Tensor> sums);
 
   const plan::Stage& stage_;

@@ -66,9 +66,9 @@ struct Tiny {
     ops::Tape tape;
     const auto seen = vlm.see(tape, *operations, pack, mode);
     const auto hidden = vlm.read(tape, *operations, seen.tokens, pack);
-    const NextToken result = next_token(tape, *operations, vlm, hidden, pack, weights);
+    const at::Tensor losses = next_token(tape, *operations, vlm, hidden, pack, weights);
     tape.backward();
-    return result.losses;
+    return losses;
   }
   at::Tensor ones(const Pack& pack) {
     return pack.labels.targets.ge(0).to(operations->options().dtype == at::kDouble ? at::kDouble : at::kFloat);

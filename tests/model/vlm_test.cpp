@@ -36,7 +36,7 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
     ops::Tape none(ops::Tape::Mode::forward_only);
     const auto seen = tiny.vlm.see(none, *tiny.operations, pack, Mode::coarse_fine);
     const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
-    return next_token(none, *tiny.operations, tiny.vlm, hidden, pack, weights).loss.item<double>();
+    return next_token(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
   };
   for (auto& parameter : tiny.vlm.parameters().all()) {
     const bool is_connector = !parameter.name.starts_with("vision.") && !parameter.name.starts_with("decoder.");
@@ -150,7 +150,7 @@ TEST(Vlm, preference_is_its_formula) {
   const auto seen = tiny.vlm.see(tape, *tiny.operations, pack, Mode::coarse_fine);
   const auto hidden = tiny.vlm.read(tape, *tiny.operations, seen.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
-  const auto result = preference(ours, reference, pack, 0.3);
+  const auto result = preference(ours, reference, pack, 0.3, 0.5);
   double loss = 0;
   std::vector<double> weight; // d loss / d (chosen - rejected), a pair
   for (int64_t pair = 0; pair < 2; ++pair) {
@@ -159,7 +159,7 @@ TEST(Vlm, preference_is_its_formula) {
     loss += std::log1p(std::exp(-margin)) / 2;
     weight.push_back(-0.3 / (1 + std::exp(margin)) / 2);
   }
-  EXPECT_NEAR(result.loss.item<double>(), loss, 1e-12);
+  EXPECT_NEAR(result.losses.mean().item<double>(), loss, 1e-12);
   const Tensor gradient = ours.losses.gradient->take();
   for (int64_t label = 0; label < gradient.numel(); ++label) {
     const int64_t text = pack.labels.sequences[label].item<int64_t>();
