@@ -132,19 +132,21 @@ void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
   for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
 }
 
-void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times) {
-  if (host.samples.empty()) return;
-  Work work{host, counts, scale, {}, {}, {}, Tape()};
+model::Pack Learner::packed(const HostPack& host) {
   const auto samples =
       feed::model_samples(host, image_size_, [this](const SampleText& text) { return labels(text, stage_); });
-  const auto used = model::Capacity::of(samples);
-  const auto capacity = rounded(used);
-  const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
-  work.pack = model::make_pack(samples, capacity, patches, ops_.tensor_options());
-  for (size_t term = 0; term < stage_.objective.size(); ++term)
-    work.masks.push_back(mask_of(term, host, capacity.labels));
+  const auto used = model::Capacity::of(samples), capacity = rounded(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
+  const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
+  return model::make_pack(samples, capacity, patches, ops_.tensor_options());
+}
+
+void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times) {
+  if (host.samples.empty()) return;
+  Work work{host, counts, scale, packed(host), {}, {}, Tape()};
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
+    work.masks.push_back(mask_of(term, host, work.pack.labels.targets.size(0)));
   times.spent_on("data");
   work.seen = policy_.see(work.tape, ops_, work.pack, model::Mode::coarse_fine, model::Vlm::Show::tokens,
                           [&](const char* part) { times.spent_on(part); });
@@ -201,18 +203,45 @@ Value Learner::hidden_of(const model::Vlm& frozen, const model::Pack& pack) {
   return frozen.read(none, ops_, seen.tokens, pack);
 }
 
+// The log-probabilities of the pairs' texts.
+at::Tensor Learner::judged(const model::Vlm& reference, const HostPack& host, const model::Pack& pack,
+                           const at::Tensor& mask) {
+  Tape none(Tape::Mode::forward_only);
+  return model::log_probabilities(none, ops_, reference, hidden_of(reference, pack), pack, mask)
+      .sum.narrow(0, 0, 2 * std::ssize(host.samples));
+}
+
+void Learner::remember(const HostPack& host, const model::Vlm& reference) {
+  if (host.samples.empty()) return;
+  const auto dpo = std::find_if(stage_.objective.begin(), stage_.objective.end(),
+                                [](const plan::Term& term) { return std::holds_alternative<plan::Dpo>(term); });
+  const auto pack = packed(host);
+  const auto mask = mask_of(static_cast<size_t>(dpo - stage_.objective.begin()), host, pack.labels.targets.size(0));
+  const at::Tensor sums = judged(reference, host, pack, mask).cpu();
+  const double* sum = sums.const_data_ptr<double>();
+  for (const PackedSample& pair : host.samples) {
+    frozen_.remembered->remember(pair, {sum[0], sum[1]});
+    sum += 2;
+  }
+}
+
+at::Tensor Learner::remembered(const HostPack& host) const {
+  std::vector<double> sums;
+  for (const PackedSample& packed : host.samples) {
+    const auto& pair = frozen_.remembered->at(packed);
+    sums.insert(sums.end(), {pair.chosen, pair.rejected});
+  }
+  return at::tensor(sums, at::kDouble).to(ops_.options().device);
+}
+
 void Learner::prefer(Work& work, size_t term, const Value& losses) {
   const auto& dpo = std::get<plan::Dpo>(stage_.objective[term]);
-  const auto pairs = static_cast<int64_t>(work.host.samples.size());
-  const model::Vlm& reference = *frozen_.reference;
-  Tape none(Tape::Mode::forward_only);
   const auto ours = model::log_probabilities(losses, work.pack, work.masks[term]);
-  const auto theirs =
-      model::log_probabilities(none, ops_, reference, hidden_of(reference, work.pack), work.pack, work.masks[term]);
-  const auto result =
-      model::preference(ours, theirs.sum.narrow(0, 0, 2 * pairs), work.pack, dpo.beta, work.weight(term, dpo.weight));
-  add(term, {result.losses.sum(), at::full({}, pairs, result.losses.options()), result.margins.gt(0).sum(),
-             result.chosen_rewards.sum(), result.rejected_rewards.sum()});
+  const at::Tensor theirs =
+      frozen_.remembered ? remembered(work.host) : judged(*frozen_.reference, work.host, work.pack, work.masks[term]);
+  const auto result = model::preference(ours, theirs, work.pack, dpo.beta, work.weight(term, dpo.weight));
+  add(term, {result.losses.sum(), at::full({}, std::ssize(work.host.samples), result.losses.options()),
+             result.margins.gt(0).sum(), result.chosen_rewards.sum(), result.rejected_rewards.sum()});
 }
 
 void Learner::follow(Work& work, size_t term, const Value& hidden) {

@@ -5,6 +5,7 @@
 #include "model/vlm.h"
 #include "recipe/plan.h"
 #include "train/part_times.h"
+#include "train/reference_memory.h"
 
 #include <map>
 #include <memory>
@@ -25,9 +26,11 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
 // "next_token", "dpo", "kl"; a second of its kind "next_token_2".
 std::vector<std::string> term_names(const plan::Stage& stage);
 
-// Models that do not learn: what DPO's policy is held against, and the teachers of KL terms, by term.
+// What does not learn: what DPO's policy is held against, a model or what is remembered of one, and the teachers of KL
+// terms, by term.
 struct FrozenModels {
   std::shared_ptr<model::Vlm> reference;
+  std::shared_ptr<ReferenceMemory> remembered;
   std::map<size_t, std::shared_ptr<model::Vlm>> teachers;
 };
 
@@ -46,6 +49,8 @@ class Learner {
   void begin_step();
   // Adds the gradient of the pack, times `scale`, where the step holds `counts`.
   void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times);
+  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered.
+  void remember(const HostPack& host, const model::Vlm& reference);
   // Of the packs since begin_step(), a term each. Waits for the device.
   std::vector<Tally> tallies() const;
   // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
@@ -54,6 +59,7 @@ class Learner {
 
  private:
   struct Work; // one pack on its way
+  model::Pack packed(const HostPack& host);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   model::Capacity rounded(const model::Capacity& used) const;
   void learn_fine(Work& work);
@@ -61,6 +67,8 @@ class Learner {
   void prefer(Work& work, size_t term, const ops::Value& losses);
   void follow(Work& work, size_t term, const ops::Value& hidden);
   ops::Value hidden_of(const model::Vlm& frozen, const model::Pack& pack);
+  at::Tensor judged(const model::Vlm& reference, const HostPack& host, const model::Pack& pack, const at::Tensor& mask);
+  at::Tensor remembered(const HostPack& host) const;
   void add(size_t term, std::initializer_list<at::Tensor> sums);
 
   const plan::Stage& stage_;

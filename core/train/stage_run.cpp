@@ -40,6 +40,13 @@ std::vector<HostPack> parts_of(const HostPack& pack, int64_t split) {
   return parts;
 }
 
+bool remembers_reference(const plan::Stage& stage) {
+  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
+    const auto* dpo = std::get_if<plan::Dpo>(&term);
+    return dpo && dpo->cache_reference;
+  });
+}
+
 double weight_of(const plan::Term& term) {
   return std::visit([](const auto& any) { return any.weight; }, term);
 }
@@ -55,13 +62,19 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
   if (context.plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
   operations_ = std::make_unique<ops::Operations>(context.registry, operations());
-  vlm_ = begin(arena(true));
+  const bool begins = checkpoint.empty();
+  if (begins)
+    vlm_ = begin(arena(true));
+  else
+    vlm_ = std::make_shared<model::Vlm>(
+        model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
+        arena(true));
   vlm_->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
   vlm_->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
   auto frozen_models = frozen(begin);
   optimization_ = std::make_unique<Optimization>(context.plan, stage, context.registry, vlm_->parameters(),
                                                  groups_of(context.plan.model, stage, vlm_->parameters()));
-  if (checkpoint.empty()) {
+  if (begins) {
     state_.stage = stage.name;
     state_.plan_hash = context.plan_hash;
     state_.cursor = data_.start();
@@ -70,15 +83,64 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     load_checkpoint(checkpoint, *vlm_, *optimization_);
     saved_at_ = state_.step;
   }
-  if (!stage.evaluation.sets.empty()) {
+  if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
-    if (evaluator_->has_preferences() && frozen_models.reference)
-      evaluator_->remember_reference(*frozen_models.reference, *operations_);
-  }
-  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most(), std::move(frozen_models));
+  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most(), frozen_models);
+  if (stage.prefers() && !state_.stage_done) hold_against(frozen_models, begin, begins);
 }
 
 StageRun::~StageRun() = default;
+
+// DPO's reference, which is the model as the stage finds it: what is remembered of it is computed, unless it is known.
+void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins) {
+  auto reference = frozen.reference;
+  const auto made = [&]() -> const model::Vlm& {
+    if (!reference) reference = begins ? vlm_ : begin(arena(false));
+    return *reference;
+  };
+  if (auto* memory = frozen.remembered.get()) {
+    const auto open = [&] { memory->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
+    if (begins) state_.reference = fingerprint(vlm_->parameters());
+    open();
+    if (!memory->complete() && context_.steps_left != 0) {
+      if (const auto found = fingerprint(made().parameters()); found != state_.reference) {
+        log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
+        state_.reference = found;
+        open();
+      }
+      remember(*memory, made());
+    }
+  }
+  if (evaluator_ && evaluator_->has_preferences()) evaluator_->remember_reference(made(), *operations_);
+}
+
+// In packs as the stage will have them: those of its own model are computed in the same order.
+void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
+  const auto loader = data_.loader(data_.start());
+  report::Moment moment;
+  moment.stage = stage_.name + ": reference";
+  moment.steps = stage_.steps;
+  moment.all_samples = stage_.samples;
+  auto loaded = loader->next();
+  for (; loaded && !StopSignals::stop_wanted(); loaded = loader->next()) {
+    const auto& samples = loaded->pack.samples;
+    const auto known = [&](const PackedSample& packed) { return memory.knows(packed); };
+    if (!std::all_of(samples.begin(), samples.end(), known))
+      while (!in_parts(loaded->pack, [&](HostPack& part) {
+        if (faults_.before_reference) faults_.before_reference(stage_.name, part);
+        learner_->remember(part, reference);
+      })) {
+      }
+    moment.step = loaded->step + loaded->last;
+    moment.samples += std::ssize(samples);
+    context_.line.show(moment);
+    loaded.reset();
+  }
+  context_.line.clear();
+  memory.write(!loaded);
+  log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, memory.pairs(),
+           folder_.path().string(), loaded ? ", and more are to come" : "");
+}
 
 ops::OperationsOptions StageRun::operations() const {
   ops::OperationsOptions options;
@@ -115,8 +177,11 @@ model::Capacity StageRun::most() const {
 
 FrozenModels StageRun::frozen(const MakeModel& begin) const {
   FrozenModels frozen;
+  if (remembers_reference(stage_))
+    frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
+  else if (stage_.prefers())
+    frozen.reference = begin(arena(false));
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
-    if (std::holds_alternative<plan::Dpo>(stage_.objective[term])) frozen.reference = begin(arena(false));
     const auto* kl = std::get_if<plan::Kl>(&stage_.objective[term]);
     if (!kl) continue;
     frozen.teachers[term] = model::load_model(kl->teacher, arena(false));
@@ -137,6 +202,7 @@ void StageRun::open(const Cursor& from) {
 
 StageEnd StageRun::run() {
   if (state_.stage_done) return StageEnd::done;
+  times_ = {}; // how long it took to get here is no step's time
   open(state_.cursor);
   bool ends_here = false;
   while (!ends_here) {
@@ -179,21 +245,25 @@ bool StageRun::take(LoadedPack& loaded) {
     in_step_ = true;
   }
   const double scale = scaler_.scale();
+  return in_parts(loaded.pack, [&](HostPack& part) {
+    if (faults_.before_pack) faults_.before_pack(stage_.name, state_.step, part);
+    learner_->take(part, counts_, scale, times_);
+  });
+}
+
+bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
   try {
-    for (HostPack& part : parts_of(loaded.pack, state_.split)) {
-      if (faults_.before_pack) faults_.before_pack(stage_.name, state_.step, part);
-      learner_->take(part, counts_, scale, times_);
-    }
+    for (HostPack& part : parts_of(pack, state_.split)) work(part);
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    if (state_.split >= static_cast<int64_t>(loaded.pack.samples.size()))
+    if (state_.split >= static_cast<int64_t>(pack.samples.size()))
       throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
           .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
   }
   state_.split *= 2;
-  event("out_of_memory", fmt::format("packs are cut into {} from here on; the step is done again", state_.split));
+  event("out_of_memory", fmt::format("packs are cut into {} from here on", state_.split));
   return false;
 }
 

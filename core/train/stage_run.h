@@ -36,6 +36,7 @@ struct RunContext {
 struct Faults {
   std::function<void(const std::string& stage, int64_t step, HostPack& pack)> before_pack;
   std::function<void(const std::string& stage, int64_t step, model::Parameters& parameters)> before_step;
+  std::function<void(const std::string& stage, const HostPack& pack)> before_reference; // is asked about the pack
 };
 
 // A stage's model as it begins: weights that train where the stage trains them.
@@ -60,8 +61,12 @@ class StageRun {
   model::ArenaOptions arena(bool trains) const;
   model::Capacity most() const;
   FrozenModels frozen(const MakeModel& begin) const;
+  void hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins);
+  void remember(ReferenceMemory& memory, const model::Vlm& reference);
 
   void open(const Cursor& from);
+  // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
+  bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
   bool take(LoadedPack& loaded); // false: memory ran out, the step begins again
   void finish_step(const LoadedPack& last);
   std::vector<Optimization::Rates> rates(const StepCounts& counts) const;

@@ -48,6 +48,7 @@ std::string RunState::text() const {
               {"memory", Json::parse(memory)},
               {"metrics_bytes", metrics_bytes},
               {"events_bytes", events_bytes},
+              {"reference", reference},
               {"score", score ? number(*score) : Json()}}
              .dump(1) +
          "\n";
@@ -80,6 +81,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.memory = json.at("memory").dump();
     state.metrics_bytes = json.at("metrics_bytes");
     state.events_bytes = json.at("events_bytes");
+    state.reference = json.value("reference", "");
     if (!json.at("score").is_null()) state.score = number(json.at("score"));
     return state;
   } catch (const nlohmann::json::exception& error) {

@@ -70,7 +70,7 @@ class SmallRun : public testing::Test {
   }
 
   void change_recipe(const std::string& from, const std::string& to) const {
-    std::string text = small_recipe;
+    std::string text = read_file(recipe());
     const size_t place = text.find(from);
     ASSERT_NE(place, std::string::npos) << from;
     write_file_atomic(recipe(), text.replace(place, from.size(), to));
@@ -84,7 +84,8 @@ class SmallRun : public testing::Test {
     recipe::Request request;
     request.file = recipe();
     request.sets = sets;
-    request.args = {{"data", data().string()}};
+    request.args = args_;
+    request.args["data"] = data().string();
     return recipe::resolve(request);
   }
 
@@ -136,6 +137,7 @@ class SmallRun : public testing::Test {
   }
 
   ScratchFolder scratch_;
+  std::map<std::string, std::string> args_; // of the recipe, besides its data
   Registry registry_{RegistryOptions{}};
 };
 

@@ -1,0 +1,56 @@
+// What DPO's reference thinks of each pair of a stage, computed once and kept in the run's folder: no second model is
+// in memory while the stage trains.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "data/stream/order.h"
+#include "model/parameters.h"
+
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace fvlm::train {
+
+class ReferenceMemory {
+ public:
+  // Of the pairs that stand in the order, which outlives it. Knows none.
+  ReferenceMemory(const Order& order, std::filesystem::path file);
+
+  // Knows what the file holds of this reference, and nothing else. A file of another one, or a damaged one, is warned
+  // of and not used.
+  void open(const std::string& identity);
+
+  // Whether every pair of the stage is known. What a run that was stopped knew already is not computed again.
+  bool complete() const { return complete_; }
+  int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }
+
+  // Log-probabilities of the two answers.
+  struct Pair {
+    double chosen = 0, rejected = 0;
+  };
+  bool knows(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
+  void remember(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
+  // Throws Error(data) for one that it does not know.
+  const Pair& at(const PackedSample& packed);
+
+  // On disk, atomically. A disk that does not take it is warned of: whoever goes on later computes it again.
+  void write(bool complete);
+
+ private:
+  void read();
+  uint64_t key_of(const PackedSample& packed);
+
+  const Order& order_;
+  Order::State place_;
+  std::vector<uint64_t> numbers_; // at each position of the order: which sample of which source stands there
+  std::filesystem::path file_;
+  std::string identity_;
+  std::unordered_map<uint64_t, Pair> pairs_; // whatever packs they come in, and in whichever epoch
+  bool complete_ = false;
+};
+
+// Of a model's weights, every bit of them.
+std::string fingerprint(const model::Parameters& parameters);
+
+} // namespace fvlm::train
