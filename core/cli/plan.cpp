@@ -1,11 +1,16 @@
 // fvlm-engine plan: the frozen Plan of a recipe, where each value came from, and how two of them differ.
+#include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "budget/budget_text.h"
+#include "budget/described_model.h"
 #include "cli/recipe_options.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <filesystem>
 
 namespace fvlm::cli {
 namespace {
@@ -30,17 +35,59 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
   return differences.empty() ? 0 : 1;
 }
 
+struct Budget {
+  std::vector<budget::StageGroups> groups;
+  std::vector<budget::StageBudget> stages;
+  budget::Device device;
+
+  std::string text() const { return budget::groups_text(groups) + "\n" + budget::budgets_text(stages, device); }
+};
+
+budget::Device device_named(const std::optional<std::string>& name) {
+  if (!name) return std::filesystem::exists("/dev/nvidiactl") ? budget::Device::cuda : budget::Device::cpu;
+  if (*name != "cpu" && *name != "cuda")
+    throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", *name));
+  return *name == "cpu" ? budget::Device::cpu : budget::Device::cuda;
+}
+
+// Throws Error where the folders that the model is known from are not there.
+Budget budget_of(const plan::Plan& plan, budget::Device device) {
+  const ModelDescription description = budget::describe(plan);
+  Budget budget{{}, {}, device};
+  for (const plan::Stage& stage : plan.stages) {
+    budget.groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
+    budget.stages.push_back(budget::stage_budget(plan, stage, description, device));
+  }
+  return budget;
+}
+
+// After the summary; a plan is a plan on a machine without its weights, too.
+std::string budget_or_reason(const plan::Plan& plan, budget::Device device) {
+  try {
+    return budget_of(plan, device).text();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+    return fmt::format("no tables of parameters and memory: {}{}\n", error.where().empty() ? "" : error.where() + ": ",
+                       error.what());
+  }
+}
+
 } // namespace
 
 int run_plan(Arguments arguments) {
-  Options options("plan RECIPE [--all] [--diff OTHER] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
-                  "Prints the frozen plan of a recipe: what its author set and what matters of each stage.\n"
-                  "With --diff: what differs; exit code 0 when nothing does, 1 when something does.",
-                  "plan recipes/fvlm-135m.lua --set stages.align.samples=1000");
+  Options options(
+      "plan RECIPE [--all | --budget | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
+      "      [--arg NAME=VALUE] [--json]",
+      "Prints the frozen plan of a recipe: what its author set, what matters of each stage, the parameters\n"
+      "that each trains and the memory that it needs.\n"
+      "With --diff: what differs; exit code 0 when nothing does, 1 when something does.",
+      "plan recipes/fvlm-135m.lua --set stages.align.samples=1000");
   add_recipe_options(options);
   options.value("diff", "OTHER", "another recipe or plan file; --arg is for both, --set for RECIPE alone")
       .flag("all", "every value, the defaults too, and where each was written")
-      .flag("json", "one JSON document on standard output: a plan file");
+      .flag("budget", "only the tables of parameters and memory")
+      .value("device", "cpu|cuda", "what the memory is counted for; default: cuda where there is one, else cpu")
+      .flag("json", "one JSON document on standard output: a plan file, or with --budget the tables");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 
@@ -51,12 +98,19 @@ int run_plan(Arguments arguments) {
     if (request.file.extension() == ".json") request.args.clear();
     return print_differences(resolved, recipe::resolve(request), parsed->values("set"), parsed->flag("json"));
   }
-  if (parsed->flag("json"))
+  const budget::Device device = device_named(parsed->value("device"));
+  if (parsed->flag("budget")) {
+    const Budget budget = budget_of(resolved.plan, device);
+    if (parsed->flag("json"))
+      fmt::print("{}\n", budget::budgets_json(budget.groups, budget.stages).dump(2));
+    else
+      fmt::print("{}", budget.text());
+  } else if (parsed->flag("json"))
     fmt::print("{}\n", recipe::plan_document(resolved).dump(2));
   else if (parsed->flag("all"))
     fmt::print("{}", recipe::all_values_text(resolved));
   else
-    fmt::print("{}", recipe::summary_text(resolved, terminal_width()));
+    fmt::print("{}\n{}", recipe::summary_text(resolved, terminal_width()), budget_or_reason(resolved.plan, device));
   return 0;
 }
 

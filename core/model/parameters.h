@@ -1,7 +1,7 @@
 // The parameters of a model: a buffer of values, one of gradients, every tensor a view. What one matrix product reads
 // together (q, k, v; gate, up) lies together.
 #pragma once
-#include "model/weights/layout.h"
+#include "model/weights/blocks.h"
 #include "ops/parameter.h"
 
 #include <deque>
@@ -12,16 +12,8 @@
 
 namespace fvlm::model {
 
-struct ParameterSpec {
-  std::string name; // as in the model directory, with its folder: "decoder.model.norm.weight"
-  std::vector<int64_t> shape;
-};
-using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this order
-
-// Ends of names: where a layer has the first, it has them all, and one operation reads them as one matrix.
-using ReadTogether = std::vector<std::string>;
-std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
-                                      const std::vector<ReadTogether>& read_together);
+using fvlm::ParameterBlock;
+using fvlm::ParameterSpec;
 
 struct ArenaOptions {
   at::Device device = at::kCPU;

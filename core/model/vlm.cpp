@@ -23,7 +23,6 @@ constexpr int64_t memory_step = 256; // rows by which a decoder's memory grows f
 template <class Part, class Config>
 struct Row {
   std::string_view model_type;
-  const std::vector<ReadTogether>& read_together;
   std::unique_ptr<Part> (*make)(const Config&, Parameters&);
 };
 template <class Part, class Made, class Config>
@@ -31,10 +30,10 @@ std::unique_ptr<Part> make(const Config& config, Parameters& parameters) {
   return std::make_unique<Made>(config, parameters);
 }
 const Row<VisionTower, VisionConfig> towers[] = {
-    {"dinov2", Dinov2::read_together, make<VisionTower, Dinov2, VisionConfig>},
+    {"dinov2", make<VisionTower, Dinov2, VisionConfig>},
 };
 const Row<Decoder, DecoderConfig> decoders[] = {
-    {"llama", Llama::read_together, make<Decoder, Llama, DecoderConfig>},
+    {"llama", make<Decoder, Llama, DecoderConfig>},
 };
 
 template <class Row, size_t N>
@@ -42,17 +41,6 @@ const Row& row_of(const Row (&rows)[N], std::string_view model_type, const char*
   for (const Row& row : rows)
     if (row.model_type == model_type) return row;
   throw Error(ErrorKind::data, fmt::format("no {} of model_type '{}' is built in", what, model_type));
-}
-
-std::vector<ParameterBlock> all_blocks(const VlmConfig& config) {
-  auto blocks = blocks_of(layout_of(config.vision), "vision.",
-                          row_of(towers, config.vision.model_type, "vision tower").read_together);
-  for (auto& block : blocks_of(layout_of(config.connector, config.vision, config.decoder), "", {}))
-    blocks.push_back(std::move(block));
-  for (auto& block : blocks_of(layout_of(config.decoder), "decoder.",
-                               row_of(decoders, config.decoder.model_type, "decoder").read_together))
-    blocks.push_back(std::move(block));
-  return blocks;
 }
 
 } // namespace
@@ -67,7 +55,7 @@ NamedMode mode_named(std::string_view name) {
 }
 
 Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
-    : config_(config), parameters_(all_blocks(config), options),
+    : config_(config), parameters_(blocks_of(config.vision, config.connector, config.decoder), options),
       tower_(row_of(towers, config.vision.model_type, "vision tower").make(config.vision, parameters_)),
       decoder_(row_of(decoders, config.decoder.model_type, "decoder").make(config.decoder, parameters_)),
       connector_(config.connector, parameters_) {}

@@ -1,22 +1,16 @@
 // Parameter groups: which of them each parameter belongs to, and which a stage trains.
 #pragma once
+#include "budget/parameter_groups.h"
 #include "model/parameters.h"
-#include "recipe/plan.h"
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace fvlm::train {
 
-// A parameter's name in the model directory: "connector.q_static" for the model's own "q_static".
-std::string directory_name(const std::string& parameter);
-
-// The group of a parameter by its name in the model directory: the recipe's own groups go before connector, vision and
-// decoder. Throws Error(recipe) where two patterns match it.
-std::string group_of(const plan::Model& model, const std::string& name);
-
-bool trains(const plan::Stage& stage, const std::string& group);
+using budget::directory_name;
+using budget::group_of;
+using budget::trains;
 
 struct Group {
   std::string name;

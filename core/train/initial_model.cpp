@@ -1,7 +1,5 @@
 #include "train/initial_model.h"
 
-#include "base/error.h"
-#include "data/tokenizer.h"
 #include "model/loading.h"
 #include "model/weights/fresh.h"
 #include "train/groups.h"
@@ -10,78 +8,6 @@
 #include <fmt/format.h>
 
 namespace fvlm::train {
-namespace {
-
-namespace fs = std::filesystem;
-
-struct Tower {
-  HuggingFaceFolder folder;
-  std::string where;
-};
-
-Tower tower_of(const std::string& folder) {
-  return {HuggingFaceFolder::open(folder), (fs::path(folder) / "config.json").string()};
-}
-
-Tower fresh_tower(nlohmann::json config, const char* where) {
-  Tower tower{{}, where};
-  tower.folder.config = std::move(config);
-  return tower;
-}
-
-Tower vision_of(const plan::Model& model) {
-  if (const auto* folder = std::get_if<std::string>(&model.vision)) return tower_of(*folder);
-  const auto& fresh = std::get<plan::Dinov2>(model.vision);
-  const double mlp = static_cast<double>(fresh.mlp.value_or(4 * fresh.width)) + 0.5; // transformers rounds down
-  return fresh_tower({{"model_type", "dinov2"},
-                      {"hidden_size", fresh.width},
-                      {"num_hidden_layers", fresh.layers},
-                      {"num_attention_heads", fresh.heads},
-                      {"mlp_ratio", mlp / static_cast<double>(fresh.width)},
-                      {"image_size", model.image_size},
-                      {"patch_size", fresh.patch_size}},
-                     "model.vision");
-}
-
-Tower decoder_of(const plan::Model& model) {
-  if (const auto* folder = std::get_if<std::string>(&model.decoder)) return tower_of(*folder);
-  const auto& fresh = std::get<plan::Llama>(model.decoder);
-  const auto tokenizer = Tokenizer::from_file(fs::path(fresh.tokenizer) / "tokenizer.json");
-  const auto end = tokenizer.special_id("<|im_end|>");
-  Tower tower = fresh_tower({{"model_type", "llama"},
-                             {"vocab_size", tokenizer.size()},
-                             {"hidden_size", fresh.width},
-                             {"intermediate_size", fresh.mlp.value_or(4 * fresh.width)},
-                             {"num_hidden_layers", fresh.layers},
-                             {"num_attention_heads", fresh.heads},
-                             {"num_key_value_heads", fresh.kv_heads.value_or(fresh.heads)},
-                             {"max_position_embeddings", fresh.max_positions},
-                             {"rope_theta", fresh.rope_theta},
-                             {"rms_norm_eps", 1e-5},
-                             {"tie_word_embeddings", fresh.tied_head}},
-                            "model.decoder");
-  if (end) tower.folder.config["eos_token_id"] = *end;
-  tower.folder.carried = HuggingFaceFolder::carry(fresh.tokenizer);
-  return tower;
-}
-
-} // namespace
-
-ModelDescription describe(const plan::Plan& plan) {
-  const Tower vision = vision_of(plan.model), decoder = decoder_of(plan.model);
-  ModelDescription description;
-  description.name = plan.name;
-  description.vision = read_vision_config(vision.folder.config, vision.where);
-  description.decoder = read_decoder_config(decoder.folder.config, decoder.where);
-  description.vision_folder = vision.folder;
-  description.decoder_folder = decoder.folder;
-  description.connector = {plan.model.connector.query_dim, plan.model.connector.visual_scale,
-                           plan.model.connector.attend == plan::Attend::shallow};
-  // A tower without a folder brings no config.json: it gets the one that says what was read.
-  if (!description.vision_folder.weights) description.vision_folder.config = config_json(description.vision);
-  if (!description.decoder_folder.weights) description.decoder_folder.config = config_json(description.decoder);
-  return description;
-}
 
 std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint64_t seed,
                                        const model::ArenaOptions& options) {

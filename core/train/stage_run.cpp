@@ -3,12 +3,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "evaluation/show.h"
-#include "model/loading.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stop_signals.h"
 
-#include <ATen/Context.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +17,6 @@ namespace fvlm::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::ScalarType type_of(plan::Precision precision) {
-  if (precision == plan::Precision::bf16) return at::kBFloat16;
-  if (precision == plan::Precision::fp16) return at::kHalf;
-  return at::kFloat;
-}
 
 // Parts of a pack, of consecutive samples, as even as may be.
 std::vector<HostPack> parts_of(const HostPack& pack, int64_t split) {
@@ -40,13 +32,6 @@ std::vector<HostPack> parts_of(const HostPack& pack, int64_t split) {
   return parts;
 }
 
-bool remembers_reference(const plan::Stage& stage) {
-  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
-    const auto* dpo = std::get_if<plan::Dpo>(&term);
-    return dpo && dpo->cache_reference;
-  });
-}
-
 double weight_of(const plan::Term& term) {
   return std::visit([](const auto& any) { return any.weight; }, term);
 }
@@ -60,20 +45,18 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
       control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
       scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
-  if (context.plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
-  operations_ = std::make_unique<ops::Operations>(context.registry, operations());
+  operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
-  if (begins)
-    vlm_ = begin(arena(true));
-  else
-    vlm_ = std::make_shared<model::Vlm>(
+  const MakeModel bare = [&](const model::ArenaOptions& options) { // for weights of a checkpoint
+    return std::make_unique<model::Vlm>(
         model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
-        arena(true));
-  vlm_->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
-  vlm_->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
-  auto frozen_models = frozen(begin);
-  optimization_ = std::make_unique<Optimization>(context.plan, stage, context.registry, vlm_->parameters(),
-                                                 groups_of(context.plan.model, stage, vlm_->parameters()));
+        options);
+  };
+  auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, begin);
+  vlm_ = std::move(made.vlm);
+  optimization_ = std::move(made.optimization);
+  if (remembers_reference(stage))
+    made.frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
   if (begins) {
     state_.stage = stage.name;
     state_.plan_hash = context.plan_hash;
@@ -85,8 +68,9 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   }
   if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
-  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most(), frozen_models);
-  if (stage.prefers() && !state_.stage_done) hold_against(frozen_models, begin, begins);
+  const auto most = most_of(stage, data_.batches().capacity, data_.batches().most_samples);
+  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most, made.frozen);
+  if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, begin, begins);
 }
 
 StageRun::~StageRun() = default;
@@ -95,7 +79,7 @@ StageRun::~StageRun() = default;
 void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins) {
   auto reference = frozen.reference;
   const auto made = [&]() -> const model::Vlm& {
-    if (!reference) reference = begins ? vlm_ : begin(arena(false));
+    if (!reference) reference = begins ? vlm_ : begin(frozen_arena(context_.plan, context_.device));
     return *reference;
   };
   if (auto* memory = frozen.remembered.get()) {
@@ -140,58 +124,6 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
   memory.write(!loaded);
   log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, memory.pairs(),
            folder_.path().string(), loaded ? ", and more are to come" : "");
-}
-
-ops::OperationsOptions StageRun::operations() const {
-  ops::OperationsOptions options;
-  options.device = context_.device;
-  options.dtype = type_of(context_.plan.precision);
-  options.gradient_dtype = at::kFloat;
-  options.attention = Wish::of(context_.plan.kernels["attention"]);
-  options.loss = Wish::of(context_.plan.kernels["loss"]);
-  for (const plan::KernelKind& kind : plan::kernel_kinds())
-    options.operations[std::string(kind.name)] = Wish::of(context_.plan.kernels[kind.name]);
-  return options;
-}
-
-model::ArenaOptions StageRun::arena(bool trains) const {
-  const auto trained = [this, trains](const model::ParameterSpec& spec) {
-    return trains && train::trains(stage_, group_of(context_.plan.model, directory_name(spec.name)));
-  };
-  return {context_.device, type_of(context_.plan.precision), at::kFloat, trained};
-}
-
-model::Capacity StageRun::most() const {
-  const BatchPlan& batches = data_.batches();
-  const int64_t texts = stage_.texts();
-  const auto largest = stage_.largest_sample();
-  model::Capacity most;
-  most.frames = batches.capacity.frames;
-  most.rows = batches.capacity.rows;
-  most.sequences = texts * (batches.most_samples > 0 ? batches.most_samples : batches.capacity.rows / 16 + 1);
-  most.labels = batches.capacity.rows;
-  most.longest_sequence = largest.tokens / texts;
-  most.longest_video = largest.frames;
-  return most;
-}
-
-FrozenModels StageRun::frozen(const MakeModel& begin) const {
-  FrozenModels frozen;
-  if (remembers_reference(stage_))
-    frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
-  else if (stage_.prefers())
-    frozen.reference = begin(arena(false));
-  for (size_t term = 0; term < stage_.objective.size(); ++term) {
-    const auto* kl = std::get_if<plan::Kl>(&stage_.objective[term]);
-    if (!kl) continue;
-    frozen.teachers[term] = model::load_model(kl->teacher, arena(false));
-    const int64_t theirs = frozen.teachers[term]->config().decoder.vocab_size;
-    if (const int64_t ours = vlm_->config().decoder.vocab_size; ours != theirs)
-      throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))
-          .at(kl->teacher)
-          .advise("a teacher has the model's own tokenizer");
-  }
-  return frozen;
 }
 
 void StageRun::open(const Cursor& from) {

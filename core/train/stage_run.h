@@ -8,8 +8,8 @@
 #include "train/checkpoint_writer.h"
 #include "train/control.h"
 #include "train/guard.h"
-#include "train/learner.h"
 #include "train/stage_data.h"
+#include "train/stage_model.h"
 
 #include <functional>
 #include <memory>
@@ -39,9 +39,6 @@ struct Faults {
   std::function<void(const std::string& stage, const HostPack& pack)> before_reference; // is asked about the pack
 };
 
-// A stage's model as it begins: weights that train where the stage trains them.
-using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
-
 enum class StageEnd { done, stopped }; // stopped: asked to, and resumable
 
 class StageRun {
@@ -57,10 +54,6 @@ class StageRun {
   std::vector<Group> groups() const { return optimization_->groups(); }
 
  private:
-  ops::OperationsOptions operations() const;
-  model::ArenaOptions arena(bool trains) const;
-  model::Capacity most() const;
-  FrozenModels frozen(const MakeModel& begin) const;
   void hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins);
   void remember(ReferenceMemory& memory, const model::Vlm& reference);
 

@@ -16,10 +16,6 @@ std::string layer_name(int64_t index, const char* rest) {
 
 } // namespace
 
-const std::vector<ReadTogether> Llama::read_together = {
-    {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-    {"mlp.gate_proj.weight", "mlp.up_proj.weight"}};
-
 Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config) {
   embedding_ = parameters.weight(std::string(model) + "embed_tokens.weight");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {

@@ -7,7 +7,6 @@ namespace fvlm::model {
 
 class Llama : public Decoder {
  public:
-  static const std::vector<ReadTogether> read_together;
   Llama(const DecoderConfig& config, Parameters& parameters);
 
   int64_t width() const override { return config_.hidden_size; }

@@ -34,10 +34,6 @@ at::Tensor patches_of(const at::Tensor& frames, int64_t patch) {
 
 } // namespace
 
-const std::vector<ReadTogether> Dinov2::read_together = {
-    {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
-    {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}};
-
 Dinov2::Dinov2(const VisionConfig& config, Parameters& parameters) : config_(config), head_dim_(config.head_dim()) {
   const std::string embeddings = "vision.embeddings.";
   class_token_ = parameters.weight(embeddings + "cls_token");

@@ -7,7 +7,6 @@ namespace fvlm::model {
 
 class Dinov2 : public VisionTower {
  public:
-  static const std::vector<ReadTogether> read_together;
   Dinov2(const VisionConfig& config, Parameters& parameters);
 
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;

@@ -110,6 +110,11 @@ WeightLayout layout(const VisionConfig& config) {
 
 } // namespace
 
-const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}};
+const Tower dinov2_tower{
+    "dinov2",
+    "Dinov2Model",
+    TowerFunctions<VisionConfig>{read, write, layout},
+    {{"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
+     {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}}};
 
 } // namespace fvlm

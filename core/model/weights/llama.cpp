@@ -126,6 +126,10 @@ WeightLayout layout(const DecoderConfig& config) {
 
 } // namespace
 
-const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}};
+const Tower llama_tower{"llama",
+                        "LlamaForCausalLM",
+                        TowerFunctions<DecoderConfig>{read, write, layout},
+                        {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+                         {"mlp.gate_proj.weight", "mlp.up_proj.weight"}}};
 
 } // namespace fvlm

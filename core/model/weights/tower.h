@@ -1,7 +1,7 @@
 // One row of the table of towers, for the files that define a tower.
 #pragma once
+#include "model/weights/blocks.h"
 #include "model/weights/config_reader.h"
-#include "model/weights/towers.h"
 
 #include <nlohmann/json.hpp>
 
@@ -20,6 +20,7 @@ struct Tower {
   const char* model_type;
   const char* architecture;
   std::variant<TowerFunctions<VisionConfig>, TowerFunctions<DecoderConfig>> functions;
+  std::vector<ReadTogether> read_together;
 };
 
 // Bounds on what a config may ask for, far above any model there is.

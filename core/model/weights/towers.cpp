@@ -30,6 +30,13 @@ const Tower* find_tower(const std::string& model_type) {
   return nullptr;
 }
 
+// Of a config that was read, which has a tower.
+const Tower& tower_of(const std::string& model_type) {
+  const Tower* tower = find_tower(model_type);
+  if (!tower) throw Error(ErrorKind::internal, "no tower " + model_type);
+  return *tower;
+}
+
 // Throws when `model_type` is no tower of this role.
 template <class Config>
 const TowerFunctions<Config>& functions_of(const std::string& model_type, const std::string& where) {
@@ -85,10 +92,16 @@ WeightLayout layout_of(const DecoderConfig& config) {
   return functions_of<DecoderConfig>(config.model_type, "").layout(config);
 }
 
+const std::vector<ReadTogether>& read_together(const VisionConfig& config) {
+  return tower_of(config.model_type).read_together;
+}
+
+const std::vector<ReadTogether>& read_together(const DecoderConfig& config) {
+  return tower_of(config.model_type).read_together;
+}
+
 const char* architecture_of(const std::string& model_type) {
-  const Tower* tower = find_tower(model_type);
-  if (!tower) throw Error(ErrorKind::internal, "no tower " + model_type);
-  return tower->architecture;
+  return tower_of(model_type).architecture;
 }
 
 } // namespace fvlm

@@ -1,0 +1,123 @@
+#include "budget/budget_text.h"
+
+#include "base/json.h"
+#include "base/table.h"
+#include "base/terminal.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace fvlm::budget {
+namespace {
+
+struct Row {
+  Item item;
+  const char* name; // in JSON
+  const char* label;
+};
+constexpr Row rows[] = {
+    {Item::weights, "weights", "weights"},
+    {Item::gradients, "gradients", "gradients"},
+    {Item::masters, "masters", "fp32 masters"},
+    {Item::moments, "moments", "optimizer moments"},
+    {Item::frozen, "frozen", "reference, teachers"},
+    {Item::workspace, "workspace", "loss, workspace"},
+    {Item::pack, "pack", "pack"},
+    {Item::vision, "vision", "kept: vision tower"},
+    {Item::connector, "connector", "kept: connector"},
+    {Item::decoder, "decoder", "kept: decoder"},
+    {Item::loss, "loss", "kept: head and loss"},
+    {Item::passing, "passing", "comes and goes"},
+};
+
+std::string bytes(int64_t amount) {
+  return amount == 0 ? "-" : human_bytes(static_cast<uint64_t>(amount));
+}
+
+int64_t amount(const StageBudget& budget, Item item) {
+  return budget.step.at_peak[static_cast<size_t>(item)];
+}
+
+} // namespace
+
+std::string groups_text(const std::vector<StageGroups>& stages) {
+  TextTable table({"stage", "group", "tensors", "parameters", "", "lr", "weight decay"});
+  const auto number = [](const std::optional<double>& value) { return value ? fmt::format("{:g}", *value) : "-"; };
+  for (const StageGroups& stage : stages)
+    for (const GroupLine& group : stage.groups)
+      table.row({stage.stage, group.name, grouped(group.tensors), grouped(group.parameters),
+                 group.trained ? "trained" : "frozen", number(group.lr), number(group.weight_decay)});
+  return table.text();
+}
+
+std::string budgets_text(const std::vector<StageBudget>& stages, Device device) {
+  std::vector<std::string> header{fmt::format("memory, {}", device == Device::cpu ? "CPU" : "GPU")};
+  for (const StageBudget& stage : stages) header.push_back(stage.stage);
+  TextTable table(header);
+  const auto row = [&](const std::string& label, const std::function<std::string(const StageBudget&)>& cell) {
+    std::vector<std::string> cells{label};
+    for (const StageBudget& stage : stages) cells.push_back(cell(stage));
+    table.row(std::move(cells));
+  };
+  row("largest pack: frames", [](const StageBudget& stage) { return grouped(stage.pack.frames); });
+  row("largest pack: tokens", [](const StageBudget& stage) { return grouped(stage.pack.rows); });
+  for (const Row& one : rows) {
+    const bool anywhere = std::any_of(stages.begin(), stages.end(),
+                                      [&](const StageBudget& stage) { return amount(stage, one.item) > 0; });
+    if (anywhere) row(one.label, [&](const StageBudget& stage) { return bytes(amount(stage, one.item)); });
+  }
+  row("sum", [](const StageBudget& stage) { return bytes(stage.step.peak); });
+  row("sum, no layer recomputed", [](const StageBudget& stage) { return bytes(stage.without_recompute); });
+  row("sum, all layers recomputed", [](const StageBudget& stage) { return bytes(stage.with_all); });
+  row("host: packs under way", [](const StageBudget& stage) { return bytes(stage.packs_in_flight); });
+  row("host: checkpoint in writing", [](const StageBudget& stage) { return bytes(stage.checkpoint); });
+
+  std::string notes;
+  std::vector<std::string> said;
+  for (const StageBudget& stage : stages)
+    for (const std::string& assumption : stage.assumptions) {
+      if (std::find(said.begin(), said.end(), assumption) != said.end()) continue;
+      said.push_back(assumption);
+      notes += fmt::format("{}: {}\n", stage.stage, assumption);
+    }
+  return table.text() +
+         styled("At the step's peak, for a pack that is full and of which all text is learnt; LibTorch itself, kernels "
+                "and plugins\nof other authors come on top. `train --find-batch` measures.\n",
+                Style::dim) +
+         notes;
+}
+
+nlohmann::ordered_json budgets_json(const std::vector<StageGroups>& groups, const std::vector<StageBudget>& budgets) {
+  using Json = nlohmann::ordered_json;
+  Json document = Json::array();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    Json stage = {{"stage", groups[i].stage}, {"groups", Json::array()}};
+    for (const GroupLine& group : groups[i].groups) {
+      Json line = {{"name", group.name},
+                   {"tensors", group.tensors},
+                   {"parameters", group.parameters},
+                   {"trained", group.trained}};
+      if (group.lr) line["lr"] = *group.lr;
+      if (group.weight_decay) line["weight_decay"] = *group.weight_decay;
+      stage["groups"].push_back(std::move(line));
+    }
+    const StageBudget& budget = budgets[i];
+    stage["pack"] = {{"frames", budget.pack.frames},
+                     {"tokens", budget.pack.rows},
+                     {"sequences", budget.pack.sequences},
+                     {"labels", budget.pack.labels}};
+    for (const Row& one : rows) stage["memory"][one.name] = amount(budget, one.item);
+    stage["memory"]["sum"] = budget.step.peak;
+    stage["sum_without_recompute"] = budget.without_recompute;
+    stage["sum_with_all_recomputed"] = budget.with_all;
+    stage["host"] = {{"packs_under_way", budget.packs_in_flight}, {"checkpoint_in_writing", budget.checkpoint}};
+    stage["assumptions"] = budget.assumptions;
+    document.push_back(std::move(stage));
+  }
+  return document;
+}
+
+} // namespace fvlm::budget

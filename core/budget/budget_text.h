@@ -1,0 +1,27 @@
+// Budgets for people and for programs.
+#pragma once
+#include "budget/parameter_groups.h"
+#include "budget/stage_budget.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+#include <vector>
+
+namespace fvlm::budget {
+
+struct StageGroups {
+  std::string stage;
+  std::vector<GroupLine> groups;
+};
+
+// A row a group and stage: what trains, and how fast.
+std::string groups_text(const std::vector<StageGroups>& stages);
+
+// A column a stage, a row for what its memory is for.
+std::string budgets_text(const std::vector<StageBudget>& stages, Device device);
+
+// [{"stage": ..., "groups": [...], "pack": {...}, "memory": {"weights": bytes, ...}, ...}]
+nlohmann::ordered_json budgets_json(const std::vector<StageGroups>& groups, const std::vector<StageBudget>& budgets);
+
+} // namespace fvlm::budget

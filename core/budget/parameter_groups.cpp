@@ -1,0 +1,79 @@
+#include "budget/parameter_groups.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fnmatch.h>
+#include <functional>
+#include <numeric>
+
+namespace fvlm::budget {
+namespace {
+
+std::optional<double> of_group(const plan::ByGroup& numbers, const std::string& group) {
+  auto found = numbers.find(group);
+  if (found == numbers.end()) found = numbers.find("default");
+  return found == numbers.end() ? std::nullopt : std::optional(found->second);
+}
+
+} // namespace
+
+std::string directory_name(const std::string& parameter) {
+  return parameter.starts_with("vision.") || parameter.starts_with("decoder.") ? parameter : "connector." + parameter;
+}
+
+std::string group_of(const plan::Model& model, const std::string& name) {
+  std::string found;
+  for (const auto& [group, patterns] : model.groups) {
+    const bool matches = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    });
+    if (!matches) continue;
+    if (!found.empty())
+      throw Error(ErrorKind::recipe, fmt::format("{} belongs to two groups: {} and {}", name, found, group))
+          .at("model.groups")
+          .advise("narrow the patterns of one of them");
+    found = group;
+  }
+  return found.empty() ? name.substr(0, name.find('.')) : found;
+}
+
+bool trains(const plan::Stage& stage, const std::string& group) {
+  return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
+}
+
+void refuse_empty_group(const std::string& group) {
+  throw Error(ErrorKind::recipe, "no parameter of the model matches the patterns of this group")
+      .at("model.groups." + group)
+      .advise("`fvlm-engine plan` and the safetensors files of the towers show the names");
+}
+
+std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& stage,
+                                   const ModelDescription& described) {
+  std::vector<GroupLine> lines;
+  for (const std::string& name : plan::parameter_groups(model)) {
+    GroupLine& line = lines.emplace_back();
+    line.name = name;
+    line.trained = trains(stage, name);
+    if (!line.trained) continue;
+    line.lr = of_group(plan::common(stage.optimizer).lr, name);
+    line.weight_decay = of_group(plan::common(stage.optimizer).weight_decay, name);
+  }
+  for (const Part part : all_parts)
+    for (const TensorSpec& spec : described.layout(part).tensors) {
+      if (!spec.parameter) continue;
+      const std::string group = group_of(model, fmt::format("{}.{}", name_of(part), spec.name));
+      const auto line =
+          std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
+      ++line->tensors;
+      line->parameters += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
+    }
+  for (const GroupLine& line : lines)
+    if (line.tensors == 0 && model.groups.contains(line.name)) refuse_empty_group(line.name);
+  std::erase_if(lines, [](const GroupLine& line) { return line.tensors == 0; });
+  return lines;
+}
+
+} // namespace fvlm::budget

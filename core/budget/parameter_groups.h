@@ -1,0 +1,38 @@
+// Parameter groups by the names of parameters: which of them each belongs to, and which a stage trains.
+#pragma once
+#include "model/weights/model_directory.h"
+#include "recipe/plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::budget {
+
+// A parameter's name in the model directory: "connector.q_static" for the model's own "q_static".
+std::string directory_name(const std::string& parameter);
+
+// The group of a parameter by its name in the model directory: the recipe's own groups go before connector, vision and
+// decoder. Throws Error(recipe) where two patterns match it.
+std::string group_of(const plan::Model& model, const std::string& name);
+
+bool trains(const plan::Stage& stage, const std::string& group);
+
+// Throws Error(recipe): nothing is in this group of the recipe's.
+[[noreturn]] void refuse_empty_group(const std::string& group);
+
+// A group as a stage has it.
+struct GroupLine {
+  std::string name;
+  int64_t tensors = 0, parameters = 0;
+  bool trained = false;
+  std::optional<double> lr, weight_decay; // of one that is trained
+};
+
+// Every group of the model that holds something, in the Plan's order. Throws as group_of(), and for a group whose
+// patterns match nothing.
+std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& stage,
+                                   const ModelDescription& described);
+
+} // namespace fvlm::budget

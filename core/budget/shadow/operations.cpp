@@ -1,0 +1,282 @@
+#include "budget/shadow/operations.h"
+
+#include <algorithm>
+
+namespace fvlm::budget::shadow {
+
+void Operations::inside(int64_t bytes, bool of_reference) const {
+  if (of_reference) ledger_.touch(bytes);
+}
+
+void Operations::product(int64_t rows, int64_t inner, int64_t columns, bool into_float32) const {
+  if (!machine_.widened_products) return;
+  const int64_t narrow_copy = into_float32 ? 0 : rows * columns * machine_.element;
+  ledger_.touch(4 * (rows * inner + inner * columns + rows * columns) + narrow_copy);
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains) const {
+  const bool records = tape.records(x.wants_gradient() || weight.trains || bias_trains);
+  const int64_t rows = x.data.rows;
+  Value y(tensor(rows, weight.rows), records);
+  product(rows, weight.columns, weight.rows);
+  if (!records) return y;
+  tape.push([this, rows, input = weight.trains ? x.data : Tensor(), in = x.gradient, weight, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (weight.trains) product(weight.rows, rows, weight.columns, true);
+    if (!in) return;
+    Tensor d_x = tensor(rows, weight.columns);
+    product(rows, weight.rows, weight.columns);
+    in->add(std::move(d_x));
+  });
+  return y;
+}
+
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const {
+  const bool records = tape.records(x.wants_gradient() || up.trains || down.trains);
+  const int64_t rows = x.data.rows;
+  struct {
+    Tensor y, pre_activation;
+  } inner;
+  inner.y = tensor(rows, up.rows);
+  if (records) inner.pre_activation = tensor(rows, up.rows);
+  product(rows, up.columns, up.rows);
+  Value y(tensor(rows, down.rows), records);
+  product(rows, down.columns, down.rows);
+  if (!records) return y;
+  tape.push([this, rows, x, up, down, inner, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (down.trains) product(down.rows, rows, down.columns, true);
+    if (!x.wants_gradient() && !up.trains) return;
+    const Tensor d_inner = tensor(rows, up.rows);
+    product(rows, down.rows, down.columns);
+    if (up.trains) product(up.rows, rows, up.columns, true);
+    if (!x.wants_gradient()) return;
+    Tensor d_x = tensor(rows, up.columns);
+    product(rows, up.rows, up.columns);
+    x.gradient->add(std::move(d_x));
+  });
+  return y;
+}
+
+Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, bool trains,
+                                    int64_t statistics) const {
+  const bool records = tape.records(x.wants_gradient() || residual.wants_gradient() || trains);
+  const int64_t rows = x.data.rows, columns = x.data.columns;
+  Tensor y = tensor(rows, columns), sum;
+  if (residual.defined()) sum = tensor(rows, columns);
+  Tensor saved;
+  if (records) saved = wide(rows, statistics);
+  inside(4 * rows * columns, machine_.plain_kernels);
+  const Tensor s = residual.defined() ? sum : x.data;
+  Normed normed{Value(std::move(y), records), residual.defined() ? Value(std::move(sum), records) : x};
+  if (!records) return normed;
+  const int64_t inside_backward = (statistics == 1 ? 4 : 1) * 4 * rows * columns;
+  tape.push([this, s, saved, inside_backward, x = x.gradient, residual = residual.gradient, y = normed.y.gradient,
+             sum = residual.defined() ? normed.sum.gradient : nullptr] {
+    const Tensor d_y = y->take(), d_sum = sum ? sum->take() : Tensor();
+    Tensor d_s;
+    if (d_y.defined()) {
+      d_s = another(s);
+      inside(inside_backward, machine_.plain_kernels);
+    } else {
+      d_s = d_sum;
+    }
+    if (!d_s.defined()) return;
+    if (residual) residual->add(d_s);
+    if (x) x->add(std::move(d_s));
+  });
+  return normed;
+}
+
+Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const {
+  return norm(tape, x, residual, trains, 1);
+}
+
+Value Operations::layernorm(Tape& tape, const Value& x, bool trains) const {
+  return norm(tape, x, {}, trains, 2).y;
+}
+
+Value Operations::swiglu(Tape& tape, const Value& gate_up) const {
+  const int64_t rows = gate_up.data.rows, width = gate_up.data.columns / 2;
+  const bool records = tape.records(gate_up.wants_gradient());
+  Value y(tensor(rows, width), records);
+  inside(4 * rows * width, machine_.plain_kernels);
+  if (!records) return y;
+  tape.push([this, rows, width, gate_up, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    Tensor d = another(gate_up.data);
+    inside(4 * 4 * rows * width, machine_.plain_kernels);
+    gate_up.gradient->add(std::move(d));
+  });
+  return y;
+}
+
+Value Operations::layerscale(Tape& tape, const Value& x, bool trains, const Value& residual) const {
+  const bool records = tape.records(x.wants_gradient() || residual.wants_gradient() || trains);
+  Value y(another(x.data), records);
+  inside(4 * x.data.rows * x.data.columns, machine_.plain_kernels);
+  if (!records) return y;
+  tape.push([this, x, trains, residual = residual.gradient, out = y.gradient] {
+    Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (x.wants_gradient() || trains) {
+      Tensor d_x = another(x.data);
+      inside(4 * x.data.rows * x.data.columns, machine_.plain_kernels);
+      if (x.wants_gradient()) x.gradient->add(std::move(d_x));
+    }
+    if (residual) residual->add(std::move(d_y));
+  });
+  return y;
+}
+
+namespace {
+
+bool lie_together(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) {
+  return q.value.wants_gradient() && q.value.gradient == k.value.gradient && k.value.gradient == v.value.gradient &&
+         (q.count + k.count + v.count) * head_dim == q.value.data.columns;
+}
+
+} // namespace
+
+Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
+                            int64_t head_dim, bool rotary) const {
+  const bool records = tape.records(q.value.wants_gradient() || k.value.wants_gradient() || v.value.wants_gradient());
+  // Plugins do not rotate: it is done before, in place.
+  if (rotary && !machine_.plain_attention && tape.records(q.value.wants_gradient())) {
+    Value turned(q.value.data, true);
+    tape.push([in = q.value.gradient, out = turned.gradient] {
+      if (out->empty()) return;
+      in->add(out->take_own());
+    });
+    q.value = k.value = v.value = turned;
+  }
+  const int64_t rows = q.value.data.rows, width = q.count * head_dim, kv_rows = k.value.data.rows,
+                kv_width = k.count * head_dim;
+  // Of a segment: scores and weights, forward; gradients of both besides, backward. q and k as they are rotated.
+  const int64_t scores = 4 * q.count * of_q.longest * of_kv.longest;
+  const int64_t turned = rotary ? 4 * (rows * width + kv_rows * kv_width) : 0;
+  struct {
+    Tensor out, saved;
+  } output;
+  output.out = tensor(rows, width);
+  if (records && !machine_.plain_attention) output.saved = wide(rows, q.count);
+  inside(4 * rows * width + turned + 2 * scores, machine_.plain_attention);
+  Value y(output.out, records);
+  if (!records) return y;
+  tape.push([this, q, k, v, output, head_dim, rows, width, kv_rows, kv_width, scores, turned, out = y.gradient] {
+    const Tensor gradient = out->take();
+    if (!gradient.defined()) return;
+    const auto inside_backward = [&] {
+      const int64_t results = 4 * (rows * width + 2 * kv_rows * kv_width);
+      inside(results + turned + 4 * scores, machine_.plain_attention);
+    };
+    if (lie_together(q, k, v, head_dim)) {
+      Tensor d = another(q.value.data);
+      inside_backward();
+      q.value.gradient->add(std::move(d));
+      return;
+    }
+    // Straight into the gradient of q's value and of k's and v's, where nothing lies there yet; else beside.
+    Tensor beside_q, beside_k, beside_v;
+    if (!q.value.wants_gradient())
+      beside_q = tensor(rows, width);
+    else if (q.value.gradient->empty())
+      q.value.gradient->add(another(q.value.data));
+    else
+      beside_q = (q.value.gradient->whole(q.value.data), tensor(rows, width));
+    const bool direct = k.value.wants_gradient() && k.value.gradient->empty();
+    if (direct)
+      k.value.gradient->add(another(k.value.data));
+    else if (k.value.wants_gradient())
+      k.value.gradient->whole(k.value.data);
+    if (!direct) beside_k = tensor(kv_rows, kv_width), beside_v = tensor(kv_rows, kv_width);
+    inside_backward();
+  });
+  return y;
+}
+
+// The hidden states without those that have no target, and so many times all logits.
+void Operations::logits(int64_t rows, const Weight& head, int64_t copies) const {
+  if (!machine_.plain_loss) return;
+  const int64_t widened = machine_.widened_products ? 4 * (head.rows * head.columns + rows * head.columns) : 0;
+  ledger_.touch(machine_.element * rows * head.columns + widened + 4 * copies * rows * head.rows);
+}
+
+Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const {
+  const bool records = tape.records(hidden.wants_gradient() || head.trains);
+  const int64_t rows = hidden.data.rows;
+  Value losses(wide(rows), records);
+  Tensor saved;
+  if (records) saved = wide(rows, machine_.plain_loss ? head.rows : 1);
+  logits(rows, head, records ? 1 : 2); // the saved ones are one of two
+  if (!records) return losses;
+  tape.push([this, hidden, saved, head, rows, out = losses.gradient] {
+    const Tensor d_losses = out->take();
+    if (!d_losses.defined()) return;
+    Tensor d_hidden = another(hidden.data);
+    logits(rows, head, 1);
+    if (hidden.wants_gradient()) hidden.gradient->add(std::move(d_hidden));
+  });
+  return losses;
+}
+
+Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const {
+  if (!tape.keeps_steps() || !tape.records(hidden.wants_gradient() || head.trains))
+    return cross_entropy(tape, hidden, head).data;
+  Tensor losses = wide(hidden.data.rows), d_hidden = another(hidden.data);
+  logits(hidden.data.rows, head, 2);
+  if (hidden.wants_gradient()) tape.push([d = d_hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
+  return losses;
+}
+
+Value Operations::take_rows(Tape& tape, const Value& x, int64_t rows) const {
+  Value y(tensor(rows, x.data.columns), tape.records(x.wants_gradient()));
+  if (!y.wants_gradient()) return y;
+  Tensor shape = x.data;
+  shape.block.reset(); // its size alone
+  tape.push([shape, in = x.gradient, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (d_y.defined()) in->whole(shape);
+  });
+  return y;
+}
+
+Value Operations::embed(Tape& tape, const Weight& table, const Value& visual, int64_t rows) const {
+  const int64_t width = table.columns;
+  Value y(tensor(rows + 1, width), tape.records(table.trains || visual.wants_gradient()));
+  if (!y.wants_gradient()) return y;
+  tape.push([this, table, rows, width, shown = visual.defined() ? visual.data.rows : 0, in = visual.gradient,
+             out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (in) {
+      const Tensor picked = tensor(shown, width);
+      in->add(tensor(shown, width));
+    }
+    if (!table.trains) return;
+    const Tensor of_text = tensor(rows, width);
+    if (machine_.element != 4) ledger_.touch(4 * rows * width);
+  });
+  return y;
+}
+
+Value Operations::repeat_row(Tape& tape, const Weight& row, int64_t rows) const {
+  Value y(tensor(rows, row.columns), tape.records(row.trains));
+  if (y.wants_gradient()) tape.push([out = y.gradient] { const Tensor d_y = out->take(); });
+  return y;
+}
+
+Value Operations::scaled(Tape& tape, const Value& x) const {
+  Value y(another(x.data), tape.records(x.wants_gradient()));
+  if (!y.wants_gradient()) return y;
+  tape.push([in = x.gradient, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (d_y.defined()) in->add(another(d_y));
+  });
+  return y;
+}
+
+} // namespace fvlm::budget::shadow

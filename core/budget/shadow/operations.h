@@ -1,0 +1,72 @@
+// ops/operations.h without numbers: what each operation makes, keeps for its backward pass and needs inside.
+#pragma once
+#include "budget/shadow/tape.h"
+
+namespace fvlm::budget {
+
+// What computes. The plugins that come with the engine need little inside; the plain references hold whole
+// intermediate results.
+struct Machine {
+  int64_t element = 4;           // bytes of an activation and of a parameter
+  bool widened_products = false; // 16-bit numbers on a CPU: products are computed in float32, of copies
+  bool plain_attention = false, plain_loss = false, plain_kernels = false, plain_optimizer = false; // the reference
+};
+
+} // namespace fvlm::budget
+
+namespace fvlm::budget::shadow {
+
+struct Weight {
+  int64_t rows = 0, columns = 0;
+  bool trains = false;
+};
+
+struct Heads {
+  Value value;
+  int64_t column, count;
+};
+
+struct Segments {
+  int64_t longest; // rows of one
+};
+
+class Operations {
+ public:
+  Operations(Ledger& ledger, const Machine& machine) : ledger_(ledger), machine_(machine) {}
+  Ledger& ledger() const { return ledger_; }
+  const Machine& machine() const { return machine_; }
+  Tensor tensor(int64_t rows, int64_t columns) const { return make(ledger_, rows, columns, machine_.element); }
+  Tensor wide(int64_t rows, int64_t columns = 1) const { return make(ledger_, rows, columns, 4); }
+
+  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false) const;
+  Value gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const;
+  struct Normed {
+    Value y, sum;
+  };
+  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const;
+  Value layernorm(Tape& tape, const Value& x, bool trains) const;
+  Value swiglu(Tape& tape, const Value& gate_up) const;
+  Value layerscale(Tape& tape, const Value& x, bool trains, const Value& residual) const;
+  Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv, int64_t head_dim,
+                  bool rotary) const;
+  Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const;
+  // The losses, with the gradients made at once.
+  Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const;
+
+  Value take_rows(Tape& tape, const Value& x, int64_t rows) const;
+  Value embed(Tape& tape, const Weight& table, const Value& visual, int64_t rows) const;
+  Value repeat_row(Tape& tape, const Weight& row, int64_t rows) const;
+  Value scaled(Tape& tape, const Value& x) const;
+
+ private:
+  // What a product of [rows, inner] and [inner, columns] needs besides its operands and its result.
+  void product(int64_t rows, int64_t inner, int64_t columns, bool into_float32 = false) const;
+  void inside(int64_t bytes, bool of_reference) const;
+  Normed norm(Tape& tape, const Value& x, const Value& residual, bool trains, int64_t statistics) const;
+  void logits(int64_t rows, const Weight& head, int64_t copies) const;
+
+  Ledger& ledger_;
+  Machine machine_;
+};
+
+} // namespace fvlm::budget::shadow

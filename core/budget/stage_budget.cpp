@@ -1,0 +1,179 @@
+#include "budget/stage_budget.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "budget/parameter_groups.h"
+#include "budget/shadow/step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::budget {
+namespace {
+
+constexpr int64_t float32 = 4;
+
+bool prefers_reference(const plan::Plan& plan, std::string_view kind) {
+  const auto& wishes = plan.kernels[kind];
+  return !wishes.empty() && wishes.front() == "reference";
+}
+
+// Shape classes of packs: see train/learner.h.
+int64_t rounded(int64_t size, int64_t most) {
+  constexpr int64_t size_classes = 32;
+  const int64_t step = std::max<int64_t>(1, most / size_classes);
+  return std::max(size, std::min(most, (size + step - 1) / step * step));
+}
+
+// The moments of the algorithm, in bytes for each element of the arena.
+int64_t moment_bytes(const plan::Stage& stage, const Machine& machine) {
+  const bool narrow = plan::common(stage.optimizer).moments == plan::Moments::bf16 && !machine.plain_optimizer;
+  const int64_t first = narrow ? 2 : float32, adamw = first + float32; // AdamW's second is float32 in any case
+  return std::holds_alternative<plan::Muon>(stage.optimizer) ? first + adamw : adamw;
+}
+
+// The workspace that the loss keeps: logits of some rows, and their hidden states with the sums of their gradients.
+int64_t loss_workspace(const DecoderConfig& decoder, const Machine& machine, int64_t labels) {
+  if (machine.plain_loss) return 0;
+  constexpr int64_t kept_logits = 96 << 20, most_parts = 8;
+  const int64_t block = decoder.hidden_size <= 1024 ? 128 : 64, blocks = (decoder.vocab_size + block - 1) / block;
+  const int64_t rows = std::min(labels, std::clamp<int64_t>(kept_logits / (blocks * block * float32), 48, 1024));
+  const int64_t of_logits = blocks * block * rows + 2 * blocks * rows;
+  return float32 * (of_logits + rows * decoder.hidden_size * (2 + std::min(blocks, most_parts)));
+}
+
+// What the optimizer's step needs besides the arenas.
+int64_t optimizer_inside(const Setting& setting, int64_t trained) {
+  if (setting.machine.plain_optimizer) return 3 * float32 * trained;
+  if (!std::holds_alternative<plan::Muon>(setting.stage.optimizer)) return 0;
+  int64_t most = 0;
+  for (const ParameterBlock& block : blocks_of(setting.model.vision, setting.model.connector, setting.model.decoder))
+    for (const ParameterSpec& spec : block) {
+      if (spec.shape.size() != 2 || spec.name.find(".layer") == std::string::npos) continue;
+      const int64_t small = std::min(spec.shape[0], spec.shape[1]), large = std::max(spec.shape[0], spec.shape[1]);
+      most = std::max(most, 2 * float32 * small * (large + small));
+    }
+  return most;
+}
+
+} // namespace
+
+Machine machine_of(const plan::Plan& plan, Device device) {
+  Machine machine;
+  const bool narrow = plan.precision == plan::Precision::bf16 || plan.precision == plan::Precision::fp16;
+  machine.element = narrow ? 2 : float32;
+  machine.widened_products = narrow && device == Device::cpu;
+  machine.plain_attention = prefers_reference(plan, "attention");
+  machine.plain_loss = prefers_reference(plan, "loss");
+  machine.plain_kernels = prefers_reference(plan, "rmsnorm");
+  machine.plain_optimizer = prefers_reference(plan, "optimizer");
+  return machine;
+}
+
+ModelShape shape_of(const ModelDescription& description, int64_t image_size) {
+  return {description.vision, description.connector, description.decoder, image_size};
+}
+
+PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples) {
+  const auto largest = stage.largest_sample();
+  PackShape pack;
+  pack.frames = frames;
+  pack.rows = rows;
+  pack.visual_rows = std::min(rows, stage.texts() * frames);
+  pack.sequences = stage.texts() * (most_samples > 0 ? most_samples : rows / 16 + 1);
+  pack.labels = rows - pack.visual_rows;
+  pack.longest_sequence = largest.tokens / stage.texts();
+  pack.longest_video = largest.frames;
+  return pack;
+}
+
+PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions) {
+  const auto largest = stage.largest_sample();
+  const int64_t texts = stage.texts(), most_rows = stage.packing.tokens.value_or(std::max(largest.tokens, usual_rows));
+  int64_t most_frames = 0;
+  if (largest.frames > 0) {
+    most_frames = stage.packing.frames.value_or(most_rows / largest.tokens * largest.frames);
+    if (!stage.packing.frames)
+      assumptions.push_back(fmt::format("packing.frames is open: training takes it from the data; here {}, for samples "
+                                        "of {} frames and {} tokens",
+                                        most_frames, largest.frames, largest.tokens / texts - largest.frames));
+  }
+  int64_t frames = most_frames, rows = most_rows;
+  if (stage.batch.samples) { // a pack is no more than its step
+    frames = rounded(std::min(most_frames, *stage.batch.samples * largest.frames), most_frames);
+    rows = rounded(std::min(most_rows, *stage.batch.samples * largest.tokens), most_rows);
+  }
+  PackShape pack = full_pack(stage, frames, rows, stage.packing.segments.value_or(0));
+  pack.labels = rounded(pack.labels, most_rows);
+  return pack;
+}
+
+Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                   Device device) {
+  Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan.model.image_size), {}};
+  for (size_t term = 0; term < stage.objective.size(); ++term)
+    if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]))
+      setting.teachers[term] = shape_of(ModelDirectory::open(kl->teacher).description(), plan.model.image_size);
+  return setting;
+}
+
+Need step_need(const Setting& setting, const PackShape& pack, const plan::ActivationCheckpointing& recompute) {
+  Ledger ledger;
+  const Machine& machine = setting.machine;
+  shadow::Operations ops(ledger, machine);
+  const auto trained = [&](const std::string& name) {
+    return trains(setting.stage, group_of(setting.plan.model, name));
+  };
+  const auto none = [](const std::string&) { return false; };
+  const shadow::Model policy(ops, setting.model, trained, recompute);
+
+  std::vector<Ledger::Block> held;
+  const auto hold = [&](Item item, int64_t bytes) {
+    const Ledger::For it(ledger, item);
+    held.push_back(ledger.hold(bytes));
+  };
+  hold(Item::weights, machine.element * (policy.trained() + policy.fixed()));
+  hold(Item::gradients, float32 * policy.trained());
+  if (machine.element != float32) hold(Item::masters, float32 * policy.trained());
+  hold(Item::moments, moment_bytes(setting.stage, machine) * policy.trained());
+  hold(Item::workspace, loss_workspace(setting.model.decoder, machine, pack.labels));
+
+  shadow::Models models{policy, nullptr, {}};
+  std::vector<std::unique_ptr<shadow::Model>> frozen;
+  const auto freeze = [&](const ModelShape& shape) {
+    frozen.push_back(std::make_unique<shadow::Model>(ops, shape, none, plan::ActivationCheckpointing{}));
+    hold(Item::frozen, machine.element * frozen.back()->fixed());
+    return frozen.back().get();
+  };
+  if (setting.stage.prefers()) models.reference = freeze(setting.model);
+  for (const auto& [term, teacher] : setting.teachers) models.teachers[term] = freeze(teacher);
+
+  const int64_t size = setting.model.image_size;
+  shadow::learn(ops, models, setting.stage, pack, 3 * size * size);
+  ledger.touch(optimizer_inside(setting, policy.trained()));
+  return {ledger.peak(), ledger.at_peak()};
+}
+
+StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                         Device device) {
+  const Setting setting = setting_of(plan, stage, description, device);
+  StageBudget budget;
+  budget.stage = stage.name;
+  budget.pack = largest_pack(stage, budget.assumptions);
+  budget.step = step_need(setting, budget.pack);
+  budget.without_recompute = step_need(setting, budget.pack, {}).peak;
+  plan::Recompute all;
+  all.every = 1;
+  budget.with_all = step_need(setting, budget.pack, {all, all}).peak;
+
+  const int64_t size = plan.model.image_size, frames = budget.pack.frames * 3 * size * size * float32;
+  constexpr int64_t most_packs = 32; // that the loader has under way
+  if (frames > 0) budget.packs_in_flight = frames * std::min((plan.loader.memory_mib << 20) / frames, most_packs);
+  const auto& at = budget.step.at_peak;
+  for (const Item item : {Item::weights, Item::masters, Item::moments})
+    budget.checkpoint += at[static_cast<size_t>(item)];
+  return budget;
+}
+
+} // namespace fvlm::budget

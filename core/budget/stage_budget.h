@@ -1,0 +1,61 @@
+// What a stage of a Plan needs of a machine's memory: the model and its optimizer, and a step on the largest pack.
+// Known before anything is trained, by going through a step without numbers (shadow/).
+#pragma once
+#include "budget/shadow/model.h"
+#include "model/weights/model_directory.h"
+
+#include <string>
+#include <vector>
+
+namespace fvlm::budget {
+
+// Rows of a pack whose size the recipe leaves open, where no sample is larger.
+constexpr int64_t usual_rows = 8192;
+
+enum class Device { cpu, cuda };
+
+// What the plan's wishes say of who computes.
+Machine machine_of(const plan::Plan& plan, Device device);
+
+ModelShape shape_of(const ModelDescription& description, int64_t image_size);
+
+// A full pack of this size, of samples as large as the stage's mix lets through; `most_samples` 0: any number.
+PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples);
+
+// The largest pack that a step of the stage can hold, every buffer full.
+// `assumptions`: where the recipe leaves open what the data decide.
+PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions);
+
+// A stage at work.
+struct Setting {
+  const plan::Plan& plan;
+  const plan::Stage& stage;
+  Machine machine;
+  ModelShape model;
+  std::map<size_t, ModelShape> teachers; // of KL terms, by term
+};
+// Reads the teachers' folders. Throws Error(data).
+Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                   Device device);
+
+struct Need {
+  int64_t peak = 0;
+  Amounts at_peak{};
+};
+Need step_need(const Setting& setting, const PackShape& pack, const plan::ActivationCheckpointing& recompute);
+inline Need step_need(const Setting& setting, const PackShape& pack) {
+  return step_need(setting, pack, setting.stage.activation_checkpointing);
+}
+
+struct StageBudget {
+  std::string stage;
+  PackShape pack;
+  Need step;                                   // as planned
+  int64_t without_recompute = 0, with_all = 0; // the step's peak, were no layers computed again, or all
+  int64_t packs_in_flight = 0, checkpoint = 0; // of the host's memory, at most
+  std::vector<std::string> assumptions;
+};
+StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
+                         Device device);
+
+} // namespace fvlm::budget

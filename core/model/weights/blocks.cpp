@@ -1,0 +1,63 @@
+#include "model/weights/blocks.h"
+
+#include "base/error.h"
+
+#include <functional>
+#include <iterator>
+#include <numeric>
+
+namespace fvlm {
+namespace {
+
+constexpr int64_t alignment = 64; // elements
+
+const TensorSpec& spec_of(const WeightLayout& layout, const std::string& name) {
+  for (const TensorSpec& spec : layout.tensors)
+    if (spec.name == name) return spec;
+  throw Error(ErrorKind::internal, "a layer lacks a tensor that is read with others").at(name);
+}
+
+} // namespace
+
+int64_t ParameterSpec::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+int64_t room_for(const ParameterBlock& block) {
+  int64_t size = 0;
+  for (const ParameterSpec& spec : block) size += spec.elements();
+  return (size + alignment - 1) / alignment * alignment;
+}
+
+std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
+                                      const std::vector<ReadTogether>& read_together) {
+  std::vector<ParameterBlock> blocks;
+  for (const TensorSpec& spec : layout.tensors) {
+    if (!spec.parameter) continue;
+    std::vector<std::string> names{spec.name};
+    bool leads = true;
+    for (const ReadTogether& ends : read_together)
+      for (const std::string& end : ends) {
+        if (!spec.name.ends_with(end)) continue;
+        const std::string stem = spec.name.substr(0, spec.name.size() - end.size());
+        leads = end == ends.front();
+        names.clear();
+        for (const std::string& each : ends) names.push_back(stem + each);
+      }
+    if (!leads) continue;
+    ParameterBlock& block = blocks.emplace_back();
+    for (const std::string& name : names) block.push_back({folder + name, spec_of(layout, name).shape});
+  }
+  return blocks;
+}
+
+std::vector<ParameterBlock> blocks_of(const VisionConfig& vision, const ConnectorConfig& connector,
+                                      const DecoderConfig& decoder) {
+  auto blocks = blocks_of(layout_of(vision), "vision.", read_together(vision));
+  for (auto& block : blocks_of(layout_of(connector, vision, decoder), "", {})) blocks.push_back(std::move(block));
+  for (auto& block : blocks_of(layout_of(decoder), "decoder.", read_together(decoder)))
+    blocks.push_back(std::move(block));
+  return blocks;
+}
+
+} // namespace fvlm

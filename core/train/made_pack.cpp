@@ -1,0 +1,56 @@
+#include "train/made_pack.h"
+
+#include "data/stream/frame_pool.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fvlm::train {
+namespace {
+
+constexpr int64_t shortest_text = 2; // a token, and one to predict
+
+SampleText made_text(int64_t tokens, int64_t vocabulary) {
+  SampleText text;
+  for (int64_t i = 0; i < tokens; ++i) text.ids.push_back(static_cast<TokenId>((i * 7919 + tokens) % vocabulary));
+  text.answer.assign(text.ids.size(), 1);
+  return text;
+}
+
+} // namespace
+
+MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples, int64_t image_size,
+                        int64_t vocabulary) {
+  const int64_t texts = stage.texts(), most_frames = stage.largest_sample().frames,
+                most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
+                most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
+  const auto with_frames = [&](int64_t frames) { return frames > 0 ? (frames + most_frames - 1) / most_frames : 0; };
+  int64_t frames = most_frames > 0 ? size.frames : 0;
+  while (frames > 0 &&
+         (with_frames(frames) > most || size.rows < texts * (frames + shortest_text * with_frames(frames))))
+    --frames;
+
+  MadePack made;
+  int64_t waiting = with_frames(frames), rows = size.rows / texts - frames; // of text, for each text of a sample
+  while (rows >= shortest_text && static_cast<int64_t>(made.samples.size()) < most) {
+    const int64_t of_sample = std::min(most_frames, frames - made.host.frame_count);
+    const int64_t tokens = std::min(most_tokens, rows - shortest_text * std::max<int64_t>(0, waiting - 1));
+    auto sample = std::make_shared<Sample>();
+    sample->frames = std::max<int64_t>(0, of_sample);
+    for (int64_t i = 0; i < texts; ++i) sample->texts.push_back(made_text(tokens, vocabulary));
+    made.host.samples.push_back({static_cast<int64_t>(made.samples.size()), sample, made.host.frame_count});
+    made.host.frame_count += sample->frames;
+    made.samples.push_back(std::move(sample));
+    rows -= tokens;
+    --waiting;
+  }
+  const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
+  if (pixels == 0) return made;
+  made.host.buffer = allocate_host(pixels * sizeof(float));
+  auto* values = reinterpret_cast<float*>(made.host.buffer.get());
+  for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<float>(i % 31) / 15 - 1;
+  made.host.frames = {values, pixels};
+  return made;
+}
+
+} // namespace fvlm::train

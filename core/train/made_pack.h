@@ -1,0 +1,22 @@
+// A pack of samples that nobody wrote, which fills its buffers: to see what a step on it takes.
+#pragma once
+#include "data/stream/composer.h"
+#include "data/stream/host_pack.h"
+#include "recipe/plan.h"
+
+#include <memory>
+#include <vector>
+
+namespace fvlm::train {
+
+struct MadePack {
+  HostPack host;
+  std::vector<std::shared_ptr<const Sample>> samples;
+};
+
+// Every frame and row of `size` is used where samples as large as the stage's mix lets through allow it. All text is
+// learnt. `most_samples` 0: any number.
+MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples, int64_t image_size,
+                        int64_t vocabulary);
+
+} // namespace fvlm::train

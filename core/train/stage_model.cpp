@@ -1,0 +1,86 @@
+#include "train/stage_model.h"
+
+#include "base/error.h"
+#include "model/loading.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+namespace {
+
+at::ScalarType type_of(plan::Precision precision) {
+  if (precision == plan::Precision::bf16) return at::kBFloat16;
+  if (precision == plan::Precision::fp16) return at::kHalf;
+  return at::kFloat;
+}
+
+} // namespace
+
+std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device) {
+  if (plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
+  ops::OperationsOptions options;
+  options.device = device;
+  options.dtype = type_of(plan.precision);
+  options.gradient_dtype = at::kFloat;
+  options.attention = Wish::of(plan.kernels["attention"]);
+  options.loss = Wish::of(plan.kernels["loss"]);
+  for (const plan::KernelKind& kind : plan::kernel_kinds())
+    options.operations[std::string(kind.name)] = Wish::of(plan.kernels[kind.name]);
+  return std::make_unique<ops::Operations>(registry, std::move(options));
+}
+
+bool remembers_reference(const plan::Stage& stage) {
+  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
+    const auto* dpo = std::get_if<plan::Dpo>(&term);
+    return dpo && dpo->cache_reference;
+  });
+}
+
+model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device) {
+  return {device, type_of(plan.precision), at::kFloat, [](const model::ParameterSpec&) { return false; }};
+}
+
+StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
+                            const MakeModel& policy, const MakeModel& begin) {
+  const model::ArenaOptions fixed = frozen_arena(plan, device);
+  model::ArenaOptions arena = fixed;
+  arena.trains = [&](const model::ParameterSpec& spec) {
+    return trains(stage, group_of(plan.model, directory_name(spec.name)));
+  };
+  StageModel made;
+  made.vlm = policy(arena);
+  made.vlm->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
+  made.vlm->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
+  if (stage.prefers() && !remembers_reference(stage)) made.frozen.reference = begin(fixed);
+  for (size_t term = 0; term < stage.objective.size(); ++term) {
+    const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]);
+    if (!kl) continue;
+    made.frozen.teachers[term] = model::load_model(kl->teacher, fixed);
+    const int64_t theirs = made.frozen.teachers[term]->config().decoder.vocab_size;
+    if (const int64_t ours = made.vlm->config().decoder.vocab_size; ours != theirs)
+      throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))
+          .at(kl->teacher)
+          .advise("a teacher has the model's own tokenizer");
+  }
+  made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.vlm->parameters(),
+                                                     groups_of(plan.model, stage, made.vlm->parameters()));
+  return made;
+}
+
+model::Capacity most_of(const plan::Stage& stage, const PackSize& capacity, int64_t most_samples) {
+  const int64_t texts = stage.texts();
+  const auto largest = stage.largest_sample();
+  model::Capacity most;
+  most.frames = capacity.frames;
+  most.rows = capacity.rows;
+  most.sequences = texts * (most_samples > 0 ? most_samples : capacity.rows / 16 + 1);
+  most.labels = capacity.rows;
+  most.longest_sequence = largest.tokens / texts;
+  most.longest_video = largest.frames;
+  return most;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,38 @@
+// What a stage computes with, made as its Plan says: operations, the model that trains, what stands frozen beside it,
+// and the optimizer.
+#pragma once
+#include "data/stream/composer.h"
+#include "ops/operations.h"
+#include "train/learner.h"
+#include "train/optimization.h"
+
+#include <functional>
+#include <memory>
+
+namespace fvlm::train {
+
+// A stage's model as it begins: weights that train where the stage trains them.
+using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
+
+std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
+
+// Whether what DPO's policy is held against is computed once and remembered, and no model beside it.
+bool remembers_reference(const plan::Stage& stage);
+
+// Of a model that does not learn.
+model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device);
+
+struct StageModel {
+  std::shared_ptr<model::Vlm> vlm;
+  FrozenModels frozen;
+  std::unique_ptr<Optimization> optimization;
+};
+// `policy` makes what learns, `begin` what DPO holds it against; what is remembered of that is for the caller to add.
+// Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.
+StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
+                            const MakeModel& policy, const MakeModel& begin);
+
+// What a pack of this size can hold of the stage's samples; `most_samples` 0: any number.
+model::Capacity most_of(const plan::Stage& stage, const PackSize& capacity, int64_t most_samples);
+
+} // namespace fvlm::train

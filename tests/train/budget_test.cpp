@@ -1,0 +1,196 @@
+// What `plan` says of a step's memory, beside what the tensors of such a step hold.
+#include "budget/stage_budget.h"
+#include "feed/model_samples.h"
+#include "small_run.h"
+#include "train/checkpoint.h"
+#include "train/initial_model.h"
+#include "train/labels.h"
+#include "train/made_pack.h"
+#include "train/stage_model.h"
+#include "train/tensor_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+namespace fvlm::train {
+namespace {
+
+// No two sizes alike, and activations larger than the weights.
+const std::vector<std::string> larger = {
+    "model.image_size=32",    "model.vision.width=48",       "model.vision.layers=3", "model.vision.heads=4",
+    "model.decoder.width=40", "model.decoder.layers=4",      "model.decoder.heads=4", "model.decoder.kv_heads=2",
+    "model.decoder.mlp=112",  "model.connector.query_dim=24"};
+
+class Budget : public SmallRun {
+ protected:
+  struct Sizes {
+    int64_t estimated = 0, measured = 0;
+    double ratio() const { return static_cast<double>(estimated) / static_cast<double>(measured); }
+  };
+
+  enum class Kernels { reference, plugins };
+
+  // Of one step on a full pack; the second, when all workspaces have their size.
+  Sizes step(const plan::Plan& plan, const std::string& name, const PackSize& size, Kernels kernels) {
+    const c10::InferenceMode without_autograd;
+    const plan::Stage& stage =
+        *std::find_if(plan.stages.begin(), plan.stages.end(), [&](const plan::Stage& one) { return one.name == name; });
+    RegistryOptions options;
+    if (kernels == Kernels::plugins) options.bundled = FVLM_PLUGINS;
+    Registry registry(options);
+    registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
+    const auto description = describe(plan);
+    TensorMemory memory;
+    const auto operations = make_operations(plan, registry, at::kCPU);
+    auto made = make_stage_model(plan, stage, registry, at::kCPU, [&](const model::ArenaOptions& options) {
+      return make_model(description, 1, options);
+    });
+    const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
+    const MadePack pack = make_full_pack(stage, size, 0, image, vocabulary);
+    const auto used = model::Capacity::of(
+        feed::model_samples(pack.host, image, [&](const SampleText& text) { return labels(text, stage); }));
+    EXPECT_EQ(used.frames, size.frames);
+    EXPECT_EQ(used.rows, size.rows);
+    Learner learner(plan, stage, *made.vlm, *operations, used, made.frozen);
+    const StepCounts counts = counts_of(stage, pack.samples);
+    PartTimes times;
+    for (int i = 0; i < 2; ++i) {
+      memory.reset_peak();
+      learner.begin_step();
+      learner.take(pack.host, counts, 1, times);
+      EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm().item<double>()));
+      made.optimization->step(made.optimization->base_rates(), 1);
+    }
+    auto setting = budget::setting_of(plan, stage, description, budget::Device::cpu);
+    if (kernels == Kernels::reference) // which "auto" comes to where there is nothing else
+      setting.machine.plain_attention = setting.machine.plain_loss = setting.machine.plain_kernels =
+          setting.machine.plain_optimizer = true;
+    budget::PackShape shape{used.frames,       used.rows,   stage.texts() * used.frames,
+                            used.sequences,    used.labels, used.longest_sequence,
+                            used.longest_video};
+    return {budget::step_need(setting, shape).peak, memory.peak()};
+  }
+
+  using Change = std::function<void(plan::Plan&, plan::Stage&)>;
+  void expect_true(const std::string& stage, const Change& change = {}, Kernels kernels = Kernels::reference,
+                   const PackSize& size = {24, 768}) {
+    plan::Plan plan = resolved(larger).plan;
+    for (plan::Stage& each : plan.stages)
+      if (each.name == stage && change) change(plan, each);
+    const Sizes sizes = step(plan, stage, size, kernels);
+    RecordProperty("estimated", sizes.estimated);
+    RecordProperty("measured", sizes.measured);
+    fmt::print("{}, {}: {} bytes estimated, {} measured, ratio {:.3f}\n", stage,
+               kernels == Kernels::plugins ? "plugins" : "reference", sizes.estimated, sizes.measured, sizes.ratio());
+    EXPECT_NEAR(sizes.ratio(), 1, 0.1) << sizes.estimated << " estimated, " << sizes.measured << " measured";
+  }
+
+  // A model directory, to be a teacher.
+  std::string made_teacher() {
+    const c10::InferenceMode without_autograd;
+    const plan::Plan plan = resolved(larger).plan;
+    const auto description = describe(plan);
+    const auto begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
+    const auto made = make_stage_model(plan, plan.stages[0], registry_, at::kCPU, begin);
+    write_checkpoint(folder("teacher"), snapshot(description, *made.vlm, *made.optimization, {}));
+    return folder("teacher").string();
+  }
+};
+
+plan::Recompute every(int64_t nth) {
+  plan::Recompute recompute;
+  recompute.every = nth;
+  return recompute;
+}
+
+TEST_F(Budget, of_next_token_is_what_is_measured) {
+  expect_true("align");
+}
+
+TEST_F(Budget, of_text_alone_is_what_is_measured) {
+  expect_true("align", {}, Kernels::reference, {0, 768});
+}
+
+TEST_F(Budget, of_both_passes_is_what_is_measured) {
+  expect_true("instruct");
+}
+
+TEST_F(Budget, of_preferences_is_what_is_measured) {
+  expect_true("prefer");
+}
+
+TEST_F(Budget, of_preferences_beside_next_token_is_what_is_measured) {
+  expect_true("prefer", [](plan::Plan&, plan::Stage& stage) { stage.objective.push_back(plan::NextToken{}); });
+}
+
+TEST_F(Budget, of_a_teacher_is_what_is_measured) {
+  const std::string teacher = made_teacher();
+  expect_true("align", [&](plan::Plan&, plan::Stage& stage) {
+    plan::Kl kl;
+    kl.teacher = teacher;
+    stage.objective.push_back(kl);
+  });
+}
+
+TEST_F(Budget, of_layers_that_are_computed_again_is_what_is_measured) {
+  expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.activation_checkpointing = {every(1), every(1)}; });
+}
+
+TEST_F(Budget, of_some_layers_that_are_computed_again_is_what_is_measured) {
+  expect_true("instruct", [](plan::Plan&, plan::Stage& stage) {
+    stage.activation_checkpointing = {every(2), every(3)};
+  });
+}
+
+TEST_F(Budget, of_a_frozen_vision_tower_is_what_is_measured) {
+  expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.freeze = {"vision"}; });
+}
+
+TEST_F(Budget, of_a_connector_that_trains_alone_is_what_is_measured) {
+  expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.freeze = {"vision", "decoder"}; });
+}
+
+TEST_F(Budget, of_shallow_queries_on_frames_of_another_size_is_what_is_measured) {
+  expect_true("align", [](plan::Plan& plan, plan::Stage&) {
+    plan.model.connector.attend = plan::Attend::shallow;
+    plan.model.image_size = 40;
+  });
+}
+
+TEST_F(Budget, of_muon_is_what_is_measured) {
+  expect_true("align", [](plan::Plan&, plan::Stage& stage) {
+    plan::Muon muon;
+    static_cast<plan::OptimizerCommon&>(muon) = plan::common(stage.optimizer);
+    muon.others.lr = muon.lr;
+    stage.optimizer = muon;
+  });
+}
+
+TEST_F(Budget, of_plugins_is_what_is_measured) {
+  for (const char* stage : {"align", "instruct", "prefer"}) expect_true(stage, {}, Kernels::plugins);
+}
+
+TEST_F(Budget, of_bfloat16_is_what_is_measured) {
+  const auto narrow = [](plan::Plan& plan, plan::Stage& stage) {
+    plan.precision = plan::Precision::bf16;
+    plan::common(stage.optimizer).moments = plan::Moments::bf16;
+  };
+  for (const char* stage : {"align", "prefer"}) expect_true(stage, narrow, Kernels::plugins);
+}
+
+TEST_F(Budget, of_the_quickstart_is_what_is_measured) {
+  recipe::Request request;
+  request.file = FVLM_QUICKSTART;
+  request.args = {{"data", data().string()}};
+  const plan::Plan plan = recipe::resolve(request).plan;
+  for (const char* stage : {"align", "prefer"}) {
+    const Sizes sizes = step(plan, stage, {128, 2048}, Kernels::plugins);
+    fmt::print("quickstart, {}: {} bytes estimated, {} measured, ratio {:.3f}\n", stage, sizes.estimated,
+               sizes.measured, sizes.ratio());
+    EXPECT_NEAR(sizes.ratio(), 1, 0.1) << stage;
+  }
+}
+
+} // namespace
+} // namespace fvlm::train
