@@ -34,7 +34,7 @@ constexpr Row rows[] = {
 };
 
 std::string bytes(int64_t amount) {
-  return amount == 0 ? "-" : human_bytes(static_cast<uint64_t>(amount));
+  return amount == 0 ? "0" : human_bytes(static_cast<uint64_t>(amount));
 }
 
 int64_t amount(const StageBudget& budget, Item item) {

@@ -1,0 +1,81 @@
+// `fvlm-engine plan`: the tables of parameters and memory.
+#include "../data/small_tokenizer.h"
+#include "base/file.h"
+#include "base/scratch_folder.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+namespace fvlm {
+namespace {
+
+using nlohmann::json;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+class PlanTables : public testing::Test {
+ protected:
+  PlanTables() {
+    std::filesystem::create_directory(scratch_.path() / "tokenizer");
+    write_file_atomic(scratch_.path() / "tokenizer/tokenizer.json", test::small_tokenizer().dump());
+  }
+
+  struct Ran {
+    int code;
+    std::string out, err;
+  };
+  Ran run(const std::string& arguments) const {
+    const auto out = scratch_.path() / "out", err = scratch_.path() / "err";
+    const int status = std::system(
+        fmt::format("cd '{}' && '{}' {} >'{}' 2>'{}'", FVLM_RECIPES, FVLM_ENGINE, arguments, out.string(), err.string())
+            .c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  }
+  std::string quickstart() const { return "quickstart.lua --device cpu --arg data=" + scratch_.path().string(); }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(PlanTables, are_there_without_weights_where_the_recipe_describes_the_towers) {
+  const Ran ran = run("plan " + quickstart());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, ContainsRegex("align +connector +9 +16,704 +trained +0.002 +0.01\n"));
+  EXPECT_THAT(ran.out, ContainsRegex("memory, CPU +align +instruct +prefer\n"));
+  EXPECT_THAT(ran.out, ContainsRegex("reference, teachers +0 +0 +[0-9.]+ [KM]iB\n"));
+}
+
+TEST_F(PlanTables, are_missing_with_the_reason_where_the_weights_are) {
+  const Ran ran = run("plan fvlm-135m.lua --arg weights=/nowhere");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              HasSubstr("no tables of parameters and memory: /nowhere/dinov2-small: there is no such folder\n"));
+  EXPECT_EQ(run("plan --budget fvlm-135m.lua --arg weights=/nowhere").code, 4);
+}
+
+TEST_F(PlanTables, alone_are_a_document) {
+  const Ran ran = run("plan --budget --json " + quickstart());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const json stages = json::parse(ran.out);
+  ASSERT_EQ(stages.size(), 3u);
+  EXPECT_EQ(stages[2]["stage"], "prefer");
+  EXPECT_EQ(stages[0]["groups"][0]["parameters"], 16704);
+  int64_t sum = 0;
+  for (const auto& [item, bytes] : stages[0]["memory"].items())
+    if (item != "sum") sum += bytes.get<int64_t>();
+  EXPECT_EQ(stages[0]["memory"]["sum"], sum);
+}
+
+TEST_F(PlanTables, leave_the_plan_file_as_it_is) {
+  const json document = json::parse(run("plan --json " + quickstart()).out);
+  EXPECT_FALSE(document.contains("budget"));
+}
+
+TEST_F(PlanTables, are_of_a_device_that_there_is_a_name_for) {
+  EXPECT_EQ(run("plan quickstart.lua --device tpu").code, 2);
+}
+
+} // namespace
+} // namespace fvlm

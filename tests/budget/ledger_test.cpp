@@ -1,0 +1,83 @@
+// The account of memory, and the tape that fills it.
+#include "budget/shadow/tape.h"
+
+#include <gtest/gtest.h>
+
+namespace fvlm::budget {
+namespace {
+
+int64_t at_peak(const Ledger& ledger, Item item) {
+  return ledger.at_peak()[static_cast<size_t>(item)];
+}
+
+TEST(Ledger, knows_the_most_that_was_held_and_for_what) {
+  Ledger ledger;
+  const Ledger::For weights(ledger, Item::weights);
+  auto first = ledger.hold(100);
+  {
+    const Ledger::For decoder(ledger, Item::decoder);
+    const auto second = ledger.hold(50);
+    ledger.touch(7);
+  }
+  first.reset();
+  const auto third = ledger.hold(60);
+  EXPECT_EQ(ledger.live(), 60);
+  EXPECT_EQ(ledger.peak(), 157);
+  EXPECT_EQ(at_peak(ledger, Item::weights), 100);
+  EXPECT_EQ(at_peak(ledger, Item::decoder), 50);
+  EXPECT_EQ(at_peak(ledger, Item::passing), 7);
+}
+
+TEST(Ledger, lets_nobody_inside_name_another_item_where_the_whole_is_for_one) {
+  Ledger ledger;
+  const Ledger::For passing(ledger, Item::passing, true);
+  const Ledger::For decoder(ledger, Item::decoder);
+  const auto held = ledger.hold(5);
+  EXPECT_EQ(at_peak(ledger, Item::passing), 5);
+  EXPECT_EQ(at_peak(ledger, Item::decoder), 0);
+}
+
+TEST(ShadowTape, lets_go_of_what_a_step_kept_when_it_is_done) {
+  Ledger ledger;
+  shadow::Tape tape;
+  shadow::Value x(shadow::make(ledger, 10, 4, 4), true);
+  tape.push([kept = shadow::make(ledger, 5, 4, 4)] {});
+  EXPECT_EQ(ledger.live(), 240);
+  tape.backward();
+  EXPECT_EQ(ledger.live(), 160);
+}
+
+TEST(ShadowTape, adds_gradients_in_place_where_nobody_else_reads_them) {
+  Ledger ledger;
+  shadow::Gradient gradient;
+  gradient.add(shadow::make(ledger, 1, 1, 8));
+  gradient.add(shadow::make(ledger, 1, 1, 8));
+  EXPECT_EQ(ledger.live(), 8);
+  EXPECT_EQ(ledger.peak(), 16);
+  const auto shared = shadow::make(ledger, 1, 1, 8);
+  shadow::Gradient other;
+  other.add(shared);
+  other.add(shared);
+  EXPECT_EQ(ledger.live(), 24) << "the sum of two that others read is a third";
+}
+
+TEST(ShadowTape, keeps_only_what_goes_in_and_out_of_a_block_that_is_computed_again) {
+  Ledger ledger;
+  const auto block = [&](shadow::Tape& tape, const std::vector<shadow::Value>& in) {
+    shadow::Value y(shadow::another(in[0].data), true);
+    tape.push(
+        [inside = shadow::make(ledger, 100, 1, 1), in = in[0].gradient, out = y.gradient] { in->add(out->take()); });
+    return std::vector<shadow::Value>{y};
+  };
+  shadow::Tape tape;
+  const shadow::Value x(shadow::make(ledger, 10, 1, 1), true);
+  const auto out = shadow::recomputed(tape, {x}, block);
+  EXPECT_EQ(ledger.live(), 20);
+  EXPECT_EQ(ledger.peak(), 120);
+  out[0].gradient->add(shadow::another(out[0].data));
+  tape.backward();
+  EXPECT_FALSE(x.gradient->empty());
+}
+
+} // namespace
+} // namespace fvlm::budget

@@ -1,0 +1,197 @@
+// How the memory that a stage needs follows from its plan. That the figures are those of tensors is shown in
+// tests/train/budget_test.cpp.
+#include "budget/budget_text.h"
+#include "budget/stage_budget.h"
+
+#include <nlohmann/json.hpp>
+
+#include <gmock/gmock.h>
+
+namespace fvlm::budget {
+namespace {
+
+using testing::HasSubstr;
+
+ModelDescription model() {
+  ModelDescription description;
+  description.vision = {.model_type = "dinov2",
+                        .hidden_size = 64,
+                        .num_hidden_layers = 4,
+                        .num_attention_heads = 4,
+                        .intermediate_size = 256,
+                        .image_size = 56,
+                        .patch_size = 14,
+                        .num_channels = 3,
+                        .layer_norm_eps = 1e-6,
+                        .layerscale_value = 1,
+                        .initializer_range = 0.02,
+                        .use_mask_token = true};
+  description.decoder = {.model_type = "llama",
+                         .vocab_size = 1000,
+                         .hidden_size = 96,
+                         .intermediate_size = 256,
+                         .num_hidden_layers = 6,
+                         .num_attention_heads = 6,
+                         .num_key_value_heads = 2,
+                         .head_dim = 16,
+                         .max_position_embeddings = 512,
+                         .rope_theta = 10000,
+                         .rms_norm_eps = 1e-5,
+                         .initializer_range = 0.02,
+                         .tie_word_embeddings = true,
+                         .eos_token_id = {2}};
+  return description;
+}
+
+plan::Plan plan() {
+  plan::Plan plan;
+  plan.precision = plan::Precision::fp32;
+  plan.model.image_size = 56;
+  plan::Stage& stage = plan.stages.emplace_back();
+  stage.name = "align";
+  stage.data.sources.emplace_back().shards = {"a.tar"};
+  stage.data.max_frames = 4;
+  stage.data.max_text_tokens = 28;
+  stage.objective = {plan::NextToken{}};
+  plan::AdamW adamw;
+  adamw.lr = {{"connector", 1e-3}, {"default", 1e-5}};
+  stage.optimizer = adamw;
+  stage.packing.frames = 32;
+  stage.packing.tokens = 512;
+  return plan;
+}
+
+StageBudget budget_of(const plan::Plan& plan, Device device = Device::cpu) {
+  return stage_budget(plan, plan.stages[0], model(), device);
+}
+
+int64_t amount(const StageBudget& budget, Item item) {
+  return budget.step.at_peak[static_cast<size_t>(item)];
+}
+
+TEST(StageBudget, adds_up_to_its_sum) {
+  const StageBudget budget = budget_of(plan());
+  int64_t sum = 0;
+  for (const int64_t one : budget.step.at_peak) sum += one;
+  EXPECT_EQ(sum, budget.step.peak);
+  EXPECT_GT(amount(budget, Item::vision), 0);
+  EXPECT_GT(amount(budget, Item::decoder), 0);
+  EXPECT_EQ(budget.step.peak, budget.without_recompute);
+}
+
+TEST(StageBudget, of_a_larger_pack_grows_with_its_activations_alone) {
+  plan::Plan large = plan();
+  large.stages[0].packing.frames = 64;
+  large.stages[0].packing.tokens = 1024;
+  const StageBudget one = budget_of(plan()), two = budget_of(large);
+  EXPECT_EQ(amount(one, Item::weights), amount(two, Item::weights));
+  EXPECT_EQ(amount(one, Item::moments), amount(two, Item::moments));
+  EXPECT_EQ(2 * amount(one, Item::vision), amount(two, Item::vision));
+}
+
+TEST(StageBudget, of_what_is_frozen_has_no_gradients_moments_and_activations) {
+  plan::Plan frozen = plan();
+  frozen.stages[0].freeze = {"vision"};
+  const StageBudget all = budget_of(plan()), some = budget_of(frozen);
+  EXPECT_EQ(amount(all, Item::weights), amount(some, Item::weights));
+  EXPECT_LT(amount(some, Item::gradients), amount(all, Item::gradients));
+  EXPECT_EQ(amount(some, Item::moments), 2 * amount(some, Item::gradients));
+  EXPECT_LT(amount(some, Item::vision), amount(all, Item::vision) / 2);
+}
+
+TEST(StageBudget, of_bfloat16_has_masters_and_half_the_activations) {
+  plan::Plan narrow = plan();
+  narrow.precision = plan::Precision::bf16;
+  const StageBudget wide = budget_of(plan(), Device::cuda), half = budget_of(narrow, Device::cuda);
+  EXPECT_EQ(amount(wide, Item::masters), 0);
+  EXPECT_EQ(amount(half, Item::masters), amount(half, Item::gradients));
+  EXPECT_EQ(2 * amount(half, Item::weights), amount(wide, Item::weights));
+  EXPECT_LT(amount(half, Item::decoder), amount(wide, Item::decoder) * 6 / 10);
+  plan::common(narrow.stages[0].optimizer).moments = plan::Moments::bf16;
+  EXPECT_EQ(amount(budget_of(narrow), Item::moments), amount(half, Item::moments) * 3 / 4)
+      << "AdamW's second moment stays float32";
+}
+
+TEST(StageBudget, of_muon_has_a_moment_more) {
+  plan::Plan other = plan();
+  plan::Muon muon;
+  muon.lr = muon.others.lr = {{"default", 1e-3}};
+  other.stages[0].optimizer = muon;
+  EXPECT_EQ(2 * amount(budget_of(other), Item::moments), 3 * amount(budget_of(plan()), Item::moments))
+      << "momentum for the matrices, two moments for the others, each over the whole arena";
+}
+
+TEST(StageBudget, of_layers_that_are_computed_again_is_less) {
+  plan::Plan again = plan();
+  plan::Recompute all;
+  all.every = 1;
+  again.stages[0].activation_checkpointing = {all, all};
+  const StageBudget kept = budget_of(plan()), computed = budget_of(again);
+  EXPECT_LT(computed.step.peak, kept.step.peak);
+  EXPECT_EQ(computed.step.peak, kept.with_all);
+  EXPECT_EQ(computed.without_recompute, kept.step.peak);
+}
+
+TEST(StageBudget, of_preferences_has_a_frozen_reference) {
+  plan::Plan prefers = plan();
+  prefers.stages[0].objective = {plan::Dpo{}};
+  const StageBudget budget = budget_of(prefers);
+  EXPECT_EQ(amount(budget, Item::frozen), amount(budget, Item::weights));
+  EXPECT_EQ(budget.pack.visual_rows, 2 * budget.pack.frames) << "each text is read behind all its frames";
+}
+
+TEST(StageBudget, of_a_small_batch_is_that_of_its_samples) {
+  plan::Plan small = plan();
+  small.stages[0].batch.samples = 2;
+  const StageBudget budget = budget_of(small);
+  EXPECT_EQ(budget.pack.frames, 8);
+  EXPECT_EQ(budget.pack.rows, 64);
+}
+
+TEST(StageBudget, says_what_is_assumed_where_the_data_decide) {
+  plan::Plan open = plan();
+  open.stages[0].packing.frames.reset();
+  const StageBudget budget = budget_of(open);
+  ASSERT_EQ(budget.assumptions.size(), 1u);
+  EXPECT_EQ(budget.assumptions[0], "packing.frames is open: training takes it from the data; here 64, for samples of 4 "
+                                   "frames and 28 tokens");
+  EXPECT_TRUE(budget_of(plan()).assumptions.empty());
+}
+
+TEST(StageBudget, of_a_teacher_that_is_not_there_is_refused) {
+  plan::Plan taught = plan();
+  plan::Kl kl;
+  kl.teacher = "/nowhere/teacher";
+  taught.stages[0].objective.push_back(kl);
+  EXPECT_ANY_THROW(budget_of(taught));
+}
+
+TEST(GroupLines, count_tensors_and_say_what_trains_how_fast) {
+  plan::Plan grouped = plan();
+  grouped.model.groups = {{"queries", {"connector.q_*"}}};
+  grouped.stages[0].freeze = {"decoder"};
+  const auto lines = group_lines(grouped.model, grouped.stages[0], model());
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0].name, "connector");
+  EXPECT_EQ(lines[0].lr, 1e-3);
+  EXPECT_EQ(lines[2].name, "decoder");
+  EXPECT_FALSE(lines[2].trained);
+  EXPECT_FALSE(lines[2].lr);
+  EXPECT_EQ(lines[3].name, "queries");
+  EXPECT_EQ(lines[3].tensors, 2);
+  EXPECT_EQ(lines[3].parameters, 2 * 384);
+  const std::string text = groups_text({{"align", lines}});
+  EXPECT_THAT(text, HasSubstr("queries"));
+  EXPECT_THAT(text, HasSubstr("frozen"));
+}
+
+TEST(GroupLines, refuse_patterns_that_match_nothing_or_twice) {
+  plan::Plan grouped = plan();
+  grouped.model.groups = {{"nothing", {"connector.nobody"}}};
+  EXPECT_ANY_THROW(group_lines(grouped.model, grouped.stages[0], model()));
+  grouped.model.groups = {{"one", {"connector.q_*"}}, {"two", {"*.q_static"}}};
+  EXPECT_ANY_THROW(group_lines(grouped.model, grouped.stages[0], model()));
+}
+
+} // namespace
+} // namespace fvlm::budget
