@@ -88,24 +88,29 @@ PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int6
   return pack;
 }
 
+PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& assumptions) {
+  const auto largest = stage.largest_sample();
+  PackCapacity capacity{0, stage.packing.tokens.value_or(std::max(largest.tokens, usual_rows))};
+  if (largest.frames == 0) return capacity;
+  capacity.frames = stage.packing.frames.value_or(capacity.rows / largest.tokens * largest.frames);
+  if (!stage.packing.frames)
+    assumptions.push_back(fmt::format("packing.frames is open: training takes it from the data; here {}, for samples "
+                                      "of {} frames and {} tokens",
+                                      capacity.frames, largest.frames,
+                                      largest.tokens / stage.texts() - largest.frames));
+  return capacity;
+}
+
 PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions) {
   const auto largest = stage.largest_sample();
-  const int64_t texts = stage.texts(), most_rows = stage.packing.tokens.value_or(std::max(largest.tokens, usual_rows));
-  int64_t most_frames = 0;
-  if (largest.frames > 0) {
-    most_frames = stage.packing.frames.value_or(most_rows / largest.tokens * largest.frames);
-    if (!stage.packing.frames)
-      assumptions.push_back(fmt::format("packing.frames is open: training takes it from the data; here {}, for samples "
-                                        "of {} frames and {} tokens",
-                                        most_frames, largest.frames, largest.tokens / texts - largest.frames));
-  }
-  int64_t frames = most_frames, rows = most_rows;
+  const PackCapacity most = capacity_of(stage, assumptions);
+  int64_t frames = most.frames, rows = most.rows;
   if (stage.batch.samples) { // a pack is no more than its step
-    frames = rounded(std::min(most_frames, *stage.batch.samples * largest.frames), most_frames);
-    rows = rounded(std::min(most_rows, *stage.batch.samples * largest.tokens), most_rows);
+    frames = rounded(std::min(frames, *stage.batch.samples * largest.frames), most.frames);
+    rows = rounded(std::min(rows, *stage.batch.samples * largest.tokens), most.rows);
   }
   PackShape pack = full_pack(stage, frames, rows, stage.packing.segments.value_or(0));
-  pack.labels = rounded(pack.labels, most_rows);
+  pack.labels = rounded(pack.labels, most.rows);
   return pack;
 }
 
@@ -155,6 +160,18 @@ Need step_need(const Setting& setting, const PackShape& pack, const plan::Activa
   return {ledger.peak(), ledger.at_peak()};
 }
 
+int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {
+  constexpr int64_t most_packs = 32; // that the loader has under way
+  const int64_t size = plan.model.image_size, bytes = frames * 3 * size * size * float32;
+  return bytes > 0 ? bytes * std::min((plan.loader.memory_mib << 20) / bytes, most_packs) : 0;
+}
+
+int64_t checkpoint_copy(const Need& need) {
+  int64_t copy = 0;
+  for (const Item item : {Item::weights, Item::masters, Item::moments}) copy += need.at_peak[static_cast<size_t>(item)];
+  return copy;
+}
+
 StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
                          Device device) {
   const Setting setting = setting_of(plan, stage, description, device);
@@ -167,12 +184,8 @@ StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const
   all.every = 1;
   budget.with_all = step_need(setting, budget.pack, {all, all}).peak;
 
-  const int64_t size = plan.model.image_size, frames = budget.pack.frames * 3 * size * size * float32;
-  constexpr int64_t most_packs = 32; // that the loader has under way
-  if (frames > 0) budget.packs_in_flight = frames * std::min((plan.loader.memory_mib << 20) / frames, most_packs);
-  const auto& at = budget.step.at_peak;
-  for (const Item item : {Item::weights, Item::masters, Item::moments})
-    budget.checkpoint += at[static_cast<size_t>(item)];
+  budget.packs_in_flight = packs_in_flight(plan, budget.pack.frames);
+  budget.checkpoint = checkpoint_copy(budget.step);
   return budget;
 }
 

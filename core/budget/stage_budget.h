@@ -19,11 +19,16 @@ Machine machine_of(const plan::Plan& plan, Device device);
 
 ModelShape shape_of(const ModelDescription& description, int64_t image_size);
 
+// What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.
+struct PackCapacity {
+  int64_t frames = 0, rows = 0;
+};
+PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& assumptions);
+
 // A full pack of this size, of samples as large as the stage's mix lets through; `most_samples` 0: any number.
 PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples);
 
 // The largest pack that a step of the stage can hold, every buffer full.
-// `assumptions`: where the recipe leaves open what the data decide.
 PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions);
 
 // A stage at work.
@@ -47,12 +52,17 @@ inline Need step_need(const Setting& setting, const PackShape& pack) {
   return step_need(setting, pack, setting.stage.activation_checkpointing);
 }
 
+// Of the host's memory, at most: frames that are read ahead, in packs of so many frames, and the copy that is written
+// as a checkpoint.
+int64_t packs_in_flight(const plan::Plan& plan, int64_t frames);
+int64_t checkpoint_copy(const Need& need);
+
 struct StageBudget {
   std::string stage;
   PackShape pack;
   Need step;                                   // as planned
   int64_t without_recompute = 0, with_all = 0; // the step's peak, were no layers computed again, or all
-  int64_t packs_in_flight = 0, checkpoint = 0; // of the host's memory, at most
+  int64_t packs_in_flight = 0, checkpoint = 0;
   std::vector<std::string> assumptions;
 };
 StageBudget stage_budget(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,

@@ -1,6 +1,7 @@
 // fvlm-engine train: the stages of a recipe, into a run's folder.
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/batch_search.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
@@ -39,7 +40,8 @@ void print(const train::TrainReport& report, const fs::path& folder, bool json) 
 int train_stages(Arguments arguments) {
   Options options(
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
-      "      [--allow-plan-change] [--dry-run] [--device cpu|cuda] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--set PATH=VALUE]\n"
+      "      [--arg NAME=VALUE] [--json]",
       "Runs the stages of a recipe one after the other into the run's folder. A run that was stopped or killed goes "
       "on\n"
       "where it was: start the same command again. Ctrl-C or SIGTERM saves a checkpoint and exits with 75; a second\n"
@@ -54,6 +56,8 @@ int train_stages(Arguments arguments) {
       .value("max-steps", "N", "stop after so many steps, resumable")
       .flag("allow-plan-change", "go on with a run that was begun with another plan")
       .flag("dry-run", "check everything that can be checked without training, and print the stages")
+      .flag("find-batch", "search the largest pack of each stage that the memory holds; trains and writes nothing")
+      .value("memory-mib", "N", "what --find-batch may take for tensors; default: what the machine can spare")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);
@@ -73,6 +77,9 @@ int train_stages(Arguments arguments) {
   const std::string device = parsed->value_or("device", best_device());
   use_device(device);
   request.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  if (parsed->flag("find-batch"))
+    return search_batches(resolved.plan, request, *open_registry(*parsed), parsed->integer_or("memory-mib", 0),
+                          parsed->flag("json"));
   if (parsed->flag("dry-run")) {
     train::rehearse(resolved, request, *open_registry(*parsed));
     fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));

@@ -1,12 +1,16 @@
-// Memory while a run trains: how much there is in use, and whether it ran out.
+// Memory while a run trains: how much there is in use and to be had, and whether it ran out.
 #pragma once
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 
 namespace fvlm::train {
 
 // Of this process, resident.
 uint64_t memory_in_use();
+
+// That the machine, and the control group that this process is in, can still give. `root`: where /proc and /sys lie.
+uint64_t available_memory(const std::filesystem::path& root = "/");
 
 bool is_out_of_memory(const std::exception& error);
 

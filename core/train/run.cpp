@@ -10,13 +10,10 @@
 #include "train/run_folder.h"
 #include "train/stop_signals.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <numeric>
 
 namespace fvlm::train {
 namespace {
@@ -29,19 +26,6 @@ struct Place {
   fs::path checkpoint;
   RunState state;
 };
-
-// Threads that share tensors this small wait for each other longer than they work, and take the loader's core: the
-// quickstart's model learns from 1,354 samples a second with one thread, and from 1,291 with two (bench/LOG.md).
-constexpr int64_t parameters_worth_threads = 4'000'000;
-
-void choose_threads(const ModelDescription& description) {
-  if (std::getenv("OMP_NUM_THREADS")) return; // the user has chosen
-  int64_t parameters = 0;
-  for (const Part part : all_parts)
-    for (const TensorSpec& spec : description.layout(part).tensors)
-      parameters += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
-  if (parameters < parameters_worth_threads) at::set_num_threads(1);
-}
 
 class Run {
  public:
@@ -73,6 +57,7 @@ class Run {
       };
       if (checkpoint.empty()) state = stage_begins(state);
       StageRun run(context, stage, begin, state, checkpoint, request_.faults);
+      previous_model_.reset(); // begun from, and no longer needed
       folder.write_parameters(stage, run.groups());
       const int64_t before = run.state().step;
       const StageEnd end = run.run();

@@ -1,18 +1,31 @@
 #include "train/tensor_memory.h"
 
+#include "train/memory.h"
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <malloc.h>
 
 namespace fvlm::train {
 namespace {
 
-constexpr size_t alignment = 64; // of LibTorch's own
+constexpr size_t alignment = 64;           // of LibTorch's own
+constexpr int64_t worth_asking = 16 << 20; // bytes: the machine is asked whether it has them
+constexpr int64_t left_alone = 64 << 20;   // bytes that others may need meanwhile
 
-// LibTorch's libraries want memory whose context is its address; so its size stands before it.
+bool machine_has(int64_t bytes) {
+  const auto there = [] { return static_cast<int64_t>(available_memory()) - left_alone; };
+  if (bytes < worth_asking || bytes <= there()) return true;
+  malloc_trim(0); // freed memory that is kept may be what is missing
+  return bytes <= there();
+}
+
+// LibTorch's libraries keep memory for longer than anybody watches, and give back through one allocator what they had
+// from another. So a block looks like LibTorch's own, which free() takes, and malloc knows its size.
 class Watched : public c10::Allocator {
  public:
   c10::Allocator* below = nullptr; // whose turn it was before
@@ -21,17 +34,13 @@ class Watched : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &let_go, at::kCPU};
     const auto size = static_cast<int64_t>(bytes);
-    const int64_t now = live += size;
     const int64_t most = limit;
-    void* memory = nullptr;
-    if ((most > 0 && now > most) || posix_memalign(&memory, alignment, bytes + alignment) != 0) {
-      live -= size;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "can't allocate memory: ", size, " bytes, with ", now - size, " held");
-    }
+    void* data = nullptr;
+    if ((most > 0 && (live + size > most || !machine_has(size))) || posix_memalign(&data, alignment, bytes) != 0)
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "can't allocate memory: ", size, " bytes, with ", live.load(), " held");
+    const int64_t now = live += static_cast<int64_t>(malloc_usable_size(data));
     for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
     }
-    *static_cast<int64_t*>(memory) = size;
-    void* data = static_cast<std::byte*>(memory) + alignment;
     return {data, data, &let_go, at::kCPU};
   }
 
@@ -50,9 +59,8 @@ Watched& watched() {
 
 void Watched::let_go(void* data) {
   if (!data) return;
-  void* memory = static_cast<std::byte*>(data) - alignment;
-  watched().live -= *static_cast<int64_t*>(memory);
-  std::free(memory);
+  watched().live -= static_cast<int64_t>(malloc_usable_size(data));
+  std::free(data);
 }
 
 } // namespace
@@ -63,6 +71,10 @@ TensorMemory::TensorMemory(int64_t limit) {
   watch.limit = limit;
   watch.peak = watch.live.load();
   c10::SetCPUAllocator(&watch);
+}
+
+void TensorMemory::limit_to(int64_t limit) {
+  watched().limit = limit;
 }
 
 TensorMemory::~TensorMemory() {

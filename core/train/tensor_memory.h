@@ -4,11 +4,13 @@
 
 namespace fvlm::train {
 
-// Watches all that is asked for while it lives; one at a time. What is asked for beyond the limit is refused with
-// c10::OutOfMemoryError, as memory that the machine does not have. [setup]
+// Watches all that is asked for while it lives; one at a time. With a limit, what is asked for beyond it is refused
+// with c10::OutOfMemoryError, and so is what the machine has not got: rather than that the kernel ends the process.
+// [setup]
 class TensorMemory {
  public:
   explicit TensorMemory(int64_t limit = 0); // 0: none
+  void limit_to(int64_t limit);
   ~TensorMemory();
   TensorMemory(const TensorMemory&) = delete;
   TensorMemory& operator=(const TensorMemory&) = delete;

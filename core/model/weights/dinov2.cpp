@@ -108,13 +108,15 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
+const std::vector<ReadTogether>& together() {
+  static const std::vector<ReadTogether> all{
+      {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
+      {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}};
+  return all;
+}
+
 } // namespace
 
-const Tower dinov2_tower{
-    "dinov2",
-    "Dinov2Model",
-    TowerFunctions<VisionConfig>{read, write, layout},
-    {{"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
-     {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}}};
+const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, together};
 
 } // namespace fvlm

@@ -124,12 +124,15 @@ WeightLayout layout(const DecoderConfig& config) {
   return out;
 }
 
+const std::vector<ReadTogether>& together() {
+  static const std::vector<ReadTogether> all{
+      {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+      {"mlp.gate_proj.weight", "mlp.up_proj.weight"}};
+  return all;
+}
+
 } // namespace
 
-const Tower llama_tower{"llama",
-                        "LlamaForCausalLM",
-                        TowerFunctions<DecoderConfig>{read, write, layout},
-                        {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-                         {"mlp.gate_proj.weight", "mlp.up_proj.weight"}}};
+const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, together};
 
 } // namespace fvlm

@@ -16,11 +16,12 @@ struct TowerFunctions {
   WeightLayout (*layout)(const Config& config);
 };
 
+// The program and its tensor module each have the constants, under one name: nothing in them is to be destroyed.
 struct Tower {
   const char* model_type;
   const char* architecture;
   std::variant<TowerFunctions<VisionConfig>, TowerFunctions<DecoderConfig>> functions;
-  std::vector<ReadTogether> read_together;
+  const std::vector<ReadTogether>& (*read_together)();
 };
 
 // Bounds on what a config may ask for, far above any model there is.

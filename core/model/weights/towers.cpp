@@ -93,11 +93,11 @@ WeightLayout layout_of(const DecoderConfig& config) {
 }
 
 const std::vector<ReadTogether>& read_together(const VisionConfig& config) {
-  return tower_of(config.model_type).read_together;
+  return tower_of(config.model_type).read_together();
 }
 
 const std::vector<ReadTogether>& read_together(const DecoderConfig& config) {
-  return tower_of(config.model_type).read_together;
+  return tower_of(config.model_type).read_together();
 }
 
 const char* architecture_of(const std::string& model_type) {

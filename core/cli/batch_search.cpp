@@ -1,0 +1,123 @@
+#include "cli/batch_search.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/status_line.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "cli/plugin_options.h"
+#include "train/find_batch.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+namespace fvlm::cli {
+namespace {
+
+using train::FoundBatch;
+using train::PackTry;
+
+std::string bytes(int64_t amount) {
+  return human_bytes(static_cast<uint64_t>(std::max<int64_t>(amount, 0)));
+}
+
+const char* name_of(PackTry::End end) {
+  switch (end) {
+  case PackTry::End::fits:
+    return "fits";
+  case PackTry::End::out_of_memory:
+    return "out of memory";
+  case PackTry::End::not_tried:
+    return "not tried: too much";
+  }
+  return "";
+}
+
+// As it stands in a recipe.
+std::string recipe_lines(const PackTry& found) {
+  std::string packing = found.size.frames > 0 ? fmt::format("frames = {}, ", found.size.frames) : "";
+  packing += fmt::format("tokens = {}", found.size.rows);
+  if (found.segments > 0) packing += fmt::format(", segments = {}", found.segments);
+  return fmt::format("{}packing = {{ {} }},", found.batch > 0 ? fmt::format("batch = {}, ", found.batch) : "", packing);
+}
+
+void print(const FoundBatch& found) {
+  TextTable table({"frames", "tokens", "samples", "estimate", "peak", "s a step", "samples/s", ""});
+  for (const PackTry& one : found.tries) {
+    const bool fits = one.end == PackTry::End::fits, tried = one.end != PackTry::End::not_tried;
+    table.row({grouped(one.size.frames), grouped(one.size.rows), tried ? grouped(one.samples) : "",
+               bytes(one.estimated), tried ? bytes(one.peak) : "", fits ? fmt::format("{:.3g}", one.seconds) : "",
+               fits ? fmt::format("{:.4g}", static_cast<double>(one.samples) / one.seconds) : "", name_of(one.end)});
+  }
+  fmt::print("stage {}\n{}", found.stage, table.text());
+  for (const std::string& assumption : found.assumptions) fmt::print("{}\n", assumption);
+  if (!found.best) {
+    fmt::print(
+        "not even the smallest of these fits: activation_checkpointing, fewer frames or shorter texts need less\n");
+    return;
+  }
+  fmt::print("{}, for the recipe:\n  {}\n",
+             found.holds_step ? "the largest step fits in one pack" : "the largest that fits",
+             recipe_lines(found.tries[*found.best]));
+}
+
+Json json_of(const FoundBatch& found) {
+  const auto pack = [](const PackTry& one) {
+    Json size = {{"frames", one.size.frames}, {"tokens", one.size.rows}};
+    if (one.segments > 0) size["segments"] = one.segments;
+    return size;
+  };
+  Json document = {{"stage", found.stage}, {"tries", Json::array()}};
+  for (const PackTry& one : found.tries) {
+    Json line = {{"packing", pack(one)},
+                 {"end", one.end == PackTry::End::fits            ? "fits"
+                         : one.end == PackTry::End::out_of_memory ? "out_of_memory"
+                                                                  : "not_tried"},
+                 {"estimated_bytes", one.estimated},
+                 {"memory_bytes", one.memory}};
+    if (one.end != PackTry::End::not_tried) {
+      line["samples"] = one.samples;
+      line["peak_bytes"] = one.peak;
+    }
+    if (one.end == PackTry::End::fits) line["seconds"] = one.seconds;
+    document["tries"].push_back(std::move(line));
+  }
+  if (found.best) {
+    const PackTry& best = found.tries[*found.best];
+    document["suggestion"] = {{"packing", pack(best)}};
+    if (best.batch > 0) document["suggestion"]["batch"] = best.batch;
+    document["holds_step"] = found.holds_step;
+  }
+  document["assumptions"] = found.assumptions;
+  return document;
+}
+
+} // namespace
+
+int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory_mib,
+                   bool json) {
+  if (memory_mib < 0) throw Error(ErrorKind::usage, "--memory-mib wants a number from 1 on");
+  StatusLine line(STDERR_FILENO);
+  set_log_level(LogLevel::warning); // each try chooses its kernels, and would say so
+  train::FindBatchRequest search;
+  search.device = request.device;
+  search.memory = memory_mib << 20;
+  search.progress = [&](const std::string& doing) { line.show(doing); };
+  Json document = Json::array();
+  bool all_fit = true;
+  for (const plan::Stage& stage : plan.stages) {
+    if (request.stage && stage.name != *request.stage) continue;
+    const FoundBatch found = train::find_batch(plan, stage, registry, search);
+    line.clear();
+    all_fit = all_fit && found.best;
+    if (json)
+      document.push_back(json_of(found));
+    else
+      print(found);
+  }
+  if (json) fmt::print("{}", dump(document));
+  return all_fit ? 0 : 1;
+}
+
+} // namespace fvlm::cli

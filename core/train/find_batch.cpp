@@ -1,0 +1,205 @@
+#include "train/find_batch.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "budget/stage_budget.h"
+#include "device/probe.h"
+#include "ops/host_memory.h"
+#include "train/initial_model.h"
+#include "train/made_pack.h"
+#include "train/memory.h"
+#include "train/stage_model.h"
+#include "train/tensor_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <malloc.h>
+
+namespace fvlm::train {
+namespace {
+
+constexpr double spared = 0.1;    // of the machine's memory, for what holds no tensors
+constexpr double certainly = 1.1; // so far above the memory an estimate does not err
+constexpr double long_step = 10;  // seconds: its first run is timed, and there is no second
+constexpr int64_t most_doublings = 30;
+
+// What tensors hold on the device, and at most since begin().
+class PeakMemory {
+ public:
+  PeakMemory(at::Device device, int64_t limit) : device_(device) {
+    if (device.is_cpu()) on_host_.emplace(limit);
+  }
+  // Forgets the peak; the limit is the host's alone, a device has its own.
+  void begin(int64_t limit) {
+    if (!on_host_) return allocator().resetPeakStats(device_.index());
+    on_host_->limit_to(limit);
+    on_host_->reset_peak();
+  }
+  int64_t peak() const {
+    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return on_host_ ? on_host_->peak() : allocator().getDeviceStats(device_.index()).allocated_bytes[all].peak;
+  }
+  // What nobody holds goes back to the machine.
+  void give_back() {
+    if (!on_host_) return allocator().emptyCache();
+    malloc_trim(0);
+  }
+
+ private:
+  c10::DeviceAllocator& allocator() const { return *c10::getDeviceAllocator(device_.type()); }
+  at::Device device_;
+  std::optional<TensorMemory> on_host_;
+};
+
+class Search {
+ public:
+  Search(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const FindBatchRequest& request)
+      : plan_(plan), stage_(stage), registry_(registry), request_(request), description_(describe(plan)),
+        setting_(budget::setting_of(plan, stage, description_,
+                                    request.device.is_cpu() ? budget::Device::cpu : budget::Device::cuda)),
+        available_(request.memory > 0 ? request.memory : available(request.device)) {
+    found_.stage = stage.name;
+    whole_ = budget::capacity_of(stage, found_.assumptions);
+    const auto largest = stage.largest_sample();
+    units_ = most_samples(whole_.frames, whole_.rows);
+    most_units_ = units_ << most_doublings;
+    const auto batch = stage.batch.samples;
+    if (!batch) return;
+    if (stage.packing.segments == batch || units_ >= *batch)
+      found_.batch = batch; // grows with the pack
+    else
+      most_units_ = std::max(units_, units_for(*batch * largest.frames, *batch * largest.tokens));
+  }
+
+  FoundBatch run() {
+    choose_threads(description_);
+    PeakMemory peak(request_.device, available_);
+    StageModel model = make_model_and_optimizer();
+    int64_t fits = 0, too_large = 0; // 0: none is known
+    for (int64_t units = units_; too_large == 0 && units > fits; units = std::min(2 * units, most_units_))
+      (try_pack(units, model, peak) ? fits : too_large) = units;
+    const auto near = [&] {
+      return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(fits) * request_.precision));
+    };
+    while (too_large > 0 && too_large - fits > near()) {
+      const int64_t middle = fits + (too_large - fits) / 2;
+      (try_pack(middle, model, peak) ? fits : too_large) = middle;
+    }
+    found_.holds_step = too_large == 0 && !found_.batch;
+    return std::move(found_);
+  }
+
+ private:
+  static int64_t available(at::Device device) {
+    if (device.is_cpu()) return static_cast<int64_t>(static_cast<double>(available_memory()) * (1 - spared));
+    const auto devices = device::probe_cuda().devices;
+    const auto index = static_cast<size_t>(std::max<int>(device.index(), 0));
+    return index < devices.size() ? static_cast<int64_t>(devices[index].memory_bytes) : 0;
+  }
+
+  // A pack of so many units holds as many samples that are as large as any.
+  int64_t most_samples(int64_t frames, int64_t rows) const {
+    const auto largest = stage_.largest_sample();
+    int64_t samples = rows / largest.tokens;
+    if (largest.frames > 0) samples = std::min(samples, frames / largest.frames);
+    return std::max<int64_t>(samples, 1);
+  }
+  int64_t units_for(int64_t frames, int64_t rows) const {
+    const auto units = [this](int64_t wanted, int64_t whole) {
+      return whole > 0 ? (wanted * units_ + whole - 1) / whole : 0;
+    };
+    return std::max(units(frames, whole_.frames), units(rows, whole_.rows));
+  }
+  int64_t scaled(int64_t whole, int64_t units) const { return whole * units / units_; }
+
+  StageModel make_model_and_optimizer() {
+    try {
+      return make_stage_model(plan_, stage_, registry_, request_.device, [&](const model::ArenaOptions& options) {
+        return make_model(description_, static_cast<uint64_t>(plan_.seed), options);
+      });
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      throw Error(ErrorKind::device, fmt::format("the memory, {}, does not hold the model and its optimizer",
+                                                 human_bytes(static_cast<uint64_t>(available_))))
+          .at("stage " + stage_.name)
+          .advise("freeze groups, or train on a larger machine; `fvlm-engine plan` shows what takes how much");
+    }
+  }
+
+  bool try_pack(int64_t units, StageModel& model, PeakMemory& peak) {
+    PackTry& now = found_.tries.emplace_back();
+    now.size = {scaled(whole_.frames, units), scaled(whole_.rows, units)};
+    if (const auto segments = stage_.packing.segments) now.segments = std::max<int64_t>(1, scaled(*segments, units));
+    if (found_.batch) now.batch = std::max<int64_t>(1, scaled(*found_.batch, units));
+    const auto need =
+        budget::step_need(setting_, budget::full_pack(stage_, now.size.frames, now.size.rows, now.segments));
+    now.estimated = need.peak;
+    now.memory = available_;
+    if (request_.memory == 0 && request_.device.is_cpu()) // what training has there besides
+      now.memory -= budget::packs_in_flight(plan_, now.size.frames) + budget::checkpoint_copy(need);
+    if (static_cast<double>(now.estimated) <= certainly * static_cast<double>(now.memory)) {
+      if (request_.progress)
+        request_.progress(fmt::format("{}: a pack of {} frames and {} tokens, about {}", stage_.name, now.size.frames,
+                                      now.size.rows, human_bytes(static_cast<uint64_t>(now.estimated))));
+      peak.begin(now.memory);
+      now.end = PackTry::End::fits;
+      try {
+        run_steps(now, model);
+      } catch (const std::exception& error) {
+        if (!is_out_of_memory(error)) throw;
+        now.end = PackTry::End::out_of_memory;
+      }
+      now.peak = peak.peak();
+      peak.give_back();
+    }
+    if (now.end != PackTry::End::fits) return false;
+    found_.best = found_.tries.size() - 1;
+    return true;
+  }
+
+  void run_steps(PackTry& now, StageModel& model) {
+    const auto operations = make_operations(plan_, registry_, request_.device);
+    const MadePack pack =
+        make_full_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
+    const StepCounts counts = counts_of(stage_, pack.samples);
+    Learner learner(plan_, stage_, *model.vlm, *operations, most_of(stage_, now.size, now.segments), model.frozen);
+    now.samples = counts.samples;
+    for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
+      const auto start = std::chrono::steady_clock::now();
+      PartTimes times;
+      learner.begin_step();
+      learner.take(pack.host, counts, 1, times);
+      model.optimization->gradient_norm().item<double>(); // waits for the device
+      model.optimization->step(model.optimization->base_rates(), 1);
+      (void)learner.tallies();
+      now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+  }
+
+  const plan::Plan& plan_;
+  const plan::Stage& stage_;
+  Registry& registry_;
+  const FindBatchRequest& request_;
+  ModelDescription description_;
+  budget::Setting setting_;
+  int64_t available_;
+  budget::PackCapacity whole_; // the recipe's
+  int64_t units_ = 1, most_units_ = 1;
+  FoundBatch found_;
+};
+
+} // namespace
+
+FoundBatch find_batch(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
+                      const FindBatchRequest& request) {
+  const c10::InferenceMode without_autograd;
+  ops::keep_freed_memory(); // as training does
+  Search search(plan, stage, registry, request);
+  return search.run();
+}
+
+} // namespace fvlm::train
