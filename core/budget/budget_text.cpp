@@ -38,7 +38,7 @@ std::string bytes(int64_t amount) {
 }
 
 int64_t amount(const StageBudget& budget, Item item) {
-  return budget.step.at_peak[static_cast<size_t>(item)];
+  return budget.step.amounts[static_cast<size_t>(item)];
 }
 
 } // namespace
@@ -84,9 +84,11 @@ std::string budgets_text(const std::vector<StageBudget>& stages, Device device) 
       notes += fmt::format("{}: {}\n", stage.stage, assumption);
     }
   return table.text() +
-         styled("At the step's peak, for a pack that is full and of which all text is learnt; LibTorch itself, kernels "
-                "and plugins\nof other authors come on top. `train --find-batch` measures.\n",
-                Style::dim) +
+         styled(
+             "For a pack that is full and of which all text is learnt: what stays, what a forward pass keeps, and what "
+             "comes and goes\nbesides, at most. LibTorch itself comes on top, and what plugins of other authors need. "
+             "`train --find-batch` measures.\n",
+             Style::dim) +
          notes;
 }
 

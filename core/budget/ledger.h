@@ -73,13 +73,13 @@ class Ledger {
 
   int64_t live() const { return live_; }
   int64_t peak() const { return peak_; }
-  const Amounts& at_peak() const { return at_peak_; } // the first moment when so much was held
+  const Amounts& amounts() const { return amounts_; }
 
  private:
   Item item_ = Item::weights;
   bool whole_ = false;
   int64_t live_ = 0, peak_ = 0;
-  Amounts amounts_{}, at_peak_{};
+  Amounts amounts_{};
 };
 
 } // namespace fvlm::budget

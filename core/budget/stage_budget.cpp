@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace fvlm::budget {
 namespace {
@@ -58,6 +59,13 @@ int64_t optimizer_inside(const Setting& setting, int64_t trained) {
 }
 
 } // namespace
+
+bool remembers_reference(const plan::Stage& stage) {
+  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
+    const auto* dpo = std::get_if<plan::Dpo>(&term);
+    return dpo && dpo->cache_reference;
+  });
+}
 
 Machine machine_of(const plan::Plan& plan, Device device) {
   Machine machine;
@@ -151,13 +159,17 @@ Need step_need(const Setting& setting, const PackShape& pack, const plan::Activa
     hold(Item::frozen, machine.element * frozen.back()->fixed());
     return frozen.back().get();
   };
-  if (setting.stage.prefers()) models.reference = freeze(setting.model);
+  if (setting.stage.prefers() && !remembers_reference(setting.stage)) models.reference = freeze(setting.model);
   for (const auto& [term, teacher] : setting.teachers) models.teachers[term] = freeze(teacher);
 
   const int64_t size = setting.model.image_size;
-  shadow::learn(ops, models, setting.stage, pack, 3 * size * size);
+  Need need;
+  need.amounts = shadow::learn(ops, models, setting.stage, pack, 3 * size * size);
   ledger.touch(optimizer_inside(setting, policy.trained()));
-  return {ledger.peak(), ledger.at_peak()};
+  need.peak = ledger.peak();
+  need.amounts[static_cast<size_t>(Item::passing)] +=
+      need.peak - std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0});
+  return need;
 }
 
 int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {
@@ -168,7 +180,7 @@ int64_t packs_in_flight(const plan::Plan& plan, int64_t frames) {
 
 int64_t checkpoint_copy(const Need& need) {
   int64_t copy = 0;
-  for (const Item item : {Item::weights, Item::masters, Item::moments}) copy += need.at_peak[static_cast<size_t>(item)];
+  for (const Item item : {Item::weights, Item::masters, Item::moments}) copy += need.amounts[static_cast<size_t>(item)];
   return copy;
 }
 

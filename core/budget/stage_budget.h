@@ -17,6 +17,9 @@ enum class Device { cpu, cuda };
 // What the plan's wishes say of who computes.
 Machine machine_of(const plan::Plan& plan, Device device);
 
+// Whether what DPO's policy is held against is computed once and remembered, and no model beside it.
+bool remembers_reference(const plan::Stage& stage);
+
 ModelShape shape_of(const ModelDescription& description, int64_t image_size);
 
 // What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.
@@ -45,7 +48,8 @@ Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const Model
 
 struct Need {
   int64_t peak = 0;
-  Amounts at_peak{};
+  Amounts
+      amounts{}; // what is held when the forward pass is done, and what comes and goes besides: their sum is the peak
 };
 Need step_need(const Setting& setting, const PackShape& pack, const plan::ActivationCheckpointing& recompute);
 inline Need step_need(const Setting& setting, const PackShape& pack) {

@@ -35,6 +35,14 @@ void print(const train::TrainReport& report, const fs::path& folder, bool json) 
                report.checkpoint.string(), (folder / "report.html").string());
 }
 
+// It begins no run, so that nothing of one is to be said.
+void refuse_beside_find_batch(const ParsedOptions& parsed) {
+  for (const char* option : {"run-dir", "from", "resume", "max-steps"})
+    if (parsed.value(option)) throw Error(ErrorKind::usage, fmt::format("--find-batch goes without --{}", option));
+  for (const char* option : {"allow-plan-change", "dry-run"})
+    if (parsed.flag(option)) throw Error(ErrorKind::usage, fmt::format("--find-batch goes without --{}", option));
+}
+
 } // namespace
 
 int train_stages(Arguments arguments) {
@@ -77,9 +85,11 @@ int train_stages(Arguments arguments) {
   const std::string device = parsed->value_or("device", best_device());
   use_device(device);
   request.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-  if (parsed->flag("find-batch"))
+  if (parsed->flag("find-batch")) {
+    refuse_beside_find_batch(*parsed);
     return search_batches(resolved.plan, request, *open_registry(*parsed), parsed->integer_or("memory-mib", 0),
                           parsed->flag("json"));
+  }
   if (parsed->flag("dry-run")) {
     train::rehearse(resolved, request, *open_registry(*parsed));
     fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));

@@ -118,9 +118,10 @@ class Search {
 
   StageModel make_model_and_optimizer() {
     try {
-      return make_stage_model(plan_, stage_, registry_, request_.device, [&](const model::ArenaOptions& options) {
+      const MakeModel begin = [&](const model::ArenaOptions& options) {
         return make_model(description_, static_cast<uint64_t>(plan_.seed), options);
-      });
+      };
+      return make_stage_model(plan_, stage_, registry_, request_.device, begin, begin);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       throw Error(ErrorKind::device, fmt::format("the memory, {}, does not hold the model and its optimizer",
@@ -166,7 +167,13 @@ class Search {
     const MadePack pack =
         make_full_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
-    Learner learner(plan_, stage_, *model.vlm, *operations, most_of(stage_, now.size, now.segments), model.frozen);
+    FrozenModels frozen = model.frozen;
+    const Order order = Order::once({counts.samples});
+    if (remembers_reference(stage_)) {
+      frozen.remembered = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
+      for (const PackedSample& pair : pack.host.samples) frozen.remembered->remember(pair, {});
+    }
+    Learner learner(plan_, stage_, *model.vlm, *operations, most_of(stage_, now.size, now.segments), frozen);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
       const auto start = std::chrono::steady_clock::now();

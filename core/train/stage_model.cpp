@@ -6,8 +6,6 @@
 #include <ATen/Context.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace fvlm::train {
 namespace {
 
@@ -30,13 +28,6 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   for (const plan::KernelKind& kind : plan::kernel_kinds())
     options.operations[std::string(kind.name)] = Wish::of(plan.kernels[kind.name]);
   return std::make_unique<ops::Operations>(registry, std::move(options));
-}
-
-bool remembers_reference(const plan::Stage& stage) {
-  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
-    const auto* dpo = std::get_if<plan::Dpo>(&term);
-    return dpo && dpo->cache_reference;
-  });
 }
 
 model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device) {

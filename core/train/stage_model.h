@@ -1,6 +1,7 @@
 // What a stage computes with, made as its Plan says: operations, the model that trains, what stands frozen beside it,
 // and the optimizer.
 #pragma once
+#include "budget/stage_budget.h"
 #include "data/stream/composer.h"
 #include "ops/operations.h"
 #include "train/learner.h"
@@ -16,8 +17,7 @@ using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOp
 
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
 
-// Whether what DPO's policy is held against is computed once and remembered, and no model beside it.
-bool remembers_reference(const plan::Stage& stage);
+using budget::remembers_reference;
 
 // Of a model that does not learn.
 model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device);

@@ -77,5 +77,38 @@ TEST_F(PlanTables, are_of_a_device_that_there_is_a_name_for) {
   EXPECT_EQ(run("plan quickstart.lua --device tpu").code, 2);
 }
 
+class FindBatchVerb : public PlanTables {};
+
+TEST_F(FindBatchVerb, says_what_was_tried_and_what_to_write) {
+  const Ran ran = run("train --find-batch --bundled-only --memory-mib 16 --stage prefer " + quickstart());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("stage prefer\n"));
+  EXPECT_THAT(ran.out, ContainsRegex(" fits\n"));
+  EXPECT_THAT(ran.out, ContainsRegex("the largest that fits, for the recipe:\n  batch = [0-9]+, packing = \\{ frames = "
+                                     "[0-9]+, tokens = [0-9]+, segments = [0-9]+ \\},\n"));
+  EXPECT_THAT(ran.out, testing::Not(HasSubstr("stage align"))) << "one stage was asked for";
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(FVLM_RECIPES) / "runs")) << "writes nothing";
+}
+
+TEST_F(FindBatchVerb, is_a_document_too) {
+  const Ran ran = run("train --find-batch --bundled-only --memory-mib 12 --json --stage align " + quickstart());
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const json stages = json::parse(ran.out);
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_EQ(stages[0]["stage"], "align");
+  EXPECT_GT(stages[0]["suggestion"]["packing"]["tokens"], 0);
+  for (const auto& one : stages[0]["tries"])
+    if (one["end"] == "fits") {
+      EXPECT_LE(one["peak_bytes"], 12 << 20);
+    }
+}
+
+TEST_F(FindBatchVerb, exits_with_1_where_nothing_fits_and_with_6_where_the_model_does_not) {
+  EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib 5 --stage align " + quickstart()).code, 1);
+  EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib 1 --stage align " + quickstart()).code, 6);
+  EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib=-1 --stage align " + quickstart()).code, 2);
+  EXPECT_EQ(run("train --find-batch --dry-run " + quickstart()).code, 2);
+}
+
 } // namespace
 } // namespace fvlm

@@ -6,8 +6,8 @@
 namespace fvlm::budget {
 namespace {
 
-int64_t at_peak(const Ledger& ledger, Item item) {
-  return ledger.at_peak()[static_cast<size_t>(item)];
+int64_t amount(const Ledger& ledger, Item item) {
+  return ledger.amounts()[static_cast<size_t>(item)];
 }
 
 TEST(Ledger, knows_the_most_that_was_held_and_for_what) {
@@ -18,14 +18,14 @@ TEST(Ledger, knows_the_most_that_was_held_and_for_what) {
     const Ledger::For decoder(ledger, Item::decoder);
     const auto second = ledger.hold(50);
     ledger.touch(7);
+    EXPECT_EQ(amount(ledger, Item::weights), 100);
+    EXPECT_EQ(amount(ledger, Item::decoder), 50);
+    EXPECT_EQ(amount(ledger, Item::passing), 0);
   }
   first.reset();
   const auto third = ledger.hold(60);
   EXPECT_EQ(ledger.live(), 60);
   EXPECT_EQ(ledger.peak(), 157);
-  EXPECT_EQ(at_peak(ledger, Item::weights), 100);
-  EXPECT_EQ(at_peak(ledger, Item::decoder), 50);
-  EXPECT_EQ(at_peak(ledger, Item::passing), 7);
 }
 
 TEST(Ledger, lets_nobody_inside_name_another_item_where_the_whole_is_for_one) {
@@ -33,8 +33,8 @@ TEST(Ledger, lets_nobody_inside_name_another_item_where_the_whole_is_for_one) {
   const Ledger::For passing(ledger, Item::passing, true);
   const Ledger::For decoder(ledger, Item::decoder);
   const auto held = ledger.hold(5);
-  EXPECT_EQ(at_peak(ledger, Item::passing), 5);
-  EXPECT_EQ(at_peak(ledger, Item::decoder), 0);
+  EXPECT_EQ(amount(ledger, Item::passing), 5);
+  EXPECT_EQ(amount(ledger, Item::decoder), 0);
 }
 
 TEST(ShadowTape, lets_go_of_what_a_step_kept_when_it_is_done) {

@@ -66,13 +66,13 @@ StageBudget budget_of(const plan::Plan& plan, Device device = Device::cpu) {
 }
 
 int64_t amount(const StageBudget& budget, Item item) {
-  return budget.step.at_peak[static_cast<size_t>(item)];
+  return budget.step.amounts[static_cast<size_t>(item)];
 }
 
 TEST(StageBudget, adds_up_to_its_sum) {
   const StageBudget budget = budget_of(plan());
   int64_t sum = 0;
-  for (const int64_t one : budget.step.at_peak) sum += one;
+  for (const int64_t one : budget.step.amounts) sum += one;
   EXPECT_EQ(sum, budget.step.peak);
   EXPECT_GT(amount(budget, Item::vision), 0);
   EXPECT_GT(amount(budget, Item::decoder), 0);
@@ -137,6 +137,10 @@ TEST(StageBudget, of_preferences_has_a_frozen_reference) {
   prefers.stages[0].objective = {plan::Dpo{}};
   const StageBudget budget = budget_of(prefers);
   EXPECT_EQ(amount(budget, Item::frozen), amount(budget, Item::weights));
+  plan::Dpo remembered;
+  remembered.cache_reference = true;
+  prefers.stages[0].objective = {remembered};
+  EXPECT_EQ(amount(budget_of(prefers), Item::frozen), 0) << "what it thinks lies in the run's folder";
   EXPECT_EQ(budget.pack.visual_rows, 2 * budget.pack.frames) << "each text is read behind all its frames";
 }
 

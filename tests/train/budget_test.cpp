@@ -43,15 +43,19 @@ class Budget : public SmallRun {
     const auto description = describe(plan);
     TensorMemory memory;
     const auto operations = make_operations(plan, registry, at::kCPU);
-    auto made = make_stage_model(plan, stage, registry, at::kCPU, [&](const model::ArenaOptions& options) {
-      return make_model(description, 1, options);
-    });
+    const MakeModel begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
+    auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
     const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
     const MadePack pack = make_full_pack(stage, size, 0, image, vocabulary);
     const auto used = model::Capacity::of(
         feed::model_samples(pack.host, image, [&](const SampleText& text) { return labels(text, stage); }));
     EXPECT_EQ(used.frames, size.frames);
     EXPECT_EQ(used.rows, size.rows);
+    const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});
+    if (remembers_reference(stage)) {
+      made.frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
+      for (const PackedSample& pair : pack.host.samples) made.frozen.remembered->remember(pair, {-3, -4});
+    }
     Learner learner(plan, stage, *made.vlm, *operations, used, made.frozen);
     const StepCounts counts = counts_of(stage, pack.samples);
     PartTimes times;
@@ -92,7 +96,7 @@ class Budget : public SmallRun {
     const plan::Plan plan = resolved(larger).plan;
     const auto description = describe(plan);
     const auto begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
-    const auto made = make_stage_model(plan, plan.stages[0], registry_, at::kCPU, begin);
+    const auto made = make_stage_model(plan, plan.stages[0], registry_, at::kCPU, begin, begin);
     write_checkpoint(folder("teacher"), snapshot(description, *made.vlm, *made.optimization, {}));
     return folder("teacher").string();
   }
@@ -118,6 +122,11 @@ TEST_F(Budget, of_both_passes_is_what_is_measured) {
 
 TEST_F(Budget, of_preferences_is_what_is_measured) {
   expect_true("prefer");
+}
+
+TEST_F(Budget, of_a_remembered_reference_is_what_is_measured) {
+  expect_true("prefer",
+              [](plan::Plan&, plan::Stage& stage) { std::get<plan::Dpo>(stage.objective[0]).cache_reference = true; });
 }
 
 TEST_F(Budget, of_preferences_beside_next_token_is_what_is_measured) {

@@ -19,43 +19,60 @@ int64_t maps_of(const Operations& ops, const PackShape& pack, size_t terms) {
   return of_frames + of_visual + of_rows + of_labels + pack.sequences * narrow;
 }
 
-void prefer(const Operations& ops, const Model& reference, const PackShape& pack) {
+// What a model that does not learn makes of the pack.
+Value hidden_of(const Model& frozen, const PackShape& pack) {
   Tape none(Tape::Mode::forward_only);
-  const auto seen = reference.see(none, pack);
-  const Value hidden = reference.read(none, seen.tokens, pack);
-  const Value rows = ops.take_rows(none, hidden, pack.labels);
-  (void)ops.cross_entropy(none, rows, reference.head());
+  const auto seen = frozen.see(none, pack);
+  return frozen.read(none, seen.tokens, pack);
 }
 
-void follow(const Operations& ops, Tape& tape, const Model& policy, const Model& teacher, const Value& rows,
-            const PackShape& pack) {
+Value label_losses(const Operations& ops, Tape& tape, const Model& model, const Value& hidden, const PackShape& pack) {
+  const Value rows = ops.take_rows(tape, hidden, pack.labels);
+  return ops.cross_entropy(tape, rows, model.head());
+}
+
+Tensor next_token(const Operations& ops, Tape& tape, const Model& model, const Value& hidden, const PackShape& pack) {
+  const Value rows = ops.take_rows(tape, hidden, pack.labels);
+  return ops.weighted_cross_entropy(tape, rows, model.head());
+}
+
+void judge(const Operations& ops, const Model& reference, const PackShape& pack) {
   Tape none(Tape::Mode::forward_only);
-  const auto seen = teacher.see(none, pack);
-  const Value hidden = teacher.read(none, seen.tokens, pack);
-  const Value their_rows = ops.take_rows(none, hidden, pack.labels);
-  const int64_t vocabulary = policy.head().rows;
-  const auto all = [&] { return ops.wide(pack.labels, vocabulary); };
-  const bool rounded = ops.machine().element != 4;
-  const auto softened = [&](const Tensor& logits) {
-    const Tensor divided = all();
-    if (rounded) ops.ledger().touch(2 * logits.bytes); // as float32
-    return all();
-  };
-  const Tensor theirs = softened(ops.linear(none, their_rows, teacher.head()).data);
+  (void)label_losses(ops, none, reference, hidden_of(reference, pack), pack);
+}
+
+// log_softmax of the logits over the temperature, in float32.
+Tensor softened(const Operations& ops, const Tensor& logits) {
+  const auto all = [&] { return ops.wide(logits.rows, logits.columns); };
+  Tensor typed;
+  if (ops.machine().element != 4) typed = all();
+  const Tensor divided = all();
+  return all();
+}
+
+void follow(const Operations& ops, Tape& tape, const Model& policy, const Model& teacher, const Value& hidden,
+            const PackShape& pack) {
+  const Tensor theirs = [&] {
+    const Value seen = hidden_of(teacher, pack);
+    Tape none(Tape::Mode::forward_only);
+    const Value rows = ops.take_rows(none, seen, pack.labels);
+    return softened(ops, ops.linear(none, rows, teacher.head()).data);
+  }();
+  const Value rows = ops.take_rows(tape, hidden, pack.labels);
   const Value logits = ops.linear(tape, rows, policy.head());
-  const Tensor ours = softened(logits.data), target = all();
-  { const Tensor difference = all(), weighted = all(); }
+  const Tensor ours = softened(ops, logits.data), target = another(ours);
+  { const Tensor difference = another(ours), weighted = another(ours); }
   if (!logits.wants_gradient()) return;
-  const Tensor raised = all(), difference = all();
-  Tensor gradient = all();
-  if (rounded) gradient = ops.tensor(pack.labels, vocabulary);
+  const Tensor raised = another(ours), difference = another(ours);
+  Tensor gradient = another(ours);
+  if (ops.machine().element != 4) gradient = another(logits.data);
   logits.gradient->add(std::move(gradient));
 }
 
 } // namespace
 
-void learn(Operations& ops, const Models& models, const plan::Stage& stage, const PackShape& pack,
-           int64_t frame_elements) {
+Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, const PackShape& pack,
+              int64_t frame_elements) {
   Ledger& ledger = ops.ledger();
   const auto& terms = stage.objective;
   const Ledger::Block held = [&] {
@@ -67,29 +84,29 @@ void learn(Operations& ops, const Models& models, const plan::Stage& stage, cons
   if (!std::all_of(terms.begin(), terms.end(), is_coarse)) {
     const Value hidden = models.policy.read(tape, seen.tokens, pack);
     const Ledger::For loss(ledger, Item::loss);
-    const Value rows = ops.take_rows(tape, hidden, pack.labels);
     Value losses;
     if (stage.prefers())
-      losses = ops.cross_entropy(tape, rows, models.policy.head());
+      losses = label_losses(ops, tape, models.policy, hidden, pack);
     else
-      losses = Value(ops.weighted_cross_entropy(tape, rows, models.policy.head()));
+      losses = Value(next_token(ops, tape, models.policy, hidden, pack));
     if (losses.wants_gradient()) losses.gradient->add(ops.wide(pack.labels));
     for (size_t term = 0; term < terms.size(); ++term) {
       const Ledger::For passing(ledger, Item::passing, true);
-      if (std::holds_alternative<plan::Dpo>(terms[term]))
-        prefer(ops, *models.reference, pack);
-      else if (std::holds_alternative<plan::Kl>(terms[term]))
-        follow(ops, tape, models.policy, *models.teachers.at(term), rows, pack);
+      if (std::holds_alternative<plan::Kl>(terms[term]))
+        follow(ops, tape, models.policy, *models.teachers.at(term), hidden, pack);
+      else if (std::holds_alternative<plan::Dpo>(terms[term]) && models.reference)
+        judge(ops, *models.reference, pack);
     }
   }
   if (std::any_of(terms.begin(), terms.end(), is_coarse)) {
     const Value hidden = models.policy.read(tape, seen.coarse, pack);
     const Ledger::For loss(ledger, Item::loss);
-    const Value rows = ops.take_rows(tape, hidden, pack.labels);
-    (void)ops.weighted_cross_entropy(tape, rows, models.policy.head());
+    (void)next_token(ops, tape, models.policy, hidden, pack);
   }
+  const Amounts kept = ledger.amounts();
   const Ledger::For passing(ledger, Item::passing);
   tape.backward();
+  return kept;
 }
 
 } // namespace fvlm::budget::shadow

@@ -12,7 +12,8 @@ struct Models {
   std::map<size_t, const Model*> teachers; // of KL terms, by term
 };
 
-void learn(Operations& ops, const Models& models, const plan::Stage& stage, const PackShape& pack,
-           int64_t frame_elements);
+// What is held when the forward pass is done.
+Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, const PackShape& pack,
+              int64_t frame_elements);
 
 } // namespace fvlm::budget::shadow
