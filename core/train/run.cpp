@@ -199,6 +199,8 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
     model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
     groups_of(resolved.plan.model, stage, vlm.parameters());
+    if (stage.quantization_aware)
+      const QuantizedWeights chosen(resolved.plan, registry, vlm.parameters(), request.device);
   }
 }
 

@@ -57,6 +57,8 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   optimization_ = std::move(made.optimization);
   if (remembers_reference(stage))
     made.frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
+  if (stage.quantization_aware)
+    quantized_ = std::make_unique<QuantizedWeights>(context.plan, context.registry, vlm_->parameters(), context.device);
   if (begins) {
     state_.stage = stage.name;
     state_.plan_hash = context.plan_hash;
@@ -135,6 +137,19 @@ void StageRun::open(const Cursor& from) {
 StageEnd StageRun::run() {
   if (state_.stage_done) return StageEnd::done;
   times_ = {}; // how long it took to get here is no step's time
+  if (quantized_) quantized_->quantize();
+  const StageEnd end = take_steps();
+  if (quantized_) quantized_->restore(QuantizedWeights::Which::all);
+  return end;
+}
+
+void StageRun::with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
+  if (quantized_) quantized_->restore(which);
+  work();
+  if (quantized_) quantized_->quantize();
+}
+
+StageEnd StageRun::take_steps() {
   open(state_.cursor);
   bool ends_here = false;
   while (!ends_here) {
@@ -223,6 +238,7 @@ void StageRun::finish_step(const LoadedPack& last) {
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
   const double whole = held > 0 ? counts_.all_terms() / held : 1;
   const double scale = whole / scaler_.scale();
+  if (quantized_) quantized_->pass_gradients();
   const double norm = optimization_->gradient_norm().item<double>() * scale;
 
   const auto step_rates = rates(counts_);
@@ -245,7 +261,7 @@ void StageRun::finish_step(const LoadedPack& last) {
   }
   const double clip = plan::common(stage_.optimizer).clip;
   const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1;
-  optimization_->step(step_rates, scale * clipped);
+  with_real_weights(QuantizedWeights::Which::trained, [&] { optimization_->step(step_rates, scale * clipped); });
   state_.optimizer_steps = optimization_->steps();
   scaler_.step_done();
   const auto trained = optimization_->trained();
@@ -390,7 +406,7 @@ void StageRun::roll_back(const std::string& why) {
         .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
         .advise(fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may help",
                             good));
-  load_checkpoint(folder_.of(*last), *vlm_, *optimization_);
+  with_real_weights(QuantizedWeights::Which::all, [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
   guard_.begin_anew();
   state_.guard.rolled_back_to = *last;
   state_.optimizer_steps = optimization_->steps();
@@ -406,7 +422,9 @@ void StageRun::save() {
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
   for (const auto& [part, spent] : times_.take()) state_.interval["time." + part] += spent;
-  context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
+  with_real_weights(QuantizedWeights::Which::all, [&] {
+    context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
+  });
   saved_at_ = state_.step;
   times_.spent_on("checkpoint");
 }

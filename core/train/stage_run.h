@@ -8,6 +8,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/control.h"
 #include "train/guard.h"
+#include "train/quantized_weights.h"
 #include "train/stage_data.h"
 #include "train/stage_model.h"
 
@@ -57,6 +58,8 @@ class StageRun {
   void hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins);
   void remember(ReferenceMemory& memory, const model::Vlm& reference);
 
+  StageEnd take_steps();
+  void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work);
   void open(const Cursor& from);
   // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
   bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
@@ -83,6 +86,7 @@ class StageRun {
   std::unique_ptr<ops::Operations> operations_;
   std::shared_ptr<model::Vlm> vlm_;
   std::unique_ptr<Optimization> optimization_;
+  std::unique_ptr<QuantizedWeights> quantized_; // of a stage that is aware of it
   std::unique_ptr<Learner> learner_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<evaluation::Evaluator> evaluator_; // none: the stage has no sets

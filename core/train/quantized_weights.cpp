@@ -1,0 +1,108 @@
+#include "train/quantized_weights.h"
+
+#include "base/error.h"
+#include "plugin/selection.h"
+#include "train/groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fnmatch.h>
+
+namespace fvlm::train {
+namespace {
+
+constexpr std::string_view weight_end = ".weight";
+
+// A matrix that a vector is multiplied with; embeddings are looked up, a head that is tied to one with them.
+bool is_linear(const ops::Parameter& parameter) {
+  return parameter.value.dim() == 2 && parameter.name.ends_with(weight_end) &&
+         parameter.name.find("embed") == std::string::npos;
+}
+
+// By the module's name or the weight's own.
+bool is_skipped(const std::vector<std::string>& skip, const std::string& name) {
+  const std::string module = name.substr(0, name.size() - weight_end.size());
+  return std::any_of(skip.begin(), skip.end(), [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+fvlm_quantizer_query query_of(const at::Tensor& weight, at::Device device) {
+  fvlm_quantizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = ops::abi_device(device);
+  query.dtype = ops::abi_dtype(at::kFloat); // whatever the model computes in: codes and gradients are float32's
+  query.rows = weight.size(0);
+  query.cols = weight.size(1);
+  return query;
+}
+
+Choice<fvlm_quantizer_v1> chosen(const plan::Plan& plan, Registry& registry, const fvlm_quantizer_query& query) {
+  try {
+    return select<fvlm_quantizer_v1>(registry, Wish::of(plan.kernels["quantizer"]), query, plan.quantization->scheme);
+  } catch (Error& error) {
+    error.at("quantization.scheme");
+    throw;
+  }
+}
+
+} // namespace
+
+QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, model::Parameters& parameters,
+                                   at::Device device) {
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
+  for (ops::Parameter& parameter : parameters.all()) {
+    if (!is_linear(parameter) || is_skipped(plan.quantization->skip, directory_name(parameter.name))) continue;
+    auto& quantizer = by_shape[{parameter.value.size(0), parameter.value.size(1)}];
+    if (!quantizer) {
+      const auto query = query_of(parameter.value, device);
+      const auto choice = chosen(plan, registry, query);
+      quantizer = std::make_shared<const ops::Quantizer>(ops::Backend<fvlm_quantizer_v1>(choice, device), query);
+      if (choice_.empty()) choice_ = choice.report.text();
+    }
+    matrices_.push_back({&parameter, quantizer, {}});
+  }
+  if (matrices_.empty())
+    throw Error(ErrorKind::recipe, "every linear weight is skipped: there is nothing to quantise")
+        .at("quantization.skip")
+        .advise("narrow its patterns, or leave out quantization_aware");
+}
+
+void QuantizedWeights::quantize() {
+  for (Matrix& matrix : matrices_) {
+    if (matrix.quantized) continue;
+    at::Tensor& value = matrix.parameter->value;
+    if (matrix.real.defined())
+      matrix.real.copy_(value);
+    else
+      matrix.real = value.clone();
+    value.copy_(matrix.quantizer->fake_quantize(matrix.real.to(at::kFloat)));
+    matrix.quantized = true;
+  }
+}
+
+void QuantizedWeights::restore(Which which) {
+  for (Matrix& matrix : matrices_) {
+    if (!matrix.quantized || (which == Which::trained && !matrix.trains())) continue;
+    matrix.parameter->value.copy_(matrix.real);
+    matrix.quantized = false;
+  }
+}
+
+void QuantizedWeights::pass_gradients() {
+  for (Matrix& matrix : matrices_) {
+    ops::Parameter& parameter = *matrix.parameter;
+    if (!matrix.trains() || !parameter.has_gradient) continue;
+    const at::Tensor real = (matrix.quantized ? matrix.real : parameter.value).to(at::kFloat);
+    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(real, parameter.gradient));
+  }
+}
+
+std::vector<std::string> QuantizedWeights::names() const {
+  std::vector<std::string> names;
+  for (const Matrix& matrix : matrices_) names.push_back(directory_name(matrix.parameter->name));
+  return names;
+}
+
+} // namespace fvlm::train
