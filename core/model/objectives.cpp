@@ -72,7 +72,7 @@ at::Tensor divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& 
   const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
   const Value logits = ops.linear(tape, rows, vlm.decoder().head());
   const at::Tensor ours = softened(logits.data, temperature), target = teacher.exp();
-  const at::Tensor divergences = (target * (teacher - ours)).sum(-1) * (temperature * temperature);
+  at::Tensor divergences = (target * (teacher - ours)).sum(-1) * (temperature * temperature);
   if (logits.wants_gradient())
     logits.gradient->add(((ours.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
   return divergences;
