@@ -23,6 +23,7 @@ constexpr Row rows[] = {
     {Item::gradients, "gradients", "gradients"},
     {Item::masters, "masters", "fp32 masters"},
     {Item::moments, "moments", "optimizer moments"},
+    {Item::real_weights, "real_weights", "weights before quantizing"},
     {Item::frozen, "frozen", "reference, teachers"},
     {Item::workspace, "workspace", "loss, workspace"},
     {Item::pack, "pack", "pack"},

@@ -13,6 +13,7 @@ enum class Item {
   gradients,
   masters,
   moments,
+  real_weights, // of those that compute quantised
   frozen,
   workspace,
   pack,
@@ -22,7 +23,7 @@ enum class Item {
   loss,
   passing
 };
-constexpr size_t item_count = 12;
+constexpr size_t item_count = 13;
 using Amounts = std::array<int64_t, item_count>;
 
 class Ledger {

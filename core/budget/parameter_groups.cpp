@@ -8,6 +8,7 @@
 #include <fnmatch.h>
 #include <functional>
 #include <numeric>
+#include <string_view>
 
 namespace fvlm::budget {
 namespace {
@@ -42,6 +43,15 @@ std::string group_of(const plan::Model& model, const std::string& name) {
 
 bool trains(const plan::Stage& stage, const std::string& group) {
   return std::find(stage.freeze.begin(), stage.freeze.end(), group) == stage.freeze.end();
+}
+
+bool is_quantized(const plan::Quantization& quantization, const std::string& name, int64_t dimensions) {
+  constexpr std::string_view end = ".weight";
+  if (dimensions != 2 || !name.ends_with(end) || name.find("embed") != std::string::npos) return false;
+  const std::string module = name.substr(0, name.size() - end.size());
+  return std::none_of(quantization.skip.begin(), quantization.skip.end(), [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
 }
 
 void refuse_empty_group(const std::string& group) {

@@ -22,6 +22,10 @@ bool trains(const plan::Stage& stage, const std::string& group);
 // Throws Error(recipe): nothing is in this group of the recipe's.
 [[noreturn]] void refuse_empty_group(const std::string& group);
 
+// Whether a parameter computes through the recipe's quantizer where a stage is aware of it: a matrix that a vector is
+// multiplied with and that nobody skips. Embeddings are looked up, a head that is tied to one with them.
+bool is_quantized(const plan::Quantization& quantization, const std::string& name, int64_t dimensions);
+
 // A group as a stage has it.
 struct GroupLine {
   std::string name;

@@ -44,6 +44,15 @@ int64_t loss_workspace(const DecoderConfig& decoder, const Machine& machine, int
   return float32 * (of_logits + rows * decoder.hidden_size * (2 + std::min(blocks, most_parts)));
 }
 
+int64_t quantized_elements(const Setting& setting) {
+  int64_t sum = 0;
+  for (const ParameterBlock& block : blocks_of(setting.model.vision, setting.model.connector, setting.model.decoder))
+    for (const ParameterSpec& spec : block)
+      if (is_quantized(*setting.plan.quantization, directory_name(spec.name), std::ssize(spec.shape)))
+        sum += spec.elements();
+  return sum;
+}
+
 // What the optimizer's step needs besides the arenas.
 int64_t optimizer_inside(const Setting& setting, int64_t trained) {
   if (setting.machine.plain_optimizer) return 3 * float32 * trained;
@@ -150,6 +159,8 @@ Need step_need(const Setting& setting, const PackShape& pack, const plan::Activa
   hold(Item::gradients, float32 * policy.trained());
   if (machine.element != float32) hold(Item::masters, float32 * policy.trained());
   hold(Item::moments, moment_bytes(setting.stage, machine) * policy.trained());
+  if (setting.stage.quantization_aware && setting.plan.quantization)
+    hold(Item::real_weights, machine.element * quantized_elements(setting));
   hold(Item::workspace, loss_workspace(setting.model.decoder, machine, pack.labels));
 
   shadow::Models models{policy, nullptr, {}};

@@ -8,6 +8,7 @@
 #include "train/initial_model.h"
 #include "train/made_pack.h"
 #include "train/memory.h"
+#include "train/quantized_weights.h"
 #include "train/stage_model.h"
 #include "train/tensor_memory.h"
 
@@ -79,6 +80,10 @@ class Search {
     choose_threads(description_);
     PeakMemory peak(request_.device, available_);
     StageModel model = make_model_and_optimizer();
+    if (stage_.quantization_aware) {
+      quantized_ = std::make_unique<QuantizedWeights>(plan_, registry_, model.vlm->parameters(), request_.device);
+      quantized_->quantize();
+    }
     int64_t fits = 0, too_large = 0; // 0: none is known
     for (int64_t units = units_; too_large == 0 && units > fits; units = std::min(2 * units, most_units_))
       (try_pack(units, model, peak) ? fits : too_large) = units;
@@ -180,8 +185,11 @@ class Search {
       PartTimes times;
       learner.begin_step();
       learner.take(pack.host, counts, 1, times);
+      if (quantized_) quantized_->pass_gradients();
       model.optimization->gradient_norm().item<double>(); // waits for the device
+      if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
       model.optimization->step(model.optimization->base_rates(), 1);
+      if (quantized_) quantized_->quantize();
       (void)learner.tallies();
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
@@ -195,6 +203,7 @@ class Search {
   budget::Setting setting_;
   int64_t available_;
   budget::PackCapacity whole_; // the recipe's
+  std::unique_ptr<QuantizedWeights> quantized_;
   int64_t units_ = 1, most_units_ = 1;
   FoundBatch found_;
 };

@@ -6,27 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <fnmatch.h>
-
 namespace fvlm::train {
 namespace {
-
-constexpr std::string_view weight_end = ".weight";
-
-// A matrix that a vector is multiplied with; embeddings are looked up, a head that is tied to one with them.
-bool is_linear(const ops::Parameter& parameter) {
-  return parameter.value.dim() == 2 && parameter.name.ends_with(weight_end) &&
-         parameter.name.find("embed") == std::string::npos;
-}
-
-// By the module's name or the weight's own.
-bool is_skipped(const std::vector<std::string>& skip, const std::string& name) {
-  const std::string module = name.substr(0, name.size() - weight_end.size());
-  return std::any_of(skip.begin(), skip.end(), [&](const std::string& pattern) {
-    return fnmatch(pattern.c_str(), module.c_str(), 0) == 0 || fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  });
-}
 
 fvlm_quantizer_query query_of(const at::Tensor& weight, at::Device device) {
   fvlm_quantizer_query query{};
@@ -53,7 +34,7 @@ QuantizedWeights::QuantizedWeights(const plan::Plan& plan, Registry& registry, m
                                    at::Device device) {
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<const ops::Quantizer>> by_shape;
   for (ops::Parameter& parameter : parameters.all()) {
-    if (!is_linear(parameter) || is_skipped(plan.quantization->skip, directory_name(parameter.name))) continue;
+    if (!budget::is_quantized(*plan.quantization, directory_name(parameter.name), parameter.value.dim())) continue;
     auto& quantizer = by_shape[{parameter.value.size(0), parameter.value.size(1)}];
     if (!quantizer) {
       const auto query = query_of(parameter.value, device);

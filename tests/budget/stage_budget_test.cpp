@@ -144,6 +144,16 @@ TEST(StageBudget, of_preferences_has_a_frozen_reference) {
   EXPECT_EQ(budget.pack.visual_rows, 2 * budget.pack.frames) << "each text is read behind all its frames";
 }
 
+TEST(StageBudget, of_weights_that_compute_quantised_has_what_they_really_are) {
+  plan::Plan aware = plan();
+  aware.quantization = plan::Quantization{"int8", {"vision.*", "connector.*"}};
+  aware.stages[0].quantization_aware = true;
+  const StageBudget budget = budget_of(aware);
+  const int64_t of_layer = 160 * 96 + 96 * 96 + 2 * 256 * 96 + 96 * 256; // q, k, v; out; gate, up; down
+  EXPECT_EQ(amount(budget, Item::real_weights), 4 * 6 * of_layer) << "the matrices of the decoder's layers";
+  EXPECT_EQ(amount(budget_of(plan()), Item::real_weights), 0);
+}
+
 TEST(StageBudget, of_a_small_batch_is_that_of_its_samples) {
   plan::Plan small = plan();
   small.stages[0].batch.samples = 2;

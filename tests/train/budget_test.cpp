@@ -6,6 +6,7 @@
 #include "train/initial_model.h"
 #include "train/labels.h"
 #include "train/made_pack.h"
+#include "train/quantized_weights.h"
 #include "train/stage_model.h"
 #include "train/tensor_memory.h"
 
@@ -57,12 +58,18 @@ class Budget : public SmallRun {
       for (const PackedSample& pair : pack.host.samples) made.frozen.remembered->remember(pair, {-3, -4});
     }
     Learner learner(plan, stage, *made.vlm, *operations, used, made.frozen);
+    std::unique_ptr<QuantizedWeights> quantized;
+    if (stage.quantization_aware) {
+      quantized = std::make_unique<QuantizedWeights>(plan, registry, made.vlm->parameters(), at::kCPU);
+      quantized->quantize();
+    }
     const StepCounts counts = counts_of(stage, pack.samples);
     PartTimes times;
     for (int i = 0; i < 2; ++i) {
       memory.reset_peak();
       learner.begin_step();
       learner.take(pack.host, counts, 1, times);
+      if (quantized) quantized->pass_gradients();
       EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm().item<double>()));
       made.optimization->step(made.optimization->base_rates(), 1);
     }
@@ -173,6 +180,13 @@ TEST_F(Budget, of_muon_is_what_is_measured) {
     static_cast<plan::OptimizerCommon&>(muon) = plan::common(stage.optimizer);
     muon.others.lr = muon.lr;
     stage.optimizer = muon;
+  });
+}
+
+TEST_F(Budget, of_weights_that_compute_quantised_is_what_is_measured) {
+  expect_true("align", [](plan::Plan& plan, plan::Stage& stage) {
+    plan.quantization = plan::Quantization{};
+    stage.quantization_aware = true;
   });
 }
 
