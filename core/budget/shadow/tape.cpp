@@ -21,14 +21,8 @@ Tensor another(const Tensor& like) {
 }
 
 void Gradient::add(Tensor gradient) {
-  if (!sum_.defined())
-    sum_ = std::move(gradient);
-  else if (is_sole_owner(sum_))
-    return; // in place
-  else if (is_sole_owner(gradient))
-    sum_ = std::move(gradient);
-  else
-    sum_ = another(sum_);
+  if (sum_.defined() && is_sole_owner(sum_)) return; // in place
+  sum_ = !sum_.defined() || is_sole_owner(gradient) ? std::move(gradient) : another(sum_);
 }
 
 const Tensor& Gradient::whole(const Tensor& like) {
