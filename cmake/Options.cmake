@@ -11,6 +11,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC>)
 # AUTO follows the machine: CUDA parts build where nvcc is found.
 set(FVLM_CUDA AUTO CACHE STRING "Build CUDA plugins: AUTO, ON or OFF")
 set(FVLM_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures, a CMake list")
+option(FVLM_UNITY "Compile several files of a target as one: a clean build takes less, a changed file more" ON)
 set(FVLM_SANITIZE "" CACHE STRING "Sanitizers for all our code, e.g. address,undefined")
 
 if(NOT CMAKE_BUILD_TYPE)

@@ -31,9 +31,9 @@ struct NamedBatch {
 };
 
 // The engine's side: a model, and steps of it that begin with the samples.
-class Engine {
+class EngineStep {
  public:
-  Engine(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
+  EngineStep(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
       : operations_(registry, model::Execution{.kernels = request.kernels}.operations()),
         mode_(model::mode_named(request.mode)), vlm_(model::load_model(folder, {}, mode_.shallow)) {
     const auto& config = vlm_->config();
@@ -140,7 +140,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
     batches.push_back({request.batch.filename().string(), request.batch});
   }
 
-  Engine engine(request, folder, registry);
+  EngineStep engine(request, folder, registry);
   for (const NamedBatch& batch : batches) {
     engine.take(batch.file);
     CpuStepReport::Row& row = report.rows.emplace_back(row_of(batch.name, engine.samples()));

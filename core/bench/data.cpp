@@ -47,9 +47,9 @@ plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
 }
 
 // The engine's side: one loader for all turns.
-class Engine {
+class EngineLoader {
  public:
-  explicit Engine(const train::StageData& data) : loader_(data.loader(data.start())) {}
+  explicit EngineLoader(const train::StageData& data) : loader_(data.loader(data.start())) {}
 
   // What was read ahead before the turn is thrown away first, and no time is counted for it.
   void read(int64_t samples, DataSide& side) {
@@ -154,7 +154,7 @@ DataReport measure_data(const DataRequest& request, Registry& registry, const Tu
       settle(warm, request.batch);
       row.peer.emplace();
     }
-    Engine engine(data);
+    EngineLoader engine(data);
     for (int64_t turn = 0; turn < request.turns; ++turn) {
       engine.read(request.samples, row.engine);
       settle(row.engine, request.batch);

@@ -16,7 +16,7 @@ namespace {
 
 int cpu_step(Arguments arguments);
 
-constexpr const char* peer = "tools/oracle/bench-step";
+constexpr const char* step_peer = "tools/oracle/bench-step";
 
 constexpr Verb subjects[] = {
     {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
@@ -64,7 +64,7 @@ int cpu_step(Arguments arguments) {
       "Both losses have to agree, or it is an error. ratio: the peer's median over the engine's; above 1 the\n"
       "engine is faster.",
       "bench cpu-step --shape tiny --repeat 100");
-  with_peer_option(with_plugin_options(options), peer)
+  with_peer_option(with_plugin_options(options), step_peer)
       .value("shape", "NAME", "a made model and two made batches: " + join(shapes, " or "))
       .value("model", "DIR", "a model directory, with --batch")
       .value("batch", "FILE", "a batch as `trace` reads it, safetensors")
@@ -89,7 +89,7 @@ int cpu_step(Arguments arguments) {
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
   if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
-  request.peer = peer_of(*parsed, peer);
+  request.peer = peer_of(*parsed, step_peer);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

@@ -15,7 +15,7 @@
 namespace fvlm::cli {
 namespace {
 
-constexpr const char* peer = "tools/bench-data-peer";
+constexpr const char* data_peer = "tools/bench-data-peer";
 
 void print_table(const bench::DataReport& report, const bench::DataRequest& request) {
   TextTable table({"set", "side", "samples/s", "frames/s", "best samples/s", "ratio"});
@@ -45,7 +45,7 @@ int bench_data(Arguments arguments) {
       "with the engine. ratio: the engine's rate over the peer's. Without --shards it makes its own:\n"
       "pictures of 640 x 480 as JPEG and as PNG.",
       "bench data --workers 2");
-  with_peer_option(with_plugin_options(options), peer)
+  with_peer_option(with_plugin_options(options), data_peer)
       .value("shards", "PATTERN", "tar files to read; may be given several times")
       .value("tokenizer", "DIR", "folder of the tokenizer.json for their texts")
       .value("samples", "N", "samples a turn; default 512")
@@ -66,7 +66,7 @@ int bench_data(Arguments arguments) {
   const std::string device = parsed->value_or("device", "cpu");
   use_device(device);
   request.device = at::Device(device);
-  request.peer = peer_of(*parsed, peer);
+  request.peer = peer_of(*parsed, data_peer);
 
   const ScratchFolder folder;
   if (const auto shards = parsed->values("shards"); !shards.empty()) {

@@ -22,12 +22,12 @@ bool harmless(int warning) {
          warning == JWRN_NOT_SEQUENTIAL;
 }
 
-struct Decoder {
+struct JpegDecoder {
   jpeg_decompress_struct library{};
   JpegErrors errors;
   jpeg_progress_mgr progress{};
 
-  Decoder() {
+  JpegDecoder() {
     library.err = errors.manager();
     library.err->emit_message = [](j_common_ptr common, int level) {
       if (level < 0 && !harmless(common->err->msg_code)) common->err->error_exit(common);
@@ -40,9 +40,9 @@ struct Decoder {
       common->err->error_exit(common);
     };
   }
-  ~Decoder() { jpeg_destroy_decompress(&library); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~JpegDecoder() { jpeg_destroy_decompress(&library); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
 
   template <class Work>
   void run(Work&& work) {
@@ -79,7 +79,7 @@ bool looks_like_jpeg(std::span<const std::byte> bytes) {
 }
 
 Decoded decode_jpeg(std::span<const std::byte> bytes, const DecodeOptions& options) {
-  Decoder decoder;
+  JpegDecoder decoder;
   jpeg_decompress_struct& library = decoder.library;
   decoder.run([&] {
     jpeg_create_decompress(&library);

@@ -17,26 +17,26 @@ constexpr std::array<uint8_t, 8> signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a
 constexpr std::string_view ignored{
     "bKGD\0cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0tRNS\0zTXt\0", 90};
 
-struct Decoder {
+struct PngDecoder {
   PngErrors errors;
   std::span<const std::byte> unread;
   png_structp png = nullptr;
   png_infop info = nullptr;
 
-  explicit Decoder(std::span<const std::byte> bytes) : unread(bytes) {
+  explicit PngDecoder(std::span<const std::byte> bytes) : unread(bytes) {
     png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &errors, PngErrors::raise, PngErrors::ignore);
     if (png) info = png_create_info_struct(png);
     if (!info) throw Error(ErrorKind::data, "no memory to read a PNG");
     png_set_read_fn(png, this, [](png_structp library, png_bytep into, size_t size) {
-      auto& decoder = *static_cast<Decoder*>(png_get_io_ptr(library));
+      auto& decoder = *static_cast<PngDecoder*>(png_get_io_ptr(library));
       if (size > decoder.unread.size()) png_error(library, "the file ends too early");
       std::memcpy(into, decoder.unread.data(), size);
       decoder.unread = decoder.unread.subspan(size);
     });
   }
-  ~Decoder() { png_destroy_read_struct(&png, &info, nullptr); }
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
+  ~PngDecoder() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
 
   template <class Work>
   void run(Work&& work) {
@@ -58,7 +58,7 @@ bool looks_like_png(std::span<const std::byte> bytes) {
 }
 
 Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& options) {
-  Decoder decoder(bytes);
+  PngDecoder decoder(bytes);
   png_structp png = decoder.png;
   png_infop info = decoder.info;
   decoder.run([&] {
