@@ -36,7 +36,7 @@ struct Opened {
         stage(parsed.value("stage") ? stage_named(resolved.plan, *parsed.value("stage"))
                                     : resolved.plan.stages.front()),
         progress("opening") {
-    train::StageDataOptions options;
+    feed::MixDataOptions options;
     options.progress = [&](const std::string& source, int64_t done, int64_t all) {
       progress.steps(source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
     };

@@ -56,13 +56,14 @@ int run_preprocess(Arguments arguments) {
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 
   const auto registry = open_registry(*parsed);
-  const auto video = choose_video_decoder(*registry, resolved.plan.kernels["video"]);
   auto document = nlohmann::ordered_json::array();
   const auto& stages = resolved.plan.stages;
   const auto only = parsed->value("stage");
   for (const plan::Stage& stage : only ? std::span(&stage_named(resolved.plan, *only), 1) : std::span(stages)) {
     const fs::path folder = fs::path(*parsed->value("out")) / stage.name;
     const PreprocessInput input = preprocess_input(resolved.plan, stage.data);
+    const auto video =
+        stage.data.has_frames() ? choose_video_decoder(*registry, resolved.plan.kernels["video"]) : std::nullopt;
     const bool fresh = is_fresh(folder, input);
     Preprocessed done;
     auto started = std::chrono::steady_clock::now();

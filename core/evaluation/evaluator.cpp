@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace fvlm::evaluation {
 namespace {
@@ -71,10 +72,12 @@ std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& 
   std::vector<Result> results;
   for (const auto& set : sets_)
     for (const plan::Mode mode : set->wanted().modes) {
+      const auto begin = std::chrono::steady_clock::now();
       const Judged judged{set.get(), mode};
       const Scores scores = score(judged, vlm, ops, progress);
       const auto reference = references_.find(judged);
       results.push_back(result_of(*set, mode, scores, reference == references_.end() ? nullptr : &reference->second));
+      results.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (take) take(*set, mode, scores);
     }
   return results;

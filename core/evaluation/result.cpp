@@ -59,7 +59,9 @@ const char* name_of(plan::Measure measure) {
 }
 
 report::Record Result::record(const std::string& stage, int64_t step) const {
-  return {"evaluation", stage, step, {{"set", set}, {"mode", name_of(mode)}, {"measure", name_of(measure)}}, values};
+  Values all = values;
+  all.emplace_back("seconds", seconds);
+  return {"evaluation", stage, step, {{"set", set}, {"mode", name_of(mode)}, {"measure", name_of(measure)}}, all};
 }
 
 double Result::value(const std::string& name) const {

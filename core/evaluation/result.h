@@ -27,6 +27,7 @@ struct Result {
   int64_t samples = 0;
   int64_t aside = 0; // samples of the set that cannot be used
   Values values;
+  double seconds = 0; // that it took
 
   report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.

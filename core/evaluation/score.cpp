@@ -36,9 +36,9 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 } // namespace
 
-double entropy(const at::Tensor& attention) {
+at::Tensor entropy(const at::Tensor& attention) {
   const auto rows = static_cast<double>(attention.size(1) * attention.size(2));
-  return -at::xlogy(attention, attention).sum(at::kDouble).item<double>() / rows;
+  return at::xlogy(attention, attention).sum(at::kDouble).neg() / rows;
 }
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
@@ -85,7 +85,7 @@ Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, 
     const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, show);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
-      entropies += entropy(judged.attention);
+      entropies += entropy(judged.attention).item<double>();
       frames += judged.attention.size(0);
     }
     if (progress) progress(std::ssize(scores.samples), set.samples());

@@ -45,6 +45,6 @@ Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, 
              const ScoreProgress& progress = {});
 
 // Sum over rows [frames, layers, heads, tokens] that each sum to 1 of their entropies, over layers and heads the mean.
-double entropy(const at::Tensor& attention);
+at::Tensor entropy(const at::Tensor& attention); // float64, a scalar
 
 } // namespace fvlm::evaluation

@@ -25,9 +25,10 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
     end += room_for(block);
   }
   const auto on = at::TensorOptions().device(options.device);
-  trained_ = at::zeros({trained}, on.dtype(options.dtype));
+  const Parameters* other = options.values_of;
+  trained_ = other ? other->trained_ : at::zeros({trained}, on.dtype(options.dtype));
+  fixed_ = other ? other->fixed_ : at::empty({fixed}, on.dtype(options.dtype));
   gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
-  const at::Tensor fixed_values = at::empty({fixed}, on.dtype(options.dtype));
 
   for (size_t index = 0; index < blocks.size(); ++index) {
     auto [begin, trains] = places[index];
@@ -35,7 +36,7 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
       const int64_t size = spec.elements();
       ops::Parameter& parameter = all_.emplace_back();
       parameter.name = spec.name;
-      parameter.value = (trains ? trained_ : fixed_values).narrow(0, begin, size).view(spec.shape);
+      parameter.value = (trains ? trained_ : fixed_).narrow(0, begin, size).view(spec.shape);
       if (trains) parameter.gradient = gradients_.narrow(0, begin, size).view(spec.shape);
       begin += size;
       by_name_[spec.name] = &parameter;
@@ -63,6 +64,13 @@ void Parameters::forget_gradients() {
 void Parameters::complete_gradients() {
   for (ops::Parameter& parameter : all_)
     if (parameter.gradient.defined() && !parameter.has_gradient) parameter.gradient.zero_();
+}
+
+void Parameters::add_gradients(Parameters& other) {
+  complete_gradients();
+  other.complete_gradients();
+  gradients_.add_(other.gradients_);
+  for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.gradient.defined();
 }
 
 } // namespace fvlm::model

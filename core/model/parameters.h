@@ -15,10 +15,13 @@ namespace fvlm::model {
 using fvlm::ParameterBlock;
 using fvlm::ParameterSpec;
 
+class Parameters;
+
 struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat, gradient_dtype = at::kFloat;
   std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
+  const Parameters* values_of = nullptr; // of the same model and options: values are theirs, gradients one's own
 };
 
 class Parameters {
@@ -44,9 +47,11 @@ class Parameters {
   void forget_gradients();
   // Zeros where the last backward pass brought nothing.
   void complete_gradients();
+  // Adds those of another's last backward pass.
+  void add_gradients(Parameters& other);
 
  private:
-  at::Tensor trained_, gradients_;
+  at::Tensor trained_, fixed_, gradients_;
   std::deque<ops::Parameter> all_;
   std::map<std::string, ops::Parameter*> by_name_;
 };

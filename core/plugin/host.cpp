@@ -141,15 +141,6 @@ Pool& the_pool(int32_t threads) {
   return *pool.load(std::memory_order_acquire);
 }
 
-class InsideParallel {
- public:
-  InsideParallel() : before_(inside_parallel) { inside_parallel = true; }
-  ~InsideParallel() { inside_parallel = before_; }
-
- private:
-  bool before_;
-};
-
 // One plugin's host table. The table comes first: a plugin hands it back and the name is found behind it.
 struct Host {
   fvlm_host table;
@@ -176,6 +167,14 @@ int32_t host_parallel_threads(const fvlm_host*) {
 
 } // namespace
 
+WorksAlone::WorksAlone() : before_(inside_parallel) {
+  inside_parallel = true;
+}
+
+WorksAlone::~WorksAlone() {
+  inside_parallel = before_;
+}
+
 int32_t parallel_threads() {
   return parallel().threads;
 }
@@ -190,7 +189,7 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   std::exception_ptr thrown;
   std::mutex thrown_mutex;
   std::function<void(int64_t)> piece = [&](int64_t i) {
-    InsideParallel mark;
+    const WorksAlone mark;
     try {
       task(bound(i), bound(i + 1));
     } catch (...) {

@@ -18,6 +18,18 @@ int32_t parallel_threads();
 // order on the calling thread. The first exception of a task is thrown again on the caller's side when all are done.
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& task);
 
+// While it lives, parallel_for on this thread runs its pieces in order and leaves other threads alone.
+class WorksAlone {
+ public:
+  WorksAlone();
+  ~WorksAlone();
+  WorksAlone(const WorksAlone&) = delete;
+  WorksAlone& operator=(const WorksAlone&) = delete;
+
+ private:
+  bool before_;
+};
+
 // Runs piece(0) .. piece(pieces - 1) in any order, on any threads, and returns when all are done. Replaces the thread
 // pool of this room, so that only one exists once LibTorch is there. Empty: back to the pool. [setup]
 using ParallelBackend = std::function<void(int64_t pieces, const std::function<void(int64_t)>& piece)>;

@@ -44,10 +44,10 @@ double seconds_of_rates(const StepLines& lines) {
   return seconds;
 }
 
-std::vector<TimePart> parts_of(const StepLines& lines, double& seconds) {
-  static const std::vector<std::string> order = {"data",      "wait",    "vision",     "coarse",
-                                                 "fine",      "decoder", "loss",       "backward",
-                                                 "optimizer", "metrics", "checkpoint", "evaluation"};
+std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
+  const StepLines& lines = stage.lines;
+  static const std::vector<std::string> order = {"data", "wait",     "vision",    "coarse",  "fine",      "decoder",
+                                                 "loss", "backward", "optimizer", "metrics", "checkpoint"};
   std::vector<std::string> names;
   for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
   auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
@@ -62,6 +62,7 @@ std::vector<TimePart> parts_of(const StepLines& lines, double& seconds) {
   }
   if (!parts.empty() && seconds > claimed * 1.001) parts.push_back({"other", seconds - claimed});
   seconds = std::max(seconds, claimed);
+  if (stage.evaluation_seconds > 0) parts.push_back({"evaluation", stage.evaluation_seconds});
   return parts;
 }
 
@@ -92,6 +93,12 @@ std::vector<double> smoothed(const std::vector<double>& values, size_t reach) {
   return out;
 }
 
+double StageFigures::seconds_of_parts() const {
+  double seconds = 0;
+  for (const TimePart& part : parts) seconds += part.seconds;
+  return seconds;
+}
+
 StageFigures figures_of(const Stage& stage) {
   StageFigures out;
   const StepLines& lines = stage.lines;
@@ -103,7 +110,7 @@ StageFigures figures_of(const Stage& stage) {
   out.done = stage.ended || (stage.samples && out.samples && *out.samples >= static_cast<double>(*stage.samples)) ||
              (stage.steps && out.begun && out.step >= *stage.steps);
   out.seconds = seconds_of_rates(lines);
-  out.parts = parts_of(lines, out.seconds);
+  out.parts = parts_of(stage, out.seconds);
   if (const auto* loss = lines.find("loss")) {
     for (double value : *loss)
       if (!out.first_loss && std::isfinite(value)) out.first_loss = value;

@@ -48,6 +48,7 @@ void add_line(RecordedRun& run, const Json& line) {
     EvaluationLine evaluation{stage, text(line, "set"), text(line, "mode"), text(line, "measure"), step, {}};
     for (const auto& [name, value] : line.items())
       if (name != "step" && value.is_number()) evaluation.values.emplace_back(name, value.get<double>());
+    stage_of(run, stage).evaluation_seconds += std::max(0.0, evaluation.find("seconds").value_or(0));
     run.evaluations.push_back(std::move(evaluation));
   }
 }

@@ -25,7 +25,8 @@ struct Stage {
   std::optional<int64_t> steps, samples; // as planned
   std::string objective;                 // "next_token", "dpo + next_token"
   StepLines lines;
-  bool ended = false; // an event says so
+  bool ended = false;            // an event says so
+  double evaluation_seconds = 0; // of all its evaluations
 };
 
 struct EvaluationLine {

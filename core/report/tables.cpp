@@ -231,14 +231,14 @@ std::string time_bars(const Told& told) {
     const StageFigures& figures = told.figures[s];
     if (figures.parts.empty()) continue;
     header.push_back(told.run.stages[s].name);
+    const double all = figures.seconds_of_parts();
     std::string pieces;
     for (const auto& part : figures.parts)
-      pieces += fmt::format(R"(<i style="flex-grow:{:.4f}" class="{}" title="{}: {}, {}">{}</i>)",
-                            part.seconds / figures.seconds, colour(part.name), escaped(part.name),
-                            escaped(human_duration(part.seconds)), percent(part.seconds / figures.seconds),
-                            part.seconds / figures.seconds > 0.09 ? escaped(part.name) : "");
+      pieces += fmt::format(R"(<i style="flex-grow:{:.4f}" class="{}" title="{}: {}, {}">{}</i>)", part.seconds / all,
+                            colour(part.name), escaped(part.name), escaped(human_duration(part.seconds)),
+                            percent(part.seconds / all), part.seconds / all > 0.09 ? escaped(part.name) : "");
     bars += fmt::format(R"(<div class="time"><b>{}</b><div class="stack">{}</div><span>{}</span></div>)",
-                        escaped(told.run.stages[s].name), pieces, human_duration(figures.seconds));
+                        escaped(told.run.stages[s].name), pieces, human_duration(all));
   }
   std::string rows;
   for (const auto& name : names) {
@@ -249,7 +249,7 @@ std::string time_bars(const Told& told) {
                                [&](const auto& other) { return other.name == name; });
       rows += part == figures.parts.end()
                   ? cell("–")
-                  : fmt::format("<td>{} <small>{}</small></td>", percent(part->seconds / figures.seconds),
+                  : fmt::format("<td>{} <small>{}</small></td>", percent(part->seconds / figures.seconds_of_parts()),
                                 human_duration(part->seconds));
     }
     rows += "</tr>";

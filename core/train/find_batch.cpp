@@ -77,7 +77,7 @@ class Search {
   }
 
   FoundBatch run() {
-    choose_threads(description_);
+    crew_ = crew_for(description_, request_.device);
     PeakMemory peak(request_.device, available_);
     StageModel model = make_model_and_optimizer();
     if (stage_.quantization_aware) {
@@ -178,19 +178,21 @@ class Search {
       frozen.remembered = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
       for (const PackedSample& pair : pack.host.samples) frozen.remembered->remember(pair, {});
     }
-    Learner learner(plan_, stage_, *model.vlm, *operations, most_of(stage_, now.size, now.segments), frozen);
+    Crew learners(plan_, stage_, *model.vlm, *operations, registry_, most_of(stage_, now.size, now.segments), frozen,
+                  crew_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
       const auto start = std::chrono::steady_clock::now();
       PartTimes times;
-      learner.begin_step();
-      learner.take(pack.host, counts, 1, times);
+      learners.begin_step();
+      learners.take(pack.host, counts, 1, times, false);
+      learners.gather();
       if (quantized_) quantized_->pass_gradients();
       model.optimization->gradient_norm().item<double>(); // waits for the device
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
       model.optimization->step(model.optimization->base_rates(), 1);
       if (quantized_) quantized_->quantize();
-      (void)learner.tallies();
+      (void)learners.tallies();
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }
@@ -205,6 +207,7 @@ class Search {
   budget::PackCapacity whole_; // the recipe's
   std::unique_ptr<QuantizedWeights> quantized_;
   int64_t units_ = 1, most_units_ = 1;
+  Crew::Size crew_;
   FoundBatch found_;
 };
 

@@ -4,22 +4,10 @@
 #include "model/weights/fresh.h"
 #include "train/groups.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <numeric>
-
 namespace fvlm::train {
-namespace {
-
-// Threads that share tensors this small wait for each other longer than they work, and take the loader's core: the
-// quickstart's model learns from 1,354 samples a second with one thread, and from 1,291 with two (bench/LOG.md).
-constexpr int64_t parameters_worth_threads = 4'000'000;
-
-} // namespace
-
 std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint64_t seed,
                                        const model::ArenaOptions& options) {
   auto vlm = std::make_unique<model::Vlm>(
@@ -54,15 +42,6 @@ std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint
     parameter.value.copy_(at::from_blob(values.data(), parameter.value.sizes(), at::kFloat));
   }
   return vlm;
-}
-
-void choose_threads(const ModelDescription& description) {
-  if (std::getenv("OMP_NUM_THREADS")) return; // the user has chosen
-  int64_t parameters = 0;
-  for (const Part part : all_parts)
-    for (const TensorSpec& spec : description.layout(part).tensors)
-      parameters += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
-  if (parameters < parameters_worth_threads) at::set_num_threads(1);
 }
 
 } // namespace fvlm::train

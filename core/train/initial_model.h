@@ -12,7 +12,4 @@ using budget::describe;
 std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint64_t seed,
                                        const model::ArenaOptions& options);
 
-// As many threads as a model of this size is computed fastest with, where the user has not chosen.
-void choose_threads(const ModelDescription& description);
-
 } // namespace fvlm::train

@@ -1,5 +1,6 @@
 #include "train/learner.h"
 
+#include "evaluation/score.h"
 #include "feed/model_samples.h"
 #include "model/objectives.h"
 #include "train/labels.h"
@@ -27,12 +28,12 @@ int64_t count(const std::vector<bool>& flags) {
   return std::count(flags.begin(), flags.end(), true);
 }
 
+} // namespace
+
 bool is_coarse(const plan::Term& term) {
   const auto* next = std::get_if<plan::NextToken>(&term);
   return next && next->pass == plan::Pass::coarse;
 }
-
-} // namespace
 
 double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
@@ -97,6 +98,7 @@ void Learner::begin_step() {
   tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term},
                      at::TensorOptions(ops_.options().device).dtype(at::kDouble));
   used_rows_ = all_rows_ = 0;
+  entropy_.reset();
 }
 
 // Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
@@ -142,14 +144,20 @@ model::Pack Learner::packed(const HostPack& host) {
   return model::make_pack(samples, capacity, patches, ops_.tensor_options());
 }
 
-void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times) {
+void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches) {
   if (host.samples.empty()) return;
   Work work{host, counts, scale, packed(host), {}, {}, Tape()};
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     work.masks.push_back(mask_of(term, host, work.pack.labels.targets.size(0)));
   times.spent_on("data");
-  work.seen = policy_.see(work.tape, ops_, work.pack, model::Mode::coarse_fine, model::Vlm::Show::tokens,
+  work.seen = policy_.see(work.tape, ops_, work.pack, model::Mode::coarse_fine,
+                          watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens,
                           [&](const char* part) { times.spent_on(part); });
+  if (work.seen.attention.defined()) {
+    entropy_ = evaluation::entropy(work.seen.attention.narrow(0, 0, work.pack.frames_used)) / work.pack.frames_used;
+    work.seen.attention.reset();
+    times.spent_on("metrics");
+  }
   const auto& terms = stage_.objective;
   if (!std::all_of(terms.begin(), terms.end(), is_coarse)) learn_fine(work);
   if (std::any_of(terms.begin(), terms.end(), is_coarse)) learn_coarse(work);
@@ -252,6 +260,20 @@ void Learner::follow(Work& work, size_t term, const Value& hidden) {
   const at::Tensor divergences = model::divergence(work.tape, ops_, policy_, hidden, work.pack, theirs, kl.temperature,
                                                    mask * work.weight(term, kl.weight));
   add(term, {divergences.mul(mask).sum(), mask.sum()});
+}
+
+std::optional<double> Learner::attention_entropy() const {
+  if (!entropy_.defined()) return {};
+  return entropy_.item<double>();
+}
+
+Learner::Tally& Learner::Tally::operator+=(const Tally& more) {
+  losses += more.losses;
+  count += more.count;
+  right += more.right;
+  chosen += more.chosen;
+  rejected += more.rejected;
+  return *this;
 }
 
 std::vector<Learner::Tally> Learner::tallies() const {

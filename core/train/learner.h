@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct StepCounts {
   double all_terms() const;
 };
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);
+
+// Reads the text behind the tokens of the coarse pass.
+bool is_coarse(const plan::Term& term);
 
 // "next_token", "dpo", "kl"; a second of its kind "next_token_2".
 std::vector<std::string> term_names(const plan::Stage& stage);
@@ -44,11 +48,13 @@ class Learner {
   // rewards.
   struct Tally {
     double losses = 0, count = 0, right = 0, chosen = 0, rejected = 0;
+    Tally& operator+=(const Tally& more);
   };
 
   void begin_step();
-  // Adds the gradient of the pack, times `scale`, where the step holds `counts`.
-  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times);
+  // Adds the gradient of the pack, times `scale`, where the step holds `counts`. `watches`: looks at where the model
+  // looks, too.
+  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches = false);
   // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered.
   void remember(const HostPack& host, const model::Vlm& reference);
   // Of the packs since begin_step(), a term each. Waits for the device.
@@ -56,6 +62,10 @@ class Learner {
   // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
   int64_t used_rows() const { return used_rows_; }
   int64_t all_rows() const { return all_rows_; }
+  bool has_watched() const { return entropy_.defined(); } // since begin_step()
+  // Of the attention over a frame, in nats: mean over frames, layers and heads of the pack that was watched. Waits for
+  // the device.
+  std::optional<double> attention_entropy() const;
 
  private:
   struct Work; // one pack on its way
@@ -79,6 +89,7 @@ class Learner {
   FrozenModels frozen_;
   at::Tensor tally_; // float64 [terms, 5]
   int64_t used_rows_ = 0, all_rows_ = 0;
+  at::Tensor entropy_; // undefined: nothing was watched
 };
 
 } // namespace fvlm::train

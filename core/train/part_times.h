@@ -14,6 +14,8 @@ class PartTimes {
     seconds_[part] += std::chrono::duration<double>(now - last_).count();
     last_ = now;
   }
+  // What has passed since the last call belongs to nothing that is counted here.
+  void pass_over() { last_ = Clock::now(); }
   // Gives what was counted, and begins anew.
   std::map<std::string, double> take() { return std::exchange(seconds_, {}); }
 

@@ -41,13 +41,15 @@ class Run {
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
     report::ProgressLine line;
     CheckpointWriter writer(plan_.checkpoint);
-    RunContext context{
-        plan_,   resolved_.hash, request_.folder, registry_,         request_.device, describe(plan_), resolved_.lua,
-        metrics, line,           writer,          request_.max_steps};
-    choose_threads(context.description);
+    const auto description = describe(plan_);
+    const Crew::Size crew = request_.crew.value_or(crew_for(description, request_.device));
+    RunContext context{plan_,        resolved_.hash,    request_.folder, registry_, request_.device,
+                       description,  resolved_.lua,     metrics,         line,      writer,
+                       crew.threads, request_.max_steps};
     const StopSignals signals;
     TrainReport report;
     RunState state = place.state;
+    if (state.crew == 0) state.crew = crew.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
       const plan::Stage& stage = *stages[i];
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
@@ -135,6 +137,7 @@ class Run {
     state.metrics_bytes = before.metrics_bytes;
     state.events_bytes = before.events_bytes;
     state.split = before.split;
+    state.crew = before.crew;
     return state;
   }
 

@@ -19,6 +19,7 @@ struct TrainRequest {
   bool allow_plan_change = false;
   int64_t max_steps = -1; // of this process; negative: any number
   at::Device device = at::kCPU;
+  std::optional<Crew::Size> crew; // none: as model and machine make it
   Faults faults = {};
 };
 

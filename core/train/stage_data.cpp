@@ -15,9 +15,8 @@ constexpr int64_t samples_for_size = 256; // that are looked at to give it as ma
 } // namespace
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
-                     const StageDataOptions& options)
-    : stage_(stage),
-      mix_(plan, stage.data, registry, {options.rank, options.quarantine_log, options.device, options.progress}),
+                     const feed::MixDataOptions& options, int64_t ranks)
+    : stage_(stage), mix_(plan, stage.data, registry, options),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,
@@ -25,7 +24,7 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
               .most_samples = stage.packing.segments.value_or(0),
               .window = stage.packing.window,
               .samples = stage.samples,
-              .ranks = options.ranks,
+              .ranks = ranks,
               .seed = static_cast<uint64_t>(plan.seed)};
   pack_ = feed::choose_packer(registry, plan.kernels["packer"], batches_.capacity);
 }

@@ -3,25 +3,18 @@
 #include "data/stream/statistics.h"
 #include "feed/mix_data.h"
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace fvlm::train {
 
-// What the plan does not say.
-struct StageDataOptions {
-  int64_t rank = 0, ranks = 1;
-  std::filesystem::path quarantine_log; // empty: none
-  at::Device device = at::kCPU;         // that reads the frames
-  MixSamples::Progress progress;
-};
-
 class StageData {
  public:
-  // Plan, stage and registry outlive it. Throws Error for what is missing or makes no sense.
-  StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const StageDataOptions& options);
+  // Plan, stage and registry outlive it. `ranks`: that share the stage's samples. Throws Error for what is missing or
+  // makes no sense.
+  StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const feed::MixDataOptions& options,
+            int64_t ranks = 1);
 
   const plan::Stage& stage() const { return stage_; }
   const Tokenizer& tokenizer() const { return mix_.tokenizer(); }

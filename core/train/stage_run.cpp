@@ -2,7 +2,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "evaluation/show.h"
+#include "device/peak.h"
+#include "device/probe.h"
+#include "train/labels.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stop_signals.h"
@@ -18,18 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Parts of a pack, of consecutive samples, as even as may be.
-std::vector<HostPack> parts_of(const HostPack& pack, int64_t split) {
-  const size_t samples = pack.samples.size();
-  const size_t count = std::min(static_cast<size_t>(split), std::max<size_t>(samples, 1));
-  std::vector<HostPack> parts;
-  for (size_t i = 0; i < count; ++i) {
-    HostPack part = pack;
-    part.samples.assign(pack.samples.begin() + static_cast<std::ptrdiff_t>(i * samples / count),
-                        pack.samples.begin() + static_cast<std::ptrdiff_t>((i + 1) * samples / count));
-    parts.push_back(std::move(part));
-  }
-  return parts;
+std::optional<double> peak_of(const RunContext& context) {
+  if (!context.device.is_cuda()) return {};
+  const auto devices = device::probe_cuda().devices;
+  const auto index = static_cast<size_t>(std::max<int>(0, context.device.index()));
+  if (index >= devices.size()) return {};
+  const auto arithmetic = context.plan.precision == plan::Precision::fp32   ? device::Arithmetic::fp32
+                          : context.plan.precision == plan::Precision::tf32 ? device::Arithmetic::tf32
+                                                                            : device::Arithmetic::half;
+  return device::peak_flops(devices[index].name, arithmetic);
 }
 
 double weight_of(const plan::Term& term) {
@@ -43,7 +42,8 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
-      control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
+      interval_(stage, state_, peak_of(context)), control_(stage, context.lua, context.folder / "journal.jsonl"),
+      guard_(context.plan.guard, state_.guard),
       scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
@@ -70,8 +70,18 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   }
   if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
-  const auto most = most_of(stage, data_.batches().capacity, data_.batches().most_samples);
-  learner_ = std::make_unique<Learner>(context.plan, stage, *vlm_, *operations_, most, made.frozen);
+  for (const Group* group : optimization_->trained())
+    for (const ops::Parameter* parameter : group->parameters) {
+      const std::string name = directory_name(parameter->name);
+      learning_.vision = learning_.vision || name.starts_with("vision.");
+      learning_.decoder = learning_.decoder || name.starts_with("decoder.");
+      learning_.connector = learning_.connector || name.starts_with("connector.");
+    }
+  if (made.frozen.reference) frozen_.push_back(made.frozen.reference->config());
+  for (const auto& [term, teacher] : made.frozen.teachers) frozen_.push_back(teacher->config());
+  learners_ = std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
+                                     most_of(stage, data_.batches().capacity, data_.batches().most_samples),
+                                     made.frozen, Crew::Size{state_.crew, context.threads});
   if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, begin, begins);
 }
 
@@ -114,7 +124,7 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
     if (!std::all_of(samples.begin(), samples.end(), known))
       while (!in_parts(loaded->pack, [&](HostPack& part) {
         if (faults_.before_reference) faults_.before_reference(stage_.name, part);
-        learner_->remember(part, reference);
+        learners_->remember(part, reference);
       })) {
       }
     moment.step = loaded->step + loaded->last;
@@ -184,17 +194,23 @@ StageEnd StageRun::take_steps() {
   return StageEnd::done;
 }
 
+bool StageRun::is_logged(int64_t step) const {
+  return context_.plan.log_every > 0 && step % context_.plan.log_every == 0;
+}
+
 // A pack may be more than the memory holds: it is cut, now and from here on, and its step begins again.
 bool StageRun::take(LoadedPack& loaded) {
   if (!in_step_) {
     counts_ = counts_of(stage_, *loaded.of_step);
-    learner_->begin_step();
+    flops_ = flops_of(*loaded.of_step);
+    learners_->begin_step();
     in_step_ = true;
   }
   const double scale = scaler_.scale();
   return in_parts(loaded.pack, [&](HostPack& part) {
     if (faults_.before_pack) faults_.before_pack(stage_.name, state_.step, part);
-    learner_->take(part, counts_, scale, times_);
+    const bool watches = is_logged(state_.step + 1) && !learners_->has_watched();
+    learners_->take(part, counts_, scale, times_, watches);
   });
 }
 
@@ -228,8 +244,9 @@ std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts) const
 
 void StageRun::finish_step(const LoadedPack& last) {
   in_step_ = false;
+  learners_->gather();
   if (faults_.before_step) faults_.before_step(stage_.name, state_.step, vlm_->parameters());
-  const auto tallies = learner_->tallies();
+  const auto tallies = learners_->tallies();
   double loss = 0, held = 0;
   for (size_t term = 0; term < tallies.size(); ++term) {
     held += tallies[term].count;
@@ -265,77 +282,44 @@ void StageRun::finish_step(const LoadedPack& last) {
   state_.optimizer_steps = optimization_->steps();
   scaler_.step_done();
   const auto trained = optimization_->trained();
-  for (size_t group = 0; group < trained.size(); ++group)
-    last_rates_["lr." + trained[group]->name] = step_rates[group].lr;
+  std::map<std::string, double> names;
+  for (size_t group = 0; group < trained.size(); ++group) names["lr." + trained[group]->name] = step_rates[group].lr;
+  interval_.set_rates(std::move(names));
   times_.spent_on("optimizer");
-  note(loss, norm, tallies);
+  interval_.add({loss, norm, flops_, counts_, tallies, learners_->used_rows(), learners_->all_rows(),
+                 learners_->attention_entropy()});
   if (verdict == Guard::Verdict::spike) {
     event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
     if (context_.plan.guard.rollback) roll_back("the loss made a leap");
   }
 }
 
-void StageRun::note(double loss, double gradient_norm, const std::vector<Learner::Tally>& tallies) {
-  auto& sums = state_.interval;
-  sums["steps"] += 1;
-  sums["loss"] += loss;
-  sums["gradient_norm"] += gradient_norm;
-  sums["samples"] += static_cast<double>(counts_.samples);
-  sums["tokens"] += static_cast<double>(counts_.tokens);
-  sums["frames"] += static_cast<double>(counts_.frames);
-  sums["used_rows"] += static_cast<double>(learner_->used_rows());
-  sums["all_rows"] += static_cast<double>(learner_->all_rows());
-  const auto names = term_names(stage_);
-  for (size_t term = 0; term < tallies.size(); ++term) {
-    const Learner::Tally& tally = tallies[term];
-    if (tally.count == 0) continue;
-    sums["term." + names[term]] += tally.losses / tally.count;
-    if (!std::holds_alternative<plan::Dpo>(stage_.objective[term])) continue;
-    sums["reward_accuracy"] += tally.right / tally.count;
-    sums["chosen_reward"] += tally.chosen / tally.count;
-    sums["rejected_reward"] += tally.rejected / tally.count;
-    sums["reward_margin"] += (tally.chosen - tally.rejected) / tally.count;
+double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const {
+  model::Work work;
+  for (const auto& sample : samples) {
+    std::vector<int64_t> texts;
+    int64_t learnt = 0;
+    for (const SampleText& text : sample->texts) {
+      texts.push_back(static_cast<int64_t>(text.ids.size()));
+      const auto flags = labels(text, stage_);
+      learnt += std::count(flags.begin(), flags.end(), true);
+    }
+    work.add(sample->frames, texts, learnt);
   }
-}
-
-// What can be told of the steps since the last line: nothing that depends on the clock.
-std::map<std::string, double> StageRun::interval_values() const {
-  std::map<std::string, double> values = last_rates_;
-  const auto& sums = state_.interval;
-  const auto steps = sums.find("steps");
-  if (steps == sums.end()) return values;
-  for (const auto& [name, sum] : sums) {
-    const bool is_mean = name == "loss" || name == "gradient_norm" || name.starts_with("term.") ||
-                         name.starts_with("reward_") || name.ends_with("_reward");
-    if (is_mean) values[name] = sum / steps->second;
-  }
-  if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
-  values["samples"] = static_cast<double>(state_.samples);
-  values["tokens"] = static_cast<double>(state_.tokens);
-  values["frames"] = static_cast<double>(state_.frames);
-  values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
-  return values;
+  const auto& terms = stage_.objective;
+  const auto coarse = static_cast<size_t>(std::count_if(terms.begin(), terms.end(), is_coarse));
+  const double reads = (coarse > 0 ? 1 : 0) + (coarse < terms.size() ? 1 : 0); // of the text
+  work.rows *= reads;
+  work.pairs *= reads;
+  work.labels *= reads;
+  const int64_t size = context_.plan.model.image_size, tokens = vlm_->tower().tokens_per_frame(size, size);
+  double all = model::flops(vlm_->config(), tokens, work, learning_);
+  for (const auto& config : frozen_) all += model::flops(config, tokens, work, {});
+  return all;
 }
 
 void StageRun::write_interval() {
-  auto& sums = state_.interval;
-  if (!sums.contains("steps")) return;
-  report::Record record{"step", stage_.name, state_.step, {}, {}};
-  for (const auto& [name, value] : interval_values()) record.values.emplace_back(name, value);
-  double seconds = 0;
-  for (const auto& [part, spent] : times_.take()) sums["time." + part] += spent;
-  for (const auto& [name, sum] : sums)
-    if (name.starts_with("time.")) seconds += sum;
-  if (seconds > 0) {
-    for (const char* what : {"samples", "tokens", "frames"})
-      record.values.emplace_back(fmt::format("{}_per_second", what), sums.at(what) / seconds);
-    record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
-  }
-  record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));
-  for (const auto& [name, sum] : sums)
-    if (name.starts_with("time.")) record.values.emplace_back(name, sum);
-  context_.metrics.write(record);
-  sums.clear();
+  if (const auto line = interval_.take(times_)) context_.metrics.write(*line);
 }
 
 void StageRun::event(const std::string& what, const std::string& text) {
@@ -348,7 +332,7 @@ bool StageRun::after_step() {
   bool goes_on = true, saves = due(context_.plan.checkpoint.every);
   show();
   if (control_.due(state_.step)) {
-    auto numbers = interval_values();
+    auto numbers = interval_.values();
     numbers["step"] = static_cast<double>(state_.step);
     for (const plan::Action& action : control_.answer(state_.step, numbers, state_.memory)) {
       if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
@@ -362,7 +346,7 @@ bool StageRun::after_step() {
       }
     }
   }
-  if (due(context_.plan.log_every)) write_interval();
+  if (is_logged(state_.step)) write_interval();
   times_.spent_on("metrics");
   if (goes_on && due(stage_.evaluation.every)) evaluate();
   const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
@@ -376,23 +360,14 @@ void StageRun::evaluate() {
   state_.score.reset();
   evaluated_ = true;
   for (const evaluation::Result& result : evaluator_->evaluate(*vlm_, *operations_)) {
-    context_.metrics.write({"evaluation",
-                            stage_.name,
-                            state_.step,
-                            {{"set", result.set},
-                             {"mode", evaluation::name_of(result.mode)},
-                             {"measure", evaluation::name_of(result.measure)}},
-                            result.values});
+    context_.metrics.write(result.record(stage_.name, state_.step));
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
-  times_.spent_on("evaluation");
+  times_.pass_over(); // each result has its own seconds
 }
 
 void StageRun::show_samples() {
-  if (!evaluator_) return;
-  for (const auto& set : evaluator_->sets())
-    if (set->wanted().show > 0)
-      evaluation::show(*set, *vlm_, *operations_, {folder_.path() / "show", stage_.name, state_.step});
+  if (evaluator_) evaluator_->show(*vlm_, *operations_, {folder_.path() / "show", stage_.name, state_.step});
 }
 
 // Back to the weights of the last checkpoint; the data that led away from them are passed over.
@@ -421,7 +396,7 @@ void StageRun::save() {
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
-  for (const auto& [part, spent] : times_.take()) state_.interval["time." + part] += spent;
+  interval_.add_times(times_);
   with_real_weights(QuantizedWeights::Which::all, [&] {
     context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
   });

@@ -1,13 +1,16 @@
 // One stage on its way from a state to its end: packs, steps, metrics, checkpoints, and what goes wrong.
 #pragma once
 #include "evaluation/evaluator.h"
+#include "model/flops.h"
 #include "model/weights/model_directory.h"
 #include "recipe/sandbox.h"
 #include "report/metrics_log.h"
 #include "report/progress_line.h"
 #include "train/checkpoint_writer.h"
 #include "train/control.h"
+#include "train/crew.h"
 #include "train/guard.h"
+#include "train/interval.h"
 #include "train/quantized_weights.h"
 #include "train/stage_data.h"
 #include "train/stage_model.h"
@@ -30,6 +33,7 @@ struct RunContext {
   report::MetricsLog& metrics;
   report::ProgressLine& line;
   CheckpointWriter& writer;
+  int64_t threads = 1;    // that a crew may have
   int64_t steps_left = 0; // that this process may take; negative: any number
 };
 
@@ -61,13 +65,13 @@ class StageRun {
   StageEnd take_steps();
   void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work);
   void open(const Cursor& from);
+  bool is_logged(int64_t step) const; // whether a line of metrics follows it
   // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
   bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
   bool take(LoadedPack& loaded); // false: memory ran out, the step begins again
   void finish_step(const LoadedPack& last);
   std::vector<Optimization::Rates> rates(const StepCounts& counts) const;
-  void note(double loss, double gradient_norm, const std::vector<Learner::Tally>& tallies);
-  std::map<std::string, double> interval_values() const;
+  double flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const;
   void write_interval();
   void event(const std::string& what, const std::string& text);
   void evaluate();
@@ -87,17 +91,20 @@ class StageRun {
   std::shared_ptr<model::Vlm> vlm_;
   std::unique_ptr<Optimization> optimization_;
   std::unique_ptr<QuantizedWeights> quantized_; // of a stage that is aware of it
-  std::unique_ptr<Learner> learner_;
+  std::unique_ptr<Crew> learners_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<evaluation::Evaluator> evaluator_; // none: the stage has no sets
   bool evaluated_ = false;                           // since the last checkpoint
+  model::Learning learning_;
+  std::vector<model::VlmConfig> frozen_; // of models that do not learn, and are asked in every step
+  Interval interval_;
   ControlCalls control_;
   Guard guard_;
   Scaler scaler_;
   PartTimes times_;
   StepCounts counts_; // of the step under way
+  double flops_ = 0;  // the same
   bool in_step_ = false;
-  std::map<std::string, double> last_rates_; // "lr.GROUP"
   int64_t saved_at_ = -1;
   double last_loss_ = 0;
 };

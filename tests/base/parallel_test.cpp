@@ -1,10 +1,13 @@
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/task_thread.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace fvlm {
@@ -38,6 +41,22 @@ TEST(Parallel, gives_each_thread_a_copy_of_the_work) {
   for (int64_t done : at) first += done == 0;
   EXPECT_GE(first, 1);
   EXPECT_LE(first, 4);
+}
+
+TEST(TaskThread, does_its_tasks_on_one_thread_and_hands_on_what_they_throw) {
+  std::vector<std::thread::id> seen;
+  TaskThread thread;
+  for (int i = 0; i < 3; ++i) {
+    thread.start([&] { seen.push_back(std::this_thread::get_id()); });
+    thread.wait();
+  }
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0], seen[2]);
+  EXPECT_NE(seen[0], std::this_thread::get_id());
+  thread.start([] { throw std::runtime_error("no"); });
+  EXPECT_THROW(thread.wait(), std::runtime_error);
+  EXPECT_NO_THROW(thread.wait()) << "it is told once";
+  thread.start([&] { seen.clear(); }); // and its end waits for this one
 }
 
 } // namespace

@@ -164,10 +164,10 @@ TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
 
 TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
   const at::Tensor even = at::full({2, 3, 4, 5}, 0.2);
-  EXPECT_NEAR(entropy(even) / 2, std::log(5), 1e-6);
+  EXPECT_NEAR(entropy(even).item<double>() / 2, std::log(5), 1e-6);
   at::Tensor certain = at::zeros({1, 2, 2, 5});
   certain.select(3, 1).fill_(1);
-  EXPECT_EQ(entropy(certain), 0);
+  EXPECT_EQ(entropy(certain).item<double>(), 0);
 
   Tiny tiny(config());
   auto set = wanted(Measure::loss, {all_modes.begin(), all_modes.end()});
@@ -247,7 +247,7 @@ TEST(Evaluation, a_result_is_a_line_of_metrics) {
   scores.attention_entropy = 0.5;
   EXPECT_EQ(report::json_line(result_of(*set, plan::Mode::coarse_only, scores).record("instruct", 40)),
             R"({"kind":"evaluation","stage":"instruct","step":40,"set":"made","mode":"coarse_only","measure":"choice",)"
-            R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1})"
+            R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1,"seconds":0})"
             "\n");
 }
 

@@ -1,6 +1,7 @@
 """Stages of a tiny fVLM, step by step beside PyTorch: the same batches, losses within 1e-4 at every step.
 
 usage: oracle_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE TRAIN_PROBE MAKE_SHAPES PLUGINS; exit 77 without the wheels."""
+import contextlib
 import copy
 import json
 import math
@@ -11,6 +12,8 @@ import unittest
 probe, make_shapes, plugins = (sys.argv.pop(3) for _ in range(3))
 from against_oracle import folder, torch
 from fvlm_oracle import Fvlm, cross_entropy, preference, read_batch, read_text
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 F, nn = torch.nn.functional, torch.nn
 BATCH, RATE, WARMUP, END = 8, 2e-3, 0.1, 0.1
@@ -109,7 +112,30 @@ def following(model, teacher, batch, temperature):
     return F.cross_entropy(logits, targets), divergence
 
 
+def unseen(batch, reads):
+    """What causal attention of PyTorch's multiplies with keys that are masked, in one pass forward."""
+    counts = batch["frame_counts"].tolist()
+    texts = [batch[name].tolist() for name in batch if name.endswith("text_lengths")]
+    sequences = [frames + length for lengths in texts for frames, length in zip(counts, lengths)]
+    pairs = sum(n * (n - 1) / 2 for n in counts) + reads * sum(n * (n - 1) / 2 for n in sequences)
+    return pairs * 4 * 32 * 2  # two layers of width 32
+
+
 class Stages(unittest.TestCase):
+    def compare_flops(self, model, stage, out, loss_of, reads=1, passes=3):
+        """Of the first step, with PyTorch's own count. `reads` of the text; `passes`: forward, and two backward."""
+        line, batch = self.lines[stage][0], read_batch(out / "batches" / f"{stage}-000.safetensors")
+        counted = FlopCounterMode(display=False)
+        counted.mod_tracker = contextlib.nullcontext()  # nobody asks for it by modules
+        counted.mod_tracker.parents = {"Global"}
+        with sdpa_kernel(SDPBackend.MATH), counted:
+            loss_of(batch, line).backward()
+        model.zero_grad(set_to_none=True)
+        ours = line["flops_per_second"] * sum(value for name, value in line.items() if name.startswith("time."))
+        theirs = counted.get_total_flops() - unseen(batch, reads) * passes
+        print(f"{stage}: {ours:.0f} floating-point operations, PyTorch {theirs:.0f}")
+        self.assertLess(abs(ours / theirs - 1), 0.01, stage)
+
     def trained(self, name, stages, steps):
         """-> the folder of a run of ours."""
         data, out = folder / "data", folder / name
@@ -151,16 +177,25 @@ class Stages(unittest.TestCase):
     def test_three_stages(self):
         out = self.trained("three", THREE_STAGES, 50)
         model = Fvlm.load(out / "start")
-        self.follow(model, "align", out, 50, lambda batch, line: cross_entropy(model, batch, "coarse_fine")["loss"])
-        self.follow(model, "instruct", out, 50,
-                    lambda batch, line: cross_entropy(model, batch, "coarse_fine", 0.5)["loss"])
+
+        def predicted(batch, line, lambda_coarse=0.0):
+            return cross_entropy(model, batch, "coarse_fine", lambda_coarse, logits=False)["loss"]
+
+        def predicted_twice(batch, line):
+            return predicted(batch, line, 0.5)
+
+        self.compare_flops(model, "align", out, predicted)
+        self.follow(model, "align", out, 50, predicted)
+        self.compare_flops(model, "instruct", out, predicted_twice, reads=2)
+        self.follow(model, "instruct", out, 50, predicted_twice)
         reference = copy.deepcopy(model)
 
         def preferred(batch, line):
-            made = preference(model, reference, batch, "coarse_fine", 0.1)
+            made = preference(model, reference, batch, "coarse_fine", 0.1, logits=False)
             self.assertAlmostEqual(line["reward_margin"], made["margin"].item(), delta=1e-4)
             return made["loss"]
 
+        self.compare_flops(model, "prefer", out, preferred, passes=4)  # and the reference's forward
         self.follow(model, "prefer", out, 50, preferred)
 
     def test_a_teacher(self):

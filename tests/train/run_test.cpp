@@ -57,6 +57,16 @@ TEST_F(TrainRun, three_stages_hand_the_model_on_and_learn) {
   EXPECT_EQ(run("a").steps, 0) << "all is done already";
 }
 
+TEST_F(TrainRun, its_lines_tell_how_widely_the_model_looks) {
+  run("a");
+  for (const auto& line : metrics(folder("a"))) {
+    if (line["kind"] != "step") continue;
+    ASSERT_TRUE(line.contains("attention_entropy")) << line.dump();
+    EXPECT_GT(line["attention_entropy"], 0);
+    EXPECT_LE(line["attention_entropy"], std::log(5.0) + 1e-6) << "of the five tokens of a frame";
+  }
+}
+
 TEST_F(TrainRun, stopped_anywhere_it_ends_in_the_same_bits) {
   run("whole");
   int64_t steps = 0;
@@ -89,6 +99,22 @@ TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
     if (one[i].contains("loss")) {
       EXPECT_NEAR(one[i]["loss"].get<double>(), eight[i]["loss"].get<double>(), 1e-6) << "line " << i + 1;
     }
+}
+
+TEST_F(TrainRun, learners_side_by_side_come_to_the_same_whoever_does_the_work) {
+  run("alone", {}, {.crew = Crew::Size{1, 1}});
+  run("in_turns", {}, {.crew = Crew::Size{3, 1}});
+  run("at_once", {}, {.crew = Crew::Size{3, 3}});
+  expect_equal_runs("in_turns", "at_once");
+  EXPECT_LT(distance(last("alone", "align"), last("at_once", "align")), 2e-5);
+  EXPECT_GT(distance(last("alone", "align"), last("at_once", "align")), 0) << "it was one learner";
+}
+
+TEST_F(TrainRun, a_crew_stays_as_large_as_it_was) {
+  run("whole", {}, {.crew = Crew::Size{3, 3}});
+  run("parts", {}, {.max_steps = 13, .crew = Crew::Size{3, 3}});
+  run("parts", {}, {.crew = Crew::Size{2, 1}});
+  expect_equal_runs("whole", "parts");
 }
 
 TEST_F(TrainRun, a_loss_or_gradient_that_is_not_finite_is_never_applied) {

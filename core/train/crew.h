@@ -1,0 +1,53 @@
+// Learners side by side: every pack is cut into so many parts, each with gradients of its own, which are added up in
+// order when the step ends. What a step comes to depends on the number of parts, and on no thread.
+#pragma once
+#include "base/task_thread.h"
+#include "model/weights/model_directory.h"
+#include "train/learner.h"
+
+#include <memory>
+#include <vector>
+
+namespace fvlm::train {
+
+// Of consecutive samples, as even as may be; no more than there are samples.
+std::vector<HostPack> parts_of(const HostPack& pack, int64_t parts);
+
+class Crew {
+ public:
+  // The first learner's gradients are the policy's own. `threads`: that share the work.
+  struct Size {
+    int64_t parts = 1, threads = 1;
+  };
+  Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+       Registry& registry, const model::Capacity& most, const FrozenModels& frozen, const Size& size);
+
+  // As Learner has them, of all together.
+  void begin_step();
+  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches);
+  void remember(const HostPack& host, const model::Vlm& reference) { learners_.front()->remember(host, reference); }
+  std::vector<Learner::Tally> tallies() const;
+  int64_t used_rows() const;
+  int64_t all_rows() const;
+  bool has_watched() const { return learners_.front()->has_watched(); }
+  std::optional<double> attention_entropy() const { return learners_.front()->attention_entropy(); }
+
+  // The step's gradients, from now on in the policy's arena.
+  void gather();
+
+ private:
+  struct Follower { // computes with the policy's values
+    std::unique_ptr<ops::Operations> operations;
+    std::unique_ptr<model::Vlm> vlm;
+  };
+  model::Vlm& policy_;
+  std::vector<Follower> followers_;
+  std::vector<std::unique_ptr<Learner>> learners_;
+  std::vector<std::unique_ptr<TaskThread>> threads_; // besides the caller's
+};
+
+// A model this small is computed by a learner for each core; LibTorch then leaves other cores alone. Larger ones share
+// their tensors among LibTorch's threads. OMP_NUM_THREADS says how many there are to be. [setup]
+Crew::Size crew_for(const ModelDescription& description, at::Device device);
+
+} // namespace fvlm::train

@@ -1,0 +1,82 @@
+#include "train/interval.h"
+
+#include "train/memory.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::train {
+
+void Interval::add(const Step& step) {
+  auto& sums = state_.interval;
+  sums["steps"] += 1;
+  sums["loss"] += step.loss;
+  sums["gradient_norm"] += step.gradient_norm;
+  sums["flops"] += step.flops;
+  sums["samples"] += static_cast<double>(step.counts.samples);
+  sums["tokens"] += static_cast<double>(step.counts.tokens);
+  sums["frames"] += static_cast<double>(step.counts.frames);
+  sums["used_rows"] += static_cast<double>(step.used_rows);
+  sums["all_rows"] += static_cast<double>(step.all_rows);
+  if (step.attention_entropy) {
+    sums["attention_entropy"] += *step.attention_entropy;
+    sums["watched"] += 1;
+  }
+  const auto names = term_names(stage_);
+  for (size_t term = 0; term < step.tallies.size(); ++term) {
+    const Learner::Tally& tally = step.tallies[term];
+    if (tally.count == 0) continue;
+    sums["term." + names[term]] += tally.losses / tally.count;
+    if (!std::holds_alternative<plan::Dpo>(stage_.objective[term])) continue;
+    sums["reward_accuracy"] += tally.right / tally.count;
+    sums["chosen_reward"] += tally.chosen / tally.count;
+    sums["rejected_reward"] += tally.rejected / tally.count;
+    sums["reward_margin"] += (tally.chosen - tally.rejected) / tally.count;
+  }
+}
+
+void Interval::add_times(PartTimes& times) {
+  for (const auto& [part, spent] : times.take()) state_.interval["time." + part] += spent;
+}
+
+std::map<std::string, double> Interval::values() const {
+  std::map<std::string, double> values = rates_;
+  const auto& sums = state_.interval;
+  const auto steps = sums.find("steps");
+  if (steps == sums.end()) return values;
+  for (const auto& [name, sum] : sums) {
+    const bool is_mean = name == "loss" || name == "gradient_norm" || name.starts_with("term.") ||
+                         name.starts_with("reward_") || name.ends_with("_reward");
+    if (is_mean) values[name] = sum / steps->second;
+  }
+  if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
+  if (const auto watched = sums.find("watched"); watched != sums.end())
+    values["attention_entropy"] = sums.at("attention_entropy") / watched->second;
+  values["samples"] = static_cast<double>(state_.samples);
+  values["tokens"] = static_cast<double>(state_.tokens);
+  values["frames"] = static_cast<double>(state_.frames);
+  values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
+  return values;
+}
+
+std::optional<report::Record> Interval::take(PartTimes& times) {
+  if (!state_.interval.contains("steps")) return {};
+  report::Record record{"step", stage_.name, state_.step, {}, {}};
+  for (const auto& [name, value] : values()) record.values.emplace_back(name, value);
+  add_times(times);
+  auto sums = std::exchange(state_.interval, {});
+  double seconds = 0;
+  for (const auto& [name, sum] : sums)
+    if (name.starts_with("time.")) seconds += sum;
+  if (seconds > 0) {
+    for (const char* what : {"samples", "tokens", "frames", "flops"})
+      record.values.emplace_back(fmt::format("{}_per_second", what), sums.at(what) / seconds);
+    if (peak_) record.values.emplace_back("mfu", sums.at("flops") / seconds / *peak_);
+    record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
+  }
+  record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));
+  for (const auto& [name, sum] : sums)
+    if (name.starts_with("time.")) record.values.emplace_back(name, sum);
+  return record;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,44 @@
+// What the steps since the last line of metrics.jsonl came to. The sums are part of the run's state: a run that is
+// resumed between two lines writes the same ones.
+#pragma once
+#include "report/metrics_log.h"
+#include "train/learner.h"
+#include "train/state.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+class Interval {
+ public:
+  // `peak`: floating-point operations a second that the device can do at most, where that is known.
+  Interval(const plan::Stage& stage, RunState& state, std::optional<double> peak)
+      : stage_(stage), state_(state), peak_(peak) {}
+
+  struct Step {
+    double loss, gradient_norm, flops;
+    const StepCounts& counts;
+    const std::vector<Learner::Tally>& tallies; // a term each
+    int64_t used_rows, all_rows;
+    std::optional<double> attention_entropy;
+  };
+  void add(const Step& step);
+  void set_rates(std::map<std::string, double> rates) { rates_ = std::move(rates); } // "lr.GROUP"
+  void add_times(PartTimes& times);
+
+  // Nothing that depends on the clock.
+  std::map<std::string, double> values() const;
+  // The next line, after which another begins. None where no step was taken.
+  std::optional<report::Record> take(PartTimes& times);
+
+ private:
+  const plan::Stage& stage_;
+  RunState& state_;
+  std::optional<double> peak_;
+  std::map<std::string, double> rates_;
+};
+
+} // namespace fvlm::train
