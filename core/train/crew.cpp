@@ -105,6 +105,11 @@ void Crew::take(const HostPack& host, const StepCounts& counts, double scale, Pa
   if (thrown) std::rethrow_exception(thrown);
 }
 
+void Crew::remember(const HostPack& host, const model::Vlm& reference) {
+  const auto parts = parts_of(host, static_cast<int64_t>(learners_.size()));
+  for (size_t i = 0; i < parts.size(); ++i) learners_[i]->remember(parts[i], reference);
+}
+
 void Crew::gather() {
   for (const Follower& follower : followers_) policy_.parameters().add_gradients(follower.vlm->parameters());
 }

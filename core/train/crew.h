@@ -25,7 +25,8 @@ class Crew {
   // As Learner has them, of all together.
   void begin_step();
   void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches);
-  void remember(const HostPack& host, const model::Vlm& reference) { learners_.front()->remember(host, reference); }
+  // In the same parts, one after the other: what is remembered is to the bit what a live reference says.
+  void remember(const HostPack& host, const model::Vlm& reference);
   std::vector<Learner::Tally> tallies() const;
   int64_t used_rows() const;
   int64_t all_rows() const;

@@ -77,7 +77,7 @@ class Search {
   }
 
   FoundBatch run() {
-    crew_ = crew_for(description_, request_.device);
+    crew_ = request_.crew.value_or(crew_for(description_, request_.device));
     PeakMemory peak(request_.device, available_);
     StageModel model = make_model_and_optimizer();
     if (stage_.quantization_aware) {

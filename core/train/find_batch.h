@@ -4,6 +4,7 @@
 #include "data/stream/composer.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
+#include "train/crew.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -18,6 +19,7 @@ struct FindBatchRequest {
   at::Device device = at::kCPU;
   int64_t memory = 0;          // of the tensors, bytes; 0: what the machine has to spare
   double precision = 1.0 / 16; // the search ends when what fits and what does not are as near as this
+  std::optional<Crew::Size> crew = {}; // none: as model and machine make it
   std::function<void(const std::string& doing)> progress = {};
 };
 

@@ -24,6 +24,7 @@ class FindBatch : public SmallRun {
     FindBatchRequest request;
     request.memory = memory;
     request.precision = precision;
+    request.crew = Crew::Size{1, 1}; // of several, how much they hold at once is for the clock to say
     request.progress = [this](const std::string& doing) { said_.push_back(doing); };
     for (const plan::Stage& each : plan.stages)
       if (each.name == stage) return find_batch(plan, each, registry_, request);
