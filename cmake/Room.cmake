@@ -37,10 +37,10 @@ fvlm_pch_owners(plain HEADERS ${FVLM_PLAIN_PCH})
 fvlm_pch_owners(torch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch)
 
 function(fvlm_common target)
-  cmake_parse_arguments(ARG "TORCH;TEST;COLD;APART" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TEST;COLD" "" "DEPENDS" ${ARGN})
   # Six files at a time as one, which shares what each of them instantiates: two fifths of the time. They share their
-  # unnamed namespaces too: where files say different things by the same name, as tests do, the room passes APART.
-  if(FVLM_UNITY AND NOT ARG_APART AND NOT ARG_TEST)
+  # unnamed namespaces too, where files of a room may not say different things by the same name; tests may.
+  if(FVLM_UNITY AND NOT ARG_TEST)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/core)
@@ -64,10 +64,10 @@ function(fvlm_common target)
 endfunction()
 
 function(fvlm_room)
-  cmake_parse_arguments(ARG "TORCH;COLD;APART" "NAME" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;COLD" "NAME" "SOURCES;DEPENDS" ${ARGN})
   add_library(fvlm_${ARG_NAME} STATIC ${ARG_SOURCES})
   set(traits "")
-  foreach(trait TORCH COLD APART)
+  foreach(trait TORCH COLD)
     if(ARG_${trait})
       list(APPEND traits ${trait})
     endif()
