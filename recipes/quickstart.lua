@@ -39,13 +39,13 @@ return fvlm.recipe {
     data = mix { { shapes .. "/captions/*.tar" }, { text = shapes .. "/text/*.tar" }, text_ratio = 0.05 },
     objective = fvlm.next_token { on = "all" },
     lr = 2e-3,
-    samples = 80000,
+    samples = 104000,
   }),
   stage("instruct", {
     data = mix { { shapes .. "/questions/*.tar" } },
     objective = fvlm.next_token { on = "answer" },
     lr = 1e-3,
-    samples = 56000,
+    samples = 72000,
     evaluation = {
       fvlm.evaluation "questions" {
         data = mix { { shapes .. "/heldout/questions/*.tar" } },

@@ -71,7 +71,7 @@ TEST_F(CommandTest, check_json_is_one_document) {
   EXPECT_EQ(document["mistakes"][2]["path"], "sede");
   auto good = json::parse(run("check --json quickstart.lua").out);
   EXPECT_TRUE(good["ok"]);
-  EXPECT_EQ(good["stages"][0]["steps"], 2500);
+  EXPECT_EQ(good["stages"][0]["steps"], 3250);
 }
 
 TEST_F(CommandTest, check_files_names_what_is_missing_and_exits_4) {
