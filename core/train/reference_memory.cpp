@@ -103,20 +103,26 @@ const ReferenceMemory::Pair& ReferenceMemory::at(const PackedSample& packed) {
   return found->second;
 }
 
-// Of the sample itself, so that an epoch finds what another one computed; and of what is said in it, so that nothing is
-// believed of data that were changed.
-uint64_t ReferenceMemory::key_of(const PackedSample& packed) {
-  while (std::ssize(numbers_) <= packed.position) {
+uint64_t ReferenceMemory::number_of(int64_t position) {
+  const std::lock_guard hold(lock_);
+  while (std::ssize(numbers_) <= position) {
     const auto drawn = order_.next(place_);
-    if (!drawn) throw Error(ErrorKind::internal, fmt::format("nothing stands at position {}", packed.position));
+    if (!drawn) throw Error(ErrorKind::internal, fmt::format("nothing stands at position {}", position));
     Xxh64 hash;
     const std::array<uint64_t, 2> place{drawn->source, static_cast<uint64_t>(drawn->sample)};
     hash.update(std::as_bytes(std::span(place)));
     numbers_.push_back(hash.value());
   }
+  return numbers_[static_cast<size_t>(position)];
+}
+
+// Of the sample itself, so that an epoch finds what another one computed; and of what is said in it, so that nothing is
+// believed of data that were changed.
+uint64_t ReferenceMemory::key_of(const PackedSample& packed) {
+  const uint64_t number = number_of(packed.position);
   const Sample& sample = *packed.sample;
   Xxh64 hash;
-  hash.update(std::as_bytes(std::span(&numbers_[static_cast<size_t>(packed.position)], 1)));
+  hash.update(std::as_bytes(std::span(&number, 1)));
   add(hash, std::span<const char>(sample.key));
   for (const SampleText& text : sample.texts) {
     add(hash, std::span<const TokenId>(text.ids));

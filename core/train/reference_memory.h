@@ -6,6 +6,7 @@
 #include "model/parameters.h"
 
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,7 +32,7 @@ class ReferenceMemory {
   };
   bool knows(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
   void remember(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
-  // Throws Error(data) for one that it does not know.
+  // Throws Error(data) for one that it does not know. From several threads at once, while nothing is remembered.
   const Pair& at(const PackedSample& packed);
 
   // On disk, atomically. A disk that does not take it is warned of: whoever goes on later computes it again.
@@ -39,9 +40,11 @@ class ReferenceMemory {
 
  private:
   void read();
+  uint64_t number_of(int64_t position);
   uint64_t key_of(const PackedSample& packed);
 
   const Order& order_;
+  std::mutex lock_; // of the next two
   Order::State place_;
   std::vector<uint64_t> numbers_; // at each position of the order: which sample of which source stands there
   std::filesystem::path file_;
