@@ -245,10 +245,11 @@ TEST(Evaluation, a_result_is_a_line_of_metrics) {
   Scores scores;
   scores.samples = {{0, "", "red", {{2, 2}, {3, 1}}, 0}, {1, "", "blue", {{6, 2}, {1.1, 1}}, 0}};
   scores.attention_entropy = 0.5;
-  EXPECT_EQ(report::json_line(result_of(*set, plan::Mode::coarse_only, scores).record("instruct", 40)),
-            R"({"kind":"evaluation","stage":"instruct","step":40,"set":"made","mode":"coarse_only","measure":"choice",)"
-            R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1,"seconds":0})"
-            "\n");
+  EXPECT_EQ(
+      report::json_line(result_of(*set, plan::Mode::coarse_only, scores).record("instruct", 40)),
+      R"({"kind":"evaluation","stage":"instruct","step":40,"set":"made","mode":"coarse_only","measure":"choice",)"
+      R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1,"seconds":0})"
+      "\n");
 }
 
 TEST(Evaluation, of_questions_and_pairs_the_loss_is_that_of_the_right_text) {
