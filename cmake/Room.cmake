@@ -38,8 +38,8 @@ fvlm_pch_owners(torch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch)
 
 function(fvlm_common target)
   cmake_parse_arguments(ARG "TORCH;TEST;COLD" "" "DEPENDS" ${ARGN})
-  # Six files at a time as one, which shares what each of them instantiates: two fifths of the time. They share their
-  # unnamed namespaces too, where files of a room may not say different things by the same name; tests may.
+  # Six files at a time as one, which shares what each of them instantiates (bench/LOG.md). They share their unnamed
+  # namespaces too, where files of a room may not say different things by the same name; tests may.
   if(FVLM_UNITY AND NOT ARG_TEST)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   endif()

@@ -93,20 +93,23 @@ std::string budgets_text(const std::vector<StageBudget>& stages, Device device) 
          notes;
 }
 
+nlohmann::ordered_json groups_json(const std::vector<GroupLine>& groups) {
+  auto document = nlohmann::ordered_json::array();
+  for (const GroupLine& group : groups) {
+    auto& line = document.emplace_back();
+    line = {
+        {"name", group.name}, {"tensors", group.tensors}, {"parameters", group.parameters}, {"trained", group.trained}};
+    if (group.lr) line["lr"] = *group.lr;
+    if (group.weight_decay) line["weight_decay"] = *group.weight_decay;
+  }
+  return document;
+}
+
 nlohmann::ordered_json budgets_json(const std::vector<StageGroups>& groups, const std::vector<StageBudget>& budgets) {
   using Json = nlohmann::ordered_json;
   Json document = Json::array();
   for (size_t i = 0; i < groups.size(); ++i) {
-    Json stage = {{"stage", groups[i].stage}, {"groups", Json::array()}};
-    for (const GroupLine& group : groups[i].groups) {
-      Json line = {{"name", group.name},
-                   {"tensors", group.tensors},
-                   {"parameters", group.parameters},
-                   {"trained", group.trained}};
-      if (group.lr) line["lr"] = *group.lr;
-      if (group.weight_decay) line["weight_decay"] = *group.weight_decay;
-      stage["groups"].push_back(std::move(line));
-    }
+    Json stage = {{"stage", groups[i].stage}, {"groups", groups_json(groups[i].groups)}};
     const StageBudget& budget = budgets[i];
     stage["pack"] = {{"frames", budget.pack.frames},
                      {"tokens", budget.pack.rows},

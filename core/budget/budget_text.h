@@ -21,6 +21,9 @@ std::string groups_text(const std::vector<StageGroups>& stages);
 // A column a stage, a row for what its memory is for.
 std::string budgets_text(const std::vector<StageBudget>& stages, Device device);
 
+// [{"name": "connector", "tensors": ..., "parameters": ..., "trained": true, "lr": ..., "weight_decay": ...}, ...]
+nlohmann::ordered_json groups_json(const std::vector<GroupLine>& groups);
+
 // [{"stage": ..., "groups": [...], "pack": {...}, "memory": {"weights": bytes, ...}, ...}]
 nlohmann::ordered_json budgets_json(const std::vector<StageGroups>& groups, const std::vector<StageBudget>& budgets);
 

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <fnmatch.h>
-#include <functional>
-#include <numeric>
 #include <string_view>
 
 namespace fvlm::budget {
@@ -78,7 +76,7 @@ std::vector<GroupLine> group_lines(const plan::Model& model, const plan::Stage& 
       const auto line =
           std::find_if(lines.begin(), lines.end(), [&](const GroupLine& one) { return one.name == group; });
       ++line->tensors;
-      line->parameters += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
+      line->parameters += elements_of(spec.shape);
     }
   for (const GroupLine& line : lines)
     if (line.tensors == 0 && model.groups.contains(line.name)) refuse_empty_group(line.name);

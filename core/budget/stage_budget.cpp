@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "budget/parameter_groups.h"
 #include "budget/shadow/step.h"
+#include "model/size_class.h"
 
 #include <fmt/format.h>
 
@@ -18,13 +19,6 @@ constexpr int64_t float32 = 4;
 bool prefers_reference(const plan::Plan& plan, std::string_view kind) {
   const auto& wishes = plan.kernels[kind];
   return !wishes.empty() && wishes.front() == "reference";
-}
-
-// Shape classes of packs: see train/learner.h.
-int64_t rounded(int64_t size, int64_t most) {
-  constexpr int64_t size_classes = 32;
-  const int64_t step = std::max<int64_t>(1, most / size_classes);
-  return std::max(size, std::min(most, (size + step - 1) / step * step));
 }
 
 // The moments of the algorithm, in bytes for each element of the arena.
@@ -68,13 +62,6 @@ int64_t optimizer_inside(const Setting& setting, int64_t trained) {
 }
 
 } // namespace
-
-bool remembers_reference(const plan::Stage& stage) {
-  return std::any_of(stage.objective.begin(), stage.objective.end(), [](const plan::Term& term) {
-    const auto* dpo = std::get_if<plan::Dpo>(&term);
-    return dpo && dpo->cache_reference;
-  });
-}
 
 Machine machine_of(const plan::Plan& plan, Device device) {
   Machine machine;
@@ -123,11 +110,11 @@ PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assum
   const PackCapacity most = capacity_of(stage, assumptions);
   int64_t frames = most.frames, rows = most.rows;
   if (stage.batch.samples) { // a pack is no more than its step
-    frames = rounded(std::min(frames, *stage.batch.samples * largest.frames), most.frames);
-    rows = rounded(std::min(rows, *stage.batch.samples * largest.tokens), most.rows);
+    frames = model::size_class(std::min(frames, *stage.batch.samples * largest.frames), most.frames);
+    rows = model::size_class(std::min(rows, *stage.batch.samples * largest.tokens), most.rows);
   }
   PackShape pack = full_pack(stage, frames, rows, stage.packing.segments.value_or(0));
-  pack.labels = rounded(pack.labels, most.rows);
+  pack.labels = model::size_class(pack.labels, most.rows);
   return pack;
 }
 
@@ -170,7 +157,7 @@ Need step_need(const Setting& setting, const PackShape& pack, const plan::Activa
     hold(Item::frozen, machine.element * frozen.back()->fixed());
     return frozen.back().get();
   };
-  if (setting.stage.prefers() && !remembers_reference(setting.stage)) models.reference = freeze(setting.model);
+  if (setting.stage.prefers() && !setting.stage.remembers_reference()) models.reference = freeze(setting.model);
   for (const auto& [term, teacher] : setting.teachers) models.teachers[term] = freeze(teacher);
 
   const int64_t size = setting.model.image_size;

@@ -18,7 +18,6 @@ enum class Device { cpu, cuda };
 Machine machine_of(const plan::Plan& plan, Device device);
 
 // Whether what DPO's policy is held against is computed once and remembered, and no model beside it.
-bool remembers_reference(const plan::Stage& stage);
 
 ModelShape shape_of(const ModelDescription& description, int64_t image_size);
 

@@ -72,6 +72,18 @@ bool Recompute::covers(int64_t layer) const {
   return every > 0 && layer % every == 0;
 }
 
+bool is_coarse(const Term& term) {
+  const auto* next = std::get_if<NextToken>(&term);
+  return next && next->pass == Pass::coarse;
+}
+
+bool Stage::remembers_reference() const {
+  return std::any_of(objective.begin(), objective.end(), [](const Term& term) {
+    const auto* dpo = std::get_if<Dpo>(&term);
+    return dpo && dpo->cache_reference;
+  });
+}
+
 bool Stage::prefers() const {
   return std::any_of(objective.begin(), objective.end(),
                      [](const Term& term) { return std::holds_alternative<Dpo>(term); });

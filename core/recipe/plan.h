@@ -123,6 +123,8 @@ struct Kl {
 
 using Term = std::variant<NextToken, Dpo, Kl>;
 
+bool is_coarse(const Term& term); // reads the text behind the tokens of the coarse pass
+
 enum class Moments { fp32, bf16 };
 
 // What every optimizer has.
@@ -263,6 +265,7 @@ struct Stage {
 
   bool prefers() const;                               // has a DPO term, so its data are pairs
   int64_t texts() const { return prefers() ? 2 : 1; } // of a sample
+  bool remembers_reference() const;                   // DPO against what is remembered of the reference, not itself
 
   // What the mix lets through at most, in one pack: each text of a sample is read behind all its frames.
   struct SampleSize {

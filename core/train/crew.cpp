@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 
 namespace fvlm::train {
-
 namespace {
 
 // Threads that share tensors this small wait for each other longer than they work (bench/LOG.md).
@@ -25,8 +23,7 @@ Crew::Size crew_for(const ModelDescription& description, at::Device device) {
   if (!device.is_cpu()) return {};
   int64_t parameters = 0;
   for (const Part part : all_parts)
-    for (const TensorSpec& spec : description.layout(part).tensors)
-      parameters += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
+    for (const TensorSpec& spec : description.layout(part).tensors) parameters += elements_of(spec.shape);
   if (parameters >= parameters_worth_threads) return {};
   const bool chosen = std::getenv("OMP_NUM_THREADS") != nullptr;
   const int64_t threads = chosen ? at::get_num_threads() : threads_or_cores(0);

@@ -174,7 +174,7 @@ class Search {
     const StepCounts counts = counts_of(stage_, pack.samples);
     FrozenModels frozen = model.frozen;
     const Order order = Order::once({counts.samples});
-    if (remembers_reference(stage_)) {
+    if (stage_.remembers_reference()) {
       frozen.remembered = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
       for (const PackedSample& pair : pack.host.samples) frozen.remembered->remember(pair, {});
     }

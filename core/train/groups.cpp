@@ -4,12 +4,6 @@
 
 namespace fvlm::train {
 
-int64_t Group::elements() const {
-  int64_t sum = 0;
-  for (const ops::Parameter* parameter : parameters) sum += parameter->value.numel();
-  return sum;
-}
-
 std::vector<Group> groups_of(const plan::Model& model, const plan::Stage& stage, model::Parameters& parameters) {
   std::vector<Group> groups;
   for (const std::string& name : plan::parameter_groups(model)) groups.push_back({name, trains(stage, name), {}});

@@ -16,7 +16,6 @@ struct Group {
   std::string name;
   bool trained = false;
   std::vector<ops::Parameter*> parameters;
-  int64_t elements() const;
 };
 
 // Every group of the model, those that the stage leaves alone included, in the Plan's order. Throws Error(recipe) for a

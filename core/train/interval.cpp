@@ -69,8 +69,8 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
     if (name.starts_with("time.")) seconds += sum;
   if (seconds > 0) {
     for (const char* what : {"samples", "tokens", "frames", "flops"})
-      record.values.emplace_back(fmt::format("{}_per_second", what), sums.at(what) / seconds);
-    if (peak_) record.values.emplace_back("mfu", sums.at("flops") / seconds / *peak_);
+      record.values.emplace_back(fmt::format("{}_per_second", what), sums[what] / seconds);
+    if (peak_) record.values.emplace_back("mfu", sums["flops"] / seconds / *peak_);
     record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
   }
   record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));

@@ -3,6 +3,7 @@
 #include "evaluation/score.h"
 #include "feed/model_samples.h"
 #include "model/objectives.h"
+#include "model/size_class.h"
 #include "train/labels.h"
 
 #include <ATen/TensorOperators.h>
@@ -19,21 +20,15 @@
 namespace fvlm::train {
 namespace {
 
-using ops::Tape, ops::Value;
+using ops::Tape, ops::Value, plan::is_coarse;
 
 constexpr int64_t sums_of_a_term = 5; // the members of Tally
-constexpr int64_t size_classes = 32;  // plugins are asked and prepared once for each
 
 int64_t count(const std::vector<bool>& flags) {
   return std::count(flags.begin(), flags.end(), true);
 }
 
 } // namespace
-
-bool is_coarse(const plan::Term& term) {
-  const auto* next = std::get_if<plan::NextToken>(&term);
-  return next && next->pass == plan::Pass::coarse;
-}
 
 double StepCounts::all_terms() const {
   return std::accumulate(of_term.begin(), of_term.end(), 0.0);
@@ -114,17 +109,12 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
   return at::tensor(mask, at::kFloat).to(ops_.options().device);
 }
 
-// Few sizes, so that packs that differ a little are of one shape class.
 model::Capacity Learner::rounded(const model::Capacity& used) const {
-  const auto up = [](int64_t size, int64_t most) {
-    const int64_t step = std::max<int64_t>(1, most / size_classes);
-    return std::max(size, std::min(most, (size + step - 1) / step * step));
-  };
   model::Capacity capacity = most_;
-  capacity.frames = up(used.frames, most_.frames);
-  capacity.rows = up(used.rows, most_.rows);
-  capacity.sequences = up(used.sequences, most_.sequences);
-  capacity.labels = up(used.labels, most_.labels);
+  capacity.frames = model::size_class(used.frames, most_.frames);
+  capacity.rows = model::size_class(used.rows, most_.rows);
+  capacity.sequences = model::size_class(used.sequences, most_.sequences);
+  capacity.labels = model::size_class(used.labels, most_.labels);
   if (used.frames == 0) capacity.frames = 0; // text alone: the towers have nothing to do
   return capacity;
 }

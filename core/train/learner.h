@@ -24,9 +24,6 @@ struct StepCounts {
 };
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);
 
-// Reads the text behind the tokens of the coarse pass.
-bool is_coarse(const plan::Term& term);
-
 // "next_token", "dpo", "kl"; a second of its kind "next_token_2".
 std::vector<std::string> term_names(const plan::Stage& stage);
 

@@ -30,7 +30,6 @@ class Optimization {
   };
   void step(const std::vector<Rates>& rates, double scale);
 
-  const std::vector<Group>& groups() const { return groups_; }
   std::vector<const Group*> trained() const;
   const std::vector<Rates>& base_rates() const { return base_rates_; }
 

@@ -60,7 +60,7 @@ class Run {
       if (checkpoint.empty()) state = stage_begins(state);
       StageRun run(context, stage, begin, state, checkpoint, request_.faults);
       previous_model_.reset(); // begun from, and no longer needed
-      folder.write_parameters(stage, run.groups());
+      folder.write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
       const int64_t before = run.state().step;
       const StageEnd end = run.run();
       line.clear();

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "budget/budget_text.h"
 #include "recipe/print.h"
 #include "report/page.h"
 
@@ -53,30 +54,17 @@ void RunFolder::begin(const recipe::Resolved& resolved, bool allow_change) const
   write_recipe(path_ / "recipe", resolved.files);
 }
 
-void RunFolder::write_parameters(const plan::Stage& stage, const std::vector<Group>& groups) const {
+void RunFolder::write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const {
   const fs::path file = path_ / "parameters.json";
   Json document = Json::array();
   if (fs::exists(file)) document = Json::parse(read_file(file), nullptr, false);
   if (!document.is_array()) document = Json::array();
-  Json of_stage = {{"stage", stage.name}, {"groups", Json::array()}};
-  const auto& common = plan::common(stage.optimizer);
-  for (const Group& group : groups) {
-    if (group.parameters.empty()) continue;
-    Json one = {{"name", group.name},
-                {"tensors", group.parameters.size()},
-                {"parameters", group.elements()},
-                {"trained", group.trained}};
-    if (const auto lr = common.lr.find(group.name); group.trained && lr != common.lr.end()) one["lr"] = lr->second;
-    if (const auto decay = common.weight_decay.find(group.name); group.trained && decay != common.weight_decay.end())
-      one["weight_decay"] = decay->second;
-    of_stage["groups"].push_back(std::move(one));
-  }
   for (auto known = document.begin(); known != document.end(); ++known)
-    if (known->value("stage", "") == stage.name) {
+    if (known->value("stage", "") == stage) {
       document.erase(known);
       break;
     }
-  document.push_back(std::move(of_stage));
+  document.push_back({{"stage", stage}, {"groups", budget::groups_json(groups)}});
   write_file_atomic(file, document.dump(1) + "\n");
 }
 

@@ -1,7 +1,7 @@
 // What lies in a run's folder besides checkpoints and metrics: DESIGN.md, "What is on disk".
 #pragma once
+#include "budget/parameter_groups.h"
 #include "recipe/resolve.h"
-#include "train/groups.h"
 
 #include <filesystem>
 #include <vector>
@@ -17,7 +17,7 @@ class RunFolder {
   void begin(const recipe::Resolved& resolved, bool allow_change) const;
 
   // Adds the stage to parameters.json: its groups, how large they are, and how they are trained.
-  void write_parameters(const plan::Stage& stage, const std::vector<Group>& groups) const;
+  void write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const;
 
   // report.html, as far as the run has got.
   void write_report() const;

@@ -45,7 +45,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   made.vlm = policy(arena);
   made.vlm->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
   made.vlm->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
-  if (stage.prefers() && !remembers_reference(stage)) made.frozen.reference = begin(fixed);
+  if (stage.prefers() && !stage.remembers_reference()) made.frozen.reference = begin(fixed);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]);
     if (!kl) continue;

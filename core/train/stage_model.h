@@ -17,8 +17,6 @@ using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOp
 
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
 
-using budget::remembers_reference;
-
 // Of a model that does not learn.
 model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device);
 

@@ -55,7 +55,7 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, begin);
   vlm_ = std::move(made.vlm);
   optimization_ = std::move(made.optimization);
-  if (remembers_reference(stage))
+  if (stage.remembers_reference())
     made.frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
   if (stage.quantization_aware)
     quantized_ = std::make_unique<QuantizedWeights>(context.plan, context.registry, vlm_->parameters(), context.device);
@@ -307,7 +307,7 @@ double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samp
     work.add(sample->frames, texts, learnt);
   }
   const auto& terms = stage_.objective;
-  const auto coarse = static_cast<size_t>(std::count_if(terms.begin(), terms.end(), is_coarse));
+  const auto coarse = static_cast<size_t>(std::count_if(terms.begin(), terms.end(), plan::is_coarse));
   const double reads = (coarse > 0 ? 1 : 0) + (coarse < terms.size() ? 1 : 0); // of the text
   work.rows *= reads;
   work.pairs *= reads;

@@ -56,7 +56,6 @@ class StageRun {
   StageEnd run();
   std::shared_ptr<model::Vlm> model() const { return vlm_; }
   const RunState& state() const { return state_; }
-  std::vector<Group> groups() const { return optimization_->groups(); }
 
  private:
   void hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins);

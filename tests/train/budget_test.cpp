@@ -53,7 +53,7 @@ class Budget : public SmallRun {
     EXPECT_EQ(used.frames, size.frames);
     EXPECT_EQ(used.rows, size.rows);
     const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});
-    if (remembers_reference(stage)) {
+    if (stage.remembers_reference()) {
       made.frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
       for (const PackedSample& pair : pack.host.samples) made.frozen.remembered->remember(pair, {-3, -4});
     }

@@ -5,11 +5,6 @@
 namespace fvlm::budget::shadow {
 namespace {
 
-bool is_coarse(const plan::Term& term) {
-  const auto* next = std::get_if<plan::NextToken>(&term);
-  return next && next->pass == plan::Pass::coarse;
-}
-
 // The maps beside the frames: who is whose, and what is learnt.
 int64_t maps_of(const Operations& ops, const PackShape& pack, size_t terms) {
   constexpr int64_t narrow = 4, wide = 8;
@@ -81,7 +76,7 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
   }();
   Tape tape;
   const auto seen = models.policy.see(tape, pack);
-  if (!std::all_of(terms.begin(), terms.end(), is_coarse)) {
+  if (!std::all_of(terms.begin(), terms.end(), plan::is_coarse)) {
     const Value hidden = models.policy.read(tape, seen.tokens, pack);
     const Ledger::For loss(ledger, Item::loss);
     Value losses;
@@ -98,7 +93,7 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
         judge(ops, *models.reference, pack);
     }
   }
-  if (std::any_of(terms.begin(), terms.end(), is_coarse)) {
+  if (std::any_of(terms.begin(), terms.end(), plan::is_coarse)) {
     const Value hidden = models.policy.read(tape, seen.coarse, pack);
     const Ledger::For loss(ledger, Item::loss);
     (void)next_token(ops, tape, models.policy, hidden, pack);

@@ -1,7 +1,5 @@
 #include "budget/shadow/tape.h"
 
-#include <algorithm>
-
 namespace fvlm::budget::shadow {
 namespace {
 
@@ -33,43 +31,6 @@ const Tensor& Gradient::whole(const Tensor& like) {
 Tensor Gradient::take_own() {
   if (sum_.defined() && !is_sole_owner(sum_)) sum_ = another(sum_);
   return take();
-}
-
-void Tape::backward() {
-  while (!steps_.empty()) {
-    const auto step = std::move(steps_.back());
-    steps_.pop_back();
-    step();
-  }
-}
-
-std::vector<Value> recomputed(Tape& tape, const std::vector<Value>& inputs, const Block& block) {
-  if (!tape.keeps_steps()) return block(tape, inputs);
-  Tape first(Tape::Mode::discard);
-  std::vector<Value> outputs = block(first, inputs);
-  std::vector<std::shared_ptr<Gradient>> gradients;
-  for (Value& output : outputs) {
-    output = Value(output.data, output.wants_gradient());
-    gradients.push_back(output.gradient);
-  }
-  const auto is_wanted = [](const std::shared_ptr<Gradient>& gradient) { return gradient != nullptr; };
-  if (std::none_of(gradients.begin(), gradients.end(), is_wanted)) return outputs;
-  tape.push([inputs, gradients, block] {
-    const auto came_back = [](const std::shared_ptr<Gradient>& gradient) { return gradient && !gradient->empty(); };
-    if (std::none_of(gradients.begin(), gradients.end(), came_back)) return;
-    std::vector<Value> again;
-    again.reserve(inputs.size());
-    for (const Value& input : inputs) again.emplace_back(input.data, input.wants_gradient());
-    Tape inner;
-    const std::vector<Value> results = block(inner, again);
-    for (size_t index = 0; index < results.size(); ++index)
-      if (came_back(gradients[index])) results[index].gradient->add(gradients[index]->take());
-    inner.backward();
-    for (size_t index = 0; index < inputs.size(); ++index)
-      if (again[index].wants_gradient() && !again[index].gradient->empty())
-        inputs[index].gradient->add(again[index].gradient->take());
-  });
-  return outputs;
 }
 
 } // namespace fvlm::budget::shadow

@@ -2,11 +2,9 @@
 // what, and for how long, is the same.
 #pragma once
 #include "budget/ledger.h"
+#include "ops/basic_tape.h"
 
-#include <functional>
-#include <memory>
 #include <utility>
-#include <vector>
 
 namespace fvlm::budget::shadow {
 
@@ -35,35 +33,8 @@ class Gradient {
   Tensor sum_;
 };
 
-struct Value {
-  Tensor data;
-  std::shared_ptr<Gradient> gradient;
-
-  Value() = default;
-  explicit Value(Tensor tensor, bool wants_gradient = false)
-      : data(std::move(tensor)), gradient(wants_gradient ? std::make_shared<Gradient>() : nullptr) {}
-  bool defined() const { return data.defined(); }
-  bool wants_gradient() const { return gradient != nullptr; }
-};
-
-class Tape {
- public:
-  enum class Mode { record, discard, forward_only };
-  explicit Tape(Mode mode = Mode::record) : mode_(mode) {}
-
-  bool records(bool wanted) const { return mode_ != Mode::forward_only && wanted; }
-  bool keeps_steps() const { return mode_ == Mode::record; }
-  void push(std::function<void()> step) {
-    if (keeps_steps()) steps_.push_back(std::move(step));
-  }
-  void backward();
-
- private:
-  Mode mode_;
-  std::vector<std::function<void()>> steps_;
-};
-
-using Block = std::function<std::vector<Value>(Tape&, const std::vector<Value>&)>;
-std::vector<Value> recomputed(Tape& tape, const std::vector<Value>& inputs, const Block& block);
+using Value = ops::BasicValue<Tensor, Gradient>;
+using Tape = ops::BasicTape<Value>;
+using ops::recomputed;
 
 } // namespace fvlm::budget::shadow

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <iterator>
-#include <numeric>
 
 namespace fvlm {
 namespace {
@@ -20,7 +19,7 @@ const TensorSpec& spec_of(const WeightLayout& layout, const std::string& name) {
 } // namespace
 
 int64_t ParameterSpec::elements() const {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  return elements_of(shape);
 }
 
 int64_t room_for(const ParameterBlock& block) {

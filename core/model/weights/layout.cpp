@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <unordered_map>
 
 namespace fvlm {
@@ -23,6 +25,10 @@ bool same_content(const TensorView& a, const TensorView& b) {
 }
 
 } // namespace
+
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
 
 std::vector<const TensorView*> bind(const Safetensors& file, const WeightLayout& layout) {
   std::unordered_map<std::string_view, size_t> place;

@@ -15,6 +15,8 @@ struct Fill {
   double value = 0; // constant: the value; normal: standard deviation about 0; uniform: within -value .. value
 };
 
+int64_t elements_of(const std::vector<int64_t>& shape);
+
 struct TensorSpec {
   std::string name; // as transformers, or FVLM.md for the connector, calls it
   std::vector<int64_t> shape;
