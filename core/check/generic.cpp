@@ -299,6 +299,26 @@ Outcome two_threads(Context& context) {
   return ok("20 rounds");
 }
 
+// As a whole training step will be: each call recorded once and replayed.
+Outcome recorded(Context& context) {
+  if (!context.device.is_cuda()) return not_applicable("graphs are recorded on a GPU: --device cuda");
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, on ATen's stream");
+  size_t nodes = 0;
+  for (const Trial& trial : context.typical()) {
+    Run plain = trial.run(context, {});
+    if (!plain.done()) return failed("{}: {}", trial.label, plain.trouble());
+    Variation variation;
+    variation.recorded = true;
+    Run run = trial.run(context, variation);
+    if (auto wrong = run.violation(Violation::unrecordable)) return failed("{}: {}", trial.label, *wrong);
+    if (!run.done()) return failed("{}: recording, {}", trial.label, run.trouble());
+    if (auto differ = different_bits(plain, run); !differ.empty()) return failed("{}: {}", trial.label, differ);
+    nodes = std::max(nodes, run.nodes);
+  }
+  return ok(
+      fmt::format("{} shapes, at most {} {} a call", context.typical().size(), nodes, nodes == 1 ? "node" : "nodes"));
+}
+
 Outcome placed(Context& context, Placement placement) {
   Variation variation;
   variation.placement = placement;
@@ -473,6 +493,8 @@ std::vector<Check> generic_checks(const std::string& needs) {
       {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread, repeat},
       {"thread_counts", "right on hosts with 1, 3 and 7 threads", thread_counts, needs},
       {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
+      {"recorded", "recorded as a CUDA graph and replayed, calls give the bits that they give when run", recorded,
+       repeat},
       {"strided", "rows that lie further apart are computed right or refused", strided, needs},
       {"strided_oddly", "rows and heads at unaligned distances are computed right or refused", strided_oddly, needs},
       {"unaligned", "tensors that begin one element after an aligned address are computed right or refused", unaligned,

@@ -38,6 +38,7 @@ struct Variation {
   uint32_t error_capacity = 512;
   std::string workspace_cut;    // the call that gets one byte less than requirements() asked for
   bool despite_refusal = false; // calls although supports() or requirements() said no
+  bool recorded = false;        // calls are recorded as CUDA graphs, and these are replayed
   bool bare = false;            // no guards are looked at, workspace and saved tensors are not touched: for timing
   int repeat = 0;               // further calls of each function, timed
   void (*before_repeat)() = nullptr;
@@ -46,7 +47,7 @@ struct Variation {
   fvlm_instance* instance = nullptr; // NULL: the context's
 };
 
-enum class Violation { past_end, past_workspace, input_changed, wrote_on_refusal, threw, host_misused };
+enum class Violation { past_end, past_workspace, input_changed, wrote_on_refusal, threw, host_misused, unrecordable };
 
 struct Status {
   std::string call; // "forward"
@@ -70,6 +71,7 @@ struct Run {
   int64_t workspace = 0; // bytes that requirements() asked for, the larger of forward and backward
   int64_t saved = 0;     // bytes of the saved tensors
   int64_t peak = 0;      // bare: bytes that became resident during the calls, tensors that the engine owns left out
+  size_t nodes = 0;      // recorded: of the largest graph
 
   bool done() const; // every call was made and returned FVLM_OK
   // "forward returned 2 (unsupported): head_dim 80", "" when done

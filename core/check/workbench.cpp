@@ -1,6 +1,7 @@
 #include "check/workbench.h"
 
 #include "check/probe.h"
+#include "check/recorder.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -252,7 +253,7 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   given.random_seed = 42;
   given.host = host_.abi();
   given.error = variation_.error_sink ? &error : nullptr;
-  const fvlm_call* call = lend(given, Spoil::call);
+  fvlm_call* call = lend(given, Spoil::call);
 
   std::vector<at::Tensor> before;
   if (!variation_.bare)
@@ -276,8 +277,15 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
     resident_base_ += bytes_resident() - resident_after_;
     reset_resident_peak();
   }
-  once();
-  if (variation_.bare) {
+  if (variation_.recorded) {
+    if (scratch) writes.push_back(scratch);
+    if (auto wrong = record(*call, once, writes, before); !wrong.empty())
+      run_.violations.emplace_back(Violation::unrecordable, fmt::format("{}: {}", name, wrong));
+    if (scratch) writes.pop_back();
+  } else {
+    once();
+  }
+  if (variation_.bare && context_.device.is_cpu()) {
     run_.peak = std::max(run_.peak, bytes_resident_peak() - resident_base_);
     resident_after_ = bytes_resident();
   }
@@ -302,18 +310,57 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       constexpr double never = std::numeric_limits<double>::infinity();
       Timing timing{name, never, never};
       if (variation_.before_repeat) variation_.before_repeat();
-      for (int i = 0; i < variation_.repeat; ++i) {
-        const double start = seconds_of(CLOCK_MONOTONIC), cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-        if (!once()) break;
-        timing.cpu = std::min(timing.cpu, seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu);
-        timing.seconds = std::min(timing.seconds, seconds_of(CLOCK_MONOTONIC) - start);
-      }
+      time(timing, once);
       if (variation_.after_repeat) variation_.after_repeat();
       run_.statuses.back().value = status;
       if (timing.seconds < never) run_.timings.push_back(timing);
     }
   }
   return status == FVLM_OK;
+}
+
+void Workbench::time(Timing& timing, const std::function<bool()>& once) {
+  // A call on a device only enqueues: so many are timed together, to the end of the last.
+  const bool enqueues = context_.device.is_cuda();
+  const int together = enqueues && !variation_.before_repeat ? 20 : 1;
+  for (int i = 0; i < variation_.repeat; ++i) {
+    if (enqueues) wait_for_device();
+    const double start = seconds_of(CLOCK_MONOTONIC), cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    for (int call = 0; call < together; ++call)
+      if (!once()) return;
+    if (enqueues) wait_for_device();
+    timing.cpu = std::min(timing.cpu, (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu) / together);
+    timing.seconds = std::min(timing.seconds, (seconds_of(CLOCK_MONOTONIC) - start) / together);
+  }
+}
+
+std::string Workbench::record(fvlm_call& given, const std::function<bool()>& once, const std::vector<Operand*>& writes,
+                              const std::vector<at::Tensor>& before) {
+  Recorder recorder;
+  given.stream = recorder.stream();
+  given.flags |= FVLM_CAPTURING;
+  if (auto wrong = recorder.begin(); !wrong.empty()) return wrong;
+  const bool done = once();
+  if (auto wrong = recorder.end(); !wrong.empty() && done) return wrong;
+  if (!done) return "";
+  run_.nodes = std::max(run_.nodes, recorder.nodes());
+  for (size_t i = 0; i < before.size(); ++i)
+    if (!at::equal(operands_[i].storage_, before[i]))
+      return fmt::format("{} changed while the call was recorded: not all of it goes to the stream",
+                         operands_[i].name_);
+  if (auto wrong = recorder.replay(); !wrong.empty()) return wrong;
+  // Once more from the same beginning.
+  std::vector<std::pair<Operand*, at::Tensor>> after;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (Operand& operand = operands_[i]; std::find(writes.begin(), writes.end(), &operand) != writes.end()) {
+      after.emplace_back(&operand, operand.storage_.clone());
+      operand.storage_.copy_(before[i]);
+    }
+  if (auto wrong = recorder.replay(); !wrong.empty()) return wrong;
+  for (const auto& [operand, bytes] : after)
+    if (!operand->name_.starts_with("the workspace") && !at::equal(operand->storage_, bytes))
+      return fmt::format("a second replay gives {} other bits than the first", operand->name_);
+  return "";
 }
 
 void Workbench::look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,

@@ -53,9 +53,11 @@ class Workbench {
         [&](fvlm_requirements* out, fvlm_error* error) { return table.requirements(instance_, query, out, error); });
     if (!going() || !table.prepare || variation_.despite_refusal) return going();
     const int repeat = std::exchange(variation_.repeat, 0);
+    const bool recorded = std::exchange(variation_.recorded, false);
     call("prepare", std::max(required_.forward_workspace, required_.backward_workspace), {},
          [&](const fvlm_call* call) { return table.prepare(instance_, call, query); });
     variation_.repeat = repeat;
+    variation_.recorded = recorded;
     return going();
   }
   const fvlm_requirements& required() const { return required_; }
@@ -108,6 +110,10 @@ class Workbench {
   uint32_t size_of_struct(size_t true_size, Spoil who) const;
   Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);
   void poison(Operand& operand);
+  // Records what once() enqueues and replays it. "" or what is wrong with the graph.
+  std::string record(fvlm_call& given, const std::function<bool()>& once, const std::vector<Operand*>& writes,
+                     const std::vector<at::Tensor>& before);
+  void time(Timing& timing, const std::function<bool()>& once);
   void look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
                    const std::vector<at::Tensor>& before);
 

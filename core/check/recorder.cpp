@@ -1,0 +1,99 @@
+#include "check/recorder.h"
+
+#include "check/context.h"
+
+#include <dlfcn.h>
+
+namespace fvlm::check {
+namespace {
+
+using Handle = void*;
+
+// The few entry points of the driver's C interface that it takes.
+struct Driver {
+  int (*synchronize)();
+  int (*make_stream)(Handle*, unsigned flags);
+  int (*destroy_stream)(Handle);
+  int (*begin)(Handle stream, int mode);
+  int (*end)(Handle stream, Handle* graph);
+  int (*nodes)(Handle graph, Handle* nodes, size_t* count);
+  int (*instantiate)(Handle* executable, Handle graph, unsigned long long flags);
+  int (*launch)(Handle executable, Handle stream);
+  int (*wait)(Handle stream);
+  int (*destroy_executable)(Handle);
+  int (*destroy_graph)(Handle);
+  int (*text)(int status, const char** text);
+};
+
+constexpr unsigned not_with_the_null_stream = 1;
+constexpr int forbidden_on_every_thread = 0;
+
+const Driver& driver() {
+  static const Driver found = [] {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    auto find = [&](const char* symbol, auto& function) {
+      void* address = library ? dlsym(library, symbol) : nullptr;
+      if (!address) throw Refused{State::failed, fmt::format("the driver has no {}", symbol)};
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+    };
+    Driver driver;
+    find("cuCtxSynchronize", driver.synchronize);
+    find("cuStreamCreate", driver.make_stream);
+    find("cuStreamDestroy_v2", driver.destroy_stream);
+    find("cuStreamBeginCapture_v2", driver.begin);
+    find("cuStreamEndCapture", driver.end);
+    find("cuGraphGetNodes", driver.nodes);
+    find("cuGraphInstantiateWithFlags", driver.instantiate);
+    find("cuGraphLaunch", driver.launch);
+    find("cuStreamSynchronize", driver.wait);
+    find("cuGraphExecDestroy", driver.destroy_executable);
+    find("cuGraphDestroy", driver.destroy_graph);
+    find("cuGetErrorString", driver.text);
+    return driver;
+  }();
+  return found;
+}
+
+std::string trouble(const char* what, int status) {
+  if (status == 0) return "";
+  const char* text = nullptr;
+  driver().text(status, &text);
+  return fmt::format("{}: {}", what, text ? text : "an error that the driver does not know");
+}
+
+} // namespace
+
+Recorder::Recorder() {
+  if (auto text = trouble("no stream", driver().make_stream(&stream_, not_with_the_null_stream)); !text.empty())
+    throw Refused{State::failed, text};
+}
+
+Recorder::~Recorder() {
+  if (executable_) driver().destroy_executable(executable_);
+  if (graph_) driver().destroy_graph(graph_);
+  driver().destroy_stream(stream_);
+}
+
+std::string Recorder::begin() {
+  wait_for_device();
+  return trouble("the recording did not begin", driver().begin(stream_, forbidden_on_every_thread));
+}
+
+std::string Recorder::end() {
+  if (auto text = trouble("the recording is not valid", driver().end(stream_, &graph_)); !text.empty()) return text;
+  if (auto text = trouble("the graph cannot be read", driver().nodes(graph_, nullptr, &nodes_)); !text.empty())
+    return text;
+  return trouble("the graph cannot be instantiated", driver().instantiate(&executable_, graph_, 0));
+}
+
+std::string Recorder::replay() {
+  wait_for_device();
+  if (auto text = trouble("the replay", driver().launch(executable_, stream_)); !text.empty()) return text;
+  return trouble("the replay", driver().wait(stream_));
+}
+
+void wait_for_device() {
+  if (auto text = trouble("the device", driver().synchronize()); !text.empty()) throw Refused{State::failed, text};
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,34 @@
+// Records what a plugin enqueues as a CUDA graph and replays it, by way of the driver alone.
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace fvlm::check {
+
+class Recorder {
+ public:
+  Recorder(); // Throws Refused where the driver cannot do it.
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void* stream() const { return stream_; }
+  // What is enqueued on stream() between these two becomes the graph; calls that a recording forbids fail, on any
+  // thread. "" or why there is no graph.
+  std::string begin();
+  std::string end();
+  // Runs the graph and waits for it. "" or what failed.
+  std::string replay();
+  size_t nodes() const { return nodes_; } // kernels and copies
+
+ private:
+  void* stream_ = nullptr;
+  void* graph_ = nullptr;
+  void* executable_ = nullptr;
+  size_t nodes_ = 0;
+};
+
+// Waits for all that the device was given to do.
+void wait_for_device();
+
+} // namespace fvlm::check
