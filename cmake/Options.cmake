@@ -23,6 +23,7 @@ if(NOT FVLM_CUDA STREQUAL "OFF")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 17) # what the SDK wants, and all that CMake 3.25 can ask nvcc for
     set(FVLM_HAVE_CUDA ON)
   elseif(FVLM_CUDA STREQUAL "ON")
     message(FATAL_ERROR "FVLM_CUDA=ON but nvcc was not found: install the CUDA 13.0 toolkit or use the preset cpu")

@@ -1,6 +1,7 @@
 # fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers and nothing of ours besides.
 # It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}. As a test, it has to
-# pass plugin check.
+# pass plugin check. A plugin of CUDA files builds where FVLM_HAVE_CUDA, brings the CUDA runtime along, and its manifest
+# gets the architectures that it was built for.
 function(fvlm_plugin)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
   set(target plugin_${ARG_NAME})
@@ -13,15 +14,38 @@ function(fvlm_plugin)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME}
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${folder})
-  configure_file(${CMAKE_CURRENT_SOURCE_DIR}/plugin.toml ${folder}/plugin.toml COPYONLY)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS plugin.toml)
+  file(READ plugin.toml manifest)
+  set(test fvlm-engine plugin check ${folder})
+  if(ARG_SOURCES MATCHES "[.]cu(;|$)")
+    set_target_properties(${target} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Werror=all-warnings>)
+    set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+    list(FILTER architectures INCLUDE REGEX "^[0-9]+(a|-real|a-real)$")
+    if(architectures STREQUAL CMAKE_CUDA_ARCHITECTURES) # no PTX that others could translate
+      list(TRANSFORM architectures REPLACE "^([0-9]+a?).*" "\"sm_\\1\"")
+      list(JOIN architectures ", " architectures)
+      string(APPEND manifest "architectures = [${architectures}]\n")
+    endif()
+    list(APPEND test --device cuda)
+  endif()
+  file(CONFIGURE OUTPUT ${folder}/plugin.toml CONTENT "${manifest}" @ONLY)
   add_dependencies(product ${target})
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
-  install(FILES plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
-  file(READ plugin.toml manifest)
-  if(NOT FVLM_SANITIZE AND manifest MATCHES "\"cpu\"") # once is enough, where no other device is needed
-    add_test(NAME plugin_check.${ARG_NAME} COMMAND fvlm-engine plugin check ${folder})
-    set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600)
+  install(FILES ${folder}/plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
+  if(NOT FVLM_SANITIZE) # once is enough, where nothing of it is instrumented
+    if(test MATCHES "cuda$")
+      fvlm_gpu_command(test ${test})
+    endif()
+    add_test(NAME plugin_check.${ARG_NAME} COMMAND ${test})
+    set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
   endif()
+endfunction()
+
+# A test's command that is skipped, and says so, unless FVLM_TEST_GPU is set.
+function(fvlm_gpu_command out)
+  set(${out} sh -c "[ -n \"$FVLM_TEST_GPU\" ] || { echo 'needs a GPU: ./scripts/test --gpu'; exit 77; }; exec \"$@\"" sh
+    ${ARGN} PARENT_SCOPE)
 endfunction()
 
 # fvlm_plugin_test(PLUGIN optimizer-adamw NAME adamw_test SOURCES ...)   a GoogleTest program over the built library of

@@ -1,0 +1,120 @@
+// cuda_packs.cuh: rows read and written in packs of up to 16 bytes a thread, computed with in float; sums over threads.
+#pragma once
+
+#include <fvlm/cuda.hpp>
+
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <type_traits>
+
+namespace fvlm::plugins {
+
+using sdk::BFloat16, sdk::Half;
+
+// The widest pack of a type: 16 bytes.
+template <class Element>
+inline constexpr int pack_size = 16 / static_cast<int>(sizeof(Element));
+
+// `count` elements as they lie in memory, aligned as one; kept so while loads are under way, for they take half the
+// registers of floats.
+template <class Element, int count>
+struct Pack {
+  static constexpr int words = count * static_cast<int>(sizeof(Element)) / 4;
+  struct alignas(words * 4) Words {
+    std::uint32_t at[words];
+  };
+  Words bits;
+
+  __device__ void load(const Element* from) { bits = *reinterpret_cast<const Words*>(from); }
+  __device__ void store(Element* to) const { *reinterpret_cast<Words*>(to) = bits; }
+
+  __device__ void widen(float (&values)[count]) const {
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      const std::uint32_t word = bits.at[i];
+      if constexpr (std::is_same_v<Element, BFloat16>) {
+        values[2 * i] = __uint_as_float(word << 16);
+        values[2 * i + 1] = __uint_as_float(word & 0xffff0000u);
+      } else if constexpr (std::is_same_v<Element, Half>) {
+        const float2 both = __half22float2(sdk::bit_cast<__half2>(word));
+        values[2 * i] = both.x;
+        values[2 * i + 1] = both.y;
+      } else {
+        values[i] = __uint_as_float(word);
+      }
+    }
+  }
+  __device__ void round(const float (&values)[count]) {
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      if constexpr (std::is_same_v<Element, BFloat16>) {
+        bits.at[i] = sdk::bit_cast<std::uint32_t>(__floats2bfloat162_rn(values[2 * i], values[2 * i + 1]));
+      } else if constexpr (std::is_same_v<Element, Half>) {
+        bits.at[i] = sdk::bit_cast<std::uint32_t>(__floats2half2_rn(values[2 * i], values[2 * i + 1]));
+      } else {
+        bits.at[i] = __float_as_uint(values[i]);
+      }
+    }
+  }
+};
+
+// One element, at any address that suits it.
+template <class Element>
+struct Pack<Element, 1> {
+  Element element;
+
+  __device__ void load(const Element* from) { element = *from; }
+  __device__ void store(Element* to) const { *to = element; }
+  __device__ void widen(float (&values)[1]) const { values[0] = static_cast<float>(element); }
+  __device__ void round(const float (&values)[1]) { element = Element(values[0]); }
+};
+
+template <class Element, int count>
+__device__ void read(const Element* from, float (&values)[count]) {
+  Pack<Element, count> pack;
+  pack.load(from);
+  pack.widen(values);
+}
+
+template <class Element, int count>
+__device__ void write(Element* to, const float (&values)[count]) {
+  Pack<Element, count> pack;
+  pack.round(values);
+  pack.store(to);
+}
+
+inline constexpr int warp = 32;
+
+// The sum over a warp, the same in each of its threads.
+__device__ inline float sum_of_warp(float value) {
+#pragma unroll
+  for (int apart = warp / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
+  return value;
+}
+
+// Sums over the `threads` of a group: a warp, or the whole block. A block's next sum() may begin at once: it uses other
+// memory than the one before.
+template <int threads>
+class GroupSum {
+ public:
+  __device__ float operator()(float value) {
+    value = sum_of_warp(value);
+    if constexpr (threads > warp) {
+      constexpr int warps = threads / warp;
+      __shared__ float shared[2][warps];
+      if (threadIdx.x % warp == 0) shared[turn_][threadIdx.x / warp] = value;
+      __syncthreads();
+      value = 0;
+#pragma unroll
+      for (int i = 0; i < warps; ++i) value += shared[turn_][i];
+      turn_ ^= 1;
+    }
+    return value;
+  }
+
+ private:
+  int turn_ = 0;
+};
+
+} // namespace fvlm::plugins

@@ -1,0 +1,311 @@
+// kernels.cu: the plugin's face: the checks of each call, and which way its memory can be read.
+#include "launches.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+constexpr int64_t widest_access = 16; // bytes
+
+bool aligned(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
+}
+
+// Reads a call's tensors, and notes whether all of them can be read 16 bytes at a time.
+class Operands {
+ public:
+  explicit Operands(const fvlm_kernels_query& query)
+      : query_(query), wide_(query.width * element() % widest_access == 0) {}
+
+  Rows rows(const fvlm_tensor* tensor, const char* name) {
+    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+    if (tensor->dtype != query_.dtype || tensor->ndim != 2 || tensor->shape[0] != query_.rows ||
+        tensor->shape[1] != query_.width)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(query_.dtype),
+                    static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
+    if (query_.width > 1 && tensor->strides[1] != 1)
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+    return {tensor->data, tensor->strides[0]};
+  }
+
+  Rows optional_rows(const fvlm_tensor* tensor, const char* name) { return tensor ? rows(tensor, name) : Rows{}; }
+
+  // [width], contiguous.
+  void* parameter(const fvlm_tensor* tensor, const char* name) {
+    void* data = vector(tensor, query_.dtype, query_.width, name);
+    look_at(data, 0);
+    return data;
+  }
+  void* gradient(const fvlm_tensor* tensor, const char* name) const {
+    return tensor ? vector(tensor, query_.gradient_dtype, query_.width, name) : nullptr;
+  }
+
+  // A saved statistic, a float a row.
+  float* statistic(const fvlm_tensor* tensor, const char* name) const {
+    return static_cast<float*>(vector(tensor, float32, query_.rows, name));
+  }
+
+  // [rows, heads, head_dim]; the distance from head to head goes to `head`.
+  Rows heads(const fvlm_tensor* tensor, int64_t& head, const char* name) {
+    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+    if (tensor->dtype != query_.dtype || tensor->ndim != 3 || tensor->shape[0] != query_.rows ||
+        tensor->shape[1] != query_.heads || tensor->shape[2] != query_.head_dim)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %d, %d]", name, name_of(query_.dtype),
+                    static_cast<long long>(query_.rows), static_cast<int>(query_.heads),
+                    static_cast<int>(query_.head_dim));
+    if (query_.head_dim > 1 && tensor->strides[2] != 1)
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+    head = tensor->strides[1];
+    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+    look_at(tensor->data, query_.heads > 1 ? head : 0);
+    return {tensor->data, tensor->strides[0]};
+  }
+
+  // Elements that have to begin at 16 bytes, too.
+  void begins_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
+
+  bool wide() const { return wide_; }
+  Shape shape() const { return {query_.dtype, query_.rows, query_.width, wide_}; }
+
+ private:
+  int64_t element() const { return static_cast<int64_t>(bytes_of(query_.dtype)); }
+
+  void look_at(const void* data, int64_t stride) {
+    wide_ = wide_ && aligned(data) && stride * element() % widest_access == 0;
+  }
+
+  static void* vector(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t count, const char* name) {
+    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+    if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != count ||
+        (count > 1 && tensor->strides[0] != 1))
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld]", name, name_of(dtype),
+                    static_cast<long long>(count));
+    return tensor->data;
+  }
+
+  const fvlm_kernels_query& query_;
+  bool wide_;
+};
+
+class KernelsCuda : public Kernels {
+ public:
+  explicit KernelsCuda(const fvlm_instance_config& config) {
+    if (Support no = check_device(config.device, 8, 0); no.score == 0)
+      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
+    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
+               "the number of multiprocessors");
+  }
+
+  static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
+    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
+      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
+    if (query.rows < 0 || query.width < 0 || query.width > 1 << 30)
+      return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
+                    static_cast<long long>(query.width));
+    if (query.op == FVLM_OP_ROPE) {
+      if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
+        return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+      if (query.rotary_dim > 1024) return refuse("rotary_dim %d not supported, 1024 at most", query.rotary_dim);
+    }
+    return accept(300, "one pass, 16 bytes a thread");
+  }
+
+  void requirements(const Query& query, Requirements& wanted) const {
+    require(fits(query));
+    if (!(query.options & FVLM_WITH_BACKWARD)) return;
+    const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
+    if (norm) wanted.save(float32, {query.rows});      // 1 / spread
+    if (layernorm) wanted.save(float32, {query.rows}); // mean
+    if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
+    Workspace workspace;
+    (void)parts_in(workspace, query, layernorm ? 2 : 1);
+    wanted.backward_workspace = workspace.used();
+  }
+
+  void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a) const {
+    norm_forward(call, query, a, false);
+  }
+  void layernorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a) const {
+    norm_forward(call, query, a, true);
+  }
+  void rmsnorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a) const {
+    norm_backward(call, query, a, false);
+  }
+  void layernorm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a) const {
+    norm_backward(call, query, a, true);
+  }
+
+  void rope(const fvlm_call& call, const Query& query, const fvlm_rope_apply& a) const {
+    require(fits(query));
+    Operands operands(query);
+    plugins::Rope p{};
+    p.x = operands.heads(a.x, p.x_head, "x");
+    p.out = operands.heads(a.out, p.out_head, "out");
+    operands.begins_wide(query.rotary_dim / 2);
+    operands.begins_wide(query.head_dim - query.rotary_dim);
+    const View<const std::int32_t, 1> positions(a.positions, "positions");
+    if (positions.size(0) != query.rows)
+      throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, not %lld",
+                    static_cast<long long>(positions.size(0)), static_cast<long long>(query.rows));
+    p.positions = positions.data();
+    p.positions_stride = positions.stride(0);
+    p.rows = query.rows;
+    p.heads = query.heads;
+    p.head_dim = query.head_dim;
+    p.rotary_dim = query.rotary_dim;
+    p.theta = query.rope_theta;
+    p.inverse = a.inverse != 0;
+    plugins::rope(on(call), query.dtype, operands.wide(), p);
+  }
+
+  void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    Swiglu p{};
+    p.gate = operands.rows(a.gate, "gate");
+    p.up = operands.rows(a.up, "up");
+    p.y = operands.rows(a.y, "y");
+    plugins::swiglu_forward(on(call), operands.shape(), p);
+  }
+
+  void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    Swiglu p{};
+    p.gate = operands.rows(a.gate, "gate");
+    p.up = operands.rows(a.up, "up");
+    p.d_y = operands.rows(a.d_y, "d_y");
+    p.d_gate = operands.rows(a.d_gate, "d_gate");
+    p.d_up = operands.rows(a.d_up, "d_up");
+    plugins::swiglu_backward(on(call), operands.shape(), p);
+  }
+
+  void bias_gelu_forward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_forward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    BiasGelu p{};
+    p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
+    p.x = operands.rows(a.x, "x");
+    p.y = operands.rows(a.y, "y");
+    plugins::bias_gelu_forward(on(call), operands.shape(), p);
+  }
+
+  void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    BiasGelu p{};
+    p.bias = a.bias ? operands.parameter(a.bias, "bias") : nullptr;
+    p.x = operands.rows(a.x, "x");
+    p.d_y = operands.rows(a.d_y, "d_y");
+    p.d_x = operands.rows(a.d_x, "d_x");
+    void* d_bias = operands.gradient(a.d_bias, "d_bias");
+    const Parts parts = d_bias ? parts_of(call, query, 1) : Parts{};
+    const int blocks = plugins::bias_gelu_backward(on(call), operands.shape(), p, parts);
+    add_up(call, query, parts, blocks, {d_bias, nullptr}, 1, a.accumulate);
+  }
+
+  void layerscale_forward(const fvlm_call& call, const Query& query, const fvlm_layerscale_forward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    Layerscale p{};
+    p.scale = operands.parameter(a.scale, "scale");
+    p.x = operands.rows(a.x, "x");
+    p.residual = operands.rows(a.residual, "residual");
+    p.y = operands.rows(a.y, "y");
+    plugins::layerscale_forward(on(call), operands.shape(), p);
+  }
+
+  void layerscale_backward(const fvlm_call& call, const Query& query, const fvlm_layerscale_backward& a) const {
+    require(fits(query));
+    Operands operands(query);
+    Layerscale p{};
+    p.scale = operands.parameter(a.scale, "scale");
+    p.x = operands.rows(a.x, "x");
+    p.d_y = operands.rows(a.d_y, "d_y");
+    p.d_x = operands.rows(a.d_x, "d_x");
+    void* d_scale = operands.gradient(a.d_scale, "d_scale");
+    const Parts parts = d_scale ? parts_of(call, query, 1) : Parts{};
+    const int blocks = plugins::layerscale_backward(on(call), operands.shape(), p, parts);
+    add_up(call, query, parts, blocks, {d_scale, nullptr}, 1, a.accumulate);
+  }
+
+ private:
+  struct Gradients {
+    void *first, *second;
+  };
+
+  Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
+
+  Parts parts_in(Workspace& workspace, const Query& query, int parameters) const {
+    const int most = most_parts(query.rows, multiprocessors_);
+    return {workspace.take<float>(most * parameters * query.width).data(), most};
+  }
+  Parts parts_of(const fvlm_call& call, const Query& query, int parameters) const {
+    Workspace workspace(call);
+    return parts_in(workspace, query, parameters);
+  }
+
+  void add_up(const fvlm_call& call, const Query& query, const Parts& parts, int blocks, Gradients out, int parameters,
+              int accumulate) const {
+    if ((!out.first && !out.second) || query.width == 0) return;
+    sum_parts(on(call),
+              {parts, blocks, query.width, parameters, {out.first, out.second}, query.gradient_dtype, accumulate != 0});
+  }
+
+  void norm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a, bool centered) const {
+    require(fits(query));
+    Operands operands(query);
+    NormForward p{};
+    p.x = operands.rows(a.x, "x");
+    if (a.residual) {
+      p.residual = operands.rows(a.residual, "residual");
+      p.sum = operands.rows(a.sum, "sum");
+    }
+    p.weight = operands.parameter(a.weight, "weight");
+    if (centered) p.bias = operands.parameter(a.bias, "bias");
+    p.y = operands.rows(a.y, "y");
+    if (a.saved[0]) p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    if (centered && a.saved[1]) p.mean = operands.statistic(a.saved[1], "saved[1]");
+    p.epsilon = query.epsilon;
+    plugins::norm_forward(on(call), operands.shape(), p);
+  }
+
+  void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
+    require(fits(query));
+    Operands operands(query);
+    NormBackward p{};
+    p.d_y = operands.rows(a.d_y, "d_y");
+    p.d_sum = operands.optional_rows(a.d_sum, "d_sum");
+    p.s = operands.rows(a.s, "s");
+    p.weight = operands.parameter(a.weight, "weight");
+    p.d_x = operands.rows(a.d_x, "d_x");
+    p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
+    const Gradients out{operands.gradient(a.d_weight, "d_weight"),
+                        centered ? operands.gradient(a.d_bias, "d_bias") : nullptr};
+    const int parameters = centered ? 2 : 1;
+    const Parts parts = out.first || out.second ? parts_of(call, query, parameters) : Parts{};
+    const int blocks = plugins::norm_backward(on(call), operands.shape(), p, parts);
+    add_up(call, query, parts, blocks, out, parameters, a.accumulate);
+  }
+
+  int multiprocessors_ = 0;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("kernels-cuda", "0.1.0", fvlm::plugins::KernelsCuda)

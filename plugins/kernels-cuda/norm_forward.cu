@@ -1,0 +1,153 @@
+// norm_forward.cu: rmsnorm and layernorm, with and without a residual.
+#include "norms.cuh"
+
+namespace fvlm::plugins {
+namespace {
+
+// s = x, or x + residual rounded to the element type, as backward will see it.
+template <class Element, int count>
+__device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual) {
+  float sum[count], other[count];
+  x.widen(sum);
+  residual.widen(other);
+#pragma unroll
+  for (int i = 0; i < count; ++i) sum[i] += other[i];
+  x.round(sum);
+}
+
+template <class Element, int threads, int packs, bool centered>
+__global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p, std::int64_t rows, int width) {
+  using Part = RowPart<Element, threads, packs>;
+  constexpr int size = Part::size;
+  const std::int64_t row =
+      threads == warp ? static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp : blockIdx.x;
+  if (row >= rows) return;
+  const Part part{static_cast<int>(threadIdx.x % threads), width};
+  typename Part::Values s[packs];
+  part.load(row_at<const Element>(p.x, row), s);
+  if (p.residual.data) {
+    typename Part::Values residual[packs];
+    part.load(row_at<const Element>(p.residual, row), residual);
+    Element* sum = row_at<Element>(p.sum, row);
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      if (!part.inside(i)) continue;
+      add_rounded(s[i], residual[i]);
+      s[i].store(sum + part.first(i));
+    }
+  }
+
+  const float inverse_width = 1 / static_cast<float>(width);
+  GroupSum<threads> sum;
+  float mean = 0, squares = 0;
+  if constexpr (centered) {
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      if (!part.inside(i)) continue;
+      float values[size];
+      s[i].widen(values);
+#pragma unroll
+      for (int j = 0; j < size; ++j) total += values[j];
+    }
+    mean = sum(total) * inverse_width;
+  }
+#pragma unroll
+  for (int i = 0; i < packs; ++i) {
+    if (!part.inside(i)) continue;
+    float values[size];
+    s[i].widen(values);
+#pragma unroll
+    for (int j = 0; j < size; ++j) squares = fmaf(values[j] - mean, values[j] - mean, squares);
+  }
+  const float inverse = rsqrtf(fmaf(sum(squares), inverse_width, p.epsilon));
+
+  Element* y = row_at<Element>(p.y, row);
+#pragma unroll
+  for (int i = 0; i < packs; ++i) {
+    if (!part.inside(i)) continue;
+    float values[size], weight[size];
+    s[i].widen(values);
+    read(static_cast<const Element*>(p.weight) + part.first(i), weight);
+    if constexpr (centered) {
+      float bias[size];
+      read(static_cast<const Element*>(p.bias) + part.first(i), bias);
+#pragma unroll
+      for (int j = 0; j < size; ++j) values[j] = fmaf((values[j] - mean) * inverse, weight[j], bias[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < size; ++j) values[j] = values[j] * inverse * weight[j];
+    }
+    write(y + part.first(i), values);
+  }
+  if (part.thread == 0) {
+    if (p.inverse) p.inverse[row] = inverse;
+    if (centered && p.mean) p.mean[row] = mean;
+  }
+}
+
+// Any width and any alignment: a block a row, element by element.
+template <class Element>
+__global__ void __launch_bounds__(block_threads) rows_by_elements(NormForward p, std::int64_t width) {
+  const std::int64_t row = blockIdx.x;
+  const Element* x = row_at<const Element>(p.x, row);
+  const Element* s = x;
+  if (p.residual.data) {
+    const Element* residual = row_at<const Element>(p.residual, row);
+    Element* sum = row_at<Element>(p.sum, row);
+    for (std::int64_t i = threadIdx.x; i < width; i += block_threads)
+      sum[i] = Element(static_cast<float>(x[i]) + static_cast<float>(residual[i]));
+    s = sum; // each thread reads back what it wrote itself
+  }
+  GroupSum<block_threads> sum;
+  float mean = 0, squares = 0;
+  if (p.bias) {
+    float total = 0;
+    for (std::int64_t i = threadIdx.x; i < width; i += block_threads) total += static_cast<float>(s[i]);
+    mean = sum(total) / static_cast<float>(width);
+  }
+  for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
+    const float apart = static_cast<float>(s[i]) - mean;
+    squares = fmaf(apart, apart, squares);
+  }
+  const float inverse = rsqrtf(sum(squares) / static_cast<float>(width) + p.epsilon);
+  const Element *weight = static_cast<const Element*>(p.weight), *bias = static_cast<const Element*>(p.bias);
+  Element* y = row_at<Element>(p.y, row);
+  for (std::int64_t i = threadIdx.x; i < width; i += block_threads)
+    y[i] = Element(fmaf((static_cast<float>(s[i]) - mean) * inverse, static_cast<float>(weight[i]),
+                        bias ? static_cast<float>(bias[i]) : 0.0f));
+  if (threadIdx.x == 0) {
+    if (p.inverse) p.inverse[row] = inverse;
+    if (p.mean) p.mean[row] = mean;
+  }
+}
+
+unsigned blocks_for(std::int64_t rows, int of_block) {
+  const std::int64_t blocks = (rows + of_block - 1) / of_block;
+  if (blocks > 0x7fffffff) throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows", static_cast<long long>(rows));
+  return static_cast<unsigned>(blocks);
+}
+
+} // namespace
+
+void norm_forward(const Device& device, const Shape& shape, const NormForward& norm) {
+  if (shape.rows == 0) return;
+  sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
+    using Element = typename decltype(element)::type;
+    const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
+                        const unsigned blocks = blocks_for(shape.rows, block_threads / threads);
+                        const int width = static_cast<int>(shape.width);
+                        if (norm.bias)
+                          rows_in_registers<Element, threads(), packs(), true>
+                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width);
+                        else
+                          rows_in_registers<Element, threads(), packs(), false>
+                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width);
+                      });
+    if (!done)
+      rows_by_elements<Element><<<blocks_for(shape.rows, 1), block_threads, 0, device.stream>>>(norm, shape.width);
+  });
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,56 @@
+// norms.cuh: how rows of a norm are shared out: a row stays in the registers of a warp or, where it is wider, of a
+// block.
+#pragma once
+
+#include "common/cuda_packs.cuh"
+#include "launches.h"
+
+namespace fvlm::plugins {
+
+inline constexpr int block_threads = 256, rows_of_block = block_threads / warp;
+
+template <class Element>
+__device__ Element* row_at(const Rows& rows, std::int64_t row) {
+  return static_cast<Element*>(rows.data) + row * rows.stride;
+}
+
+// A thread's part of a row: `packs` packs, each as many elements behind the one before as all threads of the row hold.
+template <class Element, int threads, int packs>
+struct RowPart {
+  static constexpr int size = pack_size<Element>;
+  using Values = Pack<Element, size>;
+  int thread, width;
+
+  __device__ int first(int pack) const { return (pack * threads + thread) * size; }
+  // Only the last pack can lie behind the row's end, unless the row is shorter than a pack for each thread.
+  __device__ bool inside(int pack) const { return first(pack) < width; }
+
+  __device__ void load(const Element* row, Values (&values)[packs]) const {
+#pragma unroll
+    for (int i = 0; i < packs; ++i)
+      if (inside(i)) values[i].load(row + first(i));
+  }
+};
+
+// Calls body(threads, packs), integral constants, with the smallest kernel that holds a row in registers. False where
+// the row is too wide for any.
+template <class Element, class Body>
+bool with_row_parts(std::int64_t width, const Body& body) {
+  const std::int64_t packs = width / pack_size<Element>;
+  const auto fits = [&](auto threads, auto each) {
+    if (packs > threads * each) return false;
+    body(threads, each);
+    return true;
+  };
+  using std::integral_constant;
+  constexpr integral_constant<int, warp> warp_of_threads;
+  constexpr integral_constant<int, block_threads> block_of_threads;
+  if (fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
+      fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
+      fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{}))
+    return true;
+  if constexpr (sizeof(Element) == 4) return fits(block_of_threads, integral_constant<int, 8>{});
+  return false;
+}
+
+} // namespace fvlm::plugins

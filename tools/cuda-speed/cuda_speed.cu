@@ -1,0 +1,418 @@
+// cuda_speed: bytes a second of each operation of a kernels and an optimizer plugin, at the sizes of fVLM's models,
+// beside the speed of a copy in the same run.
+//
+//   cuda-speed kernels-cuda.so [optimizer-cuda.so]
+//
+// Each call is recorded as a part of a graph that goes through so many sets of buffers that none of them stays in the
+// L2; the median of five replays counts. Bytes are those of the operation: each input read, each output written once.
+#include <fvlm/cuda.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <dlfcn.h>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+void need(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
+  std::exit(1);
+}
+
+__global__ void fill(std::uint32_t* words, int64_t count, fvlm_dtype dtype) {
+  for (int64_t i = item_index(); i < count; i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    std::uint32_t hash = static_cast<std::uint32_t>(i) * 2654435761u;
+    hash ^= hash >> 15;
+    const float low = static_cast<float>(hash & 0xffff) / 32768 - 1, high = static_cast<float>(hash >> 16) / 32768 - 1;
+    if (dtype.bits == 16)
+      words[i] = BFloat16(low).bits | static_cast<std::uint32_t>(BFloat16(high).bits) << 16;
+    else
+      words[i] = bit_cast<std::uint32_t>(low);
+  }
+}
+
+// A tensor in device memory, random, with its rows `stride` apart.
+struct Buffer {
+  fvlm_tensor tensor{};
+  int64_t shape[3] = {}, strides[3] = {};
+  int64_t bytes = 0; // of the elements
+
+  Buffer(fvlm_dtype dtype, std::vector<int64_t> sizes, int64_t stride = 0) {
+    tensor.dtype = dtype;
+    tensor.ndim = static_cast<int>(sizes.size());
+    int64_t step = 1, count = 1;
+    for (std::size_t d = sizes.size(); d-- > 0;) {
+      shape[d] = sizes[d];
+      strides[d] = step;
+      step *= sizes[d];
+      count *= sizes[d];
+    }
+    if (stride) strides[0] = stride;
+    tensor.shape = shape;
+    tensor.strides = strides;
+    tensor.device = {FVLM_CUDA, 0};
+    const int64_t room = std::max<int64_t>(256, strides[0] * shape[0] * static_cast<int64_t>(bytes_of(dtype)));
+    need(cudaMalloc(&tensor.data, static_cast<std::size_t>(room)), "memory");
+    if (dtype.code == FVLM_INT)
+      need(cudaMemset(tensor.data, 0, static_cast<std::size_t>(room)), "clear");
+    else
+      fill<<<1024, 256>>>(static_cast<std::uint32_t*>(tensor.data), room / 4, dtype);
+    bytes = count * static_cast<int64_t>(bytes_of(dtype));
+  }
+  ~Buffer() { cudaFree(tensor.data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+};
+
+struct Set {
+  std::deque<Buffer> buffers;
+  int64_t bytes = 0; // that a call moves
+
+  fvlm_tensor* add(fvlm_dtype dtype, std::vector<int64_t> sizes, int times = 1, int64_t stride = 0) {
+    Buffer& made = buffers.emplace_back(dtype, std::move(sizes), stride);
+    bytes += times * made.bytes;
+    return &made.tensor;
+  }
+};
+
+const fvlm_host* host() {
+  static fvlm_host host = [] {
+    fvlm_host made{};
+    made.struct_size = sizeof made;
+    made.abi_major = FVLM_ABI_MAJOR;
+    made.engine_version = "speed";
+    made.log = [](const fvlm_host*, std::int32_t, const char*) {};
+    made.parallel_for = [](const fvlm_host*, int64_t count, int64_t, void (*task)(void*, int64_t, int64_t),
+                           void* context) { task(context, 0, count); };
+    made.parallel_threads = [](const fvlm_host*) { return std::int32_t{1}; };
+    return made;
+  }();
+  return &host;
+}
+
+char text[512];
+fvlm_error sink{sizeof sink, sizeof text, text};
+
+void need(fvlm_status status, const char* what) {
+  if (status == FVLM_OK) return;
+  std::fprintf(stderr, "%s: %d: %s\n", what, status, text);
+  std::exit(1);
+}
+
+template <class Table>
+struct Library {
+  const Table* table = nullptr;
+  fvlm_instance* instance = nullptr;
+
+  Library(const char* path, const char* kind) {
+    void* library = dlopen(path, RTLD_NOW);
+    if (!library) std::fprintf(stderr, "%s\n", dlerror()), std::exit(1);
+    const auto entry = reinterpret_cast<fvlm_plugin_entry_function>(dlsym(library, FVLM_PLUGIN_ENTRY));
+    table = static_cast<const Table*>(entry(host())->table(kind));
+    const fvlm_instance_config config{sizeof config, {FVLM_CUDA, 0}, host()};
+    need(table->base.create(&config, &instance, &sink), "create");
+  }
+};
+
+double copy_speed = 0;
+cudaStream_t stream;
+
+// Seconds that one replay takes, the median of five.
+double seconds_of(const std::function<void()>& enqueue) {
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin");
+  enqueue();
+  need(cudaStreamEndCapture(stream, &graph), "end");
+  need(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+  cudaEvent_t before, after;
+  need(cudaEventCreate(&before), "event");
+  need(cudaEventCreate(&after), "event");
+  std::vector<float> times;
+  for (int i = 0; i < 7; ++i) {
+    need(cudaEventRecord(before, stream), "record");
+    need(cudaGraphLaunch(executable, stream), "launch");
+    need(cudaEventRecord(after, stream), "record");
+    need(cudaStreamSynchronize(stream), "wait");
+    float time = 0;
+    need(cudaEventElapsedTime(&time, before, after), "time");
+    if (i > 1) times.push_back(time);
+  }
+  std::nth_element(times.begin(), times.begin() + 2, times.end());
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  return times[2] / 1e3;
+}
+
+// `make` fills a set and returns what to call with it.
+using Calls = std::function<void(const fvlm_call&)>;
+void measure(const std::string& name, const std::function<Calls(Set&, uint64_t& workspace)>& make) {
+  std::deque<Set> sets;
+  std::vector<Calls> calls;
+  uint64_t workspace = 0;
+  do {
+    calls.push_back(make(sets.emplace_back(), workspace));
+  } while (sets.size() < 12 && sets[0].bytes * static_cast<int64_t>(sets.size()) < 200'000'000);
+  fvlm_call call{};
+  call.struct_size = sizeof call;
+  call.flags = FVLM_DETERMINISTIC;
+  call.device = {FVLM_CUDA, 0};
+  call.stream = stream;
+  call.workspace_size = workspace;
+  call.host = host();
+  call.error = &sink;
+  need(cudaMalloc(&call.workspace, std::max<uint64_t>(workspace, 256)), "workspace");
+  const int rounds = std::max(1, static_cast<int>(40 / calls.size()));
+  for (const Calls& each : calls) each(call);
+  need(cudaStreamSynchronize(stream), "wait");
+  const double seconds = seconds_of([&] {
+                           for (int round = 0; round < rounds; ++round)
+                             for (const Calls& each : calls) each(call);
+                         }) /
+                         rounds / static_cast<double>(calls.size());
+  const double speed = static_cast<double>(sets[0].bytes) / seconds;
+  std::printf("%-44s %8.1f us %8.1f MB %7.0f GB/s %4.0f %% of copy\n", name.c_str(), seconds * 1e6,
+              static_cast<double>(sets[0].bytes) / 1e6, speed / 1e9, 100 * speed / copy_speed);
+  std::fflush(stdout);
+  cudaFree(call.workspace);
+}
+
+class KernelsSpeed {
+ public:
+  explicit KernelsSpeed(const char* path) : library_(path, FVLM_KERNELS_KIND) {}
+
+  void norm(int32_t op, int64_t rows, int64_t width, bool residual) {
+    const std::string shape =
+        name(op == FVLM_OP_RMSNORM ? "rmsnorm" : "layernorm", rows, width, residual ? "+res" : "");
+    const bool rms = op == FVLM_OP_RMSNORM;
+    auto query = query_of(op, rows, width);
+    if (residual) query.options |= FVLM_WITH_RESIDUAL;
+    const auto& t = *library_.table;
+    measure(shape + " forward", [&](Set& s, uint64_t& workspace) -> Calls {
+      fvlm_norm_forward f{};
+      f.struct_size = sizeof f;
+      f.x = s.add(bfloat16, {rows, width}), f.weight = s.add(bfloat16, {width});
+      if (residual) f.residual = s.add(bfloat16, {rows, width}), f.sum = s.add(bfloat16, {rows, width});
+      if (!rms) f.bias = s.add(bfloat16, {width});
+      f.y = s.add(bfloat16, {rows, width});
+      f.saved[0] = s.add(float32, {rows});
+      if (!rms) f.saved[1] = s.add(float32, {rows});
+      ask(query, workspace, false);
+      return [=](const fvlm_call& call) {
+        need((rms ? t.rmsnorm_forward : t.layernorm_forward)(library_.instance, &call, &query, &f), "forward");
+      };
+    });
+    measure(shape + " backward", [&](Set& s, uint64_t& workspace) -> Calls {
+      fvlm_norm_backward b{};
+      b.struct_size = sizeof b;
+      b.d_y = s.add(bfloat16, {rows, width}), b.s = s.add(bfloat16, {rows, width});
+      if (residual) b.d_sum = s.add(bfloat16, {rows, width});
+      b.weight = s.add(bfloat16, {width}), b.d_weight = s.add(bfloat16, {width});
+      b.saved[0] = s.add(float32, {rows});
+      if (!rms) b.saved[1] = s.add(float32, {rows}), b.d_bias = s.add(bfloat16, {width});
+      b.d_x = s.add(bfloat16, {rows, width});
+      ask(query, workspace, true);
+      return [=](const fvlm_call& call) {
+        need((rms ? t.rmsnorm_backward : t.layernorm_backward)(library_.instance, &call, &query, &b), "backward");
+      };
+    });
+  }
+
+  void rope(int64_t rows, int heads, int64_t stride) {
+    auto query = query_of(FVLM_OP_ROPE, rows, heads * 64);
+    query.heads = heads, query.head_dim = query.rotary_dim = 64, query.rope_theta = 1e5f;
+    measure(name("rope in place", rows, heads * 64, ""), [&](Set& s, uint64_t&) -> Calls {
+      fvlm_rope_apply a{};
+      a.struct_size = sizeof a;
+      a.x = a.out = s.add(bfloat16, {rows, heads, 64}, 2, stride);
+      a.positions = s.add(int32, {rows});
+      return [=](const fvlm_call& call) { need(library_.table->rope(library_.instance, &call, &query, &a), "rope"); };
+    });
+  }
+
+  void swiglu(int64_t rows, int64_t width) {
+    const auto query = query_of(FVLM_OP_SWIGLU, rows, width);
+    const auto& t = *library_.table;
+    measure(name("swiglu", rows, width, "") + " forward", [&](Set& s, uint64_t&) -> Calls {
+      fvlm_swiglu_forward f{};
+      f.struct_size = sizeof f;
+      f.gate = s.add(bfloat16, {rows, width}), f.up = s.add(bfloat16, {rows, width});
+      f.y = s.add(bfloat16, {rows, width});
+      return [=, &t](const fvlm_call& c) { need(t.swiglu_forward(library_.instance, &c, &query, &f), "forward"); };
+    });
+    measure(name("swiglu", rows, width, "") + " backward", [&](Set& s, uint64_t&) -> Calls {
+      fvlm_swiglu_backward b{};
+      b.struct_size = sizeof b;
+      b.gate = s.add(bfloat16, {rows, width}), b.up = s.add(bfloat16, {rows, width});
+      b.d_y = s.add(bfloat16, {rows, width});
+      b.d_gate = s.add(bfloat16, {rows, width}), b.d_up = s.add(bfloat16, {rows, width});
+      return [=, &t](const fvlm_call& c) { need(t.swiglu_backward(library_.instance, &c, &query, &b), "backward"); };
+    });
+  }
+
+  void bias_gelu(int64_t rows, int64_t width) {
+    auto query = query_of(FVLM_OP_BIAS_GELU, rows, width);
+    query.options |= FVLM_WITH_BIAS;
+    const auto& t = *library_.table;
+    measure(name("bias_gelu", rows, width, "") + " forward", [&](Set& s, uint64_t&) -> Calls {
+      fvlm_bias_gelu_forward f{};
+      f.struct_size = sizeof f;
+      f.x = s.add(bfloat16, {rows, width}), f.bias = s.add(bfloat16, {width}), f.y = s.add(bfloat16, {rows, width});
+      return [=, &t](const fvlm_call& c) { need(t.bias_gelu_forward(library_.instance, &c, &query, &f), "forward"); };
+    });
+    measure(name("bias_gelu", rows, width, "") + " backward", [&](Set& s, uint64_t& workspace) -> Calls {
+      fvlm_bias_gelu_backward b{};
+      b.struct_size = sizeof b;
+      b.x = s.add(bfloat16, {rows, width}), b.bias = s.add(bfloat16, {width}), b.d_y = s.add(bfloat16, {rows, width});
+      b.d_x = s.add(bfloat16, {rows, width}), b.d_bias = s.add(bfloat16, {width});
+      ask(query, workspace, true);
+      return [=, &t](const fvlm_call& c) { need(t.bias_gelu_backward(library_.instance, &c, &query, &b), "backward"); };
+    });
+  }
+
+  void layerscale(int64_t rows, int64_t width) {
+    const auto query = query_of(FVLM_OP_LAYERSCALE_RESIDUAL, rows, width);
+    const auto& t = *library_.table;
+    measure(name("layerscale", rows, width, "") + " forward", [&](Set& s, uint64_t&) -> Calls {
+      fvlm_layerscale_forward f{};
+      f.struct_size = sizeof f;
+      f.x = s.add(bfloat16, {rows, width}), f.scale = s.add(bfloat16, {width});
+      f.residual = s.add(bfloat16, {rows, width}), f.y = s.add(bfloat16, {rows, width});
+      return [=, &t](const fvlm_call& c) { need(t.layerscale_forward(library_.instance, &c, &query, &f), "forward"); };
+    });
+    measure(name("layerscale", rows, width, "") + " backward", [&](Set& s, uint64_t& workspace) -> Calls {
+      fvlm_layerscale_backward b{};
+      b.struct_size = sizeof b;
+      b.x = s.add(bfloat16, {rows, width}), b.scale = s.add(bfloat16, {width}), b.d_y = s.add(bfloat16, {rows, width});
+      b.d_x = s.add(bfloat16, {rows, width}), b.d_scale = s.add(bfloat16, {width});
+      ask(query, workspace, true);
+      return
+          [=, &t](const fvlm_call& c) { need(t.layerscale_backward(library_.instance, &c, &query, &b), "backward"); };
+    });
+  }
+
+ private:
+  static fvlm_kernels_query query_of(int32_t op, int64_t rows, int64_t width) {
+    fvlm_kernels_query query{};
+    query.struct_size = sizeof query;
+    query.op = op;
+    query.device = {FVLM_CUDA, 0};
+    query.dtype = query.gradient_dtype = bfloat16;
+    query.options = FVLM_WITH_BACKWARD;
+    query.rows = rows;
+    query.width = width;
+    query.epsilon = 1e-6f;
+    return query;
+  }
+  static std::string name(const char* op, int64_t rows, int64_t width, const char* more) {
+    return std::string(op) + more + " " + std::to_string(rows) + " x " + std::to_string(width);
+  }
+  void ask(const fvlm_kernels_query& query, uint64_t& workspace, bool backward) const {
+    fvlm_requirements wanted{};
+    wanted.struct_size = sizeof wanted;
+    need(library_.table->requirements(library_.instance, &query, &wanted, &sink), "requirements");
+    workspace = backward ? wanted.backward_workspace : wanted.forward_workspace;
+  }
+
+  Library<fvlm_kernels_v1> library_;
+};
+
+// One arena of matrices of 576 x 1536 with vectors between them, as a model's.
+void adamw(const char* path, int64_t millions, fvlm_dtype copy, fvlm_dtype moment) {
+  const Library<fvlm_optimizer_v1> library(path, FVLM_OPTIMIZER_KIND("adamw"));
+  std::vector<fvlm_optimizer_segment> segments;
+  int64_t elements = 0;
+  while (elements < millions * 1'000'000) {
+    const int64_t rows = segments.size() % 3 == 2 ? 1 : 1536;
+    segments.push_back({elements, rows, 576, static_cast<int64_t>(segments.size() % 2)});
+    elements += rows * 576;
+  }
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CUDA, 0};
+  query.gradient_dtype = bfloat16, query.parameter_dtype = copy, query.state_dtype = moment;
+  query.elements = elements, query.segment_count = static_cast<int64_t>(segments.size()), query.group_count = 2;
+  query.segments = segments.data();
+  char name[128];
+  std::snprintf(name, sizeof name, "adamw %lldM, copy %s, m %s", static_cast<long long>(millions), name_of(copy),
+                name_of(moment));
+  measure(name, [&](Set& s, uint64_t&) -> Calls {
+    fvlm_optimizer_step a{};
+    a.struct_size = sizeof a;
+    a.master = s.add(float32, {elements}, 2);
+    if (copy != float32) a.parameter = s.add(copy, {elements});
+    a.gradient = s.add(bfloat16, {elements});
+    a.state[0] = s.add(moment, {elements}, 2), a.state[1] = s.add(float32, {elements}, 2);
+    need(cudaMemset(a.state[1]->data, 0, static_cast<std::size_t>(elements) * 4), "clear");
+    a.segments = s.add(int64, {query.segment_count, 4}), a.hyper = s.add(float32, {2, 5});
+    a.step = s.add(int64, {1}), a.scale = s.add(float32, {1}), a.skip = s.add(int32, {1});
+    const float hyper[] = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f, 1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f}, scale = 1;
+    const int64_t step = 1;
+    need(cudaMemcpy(a.segments->data, segments.data(), segments.size() * sizeof segments[0], cudaMemcpyHostToDevice),
+         "segments");
+    need(cudaMemcpy(a.hyper->data, hyper, sizeof hyper, cudaMemcpyHostToDevice), "hyper");
+    need(cudaMemcpy(a.scale->data, &scale, sizeof scale, cudaMemcpyHostToDevice), "scale");
+    need(cudaMemcpy(a.step->data, &step, sizeof step, cudaMemcpyHostToDevice), "step");
+    return [=, &library, &query](const fvlm_call& call) {
+      need(library.table->step(library.instance, &call, &query, &a), "step");
+    };
+  });
+}
+
+void measure_copy() {
+  constexpr std::size_t bytes = 1 << 30;
+  void *from, *to;
+  need(cudaMalloc(&from, bytes), "memory");
+  need(cudaMalloc(&to, bytes), "memory");
+  fill<<<1024, 256>>>(static_cast<std::uint32_t*>(from), bytes / 4, bfloat16);
+  const double seconds =
+      seconds_of([&] { need(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
+  copy_speed = 2.0 * bytes / seconds;
+  std::printf("copy of 1 GiB: %.0f GB/s, read and written\n", copy_speed / 1e9);
+  cudaFree(from);
+  cudaFree(to);
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  if (count < 2) {
+    std::fprintf(stderr, "usage: cuda-speed kernels-cuda.so [optimizer-cuda.so]\n");
+    return 2;
+  }
+  need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  measure_copy();
+  KernelsSpeed kernels(words[1]);
+  for (const int64_t batch : {8, 64}) {
+    const int64_t tower = batch * 8 * 257, decoder = batch * (128 + 8), coarse = batch * 8;
+    kernels.norm(FVLM_OP_LAYERNORM, tower, 384, false);
+    kernels.layerscale(tower, 384);
+    kernels.bias_gelu(tower, 1536);
+    kernels.norm(FVLM_OP_RMSNORM, decoder, 576, true);
+    kernels.rope(decoder, 9, 960);
+    kernels.rope(decoder, 3, 960);
+    kernels.swiglu(decoder, 1536);
+    if (batch == 64) continue;
+    kernels.norm(FVLM_OP_RMSNORM, coarse, 576, true);
+    kernels.swiglu(coarse, 1536);
+  }
+  kernels.norm(FVLM_OP_RMSNORM, 16384, 2048, true);
+  kernels.rope(16384, 32, 2048);
+  kernels.swiglu(16384, 8192);
+  kernels.norm(FVLM_OP_RMSNORM, 8192, 8192, false);
+  if (count > 2) {
+    adamw(words[2], 135, bfloat16, float32);
+    adamw(words[2], 135, bfloat16, bfloat16);
+    adamw(words[2], 135, float32, float32);
+  }
+  return 0;
+}
