@@ -38,10 +38,16 @@ fvlm_pch_owners(torch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch)
 
 function(fvlm_common target)
   cmake_parse_arguments(ARG "TORCH;TEST;COLD" "" "DEPENDS" ${ARGN})
-  # Six files at a time as one, which shares what each of them instantiates (bench/LOG.md). They share their unnamed
-  # namespaces too, where files of a room may not say different things by the same name; tests may.
-  if(FVLM_UNITY AND NOT ARG_TEST)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  # Several files at a time as one, which share what each of them instantiates (bench/LOG.md): six of a room, twelve
+  # of a test. They share their unnamed namespaces too, where they may not say different things by the same name.
+  if(FVLM_UNITY)
+    set(batch 6)
+    if(ARG_TEST)
+      set(batch 12)
+      # g++ warns of fixtures that use unnamed namespaces of files that are included, as all are here.
+      target_compile_options(${target} PRIVATE $<${gnu}:-Wno-subobject-linkage>)
+    endif()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
   endif()
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/core)
   target_compile_definitions(${target} PRIVATE FVLM_VERSION="${PROJECT_VERSION}")

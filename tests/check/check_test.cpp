@@ -1,7 +1,6 @@
 // Good plugins pass wholly; what is no plugin is a failed check and not a failed tool.
-#include "base/file.h"
 #include "check/elf.h"
-#include "check/supervisor.h"
+#include "workshop.h"
 
 #include <gtest/gtest.h>
 
@@ -13,22 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-std::filesystem::path plugin(const std::string& name) {
-  return program_folder() / "plugins" / (name + ".so");
-}
-
 Report check(const Job& job) {
-  Supervision how;
-  how.command = {(program_folder() / "check_child").string()};
-  how.limit = std::chrono::seconds(240);
-  return check_plugin(job, how);
-}
-
-std::string texts(const Report& report) {
-  std::string text;
-  for (const Entry& entry : report.entries)
-    if (entry.outcome.state == State::failed) text += "\n  " + entry.name + ": " + entry.outcome.text;
-  return text;
+  return check_plugin(job, supervision(std::chrono::seconds(240)));
 }
 
 const Entry* find(const Report& report, const std::string& name) {
@@ -43,7 +28,7 @@ TEST_P(GoodPlugin, passes_wholly) {
   Job job;
   job.library = plugin(GetParam()).string();
   Report report = check(job);
-  EXPECT_TRUE(report.passed()) << texts(report);
+  EXPECT_TRUE(report.passed()) << failures(report);
   EXPECT_GT(report.count(State::ok), 35u) << report.json().dump(1);
 }
 
@@ -93,7 +78,7 @@ TEST(Conformance, a_text_file_is_no_library) {
   ASSERT_NE(entry, nullptr);
   EXPECT_EQ(entry->outcome.state, State::failed);
   EXPECT_THAT(entry->outcome.text, HasSubstr("no ELF file"));
-  EXPECT_EQ(report.count(State::failed), 1u) << texts(report);
+  EXPECT_EQ(report.count(State::failed), 1u) << failures(report);
   std::filesystem::remove(path);
 }
 
@@ -118,9 +103,9 @@ TEST(Conformance, a_manifest_that_disagrees_is_found) {
   job.declared = Declared{"packer", "1.0", {"fvlm.packer/1"}};
   EXPECT_TRUE(check(job).passed());
   job.declared = Declared{"packer", "2.0", {"fvlm.packer/1"}};
-  EXPECT_THAT(texts(check(job)), HasSubstr("version = \"2.0\", the library \"1.0\""));
+  EXPECT_THAT(failures(check(job)), HasSubstr("version = \"2.0\", the library \"1.0\""));
   job.declared = Declared{"packer", "1.0", {"fvlm.packer/1", "fvlm.loss/1"}};
-  EXPECT_THAT(texts(check(job)), HasSubstr("declares fvlm.loss/1"));
+  EXPECT_THAT(failures(check(job)), HasSubstr("declares fvlm.loss/1"));
 }
 
 TEST(Conformance, a_crash_names_its_signal_and_the_rest_goes_on) {
@@ -156,7 +141,7 @@ TEST(Conformance, benchmarks_measure_against_the_reference) {
   job.only = "bench";
   job.bench = true;
   Report report = check(job);
-  EXPECT_TRUE(report.passed()) << texts(report);
+  EXPECT_TRUE(report.passed()) << failures(report);
   ASSERT_FALSE(report.figures.empty());
   EXPECT_THAT(report.figures[0].name, HasSubstr("fill of 4,096-token packs"));
   EXPECT_GT(report.figures[0].plugin, 50) << "per cent";

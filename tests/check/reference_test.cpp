@@ -1,6 +1,5 @@
 // The reference and the plugins that come with the engine pass their own conformance test.
-#include "base/file.h"
-#include "check/supervisor.h"
+#include "workshop.h"
 
 #include <gtest/gtest.h>
 
@@ -13,14 +12,8 @@ class Reference : public testing::TestWithParam<const char*> {};
 TEST_P(Reference, passes_wholly) {
   Job job;
   job.only = GetParam();
-  Supervision how;
-  how.command = {(program_folder() / "check_child").string()};
-  how.limit = std::chrono::seconds(240);
-  Report report = check_plugin(job, how);
-  std::string text;
-  for (const Entry& entry : report.entries)
-    if (entry.outcome.state == State::failed) text += "\n  " + entry.name + ": " + entry.outcome.text;
-  EXPECT_TRUE(report.passed()) << text;
+  Report report = check_plugin(job, supervision(std::chrono::seconds(240)));
+  EXPECT_TRUE(report.passed()) << failures(report);
   EXPECT_GT(report.count(State::ok), 10u) << report.json().dump(1);
 }
 

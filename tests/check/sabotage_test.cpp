@@ -1,6 +1,5 @@
 // Each sabotaged plugin has one defect; the conformance test finds that one, under its name, and nothing else.
-#include "base/file.h"
-#include "check/supervisor.h"
+#include "workshop.h"
 
 #include <gtest/gtest.h>
 
@@ -19,20 +18,12 @@ void PrintTo(const Sabotage& sabotage, std::ostream* out) {
   *out << sabotage.library;
 }
 
-Supervision supervision() {
-  Supervision how;
-  how.command = {(program_folder() / "check_child").string()};
-  return how;
-}
-
 Report check(const std::string& library, const std::string& only = "",
              std::chrono::seconds limit = std::chrono::seconds(120)) {
   Job job;
-  job.library = (program_folder() / "plugins" / (library + ".so")).string();
+  job.library = plugin(library).string();
   job.only = only;
-  Supervision how = supervision();
-  how.limit = limit;
-  return check_plugin(job, how);
+  return check_plugin(job, supervision(limit));
 }
 
 Names failing(const Report& report) {
@@ -42,13 +33,6 @@ Names failing(const Report& report) {
   return names;
 }
 
-std::string texts(const Report& report) {
-  std::string text;
-  for (const Entry& entry : report.entries)
-    if (entry.outcome.state == State::failed) text += "\n  " + entry.name + ": " + entry.outcome.text;
-  return text;
-}
-
 class Sabotaged : public testing::TestWithParam<Sabotage> {};
 
 TEST_P(Sabotaged, fails_the_checks_of_its_defect_and_no_other) {
@@ -56,7 +40,7 @@ TEST_P(Sabotaged, fails_the_checks_of_its_defect_and_no_other) {
   // A hang costs its whole limit, so it is shorter there; still far more than a check takes.
   const bool hangs = std::string_view(sabotage.library).ends_with("hangs_at_one_token");
   Report report = check(sabotage.library, sabotage.only, std::chrono::seconds(hangs ? 20 : 120));
-  EXPECT_EQ(failing(report), sabotage.failing) << texts(report);
+  EXPECT_EQ(failing(report), sabotage.failing) << failures(report);
 }
 
 const Sabotage all[] = {

@@ -15,10 +15,10 @@ using at::Tensor;
 
 namespace {
 
-constexpr int64_t tokens = 7, width = 5, vocab = 11;
+constexpr int64_t tokens = 7, hidden_width = 5, vocab = 11;
 
 Loss::Inputs make_inputs() {
-  Loss::Inputs inputs{random({tokens, width}, 1), random({vocab, width}, 2),
+  Loss::Inputs inputs{random({tokens, hidden_width}, 1), random({vocab, hidden_width}, 2),
                       at::tensor({3, -1, 0, 10, -100, 3, 7}, at::kLong)};
   // A row without a target may hold anything.
   inputs.hidden[1].fill_(std::nan(""));
@@ -46,10 +46,10 @@ Loss make_loss(const Loss::Inputs& inputs, at::ScalarType gradient_type = at::kD
   return {reference_backend<fvlm_loss_v1>(FVLM_LOSS_KIND), query_of(inputs, gradient_type)};
 }
 
-struct Expected {
+struct CrossEntropy {
   Tensor losses, d_hidden, d_weight;
 };
-Expected expected(const Loss::Inputs& inputs, const Tensor& d_losses) {
+CrossEntropy cross_entropy(const Loss::Inputs& inputs, const Tensor& d_losses) {
   const Tensor counts = inputs.targets.ge(0);
   const Tensor hidden = leaf(at::where(counts.unsqueeze(1), inputs.hidden.to(at::kDouble), 0));
   const Tensor weight = leaf(inputs.weight);
@@ -59,7 +59,7 @@ Expected expected(const Loss::Inputs& inputs, const Tensor& d_losses) {
   return {losses.detach(), hidden.grad(), weight.grad()};
 }
 
-void expect_losses(const Tensor& losses, const Loss::Gradients& gradients, const Expected& want, double tolerance) {
+void expect_losses(const Tensor& losses, const Loss::Gradients& gradients, const CrossEntropy& want, double tolerance) {
   expect_close(losses, want.losses, tolerance, "losses");
   expect_close(gradients.hidden, want.d_hidden, tolerance, "d_hidden");
   expect_close(gradients.weight, want.d_weight, tolerance, "d_weight");
@@ -72,7 +72,7 @@ TEST(Loss, forward_and_backward_equal_cross_entropy) {
   const Tensor d_losses = make_d_losses();
   const Loss loss = make_loss(inputs);
   const auto output = loss.forward(inputs);
-  expect_losses(output.losses, loss.backward(inputs, output, d_losses), expected(inputs, d_losses), 1e-12);
+  expect_losses(output.losses, loss.backward(inputs, output, d_losses), cross_entropy(inputs, d_losses), 1e-12);
   EXPECT_EQ(output.losses[1].item<double>(), 0.0) << "a token without a target has a loss";
 }
 
@@ -80,7 +80,7 @@ TEST(Loss, fused_equals_forward_and_backward) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const auto [losses, gradients] = make_loss(inputs).fused(inputs, d_losses);
-  expect_losses(losses, gradients, expected(inputs, d_losses), 1e-12);
+  expect_losses(losses, gradients, cross_entropy(inputs, d_losses), 1e-12);
 }
 
 TEST(Loss, a_table_without_fused_is_called_twice_instead) {
@@ -92,21 +92,21 @@ TEST(Loss, a_table_without_fused_is_called_twice_instead) {
   const Loss loss(Backend<fvlm_loss_v1>("partial", table, host_for("partial"), at::kCPU),
                   query_of(inputs, at::kDouble));
   const auto [losses, gradients] = loss.fused(inputs, d_losses);
-  expect_losses(losses, gradients, expected(inputs, d_losses), 1e-12);
+  expect_losses(losses, gradients, cross_entropy(inputs, d_losses), 1e-12);
 }
 
 TEST(Loss, the_weight_gradient_accumulates_into_a_view_of_the_arena) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
-  const Tensor arena = at::full({vocab, width + 4}, 0.5, at::kDouble);
-  const Tensor slot = arena.narrow(1, 2, width);
+  const Tensor arena = at::full({vocab, hidden_width + 4}, 0.5, at::kDouble);
+  const Tensor slot = arena.narrow(1, 2, hidden_width);
   const Loss loss = make_loss(inputs);
   loss.fused(inputs, d_losses, {{}, slot}, true);
   loss.backward(inputs, loss.forward(inputs), d_losses, {{}, slot}, true);
-  expect_close(slot, expected(inputs, d_losses).d_weight * 2 + 0.5, 1e-12, "d_weight");
+  expect_close(slot, cross_entropy(inputs, d_losses).d_weight * 2 + 0.5, 1e-12, "d_weight");
   expect_same_bits(arena.narrow(1, 0, 2), at::full({vocab, 2}, 0.5, at::kDouble), "beside the slot");
   loss.fused(inputs, d_losses, {{}, slot}, false);
-  expect_close(slot, expected(inputs, d_losses).d_weight, 1e-12, "overwritten");
+  expect_close(slot, cross_entropy(inputs, d_losses).d_weight, 1e-12, "overwritten");
 }
 
 TEST(Loss, strided_rows_go_in) {
@@ -115,7 +115,7 @@ TEST(Loss, strided_rows_go_in) {
   const Loss::Inputs views{spread(inputs.hidden), spread(inputs.weight), inputs.targets};
   const Loss loss = make_loss(inputs);
   const auto output = loss.forward(views);
-  expect_losses(output.losses, loss.backward(views, output, d_losses), expected(inputs, d_losses), 1e-12);
+  expect_losses(output.losses, loss.backward(views, output, d_losses), cross_entropy(inputs, d_losses), 1e-12);
 }
 
 TEST(Loss, low_precision_keeps_float32_losses_and_float32_weight_gradients) {
@@ -130,7 +130,7 @@ TEST(Loss, low_precision_keeps_float32_losses_and_float32_weight_gradients) {
     EXPECT_EQ(output.losses.scalar_type(), at::kFloat);
     EXPECT_EQ(gradients.weight.scalar_type(), at::kFloat);
     EXPECT_EQ(gradients.hidden.scalar_type(), type);
-    const auto want = expected(inputs, d_losses);
+    const auto want = cross_entropy(inputs, d_losses);
     expect_close(output.losses, want.losses, 2e-6, c10::toString(type));
     expect_close(gradients.weight, want.d_weight, 2e-6, c10::toString(type));
     expect_close(gradients.hidden, want.d_hidden, tolerance, c10::toString(type));
@@ -144,7 +144,7 @@ TEST(Loss, nothing_is_saved_where_nothing_trains) {
   const Loss loss(reference_backend<fvlm_loss_v1>(FVLM_LOSS_KIND), query);
   const auto output = loss.forward(inputs);
   EXPECT_TRUE(output.saved.empty());
-  expect_close(output.losses, expected(inputs, make_d_losses()).losses, 1e-12, "losses");
+  expect_close(output.losses, cross_entropy(inputs, make_d_losses()).losses, 1e-12, "losses");
 }
 
 TEST(Loss, a_frozen_head_gets_no_gradient) {
@@ -155,18 +155,19 @@ TEST(Loss, a_frozen_head_gets_no_gradient) {
   const Loss loss(reference_backend<fvlm_loss_v1>(FVLM_LOSS_KIND), query);
   const auto gradients = loss.backward(inputs, loss.forward(inputs), d_losses);
   EXPECT_FALSE(gradients.weight.defined());
-  expect_close(gradients.hidden, expected(inputs, d_losses).d_hidden, 1e-12, "d_hidden");
+  expect_close(gradients.hidden, cross_entropy(inputs, d_losses).d_hidden, 1e-12, "d_hidden");
 }
 
 TEST(Loss, no_tokens_and_no_targets_give_zero_gradients) {
   for (int64_t rows : {0, 3}) {
-    const Loss::Inputs inputs{random({rows, width}, 1), random({vocab, width}, 2), at::full({rows}, -1, at::kLong)};
+    const Loss::Inputs inputs{random({rows, hidden_width}, 1), random({vocab, hidden_width}, 2),
+                              at::full({rows}, -1, at::kLong)};
     const Loss loss = make_loss(inputs);
     const auto output = loss.forward(inputs);
     const auto gradients = loss.backward(inputs, output, random({rows}, 3));
     expect_same_bits(output.losses, at::zeros({rows}, at::kDouble), "losses");
-    expect_same_bits(gradients.hidden, at::zeros({rows, width}, at::kDouble), "d_hidden");
-    expect_same_bits(gradients.weight, at::zeros({vocab, width}, at::kDouble), "d_weight");
+    expect_same_bits(gradients.hidden, at::zeros({rows, hidden_width}, at::kDouble), "d_hidden");
+    expect_same_bits(gradients.weight, at::zeros({vocab, hidden_width}, at::kDouble), "d_weight");
   }
 }
 
@@ -177,5 +178,5 @@ TEST(Loss, large_logits_do_not_overflow) {
   const Loss loss = make_loss(inputs, at::kFloat);
   const auto output = loss.forward(inputs);
   EXPECT_TRUE(output.losses.isfinite().all().item<bool>()) << output.losses;
-  expect_close(output.losses, expected(inputs, make_d_losses().to(at::kFloat)).losses, 1e-5, "losses");
+  expect_close(output.losses, cross_entropy(inputs, make_d_losses().to(at::kFloat)).losses, 1e-5, "losses");
 }

@@ -17,11 +17,6 @@ using testing::HasSubstr;
 
 namespace {
 
-struct DebugMode {
-  DebugMode() { set_plugin_debug(true); }
-  ~DebugMode() { set_plugin_debug(false); }
-};
-
 // The reference once more, under another name; it counts its calls and fails where it is told to.
 struct Twin {
   static inline int attention_forward, attention_backward, rmsnorm;

@@ -13,10 +13,11 @@ using at::Tensor;
 
 namespace {
 
-constexpr int64_t rows = 5, cols = 7, tokens = 3;
+constexpr int64_t rows = 5, cols = 7, input_rows = 3;
 
 Quantizer make_quantizer(at::ScalarType type, int64_t row_count = rows, int64_t col_count = cols) {
-  const fvlm_quantizer_query query = {.dtype = abi_dtype(type), .rows = row_count, .cols = col_count, .tokens = tokens};
+  const fvlm_quantizer_query query = {
+      .dtype = abi_dtype(type), .rows = row_count, .cols = col_count, .tokens = input_rows};
   return {reference_backend<fvlm_quantizer_v1>(FVLM_QUANTIZER_KIND("int8")), query};
 }
 
@@ -88,8 +89,8 @@ TEST(Quantizer, linear_and_its_gradient_use_the_restored_weight) {
     const auto quantizer = make_quantizer(type);
     const auto packed = quantizer.pack(make_weight(type));
     const Tensor restored = packed[0].to(at::kDouble) * packed[1].to(at::kDouble).unsqueeze(1);
-    const Tensor x = spread(random({tokens, cols}, 2, type)), bias = random({rows}, 3, type);
-    const Tensor d_y = spread(random({tokens, rows}, 4, type));
+    const Tensor x = spread(random({input_rows, cols}, 2, type)), bias = random({rows}, 3, type);
+    const Tensor d_y = spread(random({input_rows, rows}, 4, type));
     const Tensor y = at::matmul(x.to(at::kDouble), restored.t());
     expect_close(quantizer.linear(packed, x, {}), y, tolerance, "y");
     expect_close(quantizer.linear(packed, x, bias), y + bias.to(at::kDouble), tolerance, "y with bias");
@@ -111,5 +112,5 @@ TEST(Quantizer, a_weight_without_rows_or_columns) {
   const auto quantizer = make_quantizer(at::kFloat, rows, 0);
   const auto packed = quantizer.pack(at::zeros({rows, 0}));
   expect_same_bits(packed[1], at::zeros({rows}), "scales");
-  expect_same_bits(quantizer.linear(packed, at::zeros({tokens, 0}), {}), at::zeros({tokens, rows}), "y");
+  expect_same_bits(quantizer.linear(packed, at::zeros({input_rows, 0}), {}), at::zeros({input_rows, rows}), "y");
 }

@@ -16,15 +16,6 @@ using namespace fvlm;
 using namespace fvlm::ops;
 using at::Tensor;
 
-namespace {
-
-struct DebugMode {
-  DebugMode() { set_plugin_debug(true); }
-  ~DebugMode() { set_plugin_debug(false); }
-};
-
-} // namespace
-
 TEST(ReferenceInRegistry, passes_the_loaders_checks_and_is_selected) {
   Registry registry{RegistryOptions{}};
   registry.add_static(reference_manifest(), [] { return &reference_entry; });

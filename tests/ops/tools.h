@@ -4,6 +4,7 @@
 #include "ops/backend.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
+#include "plugin/guard.h"
 #include "plugin/host.h"
 
 #include <ATen/ops/equal.h>
@@ -55,6 +56,11 @@ inline at::Tensor spread(const at::Tensor& tensor) {
 inline at::Tensor leaf(const at::Tensor& tensor) {
   return tensor.to(at::kDouble).clone().set_requires_grad(true);
 }
+
+struct DebugMode {
+  DebugMode() { set_plugin_debug(true); }
+  ~DebugMode() { set_plugin_debug(false); }
+};
 
 // A derivative of `loss` (-> double) at one element, by central differences; float64 only.
 template <class Loss>

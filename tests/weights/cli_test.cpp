@@ -33,7 +33,7 @@ Outcome engine(const Folder& folder, const std::string& arguments) {
   return run(folder, std::string(FVLM_TEST_ENGINE) + " " + arguments);
 }
 
-constexpr const char* import_tiny = "import --vision vision --decoder decoder --query-dim 6 --out model ";
+constexpr const char* import_words = "import --vision vision --decoder decoder --query-dim 6 --out model ";
 
 bool same_tensors(const fs::path& a, const fs::path& b) {
   ModelDirectory left = ModelDirectory::open(a), right = ModelDirectory::open(b);
@@ -52,7 +52,7 @@ bool same_tensors(const fs::path& a, const fs::path& b) {
 TEST(WeightsCli, import_and_export_write_model_directories) {
   Folder folder;
   tiny::write_towers(folder.path());
-  Outcome imported = engine(folder, std::string(import_tiny) + "--seed 5 --visual-scale 0.5 --shallow --json");
+  Outcome imported = engine(folder, std::string(import_words) + "--seed 5 --visual-scale 0.5 --shallow --json");
   ASSERT_EQ(imported.code, 0) << imported.err;
   auto report = nlohmann::json::parse(imported.out);
   EXPECT_EQ(report["parts"]["connector"]["parameters"], 12 + 48 + 72 + 144 + 102);
@@ -87,17 +87,17 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   };
   expect("import --vision vision --out model", 2, "--decoder is missing");
   expect("import --vison vision", 2, "did you mean '--vision'");
-  expect(std::string(import_tiny) + "--dtype int8", 2, "fp32, bf16 or fp16");
-  expect(std::string(import_tiny) + "--seed -1", 2, "--seed");
-  expect(std::string(import_tiny) + "--visual-scale 0", 2, "--visual-scale");
-  expect(std::string(import_tiny) + "--connector vision/model.safetensors", 2, "brings its query_dim");
+  expect(std::string(import_words) + "--dtype int8", 2, "fp32, bf16 or fp16");
+  expect(std::string(import_words) + "--seed -1", 2, "--seed");
+  expect(std::string(import_words) + "--visual-scale 0", 2, "--visual-scale");
+  expect(std::string(import_words) + "--connector vision/model.safetensors", 2, "brings its query_dim");
   expect("import --vision decoder --decoder vision --out model", 4, "\"llama\" is not supported as vision tower");
   expect("import --vision nowhere --decoder decoder --out model", 4, "no such folder");
   expect("export vision --out half --dtype bf16", 4, "no fvlm.json");
   expect("export vision --out half", 2, "--dtype is missing");
   EXPECT_FALSE(fs::exists(folder / "model"));
-  EXPECT_EQ(engine(folder, import_tiny).code, 0);
-  expect(import_tiny, 4, "something here already");
+  EXPECT_EQ(engine(folder, import_words).code, 0);
+  expect(import_words, 4, "something here already");
   EXPECT_THAT(engine(folder, "import --help").out, testing::StartsWith("Example\n"));
   EXPECT_THAT(engine(folder, "export --help").out, testing::StartsWith("Example\n"));
 }
@@ -107,7 +107,7 @@ struct Releases {
   explicit Releases(const char* script) {
     tiny::write_towers(folder.path());
     put_file(folder / "decoder/tokenizer.json", "{}");
-    EXPECT_EQ(engine(folder, import_tiny).code, 0);
+    EXPECT_EQ(engine(folder, import_words).code, 0);
     Outcome made = run(folder, fmt::format("'{}' -B '{}/{}' model .", FVLM_PYTHON, FVLM_TEST_SCRIPTS, script));
     EXPECT_EQ(made.code, 0) << made.err;
     tiny::write_towers(folder / "other", 99);

@@ -60,8 +60,8 @@ std::vector<int> numbers(const std::string& file, const std::vector<double>& tim
   return found;
 }
 
-std::string refusal(const std::string& file, const std::vector<double>& times = {0, 1, 2},
-                    const fvlm::VideoLimits& limits = {}) {
+std::string video_refusal(const std::string& file, const std::vector<double>& times = {0, 1, 2},
+                          const fvlm::VideoLimits& limits = {}) {
   std::vector<uint8_t> out(times.size() * 16 * 16 * 3);
   try {
     ffmpeg_decoder(limits).decode(Bytes(file), times, 16, 16, out);
@@ -153,23 +153,23 @@ TEST(Video, colours_and_sizes_arrive) {
 TEST(Video, the_last_frame_stands_in_for_two_seconds_and_no_longer) {
   const std::string file = video(16); // 2 s
   EXPECT_EQ(numbers(file, {1, 2, 3, 4}), (std::vector{8, 15, 15, 15}));
-  EXPECT_THAT(refusal(file, {0, 4.5}), HasSubstr("ends after 2.00 s"));
+  EXPECT_THAT(video_refusal(file, {0, 4.5}), HasSubstr("ends after 2.00 s"));
 }
 
 TEST(Video, damaged_files_are_errors) {
   const std::string file = video(80, {.fragmented = true});
-  EXPECT_THAT(refusal(""), HasSubstr("broken video"));
-  EXPECT_THAT(refusal("not a video, however one looks at it"), HasSubstr("broken video"));
-  EXPECT_THAT(refusal(file.substr(0, 500)), HasSubstr("broken video"));
-  EXPECT_THAT(refusal(file.substr(0, file.size() / 2), {0, 1, 9}), HasSubstr("broken video"));
+  EXPECT_THAT(video_refusal(""), HasSubstr("broken video"));
+  EXPECT_THAT(video_refusal("not a video, however one looks at it"), HasSubstr("broken video"));
+  EXPECT_THAT(video_refusal(file.substr(0, 500)), HasSubstr("broken video"));
+  EXPECT_THAT(video_refusal(file.substr(0, file.size() / 2), {0, 1, 9}), HasSubstr("broken video"));
   EXPECT_THROW(ffmpeg_decoder().probe(Bytes(file.substr(0, 100))), fvlm::Error);
 }
 
 TEST(Video, limits_hold) {
   const std::string file = video(16);
-  EXPECT_THAT(refusal(file, {0}, {.most_pixels = 64 * 63}), HasSubstr("64 x 64"));
-  EXPECT_EQ(refusal(file, {0}, {.most_pixels = 64 * 64}), "");
-  EXPECT_THAT(refusal(file, {0}, {.seconds = 0}), HasSubstr("takes more than 0 s"));
+  EXPECT_THAT(video_refusal(file, {0}, {.most_pixels = 64 * 63}), HasSubstr("64 x 64"));
+  EXPECT_EQ(video_refusal(file, {0}, {.most_pixels = 64 * 64}), "");
+  EXPECT_THAT(video_refusal(file, {0}, {.seconds = 0}), HasSubstr("takes more than 0 s"));
 }
 
 TEST(Video, a_failing_disk_is_told_as_it_is) {

@@ -11,7 +11,7 @@ using testing::HasSubstr;
 
 namespace {
 
-std::string png(uint8_t shade) {
+std::string grey_png(uint8_t shade) {
   return write_png(plain_image(8, 6, shade, shade, shade));
 }
 
@@ -41,7 +41,7 @@ std::string refused(const std::filesystem::path& path, const MediaOptions& optio
 
 TEST(MediaFile, a_picture_is_a_frame_or_as_many_as_wanted) {
   Folder folder;
-  write_bytes(folder / "a.png", png(70));
+  write_bytes(folder / "a.png", grey_png(70));
   EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4}), 4), std::vector<int>{70});
   EXPECT_EQ(shades(MediaFile(folder / "a.png", {.image_size = 4, .image_frames = 3}), 4),
             (std::vector<int>{70, 70, 70}));
@@ -49,7 +49,8 @@ TEST(MediaFile, a_picture_is_a_frame_or_as_many_as_wanted) {
 
 TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_fewer) {
   Folder folder;
-  for (int i = 4; i >= 0; --i) write_bytes(folder / fmt::format("f{}.png", i), png(static_cast<uint8_t>(50 + 10 * i)));
+  for (int i = 4; i >= 0; --i)
+    write_bytes(folder / fmt::format("f{}.png", i), grey_png(static_cast<uint8_t>(50 + 10 * i)));
   write_bytes(folder / "notes.txt", "not a picture");
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4}), 4), (std::vector<int>{50, 60, 70, 80, 90}));
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .most_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
@@ -57,7 +58,7 @@ TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_
 
 TEST(MediaFile, what_is_no_media_is_refused_by_its_path) {
   Folder folder;
-  write_bytes(folder / "half.png", png(9).substr(0, 40));
+  write_bytes(folder / "half.png", grey_png(9).substr(0, 40));
   write_bytes(folder / "words", "no media");
   std::filesystem::create_directory(folder / "empty");
   EXPECT_THAT(refused(folder / "half.png", {.image_size = 4}), HasSubstr("half.png"));

@@ -19,7 +19,7 @@ void make(const Folder& folder, const std::string& name, int samples) {
   write_bytes(folder / (name + ".tar"), tar.end());
 }
 
-ShardOptions options(const Folder& folder) {
+ShardOptions cached_in(const Folder& folder) {
   return {.cache = folder / "cache"};
 }
 
@@ -54,7 +54,7 @@ TEST(ShardSet, lists_samples_in_the_order_of_patterns_and_sorted_within_wildcard
   make(folder, "9", 1);
   make(folder, "10", 1);
   auto at = [&](const char* pattern) { return (folder / pattern).string(); };
-  ShardSet set({at("{9..10}.tar"), at("[b-c].tar"), at("empty.tar"), at("*.tar")}, options(folder));
+  ShardSet set({at("{9..10}.tar"), at("[b-c].tar"), at("empty.tar"), at("*.tar")}, cached_in(folder));
   EXPECT_THAT(keys(set), ElementsAre("9-0", "10-0", "b-0", "b-1", "c-0", "c-1", "a-0", "a-1"));
   EXPECT_EQ(set.shards(), 6);
   EXPECT_EQ(set.locate(6), (Place{5, 0}));
@@ -71,7 +71,7 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   make(folder, "empty", 0);
   auto message = [&](const char* pattern) {
     try {
-      ShardSet({(folder / "a.tar").string(), (folder / pattern).string()}, options(folder));
+      ShardSet({(folder / "a.tar").string(), (folder / pattern).string()}, cached_in(folder));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data);
       return error.text();
@@ -82,7 +82,7 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
   try {
-    ShardSet none({(folder / "empty.tar").string()}, options(folder));
+    ShardSet none({(folder / "empty.tar").string()}, cached_in(folder));
     FAIL() << "no sample at all, and no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shards"));
@@ -94,7 +94,7 @@ TEST(ShardSet, tells_its_progress_and_gives_the_same_with_any_number_of_threads)
   for (int i = 0; i < 20; ++i) make(folder, fmt::format("{:02}", i), i % 3);
   std::vector<std::string> first;
   for (int threads : {1, 2, 8}) {
-    ShardOptions chosen = options(folder);
+    ShardOptions chosen = cached_in(folder);
     chosen.threads = threads;
     std::vector<int64_t> told;
     ShardSet set({(folder / "*.tar").string()}, chosen, [&](int64_t done, int64_t all) {
@@ -113,7 +113,7 @@ TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
   Folder folder;
   constexpr int shards = 300, samples = 100;
   for (int i = 0; i < shards; ++i) make(folder, fmt::format("{:03}", i), samples);
-  ShardOptions chosen = options(folder);
+  ShardOptions chosen = cached_in(folder);
   chosen.open_shards = 16;
   ShardSet set({(folder / "{000..299}.tar").string()}, chosen);
   ASSERT_EQ(set.size(), shards * samples);
@@ -138,7 +138,7 @@ TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
 TEST(ShardSet, a_shard_replaced_while_it_is_in_use_stops_the_reader) {
   Folder folder;
   make(folder, "a", 3);
-  ShardSet set({(folder / "a.tar").string()}, options(folder));
+  ShardSet set({(folder / "a.tar").string()}, cached_in(folder));
   make(folder, "a", 40);
   EXPECT_THROW(set.shard(0), ReadError);
 }
@@ -146,7 +146,7 @@ TEST(ShardSet, a_shard_replaced_while_it_is_in_use_stops_the_reader) {
 TEST(ShardSet, many_threads_read_it_at_once) {
   Folder folder;
   for (int i = 0; i < 8; ++i) make(folder, fmt::format("{}", i), 50);
-  ShardOptions chosen = options(folder);
+  ShardOptions chosen = cached_in(folder);
   chosen.open_shards = 2;
   ShardSet set({(folder / "*.tar").string()}, chosen);
   std::atomic<int> good{0};
@@ -169,7 +169,7 @@ TEST(ShardSet, a_cache_emptied_while_it_is_in_use_is_filled_again) {
   Folder folder;
   make(folder, "a", 3);
   ASSERT_EQ(std::system(fmt::format("cd {} && gzip < a.tar > a.tgz", folder.path().string()).c_str()), 0);
-  ShardOptions chosen = options(folder);
+  ShardOptions chosen = cached_in(folder);
   chosen.open_shards = 1;
   ShardSet set({(folder / "a.t{gz,ar}").string()}, chosen);
   for (int pass = 0; pass < 2; ++pass) {

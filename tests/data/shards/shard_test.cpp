@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 namespace {
 
-ShardOptions options(const Folder& folder) {
+ShardOptions indexed_beside(const Folder& folder) {
   return {.cache = folder / "cache", .index_beside = true};
 }
 
@@ -55,7 +55,7 @@ size_t files_in(const fs::path& folder) {
 TEST(Shard, groups_members_by_the_name_up_to_its_first_dot_with_its_folder) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
-  auto shard = Shard::open(folder / "a.tar", options(folder));
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   EXPECT_EQ(samples(*shard), both);
   EXPECT_EQ(shard->damages(), 0);
 }
@@ -72,7 +72,7 @@ TEST(Shard, a_member_or_key_given_twice_is_told_and_the_first_is_kept) {
   tar.file("README", "7");
   tar.file("x/.hidden", "8");
   write_bytes(folder / "a.tar", tar.end());
-  auto shard = Shard::open(folder / "a.tar", options(folder));
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   EXPECT_THAT(samples(*shard), ElementsAre("a: json=1 txt=2", "b: json=4"));
   std::vector<std::string> reasons;
   for (const auto& damage : shard->damage()) reasons.push_back(fmt::format("{} {}", damage.offset, damage.reason));
@@ -90,7 +90,7 @@ TEST(Shard, a_sample_that_lost_a_member_says_so) {
   std::string bytes = tar.end();
   bytes[1024 + 300] ^= 1; // header of clips/0.000.jpg
   write_bytes(folder / "a.tar", bytes);
-  auto shard = Shard::open(folder / "a.tar", options(folder));
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   EXPECT_THAT(samples(*shard),
               ElementsAre("clips/0: json={} 001.jpg=b damage: 'clips/0.000.jpg': a header with a wrong checksum",
                           both[1], "z/1: json=1 damage: 'z/1.jpg' is a symbolic link, which is not followed",
@@ -110,7 +110,8 @@ TEST(Shard, a_damaged_name_that_reads_like_a_part_which_is_there_costs_that_samp
   std::string bytes = tar.end();
   bytes[lost] = '3'; // now the checksum is wrong, and the name is that of the next sample's part
   write_bytes(folder / "a.tar", bytes);
-  EXPECT_THAT(samples(*Shard::open(folder / "a.tar", options(folder))), ElementsAre("2: json=a", "3: json=c txt=d"));
+  EXPECT_THAT(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))),
+              ElementsAre("2: json=a", "3: json=c txt=d"));
 }
 
 TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
@@ -118,7 +119,7 @@ TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
   TarMaker tar = two_samples();
   for (int i = 0; i < 3000; ++i) tar.header("link.jpg", TarMaker::octal(0), '2');
   write_bytes(folder / "a.tar", tar.end());
-  auto shard = Shard::open(folder / "a.tar", options(folder));
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   EXPECT_EQ(samples(*shard), both);
   EXPECT_EQ(shard->damages(), 3000);
   EXPECT_EQ(shard->damage().size(), Grouping::most_told);
@@ -128,7 +129,7 @@ TEST(Shard, the_index_is_kept_beside_the_shard_or_in_the_cache_and_used_again) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   for (bool beside : {true, false}) {
-    ShardOptions chosen = options(folder);
+    ShardOptions chosen = indexed_beside(folder);
     chosen.index_beside = beside;
     EXPECT_EQ(samples(*Shard::open(folder / "a.tar", chosen)), both);
     EXPECT_EQ(fs::exists(folder / index_name), beside);
@@ -146,7 +147,7 @@ TEST(Shard, the_index_of_another_shard_is_not_believed) {
   Folder folder;
   std::string tar = two_samples().end();
   write_bytes(folder / "a.tar", tar);
-  EXPECT_EQ(samples(*Shard::open(folder / "a.tar", options(folder))), both);
+  EXPECT_EQ(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))), both);
   auto time = fs::last_write_time(folder / "a.tar");
   TarMaker other;
   other.file("q.json", "new");
@@ -154,27 +155,27 @@ TEST(Shard, the_index_of_another_shard_is_not_believed) {
   bytes.resize(tar.size());
   write_bytes(folder / "a.tar", bytes);
   fs::last_write_time(folder / "a.tar", time); // the same size and time
-  EXPECT_THAT(samples(*Shard::open(folder / "a.tar", options(folder))), ElementsAre("q: json=new"));
+  EXPECT_THAT(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))), ElementsAre("q: json=new"));
 }
 
 TEST(Shard, a_damaged_index_is_made_again_whichever_bit_it_is) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
-  Shard::open(folder / "a.tar", options(folder));
+  Shard::open(folder / "a.tar", indexed_beside(folder));
   const std::string good = read_file(folder / index_name);
   set_log_level(LogLevel::error); // each is told
   for (size_t byte = 0; byte < good.size(); ++byte) {
     std::string bad = good;
     bad[byte] ^= 1 << byte % 8;
     write_bytes(folder / index_name, bad);
-    auto shard = Shard::open(folder / "a.tar", options(folder));
+    auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
     ASSERT_EQ(samples(*shard), both) << "byte " << byte;
     ASSERT_EQ(shard->damage().size(), 0) << "byte " << byte;
     ASSERT_EQ(read_file(folder / index_name), good) << "byte " << byte;
   }
   for (size_t size = 0; size < good.size(); size += 7) {
     write_bytes(folder / index_name, good.substr(0, size));
-    ASSERT_EQ(samples(*Shard::open(folder / "a.tar", options(folder))), both) << size << " bytes of it";
+    ASSERT_EQ(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))), both) << size << " bytes of it";
   }
   set_log_level(LogLevel::info);
 }
@@ -182,7 +183,7 @@ TEST(Shard, a_damaged_index_is_made_again_whichever_bit_it_is) {
 TEST(Shard, many_threads_mend_one_damaged_index) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
-  auto shard = Shard::open(folder / "a.tar", options(folder));
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   FILE* file = std::fopen((folder / index_name).c_str(), "r+b"); // the very file that is open
   std::fseek(file, 130, SEEK_SET);
   std::fputs("xxxx", file);
@@ -205,7 +206,7 @@ TEST(Shard, a_gzipped_tar_is_unpacked_once_and_read_like_any_other) {
     ASSERT_EQ(std::system(command.c_str()), 0);
   };
   gzip(""); // two gzip members, which are one stream
-  EXPECT_EQ(samples(*Shard::open(folder / "a.tgz", options(folder))), both);
+  EXPECT_EQ(samples(*Shard::open(folder / "a.tgz", indexed_beside(folder))), both);
   EXPECT_EQ(files_in(folder / "cache/shards"), 2) << "the tar and its index";
   auto tar = [&] {
     for (const auto& entry : fs::directory_iterator(folder / "cache/shards"))
@@ -214,14 +215,15 @@ TEST(Shard, a_gzipped_tar_is_unpacked_once_and_read_like_any_other) {
   };
   auto first = tar(), made = fs::path();
   auto time = fs::last_write_time(first);
-  EXPECT_EQ(samples(*Shard::open(folder / "a.tgz", options(folder))), both);
+  EXPECT_EQ(samples(*Shard::open(folder / "a.tgz", indexed_beside(folder))), both);
   EXPECT_EQ(fs::last_write_time(first), time) << "it was unpacked again";
 
   TarMaker more = two_samples();
   more.file("third.txt", "3");
   write_bytes(folder / "plain.tar", more.end());
   gzip("");
-  EXPECT_THAT(samples(*Shard::open(folder / "a.tgz", options(folder))), ElementsAre(both[0], both[1], "third: txt=3"));
+  EXPECT_THAT(samples(*Shard::open(folder / "a.tgz", indexed_beside(folder))),
+              ElementsAre(both[0], both[1], "third: txt=3"));
   EXPECT_FALSE(fs::exists(first)) << "what the old file unpacked to stays behind";
 }
 
@@ -235,7 +237,7 @@ TEST(Shard, a_gzip_stream_cut_short_gives_what_comes_before) {
   write_bytes(folder / "plain.tar", tar.end());
   ASSERT_EQ(
       std::system(fmt::format("cd {} && gzip < plain.tar | head -c 60000 > a.tgz", folder.path().string()).c_str()), 0);
-  auto shard = Shard::open(folder / "a.tgz", options(folder));
+  auto shard = Shard::open(folder / "a.tgz", indexed_beside(folder));
   EXPECT_THAT(samples(*shard), ElementsAre(both[0], both[1]));
   EXPECT_GE(shard->damages(), 1);
 }
@@ -243,7 +245,7 @@ TEST(Shard, a_gzip_stream_cut_short_gives_what_comes_before) {
 TEST(Shard, a_gzip_bomb_is_refused_with_a_limit) {
   Folder folder;
   ASSERT_EQ(std::system(fmt::format("head -c 3000000 /dev/zero | gzip > {}/a.tgz", folder.path().string()).c_str()), 0);
-  ShardOptions limited = options(folder);
+  ShardOptions limited = indexed_beside(folder);
   limited.most_unpacked = 2'000'000;
   try {
     Shard::open(folder / "a.tgz", limited);
@@ -257,15 +259,15 @@ TEST(Shard, a_gzip_bomb_is_refused_with_a_limit) {
 TEST(Shard, what_is_no_file_is_refused) {
   Folder folder;
   fs::create_directory(folder / "a.tar");
-  EXPECT_THROW(Shard::open(folder / "a.tar", options(folder)), Error);
-  EXPECT_THROW(Shard::open("/dev/null", options(folder)), Error);
+  EXPECT_THROW(Shard::open(folder / "a.tar", indexed_beside(folder)), Error);
+  EXPECT_THROW(Shard::open("/dev/null", indexed_beside(folder)), Error);
 }
 
 TEST(Shard, no_place_for_an_index_is_told_with_what_to_do) {
   Folder folder;
   write_bytes(folder / "a.tar", two_samples().end());
   write_bytes(folder / "cache", "no folder");
-  ShardOptions nowhere = options(folder);
+  ShardOptions nowhere = indexed_beside(folder);
   nowhere.index_beside = false;
   try {
     Shard::open(folder / "a.tar", nowhere);

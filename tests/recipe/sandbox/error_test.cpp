@@ -3,12 +3,12 @@
 namespace fvlm::recipe {
 namespace {
 
-struct Case {
+struct Failure {
   const char* text;
   const char *where, *what, *advice;
 };
 
-class SandboxError : public testing::TestWithParam<Case> {};
+class SandboxError : public testing::TestWithParam<Failure> {};
 
 TEST_P(SandboxError, names_the_authors_line) {
   Author author;
@@ -25,44 +25,45 @@ TEST_P(SandboxError, names_the_authors_line) {
 INSTANTIATE_TEST_SUITE_P(
     , SandboxError,
     testing::Values(
-        Case{"local x\nx.y = 1", "recipe.lua:2", "attempt to index a nil value (local 'x')", ""},
-        Case{"return 1 +", "recipe.lua:1", "unexpected symbol near <eof>", ""},
-        Case{"local t = {\n  a = 1\n  b = 2\n}", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'", ""},
-        Case{"error('mine')", "recipe.lua:1", "mine", ""}, Case{"error('mine', 0)", "recipe.lua:1", "mine", ""},
-        Case{"local function f() error('mine', 2) end\n\nf()", "recipe.lua:3", "mine", ""},
-        Case{"\nassert(false, 'mine')", "recipe.lua:2", "mine", ""},
-        Case{"\nassert(nil)", "recipe.lua:2", "assertion failed!", ""},
-        Case{"\nerror({})", "recipe.lua:2", "the error object is a table", ""},
-        Case{"\nerror(setmetatable({}, { __tostring = function() return 'as text' end }))", "recipe.lua:2", "as text",
-             ""},
-        Case{"\nerror(setmetatable({}, { __tostring = error }))", "recipe.lua:2", "an error whose __tostring fails",
-             ""},
-        Case{"\nerror()", "recipe.lua:2", "nil", ""},
-        Case{"local h = require 'helper'\n\nh.deep()", "helper.lua:2",
-             "broken\n  called from helper.lua:4\n  called from recipe.lua:3", ""},
-        Case{"\n\nrequire 'wrong'", "wrong.lua:3", "<eof> expected near 'end'\n  called from recipe.lua:3", ""},
-        Case{"\nstring.rep()", "recipe.lua:2", "bad argument #1 to 'rep' (string expected, got no value)", ""},
-        Case{"\nlocal x = ('x'):bad()", "recipe.lua:2", "attempt to call a nil value (method 'bad')", ""},
-        Case{"local co = coroutine.wrap(function()\n error('inside')\nend)\nco()", "recipe.lua:2",
-             "inside\n  called from recipe.lua:4", ""},
-        Case{"local ok, e = pcall(error, 'first')\n\nerror(e, 0)", "recipe.lua:3", "first", ""},
-        Case{"local ok, e = pcall(function() error('first') end)\n\nerror(e)", "recipe.lua:1",
-             "first\n  called from recipe.lua:3", ""},
-        Case{"\nos.exit()", "recipe.lua:2", "attempt to index a nil value (global 'os')", "a recipe has no 'os'"},
-        Case{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')", "a recipe has no 'load'"},
-        Case{"\nlocal n = math.random()", "recipe.lua:2", "attempt to call a nil value (field 'random')",
-             "no random numbers"},
-        Case{"\nreturn fvml.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvml')",
-             "did you mean 'fvlm'?"},
-        Case{"return learning_rate * 2", "recipe.lua:1",
-             "attempt to perform arithmetic on a nil value (global "
-             "'learning_rate')",
-             "nothing is called 'learning_rate' here"},
-        Case{"return {\n a = 1\n b = 2 }", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'",
-             "is a comma missing in front of it?"},
-        Case{"local f = require 'flvm'", "recipe.lua:1", "require found no module 'flvm': no file flvm.lua",
-             "did you mean 'fvlm'?"},
-        Case{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}));
+        Failure{"local x\nx.y = 1", "recipe.lua:2", "attempt to index a nil value (local 'x')", ""},
+        Failure{"return 1 +", "recipe.lua:1", "unexpected symbol near <eof>", ""},
+        Failure{"local t = {\n  a = 1\n  b = 2\n}", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'",
+                ""},
+        Failure{"error('mine')", "recipe.lua:1", "mine", ""}, Failure{"error('mine', 0)", "recipe.lua:1", "mine", ""},
+        Failure{"local function f() error('mine', 2) end\n\nf()", "recipe.lua:3", "mine", ""},
+        Failure{"\nassert(false, 'mine')", "recipe.lua:2", "mine", ""},
+        Failure{"\nassert(nil)", "recipe.lua:2", "assertion failed!", ""},
+        Failure{"\nerror({})", "recipe.lua:2", "the error object is a table", ""},
+        Failure{"\nerror(setmetatable({}, { __tostring = function() return 'as text' end }))", "recipe.lua:2",
+                "as text", ""},
+        Failure{"\nerror(setmetatable({}, { __tostring = error }))", "recipe.lua:2", "an error whose __tostring fails",
+                ""},
+        Failure{"\nerror()", "recipe.lua:2", "nil", ""},
+        Failure{"local h = require 'helper'\n\nh.deep()", "helper.lua:2",
+                "broken\n  called from helper.lua:4\n  called from recipe.lua:3", ""},
+        Failure{"\n\nrequire 'wrong'", "wrong.lua:3", "<eof> expected near 'end'\n  called from recipe.lua:3", ""},
+        Failure{"\nstring.rep()", "recipe.lua:2", "bad argument #1 to 'rep' (string expected, got no value)", ""},
+        Failure{"\nlocal x = ('x'):bad()", "recipe.lua:2", "attempt to call a nil value (method 'bad')", ""},
+        Failure{"local co = coroutine.wrap(function()\n error('inside')\nend)\nco()", "recipe.lua:2",
+                "inside\n  called from recipe.lua:4", ""},
+        Failure{"local ok, e = pcall(error, 'first')\n\nerror(e, 0)", "recipe.lua:3", "first", ""},
+        Failure{"local ok, e = pcall(function() error('first') end)\n\nerror(e)", "recipe.lua:1",
+                "first\n  called from recipe.lua:3", ""},
+        Failure{"\nos.exit()", "recipe.lua:2", "attempt to index a nil value (global 'os')", "a recipe has no 'os'"},
+        Failure{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')", "a recipe has no 'load'"},
+        Failure{"\nlocal n = math.random()", "recipe.lua:2", "attempt to call a nil value (field 'random')",
+                "no random numbers"},
+        Failure{"\nreturn fvml.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvml')",
+                "did you mean 'fvlm'?"},
+        Failure{"return learning_rate * 2", "recipe.lua:1",
+                "attempt to perform arithmetic on a nil value (global "
+                "'learning_rate')",
+                "nothing is called 'learning_rate' here"},
+        Failure{"return {\n a = 1\n b = 2 }", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'",
+                "is a comma missing in front of it?"},
+        Failure{"local f = require 'flvm'", "recipe.lua:1", "require found no module 'flvm': no file flvm.lua",
+                "did you mean 'fvlm'?"},
+        Failure{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}));
 
 TEST(SandboxErrors, a_long_path_is_named_whole) {
   Author author;

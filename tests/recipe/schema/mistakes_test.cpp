@@ -14,10 +14,6 @@ using testing::IsEmpty;
 
 namespace {
 
-std::vector<std::string> of_stage(const std::vector<Key>& more) {
-  return mistakes_of(small_recipe({small_stage("align", more)}));
-}
-
 Key optimizer(std::vector<Key> keys) {
   return key("optimizer", 13, table(13, "adamw", std::move(keys)));
 }

@@ -12,10 +12,6 @@ using testing::IsEmpty;
 
 namespace {
 
-std::vector<std::string> of_stage(const std::vector<Key>& more, const std::vector<Key>& of_recipe = {}) {
-  return mistakes_of(small_recipe({small_stage("align", more)}, of_recipe));
-}
-
 Key mix(std::vector<Value> sources, std::vector<Key> keys = {}) {
   return key("data", 11, table(11, "mix", std::move(keys), std::move(sources)));
 }

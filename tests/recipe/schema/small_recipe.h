@@ -38,4 +38,8 @@ inline std::vector<std::string> mistakes_of(Value recipe, const std::vector<std:
   return texts;
 }
 
+inline std::vector<std::string> of_stage(const std::vector<Key>& more, const std::vector<Key>& of_recipe = {}) {
+  return mistakes_of(small_recipe({small_stage("align", more)}, of_recipe));
+}
+
 } // namespace fvlm::recipe::build
