@@ -108,6 +108,12 @@ Outcome large_vocabulary(Context& context) {
   return cases(context, {{.tokens = 130, .width = 16, .vocab = 20011}});
 }
 
+Outcome many_logits(Context& context) {
+  const Outcome alone = cases(context, {{.tokens = 700, .width = 16, .vocab = 20011, .seed = 3}});
+  if (alone.state != State::ok || !context.table<fvlm_loss_v1>().fused) return alone;
+  return cases(context, {{.tokens = 700, .width = 16, .vocab = 20011, .fused = true, .seed = 3}});
+}
+
 Outcome large_logits(Context& context) {
   return cases(context, {{.magnitude = 300}});
 }
@@ -189,6 +195,7 @@ Table loss_table() {
              {"width_one", "width 1", width_one, plain},
              {"odd_sizes", "sizes that no vector or tile divides", odd_sizes, plain},
              {"large_vocabulary", "a vocabulary of 20,011 words", large_vocabulary, plain},
+             {"many_logits", "14 million logits: more than a chunk", many_logits, plain},
              {"large_logits", "logits in the hundreds do not overflow", large_logits, plain},
              {"frozen_head", "d_weight not wanted", frozen_head, plain},
              {"head_alone", "d_hidden not wanted", head_alone, plain},

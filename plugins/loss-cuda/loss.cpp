@@ -1,0 +1,293 @@
+// loss.cpp: the plugin's face: how the tokens are cut into chunks, and which product follows which.
+#include "product.h"
+#include "rows.h"
+
+#include <fvlm/fvlm.hpp>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+// A chunk costs one more pass over d_weight, so it has as many rows as this much workspace allows.
+constexpr int64_t most_workspace = 64 << 20;
+constexpr int64_t row_unit = 128; // rows of a chunk are a multiple: tiles of the products
+// d_hidden is the product with few results and long sums. Where it is too narrow to be work for every multiprocessor,
+// cuBLASLt adds parts of the sums, which lie in a workspace of its own.
+constexpr int64_t wide_enough = 1536;
+constexpr int64_t library_bytes_narrow = 8 << 20, library_bytes_wide = 5 << 18;
+// Of cuBLASLt's candidates with 16-bit operands these tiles were the fastest on an H100 (bench/LOG.md).
+constexpr int logits_tile = CUBLASLT_MATMUL_TILE_128x160;
+constexpr int d_hidden_tile_narrow = CUBLASLT_MATMUL_TILE_128x128, d_hidden_tile_wide = CUBLASLT_MATMUL_TILE_128x80;
+constexpr int d_weight_tile_narrow = CUBLASLT_MATMUL_TILE_192x128, d_weight_tile_wide = CUBLASLT_MATMUL_TILE_128x128;
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+Operand matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, sdk::name_of(dtype),
+                  static_cast<long long>(rows), static_cast<long long>(columns));
+  if (columns > 1 && tensor->strides[1] != 1)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+  if (rows > 1 && tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
+  return {tensor->data, std::max(tensor->strides[0], columns)};
+}
+
+template <class Element>
+Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tensor, fvlm_tensor>* tensor, int64_t size,
+                   const char* name) {
+  const View<Element, 1> view(tensor, name);
+  if (view.size(0) != size)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld entries, not %lld", name, static_cast<long long>(view.size(0)),
+                  static_cast<long long>(size));
+  if (!view.contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
+  return view.data();
+}
+
+Operand row_of(const Operand& matrix, int64_t row, fvlm_dtype dtype) {
+  return {static_cast<char*>(matrix.data) + row * matrix.row * static_cast<int64_t>(bytes_of(dtype)), matrix.row};
+}
+
+class LossCuda : public Loss {
+ public:
+  static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    if (!is_one_of<float, BFloat16, Half>(query.dtype))
+      return refuse("dtype %s not supported", sdk::name_of(query.dtype));
+    if (query.needs_d_weight && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
+      return refuse("d_weight in %s beside %s not supported", sdk::name_of(query.gradient_dtype),
+                    sdk::name_of(query.dtype));
+    if (query.tokens < 0 || query.width < 1 || query.vocab < 1) return refuse("an empty head");
+    if (query.tokens > INT32_MAX || query.width > INT32_MAX || query.vocab > INT32_MAX / 2)
+      return refuse("a head of more than 2^31 rows");
+    return accept(300, "cuBLASLt, logits by chunks of %lld tokens", static_cast<long long>(chunk_rows(query)));
+  }
+
+  void requirements(const Query& query, Requirements& wanted) const {
+    require(supports(query));
+    const bool gradients = query.needs_d_hidden || query.needs_d_weight;
+    Workspace forward, backward;
+    (void)take(forward, query, false);
+    (void)take(backward, query, gradients);
+    wanted.forward_workspace = forward.used();
+    wanted.backward_workspace = backward.used(); // which without a gradient is a forward
+    if (gradients) wanted.save(float32, {query.tokens});
+  }
+
+  void prepare(const fvlm_call&, const Query& query) {
+    require(supports(query));
+    const Key key = key_of(query);
+    if (query.tokens == 0 || plans_.count(key)) return;
+    const int64_t rows = chunk_rows(query), last = (query.tokens - 1) % rows + 1;
+    plans_[key] = {products(query, rows), products(query, last)};
+  }
+
+  void forward(const fvlm_call& call, const Query& query, const Forward& a) const {
+    require(supports(query));
+    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, false);
+    LossRows rows = sweep.rows;
+    rows.losses = vector_of<float>(a.losses, query.tokens, "losses");
+    if (a.saved[0]) rows.log_sums = vector_of<float>(a.saved[0], query.tokens, "saved[0]");
+    sweep.run(rows, {});
+  }
+
+  void backward(const fvlm_call& call, const Query& query, const Backward& a) const {
+    require(supports(query));
+    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, true);
+    LossRows rows = sweep.rows;
+    rows.d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
+    rows.known_log_sums = vector_of<const float>(a.saved[0], query.tokens, "saved[0]");
+    sweep.run(rows, wanted(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
+  }
+
+  void fused(const fvlm_call& call, const Query& query, const Fused& a) const {
+    require(supports(query));
+    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, true);
+    LossRows rows = sweep.rows;
+    rows.losses = vector_of<float>(a.losses, query.tokens, "losses");
+    rows.d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
+    sweep.run(rows, wanted(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
+  }
+
+ private:
+  // What a plan depends on.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool>;
+  struct Products {
+    Product logits, d_hidden, d_weight;
+  };
+  struct Plan {
+    Products whole, last; // the last chunk has fewer rows
+  };
+  struct Space {
+    Span<char> logits, clean_hidden, library;
+  };
+  struct Gradients {
+    Operand d_hidden, d_weight; // without data: not wanted
+    bool accumulate = false;
+  };
+
+  static Key key_of(const Query& q) {
+    return {q.tokens,
+            q.width,
+            q.vocab,
+            q.dtype.code * 256 + q.dtype.bits,
+            q.gradient_dtype.bits,
+            q.needs_d_hidden != 0,
+            q.needs_d_weight != 0};
+  }
+
+  // Rows of logits begin at multiples of 16 bytes.
+  static int64_t logits_row(const Query& query) {
+    return round_up(query.vocab, 16 / static_cast<int64_t>(bytes_of(query.dtype)));
+  }
+  static int64_t clean_row(const Query& query) {
+    return round_up(query.width, 16 / static_cast<int64_t>(bytes_of(query.dtype)));
+  }
+
+  static bool is_wide(const Query& query) { return query.width >= wide_enough; }
+  static int64_t library_bytes(const Query& query) {
+    return is_wide(query) ? library_bytes_wide : library_bytes_narrow;
+  }
+
+  // The tokens are cut evenly.
+  static int64_t chunk_rows(const Query& query) {
+    const int64_t row_bytes = (logits_row(query) + clean_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
+    const int64_t most = std::max(row_unit, (most_workspace - library_bytes(query)) / row_bytes / row_unit * row_unit);
+    if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
+    const int64_t chunks = (query.tokens + most - 1) / most;
+    return std::min(most, round_up((query.tokens + chunks - 1) / chunks, row_unit));
+  }
+
+  static Space take(Workspace& workspace, const Query& query, bool gradients) {
+    const int64_t rows = std::min(chunk_rows(query), query.tokens),
+                  element = static_cast<int64_t>(bytes_of(query.dtype));
+    Space space;
+    space.logits = workspace.take<char>(rows * logits_row(query) * element);
+    space.clean_hidden =
+        workspace.take<char>(gradients && query.needs_d_weight ? rows * clean_row(query) * element : 0);
+    space.library = workspace.take<char>(query.tokens > 0 ? library_bytes(query) : 0);
+    return space;
+  }
+
+  Products products(const Query& q, int64_t rows) const {
+    Products made;
+    const bool wide = is_wide(q), narrow_numbers = q.dtype != float32;
+    const auto product = [&](ProductShape shape, int tile) {
+      shape.favourite_tile = narrow_numbers ? tile : 0;
+      return Product(library_, shape, static_cast<std::size_t>(library_bytes(q)));
+    };
+    made.logits = product({q.dtype, q.dtype, rows, q.vocab, q.width, false, true}, logits_tile);
+    if (q.needs_d_hidden)
+      made.d_hidden = product({q.dtype, q.dtype, rows, q.width, q.vocab, false, false},
+                              wide ? d_hidden_tile_wide : d_hidden_tile_narrow);
+    if (q.needs_d_weight)
+      made.d_weight = product({q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false},
+                              wide ? d_weight_tile_wide : d_weight_tile_narrow);
+    return made;
+  }
+
+  static Gradients wanted(const Query& query, fvlm_tensor* d_hidden, fvlm_tensor* d_weight, bool accumulate) {
+    if ((d_hidden && !query.needs_d_hidden) || (d_weight && !query.needs_d_weight))
+      throw Failure(FVLM_ERROR_ARGUMENT, "a gradient is asked for that the query said is not needed");
+    Gradients gradients;
+    if (d_hidden) gradients.d_hidden = matrix_of(d_hidden, query.dtype, query.tokens, query.width, "d_hidden");
+    if (d_weight) gradients.d_weight = matrix_of(d_weight, query.gradient_dtype, query.vocab, query.width, "d_weight");
+    gradients.accumulate = accumulate;
+    return gradients;
+  }
+
+  // A walk over the tokens, chunk by chunk.
+  struct Sweep {
+    Sweep(const LossCuda& plugin, const fvlm_call& call, const Query& query, const fvlm_tensor* hidden_,
+          const fvlm_tensor* weight_, const fvlm_tensor* targets, bool gradients)
+        : plugin(plugin), call(call), query(query) {
+      hidden = matrix_of(hidden_, query.dtype, query.tokens, query.width, "hidden");
+      weight = matrix_of(weight_, query.dtype, query.vocab, query.width, "weight");
+      Workspace workspace(call);
+      space = take(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
+      rows.targets = vector_of<const int64_t>(targets, query.tokens, "targets");
+      rows.vocab = query.vocab;
+      rows.width = query.width;
+      rows.logits = space.logits.data();
+      rows.logits_row = logits_row(query);
+      rows.hidden_row = hidden.row;
+      rows.clean_row = clean_row(query);
+    }
+
+    void run(LossRows a, Gradients gradients) const {
+      if (query.tokens == 0) {
+        if (gradients.d_weight.data && !gradients.accumulate) clear(gradients.d_weight);
+        return;
+      }
+      const auto plan = plugin.plans_.find(key_of(query));
+      if (plan == plugin.plans_.end()) throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for this shape");
+      if (!gradients.d_hidden.data && !gradients.d_weight.data) a.d_losses = nullptr;
+      if (gradients.d_weight.data) a.clean_hidden = space.clean_hidden.data();
+      if (!a.losses && !a.d_losses) return;
+      const int64_t chunk = chunk_rows(query);
+      for (int64_t first = 0; first < query.tokens; first += chunk) {
+        a.rows = std::min(chunk, query.tokens - first);
+        one(a.rows == chunk ? plan->second.whole : plan->second.last, at(a, first), gradients, first);
+        gradients.accumulate = true;
+      }
+    }
+
+   private:
+    LossRows at(LossRows a, int64_t first) const {
+      const auto move = [first](auto*& pointer) {
+        if (pointer) pointer += first;
+      };
+      move(a.targets), move(a.losses), move(a.log_sums), move(a.known_log_sums), move(a.d_losses);
+      a.hidden = row_of(hidden, first, query.dtype).data;
+      return a;
+    }
+
+    void one(const Products& products, const LossRows& a, const Gradients& gradients, int64_t first) const {
+      const Operand logits{a.logits, a.logits_row};
+      run(products.logits, row_of(hidden, first, query.dtype), weight, logits, false);
+      loss_rows(call, query.dtype, a);
+      if (!a.d_losses) return;
+      if (gradients.d_hidden.data)
+        run(products.d_hidden, logits, weight, row_of(gradients.d_hidden, first, query.dtype), false);
+      if (gradients.d_weight.data)
+        run(products.d_weight, logits, {a.clean_hidden, a.clean_row}, gradients.d_weight, gradients.accumulate);
+    }
+
+    void run(const Product& product, const Operand& a, const Operand& b, const Operand& c, bool accumulate) const {
+      product.run(plugin.library_, call, a, b, c, accumulate, space.library.data(), space.library.size());
+    }
+
+    void clear(const Operand& matrix) const {
+      const std::size_t element = bytes_of(query.gradient_dtype);
+      check_cuda(cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(matrix.row) * element, 0,
+                                   static_cast<std::size_t>(query.width) * element,
+                                   static_cast<std::size_t>(query.vocab), stream_of(call)),
+                 "cudaMemset2DAsync");
+    }
+
+    const LossCuda& plugin;
+    const fvlm_call& call;
+    const Query& query;
+    Operand hidden, weight;
+    Space space;
+
+   public:
+    LossRows rows; // what every call fills alike
+  };
+
+  CublasLt library_;
+  std::map<Key, Plan> plans_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("loss-cuda", "0.1.0", fvlm::plugins::LossCuda)
