@@ -1,0 +1,314 @@
+// attention.cpp: the plugin's face: which calls it takes, the plans that an instance keeps, what is bound to them.
+#include "arrange.h"
+#include "graphs.h"
+#include "one_row.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+// The tensors of a call in the order of GraphShape.layout.
+enum Operand { q, k, v, out, d_out, d_q, d_k, d_v, operand_count };
+constexpr const char* operand_names[operand_count] = {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"};
+
+bool of_keys(int operand) {
+  return operand == k || operand == v || operand == d_k || operand == d_v;
+}
+
+struct Tensors {
+  HeadRows rows[operand_count];
+  const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
+  float* statistics = nullptr;
+};
+
+template <class Tensor>
+HeadRows rows_of(const fvlm_attention_query& query, int operand, Tensor* tensor) {
+  const char* name = operand_names[operand];
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  const int64_t tokens = of_keys(operand) ? query.tokens_kv : query.tokens_q;
+  const int64_t heads = of_keys(operand) ? query.heads_kv : query.heads_q;
+  if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != tokens || tensor->shape[1] != heads ||
+      tensor->shape[2] != query.head_dim)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld, %d]", name, sdk::name_of(query.dtype),
+                  static_cast<long long>(tokens), static_cast<long long>(heads), static_cast<int>(query.head_dim));
+  // Everything is read and written 16 bytes at a time.
+  const int64_t unit = 16 / static_cast<int64_t>(bytes_of(query.dtype));
+  const int64_t row = tokens > 1 ? tensor->strides[0] : heads * query.head_dim;
+  const int64_t head = heads > 1 ? tensor->strides[1] : query.head_dim;
+  if (tensor->strides[2] != 1 || row % unit != 0 || head % unit != 0 || row < 0 || head < 0 ||
+      reinterpret_cast<std::uintptr_t>(tensor->data) % 16 != 0)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: heads have to be contiguous and to begin at multiples of 16 bytes",
+                  name);
+  return {tensor->data, row, head};
+}
+
+template <class Element>
+Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tensor, fvlm_tensor>* tensor, int64_t size,
+                   const char* name) {
+  const View<Element, 1> view(tensor, name);
+  if (view.size(0) != size || !view.contiguous())
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not [%lld], contiguous", name, static_cast<long long>(size));
+  return view.data();
+}
+
+template <class Arguments>
+Tensors tensors_of(const fvlm_attention_query& query, const Arguments& a) {
+  Tensors tensors;
+  tensors.rows[q] = rows_of(query, q, a.q);
+  tensors.rows[k] = rows_of(query, k, a.k);
+  tensors.rows[v] = rows_of(query, v, a.v);
+  tensors.rows[out] = rows_of(query, out, a.out);
+  tensors.cu_q = vector_of<const std::int32_t>(a.cu_seqlens_q, query.segments + 1, "cu_seqlens_q");
+  tensors.cu_kv = vector_of<const std::int32_t>(a.cu_seqlens_kv, query.segments + 1, "cu_seqlens_kv");
+  if (const fvlm_tensor* saved = a.saved[0])
+    tensors.statistics = static_cast<float*>(saved->data);
+  else if (query.needs_backward)
+    throw Failure(FVLM_ERROR_ARGUMENT, "saved[0] is NULL");
+  return tensors;
+}
+
+class AttentionCudnn : public Attention {
+ public:
+  static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 9, 0); no.score == 0) return no;
+    const bool one_row = query.max_seqlen_q == 1;
+    if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !one_row))
+      return refuse("dtype %s not supported%s", sdk::name_of(query.dtype),
+                    query.dtype == float32 ? " but for one query a segment" : "");
+    if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
+      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+    if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
+        query.max_seqlen_kv < 0)
+      return refuse("a negative size");
+    if (query.segments > 65535) return refuse("%lld segments not supported", static_cast<long long>(query.segments));
+    if (one_row && one_row_fits(query.head_dim, query.heads_q, query.heads_kv))
+      return accept(300, "one query a segment, a kernel of its own");
+    if (query.dtype == float32) return refuse("float32 with head_dim %d not supported", query.head_dim);
+    if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
+      return refuse("head_dim %d not supported, multiples of 8 up to 128 are", query.head_dim);
+    if (widest_row * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
+            query.head_dim >
+        INT32_MAX)
+      return refuse("%lld tokens: offsets of 32 bits do not reach", static_cast<long long>(query.tokens_q));
+    return accept(200, "cuDNN %s", "fused attention over ragged segments");
+  }
+
+  void requirements(const Query& query, Requirements& wanted) {
+    require(supports(query));
+    const bool one_row = takes_one_row(query);
+    if (query.needs_backward)
+      wanted.save(float32, {query.segments, query.heads_q, one_row ? int64_t{1} : longest(query.max_seqlen_q)});
+    if (one_row || is_empty(query)) return;
+    const auto size = [&](bool backward, bool deterministic) {
+      Workspace space;
+      (void)take(space, query, backward, graph(shape_of(query, usual_layouts(query), backward, deterministic)));
+      return space.used();
+    };
+    wanted.forward_workspace = size(false, false);
+    if (query.needs_backward) wanted.backward_workspace = std::max(size(true, false), size(true, true));
+  }
+
+  // The plans for the layout that the engine uses; requirements() has built them to know what workspace they want.
+  void prepare(const fvlm_call&, const Query& query) {
+    require(supports(query));
+    if (takes_one_row(query) || is_empty(query)) return;
+    (void)graph(shape_of(query, usual_layouts(query), false, false));
+    if (!query.needs_backward) return;
+    (void)graph(shape_of(query, usual_layouts(query), true, false));
+    (void)graph(shape_of(query, usual_layouts(query), true, true));
+  }
+
+  void forward(const fvlm_call& call, const Query& query, const Forward& a) {
+    require(supports(query));
+    const Tensors tensors = tensors_of(query, a);
+    if (takes_one_row(query)) {
+      if (query.tokens_q > 0) one_row_forward(call, query.dtype, one_row_problem(query, tensors));
+      return;
+    }
+    run(call, query, tensors, false, {out});
+  }
+
+  void backward(const fvlm_call& call, const Query& query, const Backward& a) {
+    require(supports(query));
+    Tensors tensors = tensors_of(query, a);
+    tensors.rows[d_out] = rows_of(query, d_out, a.d_out);
+    tensors.rows[d_q] = rows_of(query, d_q, a.d_q);
+    tensors.rows[d_k] = rows_of(query, d_k, a.d_k);
+    tensors.rows[d_v] = rows_of(query, d_v, a.d_v);
+    if (takes_one_row(query)) {
+      if (query.tokens_q + query.tokens_kv > 0) one_row_backward(call, query.dtype, one_row_problem(query, tensors));
+      return;
+    }
+    run(call, query, tensors, true, {d_q, d_k, d_v});
+  }
+
+ private:
+  // Offsets are elements in 32 bits; rows may be this many times as wide as their heads: a buffer of q, k and v.
+  static constexpr int64_t widest_row = 4;
+
+  struct Space {
+    std::int32_t *lengths_q, *lengths_kv, *offsets[operand_count];
+    Span<char> library;
+  };
+
+  static bool takes_one_row(const Query& query) {
+    return query.max_seqlen_q == 1 && one_row_fits(query.head_dim, query.heads_q, query.heads_kv);
+  }
+  static bool is_empty(const Query& query) {
+    return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
+  }
+  // cuDNN does not take segments of one row on both sides.
+  static int64_t longest(int64_t rows) { return std::max<int64_t>(rows, 8); }
+
+  // q, k and v side by side in one buffer where they can be, their gradients too.
+  static std::array<Layout, operand_count> usual_layouts(const Query& query) {
+    std::array<Layout, operand_count> layouts;
+    const bool together = query.tokens_q == query.tokens_kv;
+    for (int i = 0; i < operand_count; ++i) {
+      const int64_t heads = i == out || i == d_out ? query.heads_q
+                            : together             ? query.heads_q + 2 * query.heads_kv
+                            : of_keys(i)           ? query.heads_kv
+                                                   : query.heads_q;
+      layouts[static_cast<std::size_t>(i)] = {heads * query.head_dim, query.head_dim};
+    }
+    return layouts;
+  }
+
+  static GraphShape shape_of(const Query& query, const std::array<Layout, operand_count>& layouts, bool backward,
+                             bool deterministic) {
+    GraphShape shape;
+    shape.backward = backward;
+    shape.statistics = !backward && query.needs_backward;
+    shape.deterministic = backward && deterministic;
+    shape.causal = query.causal != 0;
+    shape.bfloat = query.dtype == bfloat16;
+    shape.heads_q = query.heads_q;
+    shape.heads_kv = query.heads_kv;
+    shape.head_dim = query.head_dim;
+    shape.segments = query.segments;
+    shape.longest_q = longest(query.max_seqlen_q);
+    shape.longest_kv = longest(query.max_seqlen_kv);
+    shape.tokens_q = query.tokens_q;
+    shape.tokens_kv = query.tokens_kv;
+    shape.scale = query.scale;
+    for (int i = 0; i < (backward ? operand_count : d_out); ++i) shape.layout[i] = layouts[static_cast<std::size_t>(i)];
+    return shape;
+  }
+
+  // The graph for a shape, built where there is none yet.
+  const Graph& graph(const GraphShape& shape) {
+    const std::lock_guard lock(mutex_);
+    auto& found = graphs_[shape];
+    if (!found) found = std::make_unique<Graph>(cudnn_, shape);
+    return *found;
+  }
+
+  static Space take(Workspace& workspace, const Query& query, bool backward, const Graph& graph) {
+    Space space{};
+    space.lengths_q = workspace.take<std::int32_t>(query.segments).data();
+    space.lengths_kv = workspace.take<std::int32_t>(query.segments).data();
+    for (int i = 0; i < (backward ? operand_count : d_out); ++i)
+      space.offsets[i] = workspace.take<std::int32_t>(query.segments + 1).data();
+    space.library = workspace.take<char>(static_cast<int64_t>(graph.workspace()));
+    return space;
+  }
+
+  static ZerosWanted zeros_of(const Query& query, const Tensors& tensors, int operand) {
+    const HeadRows& rows = tensors.rows[operand];
+    const int64_t element = static_cast<int64_t>(bytes_of(query.dtype));
+    return {rows.data,
+            of_keys(operand) ? query.tokens_kv : query.tokens_q,
+            rows.row * element,
+            rows.head * element,
+            of_keys(operand) ? query.heads_kv : query.heads_q,
+            static_cast<int>(query.head_dim * element),
+            of_keys(operand) ? Rows::of_kv : Rows::of_q};
+  }
+
+  void run(const fvlm_call& call, const Query& query, const Tensors& tensors, bool backward,
+           std::initializer_list<int> written) {
+    Arrangement arrangement;
+    arrangement.cu_q = tensors.cu_q;
+    arrangement.cu_kv = tensors.cu_kv;
+    arrangement.segments = static_cast<int>(query.segments);
+    arrangement.causal = query.causal != 0;
+    for (const int operand : written) arrangement.zeros[arrangement.zero_count++] = zeros_of(query, tensors, operand);
+    if (is_empty(query)) return arrange(call, arrangement);
+
+    std::array<Layout, operand_count> layouts;
+    for (std::size_t i = 0; i < operand_count; ++i) layouts[i] = {tensors.rows[i].row, tensors.rows[i].head};
+    const GraphShape shape = shape_of(query, layouts, backward, (call.flags & FVLM_DETERMINISTIC) != 0);
+    const Graph& plan = plan_for_call(call, query, shape);
+    Workspace workspace(call);
+    const Space space = take(workspace, query, backward, plan);
+
+    void* slots[slot_count] = {};
+    arrangement.lengths_q = space.lengths_q;
+    arrangement.lengths_kv = space.lengths_kv;
+    slots[slot_lengths_q] = space.lengths_q;
+    slots[slot_lengths_kv] = space.lengths_kv;
+    slots[slot_statistics] = tensors.statistics;
+    constexpr int slot_of[operand_count] = {slot_q, slot_k, slot_v, slot_out, slot_d_out, slot_d_q, slot_d_k, slot_d_v};
+    for (int i = 0; i < (backward ? operand_count : d_out); ++i) {
+      slots[slot_of[i]] = tensors.rows[i].data;
+      slots[slot_offsets + i] = space.offsets[i];
+      arrangement.offsets[arrangement.offset_count++] = {space.offsets[i], tensors.rows[i].row,
+                                                         of_keys(i) ? Rows::of_kv : Rows::of_q};
+    }
+    arrange(call, arrangement);
+    cudnn_.set_stream(call.stream);
+    plan.run(cudnn_, slots, space.library.data());
+  }
+
+  // Tensors that do not lie as prepare() expected get a plan of their own at their first call, which then takes
+  // milliseconds; inside a recording there is no time for that.
+  const Graph& plan_for_call(const fvlm_call& call, const Query& query, const GraphShape& shape) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = graphs_.find(shape); found != graphs_.end()) return *found->second;
+    }
+    for (const Layout& layout : shape.layout)
+      if (layout.row > widest_row * std::max(query.heads_q, query.heads_kv) * query.head_dim)
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: offsets of 32 bits do not reach",
+                      static_cast<long long>(layout.row));
+    if (call.flags & FVLM_CAPTURING)
+      throw Failure(FVLM_ERROR_UNSUPPORTED,
+                    "no plan for tensors that lie so: call once outside of a recording, which makes one");
+    return graph(shape);
+  }
+
+  static OneRowProblem one_row_problem(const Query& query, const Tensors& tensors) {
+    OneRowProblem problem;
+    problem.cu_q = tensors.cu_q;
+    problem.cu_kv = tensors.cu_kv;
+    problem.segments = static_cast<int>(query.segments);
+    problem.heads_q = query.heads_q;
+    problem.heads_kv = query.heads_kv;
+    problem.head_dim = query.head_dim;
+    problem.tokens_q = query.tokens_q;
+    problem.tokens_kv = query.tokens_kv;
+    problem.scale = query.scale;
+    problem.log_sums = tensors.statistics;
+    problem.q = tensors.rows[q], problem.k = tensors.rows[k], problem.v = tensors.rows[v];
+    problem.out = tensors.rows[out], problem.d_out = tensors.rows[d_out];
+    problem.d_q = tensors.rows[d_q], problem.d_k = tensors.rows[d_k], problem.d_v = tensors.rows[d_v];
+    return problem;
+  }
+
+  Cudnn cudnn_;
+  std::mutex mutex_; // requirements() may be asked by any thread
+  std::map<GraphShape, std::unique_ptr<Graph>> graphs_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("attention-cudnn", "0.1.0", fvlm::plugins::AttentionCudnn)

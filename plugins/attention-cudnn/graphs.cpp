@@ -1,0 +1,185 @@
+#include "graphs.h"
+
+#include <algorithm>
+#include <cudnn_frontend.h>
+#include <tuple>
+#include <vector>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+namespace fe = cudnn_frontend;
+using std::int64_t;
+
+void check(fe::error_t error, const char* what) {
+  if (error.is_good()) return;
+  throw Failure(error.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ? FVLM_ERROR_UNSUPPORTED : FVLM_ERROR_DEVICE,
+                "cuDNN %s: %s", what, error.get_message().c_str());
+}
+
+void check(cudnnStatus_t status, const char* what) {
+  if (status != CUDNN_STATUS_SUCCESS) throw Failure(FVLM_ERROR_DEVICE, "%s: %s", what, cudnnGetErrorString(status));
+}
+
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+// A tensor's number in the graph; cuDNN wants none of them to be 0.
+int64_t number_of(int slot) {
+  return slot + 1;
+}
+
+// Makes the tensors of one graph, and notes which slots it uses.
+class Maker {
+ public:
+  Maker(fe::graph::Graph& graph, const GraphShape& shape, std::vector<int>& used)
+      : graph_(graph), shape_(shape), used_(used) {}
+
+  Tensor rows(int slot, int index) { return graph_.tensor(describe(fe::graph::Tensor_attributes(), slot, index)); }
+  void output(const Tensor& tensor, int slot, int index) {
+    describe(*tensor, slot, index);
+    tensor->set_output(true);
+  }
+  Tensor lengths(int slot) {
+    use(slot);
+    return graph_.tensor(fe::graph::Tensor_attributes()
+                             .set_uid(number_of(slot))
+                             .set_dim({shape_.segments, 1, 1, 1})
+                             .set_stride({1, 1, 1, 1})
+                             .set_data_type(fe::DataType_t::INT32));
+  }
+  template <class Attributes>
+  Attributes& statistics(Attributes& attributes) {
+    use(slot_statistics);
+    attributes.set_uid(number_of(slot_statistics))
+        .set_dim({shape_.segments, shape_.heads_q, shape_.longest_q, 1})
+        .set_stride({shape_.heads_q * shape_.longest_q, shape_.longest_q, 1, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+    return attributes;
+  }
+
+ private:
+  void use(int slot) { used_.push_back(slot); }
+
+  // index: in GraphShape.layout
+  fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes&& tensor, int slot, int index) {
+    held_ = std::move(tensor);
+    return describe(held_, slot, index);
+  }
+  fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes& tensor, int slot, int index) {
+    const bool of_keys = index == 1 || index == 2 || index == 6 || index == 7;
+    const int64_t heads = of_keys ? shape_.heads_kv : shape_.heads_q;
+    const int64_t longest = of_keys ? shape_.longest_kv : shape_.longest_q;
+    const Layout& layout = shape_.layout[index];
+    const int offsets = slot_offsets + index;
+    use(slot);
+    use(offsets);
+    const Tensor ragged = graph_.tensor(fe::graph::Tensor_attributes()
+                                            .set_uid(number_of(offsets))
+                                            .set_dim({shape_.segments + 1, 1, 1, 1})
+                                            .set_stride({1, 1, 1, 1})
+                                            .set_data_type(fe::DataType_t::INT32));
+    return tensor.set_uid(number_of(slot))
+        .set_dim({shape_.segments, heads, longest, shape_.head_dim})
+        .set_stride({longest * layout.row, layout.head, layout.row, 1})
+        .set_ragged_offset(ragged);
+  }
+
+  fe::graph::Graph& graph_;
+  const GraphShape& shape_;
+  std::vector<int>& used_;
+  fe::graph::Tensor_attributes held_;
+};
+
+template <class Attributes>
+void set_options(Attributes& attributes, const GraphShape& s, Maker& make) {
+  attributes.set_attn_scale(s.scale)
+      .set_padding_mask(true)
+      .set_seq_len_q(make.lengths(slot_lengths_q))
+      .set_seq_len_kv(make.lengths(slot_lengths_kv));
+  if (s.causal)
+    attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT).set_diagonal_band_right_bound(0);
+}
+
+void add_forward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
+  fe::graph::SDPA_attributes attributes;
+  attributes.set_name("attention").set_generate_stats(s.statistics);
+  set_options(attributes, s, make);
+  const Tensor q = make.rows(slot_q, 0), k = make.rows(slot_k, 1), v = make.rows(slot_v, 2);
+  const auto [out, statistics] = graph.sdpa(q, k, v, attributes);
+  make.output(out, slot_out, 3);
+  if (s.statistics) make.statistics(*statistics).set_output(true);
+}
+
+void add_backward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
+  fe::graph::SDPA_backward_attributes attributes;
+  attributes.set_name("attention_backward").set_deterministic_algorithm(s.deterministic);
+  if (s.head_dim % 16 == 0) attributes.set_max_total_seq_len_q(s.tokens_q).set_max_total_seq_len_kv(s.tokens_kv);
+  set_options(attributes, s, make);
+  const Tensor q = make.rows(slot_q, 0), k = make.rows(slot_k, 1), v = make.rows(slot_v, 2);
+  const Tensor out = make.rows(slot_out, 3), d_out = make.rows(slot_d_out, 4);
+  fe::graph::Tensor_attributes saved;
+  const Tensor statistics = graph.tensor(make.statistics(saved));
+  const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, statistics, attributes);
+  make.output(d_q, slot_d_q, 5);
+  make.output(d_k, slot_d_k, 6);
+  make.output(d_v, slot_d_v, 7);
+}
+
+} // namespace
+
+bool GraphShape::operator<(const GraphShape& other) const {
+  const auto key = [](const GraphShape& s) {
+    return std::tie(s.backward, s.statistics, s.deterministic, s.causal, s.bfloat, s.heads_q, s.heads_kv, s.head_dim,
+                    s.segments, s.longest_q, s.longest_kv, s.tokens_q, s.tokens_kv, s.scale);
+  };
+  if (key(*this) < key(other) || key(other) < key(*this)) return key(*this) < key(other);
+  for (int i = 0; i < 8; ++i)
+    if (const Layout& a = layout[i], &b = other.layout[i]; a.row != b.row || a.head != b.head)
+      return std::tie(a.row, a.head) < std::tie(b.row, b.head);
+  return false;
+}
+
+Cudnn::Cudnn() {
+  check(cudnnCreate(&handle_), "cudnnCreate");
+}
+Cudnn::~Cudnn() {
+  (void)cudnnDestroy(handle_);
+}
+void Cudnn::set_stream(void* stream) const {
+  check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
+}
+
+struct Graph::State {
+  fe::graph::Graph graph;
+  std::vector<int> slots; // those that it uses, in the order in which cuDNN wants their addresses
+};
+
+Graph::Graph(const Cudnn& cudnn, const GraphShape& shape) : state_(std::make_unique<State>()) {
+  fe::graph::Graph& graph = state_->graph;
+  graph.set_io_data_type(shape.bfloat ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  Maker make(graph, shape, state_->slots);
+  if (shape.backward)
+    add_backward(graph, shape, make);
+  else
+    add_forward(graph, shape, make);
+  check(graph.build(cudnn.get(), {fe::HeurMode_t::A}), shape.backward ? "attention backward" : "attention");
+  std::sort(state_->slots.begin(), state_->slots.end());
+}
+
+Graph::~Graph() = default;
+
+std::uint64_t Graph::workspace() const {
+  return static_cast<std::uint64_t>(std::max<int64_t>(state_->graph.get_workspace_size(), 0));
+}
+
+void Graph::run(const Cudnn& cudnn, void* const (&slots)[slot_count], void* workspace) const {
+  void* pointers[slot_count];
+  int count = 0;
+  for (const int slot : state_->slots) pointers[count++] = slots[slot];
+  check(state_->graph.execute(cudnn.get(), pointers, count, workspace), "execute");
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,75 @@
+// graphs.h: cuDNN's attention as graphs whose plans are built once for a shape and its strides.
+#pragma once
+#include <fvlm/fvlm.hpp>
+
+#include <cstdint>
+#include <memory>
+
+struct cudnnContext;
+
+namespace fvlm::plugins {
+
+// What a graph reads and writes. A plan binds them by these numbers.
+enum Slot {
+  slot_q,
+  slot_k,
+  slot_v,
+  slot_out,
+  slot_statistics,
+  slot_lengths_q,
+  slot_lengths_kv,
+  slot_d_out,
+  slot_d_q,
+  slot_d_k,
+  slot_d_v,
+  slot_offsets, // and of the tensors q, k, v, out, d_out, d_q, d_k, d_v in this order
+  slot_count = slot_offsets + 8
+};
+
+// Elements from row to row and from head to head. d_out to d_v are read for a backward graph.
+struct Layout {
+  std::int64_t row = 0, head = 0;
+};
+
+// Everything a plan depends on; compared as a whole.
+struct GraphShape {
+  bool backward = false, statistics = false, deterministic = false, causal = false, bfloat = false;
+  std::int64_t heads_q = 0, heads_kv = 0, head_dim = 0, segments = 0;
+  std::int64_t longest_q = 0, longest_kv = 0, tokens_q = 0, tokens_kv = 0;
+  float scale = 0;
+  Layout layout[8]; // q, k, v, out, d_out, d_q, d_k, d_v
+
+  bool operator<(const GraphShape& other) const;
+};
+
+// A handle of cuDNN. One thread at a time.
+class Cudnn {
+ public:
+  Cudnn();
+  ~Cudnn();
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+  cudnnContext* get() const { return handle_; }
+  void set_stream(void* stream) const;
+
+ private:
+  cudnnContext* handle_ = nullptr;
+};
+
+class Graph {
+ public:
+  // Builds the plan: tens of milliseconds. Throws Failure(UNSUPPORTED) with cuDNN's reason.
+  Graph(const Cudnn& cudnn, const GraphShape& shape);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  std::uint64_t workspace() const;
+  void run(const Cudnn& cudnn, void* const (&slots)[slot_count], void* workspace) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace fvlm::plugins
