@@ -94,6 +94,13 @@ const std::vector<Shape>& shapes() {
            "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": true,
            "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1e5})",
        384, 224, batches},
+      {"1.7b", "fVLM-1.7B: DINOv2 small and SmolLM2-1.7B",
+       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+           "image_size": 518, "patch_size": 14})",
+       R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
+           "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 49152, "tie_word_embeddings": true,
+           "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1.3e5})",
+       384, 224, batches},
   };
   return all;
 }

@@ -4,29 +4,50 @@
 #include "base/file.h"
 #include "cli/torch_library.h"
 #include "device/probe.h"
+#include "device/runtime.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 #include <dlfcn.h>
+#include <filesystem>
 
 namespace fvlm::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
+fs::path own_library(const char* name) {
+  return program_folder() / ".." / "lib" / "fvlm" / name;
+}
+
+void* open_own(const fs::path& path) {
+  if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  throw Error(ErrorKind::device, fmt::format("a part of the engine does not load: {}", dlerror()))
+      .at(path.string())
+      .advise("install fvlm-engine whole: bin and lib belong together");
+}
+
 const TensorModule& load() {
   load_torch(find_torch());
-  auto path = program_folder() / ".." / "lib" / "fvlm" / "libfvlm_engine.so";
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    throw Error(ErrorKind::device, fmt::format("the tensor module does not load: {}", dlerror()))
-        .at(path.string())
-        .advise("install fvlm-engine whole: bin and lib belong together");
+  const auto path = own_library("libfvlm_engine.so");
+  void* library = open_own(path);
   auto entry = reinterpret_cast<const TensorModule* (*)()>(dlsym(library, "fvlm_tensor_module"));
   if (!entry || std::strcmp(entry()->version, FVLM_VERSION) != 0)
     throw Error(ErrorKind::device, "the tensor module is of another build than the program")
         .at(path.string())
         .advise("install fvlm-engine whole: bin and lib belong together");
   return *entry();
+}
+
+// A build without a CUDA toolkit has none: the device then works step by step.
+void load_cuda_runtime() {
+  const auto path = own_library("libfvlm_cuda.so");
+  std::error_code ignored;
+  if (device::runtime() || !fs::exists(path, ignored)) return;
+  const auto entry = reinterpret_cast<device::Runtime* (*)()>(dlsym(open_own(path), "fvlm_cuda_runtime"));
+  if (!entry) throw Error(ErrorKind::device, "libfvlm_cuda.so is of another build than the program").at(path.string());
+  device::use_runtime(entry());
 }
 
 } // namespace
@@ -37,6 +58,7 @@ void use_device(const std::string& device) {
   if (const auto probe = device::probe_cuda(); probe.devices.empty())
     throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem);
   load_torch_cuda(find_torch());
+  load_cuda_runtime();
 }
 
 std::string best_device() {

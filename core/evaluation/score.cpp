@@ -36,9 +36,9 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 } // namespace
 
-at::Tensor entropy(const at::Tensor& attention) {
+at::Tensor entropies(const at::Tensor& attention) {
   const auto rows = static_cast<double>(attention.size(1) * attention.size(2));
-  return at::xlogy(attention, attention).sum(at::kDouble).neg() / rows;
+  return at::xlogy(attention, attention).flatten(1).sum(1, false, at::kDouble).neg() / rows;
 }
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
@@ -78,21 +78,21 @@ Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, 
   const c10::InferenceMode without_gradients;
   const auto show = set.wanted().entropy ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens;
   Scores scores;
-  double entropies = 0;
+  double entropy = 0;
   int64_t frames = 0;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
     const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, show);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
-      entropies += entropy(judged.attention).item<double>();
+      entropy += entropies(judged.attention).sum().item<double>();
       frames += judged.attention.size(0);
     }
     if (progress) progress(std::ssize(scores.samples), set.samples());
   }
   std::sort(scores.samples.begin(), scores.samples.end(),
             [](const SampleScore& a, const SampleScore& b) { return a.position < b.position; });
-  if (frames > 0) scores.attention_entropy = entropies / static_cast<double>(frames);
+  if (frames > 0) scores.attention_entropy = entropy / static_cast<double>(frames);
   return scores;
 }
 

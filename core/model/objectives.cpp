@@ -42,7 +42,7 @@ LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, 
 }
 
 Preference preference(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
-                      double weight) {
+                      const at::Tensor& weight) {
   const int64_t texts = reference.size(0);
   const at::Tensor rewards = ((policy.sum.narrow(0, 0, texts) - reference) * beta).view({-1, 2});
   Preference p;
@@ -53,7 +53,7 @@ Preference preference(const LogProbabilities& policy, const at::Tensor& referenc
   if (!policy.losses.wants_gradient()) return p;
   // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
   // label's loss is the opposite of its log-probability.
-  const at::Tensor pull = at::sigmoid(p.margins.neg()) * (beta * weight);
+  const at::Tensor pull = at::sigmoid(p.margins.neg()) * (weight * beta);
   const at::Tensor of_text = at::zeros_like(policy.sum);
   of_text.narrow(0, 0, texts).copy_(at::stack({pull, pull.neg()}, 1).view(-1));
   at::Tensor of_label = of_text.index_select(0, pack.labels.sequences).to(policy.losses.data.scalar_type());

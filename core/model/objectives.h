@@ -23,12 +23,12 @@ LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, 
                                    const at::Tensor& mask = {});
 
 // Direct preference optimisation: texts 2 i and 2 i + 1 are chosen and rejected. `reference`: [2 pairs], the sums of
-// another model. Leaves the gradient of `weight` times the sum of the losses in policy.losses.
+// another model. Leaves the gradient of `weight` (float64, a scalar) times the sum of the losses in policy.losses.
 struct Preference {
   at::Tensor losses, margins, chosen_rewards, rejected_rewards; // float64, a pair each
 };
 Preference preference(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
-                      double weight);
+                      const at::Tensor& weight);
 
 // The logarithm of the next token's distribution at each label, softened: float32 [labels, vocabulary].
 at::Tensor softened(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack, double temperature);

@@ -114,6 +114,15 @@ Capacity Capacity::of(const std::vector<Sample>& samples) {
   return sum;
 }
 
+std::vector<at::Tensor*> Pack::tensors() {
+  std::vector<at::Tensor*> all{&frames, &query_source, &visual_source};
+  for (ops::Segments* segments : {&patches, &readers, &videos, &texts})
+    all.insert(all.end(), {&segments->starts, &segments->positions});
+  all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
+  all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
+  return all;
+}
+
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches,
                at::TensorOptions options) {
   for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i);

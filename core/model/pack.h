@@ -56,6 +56,8 @@ struct Pack {
   int64_t frames_used = 0;
   std::vector<int64_t> text_rows;      // rows that hold text, in order
   std::vector<int64_t> labels_of_text; // how many each text has
+
+  std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
 };
 
 // Throws Error(data) for what does not fit the capacity or makes no sense. `patches`: tokens of the vision tower a

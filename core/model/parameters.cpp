@@ -66,6 +66,16 @@ void Parameters::complete_gradients() {
     if (parameter.gradient.defined() && !parameter.has_gradient) parameter.gradient.zero_();
 }
 
+std::vector<bool> Parameters::with_gradient() const {
+  std::vector<bool> which;
+  for (const ops::Parameter& parameter : all_) which.push_back(parameter.has_gradient);
+  return which;
+}
+
+void Parameters::set_with_gradient(const std::vector<bool>& which) {
+  for (size_t i = 0; i < all_.size(); ++i) all_[i].has_gradient = which[i];
+}
+
 void Parameters::add_gradients(Parameters& other) {
   complete_gradients();
   other.complete_gradients();

@@ -47,6 +47,9 @@ class Parameters {
   void forget_gradients();
   // Zeros where the last backward pass brought nothing.
   void complete_gradients();
+  // Which parameters the step's backward passes have brought a gradient so far, in the order of all().
+  std::vector<bool> with_gradient() const;
+  void set_with_gradient(const std::vector<bool>& which);
   // Adds those of another's last backward pass.
   void add_gradients(Parameters& other);
 

@@ -7,6 +7,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/concat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -131,7 +132,8 @@ class Tracer {
     look(reference, none);
     const at::Tensor theirs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
     const auto pairs = static_cast<double>(theirs.size(0)) / 2;
-    const Preference result = preference(ours, theirs, pack_, request_.beta, 1 / pairs);
+    const Preference result =
+        preference(ours, theirs, pack_, request_.beta, at::full({}, 1 / pairs, ours.sum.options()));
     out_["loss"] = result.losses.mean();
     out_["loss_per_sample"] = result.losses;
     out_["margin"] = result.margins.mean();

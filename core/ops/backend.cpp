@@ -1,6 +1,7 @@
 #include "ops/backend.h"
 
 #include "base/error.h"
+#include "device/runtime.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -34,14 +35,17 @@ Instance::~Instance() {
 void Instance::reserve(uint64_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes == 0 ? 0 : bytes + alignment);
   if (workspace_.defined() && workspace_.numel() >= wanted) return;
-  workspace_.reset(); // the old one first: they need not fit side by side
+  if (device.is_cpu())
+    workspace_.reset(); // the old one first: they need not fit side by side
+  else if (workspace_.defined())
+    outgrown_.push_back(workspace_);
   workspace_ = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
 fvlm_call Instance::call(uint64_t workspace_bytes) const {
   fvlm_call call{};
   call.struct_size = sizeof call;
-  call.flags = state.flags;
+  call.flags = state.flags | (device::is_recording() ? uint32_t{FVLM_CAPTURING} : 0);
   call.device = abi_device(device);
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl guard(device.type());

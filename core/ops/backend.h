@@ -28,7 +28,7 @@ namespace fvlm::ops {
 
 // What a step wants of its calls besides the tensors. Random state is counter-based: see fvlm_call.
 struct CallState {
-  uint32_t flags = 0; // FVLM_DETERMINISTIC, FVLM_CAPTURING
+  uint32_t flags = 0; // FVLM_DETERMINISTIC; a call adds FVLM_CAPTURING where it is recorded
   uint64_t random_seed = 0, random_offset = 0;
   const uint64_t* random_offset_device = nullptr;
 };
@@ -42,8 +42,7 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Grows the workspace, so that calls allocate none. A recorded graph keeps the address it was recorded with: prepare
-  // every shape class first. [setup]
+  // Grows the workspace, so that calls allocate none. [setup]
   void reserve(uint64_t bytes);
   // The circumstances of the next call, on ATen's current stream.
   fvlm_call call(uint64_t workspace_bytes) const;
@@ -60,6 +59,7 @@ class Instance {
   const fvlm_host* host_;
   fvlm_instance* instance_ = nullptr;
   at::Tensor workspace_;
+  std::vector<at::Tensor> outgrown_; // recorded work goes on using those of its time
 };
 
 // A table and its instance. Copies share it.

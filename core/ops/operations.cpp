@@ -14,7 +14,11 @@ Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<T
   });
   choices_.push_back(choice.report);
   auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
-  if (!backend) backend = std::make_shared<Backend<Table>>(choice, options_.device);
+  if (!backend) {
+    const auto made = std::make_shared<Backend<Table>>(choice, options_.device);
+    if (options_.deterministic) made->state().flags |= FVLM_DETERMINISTIC;
+    backend = made;
+  }
   return *static_cast<const Backend<Table>*>(backend.get());
 }
 

@@ -42,6 +42,7 @@ struct OperationsOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
   at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
+  bool deterministic = false;
   Wish attention, loss, kernels;
   std::map<std::string, Wish> operations; // "rmsnorm" -> what to take for it in place of `kernels`
 };

@@ -120,6 +120,18 @@ std::vector<Learner::Tally> Crew::tallies() const {
   return all;
 }
 
+at::Tensor Crew::sums() const {
+  at::Tensor sums = learners_.front()->sums();
+  for (size_t i = 1; i < learners_.size(); ++i) sums = sums + learners_[i]->sums();
+  return sums;
+}
+
+double Crew::held() const {
+  double held = 0;
+  for (const auto& learner : learners_) held += learner->held();
+  return held;
+}
+
 int64_t Crew::used_rows() const {
   int64_t rows = 0;
   for (const auto& learner : learners_) rows += learner->used_rows();

@@ -8,17 +8,15 @@
 #include "train/initial_model.h"
 #include "train/made_pack.h"
 #include "train/memory.h"
+#include "train/peak_memory.h"
 #include "train/quantized_weights.h"
 #include "train/stage_model.h"
-#include "train/tensor_memory.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <malloc.h>
 
 namespace fvlm::train {
 namespace {
@@ -27,34 +25,6 @@ constexpr double spared = 0.1;    // of the machine's memory, for what holds no 
 constexpr double certainly = 1.1; // so far above the memory an estimate does not err
 constexpr double long_step = 10;  // seconds: its first run is timed, and there is no second
 constexpr int64_t most_doublings = 30;
-
-// What tensors hold on the device, and at most since begin().
-class PeakMemory {
- public:
-  PeakMemory(at::Device device, int64_t limit) : device_(device) {
-    if (device.is_cpu()) on_host_.emplace(limit);
-  }
-  // Forgets the peak; the limit is the host's alone, a device has its own.
-  void begin(int64_t limit) {
-    if (!on_host_) return allocator().resetPeakStats(device_.index());
-    on_host_->limit_to(limit);
-    on_host_->reset_peak();
-  }
-  int64_t peak() const {
-    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return on_host_ ? on_host_->peak() : allocator().getDeviceStats(device_.index()).allocated_bytes[all].peak;
-  }
-  // What nobody holds goes back to the machine.
-  void give_back() {
-    if (!on_host_) return allocator().emptyCache();
-    malloc_trim(0);
-  }
-
- private:
-  c10::DeviceAllocator& allocator() const { return *c10::getDeviceAllocator(device_.type()); }
-  at::Device device_;
-  std::optional<TensorMemory> on_host_;
-};
 
 class Search {
  public:
@@ -188,9 +158,10 @@ class Search {
       learners.take(pack.host, counts, 1, times, false);
       learners.gather();
       if (quantized_) quantized_->pass_gradients();
-      model.optimization->gradient_norm().item<double>(); // waits for the device
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
-      model.optimization->step(model.optimization->base_rates(), 1);
+      model.optimization->step(model.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
+                               learners.sums());
+      model.optimization->count_step();
       if (quantized_) quantized_->quantize();
       (void)learners.tallies();
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

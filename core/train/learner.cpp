@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -67,33 +68,78 @@ std::vector<std::string> term_names(const plan::Stage& stage) {
   return names;
 }
 
-struct Learner::Work {
-  const HostPack& host;
-  const StepCounts& counts;
-  double scale;
+// All that the passes read of a pack, and nothing besides: what is recorded of one does for each that looks like it.
+struct Learner::Inputs {
   model::Pack pack;
-  model::Vlm::Seen seen;
   std::vector<at::Tensor> masks; // of a term: float32 [labels], 1 where it learns
+  at::Tensor weights;            // float64 [terms]: of a label, or of a pair
+  at::Tensor shares;             // float64 [frame slots]: of each frame in the mean over those that are used
+  at::Tensor remembered;         // float64 [2 pairs]: what is remembered of the reference
+  int64_t pairs = 0;
+
+  std::vector<at::Tensor*> tensors() {
+    auto all = pack.tensors();
+    for (at::Tensor& mask : masks) all.push_back(&mask);
+    all.insert(all.end(), {&weights, &shares, &remembered});
+    return all;
+  }
+  Inputs on(at::Device device) && {
+    for (at::Tensor* tensor : tensors())
+      if (tensor->defined()) *tensor = tensor->to(device);
+    return std::move(*this);
+  }
+  void take_over(Inputs& other) {
+    const auto own = tensors(), theirs = other.tensors();
+    for (size_t i = 0; i < own.size(); ++i)
+      if (own[i]->defined()) own[i]->copy_(*theirs[i], true);
+  }
+  std::vector<int64_t> key() {
+    std::vector<int64_t> key{pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest,
+                             pack.texts.longest};
+    for (const at::Tensor* tensor : tensors()) {
+      key.push_back(tensor->defined() ? tensor->dim() : -1);
+      if (tensor->defined()) key.insert(key.end(), tensor->sizes().begin(), tensor->sizes().end());
+    }
+    return key;
+  }
+};
+
+struct Learner::Brought {
+  Inputs inputs; // stay where they are
+  bool watches;
+  struct Recorded {
+    Recorder recorder;
+    std::vector<bool> after; // the parameters that have a gradient when it is done
+  };
+  std::map<std::vector<bool>, Recorded> passes; // by those that have one before
+};
+
+struct Learner::Work {
+  const Inputs& in;
+  model::Vlm::Seen seen;
   Tape tape;
 
-  double weight(size_t term, double of_term) const {
-    return counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0;
-  }
+  at::Tensor weights(size_t term) const { return in.masks[term] * in.weights[static_cast<int64_t>(term)]; }
 };
 
 Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
                  const model::Capacity& most, FrozenModels frozen)
     : stage_(stage), image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most),
-      frozen_(std::move(frozen)) {
+      frozen_(std::move(frozen)), records_(plan.speed.graphs && device::runtime()) {
+  const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
+  tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
+  entropy_ = at::zeros({}, sums);
   begin_step();
 }
 
+Learner::~Learner() = default;
+
 void Learner::begin_step() {
   policy_.parameters().forget_gradients();
-  tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term},
-                     at::TensorOptions(ops_.options().device).dtype(at::kDouble));
+  tally_.zero_();
+  held_ = 0;
   used_rows_ = all_rows_ = 0;
-  entropy_.reset();
+  watched_ = false;
 }
 
 // Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
@@ -106,7 +152,7 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
         if (all[i]) mask.push_back(own[i] ? 1 : 0);
     }
   mask.resize(static_cast<size_t>(size), 0);
-  return at::tensor(mask, at::kFloat).to(ops_.options().device);
+  return at::tensor(mask, at::kFloat);
 }
 
 model::Capacity Learner::rounded(const model::Capacity& used) const {
@@ -124,27 +170,87 @@ void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
   for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
 }
 
-model::Pack Learner::packed(const HostPack& host) {
+model::Pack Learner::packed(const HostPack& host, at::Device device) {
   const auto samples =
       feed::model_samples(host, image_size_, [this](const SampleText& text) { return labels(text, stage_); });
   const auto used = model::Capacity::of(samples), capacity = rounded(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
   const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
-  return model::make_pack(samples, capacity, patches, ops_.tensor_options());
+  return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(device));
+}
+
+// In host memory.
+Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
+  Inputs in{packed(host, at::kCPU), {}, {}, {}, {}, stage_.prefers() ? std::ssize(host.samples) : 0};
+  std::vector<double> weights;
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
+    const bool of_pairs = std::holds_alternative<plan::Dpo>(stage_.objective[term]);
+    held_ += of_pairs ? static_cast<double>(in.pairs) : in.masks.back().sum().item<double>();
+    const double of_term = std::visit([](const auto& any) { return any.weight; }, stage_.objective[term]);
+    weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
+  }
+  in.weights = at::tensor(weights, at::kDouble);
+  if (in.pack.frames.defined()) {
+    in.shares = at::zeros({in.pack.frames.size(0)}, at::kDouble);
+    in.shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
+  }
+  if (frozen_.remembered) in.remembered = remembered(host);
+  return in;
+}
+
+std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const StepCounts& counts, double scale,
+                                                 bool watches) {
+  Inputs inputs = inputs_of(host, counts, scale);
+  watches = watches && inputs.pack.frames.defined();
+  watched_ = watched_ || watches;
+  const auto make = [&] {
+    return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
+  };
+  if (!records_) return make();
+  auto key = inputs.key();
+  key.push_back(watches);
+  auto& brought = brought_[key];
+  if (brought)
+    brought->inputs.take_over(inputs);
+  else
+    brought = make();
+  return brought;
+}
+
+void Learner::take(Brought& brought, PartTimes& times) {
+  model::Parameters& parameters = policy_.parameters();
+  const auto before = parameters.with_gradient();
+  auto& [recorder, after] =
+      brought.passes.try_emplace(before, Brought::Recorded{{"the model", records_}, {}}).first->second;
+  const bool ran = recorder.run([this, &brought, &times, before] {
+    policy_.parameters().set_with_gradient(before);
+    pass(brought.inputs, times, brought.watches);
+  });
+  if (ran)
+    after = parameters.with_gradient();
+  else
+    parameters.set_with_gradient(after);
+  kernels_ = recorder.kernels();
+  if (!ran) times.spent_on("graph");
 }
 
 void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches) {
   if (host.samples.empty()) return;
-  Work work{host, counts, scale, packed(host), {}, {}, Tape()};
-  for (size_t term = 0; term < stage_.objective.size(); ++term)
-    work.masks.push_back(mask_of(term, host, work.pack.labels.targets.size(0)));
+  const auto brought = bring(host, counts, scale, watches);
   times.spent_on("data");
-  work.seen = policy_.see(work.tape, ops_, work.pack, model::Mode::coarse_fine,
+  take(*brought, times);
+}
+
+void Learner::pass(const Inputs& in, PartTimes& times, bool watches) {
+  Work work{in, {}, Tape()};
+  work.seen = policy_.see(work.tape, ops_, in.pack, model::Mode::coarse_fine,
                           watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens,
                           [&](const char* part) { times.spent_on(part); });
   if (work.seen.attention.defined()) {
-    entropy_ = evaluation::entropy(work.seen.attention.narrow(0, 0, work.pack.frames_used)) / work.pack.frames_used;
+    const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
+    entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());
     work.seen.attention.reset();
     times.spent_on("metrics");
   }
@@ -157,41 +263,43 @@ void Learner::take(const HostPack& host, const StepCounts& counts, double scale,
 }
 
 void Learner::learn_fine(Work& work) {
-  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.pack);
-  at::Tensor weights = at::zeros_like(work.pack.labels.weights);
+  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.in.pack);
+  at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
   bool known = true; // the gradient of each loss, before the losses are
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (const auto* next = std::get_if<plan::NextToken>(&stage_.objective[term]); next && !is_coarse(*next))
-      weights.add_(work.masks[term], work.weight(term, next->weight));
+      weights.add_(work.weights(term));
     known = known && !std::holds_alternative<plan::Dpo>(stage_.objective[term]);
   }
   Value losses;
   if (known) {
-    losses = Value(model::next_token(work.tape, ops_, policy_, hidden, work.pack, weights));
+    losses = Value(model::next_token(work.tape, ops_, policy_, hidden, work.in.pack, weights));
   } else {
-    losses = model::label_losses(work.tape, ops_, policy_, hidden, work.pack);
+    losses = model::label_losses(work.tape, ops_, policy_, hidden, work.in.pack);
     if (losses.wants_gradient()) losses.gradient->add(weights);
   }
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    const at::Tensor& mask = work.in.masks[term];
     if (std::holds_alternative<plan::Dpo>(stage_.objective[term]))
       prefer(work, term, losses);
     else if (std::holds_alternative<plan::Kl>(stage_.objective[term]))
       follow(work, term, hidden);
     else if (!is_coarse(stage_.objective[term]))
-      add(term, {losses.data.mul(work.masks[term]).sum(), work.masks[term].sum()});
+      add(term, {losses.data.mul(mask).sum(), mask.sum()});
   }
 }
 
 // The public lambda_coarse: the same text behind the tokens of the coarse pass.
 void Learner::learn_coarse(Work& work) {
-  const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.pack);
-  at::Tensor weights = at::zeros_like(work.pack.labels.weights);
+  const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.in.pack);
+  at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term)
-    if (is_coarse(stage_.objective[term]))
-      weights.add_(work.masks[term], work.weight(term, std::get<plan::NextToken>(stage_.objective[term]).weight));
-  const at::Tensor losses = model::next_token(work.tape, ops_, policy_, hidden, work.pack, weights);
-  for (size_t term = 0; term < stage_.objective.size(); ++term)
-    if (is_coarse(stage_.objective[term])) add(term, {losses.mul(work.masks[term]).sum(), work.masks[term].sum()});
+    if (is_coarse(stage_.objective[term])) weights.add_(work.weights(term));
+  const at::Tensor losses = model::next_token(work.tape, ops_, policy_, hidden, work.in.pack, weights);
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    const at::Tensor& mask = work.in.masks[term];
+    if (is_coarse(stage_.objective[term])) add(term, {losses.mul(mask).sum(), mask.sum()});
+  }
 }
 
 // What a model that does not learn makes of the pack.
@@ -202,20 +310,22 @@ Value Learner::hidden_of(const model::Vlm& frozen, const model::Pack& pack) {
 }
 
 // The log-probabilities of the pairs' texts.
-at::Tensor Learner::judged(const model::Vlm& reference, const HostPack& host, const model::Pack& pack,
-                           const at::Tensor& mask) {
+at::Tensor Learner::judged(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask,
+                           int64_t pairs) {
   Tape none(Tape::Mode::forward_only);
   return model::log_probabilities(none, ops_, reference, hidden_of(reference, pack), pack, mask)
-      .sum.narrow(0, 0, 2 * std::ssize(host.samples));
+      .sum.narrow(0, 0, 2 * pairs);
 }
 
 void Learner::remember(const HostPack& host, const model::Vlm& reference) {
   if (host.samples.empty()) return;
   const auto dpo = std::find_if(stage_.objective.begin(), stage_.objective.end(),
                                 [](const plan::Term& term) { return std::holds_alternative<plan::Dpo>(term); });
-  const auto pack = packed(host);
-  const auto mask = mask_of(static_cast<size_t>(dpo - stage_.objective.begin()), host, pack.labels.targets.size(0));
-  const at::Tensor sums = judged(reference, host, pack, mask).cpu();
+  const at::Device device = ops_.options().device;
+  const auto pack = packed(host, device);
+  const auto term = static_cast<size_t>(dpo - stage_.objective.begin());
+  const auto mask = mask_of(term, host, pack.labels.targets.size(0)).to(device);
+  const at::Tensor sums = judged(reference, pack, mask, std::ssize(host.samples)).cpu();
   const double* sum = sums.const_data_ptr<double>();
   for (const PackedSample& pair : host.samples) {
     frozen_.remembered->remember(pair, {sum[0], sum[1]});
@@ -229,31 +339,34 @@ at::Tensor Learner::remembered(const HostPack& host) const {
     const auto& pair = frozen_.remembered->at(packed);
     sums.insert(sums.end(), {pair.chosen, pair.rejected});
   }
-  return at::tensor(sums, at::kDouble).to(ops_.options().device);
+  return at::tensor(sums, at::kDouble);
 }
 
 void Learner::prefer(Work& work, size_t term, const Value& losses) {
-  const auto& dpo = std::get<plan::Dpo>(stage_.objective[term]);
-  const auto ours = model::log_probabilities(losses, work.pack, work.masks[term]);
+  const Inputs& in = work.in;
+  const at::Tensor& mask = in.masks[term];
+  const auto ours = model::log_probabilities(losses, in.pack, mask);
   const at::Tensor theirs =
-      frozen_.remembered ? remembered(work.host) : judged(*frozen_.reference, work.host, work.pack, work.masks[term]);
-  const auto result = model::preference(ours, theirs, work.pack, dpo.beta, work.weight(term, dpo.weight));
-  add(term, {result.losses.sum(), at::full({}, std::ssize(work.host.samples), result.losses.options()),
-             result.margins.gt(0).sum(), result.chosen_rewards.sum(), result.rejected_rewards.sum()});
+      in.remembered.defined() ? in.remembered : judged(*frozen_.reference, in.pack, mask, in.pairs);
+  const double beta = std::get<plan::Dpo>(stage_.objective[term]).beta;
+  const auto result = model::preference(ours, theirs, in.pack, beta, in.weights[static_cast<int64_t>(term)]);
+  add(term, {result.losses.sum(), at::full({}, in.pairs, result.losses.options()), result.margins.gt(0).sum(),
+             result.chosen_rewards.sum(), result.rejected_rewards.sum()});
 }
 
 void Learner::follow(Work& work, size_t term, const Value& hidden) {
-  const auto& kl = std::get<plan::Kl>(stage_.objective[term]);
+  const model::Pack& pack = work.in.pack;
+  const double temperature = std::get<plan::Kl>(stage_.objective[term]).temperature;
   const model::Vlm& teacher = *frozen_.teachers.at(term);
-  const at::Tensor& mask = work.masks[term];
-  const at::Tensor theirs = model::softened(ops_, teacher, hidden_of(teacher, work.pack), work.pack, kl.temperature);
-  const at::Tensor divergences = model::divergence(work.tape, ops_, policy_, hidden, work.pack, theirs, kl.temperature,
-                                                   mask * work.weight(term, kl.weight));
+  const at::Tensor& mask = work.in.masks[term];
+  const at::Tensor theirs = model::softened(ops_, teacher, hidden_of(teacher, pack), pack, temperature);
+  const at::Tensor divergences =
+      model::divergence(work.tape, ops_, policy_, hidden, pack, theirs, temperature, work.weights(term));
   add(term, {divergences.mul(mask).sum(), mask.sum()});
 }
 
 std::optional<double> Learner::attention_entropy() const {
-  if (!entropy_.defined()) return {};
+  if (!watched_) return {};
   return entropy_.item<double>();
 }
 

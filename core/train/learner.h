@@ -5,6 +5,7 @@
 #include "model/vlm.h"
 #include "recipe/plan.h"
 #include "train/part_times.h"
+#include "train/recorder.h"
 #include "train/reference_memory.h"
 
 #include <map>
@@ -40,6 +41,7 @@ class Learner {
   // `most`: what a pack of the stage holds at most. All but the models that do not learn outlive it.
   Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
           const model::Capacity& most, FrozenModels frozen);
+  ~Learner();
 
   // Sums over packs, for a term: of losses, of what they are the mean over, and for preferences of right choices and
   // rewards.
@@ -52,29 +54,43 @@ class Learner {
   // Adds the gradient of the pack, times `scale`, where the step holds `counts`. `watches`: looks at where the model
   // looks, too.
   void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches = false);
+  // The same in two parts: the pack goes where the device reads it, where the next of its shape will overwrite it; and
+  // what is there is learnt.
+  struct Brought;
+  std::shared_ptr<Brought> bring(const HostPack& host, const StepCounts& counts, double scale, bool watches = false);
+  void take(Brought& brought, PartTimes& times);
   // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered.
   void remember(const HostPack& host, const model::Vlm& reference);
   // Of the packs since begin_step(), a term each. Waits for the device.
   std::vector<Tally> tallies() const;
+  // The same where the device has them: float64 [terms, 5], always in the same memory.
+  const at::Tensor& sums() const { return tally_; }
+  // The labels and pairs of those packs, of all terms.
+  double held() const { return held_; }
   // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
   int64_t used_rows() const { return used_rows_; }
   int64_t all_rows() const { return all_rows_; }
-  bool has_watched() const { return entropy_.defined(); } // since begin_step()
+  // Launches of the last pack, where they were recorded.
+  int64_t kernels() const { return kernels_; }
+  bool has_watched() const { return watched_; } // since begin_step()
   // Of the attention over a frame, in nats: mean over frames, layers and heads of the pack that was watched. Waits for
   // the device.
   std::optional<double> attention_entropy() const;
 
  private:
-  struct Work; // one pack on its way
-  model::Pack packed(const HostPack& host);
+  struct Inputs; // a pack as tensors
+  struct Work;   // one pack on its way
+  model::Pack packed(const HostPack& host, at::Device device);
+  Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
+  void pass(const Inputs& inputs, PartTimes& times, bool watches);
   model::Capacity rounded(const model::Capacity& used) const;
   void learn_fine(Work& work);
   void learn_coarse(Work& work);
   void prefer(Work& work, size_t term, const ops::Value& losses);
   void follow(Work& work, size_t term, const ops::Value& hidden);
   ops::Value hidden_of(const model::Vlm& frozen, const model::Pack& pack);
-  at::Tensor judged(const model::Vlm& reference, const HostPack& host, const model::Pack& pack, const at::Tensor& mask);
+  at::Tensor judged(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask, int64_t pairs);
   at::Tensor remembered(const HostPack& host) const;
   void add(size_t term, std::initializer_list<at::Tensor> sums);
 
@@ -84,9 +100,14 @@ class Learner {
   ops::Operations& ops_;
   model::Capacity most_;
   FrozenModels frozen_;
-  at::Tensor tally_; // float64 [terms, 5]
+  at::Tensor tally_;   // float64 [terms, 5]
+  at::Tensor entropy_; // float64, a scalar
+  double held_ = 0;
   int64_t used_rows_ = 0, all_rows_ = 0;
-  at::Tensor entropy_; // undefined: nothing was watched
+  int64_t kernels_ = 0;
+  bool watched_ = false;
+  bool records_;
+  std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // where passes are recorded: by the inputs' shapes
 };
 
 } // namespace fvlm::train

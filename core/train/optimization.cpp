@@ -4,11 +4,15 @@
 #include "base/text.h"
 #include "plugin/selection.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace fvlm::train {
 namespace {
@@ -45,15 +49,11 @@ double of_group(const plan::ByGroup& numbers, const std::string& group) {
   return rest->second;
 }
 
-at::Tensor scalar(double value, at::ScalarType type, at::Device device) {
-  return at::full({1}, value, at::TensorOptions().dtype(type)).to(device);
-}
-
 } // namespace
 
 Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                            model::Parameters& parameters, std::vector<Group> groups)
-    : parameters_(parameters), groups_(std::move(groups)) {
+    : parameters_(parameters), groups_(std::move(groups)), records_(plan.speed.graphs && device::runtime()) {
   for (const Group& group : groups_)
     for (const ops::Parameter* parameter : group.parameters)
       if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
@@ -63,6 +63,13 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
 
   const bool own_master = parameters.trained().scalar_type() != at::kFloat;
   master_ = own_master ? parameters.trained().to(at::kFloat) : parameters.trained();
+
+  const auto on = [&](at::ScalarType type) { return parameters.trained().options().dtype(type); };
+  norm_ = at::zeros({}, on(at::kDouble));
+  limits_ = at::zeros({2}, on(at::kDouble));
+  step_ = at::zeros({1}, on(at::kLong));
+  scale_ = at::zeros({1}, on(at::kFloat));
+  skip_ = at::zeros({1}, on(at::kInt));
 
   const auto& common = plan::common(stage.optimizer);
   const auto* muon = std::get_if<plan::Muon>(&stage.optimizer);
@@ -126,6 +133,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
     for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);
     set(part, "weight_decay", group, of_group(common.weight_decay, all[group]->name));
   }
+  part.of_device = part.hyperparameters.to(device, part.hyperparameters.scalar_type(), false, true);
 }
 
 void Optimization::set(Part& part, const std::string& name, size_t group, double value) {
@@ -145,24 +153,32 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
       .advise("it has " + join_or(names));
 }
 
-at::Tensor Optimization::gradient_norm() {
-  parameters_.complete_gradients();
-  for (at::Tensor& gradient : untrained_) gradient.zero_();
-  return at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat);
-}
-
-void Optimization::step(const std::vector<Rates>& rates, double scale) {
-  ++steps_;
-  const at::Device device = master_.device();
+void Optimization::step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums) {
   for (Part& part : parts_) {
     for (size_t group = 0; group < rates.size(); ++group)
       set(part, "lr", group, part.others ? rates[group].others : rates[group].lr);
+    part.of_device.copy_(part.hyperparameters, true);
+  }
+  limits_.copy_(at::tensor({scale, clip > 0 ? clip : std::numeric_limits<double>::infinity()}, at::kDouble), true);
+  step_.copy_(at::tensor({steps_ + 1}, at::kLong), true);
+  const auto gradients = parameters_.with_gradient();
+  Recorder& recorder = recorders_.try_emplace(gradients, "the optimizer", records_).first->second;
+  recorder.run([this, sums] { apply(sums); });
+  kernels_ = recorder.kernels();
+}
+
+void Optimization::apply(const at::Tensor& sums) {
+  parameters_.complete_gradients();
+  for (at::Tensor& gradient : untrained_) gradient.zero_();
+  norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
+  scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);
+  skip_.copy_((norm_.isfinite() & sums.isfinite().all()).logical_not());
+  for (const Part& part : parts_) {
     std::vector<at::Tensor> states;
     for (const auto& state : part.states) states.push_back(state.values);
     const bool rounded = parameters_.trained().scalar_type() != at::kFloat;
     part.optimizer->step({master_, parameters_.gradients(), rounded ? parameters_.trained() : at::Tensor(), states},
-                         {part.hyperparameters.to(device), scalar(static_cast<double>(steps_), at::kLong, device),
-                          scalar(scale, at::kFloat, device), scalar(0, at::kInt, device)});
+                         {part.of_device, step_, scale_, skip_});
   }
 }
 

@@ -3,6 +3,7 @@
 #include "ops/optimizer.h"
 #include "plugin/registry.h"
 #include "train/groups.h"
+#include "train/recorder.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -20,15 +21,19 @@ class Optimization {
   Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, model::Parameters& parameters,
                std::vector<Group> groups);
 
-  // Of the gradients as they stand, over what is trained: a scalar.
-  at::Tensor gradient_norm();
-
-  // Multiplies gradients by `scale` on their way. `rates`: of each group that is trained, in order; of what Muon leaves
-  // to AdamW, the second.
+  // Of each group that is trained, in order; of what Muon leaves to AdamW, the second.
   struct Rates {
     double lr = 0, others = 0;
   };
-  void step(const std::vector<Rates>& rates, double scale);
+  // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
+  // they or `sums` (float64, always the same memory) are not finite it changes nothing. Waits for no device.
+  void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums);
+  // Of those gradients, scaled. Waits for the device.
+  double gradient_norm() const { return norm_.item<double>(); }
+  // That the step was applied: the next one is another.
+  void count_step() { ++steps_; }
+  // Launches of the last step, where they were recorded.
+  int64_t kernels() const { return kernels_; }
 
   std::vector<const Group*> trained() const;
   const std::vector<Rates>& base_rates() const { return base_rates_; }
@@ -48,12 +53,13 @@ class Optimization {
     std::string algorithm;
     std::shared_ptr<ops::Optimizer> optimizer;
     std::vector<ops::Optimizer::State> states;
-    at::Tensor hyperparameters; // on the host
+    at::Tensor hyperparameters, of_device; // on the host, and where the plugin reads them
     bool others = false;
   };
   void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
                 bool others);
   std::vector<fvlm_optimizer_segment> segments(const std::function<bool(const ops::Parameter&)>& takes) const;
+  void apply(const at::Tensor& sums);
   void set(Part& part, const std::string& name, size_t group, double value);
 
   model::Parameters& parameters_;
@@ -61,6 +67,11 @@ class Optimization {
   std::vector<Part> parts_;
   at::Tensor master_;                 // the parameters themselves where they are float32
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for
+  at::Tensor norm_, limits_;          // float64, of the device: a scalar; the scale and the greatest length
+  at::Tensor step_, scale_, skip_;    // what plugins read
+  bool records_;
+  std::map<std::vector<bool>, Recorder> recorders_; // by the parameters that have a gradient
+  int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
   std::vector<std::string> choices_;
   int64_t steps_ = 0;

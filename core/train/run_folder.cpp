@@ -14,7 +14,7 @@ namespace fvlm::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The files under the names by which they find each other: below the folder that holds them all.
 void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>& files) {
@@ -56,9 +56,9 @@ void RunFolder::begin(const recipe::Resolved& resolved, bool allow_change) const
 
 void RunFolder::write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const {
   const fs::path file = path_ / "parameters.json";
-  Json document = Json::array();
-  if (fs::exists(file)) document = Json::parse(read_file(file), nullptr, false);
-  if (!document.is_array()) document = Json::array();
+  OrderedJson document = OrderedJson::array();
+  if (fs::exists(file)) document = OrderedJson::parse(read_file(file), nullptr, false);
+  if (!document.is_array()) document = OrderedJson::array();
   for (auto known = document.begin(); known != document.end(); ++known)
     if (known->value("stage", "") == stage) {
       document.erase(known);

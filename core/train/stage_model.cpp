@@ -23,6 +23,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   options.device = device;
   options.dtype = type_of(plan.precision);
   options.gradient_dtype = at::kFloat;
+  options.deterministic = plan.deterministic;
   options.attention = Wish::of(plan.kernels["attention"]);
   options.loss = Wish::of(plan.kernels["loss"]);
   for (const plan::KernelKind& kind : plan::kernel_kinds())

@@ -246,19 +246,20 @@ void StageRun::finish_step(const LoadedPack& last) {
   in_step_ = false;
   learners_->gather();
   if (faults_.before_step) faults_.before_step(stage_.name, state_.step, vlm_->parameters());
-  const auto tallies = learners_->tallies();
-  double loss = 0, held = 0;
-  for (size_t term = 0; term < tallies.size(); ++term) {
-    held += tallies[term].count;
-    if (tallies[term].count > 0) loss += weight_of(stage_.objective[term]) * tallies[term].losses / tallies[term].count;
-  }
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
-  const double whole = held > 0 ? counts_.all_terms() / held : 1;
-  const double scale = whole / scaler_.scale();
+  const double held = learners_->held(), whole = held > 0 ? counts_.all_terms() / held : 1;
   if (quantized_) quantized_->pass_gradients();
-  const double norm = optimization_->gradient_norm().item<double>() * scale;
-
   const auto step_rates = rates(counts_);
+  // Whether the step may be applied the device finds by itself; here it is read when all is on its way.
+  with_real_weights(QuantizedWeights::Which::trained, [&] {
+    optimization_->step(step_rates, whole / scaler_.scale(), plan::common(stage_.optimizer).clip, learners_->sums());
+  });
+  const auto tallies = learners_->tallies();
+  const double norm = optimization_->gradient_norm();
+  double loss = 0;
+  for (size_t term = 0; term < tallies.size(); ++term)
+    if (tallies[term].count > 0) loss += weight_of(stage_.objective[term]) * tallies[term].losses / tallies[term].count;
+
   state_.cursor = last.after;
   ++state_.step;
   state_.samples += counts_.samples;
@@ -276,9 +277,7 @@ void StageRun::finish_step(const LoadedPack& last) {
       roll_back(fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row));
     return;
   }
-  const double clip = plan::common(stage_.optimizer).clip;
-  const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1;
-  with_real_weights(QuantizedWeights::Which::trained, [&] { optimization_->step(step_rates, scale * clipped); });
+  optimization_->count_step();
   state_.optimizer_steps = optimization_->steps();
   scaler_.step_done();
   const auto trained = optimization_->trained();

@@ -3,6 +3,7 @@
 #include "recipe/plan.h"
 #include "tiny.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
 using namespace fvlm;
@@ -150,7 +151,7 @@ TEST(Vlm, preference_is_its_formula) {
   const auto seen = tiny.vlm.see(tape, *tiny.operations, pack, Mode::coarse_fine);
   const auto hidden = tiny.vlm.read(tape, *tiny.operations, seen.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
-  const auto result = preference(ours, reference, pack, 0.3, 0.5);
+  const auto result = preference(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
   double loss = 0;
   std::vector<double> weight; // d loss / d (chosen - rejected), a pair
   for (int64_t pair = 0; pair < 2; ++pair) {

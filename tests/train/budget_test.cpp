@@ -70,8 +70,9 @@ class Budget : public SmallRun {
       learner.begin_step();
       learner.take(pack.host, counts, 1, times);
       if (quantized) quantized->pass_gradients();
-      EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm().item<double>()));
-      made.optimization->step(made.optimization->base_rates(), 1);
+      made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
+      made.optimization->count_step();
+      EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
     }
     auto setting = budget::setting_of(plan, stage, description, budget::Device::cpu);
     if (kernels == Kernels::reference) // which "auto" comes to where there is nothing else

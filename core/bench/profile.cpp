@@ -1,0 +1,230 @@
+#include "bench/profile.h"
+
+#include "base/error.h"
+#include "base/scratch_folder.h"
+#include "base/text.h"
+#include "bench/made_model.h"
+#include "device/peak.h"
+#include "device/probe.h"
+#include "device/runtime.h"
+#include "model/flops.h"
+#include "model/loading.h"
+#include "ops/host_memory.h"
+#include "train/learner.h"
+#include "train/made_pack.h"
+#include "train/memory.h"
+#include "train/peak_memory.h"
+#include "train/stage_model.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <limits>
+
+namespace fvlm::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Configuration {
+  std::string name, shape;
+  int64_t samples = 0;
+  bool checkpointing = false;
+};
+
+Configuration configuration_named(const std::string& name) {
+  const auto parts = split(name, ':');
+  Configuration configuration{name, parts.front(), 0, parts.size() == 3 && parts[2] == "checkpointing"};
+  const std::string number = parts.size() > 1 ? parts[1] : "";
+  const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
+  if (parts.size() > 3 || (parts.size() == 3 && !configuration.checkpointing) || end.ec != std::errc() ||
+      end.ptr != number.data() + number.size() || configuration.samples < 1)
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
+        .advise("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing, as in 135m:8");
+  (void)shape_named(configuration.shape);
+  return configuration;
+}
+
+plan::Plan plan_of(const ProfileRequest& request, const Configuration& configuration) {
+  plan::Plan plan;
+  plan.name = configuration.name;
+  plan.precision = request.precision;
+  plan.deterministic = request.deterministic;
+  plan.speed.graphs = request.graphs;
+  plan.model.image_size = shape_named(configuration.shape).frame;
+  if (!request.kernels.empty())
+    for (auto& [kind, wish] : plan.kernels.wishes) wish = request.kernels;
+  plan::Stage& stage = plan.stages.emplace_back();
+  stage.name = "profile";
+  stage.data.sources.emplace_back().shards = {"made"};
+  stage.data.max_frames = request.frames;
+  stage.data.max_text_tokens = request.text;
+  stage.objective = {plan::NextToken{.on = plan::LossOn::all}};
+  plan::AdamW adamw;
+  adamw.lr = {{"default", 1e-5}};
+  adamw.moments = request.moments;
+  stage.optimizer = adamw;
+  stage.samples = std::numeric_limits<int64_t>::max();
+  if (configuration.checkpointing)
+    stage.activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
+  return plan;
+}
+
+std::optional<double> peak_of(const at::Device& device, plan::Precision precision) {
+  const auto devices = device::probe_cuda().devices;
+  if (device.is_cpu() || devices.empty()) return {};
+  return device::peak_flops(devices.front().name, precision == plan::Precision::fp32   ? device::Arithmetic::fp32
+                                                  : precision == plan::Precision::tf32 ? device::Arithmetic::tf32
+                                                                                       : device::Arithmetic::half);
+}
+
+class Profile {
+ public:
+  Profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress)
+      : request_(request), registry_(registry), progress_(progress),
+        device_(request.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {}
+
+  ProfileReport::Row measure(const Configuration& configuration, std::vector<std::string>& choices) {
+    ProfileReport::Row row;
+    row.configuration = configuration.name;
+    row.samples = configuration.samples;
+    train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
+    try {
+      steps(configuration, row, peak, choices);
+    } catch (const std::exception& error) {
+      if (!train::is_out_of_memory(error)) throw;
+      row.problem = "out of memory";
+    }
+    peak.give_back();
+    return row;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void steps(const Configuration& configuration, ProfileReport::Row& row, train::PeakMemory& peak,
+             std::vector<std::string>& choices) {
+    const plan::Plan plan = plan_of(request_, configuration);
+    const plan::Stage& stage = plan.stages.front();
+    const fs::path folder = model_folder(configuration.shape);
+    const train::MakeModel load = [&](const model::ArenaOptions& options) {
+      return model::load_model(folder, options);
+    };
+    const auto made = train::make_stage_model(plan, stage, registry_, device_, load, load);
+    const auto operations = train::make_operations(plan, registry_, device_);
+    const auto size = stage.largest_sample();
+    const PackSize capacity{configuration.samples * size.frames, configuration.samples * size.tokens};
+    const auto pack = train::make_full_pack(stage, capacity, configuration.samples, plan.model.image_size,
+                                            made.vlm->config().decoder.vocab_size);
+    const auto counts = train::counts_of(stage, pack.samples);
+    if (counts.samples != configuration.samples)
+      throw Error(ErrorKind::internal, fmt::format("{} samples were made", counts.samples)).at(configuration.name);
+    row.labels = static_cast<int64_t>(counts.all_terms());
+    row.flops = flops_of(*made.vlm, pack.samples, plan.model.image_size);
+    train::Learner learner(plan, stage, *made.vlm, *operations, train::most_of(stage, capacity, configuration.samples),
+                           {});
+
+    const auto start = Clock::now();
+    const auto brought = learner.bring(pack.host, counts, 1);
+    train::PartTimes nobodys;
+    const auto step = [&] {
+      learner.begin_step();
+      learner.take(*brought, nobodys);
+      made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage.optimizer).clip, learner.sums());
+      made.optimization->count_step();
+      if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
+    };
+    const auto loss = [&] {
+      const auto tally = learner.tallies().front();
+      return tally.losses / tally.count;
+    };
+    progress_(configuration.name, 0, request_.repeat);
+    step();
+    row.ready_after = std::chrono::duration<double>(Clock::now() - start).count();
+    row.first_loss = loss();
+    for (int64_t i = 1; i < request_.warmup; ++i) step();
+    peak.give_back();
+    peak.begin(std::numeric_limits<int64_t>::max());
+    for (int64_t i = 0; i < request_.repeat; ++i) {
+      const Stopwatch watch;
+      step();
+      row.times.add(watch.stop());
+      progress_(configuration.name, i + 1, request_.repeat);
+    }
+    row.peak_bytes = peak.peak();
+    row.last_loss = loss();
+    row.gradient_norm = made.optimization->gradient_norm();
+    row.kernels = learner.kernels() + made.optimization->kernels();
+    if (const auto at_best = peak_of(device_, request_.precision))
+      row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
+    choices.clear();
+    for (const auto& report : operations->choices()) choices.push_back(report.text());
+    for (const auto& text : made.optimization->choices()) choices.push_back(text);
+  }
+
+  const fs::path& model_folder(const std::string& shape) {
+    auto& folder = models_[shape];
+    if (folder.empty()) make_model(shape_named(shape), folder = scratch_.path() / shape);
+    return folder;
+  }
+
+  static double flops_of(const model::Vlm& vlm, const std::vector<std::shared_ptr<const Sample>>& samples,
+                         int64_t image_size) {
+    model::Work work;
+    for (const auto& sample : samples) {
+      const auto length = static_cast<int64_t>(sample->texts.front().ids.size());
+      work.add(sample->frames, std::vector{length}, length - 1);
+    }
+    return model::flops(vlm.config(), vlm.tower().tokens_per_frame(image_size, image_size), work, {true, true, true});
+  }
+
+  const ProfileRequest& request_;
+  Registry& registry_;
+  const ProfileProgress& progress_;
+  at::Device device_;
+  ScratchFolder scratch_;
+  std::map<std::string, fs::path> models_;
+};
+
+} // namespace
+
+ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress) {
+  if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
+    throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
+  std::vector<Configuration> configurations;
+  for (const std::string& name : request.configurations) configurations.push_back(configuration_named(name));
+  const c10::InferenceMode without_autograd;
+  ops::keep_freed_memory();
+  ProfileReport report;
+  Profile profile(request, registry, progress);
+  for (const Configuration& configuration : configurations)
+    report.rows.push_back(profile.measure(configuration, report.choices));
+  return report;
+}
+
+nlohmann::ordered_json ProfileReport::json() const {
+  nlohmann::ordered_json document{{"kernels", choices}, {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one{{"configuration", row.configuration}, {"samples", row.samples}};
+    if (!row.problem.empty()) {
+      one["problem"] = row.problem;
+    } else {
+      one["labels"] = row.labels;
+      one["step"] = row.times.json(row.samples);
+      one["ready_after_s"] = row.ready_after;
+      one["peak_bytes"] = row.peak_bytes;
+      one["recorded_kernels"] = row.kernels;
+      one["first_loss"] = row.first_loss;
+      one["last_loss"] = row.last_loss;
+      one["gradient_norm"] = row.gradient_norm;
+      one["flops"] = row.flops;
+      if (row.utilisation) one["utilisation"] = *row.utilisation;
+    }
+    document["rows"].push_back(std::move(one));
+  }
+  return document;
+}
+
+} // namespace fvlm::bench

@@ -1,0 +1,48 @@
+// A whole training step on a device, forward, backward, clip and optimizer, on made data that lie there.
+#pragma once
+#include "bench/times.h"
+#include "plugin/registry.h"
+#include "recipe/plan.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+struct ProfileRequest {
+  std::string device = "cpu";
+  // "SHAPE:BATCH", and ":checkpointing" where activations are recomputed: "135m:8", "1.7b:8:checkpointing".
+  std::vector<std::string> configurations;
+  int64_t frames = 8, text = 128; // of each sample
+  plan::Precision precision = plan::Precision::bf16;
+  plan::Moments moments = plan::Moments::fp32;
+  bool graphs = true, deterministic = false;
+  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
+  int64_t warmup = 3, repeat = 10;
+};
+
+struct ProfileReport {
+  struct Row {
+    std::string configuration;
+    int64_t samples = 0, labels = 0;
+    Times times;            // a step each
+    double ready_after = 0; // seconds until the first step was done, the model being there
+    int64_t peak_bytes = 0; // of tensors, while measured
+    int64_t kernels = 0;    // launched from recordings, a step; 0: operation by operation
+    double first_loss = 0, last_loss = 0, gradient_norm = 0;
+    double flops = 0;                  // a step
+    std::optional<double> utilisation; // of what the device's sheet promises
+    std::string problem;               // it could not be measured
+  };
+  std::vector<Row> rows;
+  std::vector<std::string> choices; // which plugin each operation took, of the last row
+  nlohmann::ordered_json json() const;
+};
+
+using ProfileProgress = std::function<void(const std::string& configuration, int64_t done, int64_t total)>;
+
+ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress);
+
+} // namespace fvlm::bench

@@ -1,0 +1,97 @@
+// fvlm-engine bench profile: whole training steps on a device.
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/profile.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/tensor_module.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr const char* all_configurations =
+    "135m:8:checkpointing,135m:8,135m:16,135m:32,135m:64,135m:96,1.7b:8:checkpointing,1.7b:8,1.7b:32";
+
+plan::Precision precision_named(const std::string& name) {
+  if (name == "bf16") return plan::Precision::bf16;
+  if (name == "fp16") return plan::Precision::fp16;
+  if (name == "tf32") return plan::Precision::tf32;
+  if (name == "fp32") return plan::Precision::fp32;
+  throw Error(ErrorKind::usage, fmt::format("--precision wants bf16, fp16, tf32 or fp32, not '{}'", name));
+}
+
+void print_table(const bench::ProfileReport& report) {
+  TextTable table(
+      {"configuration", "samples/s", "median ms", "least ms", "peak", "kernels", "MFU", "first step s", "loss"});
+  for (const auto& row : report.rows) {
+    if (!row.problem.empty()) {
+      table.row({row.configuration, row.problem, "", "", "", "", "", "", ""});
+      continue;
+    }
+    table.row({row.configuration, fmt::format("{:.1f}", static_cast<double>(row.samples) / row.times.median() * 1e3),
+               fmt::format("{:.2f}", row.times.median()), fmt::format("{:.2f}", row.times.least()),
+               human_bytes(static_cast<uint64_t>(row.peak_bytes)),
+               row.kernels > 0 ? fmt::format("{}", row.kernels) : "-",
+               row.utilisation ? fmt::format("{:.1f} %", *row.utilisation * 100) : "-",
+               fmt::format("{:.2f}", row.ready_after), fmt::format("{:.4f} -> {:.4f}", row.first_loss, row.last_loss)});
+  }
+  fmt::print("{}", table.text());
+}
+
+} // namespace
+
+int bench_profile(Arguments arguments) {
+  Options options("bench profile [--device D] [--configurations LIST] [--json]",
+                  "Times whole training steps, forward, backward, clip and AdamW, on made samples that lie on the\n"
+                  "device. Where steps are recorded, kernels counts what one of them launches.",
+                  "bench profile --device cuda --configurations 135m:8,135m:64");
+  with_plugin_options(options)
+      .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
+      .value("configurations", "LIST",
+             fmt::format("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing; default {}", all_configurations))
+      .value("frames", "N", "of each sample; default 8")
+      .value("text", "N", "tokens of each sample; default 128")
+      .value("precision", "P", "bf16 (default), fp16, tf32 or fp32")
+      .flag("bf16-moments", "the optimizer's moments in bf16, not in float32")
+      .flag("deterministic", "kernels that give the same bits each time")
+      .flag("eager", "operation by operation, without recordings")
+      .value("repeat", "N", "measured steps; default 10")
+      .value("warmup", "N", "steps before that; default 3")
+      .value("kernels", "NAMES", "plugins to use, in order of preference")
+      .flag("json", "one JSON document on standard output");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::ProfileRequest request;
+  request.device = parsed->value_or("device", best_device());
+  request.configurations = split(parsed->value_or("configurations", all_configurations), ',');
+  request.frames = parsed->integer_or("frames", request.frames);
+  request.text = parsed->integer_or("text", request.text);
+  request.precision = precision_named(parsed->value_or("precision", "bf16"));
+  if (parsed->flag("bf16-moments")) request.moments = plan::Moments::bf16;
+  request.deterministic = parsed->flag("deterministic");
+  request.graphs = !parsed->flag("eager");
+  request.warmup = parsed->integer_or("warmup", request.warmup);
+  request.repeat = parsed->integer_or("repeat", request.repeat);
+  if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
+  use_device(request.device);
+
+  const auto registry = open_registry(*parsed);
+  Progress progress("measuring");
+  const auto report =
+      bench::measure_profile(request, *registry, [&](const std::string& configuration, int64_t done, int64_t total) {
+        progress.steps(configuration, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+      });
+  progress.finish();
+  if (!parsed->flag("json")) {
+    print_table(report);
+    return 0;
+  }
+  Json document{{"bench", "profile"}, {"device", request.device}, {"frames", request.frames}, {"text", request.text}};
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+} // namespace fvlm::cli

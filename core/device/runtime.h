@@ -1,0 +1,46 @@
+// What a GPU does besides tensor operations: stretches of work that are recorded once and then enqueued as a whole. Its
+// one implementation is libfvlm_cuda.so (device/cuda), which a program loads where a verb works on a GPU.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace fvlm::device {
+
+// Recorded work, together with the memory that it uses between its steps.
+class Recording {
+ public:
+  Recording() = default;
+  virtual ~Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // Enqueues it on the calling thread's current stream.
+  virtual void replay() = 0;
+  virtual int64_t kernels() const = 0;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+
+  // What `work` enqueues from this thread is recorded and not run. It has to have run once before in the same shapes,
+  // may not wait for the device, and finds its results only in memory that was there before. Recordings share the
+  // memory between their steps: none may run beside another. Throws what `work` throws, and Error(device) for what
+  // cannot be recorded; the device works on.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
+  virtual bool is_recording() const = 0;
+
+  virtual void synchronize() = 0; // waits for all work on the current stream
+};
+
+// The GPU's, where one is in use, else null.
+Runtime* runtime();
+void use_runtime(Runtime* runtime); // [setup]
+
+inline bool is_recording() {
+  const Runtime* gpu = runtime();
+  return gpu && gpu->is_recording();
+}
+
+} // namespace fvlm::device

@@ -1,0 +1,37 @@
+#include "train/peak_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <malloc.h>
+
+namespace fvlm::train {
+namespace {
+
+c10::DeviceAllocator& allocator_of(c10::Device device) {
+  return *c10::getDeviceAllocator(device.type());
+}
+
+} // namespace
+
+PeakMemory::PeakMemory(c10::Device device, int64_t limit) : device_(device) {
+  if (device.is_cpu()) on_host_.emplace(limit);
+}
+
+void PeakMemory::begin(int64_t limit) {
+  if (!on_host_) return allocator_of(device_).resetPeakStats(device_.index());
+  on_host_->limit_to(limit);
+  on_host_->reset_peak();
+}
+
+int64_t PeakMemory::peak() const {
+  if (on_host_) return on_host_->peak();
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return allocator_of(device_).getDeviceStats(device_.index()).allocated_bytes[all].peak;
+}
+
+void PeakMemory::give_back() {
+  if (!on_host_) return allocator_of(device_).emptyCache();
+  malloc_trim(0);
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,27 @@
+// How much memory tensors hold on a device, and at most.
+#pragma once
+#include "train/tensor_memory.h"
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace fvlm::train {
+
+class PeakMemory {
+ public:
+  // On a CPU: of all tensors, and none beyond `limit` bytes is given; one such object at a time.
+  PeakMemory(c10::Device device, int64_t limit);
+
+  // Forgets the peak; the limit is the host's alone, a device has its own.
+  void begin(int64_t limit);
+  int64_t peak() const; // since begin()
+  void give_back();     // to the machine, what nobody holds
+
+ private:
+  c10::Device device_;
+  std::optional<TensorMemory> on_host_;
+};
+
+} // namespace fvlm::train
