@@ -19,6 +19,7 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <limits>
@@ -78,6 +79,27 @@ std::optional<double> peak_of(const at::Device& device, plan::Precision precisio
   return device::peak_flops(devices.front().name, precision == plan::Precision::fp32   ? device::Arithmetic::fp32
                                                   : precision == plan::Precision::tf32 ? device::Arithmetic::tf32
                                                                                        : device::Arithmetic::half);
+}
+
+StepAnatomy anatomy_of(const std::vector<device::Activity>& activities,
+                       const std::vector<std::pair<std::string, uint64_t>>& marks) {
+  StepAnatomy anatomy;
+  const auto add = [](std::vector<StepAnatomy::Share>& shares, const std::string& name, double milliseconds) {
+    auto share = std::find_if(shares.begin(), shares.end(), [&](const auto& each) { return each.name == name; });
+    if (share == shares.end()) share = shares.insert(share, {name, 0, 0});
+    share->milliseconds += milliseconds;
+    ++share->launches;
+  };
+  for (const device::Activity& activity : activities) {
+    const double milliseconds = static_cast<double>(activity.end - activity.begin) / 1e6;
+    const auto mark =
+        std::find_if(marks.begin(), marks.end(), [&](const auto& each) { return activity.end <= each.second; });
+    add(anatomy.parts, mark == marks.end() ? "after the step" : mark->first, milliseconds);
+    add(anatomy.kernels, activity.name, milliseconds);
+  }
+  std::stable_sort(anatomy.kernels.begin(), anatomy.kernels.end(),
+                   [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
+  return anatomy;
 }
 
 class Profile {
@@ -153,12 +175,37 @@ class Profile {
       row.times.add(watch.stop());
       progress_(configuration.name, i + 1, request_.repeat);
     }
-    row.peak_bytes = peak.peak();
+    row.kernels = learner.kernels() + made.optimization->kernels();
+    row.peak_bytes = row.kernels > 0 ? peak.held() : peak.peak();
     row.last_loss = loss();
     row.gradient_norm = made.optimization->gradient_norm();
-    row.kernels = learner.kernels() + made.optimization->kernels();
     if (const auto at_best = peak_of(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
+    if (request_.watch) {
+      device::Runtime* gpu = device::runtime();
+      if (!gpu)
+        throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
+            .advise("--device cuda, in a build with CUDA");
+      plan::Plan plain = plan;
+      plain.speed.graphs = false;
+      train::Learner watched(plain, plain.stages.front(), *made.vlm, *operations,
+                             train::most_of(stage, capacity, configuration.samples), {});
+      std::vector<std::pair<std::string, uint64_t>> marks;
+      const auto mark = [&](const std::string& part) {
+        gpu->synchronize();
+        marks.emplace_back(part, gpu->now());
+      };
+      train::PartTimes times;
+      times.tell(mark);
+      const auto again = watched.bring(pack.host, counts, 1);
+      row.anatomy = anatomy_of(gpu->watch([&] {
+        watched.begin_step();
+        watched.take(*again, times);
+        made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
+        mark("optimizer");
+      }),
+                               marks);
+    }
     choices.clear();
     for (const auto& report : operations->choices()) choices.push_back(report.text());
     for (const auto& text : made.optimization->choices()) choices.push_back(text);
@@ -189,6 +236,12 @@ class Profile {
 };
 
 } // namespace
+
+double StepAnatomy::milliseconds() const {
+  double sum = 0;
+  for (const Share& share : parts) sum += share.milliseconds;
+  return sum;
+}
 
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
@@ -221,6 +274,13 @@ nlohmann::ordered_json ProfileReport::json() const {
       one["gradient_norm"] = row.gradient_norm;
       one["flops"] = row.flops;
       if (row.utilisation) one["utilisation"] = *row.utilisation;
+      if (row.anatomy) {
+        one["busy_ms"] = row.anatomy->milliseconds();
+        for (const auto& [key, shares] :
+             {std::pair{"parts", &row.anatomy->parts}, {"kernel_names", &row.anatomy->kernels}})
+          for (const auto& share : *shares)
+            one[key].push_back({{"name", share.name}, {"ms", share.milliseconds}, {"launches", share.launches}});
+      }
     }
     document["rows"].push_back(std::move(one));
   }

@@ -21,6 +21,19 @@ struct ProfileRequest {
   bool graphs = true, deterministic = false;
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
   int64_t warmup = 3, repeat = 10;
+  bool watch = false; // what the device does in a step, too
+};
+
+// What the device did in a step that ran operation by operation.
+struct StepAnatomy {
+  struct Share {
+    std::string name;
+    double milliseconds = 0;
+    int64_t launches = 0;
+  };
+  std::vector<Share> parts;   // in their order
+  std::vector<Share> kernels; // by name, the longest first
+  double milliseconds() const;
 };
 
 struct ProfileReport {
@@ -34,7 +47,8 @@ struct ProfileReport {
     double first_loss = 0, last_loss = 0, gradient_norm = 0;
     double flops = 0;                  // a step
     std::optional<double> utilisation; // of what the device's sheet promises
-    std::string problem;               // it could not be measured
+    std::optional<StepAnatomy> anatomy;
+    std::string problem; // it could not be measured
   };
   std::vector<Row> rows;
   std::vector<std::string> choices; // which plugin each operation took, of the last row

@@ -21,6 +21,7 @@ constexpr const char* step_peer = "tools/oracle/bench-step";
 constexpr Verb subjects[] = {
     {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
     {"profile", "whole training steps on a device", bench_profile},
+    {"step", "what a GPU does in a training step", bench_step},
     {"data", "samples a second, against webdataset and PIL", bench_data},
 };
 

@@ -1,4 +1,5 @@
 // fvlm-engine bench profile: whole training steps on a device.
+#include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/profile.h"
@@ -40,17 +41,28 @@ void print_table(const bench::ProfileReport& report) {
   fmt::print("{}", table.text());
 }
 
-} // namespace
+constexpr size_t kernels_shown = 30, name_shown = 100;
 
-int bench_profile(Arguments arguments) {
-  Options options("bench profile [--device D] [--configurations LIST] [--json]",
-                  "Times whole training steps, forward, backward, clip and AdamW, on made samples that lie on the\n"
-                  "device. Where steps are recorded, kernels counts what one of them launches.",
-                  "bench profile --device cuda --configurations 135m:8,135m:64");
+void print_anatomy(const bench::ProfileReport::Row& row) {
+  const bench::StepAnatomy& anatomy = *row.anatomy;
+  fmt::print("\n{}: a step takes {:.2f} ms; operation by operation, the device is busy for {:.2f} ms of one\n",
+             row.configuration, row.times.median(), anatomy.milliseconds());
+  for (const auto* shares : {&anatomy.parts, &anatomy.kernels}) {
+    TextTable table({shares == &anatomy.parts ? "part" : "kernel", "ms", "launches"});
+    for (size_t i = 0; i < std::min(shares->size(), kernels_shown); ++i) {
+      const auto& share = (*shares)[i];
+      table.row({share.name.substr(0, name_shown), fmt::format("{:.3f}", share.milliseconds),
+                 fmt::format("{}", share.launches)});
+    }
+    fmt::print("{}", table.text());
+  }
+}
+
+int profile(Arguments arguments, Options options, const char* configurations, bool watch) {
   with_plugin_options(options)
       .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
       .value("configurations", "LIST",
-             fmt::format("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing; default {}", all_configurations))
+             fmt::format("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing; default {}", configurations))
       .value("frames", "N", "of each sample; default 8")
       .value("text", "N", "tokens of each sample; default 128")
       .value("precision", "P", "bf16 (default), fp16, tf32 or fp32")
@@ -64,8 +76,9 @@ int bench_profile(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::ProfileRequest request;
+  request.watch = watch;
   request.device = parsed->value_or("device", best_device());
-  request.configurations = split(parsed->value_or("configurations", all_configurations), ',');
+  request.configurations = split(parsed->value_or("configurations", configurations), ',');
   request.frames = parsed->integer_or("frames", request.frames);
   request.text = parsed->integer_or("text", request.text);
   request.precision = precision_named(parsed->value_or("precision", "bf16"));
@@ -86,12 +99,38 @@ int bench_profile(Arguments arguments) {
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report);
+    for (const auto& row : report.rows)
+      if (row.anatomy) print_anatomy(row);
     return 0;
   }
-  Json document{{"bench", "profile"}, {"device", request.device}, {"frames", request.frames}, {"text", request.text}};
+  Json document{{"bench", watch ? "step" : "profile"},
+                {"device", request.device},
+                {"frames", request.frames},
+                {"text", request.text}};
   document.update(report.json());
   fmt::print("{}", dump(document));
   return 0;
+}
+
+} // namespace
+
+int bench_profile(Arguments arguments) {
+  return profile(
+      arguments,
+      Options("bench profile [--device D] [--configurations LIST] [--json]",
+              "Times whole training steps, forward, backward, clip and AdamW, on made samples that lie on the\n"
+              "device. Where steps are recorded, kernels counts what one of them launches.",
+              "bench profile --device cuda --configurations 135m:8,135m:64"),
+      all_configurations, false);
+}
+
+int bench_step(Arguments arguments) {
+  return profile(
+      arguments,
+      Options("bench step [--configurations LIST] [--json]",
+              "What the GPU does in a training step: its time by part and by kernel. The steps of bench profile.",
+              "bench step --configurations 135m:8"),
+      "135m:8", true);
 }
 
 } // namespace fvlm::cli

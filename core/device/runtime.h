@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace fvlm::device {
 
@@ -20,6 +22,12 @@ class Recording {
   virtual int64_t kernels() const = 0;
 };
 
+// Something that the device did, in nanoseconds of one clock.
+struct Activity {
+  std::string name; // of a kernel as its author named it; "memcpy", "memset"
+  uint64_t begin = 0, end = 0;
+};
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -32,6 +40,10 @@ class Runtime {
   virtual bool is_recording() const = 0;
 
   virtual void synchronize() = 0; // waits for all work on the current stream
+
+  // What the device does while `work` runs, in order. Slows it down. Throws Error(device) where it cannot be seen.
+  virtual std::vector<Activity> watch(const std::function<void()>& work) = 0;
+  virtual uint64_t now() const = 0; // by the clock of activities
 };
 
 // The GPU's, where one is in use, else null.

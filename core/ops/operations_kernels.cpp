@@ -81,7 +81,9 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   output.y.reset();
   tape.push([&op, s, output, x = x.gradient, residual = residual.gradient, weight, bias, y = normed.y.gradient,
              sum = has_residual ? normed.sum.gradient : nullptr] {
-    const at::Tensor d_y = y->take(), d_sum = sum ? sum->take() : at::Tensor();
+    const at::Tensor d_y = y->take();
+    // Without a residual what came to x by other ways is added on the way.
+    const at::Tensor d_sum = sum ? sum->take() : x && d_y.defined() ? x->take() : at::Tensor();
     at::Tensor d_s;
     if (d_y.defined()) {
       const bool adds = Weight::claim(weight, bias);

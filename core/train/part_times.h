@@ -1,6 +1,7 @@
 // Where the time of a run goes: seconds by the part of it that they were spent in.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -10,12 +11,15 @@ class PartTimes {
  public:
   // What has passed since the last call belongs to `part`.
   void spent_on(const std::string& part) {
+    if (told_) told_(part);
     const auto now = Clock::now();
     seconds_[part] += std::chrono::duration<double>(now - last_).count();
     last_ = now;
   }
   // What has passed since the last call belongs to nothing that is counted here.
   void pass_over() { last_ = Clock::now(); }
+  // Is told of each part as it ends.
+  void tell(std::function<void(const std::string& part)> told) { told_ = std::move(told); }
   // Gives what was counted, and begins anew.
   std::map<std::string, double> take() { return std::exchange(seconds_, {}); }
 
@@ -23,6 +27,7 @@ class PartTimes {
   using Clock = std::chrono::steady_clock;
   std::map<std::string, double> seconds_;
   Clock::time_point last_ = Clock::now();
+  std::function<void(const std::string&)> told_;
 };
 
 } // namespace fvlm::train

@@ -7,6 +7,8 @@
 namespace fvlm::train {
 namespace {
 
+constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
 c10::DeviceAllocator& allocator_of(c10::Device device) {
   return *c10::getDeviceAllocator(device.type());
 }
@@ -25,8 +27,12 @@ void PeakMemory::begin(int64_t limit) {
 
 int64_t PeakMemory::peak() const {
   if (on_host_) return on_host_->peak();
-  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return allocator_of(device_).getDeviceStats(device_.index()).allocated_bytes[all].peak;
+}
+
+int64_t PeakMemory::held() const {
+  if (on_host_) return on_host_->peak();
+  return allocator_of(device_).getDeviceStats(device_.index()).reserved_bytes[all].current;
 }
 
 void PeakMemory::give_back() {

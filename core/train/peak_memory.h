@@ -16,7 +16,8 @@ class PeakMemory {
 
   // Forgets the peak; the limit is the host's alone, a device has its own.
   void begin(int64_t limit);
-  int64_t peak() const; // since begin()
+  int64_t peak() const; // since begin(); what was recorded before holds its own and is not in it
+  int64_t held() const; // now, all in all: recordings and what is kept for tensors to come, too
   void give_back();     // to the machine, what nobody holds
 
  private:

@@ -3,6 +3,8 @@
 #include "base/log.h"
 #include "train/memory.h"
 
+#include <c10/util/Exception.h>
+
 namespace fvlm::train {
 
 Recorder::Recorder(std::string what, bool wanted)
@@ -15,7 +17,8 @@ bool Recorder::run(const std::function<void()>& work) {
       recording_ = runtime_->record(work);
     } catch (const std::exception& error) {
       if (is_out_of_memory(error)) throw;
-      log_warning("{} runs operation by operation: {}", what_, error.what());
+      const auto* torch = dynamic_cast<const c10::Error*>(&error); // whose what() has a stack of calls
+      log_warning("{} runs operation by operation: {}", what_, torch ? torch->what_without_backtrace() : error.what());
       runtime_ = nullptr;
     }
   }

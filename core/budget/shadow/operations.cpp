@@ -75,7 +75,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   const int64_t inside_backward = (statistics == 1 ? 4 : 1) * 4 * rows * columns;
   tape.push([this, s, saved, inside_backward, x = x.gradient, residual = residual.gradient, y = normed.y.gradient,
              sum = residual.defined() ? normed.sum.gradient : nullptr] {
-    const Tensor d_y = y->take(), d_sum = sum ? sum->take() : Tensor();
+    const Tensor d_y = y->take(), d_sum = sum ? sum->take() : x && d_y.defined() ? x->take() : Tensor();
     Tensor d_s;
     if (d_y.defined()) {
       d_s = another(s);

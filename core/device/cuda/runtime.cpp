@@ -1,9 +1,13 @@
 #include "device/runtime.h"
 
 #include "base/error.h"
+#include "device/cuda/activities.h"
 
+#include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
@@ -45,8 +49,12 @@ class CudaRuntime : public Runtime {
  public:
   // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
   // leaves the default one for good.
-  CudaRuntime() : pool_(at::cuda::graph_pool_handle()) {
+  CudaRuntime() : device_(started_device()) {
     c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool());
+    kept_ = at::zeros({1}, at::kCUDA);
+    keeper_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    kept_.zero_();
+    keeper_.capture_end();
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
@@ -76,6 +84,14 @@ class CudaRuntime : public Runtime {
 
   bool is_recording() const override { return recording_; }
 
+  std::vector<Activity> watch(const std::function<void()>& work) override {
+    return watch_activities([&] {
+      work();
+      synchronize();
+    });
+  }
+  uint64_t now() const override { return activity_clock(); }
+
   void synchronize() override { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
  private:
@@ -85,11 +101,30 @@ class CudaRuntime : public Runtime {
     cudaGraph_t half = nullptr;
     if (cudaStreamEndCapture(stream, &half) == cudaSuccess && half) (void)cudaGraphDestroy(half);
     (void)cudaGetLastError();
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(stream.device_index(), pool_);
-    c10::cuda::CUDACachingAllocator::releasePool(stream.device_index(), pool_);
+    const auto try_both = [](const auto& end, const auto& release) {
+      try {
+        end();
+        release();
+      } catch (const c10::Error&) { // it had come to an end there
+      }
+    };
+    namespace on_device = c10::cuda::CUDACachingAllocator;
+    auto& on_host = *at::getHostAllocator(at::kCUDA);
+    try_both([&] { on_device::endAllocateToPool(device_, pool_); }, [&] { on_device::releasePool(device_, pool_); });
+    try_both([&] { on_host.end_allocate_to_pool(pool_); }, [&] { on_host.release_pool(pool_); });
   }
 
-  at::cuda::MempoolId_t pool_;
+  // LibTorch starts a device with its first tensor, which is later than here.
+  static c10::DeviceIndex started_device() {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    return c10::cuda::current_device();
+  }
+
+  c10::DeviceIndex device_;
+  at::cuda::MempoolId_t pool_ = at::cuda::graph_pool_handle(); // of all recordings
+  // A recording that stays: LibTorch takes none into a pool whose last one has gone.
+  at::cuda::CUDAGraph keeper_;
+  at::Tensor kept_;
   bool recording_ = false;
 };
 

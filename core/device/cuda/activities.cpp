@@ -1,0 +1,92 @@
+#include "device/cuda/activities.h"
+
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cupti.h>
+#include <cxxabi.h>
+
+namespace fvlm::device {
+namespace {
+
+constexpr size_t buffer_bytes = 8 << 20, buffer_alignment = 8;
+constexpr CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                        CUPTI_ACTIVITY_KIND_MEMSET};
+
+void check(CUptiResult result, const char* what) {
+  if (result == CUPTI_SUCCESS) return;
+  const char* text = nullptr;
+  (void)cuptiGetResultString(result, &text);
+  throw Error(ErrorKind::device, fmt::format("the device's work cannot be watched: {}: {}", what, text ? text : "?"))
+      .advise("another profiler may be at work, or the driver leaves counters to administrators");
+}
+
+std::string plain_name(const char* mangled) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+  std::string name = status == 0 ? text : mangled;
+  std::free(text);
+  return name;
+}
+
+std::vector<Activity>* seen = nullptr; // by the watch that is on
+
+void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
+  *buffer = static_cast<uint8_t*>(std::aligned_alloc(buffer_alignment, buffer_bytes));
+  *size = *buffer ? buffer_bytes : 0;
+  *most_records = 0; // as many as it holds
+}
+
+void CUPTIAPI read_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
+  CUpti_Activity* record = nullptr;
+  while (seen && valid > 0 && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
+    if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+      const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
+      seen->push_back({plain_name(kernel->name), kernel->start, kernel->end});
+    } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+      const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
+      seen->push_back({"memcpy", copy->start, copy->end});
+    } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
+      const auto* set = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
+      seen->push_back({"memset", set->start, set->end});
+    }
+  }
+  std::free(buffer);
+}
+
+} // namespace
+
+std::vector<Activity> watch_activities(const std::function<void()>& work) {
+  std::vector<Activity> activities;
+  check(cuptiActivityRegisterCallbacks(give_buffer, read_buffer), "callbacks");
+  for (const CUpti_ActivityKind kind : kinds) check(cuptiActivityEnable(kind), "enabling");
+  check(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
+  seen = &activities;
+  const auto end = [&] {
+    const CUptiResult flushed = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    seen = nullptr;
+    for (const CUpti_ActivityKind kind : kinds) (void)cuptiActivityDisable(kind);
+    return flushed;
+  };
+  try {
+    work();
+  } catch (...) {
+    (void)end();
+    throw;
+  }
+  check(end(), "flushing");
+  std::sort(activities.begin(), activities.end(),
+            [](const Activity& a, const Activity& b) { return a.begin < b.begin; });
+  return activities;
+}
+
+uint64_t activity_clock() {
+  uint64_t now = 0;
+  check(cuptiGetTimestamp(&now), "its clock");
+  return now;
+}
+
+} // namespace fvlm::device
