@@ -19,6 +19,10 @@ at::ScalarType type_of(plan::Precision precision) {
 
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device) {
   if (plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
+  if (plan.deterministic) { // ATen's own operations, too
+    at::globalContext().setDeterministicAlgorithms(true, true);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
   ops::OperationsOptions options;
   options.device = device;
   options.dtype = type_of(plan.precision);
