@@ -109,9 +109,9 @@ Outcome large_vocabulary(Context& context) {
 }
 
 Outcome many_logits(Context& context) {
-  const Outcome alone = cases(context, {{.tokens = 700, .width = 16, .vocab = 20011, .seed = 3}});
+  const Outcome alone = cases(context, {{.tokens = 2800, .width = 16, .vocab = 5003, .seed = 3}});
   if (alone.state != State::ok || !context.table<fvlm_loss_v1>().fused) return alone;
-  return cases(context, {{.tokens = 700, .width = 16, .vocab = 20011, .fused = true, .seed = 3}});
+  return cases(context, {{.tokens = 2800, .width = 16, .vocab = 5003, .fused = true, .seed = 3}});
 }
 
 Outcome large_logits(Context& context) {
