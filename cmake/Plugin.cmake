@@ -49,12 +49,20 @@ function(fvlm_gpu_command out)
 endfunction()
 
 # fvlm_plugin_test(PLUGIN optimizer-adamw NAME adamw_test SOURCES ...)   a GoogleTest program over the built library of
-# that plugin (FVLM_TEST_LIBRARY), which may ask PyTorch through FVLM_PYTHON. Paths of includes begin in plugins/.
+# that plugin (FVLM_TEST_LIBRARY), which may ask PyTorch through FVLM_PYTHON. Paths of includes begin in plugins/. GPU:
+# the tests' memory is one that a GPU sees, and without FVLM_TEST_GPU they are skipped.
 function(fvlm_plugin_test)
-  cmake_parse_arguments(ARG "" "PLUGIN;NAME;TIMEOUT" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "GPU" "PLUGIN;NAME;TIMEOUT" "SOURCES" ${ARGN})
+  if(ARG_GPU)
+    find_package(CUDAToolkit REQUIRED)
+    list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/plugins/common/testing/cuda_place.cpp)
+  endif()
   fvlm_test(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES} DEPENDS fvlm_sdk ${CMAKE_DL_LIBS} TIMEOUT "${ARG_TIMEOUT}")
   add_dependencies(${ARG_NAME} plugin_${ARG_PLUGIN})
   target_include_directories(${ARG_NAME} PRIVATE ${PROJECT_SOURCE_DIR}/plugins)
+  if(ARG_GPU)
+    target_link_libraries(${ARG_NAME} PRIVATE CUDA::cudart_static)
+  endif()
   cmake_path(ABSOLUTE_PATH FVLM_TORCH_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE torch)
   cmake_path(APPEND torch ../../../../bin/python OUTPUT_VARIABLE python)
   cmake_path(NORMAL_PATH python)

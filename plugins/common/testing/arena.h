@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 namespace fvlm::testing {
 
@@ -16,6 +17,23 @@ struct ArenaShape {
   std::vector<fvlm_optimizer_segment> segments;
   std::int64_t groups = 1;
   fvlm_dtype gradient = f32, parameter = f32, state = f32;
+};
+
+// One value in memory that the plugin sees.
+template <class Element>
+class Seen {
+ public:
+  Seen(Element value) : memory_(1, value) {}
+  Seen& operator=(Element value) {
+    memory_[0] = value; // where it is: a recorded step has its address
+    return *this;
+  }
+  operator Element&() { return memory_[0]; }
+  operator const Element&() const { return memory_[0]; }
+  Element* data() { return memory_.data(); }
+
+ private:
+  PlaceVector<Element> memory_;
 };
 
 // Everything an optimizer step reads and writes. Masters and gradients begin random, states at zero.
@@ -38,7 +56,7 @@ class Arena {
   fvlm_optimizer_query query() const {
     fvlm_optimizer_query q{};
     q.struct_size = sizeof q;
-    q.device = {FVLM_CPU, 0};
+    q.device = place().device;
     q.gradient_dtype = shape.gradient;
     q.parameter_dtype = shape.parameter;
     q.state_dtype = shape.state;
@@ -49,8 +67,11 @@ class Arena {
     return q;
   }
 
+  // What runs the step: a test may do it in circumstances of its own.
+  using Runner = std::function<fvlm_status(fvlm_call& call, const std::function<fvlm_status()>& step)>;
+
   // One step; the text of the error sink stays in `error`.
-  fvlm_status run(const Optimizer& plugin, const Host& host) {
+  fvlm_status run(const Optimizer& plugin, const Host& host, const Runner& runner = nullptr) {
     const fvlm_optimizer_query q = query();
     fvlm_requirements wanted{};
     wanted.struct_size = sizeof wanted;
@@ -65,11 +86,11 @@ class Arena {
                                                    gradient_tensor = gradient.tensor();
     std::vector<Tensor> state_tensors;
     for (Values& state : states) state_tensors.push_back(state.tensor());
-    std::vector<std::int64_t> flat_segments;
+    PlaceVector<std::int64_t> flat_segments;
     for (const auto& s : shape.segments) flat_segments.insert(flat_segments.end(), {s.offset, s.rows, s.cols, s.group});
     Tensor segments(flat_segments.data(), i64, {q.segment_count, 4});
     Tensor hyper_tensor(hyper.data(), f32, {shape.groups, static_cast<std::int64_t>(hyper.size()) / shape.groups});
-    Tensor step_tensor(&step, i64, {1}), scale_tensor(&scale, f32, {1}), skip_tensor(&skip, i32, {1});
+    Tensor step_tensor(step.data(), i64, {1}), scale_tensor(scale.data(), f32, {1}), skip_tensor(skip.data(), i32, {1});
     fvlm_optimizer_step arguments{};
     arguments.struct_size = sizeof arguments;
     arguments.master = master_tensor.get();
@@ -81,7 +102,9 @@ class Arena {
     arguments.step = step_tensor.get();
     arguments.scale = scale_tensor.get();
     arguments.skip = skip_tensor.get();
-    const fvlm_status result = plugin->step(plugin.instance(), call.get(), &q, &arguments);
+    const auto take = [&] { return plugin->step(plugin.instance(), call.get(), &q, &arguments); };
+    const fvlm_status result = runner ? runner(*call.operator->(), take) : take();
+    place().wait();
     error = call.error();
     return result;
   }
@@ -96,12 +119,12 @@ class Arena {
   }
 
   ArenaShape shape;
-  std::vector<float> master, hyper;
+  PlaceVector<float> master, hyper;
   Values gradient, parameter;
   std::vector<Values> states;
-  std::int64_t step = 1;
-  float scale = 1;
-  std::int32_t skip = 0;
+  Seen<std::int64_t> step = 1;
+  Seen<float> scale = 1;
+  Seen<std::int32_t> skip = 0;
   std::uint64_t workspace_less = 0; // bytes kept from the plugin
   std::string error;
 };
@@ -152,7 +175,7 @@ inline double largest_difference_over_steps(Arena& arena, const Optimizer& plugi
   if (start.size() != n || gradients.size() != parameters.size() || gradients.size() % n != 0) {
     throw std::runtime_error("the oracle has other shapes");
   }
-  arena.master = start;
+  arena.master.assign(start.begin(), start.end());
   double worst = 0;
   for (std::size_t t = 0; t < gradients.size() / n; ++t) {
     for (std::size_t i = 0; i < n; ++i) arena.gradient.set(static_cast<std::int64_t>(i), gradients[t * n + i]);

@@ -1,6 +1,8 @@
 // harness.h: what a plugin's own test stands on: a host with real threads, a loaded library, tensors over vectors.
 #pragma once
 
+#include "common/testing/place.h"
+
 #include <fvlm/fvlm.h>
 
 #include <gtest/gtest.h>
@@ -47,7 +49,7 @@ class Host {
   int threads_;
 };
 
-// A library's table of one kind, and an instance of it on the CPU.
+// A library's table of one kind, and an instance of it.
 template <class Table>
 class Plugin {
  public:
@@ -59,7 +61,7 @@ class Plugin {
     plugin_ = entry(host.get());
     table_ = static_cast<const Table*>(plugin_->table(kind));
     if (!table_) throw std::runtime_error(std::string("no table for ") + kind);
-    const fvlm_instance_config config{sizeof config, {FVLM_CPU, 0}, host.get()};
+    const fvlm_instance_config config{sizeof config, place().device, host.get()};
     if (table_->base.create(&config, &instance_, nullptr) != FVLM_OK) throw std::runtime_error("create failed");
   }
   ~Plugin() { table_->base.destroy(instance_); }
@@ -91,7 +93,7 @@ class Call {
     error_ = {sizeof error_, sizeof text_, text_};
     call_.struct_size = sizeof call_;
     call_.flags = FVLM_DETERMINISTIC;
-    call_.device = {FVLM_CPU, 0};
+    call_.device = place().device;
     const auto address = reinterpret_cast<std::uintptr_t>(space_.data());
     call_.workspace = space_.data() + (256 - address % 256) % 256;
     call_.workspace_size = workspace;
@@ -111,7 +113,7 @@ class Call {
   }
 
  private:
-  std::vector<char> space_;
+  PlaceVector<char> space_;
   char text_[512] = "";
   fvlm_error error_{};
   fvlm_call call_{};
@@ -128,7 +130,7 @@ class Tensor {
       stride *= shape_[d];
     }
     tensor_.data = stride ? data : nullptr;
-    tensor_.device = {FVLM_CPU, 0};
+    tensor_.device = place().device;
     tensor_.ndim = static_cast<std::int32_t>(shape_.size());
     tensor_.dtype = dtype;
   }

@@ -45,11 +45,11 @@ class Values {
     return made;
   }
   Tensor tensor() { return {bytes_.data(), dtype_, {size()}}; }
-  const std::vector<char>& bytes() const { return bytes_; }
+  const PlaceVector<char>& bytes() const { return bytes_; }
 
  private:
   fvlm_dtype dtype_;
-  std::vector<char> bytes_;
+  PlaceVector<char> bytes_;
 };
 
 } // namespace fvlm::testing

@@ -1,4 +1,4 @@
-// Each operation against plain loops in float64, over the shapes at the edges of the contract.
+// Each operation of a kernels plugin against plain loops in float64, over the shapes at the edges of the contract.
 #include "common/testing/guarded.h"
 
 #include <functional>
@@ -18,16 +18,33 @@ struct Shape {
   int threads = 2;
 };
 
-const std::vector<Shape> shapes{{"one number", 1, 1},
-                                {"no rows", 0, 16},
-                                {"less than a vector", 3, 5},
-                                {"one row", 1, 576},
-                                {"even", 70, 64},
-                                {"odd", 33, 101},
-                                {"many rows", 700, 48},
-                                {"strided", 40, 37, f32, 6},
-                                {"bfloat16", 35, 80, bf16},
-                                {"bfloat16, odd, strided", 40, 37, bf16, 6}};
+std::vector<Shape> shapes() {
+  std::vector<Shape> all{{"one number", 1, 1},
+                         {"no rows", 0, 16},
+                         {"less than a vector", 3, 5},
+                         {"one row", 1, 576},
+                         {"even", 70, 64},
+                         {"odd", 33, 101},
+                         {"many rows", 700, 48},
+                         {"strided", 40, 37, f32, 6},
+                         {"bfloat16", 35, 80, bf16},
+                         {"bfloat16, odd, strided", 40, 37, bf16, 6}};
+  if (place().device.type == FVLM_CUDA) // each has a kernel of its own
+    for (const Shape& wide : std::vector<Shape>{{"384", 19, 384, bf16},
+                                                {"576, strided", 67, 576, bf16, 16},
+                                                {"960", 9, 960, bf16},
+                                                {"1536", 5, 1536, bf16, 1536},
+                                                {"4096", 5, 4096, bf16},
+                                                {"8192", 3, 8192, bf16},
+                                                {"20000", 2, 20000, bf16},
+                                                {"384 in float32", 9, 384, f32},
+                                                {"1536 in float32", 5, 1536, f32, 4},
+                                                {"4096 in float32", 3, 4096, f32},
+                                                {"8192 in float32", 3, 8192, f32},
+                                                {"thousands of rows", 5000, 64, bf16}})
+      all.push_back(wide);
+  return all;
+}
 
 Numbers doubles(const GuardedTensor& tensor) {
   const auto values = tensor.values();
@@ -50,9 +67,12 @@ double tolerance(const Shape& s) {
   return s.dtype.bits == 16 ? 6e-3 : 3e-6;
 }
 
-class KernelsCpu : public ::testing::TestWithParam<std::string> {
+class Kernels : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { setenv("FVLM_CPU_LEVEL", GetParam().c_str(), 1); }
+  void SetUp() override {
+    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    setenv("FVLM_CPU_LEVEL", GetParam().c_str(), 1);
+  }
   void TearDown() override { unsetenv("FVLM_CPU_LEVEL"); }
 };
 
@@ -60,7 +80,7 @@ fvlm_kernels_query query_of(const Shape& s, int32_t op) {
   fvlm_kernels_query query{};
   query.struct_size = sizeof query;
   query.op = op;
-  query.device = {FVLM_CPU, 0};
+  query.device = place().device;
   query.dtype = s.dtype;
   query.gradient_dtype = f32;
   query.options = FVLM_WITH_BACKWARD;
@@ -85,6 +105,7 @@ struct Bench {
     arguments.struct_size = sizeof arguments;
     Call call(host, workspace);
     EXPECT_EQ(function(plugin.instance(), call.get(), &query, &arguments), FVLM_OK) << call.error();
+    place().wait();
     EXPECT_TRUE(call.intact());
   }
   Host host;
@@ -178,8 +199,8 @@ void check_norm(const Shape& s, bool centered, bool residual, Alias alias, bool 
   for (const GuardedTensor* t : {&y, &sum, &d_x, &d_weight, &d_bias, &inverse, &mean}) t->expect_intact("an output");
 }
 
-TEST_P(KernelsCpu, norms_agree_with_float64_loops) {
-  for (const Shape& s : shapes)
+TEST_P(Kernels, norms_agree_with_float64_loops) {
+  for (const Shape& s : shapes())
     for (const bool centered : {false, true}) {
       check_norm(s, centered, false, nothing, false, f32, false);
       check_norm(s, centered, true, nothing, true, f32, false);
@@ -188,7 +209,7 @@ TEST_P(KernelsCpu, norms_agree_with_float64_loops) {
     }
 }
 
-TEST_P(KernelsCpu, layernorm_keeps_its_digits_beside_a_large_mean) {
+TEST_P(Kernels, layernorm_keeps_its_digits_beside_a_large_mean) {
   const Shape s{"", 4, 100};
   GuardedTensor x = rows_like(s, 1), weight = parameter_like(s, 2), bias = parameter_like(s, 3), y = rows_like(s, 4);
   for (int64_t i = 0; i < x.count(); ++i) x.set(i, x.value(i) + 1000);
@@ -203,8 +224,8 @@ TEST_P(KernelsCpu, layernorm_keeps_its_digits_beside_a_large_mean) {
   expect_close(y, n.y, 3e-4, "y"); // x itself has 6e-5 of rounding
 }
 
-TEST_P(KernelsCpu, swiglu_agrees_with_float64_loops) {
-  for (const Shape& s : shapes)
+TEST_P(Kernels, swiglu_agrees_with_float64_loops) {
+  for (const Shape& s : shapes())
     for (const bool alias : {false, true}) {
       SCOPED_TRACE(std::string(s.name) + (alias ? ", gradients over inputs" : ""));
       Bench bench(s, FVLM_OP_SWIGLU);
@@ -234,8 +255,8 @@ TEST_P(KernelsCpu, swiglu_agrees_with_float64_loops) {
     }
 }
 
-TEST_P(KernelsCpu, bias_gelu_agrees_with_float64_loops) {
-  for (const Shape& s : shapes)
+TEST_P(Kernels, bias_gelu_agrees_with_float64_loops) {
+  for (const Shape& s : shapes())
     for (const bool with_bias : {false, true})
       for (const bool accumulate : {false, true}) {
         SCOPED_TRACE(std::string(s.name) + (with_bias ? ", bias" : "") + (accumulate ? ", accumulate" : ""));
@@ -271,8 +292,8 @@ TEST_P(KernelsCpu, bias_gelu_agrees_with_float64_loops) {
       }
 }
 
-TEST_P(KernelsCpu, layerscale_agrees_with_float64_loops) {
-  for (const Shape& s : shapes)
+TEST_P(Kernels, layerscale_agrees_with_float64_loops) {
+  for (const Shape& s : shapes())
     for (const bool accumulate : {false, true}) {
       SCOPED_TRACE(s.name);
       Bench bench(s, FVLM_OP_LAYERSCALE_RESIDUAL);
@@ -303,7 +324,7 @@ TEST_P(KernelsCpu, layerscale_agrees_with_float64_loops) {
     }
 }
 
-TEST_P(KernelsCpu, rope_agrees_with_float64_loops_and_undoes_itself) {
+TEST_P(Kernels, rope_agrees_with_float64_loops_and_undoes_itself) {
   struct Heads {
     int64_t rows;
     int32_t heads, head_dim, rotary_dim;
@@ -353,7 +374,7 @@ TEST_P(KernelsCpu, rope_agrees_with_float64_loops_and_undoes_itself) {
   }
 }
 
-TEST_P(KernelsCpu, parameter_gradients_have_the_same_bits_with_any_number_of_threads) {
+TEST_P(Kernels, parameter_gradients_have_the_same_bits_with_any_number_of_threads) {
   std::vector<std::vector<unsigned char>> seen;
   for (const int threads : {1, 2, 3}) {
     const Shape s{"", 1000, 70, f32, 0, threads};
@@ -372,7 +393,7 @@ TEST_P(KernelsCpu, parameter_gradients_have_the_same_bits_with_any_number_of_thr
   EXPECT_EQ(seen[0], seen[2]);
 }
 
-TEST_P(KernelsCpu, a_nan_stays_a_nan) {
+TEST_P(Kernels, a_nan_stays_a_nan) {
   const Shape s{"", 2, 40};
   const double nan = std::numeric_limits<double>::quiet_NaN();
   GuardedTensor x = rows_like(s, 1), up = rows_like(s, 2), y = rows_like(s, 3);
@@ -389,10 +410,7 @@ TEST_P(KernelsCpu, a_nan_stays_a_nan) {
   for (int64_t i = 0; i < y.count(); ++i) EXPECT_EQ(std::isnan(y.value(i)), i == 5) << "gelu, element " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(levels, KernelsCpu, ::testing::ValuesIn(cpu_levels()),
-                         [](const auto& level) { return level.param; });
-
-TEST(KernelsCpuContract, refuses_what_it_cannot_do_with_a_reason) {
+TEST_P(Kernels, refuses_what_it_cannot_do_with_a_reason) {
   const Host host(1);
   const KernelsTable plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host);
   const auto reason = [&](int32_t op, const std::function<void(fvlm_kernels_query&)>& change) {
@@ -404,11 +422,17 @@ TEST(KernelsCpuContract, refuses_what_it_cannot_do_with_a_reason) {
   };
   EXPECT_NE(reason(FVLM_OP_RMSNORM, [](auto& q) { q.dtype = {FVLM_FLOAT, 64, 1}; }).find("float64"), std::string::npos);
   EXPECT_NE(reason(FVLM_OP_RMSNORM, [](auto& q) { q.gradient_dtype = f16; }).find("float16"), std::string::npos);
-  EXPECT_NE(reason(FVLM_OP_SWIGLU, [](auto& q) { q.device.type = FVLM_CUDA; }).find("CPU"), std::string::npos);
+  const bool on_cpu = place().device.type == FVLM_CPU;
+  EXPECT_NE(reason(FVLM_OP_SWIGLU, [&](auto& q) { q.device.type = on_cpu ? FVLM_CUDA : FVLM_CPU; })
+                .find(on_cpu ? "CPU" : "CUDA"),
+            std::string::npos);
   EXPECT_NE(reason(FVLM_OP_ROPE, [](auto& q) { q.head_dim = 16, q.rotary_dim = 17; }).find("rotary_dim 17"),
             std::string::npos);
   EXPECT_FALSE(reason(FVLM_OP_LINEAR, [](auto&) {}).empty());
 }
+
+INSTANTIATE_TEST_SUITE_P(variants, Kernels, ::testing::ValuesIn(place().variants ? place().variants() : cpu_levels()),
+                         [](const auto& variant) { return variant.param; });
 
 } // namespace
 } // namespace fvlm::testing
