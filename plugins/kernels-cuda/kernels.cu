@@ -2,6 +2,7 @@
 #include "launches.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 namespace fvlm::plugins {
@@ -166,7 +167,7 @@ class KernelsCuda : public Kernels {
     p.heads = query.heads;
     p.head_dim = query.head_dim;
     p.rotary_dim = query.rotary_dim;
-    p.theta = query.rope_theta;
+    p.log2_theta = std::log2(static_cast<double>(query.rope_theta));
     p.inverse = a.inverse != 0;
     plugins::rope(on(call), query.dtype, operands.wide(), p);
   }

@@ -66,7 +66,7 @@ struct Rope {
   std::int64_t positions_stride;
   std::int64_t rows;
   int heads, head_dim, rotary_dim;
-  double theta;
+  double log2_theta;
   bool inverse;
 };
 

@@ -6,37 +6,74 @@
 namespace fvlm::plugins {
 namespace {
 
+// What a thread holds, counted in registers: the sums, this row's packs and either the weight's or, where there is
+// room, the next row's. Reading ahead was worth 5 to 8 % to layernorm and cost rmsnorm 1 to 7 %.
+template <class Element, int packs, bool centered>
+struct Budget {
+  static constexpr int sums = packs * pack_size<Element> * (centered ? 2 : 1), row = packs * 12, others = 24;
+  static constexpr bool reads_ahead = centered && sums + 2 * row + others <= 128;
+  static constexpr int all = sums + row + (reads_ahead ? row : packs * 4) + others;
+  static constexpr int blocks = all <= 56 ? 4 : all <= 76 ? 3 : all <= 128 ? 2 : 1; // of a multiprocessor
+};
+
+template <class Part>
+struct BackwardRow {
+  typename Part::Values d_y[Part::packs], s[Part::packs], d_sum[Part::packs];
+  float inverse, mean;
+
+  __device__ void load(const NormBackward& p, const Part& part, std::int64_t row) {
+    using Element = typename Part::Element;
+    part.load(row_at<const Element>(p.d_y, row), d_y);
+    part.load(row_at<const Element>(p.s, row), s);
+    if (p.d_sum.data) part.load(row_at<const Element>(p.d_sum, row), d_sum);
+    inverse = p.inverse[row];
+    mean = p.mean ? p.mean[row] : 0.0f;
+  }
+};
+
 template <class Element, int threads, int packs, bool centered>
-__global__ void __launch_bounds__(block_threads, packs*(centered ? 2 : 1) <= 6 ? 2 : 1)
+__global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered>::blocks)
     rows_in_registers(NormBackward p, std::int64_t rows, int width, Parts parts) {
   using Part = RowPart<Element, threads, packs>;
+  constexpr bool reads_ahead = Budget<Element, packs, centered>::reads_ahead;
   constexpr int size = Part::size, sums = centered ? 2 : 1;
   constexpr int rows_at_once = block_threads / threads;
   let_sum_parts_start();
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   const float inverse_width = 1 / static_cast<float>(width);
-  typename Part::Values weight[packs];
-  part.load(static_cast<const Element*>(p.weight), weight);
+  const Element* const weight = static_cast<const Element*>(p.weight);
+  typename Part::Values held_weight[packs];
+  if constexpr (!reads_ahead) part.load(weight, held_weight);
+  const auto read_weight = [&](int i, float(&values)[size]) {
+    if constexpr (reads_ahead)
+      read(weight + part.first(i), values);
+    else
+      held_weight[i].widen(values);
+  };
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
   float d_parameter[sums][packs][size] = {};
   GroupSum<threads> sum;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads; row < rows;
-       row += static_cast<std::int64_t>(gridDim.x) * rows_at_once) {
-    typename Part::Values d_y[packs], s[packs], d_sum[packs];
-    part.load(row_at<const Element>(p.d_y, row), d_y);
-    part.load(row_at<const Element>(p.s, row), s);
-    if (p.d_sum.data) part.load(row_at<const Element>(p.d_sum, row), d_sum);
-    const float inverse = p.inverse[row], mean = centered ? p.mean[row] : 0.0f;
+  BackwardRow<Part> now, next;
+  if (reads_ahead && row < rows) next.load(p, part, row);
+  for (; row < rows; row += step) {
+    if constexpr (reads_ahead) {
+      now = next;
+      if (row + step < rows) next.load(p, part, row + step);
+    } else {
+      now.load(p, part, row);
+    }
     float plain = 0, along = 0; // sums of d_y weight, and of the same times the normalised row
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
       float d[size], values[size], w[size];
-      d_y[i].widen(d);
-      s[i].widen(values);
-      weight[i].widen(w);
+      now.d_y[i].widen(d);
+      now.s[i].widen(values);
+      read_weight(i, w);
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        const float normal = (values[j] - mean) * inverse, through = d[j] * w[j];
+        const float normal = (values[j] - now.mean) * now.inverse, through = d[j] * w[j];
         along = fmaf(through, normal, along);
         d_parameter[0][i][j] = fmaf(d[j], normal, d_parameter[0][i][j]);
         if constexpr (centered) {
@@ -52,17 +89,17 @@ __global__ void __launch_bounds__(block_threads, packs*(centered ? 2 : 1) <= 6 ?
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
       float d[size], values[size], w[size];
-      d_y[i].widen(d);
-      s[i].widen(values);
-      weight[i].widen(w);
+      now.d_y[i].widen(d);
+      now.s[i].widen(values);
+      read_weight(i, w);
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        const float normal = (values[j] - mean) * inverse;
-        d[j] = (fmaf(d[j], w[j], -plain) - normal * along) * inverse;
+        const float normal = (values[j] - now.mean) * now.inverse;
+        d[j] = (fmaf(d[j], w[j], -plain) - normal * along) * now.inverse;
       }
       if (p.d_sum.data) {
         float other[size];
-        d_sum[i].widen(other);
+        now.d_sum[i].widen(other);
 #pragma unroll
         for (int j = 0; j < size; ++j) d[j] += other[j];
       }
@@ -176,20 +213,21 @@ int norm_backward(const Device& device, const Shape& shape, const NormBackward& 
   int blocks = 0;
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
-    const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
-                        constexpr int rows_at_once = block_threads / threads();
-                        const std::int64_t resident =
-                            (threads() == warp || packs() > 1 ? 2 : 4) * device.multiprocessors;
-                        blocks = static_cast<int>(std::min(resident, (shape.rows + rows_at_once - 1) / rows_at_once));
-                        if (parts.data) blocks = std::min(blocks, parts.most);
-                        const int width = static_cast<int>(shape.width);
-                        if (norm.mean)
-                          rows_in_registers<Element, threads(), packs(), true>
-                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width, parts);
-                        else
-                          rows_in_registers<Element, threads(), packs(), false>
-                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width, parts);
-                      });
+    const bool done =
+        shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
+          constexpr int rows_at_once = block_threads / threads();
+          const auto enqueue = [&](auto centered) {
+            const std::int64_t most = device.multiprocessors * Budget<Element, packs(), centered()>::blocks;
+            blocks = static_cast<int>(std::min(most, (shape.rows + rows_at_once - 1) / rows_at_once));
+            if (parts.data) blocks = std::min(blocks, parts.most);
+            rows_in_registers<Element, threads(), packs(), centered()>
+                <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, static_cast<int>(shape.width), parts);
+          };
+          if (norm.mean)
+            enqueue(std::true_type{});
+          else
+            enqueue(std::false_type{});
+        });
     if (!done) blocks = by_elements<Element>(device, shape, norm, parts);
   });
   sdk::check_cuda(cudaGetLastError(), "launch");

@@ -15,8 +15,10 @@ __device__ Element* row_at(const Rows& rows, std::int64_t row) {
 }
 
 // A thread's part of a row: `packs` packs, each as many elements behind the one before as all threads of the row hold.
-template <class Element, int threads, int packs>
+template <class Type, int threads, int count>
 struct RowPart {
+  using Element = Type;
+  static constexpr int packs = count;
   static constexpr int size = pack_size<Element>;
   using Values = Pack<Element, size>;
   int thread, width;

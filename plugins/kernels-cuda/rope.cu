@@ -7,7 +7,7 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int threads = 128, most_angles = 512;
+constexpr int threads = 128, items_at_once = 4, most_angles = 512;
 
 // How items are shared out: first the pairs of packs that turn, then the packs behind rotary_dim, which are copied.
 struct Layout {
@@ -16,53 +16,81 @@ struct Layout {
   int items;           // of a row
 };
 
+// Where an item lies, and its packs: two that turn into each other, or one that is copied.
+template <class Element, int size>
+struct Item {
+  int row, pack;
+  const Element* x;
+  Element* out;
+  Pack<Element, size> low, high;
+};
+
 template <class Element, int size>
 __global__ void __launch_bounds__(threads) turn(Rope p, Layout layout) {
-  __shared__ double turns[most_angles]; // of each frequency, at position 1
-  __shared__ float2 angles[most_angles];
-  const int half = p.rotary_dim / 2;
+  __shared__ float2 angles[most_angles]; // cosine and sine
+  const int half = p.rotary_dim / 2, thread = static_cast<int>(threadIdx.x);
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * layout.rows;
   const int rows = static_cast<int>(min(static_cast<std::int64_t>(layout.rows), p.rows - first_row));
-  const double step = -2 * log2(p.theta) / p.rotary_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < half; i += threads)
-    turns[i] = exp2(i * step) * 0.15915494309189533577;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * half; i += threads) {
-    const double turned = p.positions[(first_row + i / half) * p.positions_stride] * turns[i % half];
+  const int of_head = layout.turning + layout.copied, items = rows * layout.items;
+
+  // The first items are under way while the angles are computed.
+  Item<Element, size> item[items_at_once];
+  const auto load = [&](int begin) {
+#pragma unroll
+    for (int i = 0; i < items_at_once; ++i) {
+      const int index = begin + i * threads;
+      if (index >= items) break;
+      Item<Element, size>& it = item[i];
+      const int of_row = index % layout.items, head = of_row / of_head;
+      it.row = index / layout.items;
+      it.pack = of_row % of_head;
+      const bool turns = it.pack < layout.turning;
+      const int at = turns ? it.pack * size : p.rotary_dim + (it.pack - layout.turning) * size;
+      it.x = static_cast<const Element*>(p.x.data) + (first_row + it.row) * p.x.stride + head * p.x_head + at;
+      it.out = static_cast<Element*>(p.out.data) + (first_row + it.row) * p.out.stride + head * p.out_head + at;
+      it.low.load(it.x);
+      if (turns) it.high.load(it.x + half);
+    }
+  };
+  load(thread);
+
+  int known = -1; // the frequency whose turns at position 1 are these
+  double turns = 0;
+  for (int i = thread; i < rows * half; i += threads) {
+    if (const int frequency = i % half; frequency != known) {
+      known = frequency;
+      turns = exp2(-2.0 * known / p.rotary_dim * p.log2_theta) * 0.15915494309189533577;
+    }
+    const double turned = p.positions[(first_row + i / half) * p.positions_stride] * turns;
     float sine, cosine;
     sincospif(2 * static_cast<float>(turned - rint(turned)), &sine, &cosine);
     angles[i] = {cosine, p.inverse ? -sine : sine};
   }
   __syncthreads();
 
-  const int of_head = layout.turning + layout.copied;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * layout.items; i += threads) {
-    const int row = i / layout.items, head = i % layout.items / of_head, pack = i % layout.items % of_head;
-    const Element* x = static_cast<const Element*>(p.x.data) + (first_row + row) * p.x.stride + head * p.x_head;
-    Element* out = static_cast<Element*>(p.out.data) + (first_row + row) * p.out.stride + head * p.out_head;
-    if (pack >= layout.turning) {
-      const int at = p.rotary_dim + (pack - layout.turning) * size;
-      Pack<Element, size> same;
-      same.load(x + at);
-      same.store(out + at);
-      continue;
-    }
-    const int at = pack * size;
-    float low[size], high[size];
-    Pack<Element, size> low_pack, high_pack;
-    low_pack.load(x + at);
-    high_pack.load(x + at + half);
-    low_pack.widen(low);
-    high_pack.widen(high);
+  for (int begin = thread; begin < items; begin += items_at_once * threads) {
+    if (begin != thread) load(begin);
 #pragma unroll
-    for (int j = 0; j < size; ++j) {
-      const float2 angle = angles[row * half + at + j];
-      const float turned = low[j] * angle.x - high[j] * angle.y;
-      high[j] = high[j] * angle.x + low[j] * angle.y;
-      low[j] = turned;
+    for (int i = 0; i < items_at_once; ++i) {
+      if (begin + i * threads >= items) break;
+      const Item<Element, size>& it = item[i];
+      if (it.pack >= layout.turning) {
+        it.low.store(it.out);
+        continue;
+      }
+      float low[size], high[size];
+      it.low.widen(low);
+      it.high.widen(high);
+      const float2* angle = angles + it.row * half + it.pack * size;
+#pragma unroll
+      for (int j = 0; j < size; ++j) {
+        const float turned = low[j] * angle[j].x - high[j] * angle[j].y;
+        high[j] = high[j] * angle[j].x + low[j] * angle[j].y;
+        low[j] = turned;
+      }
+      write(it.out, low);
+      write(it.out + half, high);
     }
-    write(out + at, low);
-    write(out + at + half, high);
   }
 }
 
@@ -81,8 +109,9 @@ void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope) {
       layout.copied = in_place ? 0 : (rope.head_dim - rope.rotary_dim) / size;
       layout.items = rope.heads * (layout.turning + layout.copied);
       if (layout.items == 0) return;
-      // Four items a thread, where that leaves two blocks for each multiprocessor; and as many angles as there is room.
-      std::int64_t rows = std::max<std::int64_t>(1, 4 * threads / layout.items);
+      // As many rows as are under way at once, where that leaves two blocks for each multiprocessor; and as many angles
+      // as there is room.
+      std::int64_t rows = std::max<std::int64_t>(1, items_at_once * threads / layout.items);
       rows = std::min(rows, std::max<std::int64_t>(1, rope.rows / (2 * device.multiprocessors)));
       if (half > 0) rows = std::min<std::int64_t>(rows, most_angles / half);
       layout.rows = static_cast<int>(rows);

@@ -1,10 +1,11 @@
 // cuda_speed: bytes a second of each operation of a kernels and an optimizer plugin, at the sizes of fVLM's models,
 // beside the speed of a copy in the same run.
 //
-//   cuda-speed kernels-cuda.so [optimizer-cuda.so]
+//   cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [TEXT]    TEXT: only those whose name contains it
 //
 // Each call is recorded as a part of a graph that goes through so many sets of buffers that none of them stays in the
-// L2; the median of five replays counts. Bytes are those of the operation: each input read, each output written once.
+// L2, and, for the time alone, through one set; the median of five replays counts. Bytes are those of the operation:
+// each input read, each output written once.
 #include <fvlm/cuda.hpp>
 
 #include <algorithm>
@@ -124,6 +125,7 @@ struct Library {
 };
 
 double copy_speed = 0;
+const char* only = "";
 cudaStream_t stream;
 
 // Seconds that one replay takes, the median of five.
@@ -156,6 +158,7 @@ double seconds_of(const std::function<void()>& enqueue) {
 // `make` fills a set and returns what to call with it.
 using Calls = std::function<void(const fvlm_call&)>;
 void measure(const std::string& name, const std::function<Calls(Set&, uint64_t& workspace)>& make) {
+  if (name.find(only) == std::string::npos) return;
   std::deque<Set> sets;
   std::vector<Calls> calls;
   uint64_t workspace = 0;
@@ -171,17 +174,21 @@ void measure(const std::string& name, const std::function<Calls(Set&, uint64_t& 
   call.host = host();
   call.error = &sink;
   need(cudaMalloc(&call.workspace, std::max<uint64_t>(workspace, 256)), "workspace");
-  const int rounds = std::max(1, static_cast<int>(40 / calls.size()));
   for (const Calls& each : calls) each(call);
   need(cudaStreamSynchronize(stream), "wait");
-  const double seconds = seconds_of([&] {
-                           for (int round = 0; round < rounds; ++round)
-                             for (const Calls& each : calls) each(call);
-                         }) /
-                         rounds / static_cast<double>(calls.size());
+  const auto seconds_through = [&](std::size_t count) {
+    const int rounds = std::max(1, static_cast<int>(40 / count));
+    const double all = seconds_of([&] {
+      for (int round = 0; round < rounds; ++round)
+        for (std::size_t i = 0; i < count; ++i) calls[i](call);
+    });
+    return all / rounds / static_cast<double>(count);
+  };
+  const double seconds = seconds_through(calls.size()), again = seconds_through(1);
   const double speed = static_cast<double>(sets[0].bytes) / seconds;
-  std::printf("%-44s %8.1f us %8.1f MB %7.0f GB/s %4.0f %% of copy\n", name.c_str(), seconds * 1e6,
-              static_cast<double>(sets[0].bytes) / 1e6, speed / 1e9, 100 * speed / copy_speed);
+  std::printf("%-40s %8.1f us %8.1f MB %6.0f GB/s %4.0f %% of copy; the same set again %7.1f us\n", name.c_str(),
+              seconds * 1e6, static_cast<double>(sets[0].bytes) / 1e6, speed / 1e9, 100 * speed / copy_speed,
+              again * 1e6);
   std::fflush(stdout);
   cudaFree(call.workspace);
 }
@@ -368,38 +375,46 @@ void adamw(const char* path, int64_t millions, fvlm_dtype copy, fvlm_dtype momen
   });
 }
 
+__global__ void copy_packs(const uint4* from, uint4* to, int64_t count) {
+  const int64_t at = item_index();
+  if (at < count) to[at] = from[at];
+}
+
+// The better of the driver's copy and a kernel's.
 void measure_copy() {
   constexpr std::size_t bytes = 1 << 30;
   void *from, *to;
   need(cudaMalloc(&from, bytes), "memory");
   need(cudaMalloc(&to, bytes), "memory");
   fill<<<1024, 256>>>(static_cast<std::uint32_t*>(from), bytes / 4, bfloat16);
-  const double seconds =
-      seconds_of([&] { need(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
-  copy_speed = 2.0 * bytes / seconds;
-  std::printf("copy of 1 GiB: %.0f GB/s, read and written\n", copy_speed / 1e9);
+  double speeds[2] = {};
+  for (int round = 0; round < 2; ++round) { // the first also brings the clocks up
+    const double driver = seconds_of([&] {
+      for (int i = 0; i < 10; ++i) need(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copy");
+    });
+    const double kernel = seconds_of([&] {
+      for (int i = 0; i < 10; ++i)
+        copy_packs<<<bytes / 16 / 256, 256, 0, stream>>>(static_cast<uint4*>(from), static_cast<uint4*>(to),
+                                                         bytes / 16);
+    });
+    speeds[0] = 20.0 * bytes / driver, speeds[1] = 20.0 * bytes / kernel;
+  }
+  copy_speed = std::max(speeds[0], speeds[1]);
+  std::printf("copy of 1 GiB: %.0f GB/s by the driver, %.0f GB/s by a kernel, read and written\n", speeds[0] / 1e9,
+              speeds[1] / 1e9);
   cudaFree(from);
   cudaFree(to);
 }
 
-} // namespace
-
-int main(int count, char** words) {
-  if (count < 2) {
-    std::fprintf(stderr, "usage: cuda-speed kernels-cuda.so [optimizer-cuda.so]\n");
-    return 2;
-  }
-  need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  measure_copy();
-  KernelsSpeed kernels(words[1]);
+void measure_kernels(const char* path) {
+  KernelsSpeed kernels(path);
   for (const int64_t batch : {8, 64}) {
     const int64_t tower = batch * 8 * 257, decoder = batch * (128 + 8), coarse = batch * 8;
     kernels.norm(FVLM_OP_LAYERNORM, tower, 384, false);
     kernels.layerscale(tower, 384);
     kernels.bias_gelu(tower, 1536);
     kernels.norm(FVLM_OP_RMSNORM, decoder, 576, true);
-    kernels.rope(decoder, 9, 960);
-    kernels.rope(decoder, 3, 960);
+    kernels.rope(decoder, 12, 960);
     kernels.swiglu(decoder, 1536);
     if (batch == 64) continue;
     kernels.norm(FVLM_OP_RMSNORM, coarse, 576, true);
@@ -409,7 +424,20 @@ int main(int count, char** words) {
   kernels.rope(16384, 32, 2048);
   kernels.swiglu(16384, 8192);
   kernels.norm(FVLM_OP_RMSNORM, 8192, 8192, false);
-  if (count > 2) {
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  if (count < 3) {
+    std::fprintf(stderr, "usage: cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [TEXT]\n");
+    return 2;
+  }
+  if (count > 3) only = words[3];
+  need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  measure_copy();
+  if (std::strcmp(words[1], "-") != 0) measure_kernels(words[1]);
+  if (std::strcmp(words[2], "-") != 0) {
     adamw(words[2], 135, bfloat16, float32);
     adamw(words[2], 135, bfloat16, bfloat16);
     adamw(words[2], 135, float32, float32);
