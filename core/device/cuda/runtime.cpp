@@ -38,28 +38,29 @@ int64_t kernels_of(cudaGraph_t graph) {
 
 class CudaRecording : public Recording {
  public:
+  explicit CudaRecording(int64_t& alive) : alive_(alive) { ++alive_; }
+  ~CudaRecording() override { --alive_; }
   void replay() override { graph.replay(); }
   int64_t kernels() const override { return count; }
 
   at::cuda::CUDAGraph graph{true}; // keeps what it was made from, to be counted
   int64_t count = 0;
+
+ private:
+  int64_t& alive_;
 };
 
 class CudaRuntime : public Runtime {
  public:
   // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
   // leaves the default one for good.
-  CudaRuntime() : device_(started_device()) {
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool());
-    kept_ = at::zeros({1}, at::kCUDA);
-    keeper_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
-    kept_.zero_();
-    keeper_.capture_end();
-  }
+  CudaRuntime() : device_(started_device()) { c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool()); }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     synchronize();
-    auto recording = std::make_unique<CudaRecording>();
+    // LibTorch takes no more into a pool whose last recording has gone; its memory goes with it.
+    if (alive_ == 0) pool_ = at::cuda::graph_pool_handle();
+    auto recording = std::make_unique<CudaRecording>(alive_);
     recording->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     recording_ = true;
     std::exception_ptr thrown;
@@ -121,10 +122,8 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
-  at::cuda::MempoolId_t pool_ = at::cuda::graph_pool_handle(); // of all recordings
-  // A recording that stays: LibTorch takes none into a pool whose last one has gone.
-  at::cuda::CUDAGraph keeper_;
-  at::Tensor kept_;
+  at::cuda::MempoolId_t pool_{}; // of all recordings that are alive
+  int64_t alive_ = 0;
   bool recording_ = false;
 };
 

@@ -8,8 +8,9 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/concat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/upsample_bicubic2d.h>
-#include <ATen/ops/upsample_bicubic2d_backward.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -77,6 +78,17 @@ int64_t Dinov2::tokens_per_frame(int64_t height, int64_t image_width) const {
   return 1 + (height / config_.patch_size) * (image_width / config_.patch_size);
 }
 
+// [trained patches, patches]: what each of those has of each of these. LibTorch's own way back adds in any order.
+at::Tensor Dinov2::resampling(int64_t rows, int64_t columns, at::ScalarType type) const {
+  const int64_t side = config_.grid(), patches = side * side;
+  auto& shares = resampling_[{rows, columns}];
+  if (!shares.defined()) {
+    const at::Tensor each = at::eye(patches, position_.value().options().dtype(type)).view({1, patches, side, side});
+    shares = at::upsample_bicubic2d(each, {rows, columns}, false).view({patches, rows * columns});
+  }
+  return shares;
+}
+
 // [1 + patches, width]: the position embedding, resampled where the frames' grid is not the trained one.
 Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   const int64_t side = config_.grid(), width = config_.hidden_size;
@@ -98,15 +110,11 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
                       resampled.permute({0, 2, 3, 1}).reshape({rows * columns, width}).to(table.scalar_type())}),
           tape.records(position_));
   if (y.wants_gradient())
-    tape.push([weight = position_, rows, columns, side, width, type, out = y.gradient] {
+    tape.push([weight = position_, shares = resampling(rows, columns, type), type, out = y.gradient] {
       const at::Tensor d = out->take();
       if (!d.defined()) return;
-      const at::Tensor d_grid = at::upsample_bicubic2d_backward(
-          d.narrow(0, 1, rows * columns).to(type).view({1, rows, columns, width}).permute({0, 3, 1, 2}).contiguous(),
-          {rows, columns}, {1, width, side, side}, false);
-      weight.add_gradient(
-          at::concat({d.narrow(0, 0, 1).to(type), d_grid.permute({0, 2, 3, 1}).reshape({side * side, width})})
-              .view_as(weight.value()));
+      const at::Tensor of_patches = d.narrow(0, 1, shares.size(1)).to(type);
+      weight.add_gradient(at::concat({d.narrow(0, 0, 1).to(type), at::mm(shares, of_patches)}).view_as(weight.value()));
     });
   return y;
 }

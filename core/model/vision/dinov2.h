@@ -3,6 +3,9 @@
 #include "model/parts.h"
 #include "model/weights/towers.h"
 
+#include <map>
+#include <utility>
+
 namespace fvlm::model {
 
 class Dinov2 : public VisionTower {
@@ -28,6 +31,7 @@ class Dinov2 : public VisionTower {
   };
   Value embed(Tape& tape, Operations& ops, const at::Tensor& frames) const;
   Value positions(Tape& tape, int64_t rows, int64_t columns) const;
+  at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
   Value normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const;
   Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
   // All layers' keys and values; the stream behind the last layer only where `whole`.
@@ -36,6 +40,7 @@ class Dinov2 : public VisionTower {
   VisionConfig config_;
   int64_t head_dim_;
   ops::Weight class_token_, position_, patch_weight_, patch_bias_;
+  mutable std::map<std::pair<int64_t, int64_t>, at::Tensor> resampling_; // by rows and columns
   std::vector<Layer> layers_;
   Norm final_;
 };
