@@ -104,6 +104,18 @@ Outcome many_segments(Context& context) {
   return cases(context, {{.lengths_q = lengths}, {.causal = true, .heads_q = 3, .heads_kv = 3, .lengths_q = lengths}});
 }
 
+// Fixed-length kernels fit these; and some of them only as far as the query tells.
+Outcome even(Context& context) {
+  return cases(context, {{.lengths_q = {70, 70, 70}},
+                         {.lengths_q = {70, 70, 0}, .padding_q = 70, .padding_kv = 70},
+                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}},
+                         {.lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
+                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {35, 70, 0}, .padding_q = 105, .padding_kv = 105},
+                         {.lengths_q = {70, 0}, .lengths_kv = {0, 90}, .padding_q = 70, .padding_kv = 90},
+                         {.causal = true, .lengths_q = {70, 70}},
+                         {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35}});
+}
+
 Outcome padding_zeroed(Context& context) {
   return cases(context, {{.padding_q = 6, .padding_kv = 6},
                          {.causal = true, .padding_q = 70, .padding_kv = 3},
@@ -230,6 +242,8 @@ Table attention_table() {
           {"no_queries", "keys without queries have gradient 0", no_queries, plain},
           {"zero_rows", "no tokens at all", zero_rows, plain},
           {"many_segments", "64 segments", many_segments, plain},
+          {"even", "segments of one length, empty ones behind them, and other lengths that fill as many rows", even,
+           plain},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},

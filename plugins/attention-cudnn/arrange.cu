@@ -1,4 +1,5 @@
 #include "arrange.h"
+#include "zeros.cuh"
 
 #include <algorithm>
 
@@ -10,15 +11,6 @@ using std::int64_t;
 
 constexpr int threads = 256;
 constexpr int tail_blocks = 64;
-
-// Zeros rows [begin, end), `worker` of `workers` doing its share.
-__device__ void zero_rows(const ZerosWanted& z, int64_t begin, int64_t end, int64_t worker, int64_t workers) {
-  const int64_t words = z.head_bytes / 4, row_words = words * z.heads;
-  for (int64_t i = worker; i < (end - begin) * row_words; i += workers) {
-    const int64_t row = begin + i / row_words, head = i % row_words / words, word = i % words;
-    reinterpret_cast<std::uint32_t*>(static_cast<char*>(z.data) + row * z.row + head * z.head)[word] = 0;
-  }
-}
 
 // Blocks below `segments` have a segment each, the others share what lies behind the last one.
 __global__ void arrange_kernel(Arrangement a) {

@@ -71,18 +71,19 @@ class Maker {
     const int64_t heads = of_keys ? shape_.heads_kv : shape_.heads_q;
     const int64_t longest = of_keys ? shape_.longest_kv : shape_.longest_q;
     const Layout& layout = shape_.layout[index];
-    const int offsets = slot_offsets + index;
     use(slot);
+    tensor.set_uid(number_of(slot))
+        .set_dim({shape_.segments, heads, longest, shape_.head_dim})
+        .set_stride({longest * layout.row, layout.head, layout.row, 1});
+    if (shape_.even) return tensor;
+    const int offsets = slot_offsets + index;
     use(offsets);
     const Tensor ragged = graph_.tensor(fe::graph::Tensor_attributes()
                                             .set_uid(number_of(offsets))
                                             .set_dim({shape_.segments + 1, 1, 1, 1})
                                             .set_stride({1, 1, 1, 1})
                                             .set_data_type(fe::DataType_t::INT32));
-    return tensor.set_uid(number_of(slot))
-        .set_dim({shape_.segments, heads, longest, shape_.head_dim})
-        .set_stride({longest * layout.row, layout.head, layout.row, 1})
-        .set_ragged_offset(ragged);
+    return tensor.set_ragged_offset(ragged);
   }
 
   fe::graph::Graph& graph_;
@@ -93,10 +94,11 @@ class Maker {
 
 template <class Attributes>
 void set_options(Attributes& attributes, const GraphShape& s, Maker& make) {
-  attributes.set_attn_scale(s.scale)
-      .set_padding_mask(true)
-      .set_seq_len_q(make.lengths(slot_lengths_q))
-      .set_seq_len_kv(make.lengths(slot_lengths_kv));
+  attributes.set_attn_scale(s.scale);
+  if (!s.even)
+    attributes.set_padding_mask(true)
+        .set_seq_len_q(make.lengths(slot_lengths_q))
+        .set_seq_len_kv(make.lengths(slot_lengths_kv));
   if (s.causal)
     attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT).set_diagonal_band_right_bound(0);
 }
@@ -114,7 +116,8 @@ void add_forward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
 void add_backward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
   fe::graph::SDPA_backward_attributes attributes;
   attributes.set_name("attention_backward").set_deterministic_algorithm(s.deterministic);
-  if (s.head_dim % 16 == 0) attributes.set_max_total_seq_len_q(s.tokens_q).set_max_total_seq_len_kv(s.tokens_kv);
+  if (!s.even && s.head_dim % 16 == 0)
+    attributes.set_max_total_seq_len_q(s.tokens_q).set_max_total_seq_len_kv(s.tokens_kv);
   set_options(attributes, s, make);
   const Tensor q = make.rows(slot_q, 0), k = make.rows(slot_k, 1), v = make.rows(slot_v, 2);
   const Tensor out = make.rows(slot_out, 3), d_out = make.rows(slot_d_out, 4);
@@ -130,8 +133,8 @@ void add_backward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
 
 bool GraphShape::operator<(const GraphShape& other) const {
   const auto key = [](const GraphShape& s) {
-    return std::tie(s.backward, s.statistics, s.deterministic, s.causal, s.bfloat, s.heads_q, s.heads_kv, s.head_dim,
-                    s.segments, s.longest_q, s.longest_kv, s.tokens_q, s.tokens_kv, s.scale);
+    return std::tie(s.backward, s.statistics, s.deterministic, s.causal, s.bfloat, s.even, s.heads_q, s.heads_kv,
+                    s.head_dim, s.segments, s.longest_q, s.longest_kv, s.tokens_q, s.tokens_kv, s.scale);
   };
   if (key(*this) < key(other) || key(other) < key(*this)) return key(*this) < key(other);
   for (int i = 0; i < 8; ++i)

@@ -12,9 +12,9 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int threads = 128;
+constexpr int threads = 256;
 constexpr int tail_blocks = 64;
-constexpr int in_flight = 4; // rows of keys and of values that a group reads ahead
+constexpr int in_flight = 5; // rows of keys and of values that a group reads ahead
 constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
 
 // How a block's threads lie on rows of head_dim elements.
