@@ -262,7 +262,7 @@ unsigned blocks_of(int segments, int heads) {
 
 bool one_row_fits(int head_dim, int heads_q, int heads_kv) {
   const int sharing = heads_q / heads_kv;
-  return (head_dim == 32 || head_dim == 64 || head_dim == 128) && sharing <= 4;
+  return (head_dim == 32 || head_dim == 64 || head_dim == 128) && (sharing == 1 || sharing == 3);
 }
 
 void one_row_forward(const fvlm_call& call, fvlm_dtype dtype, const OneRowProblem& p) {
@@ -282,16 +282,10 @@ void one_row_backward(const fvlm_call& call, fvlm_dtype dtype, const OneRowProbl
       const auto launch = [&](auto kernel) {
         kernel<<<blocks_of(p.segments, p.heads_kv), threads, 0, stream_of(call)>>>(p);
       };
-      switch (p.heads_q / p.heads_kv) {
-      case 1:
-        return launch(backward_kernel<T, head_dim.value, 1>);
-      case 2:
-        return launch(backward_kernel<T, head_dim.value, 2>);
-      case 3:
-        return launch(backward_kernel<T, head_dim.value, 3>);
-      default:
-        return launch(backward_kernel<T, head_dim.value, 4>);
-      }
+      if (p.heads_q == p.heads_kv)
+        launch(backward_kernel<T, head_dim.value, 1>);
+      else
+        launch(backward_kernel<T, head_dim.value, 3>);
     });
   });
   check_cuda(cudaGetLastError(), "launch");

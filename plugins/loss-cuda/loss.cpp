@@ -22,9 +22,11 @@ constexpr int64_t row_unit = 128; // rows of a chunk are a multiple: tiles of th
 constexpr int64_t wide_enough = 1536;
 constexpr int64_t library_bytes_narrow = 8 << 20, library_bytes_wide = 5 << 18;
 // Of cuBLASLt's candidates with 16-bit operands these tiles were the fastest on an H100 (bench/LOG.md).
-constexpr int logits_tile = CUBLASLT_MATMUL_TILE_128x160;
-constexpr int d_hidden_tile_narrow = CUBLASLT_MATMUL_TILE_128x128, d_hidden_tile_wide = CUBLASLT_MATMUL_TILE_128x80;
-constexpr int d_weight_tile_narrow = CUBLASLT_MATMUL_TILE_192x128, d_weight_tile_wide = CUBLASLT_MATMUL_TILE_128x128;
+struct Tiles {
+  int logits, d_hidden, d_weight;
+};
+constexpr Tiles narrow_tiles{CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x128, CUBLASLT_MATMUL_TILE_128x160};
+constexpr Tiles wide_tiles{CUBLASLT_MATMUL_TILE_128x160, CUBLASLT_MATMUL_TILE_128x80, CUBLASLT_MATMUL_TILE_128x128};
 
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -173,24 +175,23 @@ class LossCuda : public Loss {
     space.logits = workspace.take<char>(rows * logits_row(query) * element);
     space.clean_hidden =
         workspace.take<char>(gradients && query.needs_d_weight ? rows * clean_row(query) * element : 0);
-    space.library = workspace.take<char>(query.tokens > 0 ? library_bytes(query) : 0);
+    space.library =
+        workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? library_bytes(query) : 0);
     return space;
   }
 
+  // Only d_hidden has use for a workspace of the library's; without one it clears none before the other products.
   Products products(const Query& q, int64_t rows) const {
     Products made;
-    const bool wide = is_wide(q), narrow_numbers = q.dtype != float32;
-    const auto product = [&](ProductShape shape, int tile) {
-      shape.favourite_tile = narrow_numbers ? tile : 0;
-      return Product(library_, shape, static_cast<std::size_t>(library_bytes(q)));
-    };
-    made.logits = product({q.dtype, q.dtype, rows, q.vocab, q.width, false, true}, logits_tile);
+    Tiles tiles = is_wide(q) ? wide_tiles : narrow_tiles;
+    if (q.dtype == float32) tiles = {};
+    made.logits = Product(library_, {q.dtype, q.dtype, rows, q.vocab, q.width, false, true, tiles.logits}, 0);
     if (q.needs_d_hidden)
-      made.d_hidden = product({q.dtype, q.dtype, rows, q.width, q.vocab, false, false},
-                              wide ? d_hidden_tile_wide : d_hidden_tile_narrow);
+      made.d_hidden = Product(library_, {q.dtype, q.dtype, rows, q.width, q.vocab, false, false, tiles.d_hidden},
+                              static_cast<std::size_t>(library_bytes(q)));
     if (q.needs_d_weight)
-      made.d_weight = product({q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false},
-                              wide ? d_weight_tile_wide : d_weight_tile_narrow);
+      made.d_weight =
+          Product(library_, {q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false, tiles.d_weight}, 0);
     return made;
   }
 
@@ -262,7 +263,7 @@ class LossCuda : public Loss {
     }
 
     void run(const Product& product, const Operand& a, const Operand& b, const Operand& c, bool accumulate) const {
-      product.run(plugin.library_, call, a, b, c, accumulate, space.library.data(), space.library.size());
+      product.run(plugin.library_, call, a, b, c, accumulate, space.library.data());
     }
 
     void clear(const Operand& matrix) const {

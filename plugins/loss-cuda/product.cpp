@@ -106,11 +106,11 @@ CublasLt::~CublasLt() {
 }
 
 Product::Product(const CublasLt& library, const ProductShape& shape, std::size_t workspace)
-    : shape_(shape), aligned_(choose(library, shape, workspace, true)), any_(choose(library, shape, workspace, false)) {
-}
+    : shape_(shape), workspace_(workspace), aligned_(choose(library, shape, workspace, true)),
+      any_(choose(library, shape, workspace, false)) {}
 
 void Product::run(const CublasLt& library, const fvlm_call& call, const Operand& a, const Operand& b, const Operand& c,
-                  bool accumulate, void* workspace, std::size_t workspace_size) const {
+                  bool accumulate, void* workspace) const {
   Description d(shape_, a.row, b.row, c.row);
   const auto is_aligned = [](const Operand& operand, fvlm_dtype dtype) {
     return reinterpret_cast<uintptr_t>(operand.data) % 16 == 0 &&
@@ -119,7 +119,7 @@ void Product::run(const CublasLt& library, const fvlm_call& call, const Operand&
   const bool aligned = is_aligned(a, shape_.dtype) && is_aligned(b, shape_.dtype) && is_aligned(c, shape_.result);
   const float one = 1, beta = accumulate ? 1 : 0;
   check(cublasLtMatmul(library.get(), &d.operation, &one, b.data, &d.b, a.data, &d.a, &beta, c.data, &d.c, c.data, &d.c,
-                       aligned ? &aligned_ : &any_, workspace, workspace_size, stream_of(call)),
+                       aligned ? &aligned_ : &any_, workspace_ ? workspace : nullptr, workspace_, stream_of(call)),
         "cublasLtMatmul");
 }
 

@@ -38,15 +38,17 @@ class CublasLt {
 class Product {
  public:
   Product() = default;
-  // Asks cuBLASLt's heuristics; partial sums are added in float32. Throws where there is no algorithm. [setup]
+  // Asks cuBLASLt's heuristics; partial sums are added in float32, and run() gets so many bytes of workspace. Throws
+  // where there is no algorithm. [setup]
   Product(const CublasLt& library, const ProductShape& shape, std::size_t workspace);
 
   // c = a b, or c += a b. [step thread]
   void run(const CublasLt& library, const fvlm_call& call, const Operand& a, const Operand& b, const Operand& c,
-           bool accumulate, void* workspace, std::size_t workspace_size) const;
+           bool accumulate, void* workspace) const;
 
  private:
   ProductShape shape_;
+  std::size_t workspace_ = 0;
   cublasLtMatmulAlgo_t aligned_{}, any_{};
 };
 
