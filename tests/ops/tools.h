@@ -7,6 +7,7 @@
 #include "plugin/guard.h"
 #include "plugin/host.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>

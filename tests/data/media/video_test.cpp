@@ -12,6 +12,7 @@
 #include <cmath>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <numeric>
 #include <thread>
 
 namespace {
@@ -44,6 +45,7 @@ Image flag(int64_t width, int64_t height) {
 
 std::string video(int frames, const fvlm::Mp4Form& form = {}) {
   std::vector<Image> images;
+  images.reserve(static_cast<size_t>(frames));
   for (int n = 0; n < frames; ++n) images.push_back(frame(n));
   return fvlm::write_mp4(images, form);
 }
@@ -106,14 +108,15 @@ TEST(Video, reordered_frames_and_far_seeks_give_the_same_frames) {
 
 TEST(Video, goes_over_keys_instead_of_decoding_what_lies_between) {
   std::vector<Image> images;
+  images.reserve(200);
   for (int n = 0; n < 200; ++n) images.push_back(frame(n % 100));
   const std::string whole = fvlm::write_mp4(images, {.key_every = 10});
   const Bytes file(whole);
   std::vector<uint8_t> out(2 * 8 * 8 * 3);
   ffmpeg_decoder().decode(file, std::vector<double>{0, 24}, 8, 8, out);
   const Bytes again(whole);
-  std::vector<double> all;
-  for (int second = 0; second < 25; ++second) all.push_back(second);
+  std::vector<double> all(25);
+  std::iota(all.begin(), all.end(), 0);
   out.resize(25 * 8 * 8 * 3);
   ffmpeg_decoder().decode(again, all, 8, 8, out);
   EXPECT_LT(file.reads, again.reads + 1);
@@ -196,6 +199,7 @@ TEST(Video, decodes_on_many_threads) {
   const fvlm::VideoDecoder shared = ffmpeg_decoder();
   std::vector<std::vector<uint8_t>> out(4, std::vector<uint8_t>(3 * 16 * 16 * 3));
   std::vector<std::thread> threads;
+  threads.reserve(out.size());
   for (auto& each : out)
     threads.emplace_back([&] {
       for (int i = 0; i < 5; ++i) shared.decode(Bytes(file), std::vector<double>{0, 1, 2}, 16, 16, each);
