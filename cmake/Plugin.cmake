@@ -13,7 +13,7 @@ function(fvlm_plugin)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME}
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
-    LIBRARY_OUTPUT_DIRECTORY ${folder})
+    LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_WITH_INSTALL_RPATH ON)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS plugin.toml)
   file(READ plugin.toml manifest)
   set(test $<TARGET_FILE:fvlm-engine> plugin check ${folder})

@@ -1,36 +1,9 @@
 // launches.h: what the plugin's face asks of its kernels: pointers and strides that were checked, and where to run.
 #pragma once
 
-#include <fvlm/cuda.hpp>
-
-#include <cstdint>
+#include "common/cuda_rows.h"
 
 namespace fvlm::plugins {
-
-// [rows, width]: the first element, and how many elements lie from row to row.
-struct Rows {
-  void* data = nullptr;
-  std::int64_t stride = 0;
-};
-
-// Where the partial sums of parameters' gradients go on their way: [blocks, parameters * width] floats, one row a
-// block, which the kernels' launchers fill and sum_parts() adds up. Two parameters at most, the second behind the
-// first.
-struct Parts {
-  float* data = nullptr; // NULL: no gradient is wanted
-  int most = 0;          // blocks that there is room for
-};
-
-struct Shape {
-  fvlm_dtype dtype;
-  std::int64_t rows, width;
-  bool wide; // every row begins at 16 bytes, and its width is a multiple of them
-};
-
-struct Device {
-  cudaStream_t stream;
-  int multiprocessors;
-};
 
 struct NormForward {
   Rows x, residual, y, sum;
@@ -70,16 +43,6 @@ struct Rope {
   bool inverse;
 };
 
-struct Sums {
-  Parts parts;
-  int blocks; // that have written
-  std::int64_t width;
-  int parameters;
-  void* out[2]; // NULL: not wanted
-  fvlm_dtype dtype;
-  bool accumulate;
-};
-
 // The most blocks that a kernel with partial sums is given: how much workspace they need.
 int most_parts(std::int64_t rows, int multiprocessors);
 
@@ -94,6 +57,5 @@ int bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu&
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale);
 int layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Parts& parts);
 void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope);
-void sum_parts(const Device& device, const Sums& sums);
 
 } // namespace fvlm::plugins

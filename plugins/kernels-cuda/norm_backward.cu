@@ -1,6 +1,6 @@
 // norm_backward.cu: the gradients of rmsnorm and layernorm. A few blocks a multiprocessor go through all rows, so that
 // each sums the parameters' gradients over many rows in its registers; sum_parts() adds up the blocks' sums.
-#include "columns.cuh"
+#include "common/cuda_columns.cuh"
 #include "norms.cuh"
 
 namespace fvlm::plugins {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(block_threads) rows_by_elements(NormBackward p
 template <class Type, bool centered>
 struct ParameterGradients {
   using Element = Type;
-  static constexpr int size = 1, sums = centered ? 2 : 1;
+  static constexpr int size = 1, sums = centered ? 2 : 1, rows_at_once = 2;
   struct Column {};
   struct Row {
     Element d_y, s;

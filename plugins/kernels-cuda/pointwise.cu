@@ -1,52 +1,16 @@
 // pointwise.cu: SwiGLU, bias + GELU, layer-scale + residual, forward and backward.
-#include "columns.cuh"
+#include "common/cuda_columns.cuh"
+#include "common/cuda_gelu.cuh"
+#include "launches.h"
 
 namespace fvlm::plugins {
 namespace {
-
-// Where the result is rounded to 16 bits anyway, exp and division by the fast units will do.
-template <class Element>
-inline constexpr bool fast = sizeof(Element) == 2;
-
-template <class Element>
-__device__ float exponential(float x) {
-  return fast<Element> ? __expf(x) : expf(x);
-}
 
 template <class Element>
 __device__ float sigmoid(float x) {
   const float below = 1 + exponential<Element>(-x);
   return fast<Element> ? __fdividef(1, below) : 1 / below;
 }
-
-// The normal distribution's density and its integral up to x.
-struct Normal {
-  float density, below;
-};
-
-template <class Element>
-__device__ Normal normal(float x) {
-  constexpr float root_half = 0.70710678118654752f, peak = 0.39894228040143268f;
-  const float bell = exponential<Element>(-0.5f * x * x);
-  float erf;
-  if constexpr (fast<Element>) {
-    // Abramowitz and Stegun 7.1.26, off by 1.5e-7 at most; its exp(-z^2) is the bell.
-    const float t = __fdividef(1, fmaf(0.3275911f * root_half, fabsf(x), 1));
-    const float polynomial =
-        t * fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f), 0.254829592f);
-    erf = copysignf(fmaf(-polynomial, bell, 1), x);
-  } else {
-    erf = erff(x * root_half);
-  }
-  return {peak * bell, fmaf(0.5f, erf, 0.5f)};
-}
-
-template <class Type, int pack>
-struct Operation {
-  using Element = Type;
-  static constexpr int size = pack;
-  using Values = Pack<Element, size>;
-};
 
 template <class Type, int pack>
 struct SwigluForward : Operation<Type, pack> {
@@ -149,7 +113,7 @@ struct GeluForward : Operation<Type, pack> {
 template <class Type, int pack>
 struct GeluBackward : Operation<Type, pack> {
   using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1;
+  static constexpr int sums = 1, rows_at_once = 2;
   using Column = typename GeluForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -171,9 +135,7 @@ struct GeluBackward : Operation<Type, pack> {
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       x[i] += column.bias[i];
-      const Normal at_x = normal<Type>(x[i]);
-      // far out the density is 0, x may be infinite
-      d[i] *= at_x.below + (at_x.density == 0 ? 0.0f : x[i] * at_x.density);
+      d[i] *= gelu_slope<Type>(x[i]);
       d_bias[0][i] += d[i];
     }
     write(at<Type>(p.d_x, row, first), d);
@@ -217,7 +179,7 @@ struct LayerscaleForward : Operation<Type, pack> {
 template <class Type, int pack>
 struct LayerscaleBackward : Operation<Type, pack> {
   using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1;
+  static constexpr int sums = 1, rows_at_once = 2;
   using Column = typename LayerscaleForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -245,35 +207,25 @@ struct LayerscaleBackward : Operation<Type, pack> {
   }
 };
 
-template <template <class, int> class Function, class Problem>
-int launch(const Device& device, const Shape& shape, const Problem& problem, const Parts& parts = {}) {
-  int blocks = 0;
-  with_packs(shape, [&](auto element, auto size) {
-    using Chosen = Function<typename decltype(element)::type, decltype(size)::value>;
-    blocks = launch_by_columns(device, shape.rows, shape.width, Chosen{{}, problem}, parts);
-  });
-  return blocks;
-}
-
 } // namespace
 
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu) {
-  launch<SwigluForward>(device, shape, swiglu);
+  launch_columns<SwigluForward>(device, shape, swiglu);
 }
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu) {
-  launch<SwigluBackward>(device, shape, swiglu);
+  launch_columns<SwigluBackward>(device, shape, swiglu);
 }
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
-  launch<GeluForward>(device, shape, gelu);
+  launch_columns<GeluForward>(device, shape, gelu);
 }
 int bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Parts& parts) {
-  return launch<GeluBackward>(device, shape, gelu, parts);
+  return launch_columns<GeluBackward>(device, shape, gelu, parts);
 }
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale) {
-  launch<LayerscaleForward>(device, shape, layerscale);
+  launch_columns<LayerscaleForward>(device, shape, layerscale);
 }
 int layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Parts& parts) {
-  return launch<LayerscaleBackward>(device, shape, layerscale, parts);
+  return launch_columns<LayerscaleBackward>(device, shape, layerscale, parts);
 }
 
 } // namespace fvlm::plugins

@@ -1,7 +1,7 @@
-// sum_parts.cu: the second stage of parameters' gradients: the blocks' partial sums are added in the order of the
+// cuda_sum_parts.cu: the second stage of parameters' gradients: the blocks' partial sums are added in the order of the
 // blocks, so that the bits are the same each time.
 #include "common/cuda_packs.cuh"
-#include "launches.h"
+#include "common/cuda_rows.h"
 
 namespace fvlm::plugins {
 namespace {

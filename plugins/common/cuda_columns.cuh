@@ -1,9 +1,9 @@
-// columns.cuh: kernels in which a thread keeps to one pack of columns and goes from row to row: what belongs to a
+// cuda_columns.cuh: kernels in which a thread keeps to one pack of columns and goes from row to row: what belongs to a
 // column (bias, scale, a gradient's sum) stays in its registers.
 #pragma once
 
 #include "common/cuda_packs.cuh"
-#include "launches.h"
+#include "common/cuda_rows.h"
 
 #include <algorithm>
 
@@ -21,8 +21,16 @@ __device__ inline void let_sum_parts_start() {
 #endif
 }
 
+// What an operation begins with.
+template <class Type, int pack>
+struct Operation {
+  using Element = Type;
+  static constexpr int size = pack, rows_at_once = 4;
+  using Values = Pack<Element, size>;
+};
+
 // An Operation has
-//   Element, size (of a pack), sums (how many gradients of parameters it sums up: 0, 1 or 2)
+//   Element, size (of a pack), sums (how many gradients of parameters it sums up: 0, 1 or 2), rows_at_once
 //   struct Column; Column column(first) const            what it reads once
 //   struct Row; Row load(row, first) const               what it reads of a row
 //   void apply(Column, Row, row, first, float (&)[sums][size]) const
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(256) by_columns(Operation operation, std::int6
 template <class Operation>
 int launch_by_columns(const Device& device, std::int64_t rows, std::int64_t width, const Operation& operation,
                       const Parts& parts = {}) {
-  constexpr int rows_at_once = Operation::sums > 0 ? 2 : 4;
+  constexpr int rows_at_once = Operation::rows_at_once;
   const std::int64_t packs = width / Operation::size, tiles = (packs + 255) / 256;
   if (rows == 0 || packs == 0) return 0;
   if (packs > 1 << 30 || tiles > 65535)
@@ -106,6 +114,17 @@ void with_packs(const Shape& shape, const Body& body) {
     else
       body(element, std::integral_constant<int, 1>{});
   });
+}
+
+// Launches Function<Element, pack>{{}, problem} over the shape's rows with its element type and pack.
+template <template <class, int> class Function, class Problem>
+int launch_columns(const Device& device, const Shape& shape, const Problem& problem, const Parts& parts = {}) {
+  int blocks = 0;
+  with_packs(shape, [&](auto element, auto size) {
+    using Chosen = Function<typename decltype(element)::type, decltype(size)::value>;
+    blocks = launch_by_columns(device, shape.rows, shape.width, Chosen{{}, problem}, parts);
+  });
+  return blocks;
 }
 
 } // namespace fvlm::plugins

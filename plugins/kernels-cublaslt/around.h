@@ -1,0 +1,34 @@
+// around.h: what happens before and behind the products: bias and gelu where no epilogue does them, columns' sums.
+#pragma once
+
+#include "common/cuda_rows.h"
+
+namespace fvlm::plugins {
+
+// y = the sum, with the bias added that the product has not added, and through gelu.
+struct Finish {
+  Rows sum, y;            // may be the same memory
+  const void* bias;       // NULL: it is in the sum
+  bool gelu, writes_back; // writes_back: the biased sum, to where the sum is
+};
+void finish(const Device& device, const Shape& shape, const Finish& finish);
+
+// d *= gelu's derivative at x
+struct GeluGradient {
+  Rows x, d;
+};
+void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient);
+
+// Partial sums over rows; returns how many blocks have written there, for sum_parts().
+struct ColumnSums {
+  Rows d_y;
+};
+int column_sums(const Device& device, const Shape& shape, const ColumnSums& sums, const Parts& parts);
+
+// Ordinary numbers between -1 and 1, to time products on.
+void fill(cudaStream_t stream, fvlm_dtype dtype, void* data, std::int64_t count);
+
+// Keeps the stream from going on for a while.
+void hold(cudaStream_t stream, double seconds);
+
+} // namespace fvlm::plugins

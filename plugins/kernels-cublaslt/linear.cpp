@@ -1,0 +1,345 @@
+// linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
+#include "around.h"
+#include "matmul.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+constexpr int64_t most_library_bytes = 32 << 20, least_library_bytes = 1 << 20;
+// For operands to time products on: what one set of them may take, and how much more than an L2 all sets together.
+constexpr int64_t most_set_bytes = 64 << 20, most_scratch_bytes = 96 << 20, most_sets = 24;
+constexpr int64_t row_unit = 128; // of rows that are cut to fit there
+
+int64_t bytes(fvlm_dtype dtype) {
+  return static_cast<int64_t>(bytes_of(dtype));
+}
+
+Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(dtype), static_cast<long long>(rows),
+                  static_cast<long long>(columns));
+  if (columns > 1 && tensor->strides[1] != 1)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+  if (rows <= 1) return {tensor->data, columns};
+  if (tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
+  return {tensor->data, tensor->strides[0]};
+}
+
+Matrix parameter_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
+  const Matrix matrix = matrix_of(tensor, dtype, rows, columns, name);
+  if (matrix.row != columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
+  return matrix;
+}
+
+void* vector_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t size, const char* name) {
+  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != size)
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld]", name, name_of(dtype), static_cast<long long>(size));
+  if (size > 1 && tensor->strides[0] != 1) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
+  return tensor->data;
+}
+
+Rows rows_of(const Matrix& matrix) {
+  return {matrix.data, matrix.row};
+}
+
+// Whether all of them can be read 16 bytes at a time.
+Shape shape_of(fvlm_dtype dtype, int64_t rows, int64_t width, std::initializer_list<Matrix> operands) {
+  bool wide = width * bytes(dtype) % 16 == 0;
+  for (const Matrix& each : operands)
+    wide = wide && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.row * bytes(dtype) % 16 == 0;
+  return {dtype, rows, width, wide};
+}
+
+void clear(const fvlm_call& call, void* data, int64_t size) {
+  check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
+}
+
+class KernelsCublasLt : public Kernels {
+ public:
+  explicit KernelsCublasLt(const fvlm_instance_config& config) {
+    if (Support no = check_device(config.device, 8, 0); no.score == 0)
+      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
+    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
+               "the number of multiprocessors");
+  }
+
+  static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    return fits(query);
+  }
+
+  // What calls refuse as well.
+  static Support fits(const Query& query) {
+    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
+      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
+    if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
+        std::max({query.rows, query.width, query.inner}) > INT32_MAX)
+      return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
+                    static_cast<long long>(query.inner), static_cast<long long>(query.width));
+    return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
+  }
+
+  void requirements(const Query& query, Requirements& wanted) const {
+    require(fits(query));
+    Workspace workspace;
+    (void)take(workspace, query);
+    wanted.forward_workspace = wanted.backward_workspace = workspace.used();
+  }
+
+  void prepare(const fvlm_call& call, const Query& query) {
+    require(fits(query));
+    const bool deterministic = call.flags & FVLM_DETERMINISTIC;
+    const Key key = key_of(query, deterministic);
+    if (query.rows == 0 || plans_.count(key)) return;
+    Workspace workspace(call);
+    const Space space = take(workspace, query);
+    Plan plan = planned(query, space.library.size());
+    // Times differ from run to run, and with them the choice, and with that the bits.
+    if (!deterministic && !(call.flags & FVLM_CAPTURING)) measure(call, query, space, plan);
+    plans_[key] = std::move(plan);
+  }
+
+  void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& a) const {
+    require(fits(query));
+    const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
+    const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
+    const Matrix y = matrix_of(a.y, query.dtype, query.rows, query.width, "y");
+    const bool gelu = query.options & FVLM_WITH_GELU;
+    Matrix sum = y;
+    if (gelu && a.pre_activation)
+      sum = matrix_of(a.pre_activation, query.dtype, query.rows, query.width, "pre_activation");
+    Matrix bias{nullptr, 0};
+    if (has_bias(query)) bias.data = vector_of(a.bias, query.dtype, query.width, "bias");
+    if (query.rows == 0) return;
+    const Plan& plan = plan_of(call, query);
+    Workspace workspace(call);
+    plan.forward.run(library_, call, {x, weight, sum, plan.adds_bias ? bias.data : nullptr},
+                     take(workspace, query).library);
+    if (plan.adds_bias) bias.data = nullptr;
+    if (gelu || bias.data)
+      finish(on(call), shape_of(query.dtype, query.rows, query.width, {sum, y, bias}),
+             {rows_of(sum), rows_of(y), bias.data, gelu, sum.data != y.data});
+  }
+
+  void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
+    require(fits(query));
+    const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y");
+    const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
+    const Matrix d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
+    Matrix before;
+    if (a.pre_activation) before = matrix_of(a.pre_activation, query.dtype, query.rows, query.inner, "pre_activation");
+    if (query.rows == 0) return;
+    Workspace workspace(call);
+    backward_plan_of(call, query).input.run(library_, call, {d_y, weight, d_x}, take(workspace, query).library);
+    if (a.pre_activation)
+      gelu_gradient(on(call), shape_of(query.dtype, query.rows, query.inner, {before, d_x}),
+                    {rows_of(before), rows_of(d_x)});
+  }
+
+  void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& a) const {
+    require(fits(query));
+    const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y");
+    const Matrix x = matrix_of(a.x, query.dtype, query.rows, query.inner, "x");
+    const Matrix d_weight = parameter_of(a.d_weight, query.gradient_dtype, query.width, query.inner, "d_weight");
+    void* d_bias = a.d_bias ? vector_of(a.d_bias, query.gradient_dtype, query.width, "d_bias") : nullptr;
+    const bool accumulate = a.accumulate != 0;
+    if (query.rows == 0) {
+      if (accumulate) return;
+      clear(call, d_weight.data, query.width * query.inner * bytes(query.gradient_dtype));
+      if (d_bias) clear(call, d_bias, query.width * bytes(query.gradient_dtype));
+      return;
+    }
+    const Plan& plan = backward_plan_of(call, query);
+    Workspace workspace(call);
+    const Space space = take(workspace, query);
+    plan.weight.run(library_, call, {d_y, x, d_weight, nullptr, accumulate}, space.library);
+    // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
+    if (d_bias) sum_columns(call, query, d_y, space, d_bias, accumulate);
+  }
+
+ private:
+  // What a plan depends on.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, std::uint32_t, bool>;
+
+  struct Plan {
+    Matmul forward, input, weight;
+    bool adds_bias = false; // the forward's epilogue does
+  };
+
+  struct Space {
+    Span<char> library;
+    Span<float> parts;
+    Span<char> scratch;
+  };
+
+  // The operands to time on: sets of the same sizes, one behind the other, with as many rows as there is room for.
+  struct Sets {
+    int64_t rows = 0;                                      // 0: too few to tell anything
+    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each, and how many sets
+
+    int64_t bytes() const { return x + y + weight + bias; }
+  };
+
+  static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
+  static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
+
+  static Key key_of(const Query& q, bool deterministic) {
+    return {q.rows,
+            q.width,
+            q.inner,
+            q.dtype.code * 256 + q.dtype.bits,
+            has_backward(q) ? q.gradient_dtype.bits : 0,
+            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS),
+            deterministic};
+  }
+
+  const Plan& plan_of(const fvlm_call& call, const Query& query) const {
+    const bool deterministic = call.flags & FVLM_DETERMINISTIC;
+    for (const bool asked : {deterministic, !deterministic})
+      if (const auto found = plans_.find(key_of(query, asked)); found != plans_.end()) return found->second;
+    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() has not seen %lld rows of %lld -> %lld",
+                  static_cast<long long>(query.rows), static_cast<long long>(query.inner),
+                  static_cast<long long>(query.width));
+  }
+  const Plan& backward_plan_of(const fvlm_call& call, const Query& query) const {
+    if (!has_backward(query)) throw Failure(FVLM_ERROR_ARGUMENT, "the query said that no backward follows");
+    return plan_of(call, query);
+  }
+
+  static MatmulShape forward_shape(const Query& q, int64_t rows, bool bias) {
+    return {q.dtype, q.dtype, rows, q.width, q.inner, false, true, bias};
+  }
+  static MatmulShape input_shape(const Query& q, int64_t rows) { return {q.dtype, q.dtype, rows, q.inner, q.width}; }
+  static MatmulShape weight_shape(const Query& q, int64_t rows) {
+    return {q.dtype, q.gradient_dtype, q.width, q.inner, rows, true};
+  }
+
+  Plan planned(const Query& query, std::size_t library_bytes) const {
+    const auto needed = [](Matmul product) {
+      if (!product.exists()) throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm");
+      return product;
+    };
+    Plan plan;
+    if (has_bias(query)) plan.forward = Matmul(library_, forward_shape(query, query.rows, true), library_bytes);
+    plan.adds_bias = plan.forward.exists();
+    if (!plan.adds_bias)
+      plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
+    if (!has_backward(query)) return plan;
+    plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
+    plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
+    return plan;
+  }
+
+  // Replaces the heuristics' first choices by the fastest of their candidates.
+  void measure(const fvlm_call& call, const Query& query, const Space& space, Plan& plan) const {
+    const Sets sets = sets_of(query);
+    if (sets.rows == 0) return;
+    fill(stream_of(call), query.dtype, space.scratch.data(), sets.count * sets.bytes() / bytes(query.dtype));
+    struct Set {
+      Matrix x, y, weight;
+      void* bias;
+    };
+    const auto set = [&](int turn) {
+      char* x = space.scratch.data() + turn % sets.count * sets.bytes();
+      char *y = x + sets.x, *weight = y + sets.y;
+      return Set{{x, query.inner}, {y, query.width}, {weight, query.inner}, weight + sets.weight};
+    };
+    const auto timed = [&](Matmul& product, const MatmulShape& shape,
+                           const std::function<MatmulOperands(int)>& operands, const char* what) {
+      product.measure(library_, call, shape, operands, space.library);
+      log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: %s",
+          static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
+          what, static_cast<long long>(sets.rows), product.report());
+    };
+    timed(
+        plan.forward, forward_shape(query, sets.rows, plan.adds_bias),
+        [&](int turn) {
+          const Set s = set(turn);
+          return MatmulOperands{s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr};
+        },
+        "forward");
+    if (!has_backward(query)) return;
+    timed(
+        plan.input, input_shape(query, sets.rows),
+        [&](int turn) {
+          const Set s = set(turn);
+          return MatmulOperands{s.y, s.weight, s.x};
+        },
+        "input gradient");
+    // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
+    if (sets.rows < query.rows) return;
+    timed(
+        plan.weight, weight_shape(query, sets.rows),
+        [&](int turn) {
+          const Set s = set(turn);
+          return MatmulOperands{s.y, s.x, s.weight};
+        },
+        "weight gradient");
+  }
+
+  void sum_columns(const fvlm_call& call, const Query& query, const Matrix& d_y, const Space& space, void* d_bias,
+                   bool accumulate) const {
+    const Parts parts{space.parts.data(), parts_of(query)};
+    const int blocks =
+        column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)}, parts);
+    sum_parts(on(call), {parts, blocks, query.width, 1, {d_bias, nullptr}, query.gradient_dtype, accumulate});
+  }
+
+  Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
+
+  // As many blocks as there are for a row of 2,048, so that wider ones take no more memory.
+  int parts_of(const Query& query) const {
+    const auto most = static_cast<int>(std::min<int64_t>(query.rows, 2 * multiprocessors_));
+    return static_cast<int>(std::clamp<int64_t>(int64_t{2048} * most / query.width, 1, most));
+  }
+
+  // Room for 16 parts of the largest sum that cuBLASLt may want to split.
+  static int64_t library_bytes(const Query& query) {
+    int64_t largest = query.rows * query.width;
+    if (has_backward(query)) largest = std::max({largest, query.rows * query.inner, query.width * query.inner});
+    return std::clamp(largest * 4 * 16, least_library_bytes, most_library_bytes);
+  }
+
+  static Sets sets_of(const Query& query) {
+    const auto padded = [](int64_t size) { return (size + 255) / 256 * 256; };
+    const int64_t element = bytes(query.dtype);
+    Sets sets;
+    sets.weight = padded(query.width * query.inner * (has_backward(query) ? 4 : element));
+    sets.bias = padded(query.width * element);
+    const int64_t room = (most_set_bytes - sets.weight - sets.bias) / ((query.inner + query.width) * element);
+    sets.rows = room >= query.rows ? query.rows : room < row_unit ? 0 : room / row_unit * row_unit;
+    sets.x = padded(sets.rows * query.inner * element);
+    sets.y = padded(sets.rows * query.width * element);
+    sets.count = sets.rows == 0 ? 0 : std::clamp<int64_t>(most_scratch_bytes / sets.bytes(), 1, most_sets);
+    return sets;
+  }
+
+  Space take(Workspace& workspace, const Query& query) const {
+    Space space;
+    space.library = workspace.take<char>(query.rows > 0 ? library_bytes(query) : 0);
+    const bool sums = has_backward(query) && has_bias(query) && query.rows > 0;
+    space.parts = workspace.take<float>(sums ? parts_of(query) * query.width : 0);
+    const Sets sets = sets_of(query);
+    space.scratch = workspace.take<char>(sets.count * sets.bytes());
+    return space;
+  }
+
+  CublasLt library_;
+  int multiprocessors_ = 0;
+  std::map<Key, Plan> plans_;
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("kernels-cublaslt", "0.1.0", fvlm::plugins::KernelsCublasLt)

@@ -1,0 +1,171 @@
+#include "matmul.h"
+
+#include "timing.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+constexpr int most_candidates = 8; // more were never given
+constexpr int64_t widest = 16;     // bytes: no algorithm asks for more
+
+void check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Failure(status == CUBLAS_STATUS_NOT_SUPPORTED ? FVLM_ERROR_UNSUPPORTED : FVLM_ERROR_DEVICE, "%s: %s", what,
+                cublasLtGetStatusString(status));
+}
+
+cudaDataType type_of(fvlm_dtype dtype) {
+  return dtype == bfloat16 ? CUDA_R_16BF : dtype == float16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+// The descriptions of one product. cuBLASLt is column-major: c^T = b^T a^T. They live on the stack.
+struct Description {
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
+
+  Description(const MatmulShape& s, const MatmulOperands& operands) {
+    check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (s.adds_bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    }
+    layout(b, s.dtype, s.b_transposed ? s.inner : s.columns, s.b_transposed ? s.columns : s.inner, operands.b.row);
+    layout(a, s.dtype, s.a_transposed ? s.rows : s.inner, s.a_transposed ? s.inner : s.rows, operands.a.row);
+    layout(c, s.result, s.columns, s.rows, operands.c.row);
+  }
+
+ private:
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t which, const Value& value) {
+    check(cublasLtMatmulDescSetAttribute(&operation, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  static void layout(cublasLtMatrixLayoutOpaque_t& made, fvlm_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
+    check(cublasLtMatrixLayoutInit(&made, type_of(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+                                   std::max(ld, rows)),
+          "cublasLtMatrixLayoutInit");
+  }
+};
+
+// Bytes, powers of two, that addresses are multiples of.
+struct Alignments {
+  int64_t a, b, c;
+};
+
+int64_t power_of_two_in(int64_t bytes) {
+  int64_t power = 1;
+  while (power < widest && bytes % (2 * power) == 0) power *= 2;
+  return power;
+}
+
+int64_t alignment_of(const Matrix& matrix, fvlm_dtype dtype) {
+  return std::min(power_of_two_in(static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(matrix.data) % widest)),
+                  power_of_two_in(matrix.row * static_cast<int64_t>(bytes_of(dtype))));
+}
+
+Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
+  const Matrix bias{operands.bias, 0};
+  return {alignment_of(operands.a, s.dtype), alignment_of(operands.b, s.dtype),
+          std::min(alignment_of(operands.c, s.result), alignment_of(bias, s.result))};
+}
+
+// Contiguous matrices at aligned addresses: what to ask the heuristics about, who look at no memory.
+MatmulOperands natural_operands(const MatmulShape& s) {
+  MatmulOperands operands;
+  operands.a.row = s.a_transposed ? s.rows : s.inner;
+  operands.b.row = s.b_transposed ? s.inner : s.columns;
+  operands.c.row = s.columns;
+  if (s.adds_bias) operands.bias = reinterpret_cast<void*>(widest); // it wants one
+  return operands;
+}
+
+std::vector<cublasLtMatmulAlgo_t> ask(const CublasLt& library, const MatmulShape& s, const MatmulOperands& operands,
+                                      const Alignments& alignments, std::size_t workspace) {
+  Description d(s, operands);
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(alignments.b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(alignments.a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(alignments.c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(alignments.c));
+  cublasLtMatmulHeuristicResult_t found[most_candidates];
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c,
+                                                               &preference, most_candidates, found, &count);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
+    if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
+  return algorithms;
+}
+
+cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const MatmulShape& s,
+                      const MatmulOperands& operands, const cublasLtMatmulAlgo_t& algorithm, Span<char> workspace) {
+  Description d(s, operands);
+  const float one = 1, beta = operands.accumulate ? 1 : 0;
+  return cublasLtMatmul(library.get(), &d.operation, &one, operands.b.data, &d.b, operands.a.data, &d.a, &beta,
+                        operands.c.data, &d.c, operands.c.data, &d.c, &algorithm, workspace.data(), workspace.size(),
+                        stream_of(call));
+}
+
+} // namespace
+
+CublasLt::CublasLt() {
+  check(cublasLtCreate(&handle_), "cublasLtCreate");
+}
+CublasLt::~CublasLt() {
+  (void)cublasLtDestroy(handle_);
+}
+
+Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace) : shape_(shape) {
+  const MatmulOperands natural = natural_operands(shape);
+  candidates_ = ask(library, shape, natural, alignments_of(shape, natural), workspace);
+  MatmulOperands odd = natural;
+  for (Matrix* each : {&odd.a, &odd.b, &odd.c}) each->row = each->row / 2 * 2 + 1;
+  if (odd.bias) odd.bias = static_cast<char*>(odd.bias) + bytes_of(shape.result);
+  const int64_t element = static_cast<int64_t>(bytes_of(shape.dtype));
+  const auto any =
+      ask(library, shape, odd, {element, element, static_cast<int64_t>(bytes_of(shape.result))}, workspace);
+  exists_ = !any.empty();
+  if (exists_) any_ = any.front();
+}
+
+void Matmul::measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
+                     const std::function<MatmulOperands(int turn)>& operands, Span<char> workspace) {
+  std::vector<Way> ways;
+  for (const cublasLtMatmulAlgo_t& candidate : candidates_)
+    ways.emplace_back([&, candidate](int turn) {
+      return launch(library, call, shape, operands(turn), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
+    });
+  if (ways.empty()) return;
+  const std::vector<double> seconds = time_in_turn(stream_of(call), ways);
+  chosen_ = fastest_of(seconds);
+  (void)std::snprintf(report_, sizeof report_, "number %zu of %zu candidates, %.1f us, the first %.1f us", chosen_ + 1,
+                      candidates_.size(), seconds[chosen_] * 1e6, seconds[0] * 1e6);
+}
+
+void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOperands& operands,
+                 Span<char> workspace) const {
+  const Alignments needed = alignments_of(shape_, natural_operands(shape_)), given = alignments_of(shape_, operands);
+  const bool natural = given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
+  if (!natural && !exists_)
+    throw Failure(FVLM_ERROR_UNSUPPORTED,
+                  "cuBLASLt has no algorithm for operands that are aligned to %lld, %lld and %lld bytes",
+                  static_cast<long long>(given.a), static_cast<long long>(given.b), static_cast<long long>(given.c));
+  const cublasLtMatmulAlgo_t& algorithm = natural ? candidates_[chosen_] : any_;
+  check(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,75 @@
+// matmul.h: matrix products by cuBLASLt whose algorithms are chosen beforehand, so that a call only launches.
+#pragma once
+#include <fvlm/cuda.hpp>
+
+#include <cublasLt.h>
+#include <functional>
+#include <vector>
+
+namespace fvlm::plugins {
+
+// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
+struct MatmulShape {
+  fvlm_dtype dtype{}, result{}; // of a and b, of c
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  bool a_transposed = false; // a lies as [inner, rows]
+  bool b_transposed = false; // b lies as [columns, inner]
+  bool adds_bias = false;    // a vector of the results' dtype to each row of c
+};
+
+// A row-major matrix in device memory, with the distance of its rows in elements.
+struct Matrix {
+  void* data = nullptr;
+  std::int64_t row = 0;
+};
+
+struct MatmulOperands {
+  Matrix a, b, c;
+  void* bias = nullptr;
+  bool accumulate = false; // c += a b
+};
+
+class CublasLt {
+ public:
+  CublasLt();
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+  cublasLtHandle_t get() const { return handle_; }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+class Matmul {
+ public:
+  Matmul() = default;
+  // Asks cuBLASLt's heuristics for algorithms that add partial sums, if any, in float32 in an order of their own, and
+  // takes the first. [setup]
+  Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace);
+
+  // Whether cuBLASLt has an algorithm, whatever the addresses.
+  bool exists() const { return exists_; }
+
+  // Times the candidates on a product of the same kind, which may be smaller, and takes the fastest. Its operands are
+  // aligned to 256 bytes and differ from turn to turn, so that they are not in the L2 because they were a moment ago.
+  // [setup]
+  void measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
+               const std::function<MatmulOperands(int turn)>& operands, sdk::Span<char> workspace);
+  // "number 3 of 8 candidates, 31.2 us, the first 33.1 us", of the last measure().
+  const char* report() const { return report_; }
+
+  // [step thread]
+  void run(const CublasLt& library, const fvlm_call& call, const MatmulOperands& operands,
+           sdk::Span<char> workspace) const;
+
+ private:
+  MatmulShape shape_;
+  std::vector<cublasLtMatmulAlgo_t> candidates_; // for operands that are aligned as their rows' lengths allow
+  std::size_t chosen_ = 0;
+  cublasLtMatmulAlgo_t any_{}; // for any operands
+  bool exists_ = false;
+  char report_[96] = "not timed";
+};
+
+} // namespace fvlm::plugins

@@ -1,0 +1,202 @@
+// What plugin check does not ask a linear: the algorithms that were chosen by measurement, and what prepare() has to do
+// with a call.
+#include "common/testing/guarded.h"
+
+namespace fvlm::testing {
+namespace {
+
+using Numbers = std::vector<double>;
+
+struct Shape {
+  int64_t rows, inner, width;
+  fvlm_dtype dtype = bf16, gradient = bf16;
+  int64_t gap = 0;
+  bool bias = true, gelu = false, gelu_before = false, accumulate = false;
+};
+
+class Linear : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+  }
+};
+
+// A plugin that is asked about one shape.
+class Bench {
+ public:
+  explicit Bench(const Shape& s) : plugin_(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_) {
+    query_.struct_size = sizeof query_;
+    query_.op = FVLM_OP_LINEAR;
+    query_.device = place().device;
+    query_.dtype = s.dtype, query_.gradient_dtype = s.gradient;
+    query_.options = FVLM_WITH_BACKWARD;
+    if (s.bias) query_.options |= FVLM_WITH_BIAS;
+    if (s.gelu) query_.options |= FVLM_WITH_GELU;
+    query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
+    needs_.struct_size = sizeof needs_;
+    EXPECT_EQ(plugin_->requirements(plugin_.instance(), &query_, &needs_, nullptr), FVLM_OK);
+  }
+  void prepare(uint32_t flags) {
+    Call call(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
+    call->flags = flags;
+    EXPECT_EQ(plugin_->prepare(plugin_.instance(), call.get(), &query_), FVLM_OK) << call.error();
+    place().wait();
+    EXPECT_TRUE(call.intact());
+  }
+  template <class Arguments>
+  void run(fvlm_status (*fvlm_kernels_v1::*function)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                                     const Arguments*),
+           Arguments arguments, uint32_t flags) {
+    EXPECT_EQ(status_of(function, arguments, flags), FVLM_OK) << error_;
+  }
+  template <class Arguments>
+  fvlm_status status_of(fvlm_status (*fvlm_kernels_v1::*function)(fvlm_instance*, const fvlm_call*,
+                                                                  const fvlm_kernels_query*, const Arguments*),
+                        Arguments& arguments, uint32_t flags) {
+    arguments.struct_size = sizeof arguments;
+    Call call(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
+    call->flags = flags;
+    const fvlm_status status = (plugin_.operator->()->*function)(plugin_.instance(), call.get(), &query_, &arguments);
+    place().wait();
+    EXPECT_TRUE(call.intact());
+    error_ = call.error();
+    return status;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  Host host_;
+  Plugin<fvlm_kernels_v1> plugin_;
+  fvlm_kernels_query query_{};
+  fvlm_requirements needs_{};
+  std::string error_;
+};
+
+struct Operands {
+  GuardedTensor x, weight, bias, y, pre, d_y, before, d_x, d_weight, d_bias;
+
+  explicit Operands(const Shape& s)
+      : x(s.dtype, {s.rows, s.inner}, s.gap), weight(s.dtype, {s.width, s.inner}), bias(s.dtype, {s.width}),
+        y(s.dtype, {s.rows, s.width}, s.gap), pre(s.dtype, {s.rows, s.width}), d_y(s.dtype, {s.rows, s.width}, s.gap),
+        before(s.dtype, {s.rows, s.inner}), d_x(s.dtype, {s.rows, s.inner}, s.gap),
+        d_weight(s.gradient, {s.width, s.inner}), d_bias(s.gradient, {s.width}) {
+    x.random(1), weight.random(2, 1 / std::sqrt(static_cast<float>(s.inner))), bias.random(3), d_y.random(4);
+    before.random(5), d_weight.fill(0.5), d_bias.fill(0.5), y.fill(99), pre.fill(99), d_x.fill(99);
+  }
+  void expect_intact() const {
+    for (const GuardedTensor* each : {&x, &y, &pre, &d_y, &d_x, &d_weight, &d_bias}) each->expect_intact("a tensor");
+  }
+};
+
+fvlm_linear_forward forward_of(const Shape& s, Operands& o) {
+  return {0, o.x.get(), o.weight.get(), s.bias ? o.bias.get() : nullptr, o.y.get(), s.gelu ? o.pre.get() : nullptr};
+}
+fvlm_linear_input_gradient input_gradient_of(const Shape& s, Operands& o) {
+  return {0, o.d_y.get(), o.weight.get(), s.gelu_before ? o.before.get() : nullptr, o.d_x.get()};
+}
+fvlm_linear_weight_gradient weight_gradient_of(const Shape& s, Operands& o) {
+  return {0, s.accumulate, o.d_y.get(), o.x.get(), o.d_weight.get(), s.bias ? o.d_bias.get() : nullptr};
+}
+
+double below(double x) {
+  return 0.5 * std::erfc(-x / std::sqrt(2.0));
+}
+double slope(double x) {
+  return below(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846);
+}
+
+void expect_right(const Shape& s, Operands& o) {
+  const auto rows = static_cast<size_t>(s.rows), inner = static_cast<size_t>(s.inner),
+             width = static_cast<size_t>(s.width);
+  const std::vector<float> x = o.x.values(), weight = o.weight.values(), d_y = o.d_y.values();
+  const double begin = s.accumulate ? 0.5 : 0;
+  Numbers y(rows * width), d_x(rows * inner), d_weight(width * inner, begin), d_bias(width, begin);
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t w = 0; w < width; ++w) {
+      const double d = d_y[r * width + w];
+      double sum = s.bias ? o.bias.value(static_cast<int64_t>(w)) : 0.0;
+      for (size_t i = 0; i < inner; ++i) {
+        sum += static_cast<double>(x[r * inner + i]) * weight[w * inner + i];
+        d_x[r * inner + i] += d * weight[w * inner + i];
+        d_weight[w * inner + i] += d * x[r * inner + i];
+      }
+      y[r * width + w] = sum;
+      d_bias[w] += d;
+    }
+  if (s.gelu_before)
+    for (size_t i = 0; i < d_x.size(); ++i) d_x[i] *= slope(o.before.value(static_cast<int64_t>(i)));
+  // Sums of a thousand products reach 700 on their way, of which float32 keeps steps of 6e-5.
+  const double rounding = s.dtype.bits == 16 ? 8e-3 : 3e-5, gradient_rounding = s.gradient.bits == 16 ? 8e-3 : 1.5e-4;
+  if (s.gelu) {
+    expect_close(o.pre, y, rounding, "pre_activation");
+    for (double& each : y) each *= below(each);
+  }
+  expect_close(o.y, y, 2 * rounding, "y");
+  expect_close(o.d_x, d_x, 2 * rounding, "d_x");
+  expect_close(o.d_weight, d_weight, gradient_rounding, "d_weight");
+  if (s.bias) expect_close(o.d_bias, d_bias, gradient_rounding, "d_bias");
+}
+
+void run_all(const Shape& s, Bench& bench, Operands& o, uint32_t flags) {
+  bench.run(&fvlm_kernels_v1::linear_forward, forward_of(s, o), flags);
+  bench.run(&fvlm_kernels_v1::linear_input_gradient, input_gradient_of(s, o), flags);
+  bench.run(&fvlm_kernels_v1::linear_weight_gradient, weight_gradient_of(s, o), flags);
+}
+
+TEST_F(Linear, what_was_chosen_by_measurement_agrees_with_float64_loops) {
+  for (const Shape& s : std::vector<Shape>{{256, 96, 160},
+                                           {256, 96, 160, bf16, f32, 0, true, true},
+                                           {1088, 64, 96, bf16, f32, 0, false, false, false, true},
+                                           {600, 128, 64, bf16, bf16, 8, true, true, true, true},
+                                           {300, 33, 70, bf16, f32, 3, true, true, true},
+                                           {1, 48, 24},
+                                           {200, 64, 48, f32, f32, 4, true, true, true},
+                                           {64, 7, 5, f32, f32, 0, true, false, false, true}}) {
+    SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
+    Bench bench(s);
+    bench.prepare(0);
+    Operands o(s);
+    run_all(s, bench, o, 0);
+    expect_right(s, o);
+    o.expect_intact();
+  }
+}
+
+TEST_F(Linear, calls_of_either_determinism_use_what_was_prepared_for_the_other) {
+  const Shape s{128, 64, 64};
+  for (const uint32_t prepared : {0u, uint32_t{FVLM_DETERMINISTIC}}) {
+    Bench bench(s);
+    bench.prepare(prepared);
+    Operands first(s), second(s);
+    run_all(s, bench, first, prepared);
+    run_all(s, bench, second, prepared ^ FVLM_DETERMINISTIC);
+    expect_right(s, first);
+    EXPECT_EQ(first.y.values(), second.y.values());
+    EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+  }
+}
+
+TEST_F(Linear, two_instances_take_the_same_algorithms_where_the_call_is_deterministic) {
+  const Shape s{640, 192, 320};
+  Operands first(s), second(s);
+  for (Operands* each : {&first, &second}) {
+    Bench bench(s);
+    bench.prepare(FVLM_DETERMINISTIC);
+    run_all(s, bench, *each, FVLM_DETERMINISTIC);
+  }
+  EXPECT_EQ(first.y.values(), second.y.values());
+  EXPECT_EQ(first.d_x.values(), second.d_x.values());
+  EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+}
+
+TEST_F(Linear, refuses_a_shape_that_prepare_has_not_seen) {
+  const Shape s{40, 16, 24};
+  Bench bench(s);
+  Operands o(s);
+  fvlm_linear_forward arguments = forward_of(s, o);
+  EXPECT_EQ(bench.status_of(&fvlm_kernels_v1::linear_forward, arguments, 0), FVLM_ERROR_ARGUMENT);
+  EXPECT_NE(bench.error().find("40 rows of 16 -> 24"), std::string::npos) << bench.error();
+}
+
+} // namespace
+} // namespace fvlm::testing
