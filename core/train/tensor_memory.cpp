@@ -36,9 +36,16 @@ class Watched : public c10::Allocator {
     const auto size = static_cast<int64_t>(bytes);
     const int64_t most = limit;
     void* data = nullptr;
-    if ((most > 0 && (live + size > most || !machine_has(size))) || posix_memalign(&data, alignment, bytes) != 0)
+    const auto refuse = [&] {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "can't allocate memory: ", size, " bytes, with ", live.load(), " held");
+    };
+    if (most > 0 && (live + size > most || !machine_has(size))) refuse();
+    if (posix_memalign(&data, alignment, bytes) != 0) refuse();
     const int64_t now = live += static_cast<int64_t>(malloc_usable_size(data));
+    if (most > 0 && now > most) { // others asked at the same time, or malloc rounded up
+      let_go(data);
+      refuse();
+    }
     for (int64_t before = peak; before < now && !peak.compare_exchange_weak(before, now);) {
     }
     return {data, data, &let_go, at::kCPU};
