@@ -69,6 +69,9 @@ std::vector<BatchShape> quickstart_batches() {
 } // namespace
 
 const std::vector<Shape>& shapes() {
+  static constexpr const char* dinov2_small =
+      R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+          "image_size": 518, "patch_size": 14})";
   // Of such sizes as come in training, where padding costs the peer time; and of one size, where it costs nothing.
   static const std::vector<BatchShape> batches = {
       {"ragged", {0, 1, 4, 8}, {160, 32, 64, 96}},
@@ -87,16 +90,12 @@ const std::vector<Shape>& shapes() {
        R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
            "intermediate_size": 128, "vocab_size": 464, "tie_word_embeddings": true})",
        64, 32, quickstart_batches()},
-      {"135m", "fVLM-135M: DINOv2 small and SmolLM2-135M",
-       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
-           "image_size": 518, "patch_size": 14})",
+      {"135m", "fVLM-135M: DINOv2 small and SmolLM2-135M", dinov2_small,
        R"({"model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
            "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "tie_word_embeddings": true,
            "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1e5})",
        384, 224, batches},
-      {"1.7b", "fVLM-1.7B: DINOv2 small and SmolLM2-1.7B",
-       R"({"model_type": "dinov2", "hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
-           "image_size": 518, "patch_size": 14})",
+      {"1.7b", "fVLM-1.7B: DINOv2 small and SmolLM2-1.7B", dinov2_small,
        R"({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
            "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 49152, "tie_word_embeddings": true,
            "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "rope_theta": 1.3e5})",
