@@ -133,6 +133,7 @@ TEST_F(FindBatch, training_under_a_limit_goes_on_with_smaller_packs) {
     TrainRequest request;
     request.stage = "align";
     request.max_steps = 1;
+    request.crew = Crew::Size{1, 1}; // of several, how much they hold at once is for the clock to say
     EXPECT_EQ(run(name, {}, request).steps, 1);
     return memory.peak();
   };
