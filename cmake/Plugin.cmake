@@ -11,6 +11,7 @@ function(fvlm_plugin)
   set(exports ${PROJECT_SOURCE_DIR}/sdk/include/fvlm/exports.map)
   target_link_options(${target} PRIVATE -Wl,--version-script=${exports})
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
+  # Run paths of the toolkit stay out of the library: the engine has brought its CUDA libraries by then.
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME ${ARG_NAME}
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${folder} BUILD_WITH_INSTALL_RPATH ON)

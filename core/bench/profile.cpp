@@ -4,9 +4,8 @@
 #include "base/scratch_folder.h"
 #include "base/text.h"
 #include "bench/made_model.h"
-#include "device/peak.h"
-#include "device/probe.h"
 #include "device/runtime.h"
+#include "model/execution.h"
 #include "model/flops.h"
 #include "model/loading.h"
 #include "ops/host_memory.h"
@@ -73,14 +72,6 @@ plan::Plan plan_of(const ProfileRequest& request, const Configuration& configura
   return plan;
 }
 
-std::optional<double> peak_of(const at::Device& device, plan::Precision precision) {
-  const auto devices = device::probe_cuda().devices;
-  if (device.is_cpu() || devices.empty()) return {};
-  return device::peak_flops(devices.front().name, precision == plan::Precision::fp32   ? device::Arithmetic::fp32
-                                                  : precision == plan::Precision::tf32 ? device::Arithmetic::tf32
-                                                                                       : device::Arithmetic::half);
-}
-
 StepAnatomy anatomy_of(const std::vector<device::Activity>& activities,
                        const std::vector<std::pair<std::string, uint64_t>>& marks) {
   StepAnatomy anatomy;
@@ -105,8 +96,7 @@ StepAnatomy anatomy_of(const std::vector<device::Activity>& activities,
 class Profile {
  public:
   Profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress)
-      : request_(request), registry_(registry), progress_(progress),
-        device_(request.device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU)) {}
+      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)) {}
 
   ProfileReport::Row measure(const Configuration& configuration, std::vector<std::string>& choices) {
     ProfileReport::Row row;
@@ -151,11 +141,14 @@ class Profile {
     const auto start = Clock::now();
     const auto brought = learner.bring(pack.host, counts, 1);
     train::PartTimes nobodys;
+    const auto optimize = [&] {
+      made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage.optimizer).clip, learner.sums());
+      made.optimization->count_step();
+    };
     const auto step = [&] {
       learner.begin_step();
       learner.take(*brought, nobodys);
-      made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage.optimizer).clip, learner.sums());
-      made.optimization->count_step();
+      optimize();
       if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
     };
     const auto loss = [&] {
@@ -179,13 +172,10 @@ class Profile {
     row.peak_bytes = row.kernels > 0 ? peak.held() : peak.peak();
     row.last_loss = loss();
     row.gradient_norm = made.optimization->gradient_norm();
-    if (const auto at_best = peak_of(device_, request_.precision))
+    if (const auto at_best = train::peak_flops(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (request_.watch) {
-      device::Runtime* gpu = device::runtime();
-      if (!gpu)
-        throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
-            .advise("--device cuda, in a build with CUDA");
+      device::Runtime* const gpu = device::runtime();
       plan::Plan plain = plan;
       plain.speed.graphs = false;
       train::Learner watched(plain, plain.stages.front(), *made.vlm, *operations,
@@ -198,13 +188,13 @@ class Profile {
       train::PartTimes times;
       times.tell(mark);
       const auto again = watched.bring(pack.host, counts, 1);
-      row.anatomy = anatomy_of(gpu->watch([&] {
+      const auto activities = gpu->watch([&] {
         watched.begin_step();
         watched.take(*again, times);
-        made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
+        optimize();
         mark("optimizer");
-      }),
-                               marks);
+      });
+      row.anatomy = anatomy_of(activities, marks);
     }
     choices.clear();
     for (const auto& report : operations->choices()) choices.push_back(report.text());
@@ -246,6 +236,9 @@ double StepAnatomy::milliseconds() const {
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
+  if (request.watch && !device::runtime())
+    throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
+        .advise("--device cuda, in a build with CUDA");
   std::vector<Configuration> configurations;
   for (const std::string& name : request.configurations) configurations.push_back(configuration_named(name));
   const c10::InferenceMode without_autograd;

@@ -42,7 +42,7 @@ struct ProfileReport {
     int64_t samples = 0, labels = 0;
     Times times;            // a step each
     double ready_after = 0; // seconds until the first step was done, the model being there
-    int64_t peak_bytes = 0; // of tensors, while measured
+    int64_t peak_bytes = 0; // of tensors, while measured; where steps are recorded, all that is reserved
     int64_t kernels = 0;    // launched from recordings, a step; 0: operation by operation
     double first_loss = 0, last_loss = 0, gradient_norm = 0;
     double flops = 0;                  // a step

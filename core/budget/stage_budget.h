@@ -17,8 +17,6 @@ enum class Device { cpu, cuda };
 // What the plan's wishes say of who computes.
 Machine machine_of(const plan::Plan& plan, Device device);
 
-// Whether what DPO's policy is held against is computed once and remembered, and no model beside it.
-
 ModelShape shape_of(const ModelDescription& description, int64_t image_size);
 
 // What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.

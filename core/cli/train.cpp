@@ -5,6 +5,7 @@
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
+#include "model/execution.h"
 #include "recipe/print.h"
 #include "train/run.h"
 
@@ -84,7 +85,7 @@ int train_stages(Arguments arguments) {
   request.allow_plan_change = parsed->flag("allow-plan-change");
   const std::string device = parsed->value_or("device", best_device());
   use_device(device);
-  request.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  request.device = model::device_named(device);
   if (parsed->flag("find-batch")) {
     refuse_beside_find_batch(*parsed);
     return search_batches(resolved.plan, request, *open_registry(*parsed), parsed->integer_or("memory-mib", 0),

@@ -16,10 +16,14 @@ at::ScalarType dtype_named(const std::string& name) {
 
 } // namespace
 
+at::Device device_named(const std::string& name) {
+  return name == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
 ops::OperationsOptions Execution::operations() const {
   const Wish wish = Wish::of(kernels);
   ops::OperationsOptions options;
-  options.device = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  options.device = device_named(device);
   options.dtype = dtype_named(dtype);
   options.gradient_dtype = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
   options.attention = options.loss = options.kernels = wish;

@@ -8,6 +8,8 @@
 
 namespace fvlm::model {
 
+at::Device device_named(const std::string& name); // "cuda" is the first; whatever else is the CPU
+
 struct Execution {
   std::string dtype = "fp32", device = "cpu"; // fp32, bf16 or fp64; cpu or cuda
   std::vector<std::string> kernels;           // plugins, in order of preference; empty: auto

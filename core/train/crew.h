@@ -28,11 +28,10 @@ class Crew {
   // In the same parts, one after the other: what is remembered is to the bit what a live reference says.
   void remember(const HostPack& host, const model::Vlm& reference);
   std::vector<Learner::Tally> tallies() const;
-  at::Tensor sums() const; // always in the same memory where there is one learner
+  at::Tensor sums() const;
   double held() const;
   int64_t used_rows() const;
   int64_t all_rows() const;
-  int64_t kernels() const { return learners_.front()->kernels(); }
   bool has_watched() const { return learners_.front()->has_watched(); }
   std::optional<double> attention_entropy() const { return learners_.front()->attention_entropy(); }
 

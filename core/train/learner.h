@@ -63,7 +63,7 @@ class Learner {
   void remember(const HostPack& host, const model::Vlm& reference);
   // Of the packs since begin_step(), a term each. Waits for the device.
   std::vector<Tally> tallies() const;
-  // The same where the device has them: float64 [terms, 5], always in the same memory.
+  // The same where the device has them: float64 [terms, 5].
   const at::Tensor& sums() const { return tally_; }
   // The labels and pairs of those packs, of all terms.
   double held() const { return held_; }

@@ -5,6 +5,7 @@
 #include "plugin/selection.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/tensor.h>
@@ -161,18 +162,20 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   }
   limits_.copy_(at::tensor({scale, clip > 0 ? clip : std::numeric_limits<double>::infinity()}, at::kDouble), true);
   step_.copy_(at::tensor({steps_ + 1}, at::kLong), true);
+  if (!sums_.defined()) sums_ = at::empty_like(sums);
+  sums_.copy_(sums);
   const auto gradients = parameters_.with_gradient();
   Recorder& recorder = recorders_.try_emplace(gradients, "the optimizer", records_).first->second;
-  recorder.run([this, sums] { apply(sums); });
+  recorder.run([this] { apply(); });
   kernels_ = recorder.kernels();
 }
 
-void Optimization::apply(const at::Tensor& sums) {
+void Optimization::apply() {
   parameters_.complete_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
   norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);
-  skip_.copy_((norm_.isfinite() & sums.isfinite().all()).logical_not());
+  skip_.copy_((norm_.isfinite() & sums_.isfinite().all()).logical_not());
   for (const Part& part : parts_) {
     std::vector<at::Tensor> states;
     for (const auto& state : part.states) states.push_back(state.values);

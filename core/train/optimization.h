@@ -26,7 +26,7 @@ class Optimization {
     double lr = 0, others = 0;
   };
   // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
-  // they or `sums` (float64, always the same memory) are not finite it changes nothing. Waits for no device.
+  // they or `sums` (float64, of one shape) are not finite it changes nothing. Nothing is read back.
   void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums);
   // Of those gradients, scaled. Waits for the device.
   double gradient_norm() const { return norm_.item<double>(); }
@@ -59,7 +59,7 @@ class Optimization {
   void add_part(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, const std::string& algorithm,
                 bool others);
   std::vector<fvlm_optimizer_segment> segments(const std::function<bool(const ops::Parameter&)>& takes) const;
-  void apply(const at::Tensor& sums);
+  void apply();
   void set(Part& part, const std::string& name, size_t group, double value);
 
   model::Parameters& parameters_;
@@ -68,6 +68,7 @@ class Optimization {
   at::Tensor master_;                 // the parameters themselves where they are float32
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for
   at::Tensor norm_, limits_;          // float64, of the device: a scalar; the scale and the greatest length
+  at::Tensor sums_;                   // what the caller wants to be finite, too
   at::Tensor step_, scale_, skip_;    // what plugins read
   bool records_;
   std::map<std::vector<bool>, Recorder> recorders_; // by the parameters that have a gradient

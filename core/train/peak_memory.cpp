@@ -31,7 +31,7 @@ int64_t PeakMemory::peak() const {
 }
 
 int64_t PeakMemory::held() const {
-  if (on_host_) return on_host_->peak();
+  if (on_host_) return on_host_->live();
   return allocator_of(device_).getDeviceStats(device_.index()).reserved_bytes[all].current;
 }
 

@@ -1,10 +1,14 @@
 #include "train/stage_model.h"
 
 #include "base/error.h"
+#include "device/peak.h"
+#include "device/probe.h"
 #include "model/loading.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace fvlm::train {
 namespace {
@@ -33,6 +37,17 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   for (const plan::KernelKind& kind : plan::kernel_kinds())
     options.operations[std::string(kind.name)] = Wish::of(plan.kernels[kind.name]);
   return std::make_unique<ops::Operations>(registry, std::move(options));
+}
+
+std::optional<double> peak_flops(at::Device device, plan::Precision precision) {
+  if (!device.is_cuda()) return {};
+  const auto devices = device::probe_cuda().devices;
+  const auto index = static_cast<size_t>(std::max<int>(0, device.index()));
+  if (index >= devices.size()) return {};
+  const auto arithmetic = precision == plan::Precision::fp32   ? device::Arithmetic::fp32
+                          : precision == plan::Precision::tf32 ? device::Arithmetic::tf32
+                                                               : device::Arithmetic::half;
+  return device::peak_flops(devices[index].name, arithmetic);
 }
 
 model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device) {

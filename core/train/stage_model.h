@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 namespace fvlm::train {
 
@@ -16,6 +17,9 @@ namespace fvlm::train {
 using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
 
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
+
+// Floating-point operations a second that the device can do at most; none where that is not known.
+std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 
 // Of a model that does not learn.
 model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device);

@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "device/peak.h"
-#include "device/probe.h"
 #include "train/labels.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -20,17 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<double> peak_of(const RunContext& context) {
-  if (!context.device.is_cuda()) return {};
-  const auto devices = device::probe_cuda().devices;
-  const auto index = static_cast<size_t>(std::max<int>(0, context.device.index()));
-  if (index >= devices.size()) return {};
-  const auto arithmetic = context.plan.precision == plan::Precision::fp32   ? device::Arithmetic::fp32
-                          : context.plan.precision == plan::Precision::tf32 ? device::Arithmetic::tf32
-                                                                            : device::Arithmetic::half;
-  return device::peak_flops(devices[index].name, arithmetic);
-}
-
 double weight_of(const plan::Term& term) {
   return std::visit([](const auto& any) { return any.weight; }, term);
 }
@@ -42,8 +29,8 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
-      interval_(stage, state_, peak_of(context)), control_(stage, context.lua, context.folder / "journal.jsonl"),
-      guard_(context.plan.guard, state_.guard),
+      interval_(stage, state_, peak_flops(context.device, context.plan.precision)),
+      control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
       scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();

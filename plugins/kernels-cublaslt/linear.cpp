@@ -217,11 +217,11 @@ class KernelsCublasLt : public Kernels {
   }
 
   static MatmulShape forward_shape(const Query& q, int64_t rows, bool bias) {
-    return {q.dtype, q.dtype, rows, q.width, q.inner, false, true, bias};
+    return {{q.dtype, q.dtype, rows, q.width, q.inner, false, true}, bias};
   }
-  static MatmulShape input_shape(const Query& q, int64_t rows) { return {q.dtype, q.dtype, rows, q.inner, q.width}; }
+  static MatmulShape input_shape(const Query& q, int64_t rows) { return {{q.dtype, q.dtype, rows, q.inner, q.width}}; }
   static MatmulShape weight_shape(const Query& q, int64_t rows) {
-    return {q.dtype, q.gradient_dtype, q.width, q.inner, rows, true};
+    return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
   }
 
   Plan planned(const Query& query, std::size_t library_bytes) const {

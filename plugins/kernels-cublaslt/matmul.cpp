@@ -14,43 +14,12 @@ using std::int64_t;
 constexpr int most_candidates = 8; // more were never given
 constexpr int64_t widest = 16;     // bytes: no algorithm asks for more
 
-void check(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Failure(status == CUBLAS_STATUS_NOT_SUPPORTED ? FVLM_ERROR_UNSUPPORTED : FVLM_ERROR_DEVICE, "%s: %s", what,
-                cublasLtGetStatusString(status));
-}
-
-cudaDataType type_of(fvlm_dtype dtype) {
-  return dtype == bfloat16 ? CUDA_R_16BF : dtype == float16 ? CUDA_R_16F : CUDA_R_32F;
-}
-
-// The descriptions of one product. cuBLASLt is column-major: c^T = b^T a^T. They live on the stack.
-struct Description {
-  cublasLtMatmulDescOpaque_t operation{};
-  cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
-
-  Description(const MatmulShape& s, const MatmulOperands& operands) {
-    check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (s.adds_bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-    }
-    layout(b, s.dtype, s.b_transposed ? s.inner : s.columns, s.b_transposed ? s.columns : s.inner, operands.b.row);
-    layout(a, s.dtype, s.a_transposed ? s.rows : s.inner, s.a_transposed ? s.inner : s.rows, operands.a.row);
-    layout(c, s.result, s.columns, s.rows, operands.c.row);
-  }
-
- private:
-  template <class Value>
-  void set(cublasLtMatmulDescAttributes_t which, const Value& value) {
-    check(cublasLtMatmulDescSetAttribute(&operation, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
-  }
-  static void layout(cublasLtMatrixLayoutOpaque_t& made, fvlm_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
-    check(cublasLtMatrixLayoutInit(&made, type_of(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
-                                   std::max(ld, rows)),
-          "cublasLtMatrixLayoutInit");
+struct Description : ProductDescription {
+  Description(const MatmulShape& s, const MatmulOperands& operands)
+      : ProductDescription(s, operands.a.row, operands.b.row, operands.c.row) {
+    if (!s.adds_bias) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   }
 };
 
@@ -90,10 +59,10 @@ std::vector<cublasLtMatmulAlgo_t> ask(const CublasLt& library, const MatmulShape
                                       const Alignments& alignments, std::size_t workspace) {
   Description d(s, operands);
   cublasLtMatmulPreferenceOpaque_t preference{};
-  check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+  check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-          "cublasLtMatmulPreferenceSetAttribute");
+    check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
+                 "cublasLtMatmulPreferenceSetAttribute");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -121,13 +90,6 @@ cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const Matm
 }
 
 } // namespace
-
-CublasLt::CublasLt() {
-  check(cublasLtCreate(&handle_), "cublasLtCreate");
-}
-CublasLt::~CublasLt() {
-  (void)cublasLtDestroy(handle_);
-}
 
 Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace) : shape_(shape) {
   const MatmulOperands natural = natural_operands(shape);
@@ -165,7 +127,7 @@ void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOpe
                   "cuBLASLt has no algorithm for operands that are aligned to %lld, %lld and %lld bytes",
                   static_cast<long long>(given.a), static_cast<long long>(given.b), static_cast<long long>(given.c));
   const cublasLtMatmulAlgo_t& algorithm = natural ? candidates_[chosen_] : any_;
-  check(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
+  check_cublas(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
 }
 
 } // namespace fvlm::plugins

@@ -1,44 +1,20 @@
 // matmul.h: matrix products by cuBLASLt whose algorithms are chosen beforehand, so that a call only launches.
 #pragma once
-#include <fvlm/cuda.hpp>
+#include "common/cublaslt.h"
 
-#include <cublasLt.h>
 #include <functional>
 #include <vector>
 
 namespace fvlm::plugins {
 
-// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
-struct MatmulShape {
-  fvlm_dtype dtype{}, result{}; // of a and b, of c
-  std::int64_t rows = 0, columns = 0, inner = 0;
-  bool a_transposed = false; // a lies as [inner, rows]
-  bool b_transposed = false; // b lies as [columns, inner]
-  bool adds_bias = false;    // a vector of the results' dtype to each row of c
-};
-
-// A row-major matrix in device memory, with the distance of its rows in elements.
-struct Matrix {
-  void* data = nullptr;
-  std::int64_t row = 0;
+struct MatmulShape : ProductShape {
+  bool adds_bias = false; // a vector of the results' dtype to each row of c
 };
 
 struct MatmulOperands {
   Matrix a, b, c;
   void* bias = nullptr;
   bool accumulate = false; // c += a b
-};
-
-class CublasLt {
- public:
-  CublasLt();
-  ~CublasLt();
-  CublasLt(const CublasLt&) = delete;
-  CublasLt& operator=(const CublasLt&) = delete;
-  cublasLtHandle_t get() const { return handle_; }
-
- private:
-  cublasLtHandle_t handle_ = nullptr;
 };
 
 class Matmul {

@@ -32,7 +32,7 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-Operand matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
+Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
     throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, sdk::name_of(dtype),
@@ -54,7 +54,7 @@ Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tenso
   return view.data();
 }
 
-Operand row_of(const Operand& matrix, int64_t row, fvlm_dtype dtype) {
+Matrix row_of(const Matrix& matrix, int64_t row, fvlm_dtype dtype) {
   return {static_cast<char*>(matrix.data) + row * matrix.row * static_cast<int64_t>(bytes_of(dtype)), matrix.row};
 }
 
@@ -132,7 +132,7 @@ class LossCuda : public Loss {
     Span<char> logits, clean_hidden, library;
   };
   struct Gradients {
-    Operand d_hidden, d_weight; // without data: not wanted
+    Matrix d_hidden, d_weight; // without data: not wanted
     bool accumulate = false;
   };
 
@@ -185,13 +185,13 @@ class LossCuda : public Loss {
     Products made;
     Tiles tiles = is_wide(q) ? wide_tiles : narrow_tiles;
     if (q.dtype == float32) tiles = {};
-    made.logits = Product(library_, {q.dtype, q.dtype, rows, q.vocab, q.width, false, true, tiles.logits}, 0);
+    made.logits = Product(library_, {q.dtype, q.dtype, rows, q.vocab, q.width, false, true}, 0, tiles.logits);
     if (q.needs_d_hidden)
-      made.d_hidden = Product(library_, {q.dtype, q.dtype, rows, q.width, q.vocab, false, false, tiles.d_hidden},
-                              static_cast<std::size_t>(library_bytes(q)));
+      made.d_hidden = Product(library_, {q.dtype, q.dtype, rows, q.width, q.vocab, false, false},
+                              static_cast<std::size_t>(library_bytes(q)), tiles.d_hidden);
     if (q.needs_d_weight)
       made.d_weight =
-          Product(library_, {q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false, tiles.d_weight}, 0);
+          Product(library_, {q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false}, 0, tiles.d_weight);
     return made;
   }
 
@@ -252,7 +252,7 @@ class LossCuda : public Loss {
     }
 
     void one(const Products& products, const LossRows& a, const Gradients& gradients, int64_t first) const {
-      const Operand logits{a.logits, a.logits_row};
+      const Matrix logits{a.logits, a.logits_row};
       run(products.logits, row_of(hidden, first, query.dtype), weight, logits, false);
       loss_rows(call, query.dtype, a);
       if (!a.d_losses) return;
@@ -262,11 +262,11 @@ class LossCuda : public Loss {
         run(products.d_weight, logits, {a.clean_hidden, a.clean_row}, gradients.d_weight, gradients.accumulate);
     }
 
-    void run(const Product& product, const Operand& a, const Operand& b, const Operand& c, bool accumulate) const {
+    void run(const Product& product, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
       product.run(plugin.library_, call, a, b, c, accumulate, space.library.data());
     }
 
-    void clear(const Operand& matrix) const {
+    void clear(const Matrix& matrix) const {
       const std::size_t element = bytes_of(query.gradient_dtype);
       check_cuda(cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(matrix.row) * element, 0,
                                    static_cast<std::size_t>(query.width) * element,
@@ -277,7 +277,7 @@ class LossCuda : public Loss {
     const LossCuda& plugin;
     const fvlm_call& call;
     const Query& query;
-    Operand hidden, weight;
+    Matrix hidden, weight;
     Space space;
 
    public:

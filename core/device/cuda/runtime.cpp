@@ -58,8 +58,8 @@ class CudaRuntime : public Runtime {
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     synchronize();
-    // LibTorch takes no more into a pool whose last recording has gone; its memory goes with it.
     c10::cuda::CUDACachingAllocator::emptyCache(); // while recording it gives back nothing
+    // LibTorch takes no more into a pool whose last recording has gone; its memory goes with it.
     if (alive_ == 0) pool_ = at::cuda::graph_pool_handle();
     auto recording = std::make_unique<CudaRecording>(alive_);
     recording->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);

@@ -1,0 +1,73 @@
+// cublaslt.h: what plugins on cuBLASLt share: its handle, its errors, and how it is told of a product.
+#pragma once
+#include <fvlm/cuda.hpp>
+
+#include <algorithm>
+#include <cublasLt.h>
+
+namespace fvlm::plugins {
+
+inline void check_cublas(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw sdk::Failure(status == CUBLAS_STATUS_NOT_SUPPORTED ? FVLM_ERROR_UNSUPPORTED : FVLM_ERROR_DEVICE, "%s: %s", what,
+                     cublasLtGetStatusString(status));
+}
+
+class CublasLt {
+ public:
+  CublasLt() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate"); }
+  ~CublasLt() { (void)cublasLtDestroy(handle_); }
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+  cublasLtHandle_t get() const { return handle_; }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
+struct ProductShape {
+  fvlm_dtype dtype{}, result{}; // of a and b, of c
+  std::int64_t rows = 0, columns = 0, inner = 0;
+  bool a_transposed = false; // a lies as [inner, rows]
+  bool b_transposed = false; // b lies as [columns, inner]
+};
+
+// A row-major matrix in device memory, with the distance of its rows in elements.
+struct Matrix {
+  void* data = nullptr;
+  std::int64_t row = 0;
+};
+
+// The descriptions of one product, of which the distances of rows are read. cuBLASLt is column-major: c^T = b^T a^T.
+// They live on the stack.
+struct ProductDescription {
+  cublasLtMatmulDescOpaque_t operation{};
+  cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
+
+  ProductDescription(const ProductShape& s, std::int64_t a_row, std::int64_t b_row, std::int64_t c_row) {
+    check_cublas(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    layout(b, s.dtype, s.b_transposed ? s.inner : s.columns, s.b_transposed ? s.columns : s.inner, b_row);
+    layout(a, s.dtype, s.a_transposed ? s.rows : s.inner, s.a_transposed ? s.inner : s.rows, a_row);
+    layout(c, s.result, s.columns, s.rows, c_row);
+  }
+
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t which, const Value& value) {
+    check_cublas(cublasLtMatmulDescSetAttribute(&operation, which, &value, sizeof value),
+                 "cublasLtMatmulDescSetAttribute");
+  }
+
+ private:
+  static void layout(cublasLtMatrixLayoutOpaque_t& made, fvlm_dtype dtype, std::int64_t rows, std::int64_t columns,
+                     std::int64_t ld) {
+    const cudaDataType type = dtype == sdk::bfloat16 ? CUDA_R_16BF : dtype == sdk::float16 ? CUDA_R_16F : CUDA_R_32F;
+    check_cublas(cublasLtMatrixLayoutInit(&made, type, static_cast<std::uint64_t>(rows),
+                                          static_cast<std::uint64_t>(columns), std::max(ld, rows)),
+                 "cublasLtMatrixLayoutInit");
+  }
+};
+
+} // namespace fvlm::plugins
