@@ -1,19 +1,14 @@
 #include "bench/profile.h"
 
 #include "base/error.h"
-#include "base/scratch_folder.h"
 #include "base/text.h"
-#include "bench/made_model.h"
 #include "device/runtime.h"
 #include "model/execution.h"
 #include "model/flops.h"
-#include "model/loading.h"
 #include "ops/host_memory.h"
-#include "train/learner.h"
 #include "train/made_pack.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
-#include "train/stage_model.h"
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -25,8 +20,6 @@
 
 namespace fvlm::bench {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Configuration {
   std::string name, shape;
@@ -48,27 +41,9 @@ Configuration configuration_named(const std::string& name) {
 }
 
 plan::Plan plan_of(const ProfileRequest& request, const Configuration& configuration) {
-  plan::Plan plan;
-  plan.name = configuration.name;
-  plan.precision = request.precision;
-  plan.deterministic = request.deterministic;
-  plan.speed.graphs = request.graphs;
-  plan.model.image_size = shape_named(configuration.shape).frame;
-  if (!request.kernels.empty())
-    for (auto& [kind, wish] : plan.kernels.wishes) wish = request.kernels;
-  plan::Stage& stage = plan.stages.emplace_back();
-  stage.name = "profile";
-  stage.data.sources.emplace_back().shards = {"made"};
-  stage.data.max_frames = request.frames;
-  stage.data.max_text_tokens = request.text;
-  stage.objective = {plan::NextToken{.on = plan::LossOn::all}};
-  plan::AdamW adamw;
-  adamw.lr = {{"default", 1e-5}};
-  adamw.moments = request.moments;
-  stage.optimizer = adamw;
-  stage.samples = std::numeric_limits<int64_t>::max();
+  plan::Plan plan = made_plan(request, shape_named(configuration.shape), request.frames, request.text);
   if (configuration.checkpointing)
-    stage.activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
+    plan.stages.front().activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
   return plan;
 }
 
@@ -120,45 +95,32 @@ class Profile {
              std::vector<std::string>& choices) {
     const plan::Plan plan = plan_of(request_, configuration);
     const plan::Stage& stage = plan.stages.front();
-    const fs::path folder = model_folder(configuration.shape);
-    const train::MakeModel load = [&](const model::ArenaOptions& options) {
-      return model::load_model(folder, options);
-    };
-    const auto made = train::make_stage_model(plan, stage, registry_, device_, load, load);
-    const auto operations = train::make_operations(plan, registry_, device_);
     const auto size = stage.largest_sample();
     const PackSize capacity{configuration.samples * size.frames, configuration.samples * size.tokens};
+    Training training(plan, registry_, device_, models_.of(shape_named(configuration.shape)), capacity,
+                      configuration.samples);
     const auto pack = train::make_full_pack(stage, capacity, configuration.samples, plan.model.image_size,
-                                            made.vlm->config().decoder.vocab_size);
+                                            training.vlm().config().decoder.vocab_size);
     const auto counts = train::counts_of(stage, pack.samples);
     if (counts.samples != configuration.samples)
       throw Error(ErrorKind::internal, fmt::format("{} samples were made", counts.samples)).at(configuration.name);
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = flops_of(*made.vlm, pack.samples, plan.model.image_size);
-    train::Learner learner(plan, stage, *made.vlm, *operations, train::most_of(stage, capacity, configuration.samples),
-                           {});
+    row.flops = flops_of(training.vlm(), pack.samples, plan.model.image_size);
+    train::Learner& learner = training.learner();
 
     const auto start = Clock::now();
     const auto brought = learner.bring(pack.host, counts, 1);
     train::PartTimes nobodys;
-    const auto optimize = [&] {
-      made.optimization->step(made.optimization->base_rates(), 1, plan::common(stage.optimizer).clip, learner.sums());
-      made.optimization->count_step();
-    };
     const auto step = [&] {
       learner.begin_step();
       learner.take(*brought, nobodys);
-      optimize();
+      training.optimize();
       if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
-    };
-    const auto loss = [&] {
-      const auto tally = learner.tallies().front();
-      return tally.losses / tally.count;
     };
     progress_(configuration.name, 0, request_.repeat);
     step();
     row.ready_after = std::chrono::duration<double>(Clock::now() - start).count();
-    row.first_loss = loss();
+    row.first_loss = training.loss();
     for (int64_t i = 1; i < request_.warmup; ++i) step();
     peak.give_back();
     peak.begin(std::numeric_limits<int64_t>::max());
@@ -168,18 +130,17 @@ class Profile {
       row.times.add(watch.stop());
       progress_(configuration.name, i + 1, request_.repeat);
     }
-    row.kernels = learner.kernels() + made.optimization->kernels();
+    row.kernels = training.kernels();
     row.peak_bytes = row.kernels > 0 ? peak.held() : peak.peak();
-    row.last_loss = loss();
-    row.gradient_norm = made.optimization->gradient_norm();
+    row.last_loss = training.loss();
+    row.gradient_norm = training.gradient_norm();
     if (const auto at_best = train::peak_flops(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (request_.watch) {
       device::Runtime* const gpu = device::runtime();
       plan::Plan plain = plan;
       plain.speed.graphs = false;
-      train::Learner watched(plain, plain.stages.front(), *made.vlm, *operations,
-                             train::most_of(stage, capacity, configuration.samples), {});
+      const auto watched = training.learner_of(plain);
       std::vector<std::pair<std::string, uint64_t>> marks;
       const auto mark = [&](const std::string& part) {
         gpu->synchronize();
@@ -187,24 +148,16 @@ class Profile {
       };
       train::PartTimes times;
       times.tell(mark);
-      const auto again = watched.bring(pack.host, counts, 1);
+      const auto again = watched->bring(pack.host, counts, 1);
       const auto activities = gpu->watch([&] {
-        watched.begin_step();
-        watched.take(*again, times);
-        optimize();
+        watched->begin_step();
+        watched->take(*again, times);
+        training.optimize();
         mark("optimizer");
       });
       row.anatomy = anatomy_of(activities, marks);
     }
-    choices.clear();
-    for (const auto& report : operations->choices()) choices.push_back(report.text());
-    for (const auto& text : made.optimization->choices()) choices.push_back(text);
-  }
-
-  const fs::path& model_folder(const std::string& shape) {
-    auto& folder = models_[shape];
-    if (folder.empty()) make_model(shape_named(shape), folder = scratch_.path() / shape);
-    return folder;
+    choices = training.choices();
   }
 
   static double flops_of(const model::Vlm& vlm, const std::vector<std::shared_ptr<const Sample>>& samples,
@@ -221,8 +174,7 @@ class Profile {
   Registry& registry_;
   const ProfileProgress& progress_;
   at::Device device_;
-  ScratchFolder scratch_;
-  std::map<std::string, fs::path> models_;
+  MadeModels models_;
 };
 
 } // namespace

@@ -1,8 +1,8 @@
 // A whole training step on a device, forward, backward, clip and optimizer, on made data that lie there.
 #pragma once
 #include "bench/times.h"
+#include "bench/training.h"
 #include "plugin/registry.h"
-#include "recipe/plan.h"
 
 #include <functional>
 #include <optional>
@@ -11,15 +11,10 @@
 
 namespace fvlm::bench {
 
-struct ProfileRequest {
-  std::string device = "cpu";
+struct ProfileRequest : TrainingSetting {
   // "SHAPE:BATCH", and ":checkpointing" where activations are recomputed: "135m:8", "1.7b:8:checkpointing".
   std::vector<std::string> configurations;
   int64_t frames = 8, text = 128; // of each sample
-  plan::Precision precision = plan::Precision::bf16;
-  plan::Moments moments = plan::Moments::fp32;
-  bool graphs = true, deterministic = false;
-  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
   int64_t warmup = 3, repeat = 10;
   bool watch = false; // what the device does in a step, too
 };

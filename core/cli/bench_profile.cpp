@@ -1,8 +1,8 @@
 // fvlm-engine bench profile: whole training steps on a device.
-#include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/profile.h"
+#include "cli/bench_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/tensor_module.h"
@@ -14,14 +14,6 @@ namespace {
 
 constexpr const char* all_configurations =
     "135m:8:checkpointing,135m:8,135m:16,135m:32,135m:64,135m:96,1.7b:8:checkpointing,1.7b:8,1.7b:32";
-
-plan::Precision precision_named(const std::string& name) {
-  if (name == "bf16") return plan::Precision::bf16;
-  if (name == "fp16") return plan::Precision::fp16;
-  if (name == "tf32") return plan::Precision::tf32;
-  if (name == "fp32") return plan::Precision::fp32;
-  throw Error(ErrorKind::usage, fmt::format("--precision wants bf16, fp16, tf32 or fp32, not '{}'", name));
-}
 
 void print_table(const bench::ProfileReport& report) {
   TextTable table(
@@ -59,36 +51,23 @@ void print_anatomy(const bench::ProfileReport::Row& row) {
 }
 
 int profile(Arguments arguments, Options options, const char* configurations, bool watch) {
-  with_plugin_options(options)
-      .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
+  with_training_options(options)
       .value("configurations", "LIST",
              fmt::format("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing; default {}", configurations))
       .value("frames", "N", "of each sample; default 8")
       .value("text", "N", "tokens of each sample; default 128")
-      .value("precision", "P", "bf16 (default), fp16, tf32 or fp32")
-      .flag("bf16-moments", "the optimizer's moments in bf16, not in float32")
-      .flag("deterministic", "kernels that give the same bits each time")
-      .flag("eager", "operation by operation, without recordings")
       .value("repeat", "N", "measured steps; default 10")
-      .value("warmup", "N", "steps before that; default 3")
-      .value("kernels", "NAMES", "plugins to use, in order of preference")
-      .flag("json", "one JSON document on standard output");
+      .value("warmup", "N", "steps before that; default 3");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::ProfileRequest request;
   request.watch = watch;
-  request.device = parsed->value_or("device", best_device());
   request.configurations = split(parsed->value_or("configurations", configurations), ',');
   request.frames = parsed->integer_or("frames", request.frames);
   request.text = parsed->integer_or("text", request.text);
-  request.precision = precision_named(parsed->value_or("precision", "bf16"));
-  if (parsed->flag("bf16-moments")) request.moments = plan::Moments::bf16;
-  request.deterministic = parsed->flag("deterministic");
-  request.graphs = !parsed->flag("eager");
   request.warmup = parsed->integer_or("warmup", request.warmup);
   request.repeat = parsed->integer_or("repeat", request.repeat);
-  if (const auto names = parsed->value("kernels")) request.kernels = split(*names, ',');
-  use_device(request.device);
+  read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

@@ -1,0 +1,30 @@
+// Samples such as training really sees, made in memory: pictures, videos of many lengths, text alone.
+#pragma once
+#include "base/random.h"
+#include "data/stream/sample_source.h"
+
+#include <vector>
+
+namespace fvlm::bench {
+
+class MadeStream : public SampleSource {
+ public:
+  static constexpr int64_t most_frames = 64, most_text = 1024;
+
+  // `size`: pixels a side. What sample n is follows from the seed and n.
+  MadeStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed);
+
+  std::vector<int64_t> sizes() const override { return {samples_}; }
+  int64_t frame_elements() const override { return 3 * size_ * size_; }
+  Sample measure(const Drawn& drawn) const override;
+  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override;
+  std::string place(const Drawn& drawn) const override;
+  std::string key(const Drawn& drawn) const override;
+
+ private:
+  int64_t samples_, size_, vocabulary_;
+  RandomStream kinds_, frames_, lengths_, tokens_;
+  std::vector<float> noise_; // a frame is a piece of it
+};
+
+} // namespace fvlm::bench

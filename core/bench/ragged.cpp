@@ -1,0 +1,237 @@
+#include "bench/ragged.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/made_stream.h"
+#include "data/stream/loader.h"
+#include "device/runtime.h"
+#include "feed/packer.h"
+#include "feed/staging.h"
+#include "model/execution.h"
+#include "ops/host_memory.h"
+#include "train/memory.h"
+#include "train/peak_memory.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <limits>
+
+namespace fvlm::bench {
+namespace {
+
+using Part = RaggedReport::Part;
+
+constexpr int64_t packs_ahead = 4; // that the loader's memory holds
+
+PackSize pack_named(const std::string& name) {
+  PackSize size;
+  const char* const end = name.data() + name.size();
+  const auto frames = std::from_chars(name.data(), end, size.frames);
+  const bool parted = frames.ec == std::errc() && frames.ptr != end && *frames.ptr == ':';
+  const auto rows = parted ? std::from_chars(frames.ptr + 1, end, size.rows) : frames;
+  if (!parted || rows.ec != std::errc() || rows.ptr != end)
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no size of a pack", name))
+        .advise("FRAMES:TOKENS, as in 512:11520");
+  if (size.frames < MadeStream::most_frames || size.rows < MadeStream::most_frames + MadeStream::most_text)
+    throw Error(ErrorKind::usage, fmt::format("a pack of {} does not hold the longest sample", name))
+        .advise(fmt::format("{}:{} or more", MadeStream::most_frames, MadeStream::most_frames + MadeStream::most_text));
+  return size;
+}
+
+class Stream {
+ public:
+  Stream(const RaggedRequest& request, Registry& registry, const RaggedProgress& progress)
+      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
+        model_(models_.of(shape_named(request.shape))) {}
+
+  RaggedReport::Row measure(const std::string& packs, std::vector<std::string>& choices) {
+    RaggedReport::Row row;
+    row.packs = packs;
+    row.capacity = pack_named(packs);
+    train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
+    try {
+      train(row, peak, choices);
+    } catch (const std::exception& error) {
+      if (!train::is_out_of_memory(error)) throw;
+      row.problem = "out of memory";
+    }
+    peak.give_back();
+    return row;
+  }
+
+ private:
+  void train(RaggedReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
+    const PackSize& capacity = row.capacity;
+    const plan::Plan plan =
+        made_plan(request_, shape_named(request_.shape), MadeStream::most_frames, MadeStream::most_text);
+    Training training(plan, registry_, device_, model_, capacity, 0);
+    peak.begin(std::numeric_limits<int64_t>::max());
+
+    BatchPlan batches;
+    batches.batch = {.samples = {}, .tokens = capacity.rows, .frames = capacity.frames};
+    batches.capacity = capacity;
+    const int64_t wanted = request_.samples * request_.passes;
+    // Enough behind what is measured that the packer can choose to the end.
+    const MadeStream samples(wanted + 2 * batches.window, plan.model.image_size,
+                             training.vlm().config().decoder.vocab_size, request_.seed);
+    const Order order = Order::once(samples.sizes());
+    const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
+    LoaderOptions options;
+    options.workers = static_cast<int>(request_.workers);
+    options.memory = packs_ahead * bytes;
+    options.allocate = feed::staging_for(device_);
+    train::PartTimes times;
+    auto begun = Clock::now();
+    Loader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity), options,
+                  Composer::start(batches, order));
+    std::vector<Part> steps;
+    for (int64_t done = 0; done < wanted; done += steps.back().samples) {
+      progress_(row.packs, done, wanted);
+      const auto loaded = loader.next();
+      if (!loaded) throw Error(ErrorKind::internal, "the stream has ended").at(row.packs);
+      times.spent_on("wait");
+      steps.push_back(take(plan, training, *loaded, times));
+      row.last_loss = training.loss();
+      if (done == 0) row.first_loss = row.last_loss;
+      const auto ended = Clock::now();
+      steps.back().seconds = std::chrono::duration<double>(ended - begun).count();
+      begun = ended;
+    }
+    progress_(row.packs, wanted, wanted);
+    row.peak_bytes = training.kernels() > 0 ? peak.held() : peak.peak();
+    sum_up(steps, row);
+    choices = training.choices();
+  }
+
+  // As a stage does it: loss and norm are read at the end of each step.
+  static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, train::PartTimes& times) {
+    train::Learner& learner = training.learner();
+    const auto counts = train::counts_of(plan.stages.front(), *loaded.of_step);
+    learner.begin_step();
+    learner.take(loaded.pack, counts, 1, times);
+    training.optimize();
+    (void)training.loss();
+    (void)training.gradient_norm();
+    times.spent_on("optimizer");
+    Part step;
+    step.steps = 1;
+    step.samples = counts.samples;
+    step.frames = counts.frames;
+    step.tokens = counts.tokens;
+    step.rows = learner.used_rows();
+    step.computed_rows = learner.all_rows();
+    step.parts = times.take();
+    const bool records = plan.speed.graphs && device::runtime();
+    if (records && !step.parts.contains("graph")) ++(learner.kernels() > 0 ? step.recorded : step.new_classes);
+    return step;
+  }
+
+  void sum_up(const std::vector<Part>& steps, RaggedReport::Row& row) const {
+    int64_t done = 0;
+    const auto pass_of = [&] { return static_cast<size_t>(done / request_.samples); };
+    for (const Part& step : steps) {
+      if (pass_of() > 0 && step.replayed()) row.replayed += step;
+      row.classes += step.new_classes;
+      row.passes.resize(pass_of() + 1);
+      row.passes.back() += step;
+      done += step.samples;
+    }
+    if (row.replayed.steps == 0) return;
+    const double a_sample = 1 / row.replayed.a_second(row.replayed.samples);
+    done = 0;
+    for (const Part& step : steps) {
+      auto& lost = row.passes[pass_of()].lost_seconds;
+      lost = lost.value_or(0) + (step.replayed() ? 0 : step.seconds - static_cast<double>(step.samples) * a_sample);
+      done += step.samples;
+    }
+  }
+
+  using Clock = std::chrono::steady_clock;
+  const RaggedRequest& request_;
+  Registry& registry_;
+  const RaggedProgress& progress_;
+  at::Device device_;
+  MadeModels models_;
+  const std::filesystem::path& model_;
+};
+
+nlohmann::ordered_json json_of(const Part& part, const RaggedReport::Row& row) {
+  nlohmann::ordered_json json{{"steps", part.steps},
+                              {"samples", part.samples},
+                              {"seconds", part.seconds},
+                              {"samples_per_second", part.a_second(part.samples)},
+                              {"frames_per_second", part.a_second(part.frames)},
+                              {"text_tokens_per_second", part.a_second(part.tokens)},
+                              {"fill_of_frames", row.fill_of_frames(part)},
+                              {"fill_of_rows", row.fill_of_rows(part)},
+                              {"computed_rows", part.computed_rows},
+                              {"new_classes", part.new_classes},
+                              {"recorded", part.recorded},
+                              {"parts_s", part.parts}};
+  if (part.lost_seconds) json["lost_s"] = *part.lost_seconds;
+  return json;
+}
+
+double share(int64_t used, int64_t steps, int64_t capacity) {
+  return static_cast<double>(used) / static_cast<double>(steps * capacity);
+}
+
+} // namespace
+
+Part& Part::operator+=(const Part& more) {
+  steps += more.steps;
+  samples += more.samples;
+  frames += more.frames;
+  tokens += more.tokens;
+  rows += more.rows;
+  computed_rows += more.computed_rows;
+  new_classes += more.new_classes;
+  recorded += more.recorded;
+  seconds += more.seconds;
+  for (const auto& [name, spent] : more.parts) parts[name] += spent;
+  return *this;
+}
+
+double RaggedReport::Row::fill_of_frames(const Part& part) const {
+  return share(part.frames, part.steps, capacity.frames);
+}
+
+double RaggedReport::Row::fill_of_rows(const Part& part) const {
+  return share(part.rows, part.steps, capacity.rows);
+}
+
+RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const RaggedProgress& progress) {
+  if (request.samples < 1 || request.passes < 2 || request.workers < 0)
+    throw Error(ErrorKind::usage, "--samples wants 1 or more, --passes 2 or more, --workers 0 or more");
+  for (const std::string& packs : request.packs) (void)pack_named(packs);
+  const c10::InferenceMode without_autograd;
+  ops::keep_freed_memory();
+  RaggedReport report;
+  Stream stream(request, registry, progress);
+  for (const std::string& packs : request.packs) report.rows.push_back(stream.measure(packs, report.choices));
+  return report;
+}
+
+nlohmann::ordered_json RaggedReport::json() const {
+  nlohmann::ordered_json document{{"kernels", choices}, {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one{{"packs", row.packs}};
+    if (!row.problem.empty()) {
+      one["problem"] = row.problem;
+    } else {
+      for (const Part& pass : row.passes) one["passes"].push_back(json_of(pass, row));
+      one["replayed"] = row.replayed.steps > 0 ? json_of(row.replayed, row) : nlohmann::ordered_json();
+      one["classes"] = row.classes;
+      one["peak_bytes"] = row.peak_bytes;
+      one["first_loss"] = row.first_loss;
+      one["last_loss"] = row.last_loss;
+    }
+    document["rows"].push_back(std::move(one));
+  }
+  return document;
+}
+
+} // namespace fvlm::bench

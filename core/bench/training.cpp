@@ -1,0 +1,73 @@
+#include "bench/training.h"
+
+#include "model/loading.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fvlm::bench {
+
+plan::Plan made_plan(const TrainingSetting& setting, const Shape& shape, int64_t frames, int64_t text) {
+  plan::Plan plan;
+  plan.name = shape.name;
+  plan.precision = setting.precision;
+  plan.deterministic = setting.deterministic;
+  plan.speed.graphs = setting.graphs;
+  plan.model.image_size = shape.frame;
+  if (!setting.kernels.empty())
+    for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;
+  plan::Stage& stage = plan.stages.emplace_back();
+  stage.name = "bench";
+  stage.data.sources.emplace_back().shards = {"made"};
+  stage.data.max_frames = frames;
+  stage.data.max_text_tokens = text;
+  stage.objective = {plan::NextToken{.on = plan::LossOn::all}};
+  plan::AdamW adamw;
+  adamw.lr = {{"default", 1e-5}};
+  adamw.moments = setting.moments;
+  stage.optimizer = adamw;
+  stage.samples = std::numeric_limits<int64_t>::max();
+  return plan;
+}
+
+const std::filesystem::path& MadeModels::of(const Shape& shape) {
+  auto& folder = folders_[shape.name];
+  if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name);
+  return folder;
+}
+
+Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
+                   const PackSize& capacity, int64_t most_samples)
+    : plan_(plan), operations_(train::make_operations(plan, registry, device)),
+      most_(train::most_of(plan.stages.front(), capacity, most_samples)) {
+  const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
+  made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
+  learner_ = learner_of(plan);
+}
+
+std::unique_ptr<train::Learner> Training::learner_of(const plan::Plan& plan) {
+  return std::make_unique<train::Learner>(plan, plan.stages.front(), *made_.vlm, *operations_, most_, made_.frozen);
+}
+
+void Training::optimize() {
+  train::Optimization& optimization = *made_.optimization;
+  optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip, learner_->sums());
+  optimization.count_step();
+}
+
+double Training::loss() const {
+  const auto tally = learner_->tallies().front();
+  return tally.losses / tally.count;
+}
+
+std::vector<std::string> Training::choices() const {
+  std::vector<std::string> choices;
+  const auto add = [&](const std::string& text) {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) choices.push_back(text);
+  };
+  for (const auto& report : operations_->choices()) add(report.text());
+  for (const auto& text : made_.optimization->choices()) add(text);
+  return choices;
+}
+
+} // namespace fvlm::bench

@@ -1,0 +1,64 @@
+// What measurements train: a made model on a device, by a plan that no recipe wrote.
+#pragma once
+#include "base/scratch_folder.h"
+#include "bench/made_model.h"
+#include "recipe/plan.h"
+#include "train/stage_model.h"
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fvlm::bench {
+
+struct TrainingSetting {
+  std::string device = "cpu";
+  plan::Precision precision = plan::Precision::bf16;
+  plan::Moments moments = plan::Moments::fp32;
+  bool graphs = true, deterministic = false;
+  std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
+};
+
+// One stage that learns all text of samples of at most so many frames and tokens, with AdamW.
+plan::Plan made_plan(const TrainingSetting& setting, const Shape& shape, int64_t frames, int64_t text);
+
+// Model directories, each made when it is first asked for.
+class MadeModels {
+ public:
+  const std::filesystem::path& of(const Shape& shape);
+
+ private:
+  ScratchFolder scratch_;
+  std::map<std::string, std::filesystem::path> folders_;
+};
+
+class Training {
+ public:
+  // Plan and registry outlive it. A pack has at most so many samples; 0: any number.
+  Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
+           const PackSize& capacity, int64_t most_samples);
+
+  train::Learner& learner() { return *learner_; }
+  // A second one on the same model, which goes by another plan.
+  std::unique_ptr<train::Learner> learner_of(const plan::Plan& plan);
+  const model::Vlm& vlm() const { return *made_.vlm; }
+
+  void optimize(); // clip and optimizer, with the gradients as they stand
+  // Of the step before; they wait for the device.
+  double loss() const;
+  double gradient_norm() const { return made_.optimization->gradient_norm(); }
+
+  int64_t kernels() const { return learner_->kernels() + made_.optimization->kernels(); } // launched from recordings
+  std::vector<std::string> choices() const; // which plugin each operation took
+
+ private:
+  const plan::Plan& plan_;
+  train::StageModel made_;
+  std::unique_ptr<ops::Operations> operations_;
+  model::Capacity most_;
+  std::unique_ptr<train::Learner> learner_;
+};
+
+} // namespace fvlm::bench
