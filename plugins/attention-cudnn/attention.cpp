@@ -15,66 +15,6 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// The tensors of a call in the order of GraphShape.layout.
-enum Operand { q, k, v, out, d_out, d_q, d_k, d_v, operand_count };
-constexpr const char* operand_names[operand_count] = {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"};
-
-bool of_keys(int operand) {
-  return operand == k || operand == v || operand == d_k || operand == d_v;
-}
-
-struct Tensors {
-  HeadRows rows[operand_count];
-  const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
-  float* statistics = nullptr;
-};
-
-template <class Tensor>
-HeadRows rows_of(const fvlm_attention_query& query, int operand, Tensor* tensor) {
-  const char* name = operand_names[operand];
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  const int64_t tokens = of_keys(operand) ? query.tokens_kv : query.tokens_q;
-  const int64_t heads = of_keys(operand) ? query.heads_kv : query.heads_q;
-  if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != tokens || tensor->shape[1] != heads ||
-      tensor->shape[2] != query.head_dim)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld, %d]", name, sdk::name_of(query.dtype),
-                  static_cast<long long>(tokens), static_cast<long long>(heads), static_cast<int>(query.head_dim));
-  // Everything is read and written 16 bytes at a time.
-  const int64_t unit = 16 / static_cast<int64_t>(bytes_of(query.dtype));
-  const int64_t row = tokens > 1 ? tensor->strides[0] : heads * query.head_dim;
-  const int64_t head = heads > 1 ? tensor->strides[1] : query.head_dim;
-  if (tensor->strides[2] != 1 || row % unit != 0 || head % unit != 0 || row < 0 || head < 0 ||
-      reinterpret_cast<std::uintptr_t>(tensor->data) % 16 != 0)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: heads have to be contiguous and to begin at multiples of 16 bytes",
-                  name);
-  return {tensor->data, row, head};
-}
-
-template <class Element>
-Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tensor, fvlm_tensor>* tensor, int64_t size,
-                   const char* name) {
-  const View<Element, 1> view(tensor, name);
-  if (view.size(0) != size || !view.contiguous())
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not [%lld], contiguous", name, static_cast<long long>(size));
-  return view.data();
-}
-
-template <class Arguments>
-Tensors tensors_of(const fvlm_attention_query& query, const Arguments& a) {
-  Tensors tensors;
-  tensors.rows[q] = rows_of(query, q, a.q);
-  tensors.rows[k] = rows_of(query, k, a.k);
-  tensors.rows[v] = rows_of(query, v, a.v);
-  tensors.rows[out] = rows_of(query, out, a.out);
-  tensors.cu_q = vector_of<const std::int32_t>(a.cu_seqlens_q, query.segments + 1, "cu_seqlens_q");
-  tensors.cu_kv = vector_of<const std::int32_t>(a.cu_seqlens_kv, query.segments + 1, "cu_seqlens_kv");
-  if (const fvlm_tensor* saved = a.saved[0])
-    tensors.statistics = static_cast<float*>(saved->data);
-  else if (query.needs_backward)
-    throw Failure(FVLM_ERROR_ARGUMENT, "saved[0] is NULL");
-  return tensors;
-}
-
 class AttentionCudnn : public Attention {
  public:
   static Support supports(const Query& query) {
@@ -129,7 +69,7 @@ class AttentionCudnn : public Attention {
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
     require(supports(query));
-    const Tensors tensors = tensors_of(query, a);
+    const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
       if (query.tokens_q > 0) one_row_forward(call, query.dtype, one_row_problem(query, tensors));
       return;
@@ -139,11 +79,7 @@ class AttentionCudnn : public Attention {
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
     require(supports(query));
-    Tensors tensors = tensors_of(query, a);
-    tensors.rows[d_out] = rows_of(query, d_out, a.d_out);
-    tensors.rows[d_q] = rows_of(query, d_q, a.d_q);
-    tensors.rows[d_k] = rows_of(query, d_k, a.d_k);
-    tensors.rows[d_v] = rows_of(query, d_v, a.d_v);
+    const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
       if (query.tokens_q + query.tokens_kv > 0) one_row_backward(call, query.dtype, one_row_problem(query, tensors));
       return;
@@ -230,7 +166,7 @@ class AttentionCudnn : public Attention {
     return space;
   }
 
-  static ZerosWanted zeros_of(const Query& query, const Tensors& tensors, int operand) {
+  static ZerosWanted zeros_of(const Query& query, const Operands& tensors, int operand) {
     const HeadRows& rows = tensors.rows[operand];
     const int64_t element = static_cast<int64_t>(bytes_of(query.dtype));
     return {rows.data,
@@ -242,7 +178,7 @@ class AttentionCudnn : public Attention {
             of_keys(operand) ? Rows::of_kv : Rows::of_q};
   }
 
-  void run(const fvlm_call& call, const Query& query, const Tensors& tensors, bool backward,
+  void run(const fvlm_call& call, const Query& query, const Operands& tensors, bool backward,
            std::initializer_list<int> written) {
     Arrangement arrangement;
     arrangement.cu_q = tensors.cu_q;
@@ -278,7 +214,7 @@ class AttentionCudnn : public Attention {
     backward ? finish_even_backward(call, query.dtype, problem) : finish_even_forward(call, query.dtype, problem);
   }
 
-  static EvenProblem even_problem(const Query& query, const Tensors& tensors, const Arrangement& arrangement) {
+  static EvenProblem even_problem(const Query& query, const Operands& tensors, const Arrangement& arrangement) {
     EvenProblem problem;
     problem.cu_q = tensors.cu_q;
     problem.cu_kv = tensors.cu_kv;
@@ -316,7 +252,7 @@ class AttentionCudnn : public Attention {
     return graph(shape);
   }
 
-  static OneRowProblem one_row_problem(const Query& query, const Tensors& tensors) {
+  static OneRowProblem one_row_problem(const Query& query, const Operands& tensors) {
     OneRowProblem problem;
     problem.cu_q = tensors.cu_q;
     problem.cu_kv = tensors.cu_kv;

@@ -1,15 +1,11 @@
 // one_row.h: attention of at most one query a segment, where all that matters is to read keys and values once, and in
 // backward to write their gradients once.
 #pragma once
+#include "common/attention_operands.h"
+
 #include <fvlm/cuda.hpp>
 
 namespace fvlm::plugins {
-
-// [rows, heads, head_dim] with the last dimension contiguous; distances in elements.
-struct HeadRows {
-  void* data = nullptr;
-  std::int64_t row = 0, head = 0;
-};
 
 struct OneRowProblem {
   const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;

@@ -1,0 +1,91 @@
+// attention.cpp: the plugin's face: which calls it takes, and what its kernels are told.
+#include "common/cuda_rotary.cuh"
+#include "problem.h"
+
+#include <fvlm/cuda.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace fvlm::sdk;
+using std::int64_t;
+
+class AttentionFlash : public Attention {
+ public:
+  static Support supports(const Query& query) {
+    if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
+    if (!is_one_of<BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
+    if (query.head_dim != head_dim) return refuse("head_dim %d not supported, 64 is", query.head_dim);
+    if (query.rotary_dim != 0 && query.rotary_dim != head_dim)
+      return refuse("rotary_dim %d not supported, 0 and 64 are", query.rotary_dim);
+    if (query.rotary_dim != 0 && !(query.rope_theta > 0 && std::isfinite(query.rope_theta)))
+      return refuse("a base of rotation of %g not supported", static_cast<double>(query.rope_theta));
+    if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
+      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+    if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
+        query.max_seqlen_kv < 0)
+      return refuse("a negative size");
+    if (!(query.scale > 0))
+      return refuse("scale %g not supported, positive ones are", static_cast<double>(query.scale));
+    // Rows of a key head are counted in 32 bits, and divided by `sharing` there.
+    const int64_t sharing = query.heads_q / query.heads_kv, most = INT32_MAX / sharing / sharing / 2;
+    if (query.tokens_q > most || query.tokens_kv > most || query.segments > most || query.heads_kv > 65535)
+      return refuse("%lld tokens in %lld segments: 32 bits do not reach", static_cast<long long>(query.tokens_q),
+                    static_cast<long long>(query.segments));
+    const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= most_where_fast && query.causal;
+    return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
+  }
+
+  void requirements(const Query& query, Requirements& wanted) const {
+    require(supports(query));
+    if (query.needs_backward) wanted.save(float32, {query.tokens_q, query.heads_q});
+  }
+
+  void forward(const fvlm_call& call, const Query& query, const Forward& a) {
+    require(supports(query));
+    attention_forward(call, query.dtype, problem_of(query, a));
+  }
+
+  void backward(const fvlm_call& call, const Query& query, const Backward& a) {
+    require(supports(query));
+    attention_backward(call, query.dtype, problem_of(query, a));
+  }
+
+ private:
+  static constexpr int most_where_fast = 256; // keys of a segment
+
+  template <class Arguments>
+  static Problem problem_of(const Query& query, const Arguments& a) {
+    const Operands operands = operands_of(query, a);
+    Problem p;
+    p.cu_q = operands.cu_q;
+    p.cu_kv = operands.cu_kv;
+    p.segments = static_cast<int>(query.segments);
+    p.heads_q = query.heads_q;
+    p.heads_kv = query.heads_kv;
+    p.tokens_q = static_cast<int>(query.tokens_q);
+    p.tokens_kv = static_cast<int>(query.tokens_kv);
+    p.sharing.heads = query.heads_q / query.heads_kv;
+    p.sharing.reciprocal = static_cast<std::uint32_t>(((uint64_t{1} << 32) + p.sharing.heads - 1) / p.sharing.heads);
+    p.causal = query.causal != 0;
+    p.scale = query.scale;
+    p.q = operands.rows[q], p.k = operands.rows[k], p.v = operands.rows[v], p.out = operands.rows[out];
+    p.d_out = operands.rows[d_out];
+    p.d_q = operands.rows[d_q], p.d_k = operands.rows[d_k], p.d_v = operands.rows[d_v];
+    p.log_sums = operands.statistics;
+    if (query.rotary_dim == 0) return p;
+    p.positions_q = vector_of<const std::int32_t>(a.positions_q, query.tokens_q, "positions_q");
+    p.positions_kv = vector_of<const std::int32_t>(a.positions_kv, query.tokens_kv, "positions_kv");
+    for (int i = 0; i < frequencies; ++i)
+      p.steps[i] = rotary_step(i, query.rotary_dim, std::log2(static_cast<double>(query.rope_theta)));
+    return p;
+  }
+};
+
+} // namespace
+} // namespace fvlm::plugins
+
+FVLM_PLUGIN("attention-flash", "0.1.0", fvlm::plugins::AttentionFlash)

@@ -1,0 +1,41 @@
+// problem.h: what the kernels are told of a call.
+//
+// The query heads that share a key head are rows of one matrix: row f of a segment ("flat") is query f / sharing of
+// head f % sharing. So tiles are full whatever the sharing is, and keys are read once for all of these heads.
+#pragma once
+
+#include "common/attention_operands.h"
+
+namespace fvlm::plugins {
+
+constexpr int head_dim = 64, frequencies = head_dim / 2;
+
+// Division by a number that is known before, by multiplication: right for flat < 2^32 / heads.
+struct Sharing {
+  int heads = 1;
+  std::uint32_t reciprocal = 0; // 2^32 / heads, rounded up; not used for 1
+
+#ifdef __CUDACC__
+  __device__ int row_of(int flat) const {
+    return heads == 1 ? flat : static_cast<int>(__umulhi(flat, reciprocal));
+  }
+#endif
+};
+
+struct Problem {
+  const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
+  const std::int32_t *positions_q = nullptr, *positions_kv = nullptr; // NULL: q and k come rotated
+  int segments = 0, heads_q = 0, heads_kv = 0;
+  int tokens_q = 0, tokens_kv = 0;
+  Sharing sharing;
+  bool causal = false;
+  float scale = 0;
+  HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
+  float* log_sums = nullptr; // [tokens_q, heads_q], to base 2, of the scaled scores; infinite where no key is seen
+  std::uint64_t steps[frequencies] = {};
+};
+
+void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+void attention_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+
+} // namespace fvlm::plugins

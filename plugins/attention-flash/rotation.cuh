@@ -1,0 +1,88 @@
+// rotation.cuh: rotary embedding on the way into tiles and fragments. Column c turns into column c + 32.
+#pragma once
+
+#include "common/cuda_rotary.cuh"
+#include "tiles.cuh"
+
+namespace fvlm::plugins {
+
+// Rounded to 16 bits afterwards, so the unit for special functions is exact enough: 2^-20.
+struct Turn {
+  float cosine, sine;
+
+  __device__ Turn(std::uint64_t step, std::int32_t position) {
+    const float angle = rotary_angle(step, position) * 3.14159265358979f;
+    cosine = __cosf(angle), sine = __sinf(angle);
+  }
+  __device__ void apply(float& low, float& high) const {
+    const float turned = low * cosine - high * sine;
+    high = high * cosine + low * sine;
+    low = turned;
+  }
+  __device__ void undo(float& low, float& high) const {
+    const float turned = low * cosine + high * sine;
+    high = high * cosine - low * sine;
+    low = turned;
+  }
+};
+
+// Packs `part` and part + 4 of a row, part < 4, which turn into each other: a thread's share where a tile is filled.
+template <class T>
+struct Halves {
+  Pack<T, pack> low, high;
+
+  __device__ void load(const T* row, int part) {
+    low.load(row + part * pack);
+    high.load(row + head_dim / 2 + part * pack);
+  }
+  __device__ void turn(const std::uint64_t* steps, int part, std::int32_t position) {
+    float a[pack], b[pack];
+    low.widen(a);
+    high.widen(b);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) Turn(steps[part * pack + i], position).apply(a[i], b[i]);
+    low.round(a);
+    high.round(b);
+  }
+  __device__ void store(const Tile& tile, int row, int part) const {
+    low.store(tile.at<T>(row, part));
+    high.store(tile.at<T>(row, part + packs / 2));
+  }
+  __device__ void read(const Tile& tile, int row, int part) {
+    low.load(tile.at<T>(row, part));
+    high.load(tile.at<T>(row, part + packs / 2));
+  }
+};
+
+// A left operand of 16 rows; the thread's two rows have these positions.
+template <class T>
+__device__ void turn_fragments(Fragment (&x)[head_dim / 16], const std::uint64_t* steps, const int (&positions)[2]) {
+  const int column = lane_index() % 4 * 2;
+#pragma unroll
+  for (int step = 0; step < 2; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) { // register i: rows + 8 where i is odd, columns + 8 behind the first two
+      float a[2], b[2];
+      Pack<T, 2> low{{{x[step].at[i]}}}, high{{{x[step + 2].at[i]}}};
+      low.widen(a);
+      high.widen(b);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) Turn(steps[16 * step + i / 2 * 8 + column + j], positions[i % 2]).apply(a[j], b[j]);
+      low.round(a);
+      high.round(b);
+      x[step].at[i] = low.bits.at[0];
+      x[step + 2].at[i] = high.bits.at[0];
+    }
+}
+
+// Turns gradients in accumulators back.
+__device__ inline void turn_back(float (&x)[blocks][4], const std::uint64_t* steps, const int (&positions)[2]) {
+  const int column = lane_index() % 4 * 2;
+#pragma unroll
+  for (int b = 0; b < blocks / 2; ++b)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      Turn(steps[8 * b + column + i % 2], positions[i / 2]).undo(x[b][i], x[b + blocks / 2][i]);
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,67 @@
+// segments.cuh: which segment a block works on, found by the block itself, and rows that belong to none.
+#pragma once
+
+#include "tiles.cuh"
+
+#include <climits>
+
+namespace fvlm::plugins {
+
+constexpr int threads = 256, warps = threads / warp;
+constexpr int rows_of_warp = 16, queries = warps * rows_of_warp, keys = 64; // of a tile
+
+// A tile of `size` rows of a segment. Behind the last segment, `padding`, rows count from the buffer's beginning.
+struct Place {
+  int tile;
+  bool padding;
+  int begin_q, rows_q, begin_kv, rows_kv;
+};
+
+// Slots of blocks. Segment s has those from cu[s] * unit / size + s on, at least as many as it has tiles, where `unit`
+// is how many rows a token has. So no sum over the segments before it is needed. Those behind the last segment share
+// its padding.
+inline unsigned slots_of(int64_t tokens, int unit, int size, int segments) {
+  return static_cast<unsigned>((tokens * unit + size - 1) / size + segments);
+}
+
+template <int size>
+__device__ Place find_place(const Problem& p, const std::int32_t* cu, int unit, int slot) {
+  __shared__ Place found;
+  for (int s = thread_index(); s <= p.segments; s += threads) {
+    const bool padding = s == p.segments;
+    const int next = padding ? s : s + 1;
+    const int begin_q = p.cu_q[s], end_q = p.cu_q[next], begin_kv = p.cu_kv[s], end_kv = p.cu_kv[next];
+    const int first = cu[s] * unit / size + s, behind = padding ? INT_MAX : cu[next] * unit / size + next;
+    if (first <= slot && slot < behind)
+      found = {
+          padding ? slot - p.segments : slot - first, padding, begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv};
+  }
+  __syncthreads();
+  return found;
+}
+
+// Zeros the rows of a padding tile, which are counted flat from the buffer's beginning, that lie behind the segments.
+// `first`: the first of the heads that share rows.
+template <class T, int size>
+__device__ void zero_rows(const HeadRows& rows, const Sharing& sharing, int first, int tile, int segments_end,
+                          int tokens) {
+  const int begin = max(tile * size, segments_end * sharing.heads),
+            end = min((tile + 1) * size, tokens * sharing.heads);
+  const Pack<T, pack> zero{};
+  for (int i = thread_index(); i < (end - begin) * packs; i += threads) {
+    const int flat = begin + i / packs, row = sharing.row_of(flat), head = first + flat - row * sharing.heads;
+    zero.store(at<T>(rows, row, head) + i % packs * pack);
+  }
+}
+
+// A block for each slot and key head.
+template <class Kernel, class... More>
+void enqueue(const fvlm_call& call, Kernel kernel, unsigned slots, int bytes, const Problem& p, More... more) {
+  if (slots == 0) return;
+  sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+  kernel<<<dim3(slots, static_cast<unsigned>(p.heads_kv)), threads, static_cast<std::size_t>(bytes),
+           sdk::stream_of(call)>>>(p, more...);
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,161 @@
+// tiles.cuh: tiles of rows in shared memory, and the products of 16 x 8 x 16 that a warp makes of them.
+//
+// A fragment of a left operand is 16 rows by 16 columns, four registers a thread; of a right one 16 by 8, two. A
+// product is 16 rows by 8 columns: thread t of a warp has columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
+#pragma once
+
+#include "common/cuda_packs.cuh"
+#include "problem.h"
+
+namespace fvlm::plugins {
+
+using sdk::BFloat16, sdk::Half;
+using std::int64_t;
+
+constexpr int pack = 8, packs = head_dim / pack; // 16 bytes, and how many a row has
+constexpr int row_bytes = head_dim * 2;
+constexpr int blocks = head_dim / 8; // of 8 columns
+constexpr float log2_e = 1.44269504088896340736f;
+
+__device__ inline int thread_index() {
+  return static_cast<int>(threadIdx.x);
+}
+__device__ inline int lane_index() {
+  return thread_index() % warp;
+}
+
+// Rows of 64 elements; packs lie so that neighbouring rows' do not fall on the same banks.
+struct Tile {
+  char* memory;
+
+  template <class T = char>
+  __device__ T* at(int row, int pack_index) const {
+    return reinterpret_cast<T*>(memory + row * row_bytes + ((pack_index ^ (row & 7)) << 4));
+  }
+  __device__ Tile rows_from(int row) const { return {memory + row * row_bytes}; } // row % 8 == 0
+};
+
+__device__ inline std::uint32_t shared_address(const void* memory) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+// Copies 16 bytes in the background; zeros where there is nothing.
+__device__ inline void copy_pack(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+struct Fragment {
+  std::uint32_t at[4];
+};
+
+template <bool transposed>
+__device__ Fragment load_fragment(const void* from) {
+  Fragment f;
+  if constexpr (transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
+                 : "r"(shared_address(from))
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
+                 : "r"(shared_address(from))
+                 : "memory");
+  return f;
+}
+
+// Rows `row` to row + 15 of the tile, columns 16 step to 16 step + 15, as a left operand.
+__device__ inline Fragment left(const Tile& tile, int row, int step) {
+  const int lane = lane_index();
+  return load_fragment<false>(tile.at(row + lane % 16, 2 * step + lane / 16));
+}
+// As two right operands whose columns are the tile's rows `row` to row + 7, and + 8 to + 15.
+__device__ inline Fragment right_of_rows(const Tile& tile, int row, int step) {
+  const int lane = lane_index();
+  return load_fragment<false>(tile.at(row + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+}
+// As two right operands whose rows are the tile's; their columns are blocks 2 pair and 2 pair + 1.
+__device__ inline Fragment right_of_columns(const Tile& tile, int row, int pair) {
+  const int lane = lane_index();
+  return load_fragment<true>(tile.at(row + lane % 16, 2 * pair + lane / 16));
+}
+
+template <class T>
+__device__ void multiply_add(float (&sum)[4], const Fragment& a, std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
+}
+
+// Two products side by side.
+template <class T>
+__device__ void multiply_add(float (&one)[4], float (&next)[4], const Fragment& a, const Fragment& b) {
+  multiply_add<T>(one, a, b.at[0], b.at[1]);
+  multiply_add<T>(next, a, b.at[2], b.at[3]);
+}
+
+// Which of a block's 8 columns element i of a thread's products is in.
+__device__ inline int column_of(int i) {
+  return lane_index() % 4 * 2 + i % 2;
+}
+
+template <class T>
+__device__ std::uint32_t rounded(float low, float high) {
+  Pack<T, 2> both;
+  both.round({low, high});
+  return both.bits.at[0];
+}
+
+// Two products side by side as a left operand.
+template <class T>
+__device__ Fragment as_left(const float (&one)[4], const float (&next)[4]) {
+  return {{rounded<T>(one[0], one[1]), rounded<T>(one[2], one[3]), rounded<T>(next[0], next[1]),
+           rounded<T>(next[2], next[3])}};
+}
+
+// Sixteen rows of products into a tile, where the warp may then read them; those of rows t / 4 and t / 4 + 8 times
+// `factor`.
+template <class T>
+__device__ void store_products(const Tile& tile, const float (&x)[blocks][4], const float (&factor)[2]) {
+#pragma unroll
+  for (int b = 0; b < blocks; ++b)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      tile.at<std::uint32_t>(lane_index() / 4 + 8 * h, b)[lane_index() % 4] =
+          rounded<T>(x[b][2 * h] * factor[h], x[b][2 * h + 1] * factor[h]);
+  __syncwarp();
+}
+
+// The sum, or the largest, of the four threads that share rows.
+__device__ inline float sum_of_four(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+__device__ inline float most_of_four(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+__device__ inline float power_of_2(float value) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
+  return power;
+}
+
+template <class T>
+__device__ T* at(const HeadRows& rows, int64_t row, int head) {
+  return static_cast<T*>(rows.data) + row * rows.row + head * rows.head;
+}
+
+} // namespace fvlm::plugins
