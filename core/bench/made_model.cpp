@@ -104,6 +104,10 @@ const std::vector<Shape>& shapes() {
   return all;
 }
 
+int64_t Shape::vocabulary() const {
+  return nlohmann::json::parse(decoder).at("vocab_size").get<int64_t>();
+}
+
 const Shape& shape_named(std::string_view name) {
   std::vector<std::string> names;
   for (const Shape& shape : shapes()) {
@@ -129,14 +133,13 @@ void make_model(const Shape& shape, const std::filesystem::path& folder) {
 }
 
 void make_batch(const Shape& shape, const BatchShape& batch, const std::filesystem::path& file) {
-  const auto vocabulary = nlohmann::json::parse(shape.decoder).at("vocab_size").get<int64_t>();
   const auto sum = [](const std::vector<int64_t>& counts) {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
     return total;
   };
   at::Generator generator = dice(2);
-  const at::Tensor ids = at::empty({sum(batch.text)}, at::kLong).random_(0, vocabulary, generator);
+  const at::Tensor ids = at::empty({sum(batch.text)}, at::kLong).random_(0, shape.vocabulary(), generator);
   const at::Tensor frames = at::empty({sum(batch.frames), 3, shape.frame, shape.frame}).normal_(0, 1, generator);
   model::write_tensors(file, {{"frames", frames},
                               {"frame_counts", at::tensor(batch.frames, at::kLong)},

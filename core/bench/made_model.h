@@ -21,6 +21,7 @@ struct Shape {
   const char *vision, *decoder; // config.json, as published
   int64_t query_dim, frame;     // pixels a side
   std::vector<BatchShape> batches;
+  int64_t vocabulary() const;
 };
 const std::vector<Shape>& shapes();
 const Shape& shape_named(std::string_view name); // throws Error(usage)

@@ -78,6 +78,7 @@ Peer::Answer Peer::run(int64_t steps) {
   try {
     const auto wall = answer.at("times_ms").get<std::vector<double>>(),
                cpu = answer.at("cpu_ms").get<std::vector<double>>();
+    peak_bytes_ = answer.value("peak_bytes", int64_t{0});
     Answer result{{}, steps > 0 ? answer.at("loss").get<double>() : 0};
     if (wall.size() == static_cast<size_t>(steps) && cpu.size() == wall.size()) {
       for (size_t i = 0; i < wall.size(); ++i) result.turns.push_back({wall[i], cpu[i]});

@@ -30,6 +30,8 @@ class Peer {
   };
   // Runs so many steps. Throws Error(device) where there is no answer, or one that makes no sense.
   Answer run(int64_t steps);
+  // Of the device, so far, where the last answer of run() said so; else 0.
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   std::string read_line();
@@ -37,6 +39,7 @@ class Peer {
 
   std::string command_, received_, answer_;
   int process_ = -1, socket_ = -1;
+  int64_t peak_bytes_ = 0;
 };
 
 } // namespace fvlm::bench

@@ -2,11 +2,14 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/pack_file.h"
+#include "bench/peer.h"
 #include "device/runtime.h"
 #include "model/execution.h"
 #include "model/flops.h"
+#include "model/loading.h"
 #include "ops/host_memory.h"
-#include "train/made_pack.h"
+#include "train/labels.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
@@ -16,10 +19,13 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <limits>
 
 namespace fvlm::bench {
 namespace {
+
+constexpr double loss_tolerance = 0.01; // relative, of bf16
 
 struct Configuration {
   std::string name, shape;
@@ -40,11 +46,65 @@ Configuration configuration_named(const std::string& name) {
   return configuration;
 }
 
-plan::Plan plan_of(const ProfileRequest& request, const Configuration& configuration) {
-  plan::Plan plan = made_plan(request, shape_named(configuration.shape), request.frames, request.text);
+// What is measured.
+struct Job {
+  std::string name, reference;
+  plan::Plan plan;
+  std::filesystem::path model, batch; // the file is made where there is none and a peer is to read it
+  train::MadePack pack;
+  PackSize capacity;
+  int64_t samples() const { return std::ssize(pack.samples); }
+};
+
+// As they are made, the answers of a pair are the same: nothing would be learnt.
+void tell_answers_apart(train::MadePack& pack) {
+  for (size_t i = 0; i < pack.samples.size(); ++i) {
+    auto sample = std::make_shared<Sample>(*pack.samples[i]);
+    std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
+    pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
+  }
+}
+
+Job job_of(const ProfileRequest& request, const Configuration& configuration, const std::string& reference,
+           MadeModels& models) {
+  const Shape& shape = shape_named(configuration.shape);
+  Job job;
+  job.name = configuration.name;
+  job.reference = reference;
+  job.plan = made_plan(request, shape.frame, request.frames, request.text);
+  plan::Stage& stage = job.plan.stages.front();
   if (configuration.checkpointing)
-    plan.stages.front().activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
-  return plan;
+    stage.activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
+  if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
+  const auto size = stage.largest_sample();
+  job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
+  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary());
+  if (job.samples() != configuration.samples)
+    throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
+  if (stage.prefers()) tell_answers_apart(job.pack);
+  job.model = models.of(shape);
+  return job;
+}
+
+Job job_of_files(const ProfileRequest& request) {
+  const auto directory = ModelDirectory::open(request.model);
+  Job job;
+  job.name = request.batch.filename().string();
+  job.model = request.model;
+  job.batch = request.batch;
+  PackOfFile read = read_pack(request.batch, directory.description().decoder.vocab_size);
+  job.pack = std::move(read.pack);
+  if (job.pack.samples.empty()) throw Error(ErrorKind::data, "the batch has no sample").at(request.batch.string());
+  int64_t frames = 0, text = 0;
+  for (const auto& sample : job.pack.samples) {
+    frames = std::max(frames, sample->frames);
+    text = std::max<int64_t>(text, std::ssize(sample->texts.front().ids));
+    job.capacity.frames += sample->frames;
+    job.capacity.rows += sample->rows();
+  }
+  job.plan = made_plan(request, read.image_size, frames, text);
+  job.plan.stages.front().objective = {plan::NextToken{.on = plan::LossOn::answer}};
+  return job;
 }
 
 StepAnatomy anatomy_of(const std::vector<device::Activity>& activities,
@@ -73,51 +133,54 @@ class Profile {
   Profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)) {}
 
-  ProfileReport::Row measure(const Configuration& configuration, std::vector<std::string>& choices) {
+  ProfileReport::Row measure(Job& job, std::vector<std::string>& choices) {
     ProfileReport::Row row;
-    row.configuration = configuration.name;
-    row.samples = configuration.samples;
+    row.configuration = job.name;
+    row.reference = job.reference;
+    row.samples = job.samples();
     train::PeakMemory peak(device_, std::numeric_limits<int64_t>::max());
     try {
-      steps(configuration, row, peak, choices);
+      steps(job, row, peak, choices);
     } catch (const std::exception& error) {
       if (!train::is_out_of_memory(error)) throw;
       row.problem = "out of memory";
     }
     peak.give_back();
+    // The peer asks its reference in each step.
+    if (!request_.peer.empty() && row.problem.empty() && row.reference != "remembered") compare(job, row);
     return row;
+  }
+
+  Job job(const Configuration& configuration, const std::string& reference) {
+    return job_of(request_, configuration, reference, models_);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void steps(const Configuration& configuration, ProfileReport::Row& row, train::PeakMemory& peak,
-             std::vector<std::string>& choices) {
-    const plan::Plan plan = plan_of(request_, configuration);
-    const plan::Stage& stage = plan.stages.front();
-    const auto size = stage.largest_sample();
-    const PackSize capacity{configuration.samples * size.frames, configuration.samples * size.tokens};
-    Training training(plan, registry_, device_, models_.of(shape_named(configuration.shape)), capacity,
-                      configuration.samples);
-    const auto pack = train::make_full_pack(stage, capacity, configuration.samples, plan.model.image_size,
-                                            training.vlm().config().decoder.vocab_size);
-    const auto counts = train::counts_of(stage, pack.samples);
-    if (counts.samples != configuration.samples)
-      throw Error(ErrorKind::internal, fmt::format("{} samples were made", counts.samples)).at(configuration.name);
+  void steps(const Job& job, ProfileReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
+    const plan::Stage& stage = job.plan.stages.front();
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
+    const auto counts = train::counts_of(stage, job.pack.samples);
     row.labels = static_cast<int64_t>(counts.all_terms());
-    row.flops = flops_of(training.vlm(), pack.samples, plan.model.image_size);
+    row.flops = flops_of(training.vlm(), job);
     train::Learner& learner = training.learner();
+    if (stage.remembers_reference()) remember(training, job, row);
 
     const auto start = Clock::now();
-    const auto brought = learner.bring(pack.host, counts, 1);
+    const auto brought = learner.bring(job.pack.host, counts, 1);
     train::PartTimes nobodys;
+    std::vector<double> losses, norms;
     const auto step = [&] {
       learner.begin_step();
       learner.take(*brought, nobodys);
       training.optimize();
-      if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
+      wait();
+      if (request_.numbers.empty()) return;
+      losses.push_back(training.loss());
+      norms.push_back(training.gradient_norm());
     };
-    progress_(configuration.name, 0, request_.repeat);
+    progress_(job.name, 0, request_.repeat);
     step();
     row.ready_after = std::chrono::duration<double>(Clock::now() - start).count();
     row.first_loss = training.loss();
@@ -128,7 +191,7 @@ class Profile {
       const Stopwatch watch;
       step();
       row.times.add(watch.stop());
-      progress_(configuration.name, i + 1, request_.repeat);
+      progress_(job.name, i + 1, request_.repeat);
     }
     row.kernels = training.kernels();
     row.peak_bytes = row.kernels > 0 ? peak.held() : peak.peak();
@@ -136,38 +199,91 @@ class Profile {
     row.gradient_norm = training.gradient_norm();
     if (const auto at_best = train::peak_flops(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
-    if (request_.watch) {
-      device::Runtime* const gpu = device::runtime();
-      plan::Plan plain = plan;
-      plain.speed.graphs = false;
-      const auto watched = training.learner_of(plain);
-      std::vector<std::pair<std::string, uint64_t>> marks;
-      const auto mark = [&](const std::string& part) {
-        gpu->synchronize();
-        marks.emplace_back(part, gpu->now());
-      };
-      train::PartTimes times;
-      times.tell(mark);
-      const auto again = watched->bring(pack.host, counts, 1);
-      const auto activities = gpu->watch([&] {
-        watched->begin_step();
-        watched->take(*again, times);
-        training.optimize();
-        mark("optimizer");
-      });
-      row.anatomy = anatomy_of(activities, marks);
-    }
+    if (!request_.numbers.empty()) write_numbers(training, losses, norms);
+    if (request_.watch) row.anatomy = watched(training, job, counts);
     choices = training.choices();
   }
 
-  static double flops_of(const model::Vlm& vlm, const std::vector<std::shared_ptr<const Sample>>& samples,
-                         int64_t image_size) {
-    model::Work work;
-    for (const auto& sample : samples) {
-      const auto length = static_cast<int64_t>(sample->texts.front().ids.size());
-      work.add(sample->frames, std::vector{length}, length - 1);
+  static void wait() {
+    if (device::Runtime* gpu = device::runtime()) gpu->synchronize();
+  }
+
+  void remember(Training& training, const Job& job, ProfileReport::Row& row) {
+    for (int64_t i = 0; i < request_.warmup + request_.repeat; ++i) {
+      const Stopwatch watch;
+      training.remember(job.pack.host);
+      if (i >= request_.warmup) row.asked.add(watch.stop());
     }
-    return model::flops(vlm.config(), vlm.tower().tokens_per_frame(image_size, image_size), work, {true, true, true});
+  }
+
+  // A step of its own, operation by operation.
+  static StepAnatomy watched(Training& training, const Job& job, const train::StepCounts& counts) {
+    device::Runtime* const gpu = device::runtime();
+    plan::Plan plain = job.plan;
+    plain.speed.graphs = false;
+    const auto learner = training.learner_of(plain);
+    std::vector<std::pair<std::string, uint64_t>> marks;
+    const auto mark = [&](const std::string& part) {
+      gpu->synchronize();
+      marks.emplace_back(part, gpu->now());
+    };
+    train::PartTimes times;
+    times.tell(mark);
+    const auto brought = learner->bring(job.pack.host, counts, 1);
+    const auto activities = gpu->watch([&] {
+      learner->begin_step();
+      learner->take(*brought, times);
+      training.optimize();
+      mark("optimizer");
+    });
+    return anatomy_of(activities, marks);
+  }
+
+  void write_numbers(Training& training, const std::vector<double>& losses, const std::vector<double>& norms) const {
+    std::map<std::string, at::Tensor> numbers{{"losses", at::tensor(losses, at::kDouble)},
+                                              {"gradient_norms", at::tensor(norms, at::kDouble)}};
+    for (const ops::Parameter& parameter : training.vlm().parameters().all())
+      numbers["grad." + parameter.name] = parameter.gradient.to(at::kFloat);
+    model::write_tensors(request_.numbers, numbers);
+  }
+
+  // After the engine's steps, whose memory the peer may need.
+  void compare(Job& job, ProfileReport::Row& row) {
+    if (job.batch.empty()) write_pack(job.pack, job.plan.model.image_size, job.batch = scratch_ / "batch.safetensors");
+    const bool checkpointing = job.plan.stages.front().activation_checkpointing.vision.every > 0;
+    std::vector<std::string> arguments{"--model",  job.model.string(), "--batch", job.batch.string(),
+                                       "--device", request_.device,    "--rate",  fmt::format("{}", request_.rate)};
+    if (checkpointing) arguments.emplace_back("--checkpointing");
+    if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
+    Peer peer(request_.peer, arguments);
+    ProfileReport::Row::PeerSide& side = row.peer.emplace();
+    side.first_loss = peer.run(1).loss;
+    if (request_.model.empty()) job.batch.clear();
+    if (std::abs(side.first_loss - row.first_loss) > loss_tolerance * std::abs(side.first_loss))
+      throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
+                                               "times compare nothing",
+                                               row.first_loss, side.first_loss))
+          .at(job.name);
+    (void)peer.run(request_.warmup);
+    for (const Turn& turn : peer.run(request_.repeat).turns) side.times.add(turn);
+    side.peak_bytes = peer.peak_bytes();
+  }
+
+  static double flops_of(const model::Vlm& vlm, const Job& job) {
+    model::Work work;
+    for (const auto& sample : job.pack.samples) {
+      std::vector<int64_t> lengths;
+      int64_t learnt = 0;
+      for (const SampleText& text : sample->texts) {
+        lengths.push_back(std::ssize(text.ids));
+        const auto flags = train::labels(text, job.plan.stages.front());
+        learnt += std::count(flags.begin(), flags.end(), true);
+      }
+      work.add(sample->frames, lengths, learnt);
+    }
+    const int64_t size = job.plan.model.image_size, tokens = vlm.tower().tokens_per_frame(size, size);
+    return model::flops(vlm.config(), tokens, work, {true, true, true}) +
+           (job.reference == "live" ? model::flops(vlm.config(), tokens, work, {}) : 0);
   }
 
   const ProfileRequest& request_;
@@ -175,6 +291,7 @@ class Profile {
   const ProfileProgress& progress_;
   at::Device device_;
   MadeModels models_;
+  ScratchFolder scratch_;
 };
 
 } // namespace
@@ -191,14 +308,18 @@ ProfileReport measure_profile(const ProfileRequest& request, Registry& registry,
   if (request.watch && !device::runtime())
     throw Error(ErrorKind::usage, "what a device does is seen on a GPU alone")
         .advise("--device cuda, in a build with CUDA");
+  if (request.model.empty() != request.batch.empty()) throw Error(ErrorKind::usage, "--model and --batch go together");
   std::vector<Configuration> configurations;
   for (const std::string& name : request.configurations) configurations.push_back(configuration_named(name));
   const c10::InferenceMode without_autograd;
   ops::keep_freed_memory();
   ProfileReport report;
   Profile profile(request, registry, progress);
+  const auto measure = [&](Job job) { report.rows.push_back(profile.measure(job, report.choices)); };
+  if (!request.model.empty()) measure(job_of_files(request));
   for (const Configuration& configuration : configurations)
-    report.rows.push_back(profile.measure(configuration, report.choices));
+    for (const char* reference : request.pairs ? std::vector{"remembered", "live"} : std::vector{""})
+      measure(profile.job(configuration, reference));
   return report;
 }
 
@@ -206,11 +327,13 @@ nlohmann::ordered_json ProfileReport::json() const {
   nlohmann::ordered_json document{{"kernels", choices}, {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : rows) {
     nlohmann::ordered_json one{{"configuration", row.configuration}, {"samples", row.samples}};
+    if (!row.reference.empty()) one["reference"] = row.reference;
     if (!row.problem.empty()) {
       one["problem"] = row.problem;
     } else {
       one["labels"] = row.labels;
       one["step"] = row.times.json(row.samples);
+      if (row.asked.count() > 0) one["remember"] = row.asked.json(row.samples);
       one["ready_after_s"] = row.ready_after;
       one["peak_bytes"] = row.peak_bytes;
       one["recorded_kernels"] = row.kernels;
@@ -219,6 +342,12 @@ nlohmann::ordered_json ProfileReport::json() const {
       one["gradient_norm"] = row.gradient_norm;
       one["flops"] = row.flops;
       if (row.utilisation) one["utilisation"] = *row.utilisation;
+      if (row.peer) {
+        one["peer"] = {{"step", row.peer->times.json(row.samples)},
+                       {"peak_bytes", row.peer->peak_bytes},
+                       {"first_loss", row.peer->first_loss}};
+        one["ratio"] = row.ratio();
+      }
       if (row.anatomy) {
         one["busy_ms"] = row.anatomy->milliseconds();
         for (const auto& [key, shares] :

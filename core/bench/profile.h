@@ -14,7 +14,11 @@ namespace fvlm::bench {
 struct ProfileRequest : TrainingSetting {
   // "SHAPE:BATCH", and ":checkpointing" where activations are recomputed: "135m:8", "1.7b:8:checkpointing".
   std::vector<std::string> configurations;
-  int64_t frames = 8, text = 128; // of each sample
+  int64_t frames = 8, text = 128;     // of each sample; of each of its texts
+  bool pairs = false;                 // preferences, each with a reference that is remembered and one in the same step
+  std::filesystem::path model, batch; // a model directory and a batch file, in place of configurations
+  std::filesystem::path numbers;      // a file for what each step came to and the last one's gradients; empty: none
+  std::string peer;                   // a command, see peer.h; empty: none
   int64_t warmup = 3, repeat = 10;
   bool watch = false; // what the device does in a step, too
 };
@@ -34,6 +38,8 @@ struct StepAnatomy {
 struct ProfileReport {
   struct Row {
     std::string configuration;
+    std::string reference; // of pairs: "remembered", "live"
+    Times asked;           // remembering it, where that is how it is: the pack, each time
     int64_t samples = 0, labels = 0;
     Times times;            // a step each
     double ready_after = 0; // seconds until the first step was done, the model being there
@@ -43,6 +49,13 @@ struct ProfileReport {
     double flops = 0;                  // a step
     std::optional<double> utilisation; // of what the device's sheet promises
     std::optional<StepAnatomy> anatomy;
+    struct PeerSide {
+      Times times;
+      double first_loss = 0;
+      int64_t peak_bytes = 0;
+    };
+    std::optional<PeerSide> peer;
+    double ratio() const { return peer->times.median() / times.median(); }
     std::string problem; // it could not be measured
   };
   std::vector<Row> rows;

@@ -65,8 +65,8 @@ class Stream {
  private:
   void train(RaggedReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
     const PackSize& capacity = row.capacity;
-    const plan::Plan plan =
-        made_plan(request_, shape_named(request_.shape), MadeStream::most_frames, MadeStream::most_text);
+    const Shape& shape = shape_named(request_.shape);
+    const plan::Plan plan = made_plan(request_, shape.frame, MadeStream::most_frames, MadeStream::most_text);
     Training training(plan, registry_, device_, model_, capacity, 0);
     peak.begin(std::numeric_limits<int64_t>::max());
 
@@ -75,8 +75,7 @@ class Stream {
     batches.capacity = capacity;
     const int64_t wanted = request_.samples * request_.passes;
     // Enough behind what is measured that the packer can choose to the end.
-    const MadeStream samples(wanted + 2 * batches.window, plan.model.image_size,
-                             training.vlm().config().decoder.vocab_size, request_.seed);
+    const MadeStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
     const Order order = Order::once(samples.sizes());
     const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
     LoaderOptions options;

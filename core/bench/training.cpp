@@ -7,13 +7,13 @@
 
 namespace fvlm::bench {
 
-plan::Plan made_plan(const TrainingSetting& setting, const Shape& shape, int64_t frames, int64_t text) {
+plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text) {
   plan::Plan plan;
-  plan.name = shape.name;
+  plan.name = "bench";
   plan.precision = setting.precision;
   plan.deterministic = setting.deterministic;
   plan.speed.graphs = setting.graphs;
-  plan.model.image_size = shape.frame;
+  plan.model.image_size = image_size;
   if (!setting.kernels.empty())
     for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;
   plan::Stage& stage = plan.stages.emplace_back();
@@ -23,7 +23,7 @@ plan::Plan made_plan(const TrainingSetting& setting, const Shape& shape, int64_t
   stage.data.max_text_tokens = text;
   stage.objective = {plan::NextToken{.on = plan::LossOn::all}};
   plan::AdamW adamw;
-  adamw.lr = {{"default", 1e-5}};
+  adamw.lr = {{"default", setting.rate}};
   adamw.moments = setting.moments;
   stage.optimizer = adamw;
   stage.samples = std::numeric_limits<int64_t>::max();
@@ -42,6 +42,9 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
       most_(train::most_of(plan.stages.front(), capacity, most_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
   made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
+  if (plan.stages.front().remembers_reference())
+    made_.frozen.remembered =
+        std::make_shared<train::ReferenceMemory>(order_.emplace(Order::once({most_samples})), std::filesystem::path());
   learner_ = learner_of(plan);
 }
 

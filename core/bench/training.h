@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,13 @@ struct TrainingSetting {
   std::string device = "cpu";
   plan::Precision precision = plan::Precision::bf16;
   plan::Moments moments = plan::Moments::fp32;
+  double rate = 1e-5;
   bool graphs = true, deterministic = false;
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
 };
 
 // One stage that learns all text of samples of at most so many frames and tokens, with AdamW.
-plan::Plan made_plan(const TrainingSetting& setting, const Shape& shape, int64_t frames, int64_t text);
+plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text);
 
 // Model directories, each made when it is first asked for.
 class MadeModels {
@@ -36,14 +38,17 @@ class MadeModels {
 
 class Training {
  public:
-  // Plan and registry outlive it. A pack has at most so many samples; 0: any number.
+  // Plan and registry outlive it. A pack has at most so many samples; 0: any number. Where the plan remembers a
+  // reference, all packs are of the same samples, and remember() comes first.
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
            const PackSize& capacity, int64_t most_samples);
 
   train::Learner& learner() { return *learner_; }
   // A second one on the same model, which goes by another plan.
   std::unique_ptr<train::Learner> learner_of(const plan::Plan& plan);
-  const model::Vlm& vlm() const { return *made_.vlm; }
+  model::Vlm& vlm() { return *made_.vlm; }
+  // What the model as it stands, which is the reference, thinks of the pack's pairs.
+  void remember(const HostPack& pack) { learner_->remember(pack, *made_.vlm); }
 
   void optimize(); // clip and optimizer, with the gradients as they stand
   // Of the step before; they wait for the device.
@@ -55,6 +60,7 @@ class Training {
 
  private:
   const plan::Plan& plan_;
+  std::optional<Order> order_; // of the pairs that are remembered
   train::StageModel made_;
   std::unique_ptr<ops::Operations> operations_;
   model::Capacity most_;

@@ -1,5 +1,6 @@
 #include "cli/bench_peer.h"
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/torch_library.h"
@@ -10,6 +11,8 @@ namespace fvlm::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* training_peer = "tools/oracle/train-step";
 
 std::string peer_of_the_checkout(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
@@ -34,6 +37,25 @@ std::string peer_of(const ParsedOptions& parsed, const std::string& tool) {
   if (peer.empty())
     log_warning("there is no peer: {} is not beside this program's build; --peer COMMAND names one", tool);
   return peer;
+}
+
+Options& with_training_peer_option(Options& options) {
+  return options.value("peer", "HOW",
+                       fmt::format("measure PyTorch's step, too, by {} of the source\n"
+                                   "                    tree: eager; graph, captured as a whole; compiled, and then\n"
+                                   "                    captured, which takes minutes; or another COMMAND",
+                                   training_peer));
+}
+
+std::string training_peer_of(const ParsedOptions& parsed) {
+  const std::string wanted = parsed.value_or("peer", "none");
+  if (wanted == "none") return "";
+  if (wanted != "eager" && wanted != "graph" && wanted != "compiled") return wanted;
+  const std::string peer = peer_of_the_checkout(training_peer);
+  if (peer.empty())
+    throw Error(ErrorKind::usage, fmt::format("{} is not beside this program's build", training_peer))
+        .advise("--peer COMMAND names a program");
+  return fmt::format("{} --how {}", peer, wanted);
 }
 
 } // namespace fvlm::cli

@@ -13,4 +13,8 @@ Options& with_peer_option(Options& options, const std::string& tool);
 // was built in runs in the Python whose LibTorch the engine uses.
 std::string peer_of(const ParsedOptions& parsed, const std::string& tool);
 
+// Where the peer trains: --peer names how PyTorch does it, or a command; by default there is none.
+Options& with_training_peer_option(Options& options);
+std::string training_peer_of(const ParsedOptions& parsed);
+
 } // namespace fvlm::cli

@@ -1,8 +1,9 @@
-"""`fvlm-engine bench profile` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
+"""`fvlm-engine bench profile`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
 anything takes.
 
 usage: training_test.py FVLM_ENGINE"""
 import json
+import math
 import subprocess
 import sys
 import unittest
@@ -51,8 +52,42 @@ class Profile(Bench):
                                   ("'tiny:0' is no configuration", "--configurations", "tiny:0"),
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("--precision wants", "--precision", "int4"),
-                                  ("--repeat and --warmup want 1 or more", "--repeat", "0")):
+                                  ("--repeat and --warmup want 1 or more", "--repeat", "0"),
+                                  ("--model and --batch go together", "--model", "here"),
+                                  ("give one of them", "--model", "a", "--batch", "b", "--configurations", "tiny:1")):
             self.refused(words, "profile", *arguments)
+
+
+    def test_a_peer_stands_beside_where_the_first_losses_agree(self):
+        loss = self.rows("--configurations", "tiny:2")[0]["first_loss"]
+        answer = '{\\"times_ms\\": [$t], \\"cpu_ms\\": [$t], \\"loss\\": %s, \\"peak_bytes\\": 7}'
+        loop = "sh -c 'while read n; do t=$(yes 3 | head -$n | paste -sd,); echo \"" + answer + "\"; done'"
+        (row,) = self.rows("--configurations", "tiny:2", "--peer", loop % (1.005 * loss))
+        self.assertEqual((row["peer"]["step"]["median_ms"], row["peer"]["peak_bytes"]), (3, 7))
+        self.assertAlmostEqual(row["ratio"], 3 / row["step"]["median_ms"])
+        found = bench("profile", "--configurations", "tiny:2", "--peer", loop % (1.1 * loss), "--frames", "2",
+                      "--text", "9", "--precision", "fp32")
+        self.assertEqual(found.returncode, 4, found.stderr)
+        self.assertIn("tiny:2: the losses differ: the engine's is", found.stderr)
+
+
+class Dpo(Bench):
+    def test_pairs_are_measured_with_both_references(self):
+        remembered, live = self.rows("dpo", "--configurations", "tiny:2", "--frames", "2", "--text", "9", "--warmup", "1",
+                                     "--repeat", "2")
+        for row, reference in ((remembered, "remembered"), (live, "live")):
+            self.assertEqual((row["reference"], row["samples"], row["labels"]), (reference, 2, 2))
+            self.assertAlmostEqual(row["first_loss"], math.log(2), delta=1e-5, msg="policy and reference begin the same")
+            self.assertLess(row["last_loss"], row["first_loss"])
+        self.assertGreater(remembered["remember"]["median_ms"], 0)
+        self.assertNotIn("remember", live)
+        self.assertAlmostEqual(remembered["last_loss"], live["last_loss"], delta=1e-6)
+        self.assertLess(remembered["flops"], live["flops"])
+
+    def test_wrong_options_are_refused(self):
+        for words, *arguments in (("there is no shape 'tin'", "--configurations", "tin:1"),
+                                  ("bench has no option '--model'", "--model", "here")):
+            self.refused(words, "dpo", *arguments)
 
 
 class Ragged(Bench):

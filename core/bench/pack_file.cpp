@@ -1,0 +1,75 @@
+#include "bench/pack_file.h"
+
+#include "base/error.h"
+#include "data/stream/frame_pool.h"
+#include "model/batch_file.h"
+#include "model/loading.h"
+
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace fvlm::bench {
+
+PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
+  const model::BatchFile batch(file);
+  if (batch.height() != batch.width())
+    throw Error(ErrorKind::data,
+                fmt::format("frames of {} x {}: training has square ones", batch.height(), batch.width()))
+        .at(file.string());
+  PackOfFile read;
+  read.image_size = batch.height();
+  HostPack& host = read.pack.host;
+  const auto samples = batch.samples(model::BatchFile::Texts::labelled, vocabulary);
+  for (const model::Sample& of_file : samples) {
+    auto sample = std::make_shared<Sample>();
+    sample->frames = of_file.frames.defined() ? of_file.frames.size(0) : 0;
+    for (const model::Text& of_text : of_file.texts) {
+      SampleText& text = sample->texts.emplace_back();
+      for (const int64_t token : of_text.tokens) text.ids.push_back(static_cast<TokenId>(token));
+      text.answer.assign(of_text.is_label.begin(), of_text.is_label.end());
+    }
+    host.samples.push_back({std::ssize(host.samples), sample, host.frame_count});
+    host.frame_count += sample->frames;
+    read.pack.samples.push_back(std::move(sample));
+  }
+  const int64_t elements = 3 * read.image_size * read.image_size;
+  host.buffer = allocate_host(static_cast<size_t>(host.frame_count * elements) * sizeof(float));
+  auto* values = reinterpret_cast<float*>(host.buffer.get());
+  host.frames = {values, static_cast<size_t>(host.frame_count * elements)};
+  for (const model::Sample& of_file : samples) {
+    if (!of_file.frames.defined()) continue;
+    const at::Tensor frames = of_file.frames.to(at::kFloat).contiguous();
+    std::memcpy(values, frames.const_data_ptr(), frames.nbytes());
+    values += frames.numel();
+  }
+  return read;
+}
+
+void write_pack(const train::MadePack& pack, int64_t image_size, const std::filesystem::path& file) {
+  std::map<std::string, at::Tensor> batch;
+  std::vector<int64_t> counts;
+  for (const auto& sample : pack.samples) counts.push_back(sample->frames);
+  batch["frame_counts"] = at::tensor(counts, at::kLong);
+  // Never written to.
+  auto* frames = const_cast<float*>(pack.host.frames.data());
+  batch["frames"] = at::from_blob(frames, {pack.host.frame_count, 3, image_size, image_size}, at::kFloat);
+  const size_t texts = pack.samples.front()->texts.size();
+  for (size_t text = 0; text < texts; ++text) {
+    std::vector<int64_t> ids, lengths, mask;
+    for (const auto& sample : pack.samples) {
+      const SampleText& of_sample = sample->texts[text];
+      ids.insert(ids.end(), of_sample.ids.begin(), of_sample.ids.end());
+      mask.insert(mask.end(), of_sample.answer.begin(), of_sample.answer.end());
+      lengths.push_back(std::ssize(of_sample.ids));
+    }
+    const std::string side = texts == 1 ? "" : text == 0 ? "chosen_" : "rejected_";
+    batch[side + "input_ids"] = at::tensor(ids, at::kLong);
+    batch[side + "text_lengths"] = at::tensor(lengths, at::kLong);
+    batch[side + "loss_mask"] = at::tensor(mask, at::kLong);
+  }
+  model::write_tensors(file, batch);
+}
+
+} // namespace fvlm::bench
