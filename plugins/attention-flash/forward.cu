@@ -6,13 +6,15 @@
 namespace fvlm::plugins {
 namespace {
 
-// The weights of two rows' keys as they come, tile by tile.
+constexpr int span = 32, chunk = 256; // keys that a warp looks at at once; that the block has
+
+// The weights of two rows' keys as they come, span by span.
 struct Softmax {
   float scale; // of scores, with which weights are powers of 2
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {};
 
   // Scores become weights, and what was summed up before is made to fit them.
-  __device__ void weigh(float (&scores)[keys / 8][4], float (&sum)[blocks][4]) {
+  __device__ void weigh(float (&scores)[span / 8][4], float (&sum)[blocks][4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float largest = most[h];
@@ -37,62 +39,67 @@ template <class T>
 __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_constant__ Problem p) {
   extern __shared__ __align__(128) char memory[];
   __shared__ std::uint64_t steps[frequencies];
-  const int head_kv = static_cast<int>(blockIdx.y);
+  const int slot = static_cast<int>(blockIdx.x) / p.heads_kv, head_kv = static_cast<int>(blockIdx.x) % p.heads_kv;
   if (thread_index() < frequencies) steps[thread_index()] = p.steps[thread_index()];
-  const Place place = find_place<queries>(p, p.cu_q, p.sharing.heads, static_cast<int>(blockIdx.x));
+  wait_for_inputs();
+  const Place place = find_place<queries>(p, false, slot);
   const Queries own(p, place, head_kv);
   if (place.padding)
     return zero_rows<T, queries>(p.out, p.sharing, own.rows.head, place.tile, place.begin_q, p.tokens_q);
   if (place.tile * queries >= own.rows.count) return;
 
-  using KeyTiles = Keys<T, 2>;
-  const Tile mine{memory + KeyTiles::bytes + thread_index() / warp * rows_of_warp * row_bytes};
-  KeyTiles fetched(p, place, head_kv, memory, steps);
-  const int tiles = (own.seen_by_block() + keys - 1) / keys;
+  Keys<T, chunk> keys(p, place, head_kv, memory, steps);
+  const Tile mine{memory + keys.bytes + warp_index() * rows_of_warp * row_bytes};
+  const int end = own.seen_by_block();
   copy_rows<T>(own.rows, p.q, mine);
-  if (tiles > 0) fetched.fetch(0);
+  end_group();
+  keys.template fetch<span>(0, min(chunk, end));
+  end_group();
   const ThreadRows rows(own, p.positions_q);
-  wait_for_copies();
+  wait_for_copies<1>();
   __syncwarp();
   Fragment q[head_dim / 16];
 #pragma unroll
   for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step);
   if (p.positions_q) turn_fragments<T>(q, steps, rows.position);
-  if (tiles > 0) fetched.settle(0);
 
   const int seen = own.seen_by_warp(), seen_by_all = own.seen_by_all();
   float sum[blocks][4] = {};
   Softmax softmax{p.scale * log2_e};
-  for (int tile = 0; tile < tiles; ++tile) {
-    wait_for_copies();
-    __syncthreads(); // this tile is there, and nobody uses the one before any more
-    if (tile + 1 < tiles) fetched.fetch(tile + 1);
-    const int begin = tile * keys;
-    if (begin < seen) {
-      const Tile k = fetched.k(tile), v = fetched.v(tile);
-      float scores[keys / 8][4] = {};
+  for (int first = 0; first < end; first += chunk) {
+    if (first > 0) {
+      __syncthreads(); // nobody uses the keys before any more
+      keys.template fetch<span>(first, min(first + chunk, end));
+      end_group();
+    }
+    wait_for_copies<0>();
+    keys.settle(first, min(first + chunk, end));
+    __syncthreads();
+#pragma unroll 1
+    for (int begin = first; begin < min(first + chunk, seen); begin += span) {
+      const Tile k = keys.k().rows_from(begin - first), v = keys.v().rows_from(begin - first);
+      float scores[span / 8][4] = {};
 #pragma unroll
       for (int step = 0; step < head_dim / 16; ++step)
 #pragma unroll
-        for (int pair = 0; pair < keys / 16; ++pair)
+        for (int pair = 0; pair < span / 16; ++pair)
           multiply_add<T>(scores[2 * pair], scores[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
-      if (begin + keys > seen_by_all) {
+      if (begin + span > seen_by_all) {
 #pragma unroll
-        for (int b = 0; b < keys / 8; ++b)
+        for (int b = 0; b < span / 8; ++b)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             if (begin + 8 * b + column_of(i) >= rows.seen[i / 2]) scores[b][i] = -INFINITY;
       }
       softmax.weigh(scores, sum);
 #pragma unroll
-      for (int step = 0; step < keys / 16; ++step) {
+      for (int step = 0; step < span / 16; ++step) {
         const Fragment weights = as_left<T>(scores[2 * step], scores[2 * step + 1]);
 #pragma unroll
         for (int pair = 0; pair < blocks / 2; ++pair)
           multiply_add<T>(sum[2 * pair], sum[2 * pair + 1], weights, right_of_columns(v, 16 * step, pair));
       }
     }
-    if (tile + 1 < tiles) fetched.settle(tile + 1);
   }
 
   float factor[2];
@@ -100,8 +107,8 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
   for (int h = 0; h < 2; ++h) {
     const float total = sum_of_four(softmax.total[h]);
     factor[h] = total > 0 ? 1 / total : 0;
-    if (p.log_sums && lane_index() % 4 == 0 && rows.there[h])
-      p.log_sums[own.rows.token(rows.flat[h]) * p.heads_q + own.rows.head_of(rows.flat[h])] =
+    if (p.log_sums && part_index() == 0 && rows.there[h])
+      p.log_sums[rows.token[h] * p.heads_q + rows.head[h]] =
           total > 0 ? softmax.most[h] * softmax.scale + log2f(total) : INFINITY;
   }
   store_rows<T>(own.rows, p.out, mine, sum, factor);
@@ -109,11 +116,11 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
 
 } // namespace
 
-void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& p) {
+void attention_forward(const Launch& launch, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    enqueue(call, forward_kernel<T>, slots_of(p.tokens_q, p.sharing.heads, queries, p.segments),
-            Keys<T, 2>::bytes + queries * row_bytes, p);
+    enqueue(launch, forward_kernel<T>, slots_of(p.tokens_q, p.sharing.heads, queries, p.segments),
+            Keys<T, chunk>::bytes + queries * row_bytes, p);
   });
 }
 

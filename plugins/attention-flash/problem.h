@@ -10,16 +10,22 @@ namespace fvlm::plugins {
 
 constexpr int head_dim = 64, frequencies = head_dim / 2;
 
-// Division by a number that is known before, by multiplication: right for flat < 2^32 / heads.
+// Division by a number that is known before, by multiplication: right for flat < 2^31 / heads.
 struct Sharing {
   int heads = 1;
-  std::uint32_t reciprocal = 0; // 2^32 / heads, rounded up; not used for 1
+  std::uint32_t reciprocal = 0x80000000u; // 2^31 / heads, rounded up
 
 #ifdef __CUDACC__
   __device__ int row_of(int flat) const {
-    return heads == 1 ? flat : static_cast<int>(__umulhi(flat, reciprocal));
+    return static_cast<int>(__umulhi(2 * flat, reciprocal));
   }
 #endif
+};
+
+// HeadRows with distances in bytes, which one instruction multiplies.
+struct Rows {
+  char* data = nullptr;
+  std::uint32_t row = 0, head = 0;
 };
 
 struct Problem {
@@ -30,12 +36,18 @@ struct Problem {
   Sharing sharing;
   bool causal = false;
   float scale = 0;
-  HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
+  Rows q, k, v, out, d_out, d_q, d_k, d_v;
   float* log_sums = nullptr; // [tokens_q, heads_q], to base 2, of the scaled scores; infinite where no key is seen
   std::uint64_t steps[frequencies] = {};
 };
 
-void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
-void attention_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+struct Launch {
+  const fvlm_call& call;
+  bool early; // the device can launch a kernel while the one before still runs
+  int multiprocessors;
+};
+
+void attention_forward(const Launch& launch, fvlm_dtype dtype, const Problem& problem);
+void attention_backward(const Launch& launch, fvlm_dtype dtype, const Problem& problem);
 
 } // namespace fvlm::plugins

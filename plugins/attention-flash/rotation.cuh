@@ -11,7 +11,7 @@ struct Turn {
   float cosine, sine;
 
   __device__ Turn(std::uint64_t step, std::int32_t position) {
-    const float angle = rotary_angle(step, position) * 3.14159265358979f;
+    const float angle = rotary_angle(step, position, 3.14159265358979f);
     cosine = __cosf(angle), sine = __sinf(angle);
   }
   __device__ void apply(float& low, float& high) const {
@@ -26,38 +26,23 @@ struct Turn {
   }
 };
 
-// Packs `part` and part + 4 of a row, part < 4, which turn into each other: a thread's share where a tile is filled.
+// Turns packs `part` and part + 4 of a tile's row, part < 4, which turn into each other.
 template <class T>
-struct Halves {
-  Pack<T, pack> low, high;
-
-  __device__ void load(const T* row, int part) {
-    low.load(row + part * pack);
-    high.load(row + head_dim / 2 + part * pack);
-  }
-  __device__ void turn(const std::uint64_t* steps, int part, std::int32_t position) {
-    float a[pack], b[pack];
-    low.widen(a);
-    high.widen(b);
+__device__ void turn_in_place(const Tile& tile, int row, int part, const std::uint64_t* steps, std::int32_t position) {
+  T *const low = tile.at<T>(row, part), *const high = tile.at<T>(row, part + packs / 2);
+  float a[pack], b[pack];
+  read(low, a);
+  read(high, b);
 #pragma unroll
-    for (int i = 0; i < pack; ++i) Turn(steps[part * pack + i], position).apply(a[i], b[i]);
-    low.round(a);
-    high.round(b);
-  }
-  __device__ void store(const Tile& tile, int row, int part) const {
-    low.store(tile.at<T>(row, part));
-    high.store(tile.at<T>(row, part + packs / 2));
-  }
-  __device__ void read(const Tile& tile, int row, int part) {
-    low.load(tile.at<T>(row, part));
-    high.load(tile.at<T>(row, part + packs / 2));
-  }
-};
+  for (int i = 0; i < pack; ++i) Turn(steps[part * pack + i], position).apply(a[i], b[i]);
+  write(low, a);
+  write(high, b);
+}
 
 // A left operand of 16 rows; the thread's two rows have these positions.
 template <class T>
 __device__ void turn_fragments(Fragment (&x)[head_dim / 16], const std::uint64_t* steps, const int (&positions)[2]) {
-  const int column = lane_index() % 4 * 2;
+  const int column = part_index() * 2;
 #pragma unroll
   for (int step = 0; step < 2; ++step)
 #pragma unroll
@@ -77,7 +62,7 @@ __device__ void turn_fragments(Fragment (&x)[head_dim / 16], const std::uint64_t
 
 // Turns gradients in accumulators back.
 __device__ inline void turn_back(float (&x)[blocks][4], const std::uint64_t* steps, const int (&positions)[2]) {
-  const int column = lane_index() % 4 * 2;
+  const int column = part_index() * 2;
 #pragma unroll
   for (int b = 0; b < blocks / 2; ++b)
 #pragma unroll

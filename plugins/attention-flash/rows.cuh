@@ -12,37 +12,38 @@ struct WarpRows {
   int begin, first, count;
   int head; // the first of those that share rows
 
-  __device__ int64_t token(int flat) const { return begin + sharing.row_of(flat); }
+  __device__ int token(int flat) const { return begin + sharing.row_of(flat); }
   __device__ int head_of(int flat) const { return head + flat - sharing.row_of(flat) * sharing.heads; }
   template <class T>
-  __device__ T* at(const HeadRows& rows, int flat) const {
+  __device__ T* at(const Rows& rows, int flat) const {
     return plugins::at<T>(rows, token(flat), head_of(flat));
   }
+  // The row itself, or the last one instead of one that is not there: its products are dropped, or have weight 0.
+  __device__ int there(int flat) const { return min(flat, count - 1); }
 };
 
-// body(row of the 16, pack, there): all packs of the rows, a quarter of a row a thread and time.
+// body(row of the 16, pack): all packs of the rows, a quarter of a row a thread and time.
 template <class Body>
-__device__ void each_pack(const WarpRows& own, const Body& body) {
+__device__ void each_pack(const Body& body) {
 #pragma unroll
-  for (int i = lane_index(); i < rows_of_warp * packs; i += warp)
-    body(i / packs, i % packs, own.first + i / packs < own.count);
+  for (int n = 0; n < rows_of_warp; n += warp / packs) body(n + lane_index() / packs, lane_index() % packs);
 }
 
 // Begins to copy them to a tile of the warp's own.
 template <class T>
-__device__ void copy_rows(const WarpRows& own, const HeadRows& rows, const Tile& tile) {
-  each_pack(own, [&](int row, int index, bool there) {
-    copy_pack(tile.at(row, index), there ? own.at<T>(rows, own.first + row) + index * pack : rows.data, there);
+__device__ void copy_rows(const WarpRows& own, const Rows& rows, const Tile& tile) {
+  each_pack([&](int row, int index) {
+    copy_pack(tile.at(row, index), own.at<T>(rows, own.there(own.first + row)) + index * pack);
   });
 }
 
 // Writes products times `factor` to them, by way of a tile of the warp's own.
 template <class T>
-__device__ void store_rows(const WarpRows& own, const HeadRows& rows, const Tile& tile, const float (&x)[blocks][4],
+__device__ void store_rows(const WarpRows& own, const Rows& rows, const Tile& tile, const float (&x)[blocks][4],
                            const float (&factor)[2]) {
   store_products<T>(tile, x, factor);
-  each_pack(own, [&](int row, int index, bool there) {
-    if (!there) return;
+  each_pack([&](int row, int index) {
+    if (own.first + row >= own.count) return;
     Pack<T, pack> values;
     values.load(tile.at<T>(row, index));
     values.store(own.at<T>(rows, own.first + row) + index * pack);
@@ -57,7 +58,7 @@ struct Queries {
   int in_block; // flat rows up to the end of the block's tile
 
   __device__ Queries(const Problem& p, const Place& place, int head_kv)
-      : rows{p.sharing, place.begin_q, place.tile * queries + thread_index() / warp * rows_of_warp,
+      : rows{p.sharing, place.begin_q, place.tile * queries + warp_index() * rows_of_warp,
              place.rows_q * p.sharing.heads, head_kv * p.sharing.heads},
         keys(place.rows_kv), offset(place.rows_kv - place.rows_q), causal(p.causal),
         in_block(min((place.tile + 1) * queries, rows.count)) {}
@@ -68,67 +69,78 @@ struct Queries {
   // By any row of the block; by any of the warp; by all of the warp.
   __device__ int seen_by_block() const { return seen(in_block - 1); }
   __device__ int seen_by_warp() const {
-    return rows.first < rows.count ? seen(min(rows.first + rows_of_warp, rows.count) - 1) : 0;
+    return rows.first < rows.count ? seen(rows.there(rows.first + rows_of_warp - 1)) : 0;
   }
   __device__ int seen_by_all() const { return seen(rows.first); }
 };
 
 // The thread's two rows of the warp's products: t / 4 and t / 4 + 8.
 struct ThreadRows {
-  int flat[2], position[2] = {}, seen[2] = {};
+  int token[2], head[2], position[2] = {}, seen[2];
   bool there[2];
 
   __device__ ThreadRows(const Queries& own, const std::int32_t* positions) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      flat[h] = own.rows.first + lane_index() / 4 + 8 * h;
-      there[h] = flat[h] < own.rows.count;
-      if (!there[h]) continue;
-      seen[h] = own.seen(flat[h]);
-      if (positions) position[h] = positions[own.rows.token(flat[h])];
+      const int wanted = own.rows.first + lane_index() / 4 + 8 * h, flat = own.rows.there(wanted);
+      there[h] = flat == wanted;
+      token[h] = own.rows.token(flat), head[h] = own.rows.head_of(flat);
+      seen[h] = own.seen(flat);
+      if (positions) position[h] = positions[token[h]];
     }
   }
 };
 
-// The keys and values of a segment, tile after tile, `depth` of each kept: with two, one is computed with while the
-// next is fetched. The block's threads share the work, a quarter of a row each.
-template <class T, int depth>
+// Some keys and values of a segment in shared memory, `most` of them. The block's threads share the work, a quarter of
+// a row each.
+template <class T, int most>
 class Keys {
  public:
-  static constexpr int bytes = 2 * depth * keys * row_bytes;
+  static constexpr int bytes = 2 * most * row_bytes;
 
   __device__ Keys(const Problem& p, const Place& place, int head, char* memory, const std::uint64_t* steps)
       : p_(p), begin_(place.begin_kv), count_(place.rows_kv), head_(head), memory_(memory), steps_(steps) {}
 
-  __device__ Tile k(int tile) const { return {memory_ + tile % depth * 2 * keys * row_bytes}; }
-  __device__ Tile v(int tile) const { return {memory_ + (tile % depth * 2 + 1) * keys * row_bytes}; }
+  __device__ Tile k() const { return {memory_}; }
+  __device__ Tile v() const { return {memory_ + most * row_bytes}; }
 
-  // Keys on the way into registers, values into their tile.
-  __device__ void fetch(int tile) {
-    const int row = thread_index() / 4, part = thread_index() % 4, key = tile * keys + row;
-    there_ = key < count_;
-    const int64_t token = there_ ? begin_ + key : 0;
-    halves_ = {};
-    if (there_) halves_.load(at<T>(p_.k, token, head_), part);
-    if (there_ && p_.positions_kv) position_ = p_.positions_kv[token];
+  // Begins to copy those from `first` on, as far as `end`, and on to a multiple of `span` the last one: what is there
+  // has weight 0, but has to be a number.
+  template <int span>
+  __device__ void fetch(int first, int end) {
+    each((end - first + span - 1) / span * span, [&](int i, int row, int part) {
+      const int token = begin_ + min(first + row, count_ - 1);
+      const T *from_k = at<T>(p_.k, token, head_), *from_v = at<T>(p_.v, token, head_);
 #pragma unroll
-    for (int i = part; i < packs; i += 4) copy_pack(v(tile).at(row, i), at<T>(p_.v, token, head_) + i * pack, there_);
+      for (int index = part, turn = 0; turn < 2; index += 4, ++turn) {
+        copy_pack(k().at(row, index), from_k + index * pack);
+        copy_pack(v().at(row, index), from_v + index * pack);
+      }
+      if (p_.positions_kv) position_[i] = p_.positions_kv[token];
+    });
   }
-  // Keys into their tile.
-  __device__ void settle(int tile) {
-    const int row = thread_index() / 4, part = thread_index() % 4;
-    if (there_ && p_.positions_kv) halves_.turn(steps_, part, position_);
-    halves_.store(k(tile), row, part);
+  // Turns the keys that were fetched, when the thread's copies have ended.
+  __device__ void settle(int first, int end) {
+    if (!p_.positions_kv) return;
+    each(end - first, [&](int i, int row, int part) { turn_in_place<T>(k(), row, part, steps_, position_[i]); });
   }
 
  private:
+  static constexpr int rows_at_once = threads / 4;
+
+  // body(which of the thread's, row, quarter), as far as a warp has one of the rows.
+  template <class Body>
+  __device__ static void each(int rows, const Body& body) {
+#pragma unroll
+    for (int i = 0; i < most / rows_at_once; ++i)
+      if (i * rows_at_once + warp_index() * 8 < rows) body(i, i * rows_at_once + filled_row(), filled_part());
+  }
+
   const Problem& p_;
   int begin_, count_, head_;
   char* memory_;
   const std::uint64_t* steps_;
-  Halves<T> halves_;
-  std::int32_t position_ = 0;
-  bool there_ = false;
+  std::int32_t position_[most / rows_at_once];
 };
 
 } // namespace fvlm::plugins

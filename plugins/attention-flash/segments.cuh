@@ -8,7 +8,7 @@
 namespace fvlm::plugins {
 
 constexpr int threads = 256, warps = threads / warp;
-constexpr int rows_of_warp = 16, queries = warps * rows_of_warp, keys = 64; // of a tile
+constexpr int rows_of_warp = 16, queries = warps * rows_of_warp; // of a tile
 
 // A tile of `size` rows of a segment. Behind the last segment, `padding`, rows count from the buffer's beginning.
 struct Place {
@@ -20,18 +20,20 @@ struct Place {
 // Slots of blocks. Segment s has those from cu[s] * unit / size + s on, at least as many as it has tiles, where `unit`
 // is how many rows a token has. So no sum over the segments before it is needed. Those behind the last segment share
 // its padding.
-inline unsigned slots_of(int64_t tokens, int unit, int size, int segments) {
-  return static_cast<unsigned>((tokens * unit + size - 1) / size + segments);
+inline int slots_of(int tokens, int unit, int size, int segments) {
+  return (tokens * unit + size - 1) / size + segments;
 }
 
 template <int size>
-__device__ Place find_place(const Problem& p, const std::int32_t* cu, int unit, int slot) {
+__device__ Place find_place(const Problem& p, bool of_keys, int slot) {
   __shared__ Place found;
+  const volatile std::int32_t *cu_q = p.cu_q, *cu_kv = p.cu_kv; // so that all four are on their way at once
   for (int s = thread_index(); s <= p.segments; s += threads) {
     const bool padding = s == p.segments;
     const int next = padding ? s : s + 1;
-    const int begin_q = p.cu_q[s], end_q = p.cu_q[next], begin_kv = p.cu_kv[s], end_kv = p.cu_kv[next];
-    const int first = cu[s] * unit / size + s, behind = padding ? INT_MAX : cu[next] * unit / size + next;
+    const int begin_q = cu_q[s], end_q = cu_q[next], begin_kv = cu_kv[s], end_kv = cu_kv[next];
+    const int first = (of_keys ? begin_kv : begin_q * p.sharing.heads) / size + s;
+    const int behind = padding ? INT_MAX : (of_keys ? end_kv : end_q * p.sharing.heads) / size + next;
     if (first <= slot && slot < behind)
       found = {
           padding ? slot - p.segments : slot - first, padding, begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv};
@@ -43,8 +45,7 @@ __device__ Place find_place(const Problem& p, const std::int32_t* cu, int unit, 
 // Zeros the rows of a padding tile, which are counted flat from the buffer's beginning, that lie behind the segments.
 // `first`: the first of the heads that share rows.
 template <class T, int size>
-__device__ void zero_rows(const HeadRows& rows, const Sharing& sharing, int first, int tile, int segments_end,
-                          int tokens) {
+__device__ void zero_rows(const Rows& rows, const Sharing& sharing, int first, int tile, int segments_end, int tokens) {
   const int begin = max(tile * size, segments_end * sharing.heads),
             end = min((tile + 1) * size, tokens * sharing.heads);
   const Pack<T, pack> zero{};
@@ -54,14 +55,31 @@ __device__ void zero_rows(const HeadRows& rows, const Sharing& sharing, int firs
   }
 }
 
+// Waits for what the kernel before has written, where it has been launched early.
+__device__ inline void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
 // A block for each slot and key head.
 template <class Kernel, class... More>
-void enqueue(const fvlm_call& call, Kernel kernel, unsigned slots, int bytes, const Problem& p, More... more) {
-  if (slots == 0) return;
+void enqueue(const Launch& launch, Kernel kernel, int slots, int bytes, const Problem& p, More... more) {
+  const int64_t count = int64_t{slots} * p.heads_kv;
+  if (count == 0) return;
+  if (count > INT32_MAX) throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld blocks", static_cast<long long>(count));
   sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-  kernel<<<dim3(slots, static_cast<unsigned>(p.heads_kv)), threads, static_cast<std::size_t>(bytes),
-           sdk::stream_of(call)>>>(p, more...);
-  sdk::check_cuda(cudaGetLastError(), "launch");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(count);
+  config.blockDim = threads;
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = sdk::stream_of(launch.call);
+  config.attrs = &attribute;
+  config.numAttrs = launch.early ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p, more...), "launch");
 }
 
 } // namespace fvlm::plugins

@@ -21,7 +21,22 @@ __device__ inline int thread_index() {
   return static_cast<int>(threadIdx.x);
 }
 __device__ inline int lane_index() {
-  return thread_index() % warp;
+  return static_cast<int>(threadIdx.x % warp);
+}
+__device__ inline int warp_index() {
+  return static_cast<int>(threadIdx.x / warp);
+}
+// Which of four threads that have the same rows of a product this is.
+__device__ inline int part_index() {
+  return static_cast<int>(threadIdx.x % 4);
+}
+// Where a warp fills rows of a tile: four threads a row, a quarter each. Eight neighbours have as many rows, so that
+// they use all banks.
+__device__ inline int filled_row() {
+  return static_cast<int>(threadIdx.x / warp * 8 + threadIdx.x % 8);
+}
+__device__ inline int filled_part() {
+  return static_cast<int>(threadIdx.x % warp / 8);
 }
 
 // Rows of 64 elements; packs lie so that neighbouring rows' do not fall on the same banks.
@@ -39,13 +54,20 @@ __device__ inline std::uint32_t shared_address(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-// Copies 16 bytes in the background; zeros where there is nothing.
-__device__ inline void copy_pack(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
+// Copies in the background, 16 bytes or 4; a thread's copies end in the order of its groups.
+__device__ inline void copy_pack(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+__device__ inline void copy_word(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void end_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits for all groups but the last `groups`.
+template <int groups>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
 struct Fragment {
@@ -53,35 +75,45 @@ struct Fragment {
 };
 
 template <bool transposed>
-__device__ Fragment load_fragment(const void* from) {
+__device__ Fragment load_fragment(std::uint32_t from) {
   Fragment f;
   if constexpr (transposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
-                 : "r"(shared_address(from))
+                 : "r"(from)
                  : "memory");
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(f.at[0]), "=r"(f.at[1]), "=r"(f.at[2]), "=r"(f.at[3])
-                 : "r"(shared_address(from))
+                 : "r"(from)
                  : "memory");
   return f;
 }
 
+// A warp reads four squares of 8 x 8, thread t giving the address of row t % 8 of square t / 8. `below`: the number of
+// the square that lies below the first, 1 or 2; the other one lies beside it. Column 16 step flips bits of the address:
+// a tile begins at a multiple of 128 bytes.
+template <bool transposed, int below>
+__device__ Fragment load_squares(const Tile& tile, int row, int step) {
+  const int lane = lane_index(), beside = lane / (8 * (3 - below)) % 2, in_square = lane % 8;
+  const std::uint32_t at =
+      shared_address(tile.memory) +
+      static_cast<std::uint32_t>((lane / (8 * below) % 2 * 8 + in_square) * row_bytes + ((beside ^ in_square) << 4));
+  return load_fragment<transposed>((at ^ static_cast<std::uint32_t>(step << 5)) +
+                                   static_cast<std::uint32_t>(row * row_bytes));
+}
+
 // Rows `row` to row + 15 of the tile, columns 16 step to 16 step + 15, as a left operand.
 __device__ inline Fragment left(const Tile& tile, int row, int step) {
-  const int lane = lane_index();
-  return load_fragment<false>(tile.at(row + lane % 16, 2 * step + lane / 16));
+  return load_squares<false, 1>(tile, row, step);
 }
 // As two right operands whose columns are the tile's rows `row` to row + 7, and + 8 to + 15.
 __device__ inline Fragment right_of_rows(const Tile& tile, int row, int step) {
-  const int lane = lane_index();
-  return load_fragment<false>(tile.at(row + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+  return load_squares<false, 2>(tile, row, step);
 }
-// As two right operands whose rows are the tile's; their columns are blocks 2 pair and 2 pair + 1.
+// As two right operands whose rows are the tile's; their columns are 16 pair to 16 pair + 7, and the next 8.
 __device__ inline Fragment right_of_columns(const Tile& tile, int row, int pair) {
-  const int lane = lane_index();
-  return load_fragment<true>(tile.at(row + lane % 16, 2 * pair + lane / 16));
+  return load_squares<true, 1>(tile, row, pair);
 }
 
 template <class T>
@@ -107,7 +139,7 @@ __device__ void multiply_add(float (&one)[4], float (&next)[4], const Fragment& 
 
 // Which of a block's 8 columns element i of a thread's products is in.
 __device__ inline int column_of(int i) {
-  return lane_index() % 4 * 2 + i % 2;
+  return part_index() * 2 + i % 2;
 }
 
 template <class T>
@@ -132,15 +164,16 @@ __device__ void store_products(const Tile& tile, const float (&x)[blocks][4], co
   for (int b = 0; b < blocks; ++b)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      tile.at<std::uint32_t>(lane_index() / 4 + 8 * h, b)[lane_index() % 4] =
+      tile.at<std::uint32_t>(lane_index() / 4 + 8 * h, b)[part_index()] =
           rounded<T>(x[b][2 * h] * factor[h], x[b][2 * h + 1] * factor[h]);
   __syncwarp();
 }
 
-// The sum, or the largest, of the four threads that share rows.
-__device__ inline float sum_of_four(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+// The sum of four threads that are this far apart: those that have the same rows of a product, or that fill a row.
+template <int apart = 1>
+__device__ float sum_of_four(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, apart);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2 * apart);
 }
 __device__ inline float most_of_four(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
@@ -154,8 +187,9 @@ __device__ inline float power_of_2(float value) {
 }
 
 template <class T>
-__device__ T* at(const HeadRows& rows, int64_t row, int head) {
-  return static_cast<T*>(rows.data) + row * rows.row + head * rows.head;
+__device__ T* at(const Rows& rows, int row, int head) {
+  return reinterpret_cast<T*>(rows.data + static_cast<std::uint64_t>(static_cast<std::uint32_t>(row)) * rows.row +
+                              static_cast<std::uint64_t>(static_cast<std::uint32_t>(head)) * rows.head);
 }
 
 } // namespace fvlm::plugins

@@ -15,10 +15,11 @@ __host__ __device__ inline std::uint64_t rotary_step(int frequency, int rotary_d
   return static_cast<std::uint64_t>((turns - floor(turns)) * 0x1p64);
 }
 
-// A position's angle, in half turns from -1 to 1.
-__device__ inline float rotary_angle(std::uint64_t step, std::int32_t position) {
-  const std::uint64_t turned = step * static_cast<std::uint64_t>(static_cast<std::int64_t>(position));
-  return static_cast<float>(static_cast<std::int32_t>(turned >> 32)) * 0x1p-31f;
+// A position's angle, at most half a turn either way. `half_turn`: what a half turn is in the result.
+__device__ inline float rotary_angle(std::uint64_t step, std::int32_t position, float half_turn) {
+  const std::uint32_t number = static_cast<std::uint32_t>(position), distance = position < 0 ? 0 - number : number;
+  const auto turned = static_cast<std::int32_t>((step * distance) >> 32);
+  return static_cast<float>(turned) * (position < 0 ? -0x1p-31f * half_turn : 0x1p-31f * half_turn);
 }
 
 } // namespace fvlm::plugins

@@ -1,5 +1,6 @@
 // rope.cu: rotates the heads of rows. A block computes sines and cosines of its rows once for all heads.
 #include "common/cuda_packs.cuh"
+#include "common/cuda_rotary.cuh"
 #include "launches.h"
 
 #include <algorithm>
@@ -54,16 +55,15 @@ __global__ void __launch_bounds__(threads) turn(Rope p, Layout layout) {
   };
   load(thread);
 
-  int known = -1; // the frequency whose turns at position 1 are these
-  double turns = 0;
+  int known = -1; // the frequency whose step this is
+  std::uint64_t step = 0;
   for (int i = thread; i < rows * half; i += threads) {
     if (const int frequency = i % half; frequency != known) {
       known = frequency;
-      turns = exp2(-2.0 * known / p.rotary_dim * p.log2_theta) * 0.15915494309189533577;
+      step = rotary_step(known, p.rotary_dim, p.log2_theta);
     }
-    const double turned = p.positions[(first_row + i / half) * p.positions_stride] * turns;
     float sine, cosine;
-    sincospif(2 * static_cast<float>(turned - rint(turned)), &sine, &cosine);
+    sincospif(rotary_angle(step, p.positions[(first_row + i / half) * p.positions_stride], 1), &sine, &cosine);
     angles[i] = {cosine, p.inverse ? -sine : sine};
   }
   __syncthreads();
