@@ -1,8 +1,9 @@
-// cuda_rows.h: what CUDA kernels over rows are told: where rows lie, where to run, and on what way sums over rows go.
+// cuda_rows.h: what CUDA kernels over rows are told: where rows lie, where to run, and where sums over rows go.
 #pragma once
 
 #include <fvlm/cuda.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace fvlm::plugins {
@@ -11,14 +12,6 @@ namespace fvlm::plugins {
 struct Rows {
   void* data = nullptr;
   std::int64_t stride = 0;
-};
-
-// Where the partial sums of parameters' gradients go on their way: [blocks, parameters * width] floats, one row a
-// block, which the kernels' launchers fill and sum_parts() adds up. Two parameters at most, the second behind the
-// first.
-struct Parts {
-  float* data = nullptr; // NULL: no gradient is wanted
-  int most = 0;          // blocks that there is room for
 };
 
 struct Shape {
@@ -30,18 +23,45 @@ struct Shape {
 struct Device {
   cudaStream_t stream;
   int multiprocessors;
+  bool has_clusters = false;
 };
 
+// Blocks of a kernel that sums: of a multiprocessor, of all.
+inline constexpr int summing_blocks = 4;
+
+inline std::int64_t most_summing_blocks(int multiprocessors) {
+  return summing_blocks * static_cast<std::int64_t>(multiprocessors);
+}
+
+// Gradients of parameters, which a kernel sums over its rows: two at most. Its blocks leave parts of the sums in the
+// call's workspace, and the one that arrives last adds them up, always in the same order. What counts arrivals lies
+// beside the parts, so calls share nothing but what they share anyway: they may run on several streams at once.
 struct Sums {
-  Parts parts;
-  int blocks; // that have written
-  std::int64_t width;
-  int parameters;
-  void* out[2]; // NULL: not wanted
-  fvlm_dtype dtype;
-  bool accumulate;
+  void* out[2] = {}; // [width]; NULL: not wanted
+  fvlm_dtype type{};
+  bool accumulate = false;
+  long long* arrivals = nullptr;
+  float* parts = nullptr;
+
+  __host__ __device__ bool wanted() const { return out[0] || out[1]; }
+
+  // Of columns whose parts are counted and added by themselves.
+  static constexpr std::int64_t least_slice = 32, most_slice = 256, most_width = least_slice * 65535;
+
+  // The room that kernels by columns need, and those of which `wholes` parts have all the columns, in 16 slices at
+  // most.
+  void take(sdk::Workspace& workspace, std::int64_t width, int parameters, int multiprocessors,
+            std::int64_t wholes = 0) {
+    arrivals = workspace.take<long long>(std::max<std::int64_t>(16, (width + least_slice - 1) / least_slice)).data();
+    const std::int64_t by_columns = most_summing_blocks(multiprocessors) * most_slice, whole = width + 16 * 4;
+    parts = workspace.take<float>(parameters * std::max(by_columns, wholes * whole)).data();
+  }
 };
 
-void sum_parts(const Device& device, const Sums& sums);
+// All the gradients are 0, or what they were where the sums are added to them: there are no rows.
+inline void clear(const Device& device, const Sums& sums, std::size_t bytes) {
+  for (void* each : sums.out)
+    if (each && !sums.accumulate) sdk::check_cuda(cudaMemsetAsync(each, 0, bytes, device.stream), "cudaMemsetAsync");
+}
 
 } // namespace fvlm::plugins

@@ -128,8 +128,8 @@ void finish(const Device& device, const Shape& shape, const Finish& finish) {
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient) {
   launch_columns<GeluGradientRows>(device, shape, gradient);
 }
-int column_sums(const Device& device, const Shape& shape, const ColumnSums& sums, const Parts& parts) {
-  return launch_columns<ColumnSumsRows>(device, shape, sums, parts);
+void column_sums(const Device& device, const Shape& shape, const ColumnSums& rows, const Sums& sums) {
+  launch_columns<ColumnSumsRows>(device, shape, rows, sums);
 }
 
 void fill(cudaStream_t stream, fvlm_dtype dtype, void* data, std::int64_t count) {

@@ -19,11 +19,11 @@ struct GeluGradient {
 };
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient);
 
-// Partial sums over rows; returns how many blocks have written there, for sum_parts().
+// Sums over rows.
 struct ColumnSums {
   Rows d_y;
 };
-int column_sums(const Device& device, const Shape& shape, const ColumnSums& sums, const Parts& parts);
+void column_sums(const Device& device, const Shape& shape, const ColumnSums& rows, const Sums& sums);
 
 // Ordinary numbers between -1 and 1, to time products on.
 void fill(cudaStream_t stream, fvlm_dtype dtype, void* data, std::int64_t count);

@@ -178,7 +178,7 @@ class KernelsCublasLt : public Kernels {
 
   struct Space {
     Span<char> library;
-    Span<float> parts;
+    Sums sums;
     Span<char> scratch;
   };
 
@@ -289,19 +289,14 @@ class KernelsCublasLt : public Kernels {
 
   void sum_columns(const fvlm_call& call, const Query& query, const Matrix& d_y, const Space& space, void* d_bias,
                    bool accumulate) const {
-    const Parts parts{space.parts.data(), parts_of(query)};
-    const int blocks =
-        column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)}, parts);
-    sum_parts(on(call), {parts, blocks, query.width, 1, {d_bias, nullptr}, query.gradient_dtype, accumulate});
+    Sums sums = space.sums;
+    sums.out[0] = d_bias;
+    sums.type = query.gradient_dtype;
+    sums.accumulate = accumulate;
+    column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)}, sums);
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
-
-  // As many blocks as there are for a row of 2,048, so that wider ones take no more memory.
-  int parts_of(const Query& query) const {
-    const auto most = static_cast<int>(std::min<int64_t>(query.rows, 2 * multiprocessors_));
-    return static_cast<int>(std::clamp<int64_t>(int64_t{2048} * most / query.width, 1, most));
-  }
 
   // Room for 16 parts of the largest sum that cuBLASLt may want to split.
   static int64_t library_bytes(const Query& query) {
@@ -328,7 +323,7 @@ class KernelsCublasLt : public Kernels {
     Space space;
     space.library = workspace.take<char>(query.rows > 0 ? library_bytes(query) : 0);
     const bool sums = has_backward(query) && has_bias(query) && query.rows > 0;
-    space.parts = workspace.take<float>(sums ? parts_of(query) * query.width : 0);
+    if (sums) space.sums.take(workspace, query.width, 1, multiprocessors_);
     const Sets sets = sets_of(query);
     space.scratch = workspace.take<char>(sets.count * sets.bytes());
     return space;

@@ -101,6 +101,9 @@ class KernelsCuda : public Kernels {
       throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
     check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
                "the number of multiprocessors");
+    int has = 0;
+    check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, config.device.id), "whether there are clusters");
+    has_clusters_ = has != 0;
   }
 
   static Support supports(const Query& query) {
@@ -113,7 +116,7 @@ class KernelsCuda : public Kernels {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
-    if (query.rows < 0 || query.width < 0 || query.width > 1 << 30)
+    if (query.rows < 0 || query.width < 0 || query.width > Sums::most_width)
       return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
     if (query.op == FVLM_OP_ROPE) {
@@ -132,7 +135,7 @@ class KernelsCuda : public Kernels {
     if (layernorm) wanted.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
-    (void)parts_in(workspace, query, layernorm ? 2 : 1);
+    Sums().take(workspace, query.width, layernorm ? 2 : 1, multiprocessors_, norm ? wholes(query) : 0);
     wanted.backward_workspace = workspace.used();
   }
 
@@ -212,10 +215,8 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    void* d_bias = operands.gradient(a.d_bias, "d_bias");
-    const Parts parts = d_bias ? parts_of(call, query, 1) : Parts{};
-    const int blocks = plugins::bias_gelu_backward(on(call), operands.shape(), p, parts);
-    add_up(call, query, parts, blocks, {d_bias, nullptr}, 1, a.accumulate);
+    const Sums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, 1, a.accumulate);
+    plugins::bias_gelu_backward(on(call), operands.shape(), p, sums);
   }
 
   void layerscale_forward(const fvlm_call& call, const Query& query, const fvlm_layerscale_forward& a) const {
@@ -237,33 +238,30 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    void* d_scale = operands.gradient(a.d_scale, "d_scale");
-    const Parts parts = d_scale ? parts_of(call, query, 1) : Parts{};
-    const int blocks = plugins::layerscale_backward(on(call), operands.shape(), p, parts);
-    add_up(call, query, parts, blocks, {d_scale, nullptr}, 1, a.accumulate);
+    const Sums sums = sums_of(call, query, {operands.gradient(a.d_scale, "d_scale")}, 1, a.accumulate);
+    plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 
  private:
   struct Gradients {
-    void *first, *second;
+    void *first, *second = nullptr;
   };
 
-  Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
+  Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }
 
-  Parts parts_in(Workspace& workspace, const Query& query, int parameters) const {
-    const int most = most_parts(query.rows, multiprocessors_);
-    return {workspace.take<float>(most * parameters * query.width).data(), most};
+  int64_t wholes(const Query& query) const {
+    return norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
   }
-  Parts parts_of(const fvlm_call& call, const Query& query, int parameters) const {
+
+  // Where there are no rows, they are done with that.
+  Sums sums_of(const fvlm_call& call, const Query& query, Gradients out, int parameters, int accumulate,
+               int64_t wholes = 0) const {
+    Sums sums{{out.first, out.second}, query.gradient_dtype, accumulate != 0};
+    if (!sums.wanted()) return sums;
     Workspace workspace(call);
-    return parts_in(workspace, query, parameters);
-  }
-
-  void add_up(const fvlm_call& call, const Query& query, const Parts& parts, int blocks, Gradients out, int parameters,
-              int accumulate) const {
-    if ((!out.first && !out.second) || query.width == 0) return;
-    sum_parts(on(call),
-              {parts, blocks, query.width, parameters, {out.first, out.second}, query.gradient_dtype, accumulate != 0});
+    sums.take(workspace, query.width, parameters, multiprocessors_, wholes);
+    if (query.rows == 0) clear(on(call), sums, static_cast<std::size_t>(query.width) * bytes_of(query.gradient_dtype));
+    return sums;
   }
 
   void norm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a, bool centered) const {
@@ -297,13 +295,12 @@ class KernelsCuda : public Kernels {
     if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
     const Gradients out{operands.gradient(a.d_weight, "d_weight"),
                         centered ? operands.gradient(a.d_bias, "d_bias") : nullptr};
-    const int parameters = centered ? 2 : 1;
-    const Parts parts = out.first || out.second ? parts_of(call, query, parameters) : Parts{};
-    const int blocks = plugins::norm_backward(on(call), operands.shape(), p, parts);
-    add_up(call, query, parts, blocks, out, parameters, a.accumulate);
+    plugins::norm_backward(on(call), operands.shape(), p,
+                           sums_of(call, query, out, centered ? 2 : 1, a.accumulate, wholes(query)));
   }
 
   int multiprocessors_ = 0;
+  bool has_clusters_ = false;
 };
 
 } // namespace

@@ -43,19 +43,17 @@ struct Rope {
   bool inverse;
 };
 
-// The most blocks that a kernel with partial sums is given: how much workspace they need.
-int most_parts(std::int64_t rows, int multiprocessors);
+// How many parts the sums of a norm's parameters may have.
+std::int64_t norm_parts(std::int64_t rows, const Device& device);
 
 void norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
-
-// Those with Parts return how many blocks have written there.
-int norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Parts& parts);
+void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu);
-int bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Parts& parts);
+void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums);
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale);
-int layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Parts& parts);
+void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums);
 void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope);
 
 } // namespace fvlm::plugins

@@ -1,10 +1,22 @@
 // norm_backward.cu: the gradients of rmsnorm and layernorm. A few blocks a multiprocessor go through all rows, so that
-// each sums the parameters' gradients over many rows in its registers; sum_parts() adds up the blocks' sums.
+// each sums the parameters' gradients over many rows in its registers. A cluster's blocks add their sums by way of
+// shared memory, each a slice of the columns; what is left are the clusters' parts of each slice. Few rows are read
+// once more, by blocks of the same launch that sum columns: that is over sooner than parts could be added.
 #include "common/cuda_columns.cuh"
 #include "norms.cuh"
 
 namespace fvlm::plugins {
 namespace {
+
+constexpr int most_of_cluster = 8; // blocks
+// Rows, and the columns of a block that sums them.
+constexpr std::int64_t most_of_few = 2048;
+constexpr int columns_of_few = 16;
+
+// How many columns of a parameter are one block's of a cluster to add up.
+__device__ int slice_of(int width, int blocks) {
+  return ((width + blocks - 1) / blocks + 3) / 4 * 4;
+}
 
 // What a thread holds, counted in registers: the sums, this row's packs and either the weight's or, where there is
 // room, the next row's. Reading ahead was worth 5 to 8 % to layernorm and cost rmsnorm 1 to 7 %.
@@ -31,14 +43,74 @@ struct BackwardRow {
   }
 };
 
+// The parameters' gradients alone.
+template <class Type, int pack, bool centered>
+struct ParameterGradients : Operation<Type, pack> {
+  using typename Operation<Type, pack>::Values;
+  static constexpr int sums = centered ? 2 : 1;
+  struct Column {};
+  struct Row {
+    Values d_y, s;
+    float inverse, mean;
+  };
+  NormBackward p;
+
+  __device__ Column column(std::int64_t) const { return {}; }
+  __device__ Row load(std::int64_t row, std::int64_t first) const {
+    Row loaded;
+    loaded.d_y.load(at<Type>(p.d_y, row, first));
+    loaded.s.load(at<Type>(p.s, row, first));
+    loaded.inverse = p.inverse[row];
+    loaded.mean = centered ? p.mean[row] : 0.0f;
+    return loaded;
+  }
+  __device__ void apply(const Column&, const Row& loaded, std::int64_t, std::int64_t, float (&sum)[sums][pack]) const {
+    float d_y[pack], s[pack];
+    loaded.d_y.widen(d_y);
+    loaded.s.widen(s);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) {
+      sum[0][i] = fmaf(d_y[i], (s[i] - loaded.mean) * loaded.inverse, sum[0][i]);
+      if constexpr (centered) sum[1][i] += d_y[i];
+    }
+  }
+};
+
+// Where blocks of their own for few rows are worth their code.
+template <class Element>
+inline constexpr bool has_few = std::is_same_v<Element, BFloat16>;
+
+template <class Element, bool centered>
+__device__ __noinline__ void sum_few_rows(const NormBackward p, std::int64_t rows, int width, int index,
+                                          const Sums sums) {
+  constexpr int size = pack_size<Element>, lanes = columns_of_few / size;
+  sum_slice<lanes>(ParameterGradients<Element, size, centered>{{}, p}, {rows, 0, 1}, width, index, lanes, sums);
+}
+
 template <class Element, int threads, int packs, bool centered>
 __global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered>::blocks)
-    rows_in_registers(NormBackward p, std::int64_t rows, int width, Parts parts) {
+    rows_in_registers(NormBackward p, std::int64_t rows, int width, int row_blocks, Sums all_sums) {
+  if constexpr (has_few<Element>) {
+    if (static_cast<int>(blockIdx.x) >= row_blocks) {
+      sum_few_rows<Element, centered>(p, rows, width, static_cast<int>(blockIdx.x) - row_blocks, all_sums);
+      return;
+    }
+  }
+  const bool summed_elsewhere = row_blocks < static_cast<int>(gridDim.x);
   using Part = RowPart<Element, threads, packs>;
   constexpr bool reads_ahead = Budget<Element, packs, centered>::reads_ahead;
   constexpr int size = Part::size, sums = centered ? 2 : 1;
   constexpr int rows_at_once = block_threads / threads;
-  let_sum_parts_start();
+  const int ranks = Cluster::blocks(), rank = Cluster::rank(), slice_width = slice_of(width, ranks);
+  const Slice slice{rank,
+                    static_cast<int>(blockIdx.x) / ranks,
+                    static_cast<int>(gridDim.x) / ranks,
+                    sums,
+                    slice_width,
+                    static_cast<std::int64_t>(rank) * slice_width,
+                    width};
+  const bool sums_up = all_sums.wanted() && !summed_elsewhere;
+  if (sums_up) begin_sums(all_sums, slice);
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   const float inverse_width = 1 / static_cast<float>(width);
   const Element* const weight = static_cast<const Element*>(p.weight);
@@ -50,7 +122,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered
     else
       held_weight[i].widen(values);
   };
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
+  const std::int64_t step = static_cast<std::int64_t>(row_blocks) * rows_at_once;
   std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
   float d_parameter[sums][packs][size] = {};
   GroupSum<threads> sum;
@@ -106,39 +178,49 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered
       write(d_x + part.first(i), d);
     }
   }
-  if (!parts.data) return;
+  if (!sums_up) return;
 
-  float* out = parts.data + static_cast<std::int64_t>(blockIdx.x) * sums * width;
-  if constexpr (threads == block_threads) {
+  constexpr int columns = threads * packs * size, at_once = sums * columns <= 8192 ? sums : 1;
+  __shared__ alignas(32) float shared[at_once][columns];
+  for (int first = 0; first < sums; first += at_once) {
+    if (first > 0) Cluster::arrive(), Cluster::wait(); // others may still read the sums before
+    for (int turn = 0; turn < rows_at_once; ++turn) {  // the warps in their order
+      if (turn > 0) __syncthreads();
+      if (static_cast<int>(threadIdx.x) / threads != turn) continue;
 #pragma unroll
-    for (int which = 0; which < sums; ++which)
+      for (int which = 0; which < sums; ++which) {
+        if (which < first || which >= first + at_once) continue;
 #pragma unroll
-      for (int i = 0; i < packs; ++i)
-        if (part.inside(i)) write(out + which * width + part.first(i), d_parameter[which][i]);
-  } else {
-    // One warp's sums after the other's are added in shared memory, in the order of the warps.
-    __shared__ float shared[sums][warp * packs * size];
-    for (int turn = 0; turn < rows_at_once; ++turn) {
-      if (static_cast<int>(threadIdx.x) / warp == turn) {
+        for (int i = 0; i < packs; ++i) {
+          if (!part.inside(i)) continue;
+          float* total = &shared[which - first][part.first(i)];
+          if (turn > 0) {
+            float before[size];
+            read(total, before);
 #pragma unroll
-        for (int which = 0; which < sums; ++which)
-#pragma unroll
-          for (int i = 0; i < packs; ++i)
-#pragma unroll
-            for (int j = 0; j < size; ++j) {
-              float& total = shared[which][(i * size + j) * warp + part.thread];
-              total = turn == 0 ? d_parameter[which][i][j] : total + d_parameter[which][i][j];
-            }
+            for (int j = 0; j < size; ++j) d_parameter[which][i][j] += before[j];
+          }
+          write(total, d_parameter[which][i]);
+        }
       }
-      __syncthreads();
     }
-    for (int column = static_cast<int>(threadIdx.x); column < width; column += block_threads) {
-      const int pack = column / size, thread = pack % warp, i = pack / warp;
+    Cluster::arrive();
+    Cluster::wait();
+    for (int item = static_cast<int>(threadIdx.x) * 4; item < at_once * slice_width; item += block_threads * 4) {
+      const int which = item / slice_width, column = item - which * slice_width, at = rank * slice_width + column;
+      if (at >= width) continue;
+      float4 of_rank[most_of_cluster]{}, total{};
 #pragma unroll
-      for (int which = 0; which < sums; ++which)
-        out[which * width + column] = shared[which][(i * size + column % size) * warp + thread];
+      for (int other = 0; other < most_of_cluster; ++other)
+        if (other < ranks) of_rank[other] = Cluster::read(&shared[which][at], other);
+#pragma unroll
+      for (int other = 0; other < most_of_cluster; ++other) add(total, of_rank[other]);
+      put(all_sums, slice, first + which, column, total);
     }
   }
+  Cluster::arrive();
+  finish_sums(all_sums, slice);
+  Cluster::wait(); // shared memory stays while others read it
 }
 
 // Any width and any alignment: a block a row, element by element.
@@ -166,72 +248,79 @@ __global__ void __launch_bounds__(block_threads) rows_by_elements(NormBackward p
   }
 }
 
-// Any width and any alignment: the parameters' gradients alone.
-template <class Type, bool centered>
-struct ParameterGradients {
-  using Element = Type;
-  static constexpr int size = 1, sums = centered ? 2 : 1, rows_at_once = 2;
-  struct Column {};
-  struct Row {
-    Element d_y, s;
-  };
-  NormBackward p;
-
-  __device__ Column column(std::int64_t) const { return {}; }
-  __device__ Row load(std::int64_t row, std::int64_t first) const {
-    return {*at<const Element>(p.d_y, row, first), *at<const Element>(p.s, row, first)};
-  }
-  __device__ void apply(const Column&, const Row& loaded, std::int64_t row, std::int64_t, float (&sum)[sums][1]) const {
-    const float d_y = static_cast<float>(loaded.d_y), mean = centered ? p.mean[row] : 0.0f;
-    sum[0][0] = fmaf(d_y, (static_cast<float>(loaded.s) - mean) * p.inverse[row], sum[0][0]);
-    if constexpr (centered) sum[1][0] += d_y;
-  }
-};
-
 template <class Element>
-int by_elements(const Device& device, const Shape& shape, const NormBackward& norm, const Parts& parts) {
+void by_elements(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
   if (shape.rows > 0x7fffffff)
     throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows", static_cast<long long>(shape.rows));
-  int blocks = 0;
   // First the sums, since d_x may lie in the memory of d_y.
-  if (parts.data && norm.mean)
-    blocks = launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, true>{norm}, parts);
-  else if (parts.data)
-    blocks = launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, false>{norm}, parts);
+  if (sums.wanted() && norm.mean)
+    launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm}, sums);
+  else if (sums.wanted())
+    launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm}, sums);
   rows_by_elements<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
-  return blocks;
+}
+
+// With as many blocks as there are rows for and as can be under way at once.
+template <class Element, int threads, int packs, bool centered>
+void in_registers(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+  const auto kernel = rows_in_registers<Element, threads, packs, centered>;
+  constexpr int rows_at_once = block_threads / threads, of_multiprocessor = Budget<Element, packs, centered>::blocks;
+  const std::int64_t needed = (shape.rows + rows_at_once - 1) / rows_at_once;
+  std::int64_t blocks = std::min<std::int64_t>(needed, device.multiprocessors * of_multiprocessor);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {most_of_cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(block_threads);
+  config.stream = device.stream;
+  config.attrs = &cluster;
+  const bool few = has_few<Element> && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
+  std::int64_t more = 0;
+  if (sums.wanted() && few) {
+    more = (shape.width + columns_of_few - 1) / columns_of_few;
+  } else if (sums.wanted() && device.has_clusters) {
+    config.numAttrs = 1;
+    if (needed <= most_of_cluster) { // one that leaves no parts to add up
+      unsigned& size = cluster.val.clusterDim.x;
+      size = 1;
+      while (size < needed) size *= 2;
+      blocks = size;
+    } else {
+      config.gridDim = dim3(most_of_cluster);
+      static const int resident = [&] { // of the first device that is used: those of a process are alike
+        int clusters = 0;
+        sdk::check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cudaOccupancyMaxActiveClusters");
+        return std::max(1, clusters);
+      }();
+      blocks = std::min<std::int64_t>((blocks + most_of_cluster - 1) / most_of_cluster, resident) * most_of_cluster;
+    }
+  }
+  config.gridDim = dim3(static_cast<unsigned>(blocks + more));
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, norm, shape.rows, static_cast<int>(shape.width),
+                                     static_cast<int>(blocks), sums),
+                  "launch");
 }
 
 } // namespace
 
-int most_parts(std::int64_t rows, int multiprocessors) {
-  return static_cast<int>(std::clamp<std::int64_t>(rows, 1, 4 * static_cast<std::int64_t>(multiprocessors)));
+std::int64_t norm_parts(std::int64_t rows, const Device& device) {
+  const std::int64_t blocks = most_summing_blocks(device.multiprocessors);
+  return std::min(rows, device.has_clusters ? blocks / most_of_cluster : blocks);
 }
 
-int norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Parts& parts) {
-  if (shape.rows == 0) return 0;
-  int blocks = 0;
+void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+  if (shape.rows == 0) return;
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
-    const bool done =
-        shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
-          constexpr int rows_at_once = block_threads / threads();
-          const auto enqueue = [&](auto centered) {
-            const std::int64_t most = device.multiprocessors * Budget<Element, packs(), centered()>::blocks;
-            blocks = static_cast<int>(std::min(most, (shape.rows + rows_at_once - 1) / rows_at_once));
-            if (parts.data) blocks = std::min(blocks, parts.most);
-            rows_in_registers<Element, threads(), packs(), centered()>
-                <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, static_cast<int>(shape.width), parts);
-          };
-          if (norm.mean)
-            enqueue(std::true_type{});
-          else
-            enqueue(std::false_type{});
-        });
-    if (!done) blocks = by_elements<Element>(device, shape, norm, parts);
+    const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
+                        if (norm.mean)
+                          in_registers<Element, threads(), packs(), true>(device, shape, norm, sums);
+                        else
+                          in_registers<Element, threads(), packs(), false>(device, shape, norm, sums);
+                      });
+    if (!done) by_elements<Element>(device, shape, norm, sums);
   });
   sdk::check_cuda(cudaGetLastError(), "launch");
-  return blocks;
 }
 
 } // namespace fvlm::plugins

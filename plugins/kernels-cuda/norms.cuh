@@ -47,12 +47,13 @@ bool with_row_parts(std::int64_t width, const Body& body) {
   using std::integral_constant;
   constexpr integral_constant<int, warp> warp_of_threads;
   constexpr integral_constant<int, block_threads> block_of_threads;
-  if (fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
-      fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
-      fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{}))
-    return true;
-  if constexpr (sizeof(Element) == 4) return fits(block_of_threads, integral_constant<int, 8>{});
-  return false;
+  if constexpr (std::is_same_v<Element, BFloat16>) // models are trained in it: a kernel for each of their widths
+    return fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
+           fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
+           fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});
+  else
+    return fits(warp_of_threads, integral_constant<int, 4>{}) ||
+           fits(block_of_threads, integral_constant<int, sizeof(Element) == 4 ? 8 : 4>{});
 }
 
 } // namespace fvlm::plugins

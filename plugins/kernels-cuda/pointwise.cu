@@ -218,14 +218,14 @@ void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swi
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
   launch_columns<GeluForward>(device, shape, gelu);
 }
-int bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Parts& parts) {
-  return launch_columns<GeluBackward>(device, shape, gelu, parts);
+void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums) {
+  launch_columns<GeluBackward>(device, shape, gelu, sums);
 }
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale) {
   launch_columns<LayerscaleForward>(device, shape, layerscale);
 }
-int layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Parts& parts) {
-  return launch_columns<LayerscaleBackward>(device, shape, layerscale, parts);
+void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums) {
+  launch_columns<LayerscaleBackward>(device, shape, layerscale, sums);
 }
 
 } // namespace fvlm::plugins

@@ -1,7 +1,9 @@
 // cuda_speed: bytes a second of each operation of a kernels and an optimizer plugin, at the sizes of fVLM's models,
 // beside the speed of a copy in the same run.
 //
-//   cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [TEXT]    TEXT: only those whose name contains it
+//   cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [kernels-cublaslt.so|- [TEXT]]
+//
+// TEXT: only those whose name contains it. Of linears, the weight gradient without and with the bias's.
 //
 // Each call is recorded as a part of a graph that goes through so many sets of buffers that none of them stays in the
 // L2, and, for the time alone, through one set; the median of five replays counts. Bytes are those of the operation:
@@ -286,6 +288,27 @@ class KernelsSpeed {
     });
   }
 
+  void weight_gradient(int64_t rows, int64_t inner, int64_t width) {
+    auto query = query_of(FVLM_OP_LINEAR, rows, width);
+    query.options |= FVLM_WITH_BIAS;
+    query.inner = inner;
+    const auto& t = *library_.table;
+    for (const bool bias : {false, true})
+      measure(name("weight gradient", rows, inner, "") + " -> " + std::to_string(width) + (bias ? " bias" : ""),
+              [&](Set& s, uint64_t& workspace) -> Calls {
+                fvlm_linear_weight_gradient b{};
+                b.struct_size = sizeof b;
+                b.d_y = s.add(bfloat16, {rows, width}), b.x = s.add(bfloat16, {rows, inner});
+                b.d_weight = s.add(bfloat16, {width, inner});
+                if (bias) b.d_bias = s.add(bfloat16, {width});
+                ask(query, workspace, true);
+                prepare(query, workspace);
+                return [=, &t](const fvlm_call& c) {
+                  need(t.linear_weight_gradient(library_.instance, &c, &query, &b), "weight gradient");
+                };
+              });
+  }
+
   void layerscale(int64_t rows, int64_t width) {
     const auto query = query_of(FVLM_OP_LAYERSCALE_RESIDUAL, rows, width);
     const auto& t = *library_.table;
@@ -328,6 +351,21 @@ class KernelsSpeed {
     wanted.struct_size = sizeof wanted;
     need(library_.table->requirements(library_.instance, &query, &wanted, &sink), "requirements");
     workspace = backward ? wanted.backward_workspace : wanted.forward_workspace;
+  }
+
+  void prepare(const fvlm_kernels_query& query, uint64_t workspace) const {
+    fvlm_call call{};
+    call.struct_size = sizeof call;
+    call.flags = FVLM_DETERMINISTIC;
+    call.device = {FVLM_CUDA, 0};
+    call.stream = stream;
+    call.workspace_size = workspace;
+    call.host = host();
+    call.error = &sink;
+    need(cudaMalloc(&call.workspace, workspace), "workspace");
+    need(library_.table->prepare(library_.instance, &call, &query), "prepare");
+    need(cudaStreamSynchronize(stream), "wait");
+    cudaFree(call.workspace);
   }
 
   Library<fvlm_kernels_v1> library_;
@@ -417,6 +455,8 @@ void measure_kernels(const char* path) {
     kernels.rope(decoder, 12, 960);
     kernels.swiglu(decoder, 1536);
     if (batch == 64) continue;
+    kernels.norm(FVLM_OP_LAYERNORM, coarse, 384, false);
+    kernels.layerscale(coarse, 384);
     kernels.norm(FVLM_OP_RMSNORM, coarse, 576, true);
     kernels.swiglu(coarse, 1536);
   }
@@ -426,14 +466,24 @@ void measure_kernels(const char* path) {
   kernels.norm(FVLM_OP_RMSNORM, 8192, 8192, false);
 }
 
+void measure_linears(const char* path) {
+  KernelsSpeed kernels(path);
+  for (const int64_t rows : {64, 8 * 8 * 257, 64 * 8 * 257}) {
+    kernels.weight_gradient(rows, 384, 1152);
+    kernels.weight_gradient(rows, 384, 384);
+    kernels.weight_gradient(rows, 384, 1536);
+    kernels.weight_gradient(rows, 1536, 384);
+  }
+}
+
 } // namespace
 
 int main(int count, char** words) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [TEXT]\n");
+    std::fprintf(stderr, "usage: cuda-speed kernels-cuda.so|- optimizer-cuda.so|- [kernels-cublaslt.so|- [TEXT]]\n");
     return 2;
   }
-  if (count > 3) only = words[3];
+  if (count > 4) only = words[4];
   need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   measure_copy();
   if (std::strcmp(words[1], "-") != 0) measure_kernels(words[1]);
@@ -442,5 +492,6 @@ int main(int count, char** words) {
     adamw(words[2], 135, bfloat16, bfloat16);
     adamw(words[2], 135, float32, float32);
   }
+  if (count > 3 && std::strcmp(words[3], "-") != 0) measure_linears(words[3]);
   return 0;
 }

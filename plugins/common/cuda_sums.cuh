@@ -1,0 +1,192 @@
+// cuda_sums.cuh: sums over rows that many blocks have parts of, within one launch; see Sums.
+#pragma once
+
+#include "common/cuda_packs.cuh"
+#include "common/cuda_rows.h"
+
+namespace fvlm::plugins {
+
+inline constexpr int sum_threads = 256; // of every block that sums
+
+__device__ inline void add(float4& sum, const float4& other) {
+  sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+}
+
+// Columns of parameters' gradients that the same blocks have parts of. All threads of those blocks call begin_sums(),
+// then put() for what the block has summed, and finish_sums(). put() and finish_sums() are there once for all kernels
+// of a file: they cost more to compile than to call.
+struct Slice {
+  int index;              // of the slice
+  int part, parts;        // which part this block has, and of how many
+  int parameters;         // whose gradients are summed
+  int width;              // columns of each, a multiple of four
+  std::int64_t first;     // column of the rows
+  std::int64_t row_width; // behind which there are none
+
+  __device__ float* data(const Sums& sums, int of_part) const {
+    return sums.parts + (static_cast<std::int64_t>(index) * parts + of_part) * parameters * width;
+  }
+};
+
+// An arrival counter begins near the largest number that there is. The workspace may hold anything before: that is
+// less. When all have arrived it is 0 again.
+inline constexpr long long nobody = 0x7fffffffffff0000;
+
+__device__ inline void begin_sums(const Sums& sums, const Slice& slice) {
+  if (slice.parts > 1 && threadIdx.x == 0) atomicMax(&sums.arrivals[slice.index], nobody);
+  if (slice.part > 0 || !sums.accumulate) return;
+  // Whoever adds to the gradients then finds them in the L2.
+  constexpr int line = 128 / sizeof(float);
+  const int bytes = sums.type.bits / 8;
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    if (!sums.out[which]) continue;
+    const char* from = static_cast<const char*>(sums.out[which]) + slice.first * bytes;
+    for (int column = static_cast<int>(threadIdx.x) * line; column < slice.width; column += sum_threads * line)
+      if (slice.first + column < slice.row_width) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + column * bytes));
+  }
+}
+
+// Calls body(pointer to the gradient's element, index) for four columns of a slice, as many of them as there are.
+template <class Body>
+__device__ void each_gradient(const Sums& sums, const Slice& slice, int which, int column, const Body& body) {
+  void* const out = which == 0 ? sums.out[0] : sums.out[1];
+  if (!out) return;
+  const std::int64_t first = slice.first + column;
+  const auto each = [&](auto* from) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (first + i < slice.row_width) body(from + i, i);
+  };
+  if (sums.type.bits == 32)
+    each(static_cast<float*>(out) + first);
+  else if (sums.type.code == FVLM_BFLOAT)
+    each(static_cast<BFloat16*>(out) + first);
+  else
+    each(static_cast<Half*>(out) + first);
+}
+
+// What sums are added to.
+__device__ inline float4 held(const Sums& sums, const Slice& slice, int which, int column) {
+  float values[4] = {};
+  if (sums.accumulate)
+    each_gradient(sums, slice, which, column, [&](auto* at, int i) { values[i] = static_cast<float>(*at); });
+  return {values[0], values[1], values[2], values[3]};
+}
+
+__device__ inline void give(const Sums& sums, const Slice& slice, int which, int column, const float4& before,
+                            const float4& sum) {
+  const float values[4] = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
+  each_gradient(sums, slice, which, column,
+                [&](auto* at, int i) { *at = std::remove_pointer_t<decltype(at)>(values[i]); });
+}
+
+// Four columns of this block's sums.
+static __device__ __noinline__ void put(const Sums sums, const Slice slice, int which, int column, const float4 sum) {
+  if (slice.first + column >= slice.row_width) return;
+  if (slice.parts == 1)
+    give(sums, slice, which, column, held(sums, slice, which, column), sum);
+  else
+    *reinterpret_cast<float4*>(slice.data(sums, slice.part) + which * slice.width + column) = sum;
+}
+
+// Of all blocks the last to come here adds up what was put: so many threads take the parts in turn, each for four
+// columns.
+static __device__ __noinline__ void finish_sums(const Sums sums, const Slice slice) {
+  if (slice.parts == 1) return;
+  constexpr int at_once = 8; // loads under way
+  __shared__ bool last;
+  __shared__ float4 shared[sum_threads];
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  if (thread == 0) {
+    __threadfence();
+    auto* counter = reinterpret_cast<unsigned long long*>(&sums.arrivals[slice.index]);
+    last = atomicAdd(counter, 1ull) == static_cast<unsigned long long>(nobody + slice.parts - 1);
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  const int all = slice.parameters * slice.width;
+  int lanes = 1;
+  while (4 * lanes < all && lanes < sum_threads) lanes *= 2;
+  const int turns = sum_threads / lanes, lane = thread % lanes, turn = thread / lanes;
+  for (int begin = 0; begin < all; begin += 4 * lanes) {
+    const int column = begin + 4 * lane, which = column / slice.width, of_slice = column - which * slice.width;
+    const bool inside = column < all && slice.first + of_slice < slice.row_width;
+    float4 sum{}, before{};
+    if (inside) {
+      if (turn == 0) before = held(sums, slice, which, of_slice);
+      const float* from = slice.data(sums, turn) + column;
+      for (int part = turn; part < slice.parts; part += turns * at_once, from += turns * at_once * all) {
+        float4 loaded[at_once]{};
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+          if (part + i * turns < slice.parts)
+            loaded[i] = __ldcg(reinterpret_cast<const float4*>(from + i * turns * all));
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) add(sum, loaded[i]);
+      }
+    }
+    shared[thread] = sum;
+    __syncthreads();
+    if (inside && turn == 0) {
+      for (int other = 1; other < turns; ++other) add(sum, shared[other * lanes + lane]);
+      give(sums, slice, which, of_slice, before, sum);
+    }
+    __syncthreads();
+  }
+  if (thread == 0) sums.arrivals[slice.index] = 0;
+}
+
+// A cluster of blocks, which see each other's shared memory; a block alone where the device has none.
+struct Cluster {
+  __device__ static int blocks() {
+#if __CUDA_ARCH__ >= 900
+    int blocks;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+    return blocks;
+#else
+    return 1;
+#endif
+  }
+  __device__ static int rank() {
+#if __CUDA_ARCH__ >= 900
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+#else
+    return 0;
+#endif
+  }
+  // A barrier in two halves: what threads wrote before the first is seen by all behind the second.
+  __device__ static void arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+  }
+  __device__ static void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+  }
+  // From the block of that rank, what lies there where `here` lies in this one's shared memory.
+  __device__ static float4 read(const float* here, [[maybe_unused]] int rank) {
+#if __CUDA_ARCH__ >= 900
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(here));
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    float4 value;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(there));
+    return value;
+#else
+    return *reinterpret_cast<const float4*>(here);
+#endif
+  }
+};
+
+} // namespace fvlm::plugins
