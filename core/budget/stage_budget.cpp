@@ -121,6 +121,7 @@ PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assum
 Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
                    Device device) {
   Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan.model.image_size), {}};
+  setting.model.coarse_in_tower = plan.speed.coarse_in_tower;
   for (size_t term = 0; term < stage.objective.size(); ++term)
     if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]))
       setting.teachers[term] = shape_of(ModelDirectory::open(kl->teacher).description(), plan.model.image_size);

@@ -116,6 +116,16 @@ Outcome even(Context& context) {
                          {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35}});
 }
 
+// Rows that ride behind the patches of a frame: their keys are nobody's. The last two look so by their sizes alone.
+Outcome riding(Context& context) {
+  return cases(context, {{.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}},
+                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {90, 0, 90, 0}, .lengths_kv = {70, 20, 70, 20}},
+                         {.lengths_q = {71, 0, 0, 0}, .lengths_kv = {70, 1, 0, 0}, .padding_q = 71, .padding_kv = 71},
+                         {.lengths_q = {1, 0, 1, 0}, .lengths_kv = {70, 1, 70, 1}},
+                         {.lengths_q = {71, 0, 35, 36}, .lengths_kv = {70, 1, 70, 1}},
+                         {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {69, 2, 70, 1}}});
+}
+
 Outcome padding_zeroed(Context& context) {
   return cases(context, {{.padding_q = 6, .padding_kv = 6},
                          {.causal = true, .padding_q = 70, .padding_kv = 3},
@@ -244,6 +254,7 @@ Table attention_table() {
           {"many_segments", "64 segments", many_segments, plain},
           {"even", "segments of one length, empty ones behind them, and other lengths that fill as many rows", even,
            plain},
+          {"riding", "queries of one segment and keys of another in the same rows", riding, plain},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},

@@ -54,6 +54,20 @@ ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity,
   return {tensor_of(starts, device), tensor_of(positions, device), longest};
 }
 
+Riding riding_of(int64_t frames, int64_t capacity, int64_t patches, at::Device device) {
+  const auto segments = [&](int32_t first, int32_t second, int64_t longest) -> ops::Segments {
+    std::vector<int32_t> starts{0};
+    for (int64_t frame = 0; frame < frames; ++frame) {
+      starts.push_back(starts.back() + first);
+      starts.push_back(starts.back() + second);
+    }
+    starts.resize(static_cast<size_t>(2 * capacity) + 1, starts.back());
+    return {tensor_of(starts, device), {}, longest};
+  };
+  const auto keys = static_cast<int32_t>(patches);
+  return {segments(keys + 1, 0, patches + 1), segments(keys, 1, patches), segments(1, 0, 1)};
+}
+
 // The maps of a pack, filled sample by sample.
 struct Maps {
   std::vector<int64_t> video_lengths, query_source, visual_source, visual_rows, text_lengths;
@@ -116,7 +130,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples) {
 
 std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &query_source, &visual_source};
-  for (ops::Segments* segments : {&patches, &readers, &videos, &texts})
+  for (ops::Segments* segments : {&patches, &readers, &riding.rows, &riding.keys, &riding.readers, &videos, &texts})
     all.insert(all.end(), {&segments->starts, &segments->positions});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
@@ -159,6 +173,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
     const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
     pack.readers = segments_of(ones, capacity.frames, capacity.frames, 1, device);
+    pack.riding = riding_of(used.frames, capacity.frames, patches, device);
     pack.videos = segments_of(maps.video_lengths, std::min(capacity.frames, capacity.sequences), capacity.frames,
                               capacity.longest_video, device);
     pack.query_source = filled(maps.query_source, capacity.frames, capacity.frames);

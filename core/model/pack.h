@@ -1,7 +1,7 @@
 // A pack: samples of any length side by side in buffers of fixed size, and the maps that say who is whose. The only
 // form a batch has. What is not filled is padding and changes no result.
 #pragma once
-#include "ops/operations.h"
+#include "model/parts.h"
 #include "ops/rows.h"
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +46,7 @@ struct Pack {
   at::Tensor frames;       // [frames, 3, H, W]; undefined where there are no frame slots
   ops::Segments patches;   // the vision tower's tokens: a segment a frame
   ops::Segments readers;   // one row a frame
+  Riding riding;           // the same where such rows go through the tower with its tokens
   ops::Segments videos;    // frames of one sample: the coarse pass
   at::Tensor query_source; // int64 [frames]: the frame before; `frames` for a first one
   at::Tensor

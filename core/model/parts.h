@@ -23,7 +23,13 @@ struct VisualCache {
     Heads keys, values;
   };
   std::vector<Layer> layers;
-  Segments tokens; // a segment a frame
+  Segments tokens, readers; // a segment a frame: what is read, and one row that reads it
+};
+
+// Rows that go through the tower with the patches, one behind those of its frame: a frame's rows ask the keys of its
+// patches, which do not see it. Two segments a frame: the second has the key of the row that rides, and nobody asks.
+struct Riding {
+  Segments rows, keys, readers;
 };
 
 class VisionTower {
@@ -31,11 +37,21 @@ class VisionTower {
   virtual ~VisionTower() = default;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
   // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
-  virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
-  // Rows x [n, width] go through the layers, each reading what its segment of `readers` stands beside. Final norm
-  // included. `maps`, where it is given, is filled; nothing else changes by it.
-  virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
-                       bool shallow, AttentionMaps* maps = nullptr) const = 0;
+  virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                             const Segments& readers) const = 0;
+  // Rows x [n, width] go through the layers, each reading its frame. Final norm included. `maps`, where it is given, is
+  // filled; nothing else changes by it.
+  virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
+                       AttentionMaps* maps = nullptr) const = 0;
+  // Both at once: `x` rides through the layers while keys and values are computed.
+  struct Read {
+    VisualCache cache;
+    Value seen;
+  };
+  virtual Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
+                                 const Riding& riding) const = 0;
+  // Whether its own parameters learn.
+  virtual bool trains() const = 0;
 
   Recompute recompute;
 };

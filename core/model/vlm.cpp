@@ -60,12 +60,23 @@ Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
       decoder_(row_of(decoders, config.decoder.model_type, "decoder").make(config.decoder, parameters_)),
       connector_(config.connector, parameters_) {}
 
+Value Vlm::look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
+                AttentionMaps* maps) const {
+  const Value entered = connector_.enter(tape, ops, queries);
+  return connector_.shown(tape, ops, tower_->attend(tape, ops, entered, cache, config_.connector.shallow, maps));
+}
+
+// A frozen tower needs no backward pass, but for what rides through it.
+bool Vlm::rides(const Tape& tape) const {
+  return coarse_in_tower && !config_.connector.shallow && (!tape.records() || tower_->trains());
+}
+
 Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
-  const bool shallow = config_.connector.shallow;
-  const VisualCache cache = tower_->encode(tape, ops, pack.frames, pack.patches);
-  done("vision");
+  const auto encode = [&] { return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers); };
   if (mode == Mode::autoregressive) {
+    const VisualCache cache = encode();
+    done("vision");
     Seen seen = room_for(ops, pack.frames.size(0));
     const at::Tensor starts = pack.videos.starts.cpu();
     for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
@@ -76,20 +87,29 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
     return seen;
   }
   AttentionMaps shown;
-  const auto look = [&](const Value& queries, bool is_last) {
-    AttentionMaps* maps = is_last && show == Show::attention_too ? &shown : nullptr;
-    return connector_.look(tape, ops, *tower_, queries, cache, pack.readers, shallow, maps);
-  };
+  AttentionMaps* const maps = show == Show::attention_too ? &shown : nullptr;
   const auto seen = [&](const Value& tokens, const Value& coarse, const Value& queries) -> Seen {
-    return {tokens, coarse, queries, show == Show::attention_too ? shown.joined() : at::Tensor()};
+    return {tokens, coarse, queries, maps ? shown.joined() : at::Tensor()};
   };
   const Value fixed = connector_.static_query(tape, pack.frames.size(0));
-  const Value coarse = look(fixed, mode == Mode::coarse_only);
-  if (mode == Mode::coarse_only) return seen(coarse, coarse, fixed);
+  const bool ends_coarse = mode == Mode::coarse_only;
+  VisualCache cache;
+  Value coarse;
+  if (rides(tape) && !(ends_coarse && maps)) {
+    auto read = tower_->encode_and_attend(tape, ops, pack.frames, connector_.enter(tape, ops, fixed), pack.riding);
+    done("vision");
+    cache = std::move(read.cache);
+    coarse = connector_.shown(tape, ops, read.seen);
+  } else {
+    cache = encode();
+    done("vision");
+    coarse = look(tape, ops, fixed, cache, ends_coarse ? maps : nullptr);
+  }
+  if (ends_coarse) return seen(coarse, coarse, fixed);
   const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos));
   done("coarse");
   const Value queries = connector_.shifted(tape, asked, pack.query_source);
-  const Value fine = look(queries, true);
+  const Value fine = look(tape, ops, queries, cache, maps);
   done("fine");
   return seen(fine, coarse, queries);
 }
@@ -109,11 +129,10 @@ void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_
     const auto of_frame = [&](const Heads& heads) {
       return Heads{Value(heads.value.data.narrow(0, frame * rows, rows)), heads.column, heads.count};
     };
-    VisualCache now{{}, one_frame};
+    VisualCache now{{}, one_frame, one_reader};
     for (const auto& layer : cache.layers) now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
     AttentionMaps maps;
-    const Value token = connector_.look(none, ops, *tower_, query, now, one_reader, config_.connector.shallow,
-                                        show == Show::attention_too ? &maps : nullptr);
+    const Value token = look(none, ops, query, now, show == Show::attention_too ? &maps : nullptr);
     if (show == Show::attention_too) {
       const at::Tensor map = maps.joined();
       if (!seen.attention.defined()) {
@@ -145,9 +164,10 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
   DecoderMemory memory = decoder_->remember(ops, (length + memory_step - 1) / memory_step * memory_step);
   if (count > 0) {
     const int64_t rows = tower_->tokens_per_frame(frames.size(2), frames.size(3));
-    const Segments tokens{at::arange(count + 1, at::kInt).mul_(rows).to(frames.device()), {}, rows};
+    const at::Tensor each = at::arange(count + 1, at::kInt).to(frames.device());
+    const Segments tokens{each * rows, {}, rows}, readers{each, {}, 1};
     Seen seen = room_for(ops, count);
-    watch(ops, tower_->encode(none, ops, frames, tokens), 0, count, memory, seen);
+    watch(ops, tower_->encode(none, ops, frames, tokens, readers), 0, count, memory, seen);
   }
   const auto said = [&](std::span<const int64_t> tokens) {
     const at::Tensor index = at::tensor(at::IntArrayRef(tokens), at::kLong).to(ops.options().device);

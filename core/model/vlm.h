@@ -41,6 +41,8 @@ class Vlm {
   const Parameters& parameters() const { return parameters_; }
   VisionTower& tower() { return *tower_; }
   const VisionTower& tower() const { return *tower_; }
+  // Whether the coarse pass's query goes through the tower while keys and values are computed, where that is less work.
+  bool coarse_in_tower = true;
   Decoder& decoder() { return *decoder_; }
   const Decoder& decoder() const { return *decoder_; }
 
@@ -72,6 +74,10 @@ class Vlm {
                                 const Until& until, const Sampling& sampling = {}, const TakeToken& take = {}) const;
 
  private:
+  // Each row of `queries` looks at its frame.
+  Value look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
+             AttentionMaps* maps = nullptr) const;
+  bool rides(const Tape& tape) const;
   void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
              Show show = Show::tokens) const;
   Seen room_for(const Operations& ops, int64_t frames) const;

@@ -68,6 +68,9 @@ class Operations {
   Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
 
+  // Columns of x as a value by itself, in the same memory.
+  Value columns(Tape& tape, const Value& x, int64_t first, int64_t count);
+
   // silu(gate) * up, which lie side by side
   Value swiglu(Tape& tape, const Value& gate_up);
   // residual + scale * x
@@ -106,6 +109,8 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
                      const AttentionShape& shape);
+  void weight_gradient(Tape& tape, const Linear& op, const Weight& weight, const Weight& bias);
+  void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
               double epsilon, int32_t op);
 

@@ -49,6 +49,17 @@ Value repeat_row(Tape& tape, const Weight& row, int64_t rows) {
   return y;
 }
 
+Value every(Tape& tape, const Value& x, int64_t step, int64_t first) {
+  const auto rows = [step, first](const at::Tensor& all) { return all.unflatten(0, {-1, step}).select(1, first); };
+  Value y(rows(x.data).contiguous(), tape.records(x));
+  if (!y.wants_gradient()) return y;
+  tape.push([rows, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) rows(in->whole(shape, options)).add_(d_y);
+  });
+  return y;
+}
+
 Value scaled(Tape& tape, const Value& x, double factor) {
   Value y(x.data * factor, tape.records(x));
   if (!y.wants_gradient()) return y;

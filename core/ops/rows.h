@@ -20,6 +20,9 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
 // A parameter [1, width] as every row.
 Value repeat_row(Tape& tape, const Weight& row, int64_t rows);
 
+// Rows first, first + step, ... of x.
+Value every(Tape& tape, const Value& x, int64_t step, int64_t first);
+
 // x * factor
 Value scaled(Tape& tape, const Value& x, double factor);
 

@@ -63,13 +63,16 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   };
   StageModel made;
   made.vlm = policy(arena);
+  made.vlm->coarse_in_tower = plan.speed.coarse_in_tower;
   made.vlm->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
   made.vlm->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
   if (stage.prefers() && !stage.remembers_reference()) made.frozen.reference = begin(fixed);
+  if (made.frozen.reference) made.frozen.reference->coarse_in_tower = plan.speed.coarse_in_tower;
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]);
     if (!kl) continue;
     made.frozen.teachers[term] = model::load_model(kl->teacher, fixed);
+    made.frozen.teachers[term]->coarse_in_tower = plan.speed.coarse_in_tower;
     const int64_t theirs = made.frozen.teachers[term]->config().decoder.vocab_size;
     if (const int64_t ours = made.vlm->config().decoder.vocab_size; ours != theirs)
       throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))

@@ -46,7 +46,7 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     const bool one_row = takes_one_row(query);
     if (query.needs_backward)
-      wanted.save(float32, {query.segments, query.heads_q, one_row ? int64_t{1} : longest(query.max_seqlen_q)});
+      wanted.save(float32, {places(query), query.heads_q, one_row ? int64_t{1} : longest(query.max_seqlen_q)});
     if (one_row || is_empty(query)) return;
     const auto size = [&](bool backward, bool deterministic) {
       Workspace space;
@@ -103,12 +103,19 @@ class AttentionCudnn : public Attention {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
   }
   // Where the tokens are as many as full segments would hold, as a vision tower's are, cuDNN is called as if they were
-  // full, a quarter faster; even.h sees to what they are. Causal ones are text, whose sizes may agree by chance.
-  static bool takes_even(const Query& query) {
-    return !query.causal && query.max_seqlen_q >= 64 && query.max_seqlen_kv >= 64 &&
-           query.tokens_q == query.segments * query.max_seqlen_q &&
-           query.tokens_kv == query.segments * query.max_seqlen_kv;
+  // full, a quarter faster; even.h has the two forms, and sees to what the segments are. 0: neither. Causal ones are
+  // text, whose sizes may agree by chance.
+  static int even_step(const Query& query) {
+    if (query.causal || query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
+    const auto full = [&](int64_t places) { return query.tokens_q == places * query.max_seqlen_q; };
+    if (full(query.segments) && query.tokens_kv == query.segments * query.max_seqlen_kv) return 1;
+    const int64_t places = query.segments / 2;
+    const bool riding = query.segments == 2 * places && full(places) && query.tokens_kv % places == 0 &&
+                        query.tokens_kv > places * query.max_seqlen_kv;
+    return riding ? 2 : 0;
   }
+  // The segments that cuDNN is told of.
+  static int64_t places(const Query& query) { return query.segments / std::max(even_step(query), 1); }
   // cuDNN does not take segments of one row on both sides.
   static int64_t longest(int64_t rows) { return std::max<int64_t>(rows, 8); }
 
@@ -137,8 +144,8 @@ class AttentionCudnn : public Attention {
     shape.heads_q = query.heads_q;
     shape.heads_kv = query.heads_kv;
     shape.head_dim = query.head_dim;
-    shape.segments = query.segments;
-    shape.even = takes_even(query);
+    shape.segments = places(query);
+    shape.even = even_step(query) != 0;
     shape.longest_q = longest(query.max_seqlen_q);
     shape.longest_kv = longest(query.max_seqlen_kv);
     shape.tokens_q = query.tokens_q;
@@ -219,6 +226,7 @@ class AttentionCudnn : public Attention {
     problem.cu_q = tensors.cu_q;
     problem.cu_kv = tensors.cu_kv;
     problem.segments = arrangement.segments;
+    problem.step = even_step(query);
     problem.longest_q = query.max_seqlen_q;
     problem.longest_kv = query.max_seqlen_kv;
     problem.heads_q = query.heads_q;

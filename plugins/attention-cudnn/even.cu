@@ -13,11 +13,28 @@ using std::int64_t;
 constexpr int threads = 256, blocks = 132;
 constexpr int most_parts = 4; // head_dim / 32, rounded up
 
-// How many segments at the beginning are of this length, all others being empty; -1 where it is not so.
-__device__ int full_segments(const std::int32_t* cu, int segments, int length) {
-  const int full = cu[segments] / length;
-  bool even = full * length == cu[segments];
-  for (int i = static_cast<int>(threadIdx.x); i < segments; i += threads) even = even && cu[i] == min(i, full) * length;
+// One side's places: `apart` rows each, of which a segment in its place has the first `length`.
+struct Side {
+  const std::int32_t* cu;
+  int64_t apart;
+  int length;
+};
+__device__ int places(const EvenProblem& p) {
+  return p.segments / p.step;
+}
+__device__ Side side_of(const EvenProblem& p, Rows which) {
+  const bool of_q = which == Rows::of_q;
+  return {of_q ? p.cu_q : p.cu_kv, (of_q ? p.tokens_q : p.tokens_kv) / places(p), of_q ? p.longest_q : p.longest_kv};
+}
+
+// How many places at the beginning are filled, all others being empty; -1 where it is not so.
+__device__ int full_places(const EvenProblem& p, const Side& side) {
+  const int apart = static_cast<int>(side.apart), full = side.cu[p.segments] / apart;
+  bool even = full * apart == side.cu[p.segments];
+  for (int i = static_cast<int>(threadIdx.x); i < p.segments; i += threads) {
+    const int place = min(i / p.step, full), inside = i % p.step != 0 && place < full ? side.length : 0;
+    even = even && side.cu[i] == place * apart + inside;
+  }
   return __syncthreads_and(even) ? full : -1;
 }
 
@@ -27,13 +44,17 @@ __device__ bool stands(const EvenProblem& p, int zero_count) {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
-  const int full = full_segments(p.cu_q, p.segments, p.longest_q);
-  if (full < 0 || full != full_segments(p.cu_kv, p.segments, p.longest_kv)) return false;
-  if (full == p.segments) return true;
+  const Side q = side_of(p, Rows::of_q), kv = side_of(p, Rows::of_kv);
+  const int full = full_places(p, q);
+  if (full < 0 || full != full_places(p, kv)) return false;
+  const int64_t worker = blockIdx.x * threads + threadIdx.x;
   for (int i = 0; i < zero_count; ++i) {
     const ZerosWanted& z = p.zeros[i];
-    zero_rows(z, int64_t{full} * (z.side == Rows::of_q ? p.longest_q : p.longest_kv), z.rows,
-              blockIdx.x * threads + threadIdx.x, blocks * threads);
+    const Side& side = z.side == Rows::of_q ? q : kv;
+    if (full < places(p)) zero_rows(z, full * side.apart, z.rows, worker, blocks * threads);
+    if (side.length == side.apart) continue;
+    for (int place = static_cast<int>(blockIdx.x); place < full; place += blocks)
+      zero_rows(z, place * side.apart + side.length, (place + 1) * side.apart, threadIdx.x, threads);
   }
   return true;
 }
@@ -96,8 +117,8 @@ __device__ void each_head(int64_t rows, int heads, const Body& body) {
     body(i / heads, static_cast<int>(i % heads));
 }
 
-__device__ float& statistic(const EvenProblem& p, int segment, int head, int64_t row) {
-  return p.statistics[(int64_t{segment} * p.heads_q + head) * p.longest_q + row - p.cu_q[segment]];
+__device__ float& statistic(const EvenProblem& p, int head, int64_t row) {
+  return p.statistics[row * p.heads_q + head];
 }
 
 template <class T>
@@ -118,7 +139,7 @@ __global__ void __launch_bounds__(threads) forward_kernel(EvenProblem p) {
         sum.add(weight, Spread::of<T>(p.v, key, head_kv, p.head_dim));
       }
       sum.scale(1 / total);
-      if (p.statistics && threadIdx.x % warp == 0) statistic(p, s, head, row) = largest + logf(total);
+      if (p.statistics && threadIdx.x % warp == 0) statistic(p, head, row) = largest + logf(total);
     }
     sum.store<T>(p.out, row, head, p.head_dim);
   });
@@ -140,7 +161,7 @@ __global__ void __launch_bounds__(threads) backward_kernel(EvenProblem p) {
     if (s < p.segments && p.cu_kv[s] < p.cu_kv[s + 1]) {
       const Spread q = Spread::of<T>(p.q, row, head, p.head_dim), d_out = Spread::of<T>(p.d_out, row, head, p.head_dim),
                    out = Spread::of<T>(p.out, row, head, p.head_dim);
-      const float log_sum = statistic(p, s, head, row);
+      const float log_sum = statistic(p, head, row);
       for (int64_t key = p.cu_kv[s]; key < p.cu_kv[s + 1]; ++key) {
         const Spread k = Spread::of<T>(p.k, key, head_kv, p.head_dim);
         float weight;
@@ -159,7 +180,7 @@ __global__ void __launch_bounds__(threads) backward_kernel(EvenProblem p) {
           const Spread q = Spread::of<T>(p.q, row, head, p.head_dim),
                        d_out = Spread::of<T>(p.d_out, row, head, p.head_dim);
           float weight;
-          d_k.add(pair(q, d_out, Spread::of<T>(p.out, row, head, p.head_dim), k, v, statistic(p, s, head, row), weight),
+          d_k.add(pair(q, d_out, Spread::of<T>(p.out, row, head, p.head_dim), k, v, statistic(p, head, row), weight),
                   q);
           d_v.add(weight, d_out);
         }

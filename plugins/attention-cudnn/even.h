@@ -1,5 +1,8 @@
 // even.h: what remains to do where all segments seem to be equally long and cuDNN was called as if they were, each in
 // its place. That is known on the device alone.
+//
+// Two forms: `step` 1, all segments are full. 2, every second one is, and the one behind it has keys that no query
+// reads: rows that ride through a vision tower with the patches of their frame.
 #pragma once
 #include "arrange.h"
 #include "one_row.h"
@@ -9,15 +12,16 @@ namespace fvlm::plugins {
 struct EvenProblem {
   const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
   int segments = 0, longest_q = 0, longest_kv = 0, heads_q = 0, heads_kv = 0, head_dim = 0;
-  std::int64_t tokens_q = 0, tokens_kv = 0; // segments * longest
+  int step = 1;
+  std::int64_t tokens_q = 0, tokens_kv = 0;
   float scale = 0;
   HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
-  float* statistics = nullptr; // [segments, heads_q, longest_q]; of another content where the segments are not even
-  ZerosWanted zeros[3];        // out, or d_q, d_k and d_v
+  float* statistics = nullptr; // [full segments, heads_q, longest_q]; [tokens_q, heads_q] where they are not even
+  ZerosWanted zeros[3]; // out, or d_q, d_k and d_v
 };
 
-// Where the first segments are full and the rest empty, only the rest's rows are zeroed. Any other segments are
-// computed here, right and slowly. Not causal.
+// Where the first segments are full, each at its place, and the rest empty, only rows that nobody reads are zeroed. Any
+// other segments are computed here, right and slowly. Not causal.
 void finish_even_forward(const fvlm_call& call, fvlm_dtype dtype, const EvenProblem& problem);
 void finish_even_backward(const fvlm_call& call, fvlm_dtype dtype, const EvenProblem& problem);
 

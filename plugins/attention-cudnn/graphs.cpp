@@ -71,10 +71,11 @@ class Maker {
     const int64_t heads = of_keys ? shape_.heads_kv : shape_.heads_q;
     const int64_t longest = of_keys ? shape_.longest_kv : shape_.longest_q;
     const Layout& layout = shape_.layout[index];
+    const int64_t apart = shape_.even ? (of_keys ? shape_.tokens_kv : shape_.tokens_q) / shape_.segments : longest;
     use(slot);
     tensor.set_uid(number_of(slot))
         .set_dim({shape_.segments, heads, longest, shape_.head_dim})
-        .set_stride({longest * layout.row, layout.head, layout.row, 1});
+        .set_stride({apart * layout.row, layout.head, layout.row, 1});
     if (shape_.even) return tensor;
     const int offsets = slot_offsets + index;
     use(offsets);

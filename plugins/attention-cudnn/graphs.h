@@ -34,7 +34,8 @@ struct Layout {
 // Everything a plan depends on; compared as a whole.
 struct GraphShape {
   bool backward = false, statistics = false, deterministic = false, causal = false, bfloat = false;
-  bool even = false; // every segment is of the longest length, in its place; no lengths or offsets are read
+  bool even = false; // every segment is of the longest length, in its place, tokens / segments rows from the next; no
+                     // lengths or offsets are read
   std::int64_t heads_q = 0, heads_kv = 0, head_dim = 0, segments = 0;
   std::int64_t longest_q = 0, longest_kv = 0, tokens_q = 0, tokens_kv = 0;
   float scale = 0;

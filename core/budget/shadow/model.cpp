@@ -33,8 +33,8 @@ Value Model::vision_linear(Tape& tape, const Value& x, const std::string& name, 
   return ops_.linear(tape, x, weight(name + ".weight", rows, columns), trains(name + ".bias"));
 }
 
-// [frames * (1 + patches), width]
-Value Model::embed(Tape& tape, int64_t frames) const {
+// [frames * (1 + patches), width], and a row more a frame for one that rides
+Value Model::embed(Tape& tape, int64_t frames, const Value& riders) const {
   const int64_t width = shape_.vision.hidden_size, patch = shape_.vision.patch_size, channels = 3;
   const int64_t size = shape_.image_size, cut = image_grid() * patch;
   const std::string embeddings = "vision.embeddings.";
@@ -53,12 +53,13 @@ Value Model::embed(Tape& tape, int64_t frames) const {
   Tensor resampled;
   if (image_grid() != shape_.vision.grid()) resampled = ops_.tensor(1 + patches(), width);
 
-  Value y(ops_.tensor(frames * (1 + patches()), width),
-          tape.records(patch_values.wants_gradient() || position_trains || token_trains));
+  Value y(ops_.tensor(frames * (1 + patches() + (riders.defined() ? 1 : 0)), width),
+          tape.records(patch_values.wants_gradient() || position_trains || token_trains || riders.wants_gradient()));
   if (!y.wants_gradient()) return y;
-  tape.push([this, frames, width, in = patch_values.gradient, out = y.gradient] {
+  tape.push([this, frames, width, in = patch_values.gradient, riders = riders.gradient, out = y.gradient] {
     const Tensor gradient = out->take();
     if (!gradient.defined()) return;
+    if (riders) riders->add(ops_.tensor(frames, width));
     const Tensor over_frames = ops_.wide(1 + patches(), width);
     if (in) in->add(ops_.tensor(frames * patches(), width));
   });
@@ -79,12 +80,18 @@ Value Model::finish_layer(Tape& tape, int64_t layer, const Value& x, const Value
   return ops_.layerscale(tape, inner, trains(name("layer_scale2.lambda1")), attended);
 }
 
-Model::VisualCache Model::encode(Tape& tape, const PackShape& pack) const {
+bool Model::rides(const Tape& tape) const {
+  const bool learns = trains("vision.embeddings.patch_embeddings.projection.weight");
+  return shape_.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || learns);
+}
+
+Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& riders) const {
   const int64_t width = shape_.vision.hidden_size, layers = shape_.vision.num_hidden_layers,
                 heads = shape_.vision.num_attention_heads;
-  const Segments tokens{1 + patches()};
+  const bool ride = riders.defined();
+  const Segments rows{1 + patches() + (ride ? 1 : 0)}, keys{1 + patches()};
   VisualCache cache;
-  Value x = embed(tape, pack.frames);
+  Value x = embed(tape, pack.frames, riders);
   for (int64_t i = 0; i < layers; ++i) {
     const auto name = [this, i](const char* rest) { return vision_layer(i, rest); };
     const auto joint = [this, name, width](int64_t parts) -> Weight {
@@ -92,64 +99,73 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack) const {
     };
     const bool bias_trains = trains(name("attention.attention.key.bias"));
     if (i + 1 == layers) {
-      cache.layers.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
+      if (ride) riders = ops_.every(tape, x, rows.longest);
+      cache.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
+      if (ride) riders = layer_norm(tape, read(tape, i, riders, cache), "vision.layernorm");
       break;
     }
-    const auto block = [this, i, name, joint, bias_trains, width, heads, tokens](Tape& inner,
-                                                                                 const std::vector<Value>& in) {
+    const auto block = [this, i, name, joint, bias_trains, width, heads, rows, keys](Tape& inner,
+                                                                                     const std::vector<Value>& in) {
       const Value qkv = ops_.linear(inner, layer_norm(inner, in[0], name("norm1")), joint(3), bias_trains);
-      const Value read = ops_.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, tokens,
-                                        tokens, shape_.vision.head_dim(), false);
-      return std::vector<Value>{finish_layer(inner, i, in[0], read), qkv};
+      const Value kv = ops_.columns(inner, qkv, 2 * width);
+      const Value read = ops_.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows,
+                                        keys, shape_.vision.head_dim(), false);
+      return std::vector<Value>{finish_layer(inner, i, in[0], read), kv};
     };
     const auto out = recompute_.vision.covers(i) ? recomputed(tape, {x}, block) : block(tape, {x});
     x = out[0];
-    cache.layers.push_back(out[1]);
+    cache.push_back(out[1]);
   }
   return cache;
 }
 
+Value Model::read(Tape& tape, int64_t layer, const Value& x, const VisualCache& cache) const {
+  const int64_t width = shape_.vision.hidden_size, heads = shape_.vision.num_attention_heads;
+  const auto name = [&](const char* rest) { return vision_layer(layer, rest); };
+  const Value q =
+      vision_linear(tape, layer_norm(tape, x, name("norm1")), name("attention.attention.query"), width, width);
+  const Value& kv = cache[static_cast<size_t>(layer)];
+  const Value read = ops_.attention(tape, {q, 0, heads}, {kv, 0, heads}, {kv, width, heads}, {1}, {1 + patches()},
+                                    shape_.vision.head_dim(), false);
+  return finish_layer(tape, layer, x, read);
+}
+
 Value Model::attend(Tape& tape, const Value& query, const VisualCache& cache) const {
-  const int64_t width = shape_.vision.hidden_size, layers = shape_.vision.num_hidden_layers,
-                heads = shape_.vision.num_attention_heads;
+  const int64_t layers = shape_.vision.num_hidden_layers;
   Value x = query;
-  for (int64_t i = shape_.connector.shallow ? layers - 1 : 0; i < layers; ++i) {
-    const auto name = [&](const char* rest) { return vision_layer(i, rest); };
-    const Value q =
-        vision_linear(tape, layer_norm(tape, x, name("norm1")), name("attention.attention.query"), width, width);
-    const Value& kv = cache.layers[static_cast<size_t>(i)];
-    const int64_t keys = i + 1 == layers ? 0 : width; // behind the queries
-    const Value read = ops_.attention(tape, {q, 0, heads}, {kv, keys, heads}, {kv, keys + width, heads}, {1},
-                                      {1 + patches()}, shape_.vision.head_dim(), false);
-    x = finish_layer(tape, i, x, read);
-  }
+  for (int64_t i = shape_.connector.shallow ? layers - 1 : 0; i < layers; ++i) x = read(tape, i, x, cache);
   return layer_norm(tape, x, "vision.layernorm");
 }
 
+Value Model::enter(Tape& tape, const Value& queries) const {
+  return ops_.linear(
+      tape, queries,
+      weight("connector.query_input_proj.weight", shape_.vision.hidden_size, shape_.connector.query_dim));
+}
+
+Value Model::shown(Tape& tape, const Value& seen) const {
+  const int64_t width = shape_.vision.hidden_size;
+  const Value read = vision_linear(tape, seen, "connector.output_proj", width, width);
+  return ops_.scaled(tape, vision_linear(tape, read, "connector.dino_to_llm", shape_.decoder.hidden_size, width));
+}
+
 Value Model::look(Tape& tape, const Value& queries, const VisualCache& cache) const {
-  const Ledger::For connector(ops_.ledger(), Item::connector);
-  const int64_t query = shape_.connector.query_dim, width = shape_.vision.hidden_size,
-                decoder = shape_.decoder.hidden_size;
-  const auto linear = [&](const Value& x, const std::string& name, int64_t rows, int64_t columns) {
-    return vision_linear(tape, x, "connector." + name, rows, columns);
-  };
-  const Value entered = ops_.linear(tape, queries, weight("connector.query_input_proj.weight", width, query));
-  const Value seen = attend(tape, entered, cache);
-  const Value read = linear(seen, "output_proj", width, width);
-  return ops_.scaled(tape, linear(read, "dino_to_llm", decoder, width));
+  return shown(tape, attend(tape, enter(tape, queries), cache));
 }
 
 Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   if (pack.frames == 0) return {};
   Ledger& ledger = ops_.ledger();
-  const VisualCache cache = [&] {
-    const Ledger::For vision(ledger, Item::vision);
-    return encode(tape, pack);
-  }();
   const int64_t query = shape_.connector.query_dim;
+  const bool ride = rides(tape);
   const Ledger::For connector(ledger, Item::connector);
   const Value fixed = ops_.repeat_row(tape, weight("connector.q_static", 1, query), pack.frames);
-  const Value coarse = look(tape, fixed, cache);
+  Value riders = ride ? enter(tape, fixed) : Value();
+  const VisualCache cache = [&] {
+    const Ledger::For vision(ledger, Item::vision);
+    return encode(tape, pack, riders);
+  }();
+  const Value coarse = ride ? shown(tape, riders) : look(tape, fixed, cache);
   const Value hidden = decode(tape, coarse, pack.longest_video);
   const Value asked = vision_linear(tape, hidden, "connector.llm_to_query", query, shape_.decoder.hidden_size);
   // Each frame gets the query of the one before it.

@@ -23,6 +23,7 @@ struct ModelShape {
   ConnectorConfig connector;
   DecoderConfig decoder;
   int64_t image_size = 0; // of the frames
+  bool coarse_in_tower = true;
 };
 
 } // namespace fvlm::budget
@@ -47,9 +48,7 @@ class Model {
   Weight head() const;
 
  private:
-  struct VisualCache {
-    std::vector<Value> layers; // keys and values, with the queries beside them but for the last layer
-  };
+  using VisualCache = std::vector<Value>; // each layer's keys and values
   int64_t patches() const { return image_grid() * image_grid(); }
   int64_t image_grid() const { return shape_.image_size / shape_.vision.patch_size; }
   bool trains(const std::string& name) const { return trains_.at(name); }
@@ -57,12 +56,17 @@ class Model {
   std::string decoder_layer(int64_t layer, const char* rest) const;
   Weight weight(const std::string& name, int64_t rows, int64_t columns) const { return {rows, columns, trains(name)}; }
 
-  VisualCache encode(Tape& tape, const PackShape& pack) const;
-  Value embed(Tape& tape, int64_t frames) const;
+  bool rides(const Tape& tape) const;
+  // Where `x` rides along, it becomes what it saw.
+  VisualCache encode(Tape& tape, const PackShape& pack, Value& x) const;
+  Value embed(Tape& tape, int64_t frames, const Value& riders) const;
   Value layer_norm(Tape& tape, const Value& x, const std::string& name) const;
   Value vision_linear(Tape& tape, const Value& x, const std::string& name, int64_t rows, int64_t columns) const;
   Value finish_layer(Tape& tape, int64_t layer, const Value& x, const Value& read) const;
+  Value read(Tape& tape, int64_t layer, const Value& x, const VisualCache& cache) const;
   Value attend(Tape& tape, const Value& query, const VisualCache& cache) const;
+  Value enter(Tape& tape, const Value& queries) const;
+  Value shown(Tape& tape, const Value& seen) const;
   Value look(Tape& tape, const Value& queries, const VisualCache& cache) const;
   Value decode(Tape& tape, const Value& x, int64_t longest) const;
 

@@ -269,6 +269,24 @@ Value Operations::repeat_row(Tape& tape, const Weight& row, int64_t rows) const 
   return y;
 }
 
+Value Operations::every(Tape& tape, const Value& x, int64_t step) const {
+  return take_rows(tape, x, x.data.rows / step);
+}
+
+Value Operations::columns(Tape& tape, const Value& x, int64_t count) const {
+  Value y(x.data, tape.records(x.wants_gradient()));
+  y.data.columns = count;
+  y.data.bytes = x.data.rows * count * machine_.element;
+  if (!y.wants_gradient()) return y;
+  Tensor shape = x.data;
+  shape.block.reset(); // its size alone
+  tape.push([shape, in = x.gradient, out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (d_y.defined()) in->whole(shape);
+  });
+  return y;
+}
+
 Value Operations::scaled(Tape& tape, const Value& x) const {
   Value y(another(x.data), tape.records(x.wants_gradient()));
   if (!y.wants_gradient()) return y;

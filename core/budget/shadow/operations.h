@@ -56,6 +56,8 @@ class Operations {
   Value take_rows(Tape& tape, const Value& x, int64_t rows) const;
   Value embed(Tape& tape, const Weight& table, const Value& visual, int64_t rows) const;
   Value repeat_row(Tape& tape, const Weight& row, int64_t rows) const;
+  Value every(Tape& tape, const Value& x, int64_t step) const;
+  Value columns(Tape& tape, const Value& x, int64_t count) const;
   Value scaled(Tape& tape, const Value& x) const;
 
  private:

@@ -45,10 +45,11 @@ Value Foveation::shifted(Tape& tape, const Value& queries, const at::Tensor& sou
   return y;
 }
 
-Value Foveation::look(Tape& tape, Operations& ops, const VisionTower& tower, const Value& queries,
-                      const VisualCache& cache, const Segments& readers, bool shallow, AttentionMaps* maps) const {
-  const Value entered = ops.linear(tape, queries, input_);
-  const Value seen = tower.attend(tape, ops, entered, cache, readers, shallow, maps);
+Value Foveation::enter(Tape& tape, Operations& ops, const Value& queries) const {
+  return ops.linear(tape, queries, input_);
+}
+
+Value Foveation::shown(Tape& tape, Operations& ops, const Value& seen) const {
   const Value read = ops.linear(tape, seen, output_.weight, output_.bias);
   return ops::scaled(tape, ops.linear(tape, read, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
 }

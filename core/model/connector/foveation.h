@@ -19,9 +19,9 @@ class Foveation {
   // Each frame gets the query of the one before it, a first frame q_init: see Pack::query_source.
   Value shifted(Tape& tape, const Value& queries, const at::Tensor& source) const;
 
-  // Queries, one a frame -> visual tokens. `maps`: see VisionTower::attend.
-  Value look(Tape& tape, Operations& ops, const VisionTower& tower, const Value& queries, const VisualCache& cache,
-             const Segments& readers, bool shallow, AttentionMaps* maps = nullptr) const;
+  // Queries, one a frame -> rows that the tower takes; what those saw -> visual tokens.
+  Value enter(Tape& tape, Operations& ops, const Value& queries) const;
+  Value shown(Tape& tape, Operations& ops, const Value& seen) const;
 
  private:
   ConnectorConfig config_;

@@ -10,8 +10,9 @@ namespace fvlm::model {
 struct AttentionMaps {
   std::vector<at::Tensor> layers; // one for each that was read: [queries, heads, tokens], at least float32
 
-  // q [queries, heads * head_dim]; keys: as many rows after each other for every query, those that it reads.
-  void add(const at::Tensor& q, const ops::Heads& keys, int64_t head_dim);
+  // q [queries, heads * head_dim]; keys: as many rows after each other for every query, of which it reads the first
+  // `tokens`.
+  void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim);
   // [queries, layers, heads, tokens]; every row sums to 1.
   at::Tensor joined() const;
 };

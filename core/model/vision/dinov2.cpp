@@ -119,33 +119,35 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   return y;
 }
 
-// [n * (1 + patches), width]
-Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames) const {
+Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders) const {
   const int64_t n = frames.size(0), patch = config_.patch_size, width = config_.hidden_size;
   if (frames.size(1) != config_.num_channels || frames.size(2) < patch || frames.size(3) < patch)
     throw Error(ErrorKind::data,
                 fmt::format("frames [n, {}, {}, {}] do not fit the vision tower: it reads {} channels "
                             "and patches of {} x {}",
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
-  const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns;
+  const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns,
+                of_frame = tokens + (riders.defined() ? 1 : 0);
   const Value pixels(patches_of(frames.to(ops.options().dtype), patch));
   const Value patches = ops.linear(tape, pixels, patch_weight_, patch_bias_);
   const Value position = positions(tape, rows, columns);
 
-  const at::Tensor x = at::empty({n, tokens, width}, ops.tensor_options());
+  const at::Tensor x = at::empty({n, of_frame, width}, ops.tensor_options());
   const at::Tensor first = position.data.narrow(0, 0, 1) + class_token_.value().view({1, width});
   x.narrow(1, 0, 1).copy_(first.expand({n, 1, width}));
   at::Tensor rest = x.narrow(1, 1, tokens - 1);
   at::add_out(rest, patches.data.view({n, tokens - 1, width}), position.data.narrow(0, 1, tokens - 1));
-  Value y(x.view({n * tokens, width}), tape.records(patches, position, class_token_));
+  if (riders.defined()) x.select(1, tokens).copy_(riders.data);
+  Value y(x.view({n * of_frame, width}), tape.records(patches, position, class_token_, riders));
   if (!y.wants_gradient()) return y;
-  tape.push([n, tokens, width, patches = patches.gradient, position = position.gradient, token = class_token_,
-             out = y.gradient] {
+  tape.push([n, tokens, of_frame, width, patches = patches.gradient, position = position.gradient, token = class_token_,
+             riders = riders.gradient, out = y.gradient] {
     const at::Tensor gradient = out->take();
     if (!gradient.defined()) return;
-    const at::Tensor d = gradient.view({n, tokens, width});
+    const at::Tensor d = gradient.view({n, of_frame, width});
+    if (riders) riders->add(d.select(1, tokens).contiguous());
     const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const at::Tensor over_frames = d.sum(0, false, wide);
+    const at::Tensor over_frames = d.narrow(1, 0, tokens).sum(0, false, wide);
     if (position) position->add(over_frames);
     if (token.trains()) token.add_gradient(over_frames.narrow(0, 0, 1).view_as(token.value()));
     if (patches) patches->add(d.narrow(1, 1, tokens - 1).reshape({n * (tokens - 1), width}));
@@ -165,55 +167,76 @@ Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, cons
   return ops.layerscale(tape, inner, layer.mlp_scale, attended);
 }
 
-VisualCache Dinov2::run(Tape& tape, Operations& ops, Value& x, const Segments& tokens, bool whole) const {
+std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
+                                            const Segments& keys) const {
   const int64_t heads = config_.num_attention_heads, width = config_.hidden_size;
-  VisualCache cache{{}, tokens};
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  std::vector<VisualCache::Layer> kept;
+  for (size_t i = 0; i < count; ++i) {
     const Layer& layer = layers_[i];
-    if (!whole && i + 1 == layers_.size()) {
-      const Value kv = ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.keys_values.weight,
-                                  layer.keys_values.bias);
-      cache.layers.push_back({{kv, 0, heads}, {kv, width, heads}});
-      break;
-    }
-    const auto block = [this, &ops, &layer, heads, width, tokens](Tape& inner, const std::vector<Value>& in) {
+    const auto block = [this, &ops, &layer, heads, width, rows, keys](Tape& inner, const std::vector<Value>& in) {
       const Value qkv =
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
-      const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, tokens,
-                                       tokens, {head_dim_});
-      return std::vector<Value>{finish_layer(inner, ops, layer, in[0], read), qkv};
+      // What others read of it has a gradient by itself, which is added to the one that attention writes here.
+      const Value kv = ops::columns(inner, qkv, width, 2 * width);
+      const Value read =
+          ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys, {head_dim_});
+      return std::vector<Value>{finish_layer(inner, ops, layer, in[0], read), kv};
     };
     const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, {x}, block) : block(tape, {x});
     x = out[0];
-    cache.layers.push_back({{out[1], width, heads}, {out[1], 2 * width, heads}});
+    kept.push_back({{out[1], 0, heads}, {out[1], width, heads}});
   }
-  return cache;
+  return kept;
 }
 
-VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer& layer, const Value& x) const {
+  const int64_t heads = config_.num_attention_heads;
+  const Value kv =
+      ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.keys_values.weight, layer.keys_values.bias);
+  return {{kv, 0, heads}, {kv, config_.hidden_size, heads}};
+}
+
+VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                           const Segments& readers) const {
   Value x = embed(tape, ops, frames);
-  return run(tape, ops, x, tokens, false);
+  VisualCache cache{run(tape, ops, x, layers_.size() - 1, tokens, tokens), tokens, readers};
+  cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
+  return cache;
 }
 
 Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
   Value x = embed(tape, ops, frames);
-  run(tape, ops, x, tokens, true);
+  run(tape, ops, x, layers_.size(), tokens, tokens);
   return normed(tape, ops, x, final_);
 }
 
-Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, const Segments& readers,
-                     bool shallow, AttentionMaps* maps) const {
+VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders,
+                                            const Riding& riding) const {
+  Value x = embed(tape, ops, frames, riders);
+  const size_t last = layers_.size() - 1;
+  VisualCache cache{run(tape, ops, x, last, riding.rows, riding.keys), riding.keys, riding.readers};
+  // Nobody reads what the last layer makes of the patches.
+  const Value arrived = ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1);
+  cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
+  const Value seen = read(tape, ops, last, arrived, cache, nullptr);
+  return {std::move(cache), normed(tape, ops, seen, final_)};
+}
+
+Value Dinov2::read(Tape& tape, Operations& ops, size_t index, const Value& x, const VisualCache& cache,
+                   AttentionMaps* maps) const {
   const int64_t heads = config_.num_attention_heads;
+  const Layer& layer = layers_[index];
+  const auto& [keys, values] = cache.layers[index];
+  const Value q = ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
+  if (maps) maps->add(q.data, keys, cache.tokens.longest, head_dim_);
+  const Value read = ops.attention(tape, {q, 0, heads}, keys, values, cache.readers, cache.tokens, {head_dim_});
+  return finish_layer(tape, ops, layer, x, read);
+}
+
+Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, bool shallow,
+                     AttentionMaps* maps) const {
   Value x = query;
-  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    const Value q =
-        ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
-    if (maps) maps->add(q.data, cache.layers[i].keys, head_dim_);
-    const Value read = ops.attention(tape, {q, 0, heads}, cache.layers[i].keys, cache.layers[i].values, readers,
-                                     cache.tokens, {head_dim_});
-    x = finish_layer(tape, ops, layer, x, read);
-  }
+  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) x = read(tape, ops, i, x, cache, maps);
   return normed(tape, ops, x, final_);
 }
 

@@ -13,9 +13,13 @@ class Dinov2 : public VisionTower {
   Dinov2(const VisionConfig& config, Parameters& parameters);
 
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
-  VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
-  Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, const Segments& readers,
-               bool shallow, AttentionMaps* maps) const override;
+  VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
+                     const Segments& readers) const override;
+  Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
+               AttentionMaps* maps) const override;
+  Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
+                         const Riding& riding) const override;
+  bool trains() const override { return patch_weight_.trains(); }
 
   // The hidden states of every token after the final norm, as transformers gives them: for comparison.
   Value last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const;
@@ -29,13 +33,19 @@ class Dinov2 : public VisionTower {
     ops::Operations::Layer query, qkv, keys_values, out, up, down;
     ops::Weight attention_scale, mlp_scale;
   };
-  Value embed(Tape& tape, Operations& ops, const at::Tensor& frames) const;
+  // [n * (1 + patches), width]; with riders [n, width] a row more a frame.
+  Value embed(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders = {}) const;
   Value positions(Tape& tape, int64_t rows, int64_t columns) const;
   at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
   Value normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const;
   Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
-  // All layers' keys and values; the stream behind the last layer only where `whole`.
-  VisualCache run(Tape& tape, Operations& ops, Value& x, const Segments& tokens, bool whole) const;
+  // Through layers [0, count) in full. Their keys and values.
+  std::vector<VisualCache::Layer> run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
+                                      const Segments& keys) const;
+  VisualCache::Layer keys_values(Tape& tape, Operations& ops, const Layer& layer, const Value& x) const;
+  // A row for each frame through one layer.
+  Value read(Tape& tape, Operations& ops, size_t layer, const Value& x, const VisualCache& cache,
+             AttentionMaps* maps) const;
 
   VisionConfig config_;
   int64_t head_dim_;
