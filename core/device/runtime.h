@@ -39,6 +39,12 @@ class Runtime {
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   virtual bool is_recording() const = 0;
 
+  // Enqueues what `work` enqueues on a stream of its own, behind all that was enqueued before: it runs beside what
+  // follows. `work`, and with it the tensors that it holds, so many bytes, is kept until it is done, or nearly so; what
+  // it writes is there after join().
+  virtual void beside(std::function<void()> work, int64_t bytes) = 0;
+  virtual void join() = 0;
+
   virtual void synchronize() = 0; // waits for all work on the current stream
 
   // What the device does while `work` runs, in order. Slows it down. Throws Error(device) where it cannot be seen.

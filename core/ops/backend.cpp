@@ -16,6 +16,13 @@ Error defect(const Instance& instance, std::string_view operation, std::string w
   return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what)).at("plugin " + instance.plugin);
 }
 
+// NULL on the CPU.
+void* current_stream(at::Device device) {
+  if (device.is_cpu()) return nullptr;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return guard.getStream(device).native_handle();
+}
+
 } // namespace
 
 Instance::Instance(std::string plugin_name, std::string_view kind_label, const fvlm_table& table, const fvlm_host* host,
@@ -34,25 +41,24 @@ Instance::~Instance() {
 
 void Instance::reserve(uint64_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes == 0 ? 0 : bytes + alignment);
-  if (workspace_.defined() && workspace_.numel() >= wanted) return;
+  at::Tensor& workspace = workspaces_[current_stream(device)];
+  if (workspace.defined() && workspace.numel() >= wanted) return;
   if (device.is_cpu())
-    workspace_.reset(); // the old one first: they need not fit side by side
-  else if (workspace_.defined())
-    outgrown_.push_back(workspace_);
-  workspace_ = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
+    workspace.reset(); // the old one first: they need not fit side by side
+  else if (workspace.defined())
+    outgrown_.push_back(workspace);
+  workspace = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
-fvlm_call Instance::call(uint64_t workspace_bytes) const {
+fvlm_call Instance::call(uint64_t workspace_bytes) {
   fvlm_call call{};
   call.struct_size = sizeof call;
   call.flags = state.flags | (device::is_recording() ? uint32_t{FVLM_CAPTURING} : 0);
   call.device = abi_device(device);
-  if (!device.is_cpu()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    call.stream = guard.getStream(device).native_handle();
-  }
+  call.stream = current_stream(device);
   if (workspace_bytes > 0) {
-    const auto begin = reinterpret_cast<uintptr_t>(workspace_.data_ptr());
+    reserve(workspace_bytes); // a stream other than that of the setup has none yet
+    const auto begin = reinterpret_cast<uintptr_t>(workspaces_.at(call.stream).data_ptr());
     call.workspace = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
     call.workspace_size = workspace_bytes;
   }

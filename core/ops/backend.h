@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,7 +34,8 @@ struct CallState {
   const uint64_t* random_offset_device = nullptr;
 };
 
-// The part of a Backend that knows no kind: one instance, and the workspace that its calls share, one after the other.
+// The part of a Backend that knows no kind: one instance, and for each stream the workspace that its calls share, one
+// after the other.
 class Instance {
  public:
   Instance(std::string plugin, std::string_view kind, const fvlm_table& table, const fvlm_host* host,
@@ -42,10 +44,10 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Grows the workspace, so that calls allocate none. [setup]
+  // Grows the workspace of ATen's current stream, so that calls allocate none. [setup]
   void reserve(uint64_t bytes);
-  // The circumstances of the next call, on ATen's current stream.
-  fvlm_call call(uint64_t workspace_bytes) const;
+  // The circumstances of the next call, on that stream.
+  fvlm_call call(uint64_t workspace_bytes);
 
   const std::string plugin;
   const std::string kind; // "attention", "kernels": for messages
@@ -58,8 +60,8 @@ class Instance {
   const fvlm_table& table_;
   const fvlm_host* host_;
   fvlm_instance* instance_ = nullptr;
-  at::Tensor workspace_;
-  std::vector<at::Tensor> outgrown_; // recorded work goes on using those of its time
+  std::map<void*, at::Tensor> workspaces_; // by stream
+  std::vector<at::Tensor> outgrown_;       // recorded work goes on using those of its time
 };
 
 // A table and its instance. Copies share it.
@@ -170,7 +172,7 @@ class Prepared {
   void run(std::string_view operation,
            fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
            const Bound<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
-    const Instance& instance = backend_.instance();
+    Instance& instance = backend_.instance();
     if (!function) detail::refuse_missing(instance, operation);
     invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,
            static_cast<const Arguments&>(arguments));

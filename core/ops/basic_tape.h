@@ -42,6 +42,10 @@ class BasicTape {
   void push(std::function<void()> step) {
     if (keeps_steps()) steps_.push_back(std::move(step));
   }
+  // What is done once the steps are: the first that is given.
+  void at_end(std::function<void()> step) {
+    if (keeps_steps() && !end_) end_ = std::move(step);
+  }
   // Runs the steps, last first, and forgets each as it is done. Gradients of the results were added before.
   void backward() {
     while (!steps_.empty()) {
@@ -49,6 +53,7 @@ class BasicTape {
       steps_.pop_back();
       step();
     }
+    if (end_) std::exchange(end_, {})();
   }
 
  private:
@@ -60,6 +65,7 @@ class BasicTape {
 
   Mode mode_;
   std::vector<std::function<void()>> steps_;
+  std::function<void()> end_;
 };
 
 template <class Value>

@@ -1,6 +1,7 @@
 // The operations a model is made of. Each chooses its plugin when it first meets a shape class, prepares it once, and
 // leaves a step on the tape for its backward pass. Activations are [rows, width]; rows are tokens of a pack.
 #pragma once
+#include "device/runtime.h"
 #include "ops/attention.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
@@ -109,7 +110,10 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
                      const AttentionShape& shape);
-  void weight_gradient(Tape& tape, const Linear& op, const Weight& weight, const Weight& bias);
+  device::Runtime* runtime() const { return options_.device.is_cpu() ? nullptr : device::runtime(); }
+  void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                       const Weight& bias);
+  void join_at_end(Tape& tape) const;
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
               double epsilon, int32_t op);
@@ -119,6 +123,7 @@ class Operations {
   std::map<KernelKey, std::shared_ptr<const Kernel>> kernels_;
   std::map<AttentionKey, std::shared_ptr<const Attention>> attentions_;
   std::map<LossKey, std::shared_ptr<const Loss>> losses_;
+  std::map<int64_t, at::Tensor> ones_;                                            // by their number
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
   std::vector<SelectionReport> choices_;
 };

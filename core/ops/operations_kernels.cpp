@@ -2,6 +2,7 @@
 #include "ops/operations.h"
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
 
 namespace fvlm::ops {
 namespace {
@@ -10,18 +11,32 @@ constexpr uint32_t with(uint32_t option, bool wanted) {
   return wanted ? option : 0;
 }
 
-// What a linear does in its backward pass: into the arena for its parameters, a new tensor for its input.
-void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
-                     const Weight& bias) {
+constexpr int64_t most_beside = int64_t{16} << 20; // bytes read by what runs beside other work
+
+} // namespace
+
+// Into the arena. Nobody waits for the gradients of parameters: small ones, which leave most of a GPU idle, are
+// computed beside what follows.
+void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                                 const Weight& bias) {
   if (!weight.trains()) {
     if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
     return;
   }
   const bool adds = Weight::claim(weight, bias);
-  op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
+  const auto work = [&op, d_y, x, weight, bias, adds] {
+    op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
+  };
+  const auto bytes = static_cast<int64_t>(d_y.nbytes() + x.nbytes());
+  if (device::Runtime* gpu = runtime(); gpu && bytes < most_beside)
+    gpu->beside(work, bytes);
+  else
+    work();
 }
 
-} // namespace
+void Operations::join_at_end(Tape& tape) const {
+  if (device::Runtime* gpu = runtime()) tape.at_end([gpu] { gpu->join(); });
+}
 
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias) {
   const bool records = tape.records(x, weight, bias);
@@ -31,12 +46,14 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   const Linear& op = kernel<Linear>(query);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
   if (!records) return y;
-  tape.push([&op, input = weight.trains() ? x.data : at::Tensor(), in = x.gradient, weight, bias, out = y.gradient] {
-    const at::Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    weight_gradient(op, d_y, input, weight, bias);
-    if (in) in->add(op.input_gradient(d_y, weight.value()));
-  });
+  join_at_end(tape);
+  tape.push(
+      [this, &op, input = weight.trains() ? x.data : at::Tensor(), in = x.gradient, weight, bias, out = y.gradient] {
+        const at::Tensor d_y = out->take();
+        if (!d_y.defined()) return;
+        weight_gradient(op, d_y, input, weight, bias);
+        if (in) in->add(op.input_gradient(d_y, weight.value()));
+      });
   return y;
 }
 
@@ -54,7 +71,8 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   const Linear::Output inner = first.forward(x.data, up.weight.value(), up.bias.value());
   Value y(second.forward(inner.y, down.weight.value(), down.bias.value()).y, records);
   if (!records) return y;
-  tape.push([&first, &second, x, up, down, inner, out = y.gradient] {
+  join_at_end(tape);
+  tape.push([this, &first, &second, x, up, down, inner, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     weight_gradient(second, d_y, inner.y, down.weight, down.bias);
@@ -107,6 +125,29 @@ Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& 
 
 Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon) {
   return norm(tape, x, {}, weight, bias, epsilon, FVLM_OP_LAYERNORM).y;
+}
+
+Value Operations::columns(Tape& tape, const Value& x, int64_t first, int64_t count) {
+  Value y(x.data.narrow(1, first, count), tape.records(x));
+  if (!y.wants_gradient()) return y;
+  tape.push([this, first, count, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient,
+             out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (d_y.defined()) add(d_y, in->whole(shape, options).narrow(1, first, count));
+  });
+  return y;
+}
+
+// LibTorch reads rows that lie apart an element at a time: 1.6 TB/s on an H100, where a kernel made for rows has 2.6.
+void Operations::add(const at::Tensor& rows, const at::Tensor& to) {
+  if (options_.device.is_cpu()) {
+    to.add_(rows);
+    return;
+  }
+  at::Tensor& ones = ones_[rows.size(1)];
+  if (!ones.defined()) ones = at::ones({rows.size(1)}, tensor_options());
+  kernel<LayerScale>(kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, 0, rows.size(0), rows.size(1)))
+      .forward(rows, ones, to, to);
 }
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up) {

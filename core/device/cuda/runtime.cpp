@@ -5,15 +5,19 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <exception>
+#include <optional>
+#include <utility>
 
 namespace fvlm::device {
 namespace {
@@ -54,7 +58,9 @@ class CudaRuntime : public Runtime {
  public:
   // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
   // leaves the default one for good.
-  CudaRuntime() : device_(started_device()) { c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool()); }
+  CudaRuntime() : device_(started_device()), aside_(c10::cuda::getStreamFromPool()) {
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // what runs beside makes way
+  }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     synchronize();
@@ -86,6 +92,25 @@ class CudaRuntime : public Runtime {
 
   bool is_recording() const override { return recording_; }
 
+  void beside(std::function<void()> work, int64_t bytes) override {
+    wait_for(c10::cuda::getCurrentCUDAStream(), aside_);
+    {
+      const c10::cuda::CUDAStreamGuard guard(aside_);
+      work();
+    }
+    recent_.hold(std::move(work), bytes);
+    if (recent_.bytes < most_held) return;
+    if (earlier_.done) earlier_.done->block(c10::cuda::getCurrentCUDAStream());
+    recent_.done.emplace().record(aside_);
+    earlier_ = std::exchange(recent_, Held());
+  }
+  void join() override {
+    if (recent_.work.empty() && earlier_.work.empty()) return;
+    wait_for(aside_, c10::cuda::getCurrentCUDAStream());
+    recent_ = Held();
+    earlier_ = Held();
+  }
+
   std::vector<Activity> watch(const std::function<void()>& work) override {
     return watch_activities([&] {
       work();
@@ -97,6 +122,25 @@ class CudaRuntime : public Runtime {
   void synchronize() override { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
  private:
+  // Work that runs beside, with what it reads: its memory is not given to others before they wait for it.
+  struct Held {
+    std::vector<std::function<void()>> work;
+    int64_t bytes = 0;
+    std::optional<at::cuda::CUDAEvent> done;
+
+    void hold(std::function<void()> more, int64_t of) {
+      work.push_back(std::move(more));
+      bytes += of;
+    }
+  };
+  static constexpr int64_t most_held = int64_t{128} << 20; // twice this much
+
+  static void wait_for(const c10::cuda::CUDAStream& one, const c10::cuda::CUDAStream& other) {
+    at::cuda::CUDAEvent reached;
+    reached.record(one);
+    reached.block(other);
+  }
+
   // What capture_end() leaves behind where it fails.
   void abandon() {
     const auto stream = c10::cuda::getCurrentCUDAStream();
@@ -123,6 +167,8 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
+  c10::cuda::CUDAStream aside_;
+  Held recent_, earlier_;
   at::cuda::MempoolId_t pool_{}; // of all recordings that are alive
   int64_t alive_ = 0;
   bool recording_ = false;

@@ -177,7 +177,7 @@ std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& 
       const Value qkv =
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
       // What others read of it has a gradient by itself, which is added to the one that attention writes here.
-      const Value kv = ops::columns(inner, qkv, width, 2 * width);
+      const Value kv = ops.columns(inner, qkv, width, 2 * width);
       const Value read =
           ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys, {head_dim_});
       return std::vector<Value>{finish_layer(inner, ops, layer, in[0], read), kv};
