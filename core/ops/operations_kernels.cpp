@@ -11,12 +11,9 @@ constexpr uint32_t with(uint32_t option, bool wanted) {
   return wanted ? option : 0;
 }
 
-constexpr int64_t most_beside = int64_t{16} << 20; // bytes read by what runs beside other work
-
 } // namespace
 
-// Into the arena. Nobody waits for the gradients of parameters: small ones, which leave most of a GPU idle, are
-// computed beside what follows.
+// Into the arena. Nobody waits for the gradients of parameters: a GPU computes them beside what follows.
 void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                                  const Weight& bias) {
   if (!weight.trains()) {
@@ -27,9 +24,8 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
   const auto work = [&op, d_y, x, weight, bias, adds] {
     op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
   };
-  const auto bytes = static_cast<int64_t>(d_y.nbytes() + x.nbytes());
-  if (device::Runtime* gpu = runtime(); gpu && bytes < most_beside)
-    gpu->beside(work, bytes);
+  if (device::Runtime* gpu = runtime())
+    gpu->beside(work, static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
   else
     work();
 }

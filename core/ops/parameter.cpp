@@ -40,16 +40,31 @@ Weight Weight::as_matrix() const {
 }
 
 bool Weight::claim(const Weight& weight, const Weight& other) {
-  std::vector<Parameter*> parts;
-  for (const Weight* each : {&weight, &other})
-    if (each->trains()) parts.insert(parts.end(), each->parts_.begin(), each->parts_.end());
   const auto holds = [](const Parameter* part) { return part->has_gradient; };
-  const bool adds = std::any_of(parts.begin(), parts.end(), holds);
-  for (Parameter* part : parts) {
-    if (adds && !part->has_gradient) part->gradient.zero_();
+  bool adds = false;
+  for (const Weight* each : {&weight, &other})
+    if (each->trains()) adds = adds || std::any_of(each->parts_.begin(), each->parts_.end(), holds);
+  for (const Weight* each : {&weight, &other})
+    if (each->trains()) each->begin_gradient(adds);
+  return adds;
+}
+
+// Of each part that has none yet: zeros where the others are added to, those side by side at once.
+void Weight::begin_gradient(bool others_add) const {
+  int64_t row = 0, begin = 0; // rows [begin, row) have none
+  const auto clear = [&] {
+    if (others_add && row > begin) gradient_.narrow(0, begin, row - begin).zero_();
+  };
+  for (Parameter* part : parts_) {
+    const int64_t rows = parts_.size() == 1 ? gradient_.size(0) : part->gradient.size(0);
+    if (part->has_gradient) {
+      clear();
+      begin = row + rows;
+    }
+    row += rows;
     part->has_gradient = true;
   }
-  return adds;
+  clear();
 }
 
 void Weight::add_gradient(const at::Tensor& gradient) const {

@@ -35,6 +35,8 @@ class Weight {
   void add_gradient(const at::Tensor& gradient) const;
 
  private:
+  void begin_gradient(bool others_add) const;
+
   std::vector<Parameter*> parts_;
   at::Tensor value_, gradient_;
 };

@@ -78,7 +78,8 @@ int64_t Dinov2::tokens_per_frame(int64_t height, int64_t image_width) const {
   return 1 + (height / config_.patch_size) * (image_width / config_.patch_size);
 }
 
-// [trained patches, patches]: what each of those has of each of these. LibTorch's own way back adds in any order.
+// [trained patches, patches]: what each of those has of each of these. On a GPU LibTorch's own way takes as long as a
+// layer, and its way back adds in any order.
 at::Tensor Dinov2::resampling(int64_t rows, int64_t columns, at::ScalarType type) const {
   const int64_t side = config_.grid(), patches = side * side;
   auto& shares = resampling_[{rows, columns}];
@@ -104,13 +105,11 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   }
   // Below float32 transformers resamples in float32 and rounds.
   const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor grid = table.narrow(0, 1, side * side).to(type).view({1, side, side, width}).permute({0, 3, 1, 2});
-  const at::Tensor resampled = at::upsample_bicubic2d(grid.contiguous(), {rows, columns}, false);
-  Value y(at::concat({table.narrow(0, 0, 1),
-                      resampled.permute({0, 2, 3, 1}).reshape({rows * columns, width}).to(table.scalar_type())}),
-          tape.records(position_));
+  const at::Tensor shares = resampling(rows, columns, type);
+  const at::Tensor resampled = at::mm(shares.t(), table.narrow(0, 1, side * side).to(type));
+  Value y(at::concat({table.narrow(0, 0, 1), resampled.to(table.scalar_type())}), tape.records(position_));
   if (y.wants_gradient())
-    tape.push([weight = position_, shares = resampling(rows, columns, type), type, out = y.gradient] {
+    tape.push([weight = position_, shares, type, out = y.gradient] {
       const at::Tensor d = out->take();
       if (!d.defined()) return;
       const at::Tensor of_patches = d.narrow(0, 1, shares.size(1)).to(type);
