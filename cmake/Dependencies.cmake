@@ -20,9 +20,10 @@ find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 file(READ ${JSON_INCLUDE}/nlohmann/json.hpp json)
 string(REPLACE "{\n    return nlohmann::json::parse(s, s + n);\n}" ";" json "${json}")
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/include/nlohmann/json.hpp CONTENT "${json}" @ONLY)
-add_library(fvlm_json INTERFACE)
-target_include_directories(fvlm_json SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
-target_link_libraries(fvlm_json INTERFACE nlohmann_json::nlohmann_json)
+add_library(fvlm_json STATIC core/base/templates.cpp) # and the rest of it compiled once
+target_include_directories(fvlm_json PRIVATE core)
+target_include_directories(fvlm_json SYSTEM PUBLIC ${CMAKE_BINARY_DIR}/include)
+target_link_libraries(fvlm_json PUBLIC nlohmann_json::nlohmann_json)
 
 # spdlog header-only over that fmt; its own CMake target would bring the shared one along.
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)

@@ -6,14 +6,15 @@
 # the time of -O3 in four files. Tests are compiled at -O0, three quarters of the time of -O1.
 
 set(FVLM_PLAIN_PCH <algorithm> <array> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <string>
-    <string_view> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+    <string_view> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>
+    ${PROJECT_SOURCE_DIR}/core/base/templates.h)
 set(FVLM_TORCH_PCH ${FVLM_PLAIN_PCH} <ATen/core/Tensor.h> <ATen/DeviceGuard.h> <ATen/TensorOperators.h>
     <ATen/ops/arange.h> <ATen/ops/empty.h> <ATen/ops/tensor.h> <ATen/ops/where.h> <ATen/ops/zeros.h>)
 
 # At -O1 gcc 12 takes moved short strings and vectors of one element for overruns, which it does not at -O3.
 set(gnu $<CXX_COMPILER_ID:GNU>)
 set(no_overruns $<${gnu}:-Wno-array-bounds> $<${gnu}:-Wno-stringop-overread>)
-set(FVLM_COLD $<$<CONFIG:Release>:-O1> ${no_overruns})
+set(FVLM_COLD $<$<CONFIG:Release>:-Og> ${no_overruns})
 set(FVLM_TEST $<$<CONFIG:Release>:-O0> ${no_overruns})
 set(FVLM_TEST_LIBRARIES GTest::gtest GTest::gmock GTest::gtest_main)
 
@@ -33,6 +34,7 @@ function(fvlm_pch_owners kind)
   fvlm_pch_owner(fvlm_${kind}_test_pch HEADERS ${ARG_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
                  DEPENDS ${ARG_DEPENDS} ${FVLM_TEST_LIBRARIES} OPTIONS ${FVLM_TEST})
 endfunction()
+target_compile_options(fvlm_json PRIVATE ${FVLM_COLD})
 fvlm_pch_owners(plain HEADERS ${FVLM_PLAIN_PCH})
 fvlm_pch_owners(torch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch)
 

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <optional>
@@ -152,60 +153,74 @@ std::string Range::text() const {
 }
 
 Ref<double> number(Range range) {
-  return std::make_shared<NumberType>(range);
+  return make_type<NumberType>(range);
 }
 
 Ref<int64_t> whole(Range range) {
-  return std::make_shared<WholeType>(range);
+  return make_type<WholeType>(range);
 }
 
 Ref<bool> flag() {
-  return std::make_shared<FlagType>();
+  return make_type<FlagType>();
 }
 
 Ref<std::string> text() {
-  return std::make_shared<TextType>("a text", some_text);
+  return make_type<TextType>("a text", some_text);
 }
 
 Ref<std::string> text_or_empty() {
-  return std::make_shared<TextType>("a text", any_text);
+  return make_type<TextType>("a text", any_text);
 }
 
 Ref<std::string> path() {
-  return std::make_shared<TextType>("a path", some_text);
+  return make_type<TextType>("a path", some_text);
 }
 
 Ref<std::string> label(bool with_dots) {
-  return with_dots ? std::make_shared<TextType>("a name of letters, digits, '_', '-' and '.'", is_label<true>)
-                   : std::make_shared<TextType>("a name of letters, digits, '_' and '-'", is_label<false>);
+  return with_dots ? make_type<TextType>("a name of letters, digits, '_', '-' and '.'", is_label<true>)
+                   : make_type<TextType>("a name of letters, digits, '_' and '-'", is_label<false>);
 }
 
-bool read_word(Reader& reader, const Value& value, const std::vector<WordInfo>& words, size_t& index) {
+void WordsNode::add(const char* name, int value, const char* doc) {
+  words_.push_back({name, doc});
+  values_.push_back(value);
+}
+
+bool WordsNode::read_word(Reader& reader, const Value& value, int& out) const {
   reader.wrote(value.origin);
   auto* text = std::get_if<std::string>(&value.data);
-  if (!text) return reader.wrong(value, expected_words(words));
+  if (!text) return reader.wrong(value, expected_words());
   std::vector<std::string> names;
-  for (index = 0; index < words.size(); ++index) {
-    if (words[index].name == *text) return true;
-    names.push_back(words[index].name);
+  for (size_t i = 0; i < words_.size(); ++i) {
+    if (words_[i].name == *text) {
+      out = values_[i];
+      return true;
+    }
+    names.push_back(words_[i].name);
   }
   auto near = nearest(*text, names);
-  return reader.complain(value.origin, fmt::format("expected {}, got {}", expected_words(words), shown(value)),
+  return reader.complain(value.origin, fmt::format("expected {}, got {}", expected_words(), shown(value)),
                          near ? fmt::format("did you mean \"{}\"?", *near) : "");
 }
 
-std::string expected_words(const std::vector<WordInfo>& words) {
-  std::vector<std::string> quoted;
-  quoted.reserve(words.size());
-  for (const auto& word : words) quoted.push_back('"' + word.name + '"');
-  return join_or(quoted);
+Json WordsNode::write_word(int value) const {
+  auto found = std::find(values_.begin(), values_.end(), value);
+  return found == values_.end() ? Json() : Json(words_[found - values_.begin()].name);
 }
 
-std::string lua_words(const std::vector<WordInfo>& words) {
+std::vector<std::string> WordsNode::quoted() const {
   std::vector<std::string> quoted;
-  quoted.reserve(words.size());
-  for (const auto& word : words) quoted.push_back('"' + word.name + '"');
-  return join(quoted, "|");
+  quoted.reserve(words_.size());
+  for (const auto& word : words_) quoted.push_back('"' + word.name + '"');
+  return quoted;
+}
+
+std::string WordsNode::expected_words() const {
+  return join_or(quoted());
+}
+
+std::string WordsNode::lua_words() const {
+  return join(quoted(), "|");
 }
 
 Value text_value(Reader& reader, const Assignment& assignment, std::span<const std::string> rest, const Node& node) {

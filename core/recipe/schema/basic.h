@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -41,6 +42,31 @@ Ref<std::string> label(bool with_dots); // letters, digits, '_', '-' (and '.'): 
 
 bool is_utf8(std::string_view text);
 
+Value text_value(Reader& reader, const Assignment& assignment, std::span<const std::string> rest, const Node& node);
+
+struct WordInfo {
+  std::string name, doc;
+};
+
+// One of several words: what Choice<E> does without knowing E.
+class WordsNode {
+ public:
+  virtual ~WordsNode() = default;
+  const std::vector<WordInfo>& words() const { return words_; }
+
+ protected:
+  void add(const char* name, int value, const char* doc);
+  bool read_word(Reader& reader, const Value& value, int& out) const;
+  Json write_word(int value) const;
+  std::string expected_words() const;
+  std::string lua_words() const;
+
+ private:
+  std::vector<std::string> quoted() const;
+  std::vector<WordInfo> words_;
+  std::vector<int> values_;
+};
+
 template <class E>
 struct Word {
   const char* name;
@@ -48,58 +74,32 @@ struct Word {
   const char* doc;
 };
 
-struct WordInfo {
-  std::string name, doc;
-};
-
 // One of several words, as an enum.
-class WordsNode {
- public:
-  virtual ~WordsNode() = default;
-  virtual std::vector<WordInfo> words() const = 0;
-};
-
-bool read_word(Reader& reader, const Value& value, const std::vector<WordInfo>& words, size_t& index);
-std::string expected_words(const std::vector<WordInfo>& words);
-std::string lua_words(const std::vector<WordInfo>& words);
-Value text_value(Reader& reader, const Assignment& assignment, std::span<const std::string> rest, const Node& node);
-
 template <class E>
 class Choice : public Type<E>, public WordsNode {
  public:
-  explicit Choice(std::vector<Word<E>> words) : words_(std::move(words)) {}
-
-  std::vector<WordInfo> words() const override {
-    std::vector<WordInfo> all;
-    for (const auto& word : words_) all.push_back({word.name, word.doc});
-    return all;
+  explicit Choice(std::initializer_list<Word<E>> words) {
+    for (const auto& word : words) add(word.name, static_cast<int>(word.value), word.doc);
   }
-  std::string expected() const override { return expected_words(words()); }
-  std::string lua_type() const override { return lua_words(words()); }
+  std::string expected() const override { return expected_words(); }
+  std::string lua_type() const override { return lua_words(); }
   bool takes(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
   bool read(Reader& reader, const Value& value, E& out) const override {
-    size_t index = 0;
-    if (!read_word(reader, value, words(), index)) return false;
-    out = words_[index].value;
+    int word = 0;
+    if (!read_word(reader, value, word)) return false;
+    out = static_cast<E>(word);
     return true;
   }
-  Json write(const E& in, Write) const override {
-    for (const auto& word : words_)
-      if (word.value == in) return word.name;
-    return nullptr;
-  }
+  Json write(const E& in, Write) const override { return write_word(static_cast<int>(in)); }
   Value assign(Reader& reader, const Assignment& assignment, const Value*,
                std::span<const std::string> rest) const override {
     return text_value(reader, assignment, rest, *this);
   }
-
- private:
-  std::vector<Word<E>> words_;
 };
 
 template <class E>
-Ref<E> choice(std::vector<Word<E>> words) {
-  return std::make_shared<Choice<E>>(std::move(words));
+Ref<E> choice(std::initializer_list<Word<E>> words) {
+  return make_type<Choice<E>>(words);
 }
 
 } // namespace fvlm::recipe

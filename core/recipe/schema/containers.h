@@ -40,7 +40,7 @@ std::string expected(const ListShape& shape, const Node& item);
 template <class T>
 class List : public Type<std::vector<T>> {
  public:
-  List(Ref<T> item, ListShape shape) : item_(std::move(item)), shape_(shape) {}
+  List(Ref<T> item, ListShape shape) : item_(item), shape_(shape) {}
   std::string expected() const override { return list_detail::expected(shape_, *item_); }
   std::string lua_type() const override {
     std::string item = item_->lua_type();
@@ -52,7 +52,7 @@ class List : public Type<std::vector<T>> {
     const Table* table = as_table(value);
     return table ? table->fields.empty() : shape_.or_one && item_->takes(value);
   }
-  std::vector<const Node*> parts() const override { return {item_.get()}; }
+  std::vector<const Node*> parts() const override { return {item_}; }
   bool read(Reader& reader, const Value& value, std::vector<T>& out) const override {
     reader.wrote(value.origin, leaf());
     std::vector<Value> one;
@@ -86,7 +86,7 @@ class List : public Type<std::vector<T>> {
 
 template <class T>
 Ref<std::vector<T>> list(Ref<T> item, ListShape shape = {}) {
-  return std::make_shared<List<T>>(std::move(item), shape);
+  return make_type<List<T>>(item, shape);
 }
 
 // What Map<T> does without knowing T.
@@ -101,8 +101,7 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
 template <class T>
 class Map : public Type<std::map<std::string, T>> {
  public:
-  Map(std::string key, Ref<T> entry, bool one_for_all)
-      : key_(std::move(key)), entry_(std::move(entry)), one_for_all_(one_for_all) {}
+  Map(const char* key, Ref<T> entry, bool one_for_all) : key_(key), entry_(entry), one_for_all_(one_for_all) {}
   std::string expected() const override {
     std::string table = fmt::format("a table that gives {} for each {}", entry_->expected(), key_);
     return one_for_all_ ? fmt::format("{}, or {}", entry_->expected(), table) : table;
@@ -115,10 +114,10 @@ class Map : public Type<std::map<std::string, T>> {
   bool takes(const Value& value) const override {
     return as_table(value) ? constructor_of(value).empty() : one_for_all_ && entry_->takes(value);
   }
-  std::vector<const Node*> parts() const override { return {entry_.get()}; }
+  std::vector<const Node*> parts() const override { return {entry_}; }
   bool read(Reader& reader, const Value& value, std::map<std::string, T>& out) const override {
     return map_detail::read(
-        reader, value, *this, one_for_all_ ? entry_.get() : nullptr,
+        reader, value, *this, one_for_all_ ? entry_ : nullptr,
         [&](const std::string& key, const Value& part) { return entry_->read(reader, part, out[key]); });
   }
   Json write(const std::map<std::string, T>& in, Write what) const override {
@@ -142,21 +141,21 @@ class Map : public Type<std::map<std::string, T>> {
 
 // `key` says what the keys are: "parameter group".
 template <class T>
-Ref<std::map<std::string, T>> map(std::string key, Ref<T> entry) {
-  return std::make_shared<Map<T>>(std::move(key), std::move(entry), false);
+Ref<std::map<std::string, T>> map(const char* key, Ref<T> entry) {
+  return make_type<Map<T>>(key, entry, false);
 }
 
 // One value for all keys, or a table by key; the key "default" is for those that are not named.
 template <class T>
-Ref<std::map<std::string, T>> by(std::string key, Ref<T> entry) {
-  return std::make_shared<Map<T>>(std::move(key), std::move(entry), true);
+Ref<std::map<std::string, T>> by(const char* key, Ref<T> entry) {
+  return make_type<Map<T>>(key, entry, true);
 }
 
 // A value that may be absent, or be one word: automatic(whole(above(0))) takes a number or "auto".
 template <class T>
 class Optional : public Type<std::optional<T>> {
  public:
-  Optional(Ref<T> value, std::string word) : value_(std::move(value)), word_(std::move(word)) {}
+  Optional(Ref<T> value, const char* word) : value_(value), word_(word) {}
   std::string expected() const override {
     return word_.empty() ? value_->expected() : fmt::format("{} or \"{}\"", value_->expected(), word_);
   }
@@ -203,11 +202,11 @@ class Optional : public Type<std::optional<T>> {
 
 template <class T>
 Ref<std::optional<T>> optional(Ref<T> value) {
-  return std::make_shared<Optional<T>>(std::move(value), "");
+  return make_type<Optional<T>>(value, "");
 }
 template <class T>
 Ref<std::optional<T>> automatic(Ref<T> value) {
-  return std::make_shared<Optional<T>>(std::move(value), "auto");
+  return make_type<Optional<T>>(value, "auto");
 }
 
 // What OneOf<...> does without knowing its types.
@@ -227,10 +226,7 @@ template <class... Ts>
 class OneOf : public Type<std::variant<Ts...>> {
  public:
   using Variant = std::variant<Ts...>;
-  explicit OneOf(Ref<Ts>... alternatives)
-      : alternatives_(std::move(alternatives)...),
-        nodes_(std::apply([](const auto&... each) { return std::vector<const Node*>{each.get()...}; }, alternatives_)) {
-  }
+  explicit OneOf(Ref<Ts>... alternatives) : alternatives_(alternatives...), nodes_{alternatives...} {}
   std::string expected() const override { return one_of_detail::expected(nodes_); }
   std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
   bool leaf() const override { return false; }
@@ -288,7 +284,7 @@ class OneOf : public Type<std::variant<Ts...>> {
 
 template <class... Ts>
 Ref<std::variant<Ts...>> one_of(Ref<Ts>... alternatives) {
-  return std::make_shared<OneOf<Ts...>>(std::move(alternatives)...);
+  return make_type<OneOf<Ts...>>(alternatives...);
 }
 
 } // namespace fvlm::recipe

@@ -19,6 +19,10 @@ void check_wishes(Reader& reader, const Kernels& kernels) {
                            "it considers every backend: put it last");
 }
 
+WishList& wishes_for(Kernels& kernels, const std::string& kind) {
+  return kernels.wishes.find(kind)->second;
+}
+
 Ref<Kernels> kernels() {
   auto type = record<Kernels>("Kernels", "",
                               "Which backends are wanted, by kind of kernel: a name, a list of names with the best "
@@ -26,11 +30,7 @@ Ref<Kernels> kernels() {
                               "or \"measure\" (timed on this plan's shapes). One wish alone is for every kind. "
                               "`reference` is the engine's own plain one.");
   auto wish = list(text(), {.least = 1, .or_one = true});
-  for (const auto& kind : kernel_kinds())
-    type.field_with<WishList>(
-        std::string(kind.name),
-        [](Kernels& kernels, const std::string& name) -> WishList& { return kernels.wishes.find(name)->second; }, wish,
-        std::string(kind.doc));
+  for (const auto& kind : kernel_kinds()) type.field_with<wishes_for>(kind.name, wish, kind.doc);
   return type.each()
       .usage("{ attention = { \"cudnn\", \"reference\" }, loss = \"measure\" }")
       .check(check_wishes)
@@ -215,8 +215,8 @@ const std::vector<const RecordInfo*>& all_records() {
   static const auto all = [] {
     std::vector<const RecordInfo*> found;
     std::set<const Node*> seen;
-    walk(recipe_schema().get(), seen, found);
-    walk(action_schema().get(), seen, found);
+    walk(recipe_schema(), seen, found);
+    walk(action_schema(), seen, found);
     return found;
   }();
   return all;

@@ -23,17 +23,14 @@ std::vector<std::string> RecordInfo::keys() const {
   return names;
 }
 
-void RecordInfo::add(std::string name, std::shared_ptr<const Node> type, Json fallback, std::string doc) {
-  FieldInfo field;
-  field.name = std::move(name);
-  field.doc = std::move(doc);
-  field.node = std::move(type);
-  field.fallback = std::move(fallback);
-  fields.push_back(std::move(field));
-}
-
-namespace record_detail {
 namespace {
+
+using ReadField = std::function<bool(size_t field, const Value&)>;
+
+// The field whose type a value that is no table has. Null: there is no short form.
+const FieldInfo* short_form(const RecordInfo& info) {
+  return info.each ? &info.fields.front() : info.find(info.shorthand);
+}
 
 // batchSize, batch-size and batchsize are batch_size.
 bool same_name(std::string_view a, std::string_view b) {
@@ -60,16 +57,11 @@ const FieldInfo* meant_by(const RecordInfo& info, const std::string& key) {
   return near ? info.find(*near) : nullptr;
 }
 
-// The field whose type a value that is no table has. Null: there is no short form.
-const FieldInfo* short_form(const RecordInfo& info) {
-  return info.each ? &info.fields.front() : info.find(info.shorthand);
-}
-
 std::string advise(const RecordInfo& info, const std::string& key) {
   if (auto* field = by_other_name(info, key)) return fmt::format("it is called '{}' here", field->name);
   for (const auto& outer : info.fields) { // one level further down?
     std::vector<const Node*> nodes = outer.node->parts();
-    nodes.push_back(outer.node.get());
+    nodes.push_back(outer.node);
     for (const Node* node : nodes) {
       if (!node->record() || node->record() == &info) continue;
       const FieldInfo* inner = node->record()->find(key);
@@ -175,12 +167,63 @@ class TableReader {
 
 } // namespace
 
-bool read(Reader& reader, const Value& value, const RecordInfo& info, const ReadField& read_field) {
+RecordFields::RecordFields(const char* title, const char* constructor, const char* doc) {
+  info_.title = title;
+  info_.constructor = constructor;
+  info_.doc = doc;
+}
+
+RecordFields::RecordFields(RecordFields&&) noexcept = default;
+RecordFields::~RecordFields() = default;
+
+void* RecordFields::find(size_t field, void* record) const {
+  const Access& access = accesses_[field];
+  return access.find ? access.find(record, info_.fields[field].name) : static_cast<char*>(record) + access.offset;
+}
+
+void RecordFields::add(std::string_view name, Access access, const Node& node, const void* defaults,
+                       std::string_view doc) {
+  FieldInfo field;
+  field.name = name;
+  field.doc = doc;
+  field.node = &node;
+  info_.fields.push_back(std::move(field));
+  accesses_.push_back(access);
+  const void* at = find(info_.fields.size() - 1, const_cast<void*>(defaults));
+  last().fallback = node.write_at(at, Write::everything);
+}
+
+void RecordFields::elsewhere(std::initializer_list<const char*> names) {
+  last().elsewhere.assign(names.begin(), names.end());
+}
+
+std::vector<const Node*> RecordFields::parts() const {
+  std::vector<const Node*> all;
+  for (const auto& field : info_.fields) all.push_back(field.node);
+  return all;
+}
+
+Json RecordFields::write(const void* in, Write what) const {
+  Json json = Json::object();
+  for (size_t i = 0; i < info_.fields.size(); ++i) {
+    const FieldInfo& field = info_.fields[i];
+    if (what == Write::results && (field.beside || field.derived)) continue;
+    Json value = field.node->write_at(find(i, const_cast<void*>(in)), what);
+    if (!value.is_null()) json[field.name] = std::move(value);
+  }
+  return json;
+}
+
+bool RecordFields::read(Reader& reader, const Value& value, void* out) const {
+  const RecordInfo& info = info_;
+  auto read_field = [&](size_t i, const Value& part) {
+    return info.fields[i].node->read_at(reader, part, find(i, out));
+  };
   reader.wrote(value.origin, false);
   const Table* table = as_table(value);
   const FieldInfo* field = short_form(info);
   if (field && (!table || is_short_list(*table, info, value))) {
-    if (!field->node->takes(value)) return reader.wrong(value, expected(info));
+    if (!field->node->takes(value)) return reader.wrong(value, expected());
     bool good = true;
     for (size_t i = 0; i < info.fields.size(); ++i)
       if (info.each || info.fields[i].name == info.shorthand)
@@ -188,12 +231,13 @@ bool read(Reader& reader, const Value& value, const RecordInfo& info, const Read
     return good;
   }
   if (!table || (!table->constructor.empty() && table->constructor != info.constructor))
-    return reader.wrong(value, expected(info));
+    return reader.wrong(value, expected());
   return TableReader(reader, *table, info, read_field).read();
 }
 
-Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
-             const RecordInfo& info) {
+Value RecordFields::assign(Reader& reader, const Assignment& assignment, const Value* current,
+                           std::span<const std::string> rest) const {
+  const RecordInfo& info = info_;
   if (rest.empty()) {
     Value whole = literal(assignment);
     const FieldInfo* field = short_form(info);
@@ -233,20 +277,21 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
   return table_value(std::move(table));
 }
 
-void leaves(const Json& json, const std::string& path, const RecordInfo& info, const LeafSink& sink) {
-  for (const auto& field : info.fields)
+void RecordFields::leaves(const Json& json, const std::string& path, const LeafSink& sink) const {
+  for (const auto& field : info_.fields)
     if (auto found = json.find(field.name); found != json.end())
       field.node->leaves(*found, join_path(path, key_part(field.name)), &field, sink);
 }
 
-bool takes(const Value& value, const RecordInfo& info) {
+bool RecordFields::takes(const Value& value) const {
   const Table* table = as_table(value);
-  if (!table) return info.each || !info.shorthand.empty();
+  if (!table) return info_.each || !info_.shorthand.empty();
   std::string constructor = constructor_of(value);
-  return constructor.empty() || constructor == info.constructor;
+  return constructor.empty() || constructor == info_.constructor;
 }
 
-std::string expected(const RecordInfo& info) {
+std::string RecordFields::expected() const {
+  const RecordInfo& info = info_;
   if (info.call_only) return fmt::format("fvlm.{}()", info.constructor);
   if (!info.constructor.empty()) return fmt::format("fvlm.{} {{ }}", info.constructor);
   std::vector<std::string> some = info.keys();
@@ -259,11 +304,10 @@ std::string expected(const RecordInfo& info) {
   return fmt::format("{}{} or {}", plain, plain.find(" or ") == std::string::npos ? "" : ",", table);
 }
 
-std::string lua_type(const RecordInfo& info) {
-  std::string table = fmt::format("fvlm.{}", info.title);
-  const FieldInfo* field = short_form(info);
+std::string RecordFields::lua_type() const {
+  std::string table = fmt::format("fvlm.{}", info_.title);
+  const FieldInfo* field = short_form(info_);
   return field ? fmt::format("{}|{}", field->node->plain_lua_type(), table) : table;
 }
 
-} // namespace record_detail
 } // namespace fvlm::recipe

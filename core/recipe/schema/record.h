@@ -11,12 +11,11 @@
 #pragma once
 #include "recipe/schema/type.h"
 
-#include <fmt/format.h>
-
 #include <concepts>
-#include <functional>
-#include <memory>
+#include <cstddef>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,7 @@ enum class Place {
 
 struct FieldInfo {
   std::string name, doc;
-  std::shared_ptr<const Node> node;
+  const Node* node = nullptr;
   Json fallback; // the default; null: none
   std::string unit, example;
   std::vector<std::string> elsewhere; // what other programs call it: recognised to suggest our name
@@ -52,154 +51,126 @@ struct RecordInfo {
 
   const FieldInfo* find(std::string_view name) const;
   std::vector<std::string> keys() const; // that an author may write
-  void add(std::string name, std::shared_ptr<const Node> type, Json fallback, std::string doc);
 };
 
-// What Record<T> does without knowing T.
-namespace record_detail {
-using ReadField = std::function<bool(size_t field, const Value&)>;
-bool read(Reader& reader, const Value& value, const RecordInfo& info, const ReadField& read_field);
-Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
-             const RecordInfo& info);
-void leaves(const Json& json, const std::string& path, const RecordInfo& info, const LeafSink& sink);
-bool takes(const Value& value, const RecordInfo& info);
-std::string expected(const RecordInfo& info);
-std::string lua_type(const RecordInfo& info);
-} // namespace record_detail
+// What Record<T> does without knowing T: one set of functions for all the records there are.
+class RecordFields {
+ public:
+  // Where a field lies in a record: so many bytes from its begin, or where `find` says.
+  struct Access {
+    ptrdiff_t offset = 0;
+    void* (*find)(void* record, const std::string& name) = nullptr;
+  };
+
+  RecordFields(const char* title, const char* constructor, const char* doc);
+  RecordFields(RecordFields&& other) noexcept;
+  ~RecordFields();
+
+  void add(std::string_view name, Access access, const Node& node, const void* defaults, std::string_view doc);
+  FieldInfo& last() { return info_.fields.back(); }
+  void elsewhere(std::initializer_list<const char*> names);
+  RecordInfo& info() { return info_; }
+  const RecordInfo& info() const { return info_; }
+
+  bool read(Reader& reader, const Value& value, void* out) const;
+  Json write(const void* in, Write what) const;
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const;
+  void leaves(const Json& json, const std::string& path, const LeafSink& sink) const;
+  bool takes(const Value& value) const;
+  std::string expected() const;
+  std::string lua_type() const;
+  std::vector<const Node*> parts() const;
+
+ private:
+  void* find(size_t field, void* record) const;
+
+  RecordInfo info_;
+  std::vector<Access> accesses_; // of info_.fields
+};
 
 template <class T>
 class Record : public Type<T> {
  public:
-  Record(std::string title, std::string constructor, std::string doc) {
-    info_.title = std::move(title);
-    info_.constructor = std::move(constructor);
-    info_.doc = std::move(doc);
-  }
+  // Looks at fields together.
+  using Check = void (*)(Reader&, const T&);
+
+  Record(const char* title, const char* constructor, const char* doc) : fields_(title, constructor, doc) {}
 
   template <class M, class Owner>
-  requires std::derived_from<T, Owner> Record& field(const std::string& name, M Owner::*member, const Ref<M>& type,
-                                                     const std::string& doc) {
-    M T::*own = member;
-    return add(name, std::make_unique<MemberAccess<M>>(own, type), type, doc);
+  requires std::derived_from<T, Owner> Record& field(const char* name, M Owner::*member, Ref<M> type,
+                                                     std::string_view doc) {
+    const T& record = defaults();
+    auto at = [](const auto& object) { return reinterpret_cast<const char*>(&object); };
+    fields_.add(name, {.offset = at(record.*member) - at(record)}, *type, &record, doc);
+    return *this;
   }
 
   // A field that is no member of its own: `get(record, name)` finds it.
-  template <class M>
-  Record& field_with(const std::string& name, M& (*get)(T&, const std::string&), const Ref<M>& type,
-                     const std::string& doc) {
-    auto access = std::make_unique<NamedAccess<M>>(get, name, type);
-    return add(name, std::move(access), type, doc);
+  template <auto get, class M>
+  Record& field_with(std::string_view name, Ref<M> type, std::string_view doc) {
+    auto find = [](void* record, const std::string& name) -> void* {
+      M& found = get(*static_cast<T*>(record), name);
+      return &found;
+    };
+    fields_.add(name, {.find = find}, *type, &defaults(), doc);
+    return *this;
   }
 
   // Of the field declared last.
-  Record& required() { return last().required = true, *this; }
-  Record& derived() { return last().derived = true, *this; }
-  Record& beside() { return last().beside = true, *this; }
-  Record& unit(const std::string& unit) { return last().unit = unit, *this; }
-  Record& example(const std::string& lua) { return last().example = lua, *this; }
-  Record& elsewhere(const std::vector<std::string>& names) { return last().elsewhere = names, *this; }
-  Record& argument() { return last().place = Place::argument, *this; }
-  Record& items() { return last().place = Place::items, *this; }
+  Record& required() { return fields_.last().required = true, *this; }
+  Record& derived() { return fields_.last().derived = true, *this; }
+  Record& beside() { return fields_.last().beside = true, *this; }
+  Record& unit(const char* unit) { return fields_.last().unit = unit, *this; }
+  Record& example(const char* lua) { return fields_.last().example = lua, *this; }
+  Record& elsewhere(std::initializer_list<const char*> names) { return fields_.elsewhere(names), *this; }
+  Record& argument() { return fields_.last().place = Place::argument, *this; }
+  Record& items() { return fields_.last().place = Place::items, *this; }
 
   // Of the table.
-  Record& usage(std::string lua) { return info_.example = std::move(lua), *this; }
-  Record& shorthand(std::string field) { return info_.shorthand = std::move(field), *this; }
-  Record& each() { return info_.each = true, *this; }
-  Record& call_only() { return info_.call_only = true, *this; }
-  // Looks at fields together; runs when each of them was good. Reports with reader.complain_at(".field", ...).
-  Record& check(std::function<void(Reader&, const T&)> check) { return checks_.push_back(std::move(check)), *this; }
-  Ref<T> done() { return std::make_shared<Record<T>>(std::move(*this)); }
+  Record& usage(const char* lua) { return fields_.info().example = lua, *this; }
+  Record& shorthand(const char* field) { return fields_.info().shorthand = field, *this; }
+  Record& each() { return fields_.info().each = true, *this; }
+  Record& call_only() { return fields_.info().call_only = true, *this; }
+  // Runs when each of the fields was good. Reports with reader.complain_at(".field", ...).
+  Record& check(Check check) { return checks_.push_back(check), *this; }
+  Ref<T> done() { return make_type<Record<T>>(std::move(*this)); }
 
-  std::string expected() const override { return record_detail::expected(info_); }
-  std::string lua_type() const override { return record_detail::lua_type(info_); }
+  std::string expected() const override { return fields_.expected(); }
+  std::string lua_type() const override { return fields_.lua_type(); }
   bool leaf() const override { return false; }
-  bool takes(const Value& value) const override { return record_detail::takes(value, info_); }
-  const RecordInfo* record() const override { return &info_; }
-  std::vector<const Node*> parts() const override {
-    std::vector<const Node*> all;
-    for (const auto& field : info_.fields) all.push_back(field.node.get());
-    return all;
-  }
+  bool takes(const Value& value) const override { return fields_.takes(value); }
+  const RecordInfo* record() const override { return &fields_.info(); }
+  std::vector<const Node*> parts() const override { return fields_.parts(); }
   bool read(Reader& reader, const Value& value, T& out) const override {
-    bool good = record_detail::read(reader, value, info_,
-                                    [&](size_t i, const Value& part) { return fields_[i]->read(reader, part, out); });
-    if (!good) return false;
+    if (!fields_.read(reader, value, &out)) return false;
     size_t before = reader.mistakes.list().size();
-    for (const auto& check : checks_) check(reader, out);
+    for (Check check : checks_) check(reader, out);
     return reader.mistakes.list().size() == before;
   }
-  Json write(const T& in, Write what) const override {
-    Json json = Json::object();
-    for (size_t i = 0; i < fields_.size(); ++i) {
-      const FieldInfo& field = info_.fields[i];
-      if (what == Write::results && (field.beside || field.derived)) continue;
-      Json value = fields_[i]->write(in, what);
-      if (!value.is_null()) json[field.name] = std::move(value);
-    }
-    return json;
-  }
+  Json write(const T& in, Write what) const override { return fields_.write(&in, what); }
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                std::span<const std::string> rest) const override {
-    return record_detail::assign(reader, assignment, current, rest, info_);
+    return fields_.assign(reader, assignment, current, rest);
   }
   void leaves(const Json& json, const std::string& path, const FieldInfo*, const LeafSink& sink) const override {
-    record_detail::leaves(json, path, info_, sink);
+    fields_.leaves(json, path, sink);
   }
 
  private:
-  // Reads and writes one field of a T; null JSON where the field has no value.
-  struct Access {
-    virtual ~Access() = default;
-    virtual bool read(Reader& reader, const Value& value, T& out) const = 0;
-    virtual Json write(const T& in, Write what) const = 0;
-  };
-  template <class M>
-  struct MemberAccess final : Access {
-    MemberAccess(M T::*member, Ref<M> type) : member(member), type(std::move(type)) {}
-    bool read(Reader& reader, const Value& value, T& out) const override {
-      return type->read(reader, value, out.*member);
-    }
-    Json write(const T& in, Write what) const override { return write_field(*type, in.*member, what); }
-    M T::*member;
-    Ref<M> type;
-  };
-  template <class M>
-  struct NamedAccess final : Access {
-    NamedAccess(M& (*get)(T&, const std::string&), std::string name, Ref<M> type)
-        : get(get), name(std::move(name)), type(std::move(type)) {}
-    bool read(Reader& reader, const Value& value, T& out) const override {
-      return type->read(reader, value, get(out, name));
-    }
-    Json write(const T& in, Write what) const override {
-      return write_field(*type, get(const_cast<T&>(in), name), what);
-    }
-    M& (*get)(T&, const std::string&);
-    std::string name;
-    Ref<M> type;
-  };
-  template <class M>
-  static Json write_field(const Type<M>& type, const M& value, Write what) {
-    return type.present(value) ? type.write(value, what) : Json();
-  }
-
-  Record& add(const std::string& name, std::unique_ptr<Access> access, const std::shared_ptr<const Node>& type,
-              const std::string& doc) {
+  static const T& defaults() {
     static const T defaults{};
-    info_.add(name, type, access->write(defaults, Write::everything), doc);
-    fields_.push_back(std::move(access));
-    return *this;
+    return defaults;
   }
-  FieldInfo& last() { return info_.fields.back(); }
 
-  RecordInfo info_;
-  std::vector<std::unique_ptr<Access>> fields_;
-  std::vector<std::function<void(Reader&, const T&)>> checks_;
+  RecordFields fields_;
+  std::vector<Check> checks_;
 };
 
 // constructor "": a plain table.
 template <class T>
-Record<T> record(std::string title, std::string constructor, std::string doc) {
-  return Record<T>(std::move(title), std::move(constructor), std::move(doc));
+Record<T> record(const char* title, const char* constructor, const char* doc) {
+  return Record<T>(title, constructor, doc);
 }
 
 } // namespace fvlm::recipe

@@ -64,6 +64,10 @@ class Node {
   virtual void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const {
     sink(path, json, field);
   }
+
+  // Read and write for a record, which knows where its fields lie and not what they are. Null JSON: there is no value.
+  virtual bool read_at(Reader& reader, const Value& value, void* out) const = 0;
+  virtual Json write_at(const void* in, Write what) const = 0;
 };
 
 template <class T>
@@ -75,10 +79,27 @@ class Type : public Node {
   virtual Json write(const T& in, Write what) const = 0;
   // False: the value is left out of the JSON (an optional without a value).
   virtual bool present(const T&) const { return true; }
+
+  bool read_at(Reader& reader, const Value& value, void* out) const final {
+    return read(reader, value, *static_cast<T*>(out));
+  }
+  Json write_at(const void* in, Write what) const final {
+    const T& value = *static_cast<const T*>(in);
+    return present(value) ? write(value, what) : Json();
+  }
 };
 
+// Types are made when a schema is first asked for, and kept until the program ends.
 template <class T>
-using Ref = std::shared_ptr<const Type<T>>;
+using Ref = const Type<T>*;
+
+void keep(std::unique_ptr<const Node> type);
+template <class Made, class... Arguments>
+const Made* make_type(Arguments&&... arguments) {
+  auto* made = new Made(std::forward<Arguments>(arguments)...);
+  keep(std::unique_ptr<const Node>(made));
+  return made;
+}
 
 // What a person may write after `=` on the command line: a JSON value where it is one, else the text itself.
 Value literal(const Assignment& assignment);

@@ -147,15 +147,15 @@ class LuaFunctionType : public Type<plan::LuaFunction> {
 } // namespace
 
 Ref<plan::Curve> curve(Range range) {
-  return std::make_shared<CurveType>(range);
+  return make_type<CurveType>(range);
 }
 
 Ref<plan::Recompute> recompute() {
-  return std::make_shared<RecomputeType>();
+  return make_type<RecomputeType>();
 }
 
 Ref<plan::LuaFunction> lua_function(std::string signature) {
-  return std::make_shared<LuaFunctionType>(std::move(signature));
+  return make_type<LuaFunctionType>(std::move(signature));
 }
 
 } // namespace fvlm::recipe

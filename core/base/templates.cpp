@@ -1,0 +1,2 @@
+#define FVLM_TEMPLATE template
+#include "base/templates.h"
