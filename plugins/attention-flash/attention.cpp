@@ -15,7 +15,9 @@ using std::int64_t;
 
 class AttentionFlash : public Attention {
  public:
-  explicit AttentionFlash(const fvlm_instance_config& config) : early_(check_device(config.device, 9, 0).score > 0) {
+  explicit AttentionFlash(const fvlm_instance_config& config) {
+    if (Support no = check_device(config.device, 8, 0); no.score == 0)
+      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
     check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
                "the number of multiprocessors");
   }
@@ -51,12 +53,12 @@ class AttentionFlash : public Attention {
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
     require(supports(query));
-    attention_forward({call, early_, multiprocessors_}, query.dtype, problem_of(query, a));
+    attention_forward(call, query.dtype, problem_of(query, a));
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
     require(supports(query));
-    attention_backward({call, early_, multiprocessors_}, query.dtype, problem_of(query, a));
+    attention_backward(call, multiprocessors_, query.dtype, problem_of(query, a));
   }
 
  private:
@@ -96,7 +98,6 @@ class AttentionFlash : public Attention {
     return p;
   }
 
-  bool early_;
   int multiprocessors_ = 0;
 };
 

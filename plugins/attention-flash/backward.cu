@@ -81,12 +81,13 @@ class Stages {
     __syncwarp();
     if (first(stage) >= rows_.count) return;
     if (p_.positions_q) turn_in_place<T>(q(stage), filled_row(), filled_part(), steps_, positions(stage)[filled_row()]);
+    const Tile of_d_out = d_out(stage), of_out = out(stage);
     float sum = 0;
 #pragma unroll
     for (int index = filled_part(), turn = 0; turn < 2; index += 4, ++turn) {
       Pack<T, pack> one, other;
-      one.load(d_out(stage).template at<T>(filled_row(), index));
-      other.load(out(stage).template at<T>(filled_row(), index));
+      one.load(of_d_out.at<T>(filled_row(), index));
+      other.load(of_out.at<T>(filled_row(), index));
       sum += dot<T>(one, other);
     }
     sum = sum_of_four<8>(sum);
@@ -96,6 +97,9 @@ class Stages {
   }
   __device__ int first(int stage) const {
     return rows_.first + stage * stage_rows;
+  }
+  __device__ int count() const {
+    return (max(rows_.count - rows_.first, 0) + stage_rows - 1) / stage_rows;
   }
 
  private:
@@ -139,15 +143,13 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
 
   Keys<T, keys_in_block> keys(p, place, head_kv, memory, steps);
   Stages<T> stage(p, queried, memory + keys.bytes, steps);
-  const int count = (max(queried.count - queried.first, 0) + stage_rows - 1) / stage_rows;
+  const int count = stage.count();
   keys.template fetch<keys_in_block>(first_key, first_key + keys_in_block);
   stage.fetch(0);
   stage.fetch(1);
   wait_for_copies<1>();
   __syncwarp();
   keys.settle(first_key, first_key + keys_in_block);
-  stage.settle(0);
-  __syncthreads();
 
   const Tile k = keys.k().rows_from(key_warp * rows_of_warp), v = keys.v().rows_from(key_warp * rows_of_warp);
   const float scale = p.scale * log2_e;
@@ -187,14 +189,14 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
     }
   };
 #pragma unroll 1
-  for (int s = 0; s < count; ++s) {
-    stage.fetch(s + 2);
-    // One group prepares the next stage while the other multiplies.
+  for (int s = -1; s < count; ++s) { // the first time round, stage 0 is prepared
+    if (s >= 0) stage.fetch(s + 2);
+      // One group prepares the next stage while the other multiplies.
 #pragma unroll 1
     for (int turn = 0; turn < 2; ++turn)
       if (turn == group)
         stage.settle(s + 1);
-      else
+      else if (s >= 0)
         add_up(s);
     __syncthreads(); // the next stage is there, and nobody uses this one any more
   }
@@ -215,10 +217,10 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
 #pragma unroll
     for (int i = 0; i < 4; ++i) d_k[b][i] = (of_k ? d_k[b][i] : d_v[b][i]) + met(1 - group, b, i);
   if (of_k && p.positions_kv) {
-    int positions[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) positions[h] = p.positions_kv[own.token(own.there(mine[h]))];
-    turn_back(d_k, steps, positions);
+    // The positions that the keys were turned by are still there.
+    turn_back(d_k, steps,
+              {keys.position(key_warp * rows_of_warp + lane_index() / 4),
+               keys.position(key_warp * rows_of_warp + lane_index() / 4 + 8)});
   }
   const float factor = of_k ? p.scale : 1;
   store_rows<T>(own, of_k ? p.d_k : p.d_v, of_k ? k : v, d_k, {factor, factor});
@@ -235,13 +237,16 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
   Keys<T, chunk> keys(p, place, head_kv, memory, steps);
   const Tile mine = Tile{memory + keys.bytes}.rows_from(warp_index() * 2 * rows_of_warp);
   const Tile mine_d = mine.rows_from(rows_of_warp);
+  std::int32_t* const positions =
+      reinterpret_cast<std::int32_t*>(memory + keys.bytes + 2 * queries * row_bytes) + warp_index() * rows_of_warp;
   const int end = own.seen_by_block();
   copy_rows<T>(own.rows, p.q, mine);
   copy_rows<T>(own.rows, p.d_out, mine_d);
+  copy_positions(own.rows, p.positions_q, positions);
   end_group();
   keys.template fetch<span>(0, min(chunk, end));
   end_group();
-  const ThreadRows rows(own, p.positions_q);
+  const ThreadRows rows(own);
   float log_sum[2], delta[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -265,10 +270,10 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
       if (wanted / 4 == row / 4) delta[h] = found;
     }
   });
+  if (p.positions_q) turn_rows<T>(mine, positions, steps);
   Fragment q[head_dim / 16], d_out[head_dim / 16];
 #pragma unroll
   for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step), d_out[step] = left(mine_d, 0, step);
-  if (p.positions_q) turn_fragments<T>(q, steps, rows.position);
 
   const float scale = p.scale * log2_e;
   const int seen = own.seen_by_warp(), seen_by_all = own.seen_by_all();
@@ -280,6 +285,7 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
       end_group();
     }
     wait_for_copies<0>();
+    __syncwarp();
     keys.settle(first, min(first + chunk, end));
     __syncthreads();
 #pragma unroll 1
@@ -309,36 +315,38 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
       }
     }
   }
-  if (p.positions_q) turn_back(d_q, steps, rows.position);
+  if (p.positions_q) turn_back(d_q, steps, {positions[lane_index() / 4], positions[lane_index() / 4 + 8]});
   store_rows<T>(own.rows, p.d_q, mine, d_q, {p.scale, p.scale});
 }
 
 template <class T>
 constexpr int shared_bytes = std::max(Keys<T, keys_in_block>::bytes + Stages<T>::bytes,
-                                      Keys<T, chunk>::bytes + 2 * queries * row_bytes);
+                                      Keys<T, chunk>::bytes + queries * (2 * row_bytes + 4));
 
-// Blocks of keys, which take longest, begin. A slot's key heads lie side by side.
-template <class T>
-__global__ void __launch_bounds__(threads, 2) backward_kernel(const __grid_constant__ Problem p, int key_slots) {
+// Blocks of keys, which take longest, begin. A slot's key heads lie side by side. resident: how many blocks a
+// multiprocessor is to hold at once.
+template <class T, int resident>
+__global__ void __launch_bounds__(threads, resident) backward_kernel(const __grid_constant__ Problem p, int key_slots) {
   extern __shared__ __align__(128) char memory[];
   __shared__ std::uint64_t steps[frequencies];
   if (thread_index() < frequencies) steps[thread_index()] = p.steps[thread_index()];
-  const int index = static_cast<int>(blockIdx.x) / p.heads_kv, head_kv = static_cast<int>(blockIdx.x) % p.heads_kv;
-  wait_for_inputs();
-  if (index < key_slots)
-    keys_backward<T>(p, index, head_kv, memory, steps);
+  const int slot = static_cast<int>(blockIdx.x) / p.heads_kv, head_kv = static_cast<int>(blockIdx.x) % p.heads_kv;
+  if (slot < key_slots)
+    keys_backward<T>(p, slot, head_kv, memory, steps);
   else
-    queries_backward<T>(p, index - key_slots, head_kv, memory, steps);
+    queries_backward<T>(p, slot - key_slots, head_kv, memory, steps);
 }
 
 } // namespace
 
-void attention_backward(const Launch& launch, fvlm_dtype dtype, const Problem& p) {
+void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     const int key_slots = slots_of(p.tokens_kv, 1, keys_in_block, p.segments);
-    const int query_slots = slots_of(p.tokens_q, p.sharing.heads, queries, p.segments);
-    enqueue(launch, backward_kernel<T>, key_slots + query_slots, shared_bytes<T>, p, key_slots);
+    const int slots = key_slots + slots_of(p.tokens_q, p.sharing.heads, queries, p.segments);
+    // Few blocks are faster with more registers each, many with two on a multiprocessor.
+    const bool few = int64_t{slots} * p.heads_kv <= 2 * multiprocessors;
+    enqueue(call, few ? backward_kernel<T, 1> : backward_kernel<T, 2>, slots, shared_bytes<T>, p, key_slots);
   });
 }
 

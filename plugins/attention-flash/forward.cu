@@ -41,7 +41,6 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
   __shared__ std::uint64_t steps[frequencies];
   const int slot = static_cast<int>(blockIdx.x) / p.heads_kv, head_kv = static_cast<int>(blockIdx.x) % p.heads_kv;
   if (thread_index() < frequencies) steps[thread_index()] = p.steps[thread_index()];
-  wait_for_inputs();
   const Place place = find_place<queries>(p, false, slot);
   const Queries own(p, place, head_kv);
   if (place.padding)
@@ -50,18 +49,21 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
 
   Keys<T, chunk> keys(p, place, head_kv, memory, steps);
   const Tile mine{memory + keys.bytes + warp_index() * rows_of_warp * row_bytes};
+  std::int32_t* const positions =
+      reinterpret_cast<std::int32_t*>(memory + keys.bytes + queries * row_bytes) + warp_index() * rows_of_warp;
   const int end = own.seen_by_block();
   copy_rows<T>(own.rows, p.q, mine);
+  copy_positions(own.rows, p.positions_q, positions);
   end_group();
   keys.template fetch<span>(0, min(chunk, end));
   end_group();
-  const ThreadRows rows(own, p.positions_q);
+  const ThreadRows rows(own);
   wait_for_copies<1>();
   __syncwarp();
+  if (p.positions_q) turn_rows<T>(mine, positions, steps);
   Fragment q[head_dim / 16];
 #pragma unroll
   for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step);
-  if (p.positions_q) turn_fragments<T>(q, steps, rows.position);
 
   const int seen = own.seen_by_warp(), seen_by_all = own.seen_by_all();
   float sum[blocks][4] = {};
@@ -73,6 +75,7 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
       end_group();
     }
     wait_for_copies<0>();
+    __syncwarp();
     keys.settle(first, min(first + chunk, end));
     __syncthreads();
 #pragma unroll 1
@@ -116,11 +119,11 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
 
 } // namespace
 
-void attention_forward(const Launch& launch, fvlm_dtype dtype, const Problem& p) {
+void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    enqueue(launch, forward_kernel<T>, slots_of(p.tokens_q, p.sharing.heads, queries, p.segments),
-            Keys<T, chunk>::bytes + queries * row_bytes, p);
+    enqueue(call, forward_kernel<T>, slots_of(p.tokens_q, p.sharing.heads, queries, p.segments),
+            Keys<T, chunk>::bytes + queries * (row_bytes + 4), p);
   });
 }
 

@@ -41,13 +41,7 @@ struct Problem {
   std::uint64_t steps[frequencies] = {};
 };
 
-struct Launch {
-  const fvlm_call& call;
-  bool early; // the device can launch a kernel while the one before still runs
-  int multiprocessors;
-};
-
-void attention_forward(const Launch& launch, fvlm_dtype dtype, const Problem& problem);
-void attention_backward(const Launch& launch, fvlm_dtype dtype, const Problem& problem);
+void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
 } // namespace fvlm::plugins

@@ -39,27 +39,6 @@ __device__ void turn_in_place(const Tile& tile, int row, int part, const std::ui
   write(high, b);
 }
 
-// A left operand of 16 rows; the thread's two rows have these positions.
-template <class T>
-__device__ void turn_fragments(Fragment (&x)[head_dim / 16], const std::uint64_t* steps, const int (&positions)[2]) {
-  const int column = part_index() * 2;
-#pragma unroll
-  for (int step = 0; step < 2; ++step)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) { // register i: rows + 8 where i is odd, columns + 8 behind the first two
-      float a[2], b[2];
-      Pack<T, 2> low{{{x[step].at[i]}}}, high{{{x[step + 2].at[i]}}};
-      low.widen(a);
-      high.widen(b);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) Turn(steps[16 * step + i / 2 * 8 + column + j], positions[i % 2]).apply(a[j], b[j]);
-      low.round(a);
-      high.round(b);
-      x[step].at[i] = low.bits.at[0];
-      x[step + 2].at[i] = high.bits.at[0];
-    }
-}
-
 // Turns gradients in accumulators back.
 __device__ inline void turn_back(float (&x)[blocks][4], const std::uint64_t* steps, const int (&positions)[2]) {
   const int column = part_index() * 2;

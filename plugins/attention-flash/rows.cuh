@@ -36,6 +36,18 @@ __device__ void copy_rows(const WarpRows& own, const Rows& rows, const Tile& til
     copy_pack(tile.at(row, index), own.at<T>(rows, own.there(own.first + row)) + index * pack);
   });
 }
+__device__ inline void copy_positions(const WarpRows& own, const std::int32_t* positions, std::int32_t* to) {
+  const int row = lane_index();
+  if (positions && row < rows_of_warp) copy_word(to + row, positions + own.token(own.there(own.first + row)));
+}
+// Turns them where they have arrived.
+template <class T>
+__device__ void turn_rows(const Tile& tile, const std::int32_t* positions, const std::uint64_t* steps) {
+#pragma unroll 1
+  for (int row = lane_index() % 8; row < rows_of_warp; row += 8)
+    turn_in_place<T>(tile, row, filled_part(), steps, positions[row]);
+  __syncwarp();
+}
 
 // Writes products times `factor` to them, by way of a tile of the warp's own.
 template <class T>
@@ -76,17 +88,16 @@ struct Queries {
 
 // The thread's two rows of the warp's products: t / 4 and t / 4 + 8.
 struct ThreadRows {
-  int token[2], head[2], position[2] = {}, seen[2];
+  int token[2], head[2], seen[2];
   bool there[2];
 
-  __device__ ThreadRows(const Queries& own, const std::int32_t* positions) {
+  __device__ explicit ThreadRows(const Queries& own) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int wanted = own.rows.first + lane_index() / 4 + 8 * h, flat = own.rows.there(wanted);
       there[h] = flat == wanted;
       token[h] = own.rows.token(flat), head[h] = own.rows.head_of(flat);
       seen[h] = own.seen(flat);
-      if (positions) position[h] = positions[token[h]];
     }
   }
 };
@@ -96,7 +107,7 @@ struct ThreadRows {
 template <class T, int most>
 class Keys {
  public:
-  static constexpr int bytes = 2 * most * row_bytes;
+  static constexpr int bytes = most * (2 * row_bytes + 4);
 
   __device__ Keys(const Problem& p, const Place& place, int head, char* memory, const std::uint64_t* steps)
       : p_(p), begin_(place.begin_kv), count_(place.rows_kv), head_(head), memory_(memory), steps_(steps) {}
@@ -104,11 +115,13 @@ class Keys {
   __device__ Tile k() const { return {memory_}; }
   __device__ Tile v() const { return {memory_ + most * row_bytes}; }
 
+  __device__ std::int32_t position(int row) const { return positions()[row]; }
+
   // Begins to copy those from `first` on, as far as `end`, and on to a multiple of `span` the last one: what is there
   // has weight 0, but has to be a number.
   template <int span>
   __device__ void fetch(int first, int end) {
-    each((end - first + span - 1) / span * span, [&](int i, int row, int part) {
+    each((end - first + span - 1) / span * span, [&](int row, int part) {
       const int token = begin_ + min(first + row, count_ - 1);
       const T *from_k = at<T>(p_.k, token, head_), *from_v = at<T>(p_.v, token, head_);
 #pragma unroll
@@ -116,31 +129,31 @@ class Keys {
         copy_pack(k().at(row, index), from_k + index * pack);
         copy_pack(v().at(row, index), from_v + index * pack);
       }
-      if (p_.positions_kv) position_[i] = p_.positions_kv[token];
+      if (part == 0 && p_.positions_kv) copy_word(positions() + row, p_.positions_kv + token);
     });
   }
-  // Turns the keys that were fetched, when the thread's copies have ended.
+  // Turns the keys that were fetched, when the warp's copies have ended.
   __device__ void settle(int first, int end) {
     if (!p_.positions_kv) return;
-    each(end - first, [&](int i, int row, int part) { turn_in_place<T>(k(), row, part, steps_, position_[i]); });
+    each(end - first, [&](int row, int part) { turn_in_place<T>(k(), row, part, steps_, positions()[row]); });
   }
 
  private:
-  static constexpr int rows_at_once = threads / 4;
-
-  // body(which of the thread's, row, quarter), as far as a warp has one of the rows.
+  // body(row, quarter), as far as a warp has one of the rows. Not unrolled: instructions that run once are waited for.
   template <class Body>
   __device__ static void each(int rows, const Body& body) {
-#pragma unroll
-    for (int i = 0; i < most / rows_at_once; ++i)
-      if (i * rows_at_once + warp_index() * 8 < rows) body(i, i * rows_at_once + filled_row(), filled_part());
+#pragma unroll 1
+    for (int first = warp_index() * 8; first < rows; first += threads / 4)
+      body(first + filled_row() % 8, filled_part());
+  }
+  __device__ std::int32_t* positions() const {
+    return reinterpret_cast<std::int32_t*>(memory_ + 2 * most * row_bytes);
   }
 
   const Problem& p_;
   int begin_, count_, head_;
   char* memory_;
   const std::uint64_t* steps_;
-  std::int32_t position_[most / rows_at_once];
 };
 
 } // namespace fvlm::plugins

@@ -49,37 +49,22 @@ __device__ void zero_rows(const Rows& rows, const Sharing& sharing, int first, i
   const int begin = max(tile * size, segments_end * sharing.heads),
             end = min((tile + 1) * size, tokens * sharing.heads);
   const Pack<T, pack> zero{};
+#pragma unroll 1
   for (int i = thread_index(); i < (end - begin) * packs; i += threads) {
     const int flat = begin + i / packs, row = sharing.row_of(flat), head = first + flat - row * sharing.heads;
     zero.store(at<T>(rows, row, head) + i % packs * pack);
   }
 }
 
-// Waits for what the kernel before has written, where it has been launched early.
-__device__ inline void wait_for_inputs() {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
-}
-
 // A block for each slot and key head.
 template <class Kernel, class... More>
-void enqueue(const Launch& launch, Kernel kernel, int slots, int bytes, const Problem& p, More... more) {
+void enqueue(const fvlm_call& call, Kernel kernel, int slots, int bytes, const Problem& p, More... more) {
   const int64_t count = int64_t{slots} * p.heads_kv;
   if (count == 0) return;
   if (count > INT32_MAX) throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld blocks", static_cast<long long>(count));
   sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(count);
-  config.blockDim = threads;
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-  config.stream = sdk::stream_of(launch.call);
-  config.attrs = &attribute;
-  config.numAttrs = launch.early ? 1 : 0;
-  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p, more...), "launch");
+  kernel<<<static_cast<unsigned>(count), threads, static_cast<std::size_t>(bytes), sdk::stream_of(call)>>>(p, more...);
+  sdk::check_cuda(cudaGetLastError(), "launch");
 }
 
 } // namespace fvlm::plugins
