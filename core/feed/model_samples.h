@@ -13,4 +13,7 @@ using LabelFunction = std::function<std::vector<bool>(const SampleText& text)>;
 // In the pack's order. Their frames lie in the pack's memory. `image_size`: pixels a side.
 std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels);
 
+// The frames of its samples, one after the other: [frames, 3, H, W], in the pack's memory.
+at::Tensor frames_of(const HostPack& pack, int64_t image_size);
+
 } // namespace fvlm::feed

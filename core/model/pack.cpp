@@ -99,6 +99,20 @@ struct Maps {
   }
 };
 
+at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
+  std::vector<at::Tensor> frames;
+  for (const Sample& sample : samples) {
+    if (frames_of(sample) == 0) continue;
+    slots -= frames_of(sample);
+    frames.push_back(sample.frames.to(at::kFloat));
+  }
+  if (frames.empty()) throw Error(ErrorKind::internal, "a pack with frame slots and no frame does not know their size");
+  auto shape = frames.front().sizes().vec();
+  shape[0] = slots;
+  if (slots > 0) frames.push_back(at::zeros(shape, at::kFloat));
+  return at::concat(frames);
+}
+
 void check(const Sample& sample, size_t index) {
   const auto where = fmt::format("sample {}", index);
   for (const Text& text : sample.texts)
@@ -137,8 +151,8 @@ std::vector<at::Tensor*> Pack::tensors() {
   return all;
 }
 
-Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches,
-               at::TensorOptions options) {
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches, at::TensorOptions options,
+               Frames frames) {
   for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i);
   const Capacity used = Capacity::of(samples);
   require_fit("frame slots", used.frames, capacity.frames);
@@ -161,15 +175,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
   pack.text_rows = maps.text_rows;
   pack.labels_of_text = maps.labels_of_text;
   if (capacity.frames > 0) {
-    std::vector<at::Tensor> frames;
-    for (const Sample& sample : samples)
-      if (frames_of(sample) > 0) frames.push_back(sample.frames.to(at::kFloat));
-    if (frames.empty())
-      throw Error(ErrorKind::internal, "a pack with frame slots and no frame does not know their size");
-    auto shape = frames.front().sizes().vec();
-    shape[0] = capacity.frames - used.frames;
-    if (shape[0] > 0) frames.push_back(at::zeros(shape, at::kFloat));
-    pack.frames = at::concat(frames).to(device);
+    if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
     const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
     pack.readers = segments_of(ones, capacity.frames, capacity.frames, 1, device);

@@ -61,9 +61,12 @@ struct Pack {
   std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
 };
 
+// Whether a pack holds the samples' frames, or whoever asks for it puts them into its slots.
+enum class Frames { copied, apart };
+
 // Throws Error(data) for what does not fit the capacity or makes no sense. `patches`: tokens of the vision tower a
 // frame.
-Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches,
-               at::TensorOptions options);
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches, at::TensorOptions options,
+               Frames frames = Frames::copied);
 
 } // namespace fvlm::model

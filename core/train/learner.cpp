@@ -75,6 +75,7 @@ struct Learner::Inputs {
   at::Tensor weights;            // float64 [terms]: of a label, or of a pair
   at::Tensor shares;             // float64 [frame slots]: of each frame in the mean over those that are used
   at::Tensor remembered;         // float64 [2 pairs]: what is remembered of the reference
+  at::Tensor frames;             // those of the pack, where the loader laid them
   int64_t pairs = 0;
 
   std::vector<at::Tensor*> tensors() {
@@ -86,12 +87,26 @@ struct Learner::Inputs {
   Inputs on(at::Device device) && {
     for (at::Tensor* tensor : tensors())
       if (tensor->defined()) *tensor = tensor->to(device);
+    if (frames.defined()) {
+      auto shape = frames.sizes().vec();
+      shape[0] = shares.size(0);
+      pack.frames = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
+      take_frames(frames);
+    }
     return std::move(*this);
   }
   void take_over(Inputs& other) {
     const auto own = tensors(), theirs = other.tensors();
     for (size_t i = 0; i < own.size(); ++i)
-      if (own[i]->defined()) own[i]->copy_(*theirs[i], true);
+      if (theirs[i]->defined()) own[i]->copy_(*theirs[i], true);
+    if (frames.defined()) take_frames(other.frames);
+  }
+  // Straight from where they lie, which a device reads fastest. Waits for it: that memory goes back to the loader.
+  void take_frames(const at::Tensor& theirs) {
+    const int64_t used = theirs.size(0), slots = pack.frames.size(0);
+    pack.frames.narrow(0, used, slots - used).zero_();
+    pack.frames.narrow(0, 0, used).copy_(theirs);
+    frames = theirs.narrow(0, 0, 0);
   }
   std::vector<int64_t> key() {
     std::vector<int64_t> key{pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest,
@@ -155,12 +170,14 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
   return at::tensor(mask, at::kFloat);
 }
 
+// A GPU pays for each class with a recording; a CPU for what is padded.
 model::Capacity Learner::rounded(const model::Capacity& used) const {
+  const int64_t classes = ops_.options().device.is_cuda() ? 8 : 32;
   model::Capacity capacity = most_;
-  capacity.frames = model::size_class(used.frames, most_.frames);
-  capacity.rows = model::size_class(used.rows, most_.rows);
-  capacity.sequences = model::size_class(used.sequences, most_.sequences);
-  capacity.labels = model::size_class(used.labels, most_.labels);
+  capacity.frames = model::size_class(used.frames, most_.frames, classes);
+  capacity.rows = model::size_class(used.rows, most_.rows, classes);
+  capacity.sequences = model::size_class(used.sequences, most_.sequences, classes);
+  capacity.labels = model::size_class(used.labels, most_.labels, std::max<int64_t>(classes, 16));
   if (used.frames == 0) capacity.frames = 0; // text alone: the towers have nothing to do
   return capacity;
 }
@@ -170,19 +187,20 @@ void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
   for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
 }
 
-model::Pack Learner::packed(const HostPack& host, at::Device device) {
+model::Pack Learner::packed(const HostPack& host, at::Device device, model::Frames frames) {
   const auto samples =
       feed::model_samples(host, image_size_, [this](const SampleText& text) { return labels(text, stage_); });
   const auto used = model::Capacity::of(samples), capacity = rounded(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
   const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
-  return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(device));
+  return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(device), frames);
 }
 
 // In host memory.
 Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
-  Inputs in{packed(host, at::kCPU), {}, {}, {}, {}, stage_.prefers() ? std::ssize(host.samples) : 0};
+  Inputs in{packed(host, at::kCPU, model::Frames::apart),   {}, {}, {}, {}, {},
+            stage_.prefers() ? std::ssize(host.samples) : 0};
   std::vector<double> weights;
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
@@ -192,8 +210,9 @@ Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& count
     weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
   }
   in.weights = at::tensor(weights, at::kDouble);
-  if (in.pack.frames.defined()) {
-    in.shares = at::zeros({in.pack.frames.size(0)}, at::kDouble);
+  if (in.pack.frames_used > 0) {
+    in.frames = feed::frames_of(host, image_size_);
+    in.shares = at::zeros(in.pack.query_source.sizes(), at::kDouble);
     in.shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }
   if (frozen_.remembered) in.remembered = remembered(host);
@@ -203,7 +222,7 @@ Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& count
 std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const StepCounts& counts, double scale,
                                                  bool watches) {
   Inputs inputs = inputs_of(host, counts, scale);
-  watches = watches && inputs.pack.frames.defined();
+  watches = watches && inputs.frames.defined();
   watched_ = watched_ || watches;
   const auto make = [&] {
     return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
@@ -322,7 +341,7 @@ void Learner::remember(const HostPack& host, const model::Vlm& reference) {
   const auto dpo = std::find_if(stage_.objective.begin(), stage_.objective.end(),
                                 [](const plan::Term& term) { return std::holds_alternative<plan::Dpo>(term); });
   const at::Device device = ops_.options().device;
-  const auto pack = packed(host, device);
+  const auto pack = packed(host, device, model::Frames::copied);
   const auto term = static_cast<size_t>(dpo - stage_.objective.begin());
   const auto mask = mask_of(term, host, pack.labels.targets.size(0)).to(device);
   const at::Tensor sums = judged(reference, pack, mask, std::ssize(host.samples)).cpu();

@@ -80,7 +80,7 @@ class Learner {
  private:
   struct Inputs; // a pack as tensors
   struct Work;   // one pack on its way
-  model::Pack packed(const HostPack& host, at::Device device);
+  model::Pack packed(const HostPack& host, at::Device device, model::Frames frames);
   Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   void pass(const Inputs& inputs, PartTimes& times, bool watches);
