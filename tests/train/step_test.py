@@ -2,7 +2,9 @@
 on one batch; on a GPU recorded and operation by operation.
 
 usage: step_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE DEVICE SHAPE; exit 77 where the oracle's wheels are missing.
-On a GPU the engine computes in bfloat16 and the oracle in float32; on a CPU both in float32."""
+On a GPU the engine computes in bfloat16 and the oracle in float32; on a CPU both in float32. What bfloat16 costs is seen
+where PyTorch computes in it, too: gradients of attention that is nearly uniform, as random weights make it, have cosines
+of 0.998 there (bench/LOG.md)."""
 import importlib.machinery
 import importlib.util
 import json
@@ -18,7 +20,8 @@ from transformers import Dinov2Config, LlamaConfig
 ON_GPU = device == "cuda"
 STEPS, RATE = (200, 1e-5) if ON_GPU else (60, 1e-3)
 SAMPLES, FRAMES, TEXT, PROMPT = (4, 8, 128, 24) if ON_GPU else (3, 3, 24, 7)
-LOSS, COSINE, CURVE = (0.01, 0.999, 0.02) if ON_GPU else (1e-5, 0.999999, 1e-4)
+LOSS, COSINE, NOISE, CURVE = (0.01, 0.999, 0.01, 0.05) if ON_GPU else (1e-5, 0.999999, 1e-4, 1e-4)
+FARTHER = 2  # than PyTorch's bfloat16 a gradient may be, by 1 - cosine, where that is not near itself
 torch.backends.cudnn.allow_tf32 = False  # float32 is to be that
 
 
@@ -74,39 +77,46 @@ class Step(unittest.TestCase):
 
     def test_loss_and_every_gradient(self):
         loss, expected = self.oracle(torch.float32)
+        theirs = {}
         if ON_GPU:
-            _, theirs = self.oracle(torch.bfloat16)
-            self.told("PyTorch in bfloat16", self.cosines(theirs, expected))
+            theirs, noise = self.cosines(self.oracle(torch.bfloat16)[1], expected)
+            self.told("PyTorch in bfloat16", theirs, noise)
         ways = {"recorded": ("--warmup", "1", "--repeat", "3"), "eager": ("--eager", "--warmup", "1", "--repeat", "1")}
         for way in ways if ON_GPU else ("eager",):
             numbers = engine_numbers("--rate", "0", *ways[way])
-            cosines = self.cosines(numbers, expected)
+            cosines, noise = self.cosines(numbers, expected)
             ours = numbers["losses"][-1].item()
-            self.told(f"{way}: loss {ours:.6f}, the oracle's {loss.item():.6f}", cosines)
+            self.told(f"{way}: loss {ours:.6f}, the oracle's {loss.item():.6f}", cosines, noise)
             self.assertLess(abs(ours / loss.item() - 1), LOSS, way)
             self.assertLess((numbers["losses"] - ours).abs().max().item(), 1e-3 * ours, "a rate of 0 learns nothing")
-            low = {name: cosine for name, cosine in cosines.items() if not cosine >= COSINE}
+            low = {name: (cosine, theirs.get(name)) for name, cosine in cosines.items()
+                   if not 1 - cosine <= max(1 - COSINE, FARTHER * (1 - theirs.get(name, 1)))}
             self.assertFalse(low, way)
+            self.assertGreater(sum(cosines.values()) / len(cosines), COSINE, way)
+            self.assertLess(noise, NOISE, "what mathematics makes zero")
 
     @staticmethod
-    def told(what, cosines):
+    def told(what, cosines, noise):
         (least, name), *_ = sorted((cosine, name) for name, cosine in cosines.items())
-        print(f"{shape_name}, {device}, {what}; {len(cosines)} gradients, least cosine {least:.6f} ({name}), "
-              f"mean {sum(cosines.values()) / len(cosines):.6f}", flush=True)
+        below = sum(cosine < COSINE for cosine in cosines.values())
+        print(f"{shape_name}, {device}, {what}; {len(cosines)} gradients, {below} below {COSINE}, least {least:.6f} ({name}), "
+              f"mean {sum(cosines.values()) / len(cosines):.6f}; keys' biases at most {noise:.1e} of their weights'", flush=True)
 
     def cosines(self, found, expected):
-        cosines = {}
+        """Of each gradient with the right one. Those of keys' biases are zero but for rounding: how large they get, beside
+        those of the keys' weights."""
+        cosines, noise = {}, 0.0
         for name, right in expected.items():
             if not right.any():  # mask_token: in the files for transformers' sake alone
                 self.assertFalse(name in found and found[name].any(), name)
                 continue
             ours, right = (each.double().flatten() for each in (found[name], right))
-            if name.endswith("attention.key.bias"):  # mathematics makes it zero: rounding alone
-                self.assertLess(ours.norm().item(), 0.05 * found[name.replace("bias", "weight")].norm().item(), name)
+            if name.endswith("attention.key.bias"):
+                noise = max(noise, (ours.norm() / found[name.replace("bias", "weight")].norm()).item())
                 continue
             cosines[name] = torch.nn.functional.cosine_similarity(ours, right, dim=0).item()
         self.assertGreater(len(cosines), 40)
-        return cosines
+        return cosines, noise
 
     def test_a_fixed_batch_is_learnt_as_pytorch_learns_it(self):
         theirs = oracle_losses()
