@@ -1,9 +1,9 @@
 # fvlm_room(NAME base SOURCES ... DEPENDS ...)   a static library fvlm_<name>, included as "base/error.h"
 # fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case
 #
-# Rooms that include ATen pass TORCH: they then share the ATen precompiled header instead of the plain one. Code that
-# decides, checks and reports, and loops over no data, passes COLD: it is compiled at -Og, in half of the time of -O3.
-# Tests are compiled at -O0, three quarters of the time of -O1.
+# Code that decides, checks and reports, and loops over no data, passes COLD: it is compiled at -Og, in half of the time
+# of -O3. Rooms that include ATen pass TORCH: they are cold, as the loops are LibTorch's and the plugins', and share the
+# ATen precompiled header instead of the plain one. Tests are compiled at -O0, three quarters of the time of -O1.
 
 set(FVLM_PLAIN_PCH <algorithm> <array> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <string>
     <string_view> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>
@@ -23,20 +23,20 @@ function(fvlm_pch_owner name)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPENDS;OPTIONS" ${ARGN})
   file(WRITE ${CMAKE_BINARY_DIR}/${name}.cpp "")
   add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/${name}.cpp)
+  set_source_files_properties(${CMAKE_BINARY_DIR}/${name}.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON) # a second of nothing
   target_link_libraries(${name} PUBLIC fvlm_warnings fvlm_fmt fvlm_json Threads::Threads ${ARG_DEPENDS})
   target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
-function(fvlm_pch_owners kind)
-  cmake_parse_arguments(ARG "" "" "HEADERS;DEPENDS" ${ARGN})
-  fvlm_pch_owner(fvlm_${kind}_pch HEADERS ${ARG_HEADERS} DEPENDS ${ARG_DEPENDS})
-  fvlm_pch_owner(fvlm_${kind}_cold_pch HEADERS ${ARG_HEADERS} DEPENDS ${ARG_DEPENDS} OPTIONS ${FVLM_COLD})
-  fvlm_pch_owner(fvlm_${kind}_test_pch HEADERS ${ARG_HEADERS} <gmock/gmock.h> <gtest/gtest.h>
-                 DEPENDS ${ARG_DEPENDS} ${FVLM_TEST_LIBRARIES} OPTIONS ${FVLM_TEST})
-endfunction()
+set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
+fvlm_pch_owner(fvlm_plain_pch HEADERS ${FVLM_PLAIN_PCH})
+fvlm_pch_owner(fvlm_plain_cold_pch HEADERS ${FVLM_PLAIN_PCH} OPTIONS ${FVLM_COLD})
+fvlm_pch_owner(fvlm_plain_test_pch HEADERS ${FVLM_PLAIN_PCH} ${test_headers}
+               DEPENDS ${FVLM_TEST_LIBRARIES} OPTIONS ${FVLM_TEST})
+fvlm_pch_owner(fvlm_torch_cold_pch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch OPTIONS ${FVLM_COLD})
+fvlm_pch_owner(fvlm_torch_test_pch HEADERS ${FVLM_TORCH_PCH} ${test_headers}
+               DEPENDS fvlm_torch ${FVLM_TEST_LIBRARIES} OPTIONS ${FVLM_TEST})
 target_compile_options(fvlm_json PRIVATE ${FVLM_COLD})
-fvlm_pch_owners(plain HEADERS ${FVLM_PLAIN_PCH})
-fvlm_pch_owners(torch HEADERS ${FVLM_TORCH_PCH} DEPENDS fvlm_torch)
 
 function(fvlm_common target)
   cmake_parse_arguments(ARG "TORCH;TEST;COLD" "" "DEPENDS" ${ARGN})
@@ -64,7 +64,7 @@ function(fvlm_common target)
     target_link_libraries(${target} PUBLIC ${FVLM_TEST_LIBRARIES})
     target_compile_options(${target} PRIVATE ${FVLM_TEST})
     string(APPEND pch _test)
-  elseif(ARG_COLD)
+  elseif(ARG_COLD OR ARG_TORCH)
     target_compile_options(${target} PRIVATE ${FVLM_COLD})
     string(APPEND pch _cold)
   endif()
@@ -81,6 +81,13 @@ function(fvlm_room)
     endif()
   endforeach()
   fvlm_common(fvlm_${ARG_NAME} ${traits} DEPENDS ${ARG_DEPENDS})
+endfunction()
+
+# Files of a cold room that do loop over data: at the configuration's own -O3, each for itself, without the room's
+# precompiled header.
+function(fvlm_hot)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3> SKIP_PRECOMPILE_HEADERS ON
+                              SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 include(GoogleTest)
