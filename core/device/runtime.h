@@ -43,7 +43,7 @@ class Runtime {
   // follows. `work`, and with it the tensors that it holds, so many bytes, is kept until it is done, or nearly so; what
   // it writes is there after join().
   virtual void beside(std::function<void()> work, int64_t bytes) = 0;
-  virtual void join() = 0;
+  virtual void join() noexcept = 0;
 
   virtual void synchronize() = 0; // waits for all work on the current stream
 

@@ -42,9 +42,9 @@ class BasicTape {
   void push(std::function<void()> step) {
     if (keeps_steps()) steps_.push_back(std::move(step));
   }
-  // What is done once the steps are: the first that is given.
-  void at_end(std::function<void()> step) {
-    if (keeps_steps() && !end_) end_ = std::move(step);
+  // Let go when the steps are done, or with the tape: the first that is given.
+  void keep(std::shared_ptr<void> until_the_end) {
+    if (keeps_steps() && !kept_) kept_ = std::move(until_the_end);
   }
   // Runs the steps, last first, and forgets each as it is done. Gradients of the results were added before.
   void backward() {
@@ -53,7 +53,7 @@ class BasicTape {
       steps_.pop_back();
       step();
     }
-    if (end_) std::exchange(end_, {})();
+    kept_.reset();
   }
 
  private:
@@ -65,7 +65,7 @@ class BasicTape {
 
   Mode mode_;
   std::vector<std::function<void()>> steps_;
-  std::function<void()> end_;
+  std::shared_ptr<void> kept_;
 };
 
 template <class Value>

@@ -31,7 +31,7 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
 }
 
 void Operations::join_at_end(Tape& tape) const {
-  if (device::Runtime* gpu = runtime()) tape.at_end([gpu] { gpu->join(); });
+  if (device::Runtime* gpu = runtime()) tape.keep({nullptr, [gpu](void*) { gpu->join(); }});
 }
 
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias) {

@@ -25,6 +25,26 @@ TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
   EXPECT_TRUE(at::equal(gradient.take(), at::full({2}, 7.0)));
 }
 
+TEST(Tape, lets_go_what_it_was_given_to_keep_when_its_steps_are_done_or_it_goes) {
+  const auto kept = std::make_shared<int>(), late = std::make_shared<int>();
+  std::vector<int64_t> seen;
+  {
+    Tape tape;
+    tape.keep(kept);
+    tape.keep(late);
+    EXPECT_EQ(late.use_count(), 1) << "the first alone";
+    tape.push([&] { seen.push_back(kept.use_count()); });
+    tape.backward();
+    EXPECT_EQ(seen, (std::vector<int64_t>{2})) << "while steps run";
+    EXPECT_EQ(kept.use_count(), 1);
+    tape.keep(kept);
+  }
+  EXPECT_EQ(kept.use_count(), 1);
+  Tape none(Tape::Mode::discard);
+  none.keep(kept);
+  EXPECT_EQ(kept.use_count(), 1) << "no step will come";
+}
+
 // y = weight x, in a block that counts its runs and saves a tensor of its own.
 struct Recomputed : testing::Test {
   Recomputed() {

@@ -29,7 +29,7 @@ class OwnRuntime : public device::Runtime {
   }
   bool is_recording() const override { return false; }
   void beside(std::function<void()> work, int64_t) override { work(); }
-  void join() override {}
+  void join() noexcept override {}
   void synchronize() override {}
   std::vector<device::Activity> watch(const std::function<void()>& work) override {
     return work(), std::vector<device::Activity>();

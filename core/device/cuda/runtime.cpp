@@ -104,9 +104,12 @@ class CudaRuntime : public Runtime {
     recent_.done.emplace().record(aside_);
     earlier_ = std::exchange(recent_, Held());
   }
-  void join() override {
+  void join() noexcept override {
     if (recent_.work.empty() && earlier_.work.empty()) return;
-    wait_for(aside_, c10::cuda::getCurrentCUDAStream());
+    try {
+      wait_for(aside_, c10::cuda::getCurrentCUDAStream());
+    } catch (const c10::Error&) { // the device's, which tells it again with whatever comes next
+    }
     recent_ = Held();
     earlier_ = Held();
   }

@@ -84,7 +84,8 @@ enum {
   FVLM_CAPTURING = 1u << 1      /* a CUDA graph is being recorded on call->stream */
 };
 
-/* The circumstances of one call. */
+/* The circumstances of one call. Calls of an instance may be enqueued on several streams, where they run side by side:
+ * what one needs while it runs lies in its workspace, which calls of other streams do not share. */
 typedef struct fvlm_call {
   uint32_t struct_size;
   uint32_t flags;
