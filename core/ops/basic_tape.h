@@ -42,9 +42,10 @@ class BasicTape {
   void push(std::function<void()> step) {
     if (keeps_steps()) steps_.push_back(std::move(step));
   }
-  // Let go when the steps are done, or with the tape: the first that is given.
-  void keep(std::shared_ptr<void> until_the_end) {
-    if (keeps_steps() && !kept_) kept_ = std::move(until_the_end);
+  // Makes something that is let go when the steps are done, or with the tape: the first who asks.
+  template <class Make>
+  void keep(const Make& until_the_end) {
+    if (keeps_steps() && !kept_) kept_ = until_the_end();
   }
   // Runs the steps, last first, and forgets each as it is done. Gradients of the results were added before.
   void backward() {

@@ -31,7 +31,14 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
 }
 
 void Operations::join_at_end(Tape& tape) const {
-  if (device::Runtime* gpu = runtime()) tape.keep({nullptr, [gpu](void*) { gpu->join(); }});
+  struct Joining {
+    device::Runtime& gpu;
+    explicit Joining(device::Runtime& runtime) : gpu(runtime) {}
+    Joining(const Joining&) = delete;
+    Joining& operator=(const Joining&) = delete;
+    ~Joining() { gpu.join(); }
+  };
+  if (device::Runtime* gpu = runtime()) tape.keep([gpu] { return std::make_shared<Joining>(*gpu); });
 }
 
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias) {

@@ -26,22 +26,22 @@ TEST(Tape, adds_gradients_without_writing_to_memory_that_others_read) {
 }
 
 TEST(Tape, lets_go_what_it_was_given_to_keep_when_its_steps_are_done_or_it_goes) {
-  const auto kept = std::make_shared<int>(), late = std::make_shared<int>();
+  const auto kept = std::make_shared<int>();
+  const auto keep = [&] { return kept; };
   std::vector<int64_t> seen;
   {
     Tape tape;
-    tape.keep(kept);
-    tape.keep(late);
-    EXPECT_EQ(late.use_count(), 1) << "the first alone";
+    tape.keep(keep);
+    tape.keep([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
     tape.push([&] { seen.push_back(kept.use_count()); });
     tape.backward();
     EXPECT_EQ(seen, (std::vector<int64_t>{2})) << "while steps run";
     EXPECT_EQ(kept.use_count(), 1);
-    tape.keep(kept);
+    tape.keep(keep);
   }
   EXPECT_EQ(kept.use_count(), 1);
   Tape none(Tape::Mode::discard);
-  none.keep(kept);
+  none.keep(keep);
   EXPECT_EQ(kept.use_count(), 1) << "no step will come";
 }
 
