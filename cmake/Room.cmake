@@ -23,7 +23,6 @@ function(fvlm_pch_owner name)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPENDS;OPTIONS" ${ARGN})
   file(WRITE ${CMAKE_BINARY_DIR}/${name}.cpp "")
   add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/${name}.cpp)
-  set_source_files_properties(${CMAKE_BINARY_DIR}/${name}.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON) # a second of nothing
   target_link_libraries(${name} PUBLIC fvlm_warnings fvlm_fmt fvlm_json Threads::Threads ${ARG_DEPENDS})
   target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
