@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm::cli {
 namespace {
 
@@ -25,7 +27,10 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
   std::vector<std::string> header{"configuration"};
   if (pairs) header.insert(header.end(), {"reference", "asking ms", "pairs/s, all"});
   header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "least ms", "peak", "kernels", "MFU",
-                               "first step s", "loss", "peer's ms", "ratio", "peer's peak"});
+                               "first step s", "loss"});
+  const bool beside_peer =
+      std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.peer.has_value(); });
+  if (beside_peer) header.insert(header.end(), {"peer's ms", "ratio", "peer's peak"});
   TextTable table(header);
   for (const auto& row : report.rows) {
     std::vector<std::string> cells{row.configuration};
