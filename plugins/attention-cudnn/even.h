@@ -17,7 +17,7 @@ struct EvenProblem {
   float scale = 0;
   HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
   float* statistics = nullptr; // [full segments, heads_q, longest_q]; [tokens_q, heads_q] where they are not even
-  ZerosWanted zeros[3]; // out, or d_q, d_k and d_v
+  ZerosWanted zeros[3];        // out, or d_q, d_k and d_v
 };
 
 // Where the first segments are full, each at its place, and the rest empty, only rows that nobody reads are zeroed. Any

@@ -53,7 +53,7 @@ bool with_row_parts(std::int64_t width, const Body& body) {
            fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});
   else
     return fits(warp_of_threads, integral_constant<int, 4>{}) ||
-           fits(block_of_threads, integral_constant<int, sizeof(Element) == 4 ? 8 : 4>{});
+           fits(block_of_threads, integral_constant < int, sizeof(Element) == 4 ? 8 : 4 > {});
 }
 
 } // namespace fvlm::plugins
