@@ -63,24 +63,27 @@ std::string trouble(const char* what, int status) {
 
 } // namespace
 
-Recorder::Recorder() {
+Stream::Stream() {
   if (auto text = trouble("no stream", driver().make_stream(&stream_, not_with_the_null_stream)); !text.empty())
     throw Refused{State::failed, text};
+}
+
+Stream::~Stream() {
+  driver().destroy_stream(stream_);
 }
 
 Recorder::~Recorder() {
   if (executable_) driver().destroy_executable(executable_);
   if (graph_) driver().destroy_graph(graph_);
-  driver().destroy_stream(stream_);
 }
 
 std::string Recorder::begin() {
   wait_for_device();
-  return trouble("the recording did not begin", driver().begin(stream_, forbidden_on_every_thread));
+  return trouble("the recording did not begin", driver().begin(stream(), forbidden_on_every_thread));
 }
 
 std::string Recorder::end() {
-  if (auto text = trouble("the recording is not valid", driver().end(stream_, &graph_)); !text.empty()) return text;
+  if (auto text = trouble("the recording is not valid", driver().end(stream(), &graph_)); !text.empty()) return text;
   if (auto text = trouble("the graph cannot be read", driver().nodes(graph_, nullptr, &nodes_)); !text.empty())
     return text;
   return trouble("the graph cannot be instantiated", driver().instantiate(&executable_, graph_, 0));
@@ -88,8 +91,8 @@ std::string Recorder::end() {
 
 std::string Recorder::replay() {
   wait_for_device();
-  if (auto text = trouble("the replay", driver().launch(executable_, stream_)); !text.empty()) return text;
-  return trouble("the replay", driver().wait(stream_));
+  if (auto text = trouble("the replay", driver().launch(executable_, stream())); !text.empty()) return text;
+  return trouble("the replay", driver().wait(stream()));
 }
 
 void wait_for_device() {

@@ -1,7 +1,6 @@
 #include "check/workbench.h"
 
 #include "check/probe.h"
-#include "check/recorder.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -128,7 +127,9 @@ at::Tensor Operand::window(const at::Tensor& storage) const {
 
 Workbench::Workbench(Context& context, const Variation& variation)
     : context_(context), variation_(variation), host_(variation.host ? *variation.host : context.host()),
-      instance_(variation.instance ? variation.instance : context.instance()) {}
+      instance_(variation.instance ? variation.instance : context.instance()) {
+  if (context.device.is_cuda() && !context.subject.built_in()) stream_.emplace();
+}
 
 Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
   Placement placement = variation_.placement;
@@ -248,6 +249,7 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   fvlm_call given{};
   given.flags = variation_.flags;
   given.device = device_of(context_.device);
+  given.stream = stream_ ? stream_->get() : nullptr;
   given.workspace = scratch ? scratch->view_.data_ptr() : nullptr;
   given.workspace_size = workspace;
   given.random_seed = 42;
@@ -283,7 +285,9 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       run_.violations.emplace_back(Violation::unrecordable, fmt::format("{}: {}", name, wrong));
     if (scratch) writes.pop_back();
   } else {
+    if (stream_) wait_for_device();
     once();
+    if (stream_) wait_for_device();
   }
   if (variation_.bare && context_.device.is_cpu()) {
     run_.peak = std::max(run_.peak, bytes_resident_peak() - resident_base_);

@@ -2,6 +2,7 @@
 // was not given, to inputs, or after a refusal ends up in the Run.
 #pragma once
 #include "check/context.h"
+#include "check/recorder.h"
 
 #include <deque>
 
@@ -121,6 +122,7 @@ class Workbench {
   Variation variation_;
   TestHost& host_;
   fvlm_instance* instance_;
+  std::optional<Stream> stream_; // lent to a plugin on a device; ATen's work is on another, so each waits for the other
   fvlm_requirements required_{};
   const void* query_ = nullptr;
   int64_t resident_base_ = 0, resident_after_ = 0; // bare: before the first call, after the last one
