@@ -1,8 +1,7 @@
 // attention.cpp: the plugin's face: which calls it takes, and what its kernels are told.
+#include "common/cuda_device.h"
 #include "common/cuda_rotary.cuh"
 #include "problem.h"
-
-#include <fvlm/cuda.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,12 +14,7 @@ using std::int64_t;
 
 class AttentionFlash : public Attention {
  public:
-  explicit AttentionFlash(const fvlm_instance_config& config) {
-    if (Support no = check_device(config.device, 8, 0); no.score == 0)
-      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
-    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
-               "the number of multiprocessors");
-  }
+  explicit AttentionFlash(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -98,7 +92,7 @@ class AttentionFlash : public Attention {
     return p;
   }
 
-  int multiprocessors_ = 0;
+  int multiprocessors_;
 };
 
 } // namespace

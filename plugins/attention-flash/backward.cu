@@ -276,45 +276,32 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
   for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step), d_out[step] = left(mine_d, 0, step);
 
   const float scale = p.scale * log2_e;
-  const int seen = own.seen_by_warp(), seen_by_all = own.seen_by_all();
+  const int seen_by_all = own.seen_by_all();
   float d_q[blocks][4] = {};
-  for (int first = 0; first < end; first += chunk) {
-    if (first > 0) {
-      __syncthreads(); // nobody uses the keys before any more
-      keys.template fetch<span>(first, min(first + chunk, end));
-      end_group();
-    }
-    wait_for_copies<0>();
-    __syncwarp();
-    keys.settle(first, min(first + chunk, end));
-    __syncthreads();
-#pragma unroll 1
-    for (int begin = first; begin < min(first + chunk, seen); begin += span) {
-      const Tile k = keys.k().rows_from(begin - first), v = keys.v().rows_from(begin - first);
-      float weights[span / 8][4] = {}, d_scores[span / 8][4] = {};
+  keys.template walk<span>(end, own.seen_by_warp(), [&](int begin, const Tile& k, const Tile& v) {
+    float weights[span / 8][4] = {}, d_scores[span / 8][4] = {};
 #pragma unroll
-      for (int step = 0; step < head_dim / 16; ++step)
+    for (int step = 0; step < head_dim / 16; ++step)
 #pragma unroll
-        for (int pair = 0; pair < span / 16; ++pair) {
-          multiply_add<T>(weights[2 * pair], weights[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
-          multiply_add<T>(d_scores[2 * pair], d_scores[2 * pair + 1], d_out[step], right_of_rows(v, 16 * pair, step));
-        }
-      const float log_sums[4] = {log_sum[0], log_sum[0], log_sum[1], log_sum[1]};
-      const float deltas[4] = {delta[0], delta[0], delta[1], delta[1]};
-#pragma unroll
-      for (int b = 0; b < span / 8; ++b)
-        differentiate(weights[b], d_scores[b], scale, log_sums, deltas, [&](int i) {
-          return begin + span <= seen_by_all || begin + 8 * b + column_of(i) < rows.seen[i / 2];
-        });
-#pragma unroll
-      for (int step = 0; step < span / 16; ++step) {
-        const Fragment by_scores = as_left<T>(d_scores[2 * step], d_scores[2 * step + 1]);
-#pragma unroll
-        for (int pair = 0; pair < blocks / 2; ++pair)
-          multiply_add<T>(d_q[2 * pair], d_q[2 * pair + 1], by_scores, right_of_columns(k, 16 * step, pair));
+      for (int pair = 0; pair < span / 16; ++pair) {
+        multiply_add<T>(weights[2 * pair], weights[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
+        multiply_add<T>(d_scores[2 * pair], d_scores[2 * pair + 1], d_out[step], right_of_rows(v, 16 * pair, step));
       }
+    const float log_sums[4] = {log_sum[0], log_sum[0], log_sum[1], log_sum[1]};
+    const float deltas[4] = {delta[0], delta[0], delta[1], delta[1]};
+#pragma unroll
+    for (int b = 0; b < span / 8; ++b)
+      differentiate(weights[b], d_scores[b], scale, log_sums, deltas, [&](int i) {
+        return begin + span <= seen_by_all || begin + 8 * b + column_of(i) < rows.seen[i / 2];
+      });
+#pragma unroll
+    for (int step = 0; step < span / 16; ++step) {
+      const Fragment by_scores = as_left<T>(d_scores[2 * step], d_scores[2 * step + 1]);
+#pragma unroll
+      for (int pair = 0; pair < blocks / 2; ++pair)
+        multiply_add<T>(d_q[2 * pair], d_q[2 * pair + 1], by_scores, right_of_columns(k, 16 * step, pair));
     }
-  }
+  });
   if (p.positions_q) turn_back(d_q, steps, {positions[lane_index() / 4], positions[lane_index() / 4 + 8]});
   store_rows<T>(own.rows, p.d_q, mine, d_q, {p.scale, p.scale});
 }

@@ -65,45 +65,32 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
 #pragma unroll
   for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step);
 
-  const int seen = own.seen_by_warp(), seen_by_all = own.seen_by_all();
+  const int seen_by_all = own.seen_by_all();
   float sum[blocks][4] = {};
   Softmax softmax{p.scale * log2_e};
-  for (int first = 0; first < end; first += chunk) {
-    if (first > 0) {
-      __syncthreads(); // nobody uses the keys before any more
-      keys.template fetch<span>(first, min(first + chunk, end));
-      end_group();
+  keys.template walk<span>(end, own.seen_by_warp(), [&](int begin, const Tile& k, const Tile& v) {
+    float scores[span / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < head_dim / 16; ++step)
+#pragma unroll
+      for (int pair = 0; pair < span / 16; ++pair)
+        multiply_add<T>(scores[2 * pair], scores[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
+    if (begin + span > seen_by_all) {
+#pragma unroll
+      for (int b = 0; b < span / 8; ++b)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (begin + 8 * b + column_of(i) >= rows.seen[i / 2]) scores[b][i] = -INFINITY;
     }
-    wait_for_copies<0>();
-    __syncwarp();
-    keys.settle(first, min(first + chunk, end));
-    __syncthreads();
-#pragma unroll 1
-    for (int begin = first; begin < min(first + chunk, seen); begin += span) {
-      const Tile k = keys.k().rows_from(begin - first), v = keys.v().rows_from(begin - first);
-      float scores[span / 8][4] = {};
+    softmax.weigh(scores, sum);
 #pragma unroll
-      for (int step = 0; step < head_dim / 16; ++step)
+    for (int step = 0; step < span / 16; ++step) {
+      const Fragment weights = as_left<T>(scores[2 * step], scores[2 * step + 1]);
 #pragma unroll
-        for (int pair = 0; pair < span / 16; ++pair)
-          multiply_add<T>(scores[2 * pair], scores[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
-      if (begin + span > seen_by_all) {
-#pragma unroll
-        for (int b = 0; b < span / 8; ++b)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (begin + 8 * b + column_of(i) >= rows.seen[i / 2]) scores[b][i] = -INFINITY;
-      }
-      softmax.weigh(scores, sum);
-#pragma unroll
-      for (int step = 0; step < span / 16; ++step) {
-        const Fragment weights = as_left<T>(scores[2 * step], scores[2 * step + 1]);
-#pragma unroll
-        for (int pair = 0; pair < blocks / 2; ++pair)
-          multiply_add<T>(sum[2 * pair], sum[2 * pair + 1], weights, right_of_columns(v, 16 * step, pair));
-      }
+      for (int pair = 0; pair < blocks / 2; ++pair)
+        multiply_add<T>(sum[2 * pair], sum[2 * pair + 1], weights, right_of_columns(v, 16 * step, pair));
     }
-  }
+  });
 
   float factor[2];
 #pragma unroll

@@ -132,6 +132,26 @@ class Keys {
       if (part == 0 && p_.positions_kv) copy_word(positions() + row, p_.positions_kv + token);
     });
   }
+  // body(first, keys, values) for each `span` of them below `seen`, which is the warp's. All of the block's warps come
+  // along as far as `end`; what shared memory holds at once has been fetched from 0 on.
+  template <int span, class Body>
+  __device__ void walk(int end, int seen, const Body& body) {
+    for (int first = 0; first < end; first += most) {
+      const int behind = min(first + most, end);
+      if (first > 0) {
+        __syncthreads(); // nobody uses those before any more
+        fetch<span>(first, behind);
+        end_group();
+      }
+      wait_for_copies<0>();
+      __syncwarp();
+      settle(first, behind);
+      __syncthreads();
+#pragma unroll 1
+      for (int begin = first; begin < min(first + most, seen); begin += span)
+        body(begin, k().rows_from(begin - first), v().rows_from(begin - first));
+    }
+  }
   // Turns the keys that were fetched, when the warp's copies have ended.
   __device__ void settle(int first, int end) {
     if (!p_.positions_kv) return;

@@ -1,5 +1,6 @@
 // linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
 #include "around.h"
+#include "common/cuda_device.h"
 #include "matmul.h"
 
 #include <algorithm>
@@ -65,12 +66,7 @@ void clear(const fvlm_call& call, void* data, int64_t size) {
 
 class KernelsCublasLt : public Kernels {
  public:
-  explicit KernelsCublasLt(const fvlm_instance_config& config) {
-    if (Support no = check_device(config.device, 8, 0); no.score == 0)
-      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
-    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
-               "the number of multiprocessors");
-  }
+  explicit KernelsCublasLt(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -330,7 +326,7 @@ class KernelsCublasLt : public Kernels {
   }
 
   CublasLt library_;
-  int multiprocessors_ = 0;
+  int multiprocessors_;
   std::map<Key, Plan> plans_;
 };
 

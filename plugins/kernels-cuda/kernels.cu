@@ -1,4 +1,5 @@
 // kernels.cu: the plugin's face: the checks of each call, and which way its memory can be read.
+#include "common/cuda_device.h"
 #include "launches.h"
 
 #include <algorithm>
@@ -96,11 +97,7 @@ class Operands {
 
 class KernelsCuda : public Kernels {
  public:
-  explicit KernelsCuda(const fvlm_instance_config& config) {
-    if (Support no = check_device(config.device, 8, 0); no.score == 0)
-      throw Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
-    check_cuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, config.device.id),
-               "the number of multiprocessors");
+  explicit KernelsCuda(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {
     int has = 0;
     check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, config.device.id), "whether there are clusters");
     has_clusters_ = has != 0;
@@ -299,7 +296,7 @@ class KernelsCuda : public Kernels {
                            sums_of(call, query, out, centered ? 2 : 1, a.accumulate, wholes(query)));
   }
 
-  int multiprocessors_ = 0;
+  int multiprocessors_;
   bool has_clusters_ = false;
 };
 

@@ -157,6 +157,20 @@ double seconds_of(const std::function<void()>& enqueue) {
   return times[2] / 1e3;
 }
 
+// The caller frees its workspace.
+fvlm_call call_with(uint64_t workspace) {
+  fvlm_call call{};
+  call.struct_size = sizeof call;
+  call.flags = FVLM_DETERMINISTIC;
+  call.device = {FVLM_CUDA, 0};
+  call.stream = stream;
+  call.workspace_size = workspace;
+  call.host = host();
+  call.error = &sink;
+  need(cudaMalloc(&call.workspace, std::max<uint64_t>(workspace, 256)), "workspace");
+  return call;
+}
+
 // `make` fills a set and returns what to call with it.
 using Calls = std::function<void(const fvlm_call&)>;
 void measure(const std::string& name, const std::function<Calls(Set&, uint64_t& workspace)>& make) {
@@ -167,15 +181,7 @@ void measure(const std::string& name, const std::function<Calls(Set&, uint64_t& 
   do {
     calls.push_back(make(sets.emplace_back(), workspace));
   } while (sets.size() < 12 && sets[0].bytes * static_cast<int64_t>(sets.size()) < 200'000'000);
-  fvlm_call call{};
-  call.struct_size = sizeof call;
-  call.flags = FVLM_DETERMINISTIC;
-  call.device = {FVLM_CUDA, 0};
-  call.stream = stream;
-  call.workspace_size = workspace;
-  call.host = host();
-  call.error = &sink;
-  need(cudaMalloc(&call.workspace, std::max<uint64_t>(workspace, 256)), "workspace");
+  const fvlm_call call = call_with(workspace);
   for (const Calls& each : calls) each(call);
   need(cudaStreamSynchronize(stream), "wait");
   const auto seconds_through = [&](std::size_t count) {
@@ -354,15 +360,7 @@ class KernelsSpeed {
   }
 
   void prepare(const fvlm_kernels_query& query, uint64_t workspace) const {
-    fvlm_call call{};
-    call.struct_size = sizeof call;
-    call.flags = FVLM_DETERMINISTIC;
-    call.device = {FVLM_CUDA, 0};
-    call.stream = stream;
-    call.workspace_size = workspace;
-    call.host = host();
-    call.error = &sink;
-    need(cudaMalloc(&call.workspace, workspace), "workspace");
+    const fvlm_call call = call_with(workspace);
     need(library_.table->prepare(library_.instance, &call, &query), "prepare");
     need(cudaStreamSynchronize(stream), "wait");
     cudaFree(call.workspace);

@@ -232,15 +232,20 @@ Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const
   return losses;
 }
 
-Value Operations::take_rows(Tape& tape, const Value& x, int64_t rows) const {
-  Value y(tensor(rows, x.data.columns), tape.records(x.wants_gradient()));
-  if (!y.wants_gradient()) return y;
+// A part's gradient comes as one of all of `x`.
+static void push_gradient_of_part(Tape& tape, const Value& x, const Value& part) {
+  if (!part.wants_gradient()) return;
   Tensor shape = x.data;
   shape.block.reset(); // its size alone
-  tape.push([shape, in = x.gradient, out = y.gradient] {
-    const Tensor d_y = out->take();
-    if (d_y.defined()) in->whole(shape);
+  tape.push([shape, in = x.gradient, out = part.gradient] {
+    const Tensor d_part = out->take();
+    if (d_part.defined()) in->whole(shape);
   });
+}
+
+Value Operations::take_rows(Tape& tape, const Value& x, int64_t rows) const {
+  Value y(tensor(rows, x.data.columns), tape.records(x.wants_gradient()));
+  push_gradient_of_part(tape, x, y);
   return y;
 }
 
@@ -277,13 +282,7 @@ Value Operations::columns(Tape& tape, const Value& x, int64_t count) const {
   Value y(x.data, tape.records(x.wants_gradient()));
   y.data.columns = count;
   y.data.bytes = x.data.rows * count * machine_.element;
-  if (!y.wants_gradient()) return y;
-  Tensor shape = x.data;
-  shape.block.reset(); // its size alone
-  tape.push([shape, in = x.gradient, out = y.gradient] {
-    const Tensor d_y = out->take();
-    if (d_y.defined()) in->whole(shape);
-  });
+  push_gradient_of_part(tape, x, y);
   return y;
 }
 
