@@ -11,6 +11,9 @@ using Handle = void*;
 
 // The few entry points of the driver's C interface that it takes.
 struct Driver {
+  int (*context)(Handle*);
+  int (*use_context)(Handle);
+  int (*primary_context)(Handle*, int device);
   int (*synchronize)();
   int (*make_stream)(Handle*, unsigned flags);
   int (*destroy_stream)(Handle);
@@ -37,6 +40,9 @@ const Driver& driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
     };
     Driver driver;
+    find("cuCtxGetCurrent", driver.context);
+    find("cuCtxSetCurrent", driver.use_context);
+    find("cuDevicePrimaryCtxRetain", driver.primary_context);
     find("cuCtxSynchronize", driver.synchronize);
     find("cuStreamCreate", driver.make_stream);
     find("cuStreamDestroy_v2", driver.destroy_stream);
@@ -61,9 +67,19 @@ std::string trouble(const char* what, int status) {
   return fmt::format("{}: {}", what, text ? text : "an error that the driver does not know");
 }
 
+// A thread begins without the context that LibTorch's and the plugin's calls share.
+void enter_context() {
+  Handle context = nullptr;
+  if (driver().context(&context) == 0 && context) return;
+  int status = driver().primary_context(&context, 0);
+  if (status == 0) status = driver().use_context(context);
+  if (auto text = trouble("no context", status); !text.empty()) throw Refused{State::failed, text};
+}
+
 } // namespace
 
 Stream::Stream() {
+  enter_context();
   if (auto text = trouble("no stream", driver().make_stream(&stream_, not_with_the_null_stream)); !text.empty())
     throw Refused{State::failed, text};
 }
