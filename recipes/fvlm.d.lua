@@ -168,7 +168,7 @@ function fvlm.llama(table) end
 ---@field samples integer How many samples the stage sees.
 ---@field batch integer|fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
 ---@field packing? fvlm.Packing How samples are packed into fixed shapes.
----@field activation_checkpointing? "none"|"all"|fvlm.ActivationCheckpointing Memory for time.
+---@field activation_checkpointing? "none"|"light"|"all"|fvlm.ActivationCheckpointing Memory for time.
 ---@field quantization_aware? boolean Train through the recipe's quantization, with a straight-through gradient. Default: `false`.
 ---@field evaluation? fvlm.Evaluation What is measured on held-out samples.
 ---@field control? fvlm.Control A function that looks at the run between steps.
@@ -345,11 +345,11 @@ function fvlm.converging(table) end
 ---@field segments? integer|"auto" Samples a pack may hold; the micro-batch in samples. Default: `"auto"`.
 ---@field window? integer How many samples ahead the packer may choose from; 1: in order of arrival. In samples. Default: `256`.
 
----Which layers forget their activations and compute them again in the backward pass. One word for both towers, or
----each on its own.
+---Which layers forget their activations and compute them again in the backward pass; "light": all, but only what
+---norms, GELU and SwiGLU made, which costs little time. One word for both towers, or each on its own.
 ---@class fvlm.ActivationCheckpointing
----@field vision? "none"|"all"|{ every: integer }|{ layers: integer[] } Layers of the vision tower, counted from 0. Default: `"none"`.
----@field decoder? "none"|"all"|{ every: integer }|{ layers: integer[] } Layers of the decoder, counted from 0. Default: `"none"`.
+---@field vision? "none"|"light"|"all"|{ every: integer }|{ layers: integer[] } Layers of the vision tower, counted from 0. Default: `"none"`.
+---@field decoder? "none"|"light"|"all"|{ every: integer }|{ layers: integer[] } Layers of the decoder, counted from 0. Default: `"none"`.
 
 ---What is measured on held-out samples, and when. Always at the end of the stage too.
 ---@class fvlm.Evaluation

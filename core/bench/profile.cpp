@@ -30,18 +30,21 @@ constexpr double loss_tolerance = 0.01; // relative, of bf16
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
-  bool checkpointing = false;
+  plan::Recompute recompute = {}; // in both towers
 };
 
 Configuration configuration_named(const std::string& name) {
   const auto parts = split(name, ':');
-  Configuration configuration{name, parts.front(), 0, parts.size() == 3 && parts[2] == "checkpointing"};
+  Configuration configuration{name, parts.front()};
+  const std::string how = parts.size() == 3 ? parts[2] : "";
+  configuration.recompute.light = how == "light";
+  configuration.recompute.every = how == "checkpointing" ? 1 : 0;
   const std::string number = parts.size() > 1 ? parts[1] : "";
   const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
-  if (parts.size() > 3 || (parts.size() == 3 && !configuration.checkpointing) || end.ec != std::errc() ||
+  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "checkpointing") || end.ec != std::errc() ||
       end.ptr != number.data() + number.size() || configuration.samples < 1)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
-        .advise("SHAPE:SAMPLES or SHAPE:SAMPLES:checkpointing, as in 135m:8");
+        .advise("SHAPE:SAMPLES, SHAPE:SAMPLES:checkpointing or SHAPE:SAMPLES:light, as in 135m:8");
   (void)shape_named(configuration.shape);
   return configuration;
 }
@@ -73,8 +76,7 @@ Job job_of(const ProfileRequest& request, const Configuration& configuration, co
   job.reference = reference;
   job.plan = made_plan(request, shape.frame, request.frames, request.text);
   plan::Stage& stage = job.plan.stages.front();
-  if (configuration.checkpointing)
-    stage.activation_checkpointing = {{.every = 1, .layers = {}}, {.every = 1, .layers = {}}};
+  stage.activation_checkpointing = {configuration.recompute, configuration.recompute};
   if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
   const auto size = stage.largest_sample();
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};

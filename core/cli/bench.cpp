@@ -76,7 +76,7 @@ int cpu_step(Arguments arguments) {
       .value("repeat", "N", "measured steps a side; default 30")
       .value("warmup", "N", "steps before that; default 3")
       .value("threads", "N", "of both; default as many as LibTorch takes")
-      .value("recompute", "WHICH", "layers without kept activations: none (default), all, every:2 or layers:0,3")
+      .value("recompute", "WHICH", "layers without kept activations: none (default), light, all, every:2 or layers:0,3")
       .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);

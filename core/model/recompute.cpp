@@ -23,29 +23,37 @@ std::optional<int64_t> whole_number(std::string_view text) {
 } // namespace
 
 Recompute Recompute::all() {
-  return {[](int64_t) { return true; }};
+  return {[](int64_t) { return true; }, false};
 }
 
 Recompute Recompute::every(int64_t nth) {
-  return {[nth](int64_t layer) { return layer % nth == 0; }};
+  return {[nth](int64_t layer) { return layer % nth == 0; }, false};
 }
 
 Recompute Recompute::only(std::vector<int64_t> layers) {
   return {[layers = std::move(layers)](int64_t layer) {
-    return std::find(layers.begin(), layers.end(), layer) != layers.end();
-  }};
+            return std::find(layers.begin(), layers.end(), layer) != layers.end();
+          },
+          false};
+}
+
+Recompute Recompute::lightly() {
+  Recompute light;
+  light.light = true;
+  return light;
 }
 
 Recompute Recompute::planned(const plan::Recompute& wish) {
-  return {[wish](int64_t layer) { return wish.covers(layer); }};
+  return {[wish](int64_t layer) { return wish.covers(layer); }, wish.light};
 }
 
 Recompute Recompute::named(std::string_view text, int64_t depth) {
   const auto fail = [text](const std::string& what) {
     return Error(ErrorKind::usage, fmt::format("recompute '{}': {}", text, what))
-        .advise("none, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");
+        .advise("none, light, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");
   };
   if (text == "none") return none();
+  if (text == "light") return lightly();
   if (text == "all") return all();
   if (text.starts_with("every:")) {
     const auto nth = whole_number(text.substr(6));

@@ -1,4 +1,4 @@
-// Which layers keep no activations and are computed again in the backward pass.
+// Which layers keep no activations, or few, and compute them again in the backward pass.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,13 +13,16 @@ namespace fvlm::model {
 
 struct Recompute {
   std::function<bool(int64_t layer)> layer = [](int64_t) { return false; };
+  bool light = false; // no whole layers, but what norms, GELU and SwiGLU made
 
   static Recompute none() { return {}; }
   static Recompute all();
   static Recompute every(int64_t nth); // layers 0, nth, 2 nth, ...
   static Recompute only(std::vector<int64_t> layers);
+  static Recompute lightly();
   static Recompute planned(const plan::Recompute& plan);
-  // "none", "all", "every:2" or "layers:0,3", of a model whose deepest tower has `depth` layers. Throws Error(usage).
+  // "none", "light", "all", "every:2" or "layers:0,3", of a model whose deepest tower has `depth` layers. Throws
+  // Error(usage).
   static Recompute named(std::string_view text, int64_t depth);
 };
 

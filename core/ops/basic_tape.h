@@ -9,11 +9,26 @@
 
 namespace fvlm::ops {
 
+// What a step keeps of a value that it reads again: the data, or how to make them anew.
+template <class Tensor>
+class Kept {
+ public:
+  using Make = std::shared_ptr<const std::function<Tensor()>>;
+  Kept() = default;
+  Kept(Tensor data, Make again) : data_(again ? Tensor() : std::move(data)), again_(std::move(again)) {}
+  Tensor get() const { return again_ ? (*again_)() : data_; }
+
+ private:
+  Tensor data_;
+  Make again_;
+};
+
 // An activation. Steps that need a value's gradient alone keep `gradient` and let the data go.
 template <class Tensor, class Gradient>
 struct BasicValue {
   Tensor data;
   std::shared_ptr<Gradient> gradient; // null: nobody wants it
+  typename Kept<Tensor>::Make again;  // makes the data anew of what is kept anyway; null: they are to be kept
 
   BasicValue() = default;
   explicit BasicValue(Tensor tensor, bool wants_gradient = false)
@@ -21,6 +36,7 @@ struct BasicValue {
 
   bool defined() const { return data.defined(); }
   bool wants_gradient() const { return gradient != nullptr; }
+  Kept<Tensor> kept() const { return {data, again}; }
 };
 
 template <class Value>
@@ -32,6 +48,26 @@ class BasicTape {
 
   bool records() const { return mode_ != Mode::forward_only; }
   bool keeps_steps() const { return mode_ == Mode::record; }
+
+  // While it lives, steps do not keep what is cheap to make again: what came out of norms, GELU and SwiGLU.
+  class Lean {
+   public:
+    Lean(BasicTape& tape, bool lean) : tape_(tape), before_(std::exchange(tape.lean_, lean)) {}
+    ~Lean() { tape_.lean_ = before_; }
+    Lean(const Lean&) = delete;
+    Lean& operator=(const Lean&) = delete;
+
+   private:
+    BasicTape& tape_;
+    bool before_;
+  };
+  bool is_lean() const { return lean_ && keeps_steps(); }
+  // Tells a value how it is made again.
+  template <class Make>
+  void make_again(Value& value, Make make) const {
+    if (is_lean()) value.again = std::make_shared<const std::function<decltype(value.data)()>>(std::move(make));
+  }
+
   // Whether an operation is to leave a step, where somebody wants a gradient of what it reads; or that reads these.
   bool records(bool wanted) const { return records() && wanted; }
   template <class... Inputs>
@@ -65,6 +101,7 @@ class BasicTape {
   }
 
   Mode mode_;
+  bool lean_ = false;
   std::vector<std::function<void()>> steps_;
   std::shared_ptr<void> kept_;
 };

@@ -49,6 +49,7 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
 }
 
 template const Linear& Operations::kernel<Linear>(fvlm_kernels_query);
+template const BiasGelu& Operations::kernel<BiasGelu>(fvlm_kernels_query);
 template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);
 template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
 template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);

@@ -50,13 +50,13 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
   if (!records) return y;
   join_at_end(tape);
-  tape.push(
-      [this, &op, input = weight.trains() ? x.data : at::Tensor(), in = x.gradient, weight, bias, out = y.gradient] {
-        const at::Tensor d_y = out->take();
-        if (!d_y.defined()) return;
-        weight_gradient(op, d_y, input, weight, bias);
-        if (in) in->add(op.input_gradient(d_y, weight.value()));
-      });
+  tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, weight, bias,
+             out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    weight_gradient(op, d_y, input.get(), weight, bias);
+    if (in) in->add(op.input_gradient(d_y, weight.value()));
+  });
   return y;
 }
 
@@ -71,18 +71,23 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   query.width = down.weight.value().size(0);
   const Linear& second = kernel<Linear>(query);
 
-  const Linear::Output inner = first.forward(x.data, up.weight.value(), up.bias.value());
-  Value y(second.forward(inner.y, down.weight.value(), down.bias.value()).y, records);
+  const Linear::Output made = first.forward(x.data, up.weight.value(), up.bias.value());
+  Value inner(made.y), y(second.forward(made.y, down.weight.value(), down.bias.value()).y, records);
   if (!records) return y;
+  if (tape.is_lean()) {
+    const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), made.y.size(1)));
+    tape.make_again(inner, [&gelu, sum = made.pre_activation] { return gelu.forward(sum, {}); });
+  }
   join_at_end(tape);
-  tape.push([this, &first, &second, x, up, down, inner, out = y.gradient] {
+  tape.push([this, &first, &second, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(),
+             sum = made.pre_activation, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(second, d_y, inner.y, down.weight, down.bias);
-    if (!x.wants_gradient() && !up.weight.trains() && !up.bias.trains()) return;
-    const at::Tensor d_inner = second.input_gradient(d_y, down.weight.value(), inner.pre_activation);
-    weight_gradient(first, d_inner, x.data, up.weight, up.bias);
-    if (x.wants_gradient()) x.gradient->add(first.input_gradient(d_inner, up.weight.value()));
+    weight_gradient(second, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight, down.bias);
+    if (!in && !up.weight.trains() && !up.bias.trains()) return;
+    const at::Tensor d_inner = second.input_gradient(d_y, down.weight.value(), sum);
+    weight_gradient(first, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight, up.bias);
+    if (in) in->add(first.input_gradient(d_inner, up.weight.value()));
   });
   return y;
 }
@@ -100,6 +105,13 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
   if (!records) return normed;
   output.y.reset();
+  if (tape.is_lean()) {
+    auto plain = query;
+    plain.options = 0;
+    tape.make_again(normed.y, [&again = kernel<Norm>(plain), s, weight, bias] {
+      return again.forward(s, {}, weight.value(), bias.value()).y;
+    });
+  }
   tape.push([&op, s, output, x = x.gradient, residual = residual.gradient, weight, bias, y = normed.y.gradient,
              sum = has_residual ? normed.sum.gradient : nullptr] {
     const at::Tensor d_y = y->take();
@@ -161,6 +173,7 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up) {
   const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
   Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1)), records);
   if (!records) return y;
+  tape.make_again(y, [&op, half, both = gate_up.data] { return op.forward(half(both, 0), half(both, 1)); });
   tape.push([&op, half, gate_up, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;

@@ -197,6 +197,7 @@ struct Packing {
 
 // Which layers of a tower recompute their activations in the backward pass.
 struct Recompute {
+  bool light = false;          // no whole layers, but what norms, GELU and SwiGLU made, in all of them
   int64_t every = 0;           // 0: none, 1: all, k: layers 0, k, 2k, ...
   std::vector<int64_t> layers; // or these, counted from 0
   bool covers(int64_t layer) const;

@@ -77,7 +77,7 @@ class CpuStep(unittest.TestCase):
             return [row["engine"]["loss"] for row in self.measured("--peer", "none", *arguments)["rows"]]
 
         kept = losses()
-        for option in (("--recompute", "all"), ("--recompute", "every:2"), ("--recompute", "layers:0,3")):
+        for option in (("--recompute", "all"), ("--recompute", "light"), ("--recompute", "every:2"), ("--recompute", "layers:0,3")):
             self.assertEqual(losses(*option), kept, option)
         for kernels in ("reference", "measure"):
             for ours, other in zip(kept, losses("--kernels", kernels)):

@@ -66,6 +66,7 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
       {"all", {Recompute::all(), {true, true, true}}},
       {"every second", {Recompute::every(2), {true, false, true}}},
       {"some", {Recompute::only({1}), {false, true, false}}},
+      {"lightly", {Recompute::lightly(), {false, false, false}}},
       {"a recipe's", {Recompute::planned(planned), {true, false, true}}},
       {"a recipe's silence", {Recompute::planned({}), {false, false, false}}},
       {"by name", {Recompute::named("layers:0,1", 3), {true, true, false}}},

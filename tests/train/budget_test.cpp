@@ -154,6 +154,14 @@ TEST_F(Budget, of_layers_that_are_computed_again_is_what_is_measured) {
   expect_true("align", [](plan::Plan&, plan::Stage& stage) { stage.activation_checkpointing = {every(1), every(1)}; });
 }
 
+TEST_F(Budget, of_what_is_lightly_computed_again_is_what_is_measured) {
+  plan::Recompute light;
+  light.light = true;
+  const auto both = [&](plan::Plan&, plan::Stage& stage) { stage.activation_checkpointing = {light, light}; };
+  for (const char* stage : {"align", "instruct", "prefer"}) expect_true(stage, both);
+  expect_true("align", both, Kernels::plugins);
+}
+
 TEST_F(Budget, of_some_layers_that_are_computed_again_is_what_is_measured) {
   expect_true("instruct", [](plan::Plan&, plan::Stage& stage) {
     stage.activation_checkpointing = {every(2), every(3)};

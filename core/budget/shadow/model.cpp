@@ -91,6 +91,7 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
   const bool ride = riders.defined();
   const Segments rows{1 + patches() + (ride ? 1 : 0)}, keys{1 + patches()};
   VisualCache cache;
+  const Tape::Lean lean(tape, recompute_.vision.light);
   Value x = embed(tape, pack.frames, riders);
   for (int64_t i = 0; i < layers; ++i) {
     const auto name = [this, i](const char* rest) { return vision_layer(i, rest); };
@@ -197,6 +198,7 @@ Value Model::decode(Tape& tape, const Value& input, int64_t longest) const {
   struct {
     Value branch, residual;
   } stream{input, {}};
+  const Tape::Lean lean(tape, recompute_.decoder.light);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const auto block = [this, i, width, q, kv, dim, mlp, longest](Tape& inner,
                                                                   const std::vector<Value>& in) -> std::vector<Value> {

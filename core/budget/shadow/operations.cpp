@@ -20,42 +20,53 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool 
   Value y(tensor(rows, weight.rows), records);
   product(rows, weight.columns, weight.rows);
   if (!records) return y;
-  tape.push([this, rows, input = weight.trains ? x.data : Tensor(), in = x.gradient, weight, out = y.gradient] {
-    const Tensor d_y = out->take();
-    if (!d_y.defined()) return;
-    if (weight.trains) product(weight.rows, rows, weight.columns, true);
-    if (!in) return;
-    Tensor d_x = tensor(rows, weight.columns);
-    product(rows, weight.rows, weight.columns);
-    in->add(std::move(d_x));
-  });
+  tape.push(
+      [this, rows, input = weight.trains ? x.kept() : ops::Kept<Tensor>(), in = x.gradient, weight, out = y.gradient] {
+        const Tensor d_y = out->take();
+        if (!d_y.defined()) return;
+        if (weight.trains) {
+          const Tensor read = input.get();
+          product(weight.rows, rows, weight.columns, true);
+        }
+        if (!in) return;
+        Tensor d_x = tensor(rows, weight.columns);
+        product(rows, weight.rows, weight.columns);
+        in->add(std::move(d_x));
+      });
   return y;
 }
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const {
   const bool records = tape.records(x.wants_gradient() || up.trains || down.trains);
   const int64_t rows = x.data.rows;
-  struct {
-    Tensor y, pre_activation;
-  } inner;
-  inner.y = tensor(rows, up.rows);
-  if (records) inner.pre_activation = tensor(rows, up.rows);
+  Value inner(tensor(rows, up.rows));
+  const Tensor sum = records ? tensor(rows, up.rows) : Tensor();
   product(rows, up.columns, up.rows);
   Value y(tensor(rows, down.rows), records);
   product(rows, down.columns, down.rows);
   if (!records) return y;
-  tape.push([this, rows, x, up, down, inner, out = y.gradient] {
+  tape.make_again(inner, [this, rows, width = up.rows] {
+    inside(4 * rows * width, machine_.plain_kernels);
+    return tensor(rows, width);
+  });
+  tape.push([this, rows, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(), sum, out = y.gradient] {
     const Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    if (down.trains) product(down.rows, rows, down.columns, true);
-    if (!x.wants_gradient() && !up.trains) return;
+    if (down.trains) {
+      const Tensor read = inner.get();
+      product(down.rows, rows, down.columns, true);
+    }
+    if (!in && !up.trains) return;
     const Tensor d_inner = tensor(rows, up.rows);
     product(rows, down.rows, down.columns);
-    if (up.trains) product(up.rows, rows, up.columns, true);
-    if (!x.wants_gradient()) return;
+    if (up.trains) {
+      const Tensor read = input.get();
+      product(up.rows, rows, up.columns, true);
+    }
+    if (!in) return;
     Tensor d_x = tensor(rows, up.columns);
     product(rows, up.rows, up.columns);
-    x.gradient->add(std::move(d_x));
+    in->add(std::move(d_x));
   });
   return y;
 }
@@ -72,6 +83,10 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   const Tensor s = residual.defined() ? sum : x.data;
   Normed normed{Value(std::move(y), records), residual.defined() ? Value(std::move(sum), records) : x};
   if (!records) return normed;
+  tape.make_again(normed.y, [this, rows, columns, s] {
+    inside(4 * rows * columns, machine_.plain_kernels);
+    return tensor(rows, columns);
+  });
   const int64_t inside_backward = (statistics == 1 ? 4 : 1) * 4 * rows * columns;
   tape.push([this, s, saved, inside_backward, x = x.gradient, residual = residual.gradient, y = normed.y.gradient,
              sum = residual.defined() ? normed.sum.gradient : nullptr] {
@@ -104,6 +119,10 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up) const {
   Value y(tensor(rows, width), records);
   inside(4 * rows * width, machine_.plain_kernels);
   if (!records) return y;
+  tape.make_again(y, [this, rows, width, both = gate_up.data] {
+    inside(4 * rows * width, machine_.plain_kernels);
+    return tensor(rows, width);
+  });
   tape.push([this, rows, width, gate_up, out = y.gradient] {
     const Tensor d_y = out->take();
     if (!d_y.defined()) return;

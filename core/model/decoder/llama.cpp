@@ -58,6 +58,7 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
   Stream stream{x, {}};
+  const Tape::Lean lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv,
                         dim](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {

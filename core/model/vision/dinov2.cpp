@@ -197,6 +197,7 @@ VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer&
 
 VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                            const Segments& readers) const {
+  const Tape::Lean lean(tape, recompute.light);
   Value x = embed(tape, ops, frames);
   VisualCache cache{run(tape, ops, x, layers_.size() - 1, tokens, tokens), tokens, readers};
   cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
@@ -211,6 +212,7 @@ Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames,
 
 VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders,
                                             const Riding& riding) const {
+  const Tape::Lean lean(tape, recompute.light);
   Value x = embed(tape, ops, frames, riders);
   const size_t last = layers_.size() - 1;
   VisualCache cache{run(tape, ops, x, last, riding.rows, riding.keys), riding.keys, riding.readers};

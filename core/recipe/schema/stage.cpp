@@ -43,7 +43,8 @@ Ref<Packing> packing() {
 Ref<ActivationCheckpointing> activation_checkpointing() {
   return record<ActivationCheckpointing>("ActivationCheckpointing", "",
                                          "Which layers forget their activations and compute them again in the backward "
-                                         "pass. One word for both towers, or each on its own.")
+                                         "pass; \"light\": all, but only what norms, GELU and SwiGLU made, which costs "
+                                         "little time. One word for both towers, or each on its own.")
       .usage("{ vision = \"all\", decoder = { every = 2 } }")
       .field("vision", &ActivationCheckpointing::vision, recompute(), "Layers of the vision tower, counted from 0.")
       .field("decoder", &ActivationCheckpointing::decoder, recompute(), "Layers of the decoder, counted from 0.")

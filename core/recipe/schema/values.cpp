@@ -66,10 +66,10 @@ class CurveType : public Type<plan::Curve> {
 
 class RecomputeType : public Type<plan::Recompute> {
  public:
-  std::string expected() const override { return R"("none", "all", { every = 2 } or { layers = { 0, 3 } })"; }
-  std::string lua_type() const override { return R"("none"|"all"|{ every: integer }|{ layers: integer[] })"; }
-  std::string plain_expected() const override { return R"("none" or "all")"; }
-  std::string plain_lua_type() const override { return R"("none"|"all")"; }
+  std::string expected() const override { return R"("none", "light", "all", { every = 2 } or { layers = { 0, 3 } })"; }
+  std::string lua_type() const override { return R"("none"|"light"|"all"|{ every: integer }|{ layers: integer[] })"; }
+  std::string plain_expected() const override { return R"("none", "light" or "all")"; }
+  std::string plain_lua_type() const override { return R"("none"|"light"|"all")"; }
   bool takes(const Value& value) const override {
     return as_table(value) || std::holds_alternative<std::string>(value.data);
   }
@@ -77,7 +77,8 @@ class RecomputeType : public Type<plan::Recompute> {
     reader.wrote(value.origin);
     out = {};
     if (auto* text = std::get_if<std::string>(&value.data)) {
-      if (*text != "none" && *text != "all") return reader.wrong(value, expected());
+      if (*text != "none" && *text != "light" && *text != "all") return reader.wrong(value, expected());
+      out.light = *text == "light";
       out.every = *text == "all" ? 1 : 0;
       return true;
     }
@@ -99,7 +100,7 @@ class RecomputeType : public Type<plan::Recompute> {
   Json write(const plan::Recompute& in, Write) const override {
     if (!in.layers.empty()) return {{"layers", in.layers}};
     if (in.every > 1) return {{"every", in.every}};
-    return in.every == 1 ? "all" : "none";
+    return in.every == 1 ? "all" : in.light ? "light" : "none";
   }
 
  private:

@@ -146,6 +146,6 @@ TEST(Reference, the_stubs_let_an_editor_take_short_forms) {
   for (const char* field :
        {"batch integer|fvlm.Batch ", "kernels? string|(string)[]|fvlm.Kernels ", "speed? boolean|fvlm.Speed ",
         "quantization? string|fvlm.Quantization ", "[integer] string|(string)[]|fvlm.Source ",
-        "activation_checkpointing? \"none\"|\"all\"|fvlm.ActivationCheckpointing "})
+        "activation_checkpointing? \"none\"|\"light\"|\"all\"|fvlm.ActivationCheckpointing "})
     EXPECT_THAT(stubs, testing::HasSubstr(std::string("---@field ") + field));
 }
