@@ -283,12 +283,18 @@ Outcome two_threads(Context& context) {
   auto work = [&](int which, fvlm_instance* instance) {
     Variation variation;
     variation.instance = instance;
-    for (int round = 0; round < 10 && trouble[which].empty(); ++round)
-      for (size_t i = 0; i < trials.size() && trouble[which].empty(); ++i) {
+    const auto trouble_of = [&](size_t i) {
+      try {
         Run run = trials[i].run(context, variation);
-        trouble[which] = run.done() ? different_bits(alone[i], run) : run.trouble();
-        if (!trouble[which].empty()) trouble[which] = trials[i].label + ": " + trouble[which];
+        return run.done() ? different_bits(alone[i], run) : run.trouble();
+      } catch (const Refused& refused) { // which nobody else would catch on a thread
+        return refused.text;
       }
+    };
+    for (int round = 0; round < 10 && trouble[which].empty(); ++round)
+      for (size_t i = 0; i < trials.size() && trouble[which].empty(); ++i)
+        if (trouble[which] = trouble_of(i); !trouble[which].empty())
+          trouble[which] = trials[i].label + ": " + trouble[which];
   };
   Instance one(context, context.host()), other(context, context.host());
   std::thread second(work, 1, other.get());

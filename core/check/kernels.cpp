@@ -47,6 +47,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   if (residual) query.options |= FVLM_WITH_RESIDUAL;
   if (bias && (op == FVLM_OP_LINEAR || op == FVLM_OP_BIAS_GELU)) query.options |= FVLM_WITH_BIAS;
   if (gelu) query.options |= FVLM_WITH_GELU;
+  if (sums) query.options |= FVLM_WITH_SUMS;
   query.rows = rows;
   query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
   if (op == FVLM_OP_LINEAR) query.inner = inner;
@@ -73,6 +74,7 @@ std::string KernelCase::label() const {
   if (reaches_sum) text += ", d_sum";
   if (gelu) text += ", gelu";
   if (gelu_before) text += ", gelu before";
+  if (sums) text += ", sums";
   if (inverse) text += ", inverse";
   if (accumulate) text += ", accumulating";
   if (frozen) text += ", frozen";
@@ -127,9 +129,12 @@ at::ScalarType kernel_dtype(Context& context, int op) {
 }
 
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
-  if (c.frozen) return nullptr;
-  return c.accumulate ? &bench.updated(name, held)
-                      : &bench.output(name, held.sizes(), held.scalar_type(), Rows::contiguous);
+  return c.frozen ? nullptr : &gathered(bench, c, name, held);
+}
+
+Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  return c.accumulate ? bench.updated(name, held)
+                      : bench.output(name, held.sizes(), held.scalar_type(), Rows::contiguous);
 }
 
 at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient) {

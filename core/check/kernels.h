@@ -19,6 +19,7 @@ struct KernelCase {
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward
   bool gelu_before = false; // linear: x came out of a gelu
+  bool sums = false;        // linear, layerscale: d_x comes with its sums over rows
   bool accumulate = false;
   bool frozen = false;        // gradients of parameters are not wanted
   bool inverse = false;       // rope
@@ -46,7 +47,9 @@ std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);
 bool offered(Context& context, int op); // its pointers are not NULL
 at::ScalarType kernel_dtype(Context& context, int op);
 
-// The gradient of a parameter: output or, where it is added to, updated. NULL where it is frozen.
+// What is summed over rows: output or, where it is added to, updated.
+Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
+// The gradient of a parameter, of that kind. NULL where it is frozen.
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
 // What `held` becomes.
 at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient);

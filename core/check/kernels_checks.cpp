@@ -177,6 +177,23 @@ Outcome linear_gelu_before(Context& context) {
   return cases<FVLM_OP_LINEAR>(context, {{.gelu_before = true}, {.gelu = true, .gelu_before = true}});
 }
 
+// Of d_x over rows, in all forms that the engine asks for.
+template <int op>
+Outcome summed(Context& context) {
+  const KernelCase one{.op = op, .dtype = kernel_dtype(context, op), .sums = true};
+  const fvlm_kernels_query query = one.query(context.device);
+  fvlm_support answer{sizeof answer, 0, {}};
+  context.table<fvlm_kernels_v1>().supports(&query, &answer);
+  if (offered(context, op) && answer.score == 0) return not_applicable(answer.reason);
+  const bool linear = op == FVLM_OP_LINEAR;
+  return cases<op>(context, {{.sums = true},
+                             {.rows = 70, .width = 33, .inner = 9, .sums = true, .accumulate = true},
+                             {.rows = 3000, .gelu_before = linear, .sums = true},
+                             {.rows = 257, .gelu_before = linear, .sums = true, .accumulate = true},
+                             {.sums = true, .frozen = !linear},
+                             {.rows = 0, .sums = true}});
+}
+
 Outcome nonsense(Context& context) {
   using Query = fvlm_kernels_query;
   Nonsense<Query> nonsense;
@@ -185,6 +202,8 @@ Outcome nonsense(Context& context) {
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
+    if (op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
+      nonsense.add(name + "with an option that no header names", good, [](Query& q) { q.options |= 1u << 31; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
     nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });
@@ -235,6 +254,8 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
+  if constexpr (op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
+    append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
   if (op != FVLM_OP_LINEAR)
     append(rows,
            {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});

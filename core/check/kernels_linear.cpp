@@ -11,7 +11,7 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, weight, bias, d_y, before, held_weight, held_bias; // before: what x was before its gelu
+  at::Tensor x, weight, bias, d_y, before, held_weight, held_bias, held_sums; // before: what x was before its gelu
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -22,7 +22,8 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.width}, seed + 3, c.dtype),
           normal({c.rows, c.inner}, seed + 4, c.dtype),
           normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
-          normal({c.width}, seed + 6, c.gradient_dtype)};
+          normal({c.width}, seed + 6, c.gradient_dtype),
+          normal({c.inner}, seed + 7, c.gradient_dtype)};
 }
 
 at::Tensor gelu_of(const at::Tensor& x) {
@@ -30,7 +31,7 @@ at::Tensor gelu_of(const at::Tensor& x) {
 }
 
 struct Results {
-  at::Tensor pre_activation, y, d_x, d_weight, d_bias;
+  at::Tensor pre_activation, y, d_x, sums, d_weight, d_bias;
 };
 
 Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
@@ -44,6 +45,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
     auto before = leaf(n.before, work);
     r.d_x = gradients({gelu_of(before)}, {before}, {r.d_x})[0];
   }
+  r.sums = added(c, n.held_sums, r.d_x.sum(0));
   r.d_weight = added(c, n.held_weight, at::matmul(d_y.t(), x));
   r.d_bias = added(c, n.held_bias, d_y.sum(0));
   return r;
@@ -56,6 +58,7 @@ Expectation expect(const KernelCase& c) {
   if (!c.backward) return all;
   if (c.gelu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
   all.push_back({"d_x", exact.d_x, naive.d_x, c.dtype});
+  if (c.sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
   if (c.frozen) return all;
   all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype});
   if (c.bias) all.push_back({"d_bias", exact.d_bias, naive.d_bias, c.gradient_dtype});
@@ -80,8 +83,12 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand* before = c.gelu_before ? &bench.input("pre_activation before x", n.before) : nullptr;
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
-  bench.call("backward", bench.required().backward_workspace, {&d_x}, table.linear_input_gradient,
-             fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi()});
+  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  writes = {&d_x};
+  if (sums) writes.push_back(sums);
+  bench.call(
+      "backward", bench.required().backward_workspace, writes, table.linear_input_gradient,
+      fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
   if (c.frozen || !bench.going()) return bench.finish();
 
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);

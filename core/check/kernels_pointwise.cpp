@@ -150,20 +150,23 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
 namespace layerscale {
 
 struct Numbers {
-  at::Tensor x, scale, residual, d_y, held;
+  at::Tensor x, scale, residual, d_y, held, held_sums;
 };
 
 Numbers numbers_of(const KernelCase& c) {
-  return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude), normal({c.width}, c.seed * 16 + 1, c.dtype),
-          normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype), normal({c.rows, c.width}, c.seed * 16 + 3, c.dtype),
-          normal({c.width}, c.seed * 16 + 4, c.gradient_dtype)};
+  return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude),
+          normal({c.width}, c.seed * 16 + 1, c.dtype),
+          normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype),
+          normal({c.rows, c.width}, c.seed * 16 + 3, c.dtype),
+          normal({c.width}, c.seed * 16 + 4, c.gradient_dtype),
+          normal({c.width}, c.seed * 16 + 5, c.gradient_dtype)};
 }
 
 std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   auto x = leaf(n.x, work), scale = leaf(n.scale, work);
   auto y = n.residual.to(work) + scale * x;
   auto d = gradients({y}, {x, scale}, {n.d_y});
-  return {y.detach(), d[0], added(c, n.held, d[1])};
+  return {y.detach(), d[0], added(c, n.held, d[1]), added(c, n.held_sums, d[0].sum(0))};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -172,6 +175,7 @@ Expectation expect(const KernelCase& c) {
   Expectation all{{"y", exact[0], naive[0], c.dtype}};
   if (c.backward) all.push_back({"d_x", exact[1], naive[1], c.dtype});
   if (c.backward && !c.frozen) all.push_back({"d_scale", exact[2], naive[2], c.gradient_dtype});
+  if (c.backward && c.sums) all.push_back({"d_x_sums", exact[3], naive[3], c.gradient_dtype});
   return all;
 }
 
@@ -189,8 +193,10 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& d_y = bench.input("d_y", n.d_y);
   Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_scale = parameter_gradient(bench, c, "d_scale", n.held);
-  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_scale}), table.layerscale_backward,
-             fvlm_layerscale_backward{0, c.accumulate, x.abi(), scale.abi(), d_y.abi(), d_x.abi(), abi_of(d_scale)});
+  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_scale, sums}), table.layerscale_backward,
+             fvlm_layerscale_backward{0, c.accumulate, x.abi(), scale.abi(), d_y.abi(), d_x.abi(), abi_of(d_scale),
+                                      abi_of(sums)});
   return bench.finish();
 }
 

@@ -112,6 +112,7 @@ std::string Recorder::replay() {
 }
 
 void wait_for_device() {
+  enter_context();
   if (auto text = trouble("the device", driver().synchronize()); !text.empty()) throw Refused{State::failed, text};
 }
 

@@ -58,7 +58,7 @@ ops::Weight Parameters::together(const std::vector<std::string>& names) {
 }
 
 void Parameters::forget_gradients() {
-  for (ops::Parameter& parameter : all_) parameter.has_gradient = false;
+  for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.is_aside = false;
 }
 
 void Parameters::complete_gradients() {

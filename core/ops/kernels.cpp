@@ -124,7 +124,7 @@ at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, con
 
 LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y,
                                            bool wants_scale, const Gradients& into, bool accumulate) const {
-  Gradients gradients{like(x, into.x), gradient(wants_scale, into.scale, scale.sizes())};
+  Gradients gradients{like(x, into.x), gradient(wants_scale, into.scale, scale.sizes()), into.sums};
   Bound<fvlm_layerscale_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.x = arguments.bind(x);
@@ -132,6 +132,7 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
   arguments.d_y = arguments.bind(d_y);
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_scale = arguments.bind(gradients.scale);
+  arguments.d_x_sums = arguments.bind(gradients.sums);
   run("layerscale backward", backend().table().layerscale_backward, arguments, backward_workspace);
   return gradients;
 }
@@ -154,13 +155,15 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
-                                  const at::Tensor& into) const {
+                                  const at::Tensor& into, const at::Tensor& sums, bool accumulate) const {
   at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
   Bound<fvlm_linear_input_gradient> arguments;
   arguments.d_y = arguments.bind(d_y);
   arguments.weight = arguments.bind(weight);
   arguments.pre_activation = arguments.bind(pre_activation);
   arguments.d_x = arguments.bind(d_x);
+  arguments.accumulate = accumulate;
+  arguments.d_x_sums = arguments.bind(sums);
   run("linear input gradient", backend().table().linear_input_gradient, arguments, backward_workspace);
   return d_x;
 }

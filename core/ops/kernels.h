@@ -10,6 +10,9 @@ namespace fvlm::ops {
 using KernelsBackend = Backend<fvlm_kernels_v1>;
 
 class Kernel : public Prepared<fvlm_kernels_v1> {
+ public:
+  bool gives_sums() const { return query().options & FVLM_WITH_SUMS; } // of input gradients
+
  protected:
   Kernel(KernelsBackend backend, Query query, int32_t op) : Prepared(std::move(backend), (query.op = op, query)) {}
   at::Tensor like(const at::Tensor& tensor, const at::Tensor& into = {}) const {
@@ -79,6 +82,7 @@ class LayerScale : public Kernel {
                      const at::Tensor& into = {}) const;
   struct Gradients {
     at::Tensor x, scale;
+    at::Tensor sums; // of x over rows; given where it is wanted, which FVLM_WITH_SUMS allows
   };
   Gradients backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y, bool wants_scale,
                      const Gradients& into = {}, bool accumulate = false) const;
@@ -94,9 +98,9 @@ class Linear : public Kernel {
   };
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {}) const;
 
-  // pre_activation: of the linear that made x by gelu, or undefined.
+  // pre_activation: of the linear that made x by gelu, or undefined. sums: as LayerScale's, added to with `accumulate`.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},
-                            const at::Tensor& into = {}) const;
+                            const at::Tensor& into = {}, const at::Tensor& sums = {}, bool accumulate = false) const;
 
   struct Gradients {
     at::Tensor weight, bias;

@@ -35,6 +35,16 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
   return query;
 }
 
+// Sums on the way are taken where the plugin has them; none is chosen for that.
+static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
+  if (!(query.options & FVLM_WITH_BACKWARD)) return query;
+  if (query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return query;
+  fvlm_kernels_query summing = query;
+  summing.options |= FVLM_WITH_SUMS;
+  const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&summing, support); });
+  return answer.score > 0 ? summing : query;
+}
+
 template <class Op>
 const Op& Operations::kernel(fvlm_kernels_query query) {
   const KernelKey key{query.op,    query.options,  query.rows,       query.width,   query.inner,
@@ -43,7 +53,8 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
   if (!op) {
     const auto own = options_.operations.find(operation_name(query.op));
     const Wish& wish = own == options_.operations.end() ? options_.kernels : own->second;
-    op = std::make_shared<const Op>(backend_for<fvlm_kernels_v1>(wish, query), query);
+    const auto backend = backend_for<fvlm_kernels_v1>(wish, query);
+    op = std::make_shared<const Op>(backend, with_sums(backend, query));
   }
   return static_cast<const Op&>(*op);
 }

@@ -113,6 +113,7 @@ class Operations {
   device::Runtime* runtime() const { return options_.device.is_cpu() ? nullptr : device::runtime(); }
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
+  bool claim_in_order(const Weight& weight, const Weight& bias = {}) const;
   void join_at_end(Tape& tape) const;
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,

@@ -21,6 +21,7 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
     return;
   }
   const bool adds = Weight::claim(weight, bias);
+  if (runtime()) Weight::goes_aside(weight, bias);
   const auto work = [&op, d_y, x, weight, bias, adds] {
     op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
   };
@@ -28,6 +29,12 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
     gpu->beside(work, static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
   else
     work();
+}
+
+// Claims the gradients of `weight` and `bias` for what is enqueued next, in order with all the rest.
+bool Operations::claim_in_order(const Weight& weight, const Weight& bias) const {
+  if (device::Runtime* gpu = runtime(); gpu && (weight.is_aside() || bias.is_aside())) gpu->join();
+  return Weight::claim(weight, bias);
 }
 
 void Operations::join_at_end(Tape& tape) const {
@@ -49,12 +56,13 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   const Linear& op = kernel<Linear>(query);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
   if (!records) return y;
+  if (bias.trains()) y.gradient->ask_sums(bias);
   join_at_end(tape);
   tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, weight, bias,
              out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(op, d_y, input.get(), weight, bias);
+    weight_gradient(op, d_y, input.get(), weight, out->has_sums() ? Weight() : bias);
     if (in) in->add(op.input_gradient(d_y, weight.value()));
   });
   return y;
@@ -78,15 +86,20 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
     const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), made.y.size(1)));
     tape.make_again(inner, [&gelu, sum = made.pre_activation] { return gelu.forward(sum, {}); });
   }
+  if (down.bias.trains()) y.gradient->ask_sums(down.bias);
   join_at_end(tape);
   tape.push([this, &first, &second, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(),
              sum = made.pre_activation, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(second, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight, down.bias);
+    weight_gradient(second, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight,
+                    out->has_sums() ? Weight() : down.bias);
     if (!in && !up.weight.trains() && !up.bias.trains()) return;
-    const at::Tensor d_inner = second.input_gradient(d_y, down.weight.value(), sum);
-    weight_gradient(first, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight, up.bias);
+    const bool sums = second.gives_sums() && up.bias.trains(), adds = sums && claim_in_order(up.bias);
+    const at::Tensor d_inner =
+        second.input_gradient(d_y, down.weight.value(), sum, {}, sums ? up.bias.gradient() : at::Tensor(), adds);
+    weight_gradient(first, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight,
+                    sums ? Weight() : up.bias);
     if (in) in->add(first.input_gradient(d_inner, up.weight.value()));
   });
   return y;
@@ -190,13 +203,19 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
       kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, with(FVLM_WITH_BACKWARD, records), x.data.size(0), x.data.size(1)));
   Value y(op.forward(x.data, scale.value(), residual.data), records);
   if (!records) return y;
-  tape.push([&op, x, residual = residual.gradient, scale, out = y.gradient] {
+  tape.push([this, &op, x, residual = residual.gradient, scale, out = y.gradient] {
     at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (x.wants_gradient() || scale.trains()) {
-      const bool adds = Weight::claim(scale);
-      at::Tensor d_x = op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient()}, adds).x;
-      if (x.wants_gradient()) x.gradient->add(std::move(d_x));
+      const Weight* within = x.wants_gradient() && op.gives_sums() ? x.gradient->asks_sums() : nullptr;
+      const Weight bias = within ? *within : Weight();
+      const bool adds = claim_in_order(scale, bias);
+      at::Tensor d_x =
+          op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient(), bias.gradient()}, adds).x;
+      if (within)
+        x.gradient->add_with_sums(std::move(d_x));
+      else if (x.wants_gradient())
+        x.gradient->add(std::move(d_x));
     }
     if (residual) residual->add(std::move(d_y));
   });

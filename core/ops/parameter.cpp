@@ -67,6 +67,15 @@ void Weight::begin_gradient(bool others_add) const {
   clear();
 }
 
+void Weight::goes_aside(const Weight& weight, const Weight& other) {
+  for (const Weight* each : {&weight, &other})
+    for (Parameter* part : each->parts_) part->is_aside = true;
+}
+
+bool Weight::is_aside() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->is_aside; });
+}
+
 void Weight::add_gradient(const at::Tensor& gradient) const {
   if (claim(*this))
     gradient_.add_(gradient);

@@ -12,6 +12,7 @@ struct Parameter {
   std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
   at::Tensor value, gradient; // gradient: undefined where the parameter does not train
   bool has_gradient = false;  // of the current step: what is written next adds to it
+  bool is_aside = false;      // of the current step: it has been written beside other work
 };
 
 // What an operation reads at once: a parameter, or several that lie side by side (q, k, v; gate, up) as one.
@@ -31,6 +32,9 @@ class Weight {
   const at::Tensor& gradient() const { return gradient_; }
   // To be asked once before each write of gradients: whether it is to add to what is there, the same for both.
   static bool claim(const Weight& weight, const Weight& other = {});
+  // What is written into their gradients now runs beside other work. Who writes in order with the rest waits for it.
+  static void goes_aside(const Weight& weight, const Weight& other);
+  bool is_aside() const;
   // For gradients that no plugin writes.
   void add_gradient(const at::Tensor& gradient) const;
 

@@ -1,5 +1,7 @@
 #include "ops/tape.h"
 
+#include "base/error.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>
 
@@ -13,7 +15,13 @@ bool is_sole_owner(const at::Tensor& tensor) {
 
 } // namespace
 
+void Gradient::add_with_sums(at::Tensor gradient) {
+  add(std::move(gradient));
+  has_sums_ = true;
+}
+
 void Gradient::add(at::Tensor gradient) {
+  if (has_sums_) throw Error(ErrorKind::internal, "a gradient comes to a value behind that which was summed");
   if (!sum_.defined()) {
     sum_ = std::move(gradient);
   } else if (is_sole_owner(sum_)) {

@@ -3,6 +3,7 @@
 // what it saved as it goes; nothing here looks at a tensor's content, so that a whole step can be captured in a graph.
 #pragma once
 #include "ops/basic_tape.h"
+#include "ops/parameter.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -21,8 +22,17 @@ class Gradient {
   at::Tensor take_own();
   bool empty() const { return !sum_.defined(); }
 
+  // A value that has a bias within asks whoever gives its gradient for the sums over rows, which are the bias's: the
+  // giver has just written what is to be summed. Given once, by who is the only one to add.
+  void ask_sums(const Weight& bias) { sums_for_ = std::make_shared<const Weight>(bias); }
+  const Weight* asks_sums() const { return sum_.defined() ? nullptr : sums_for_.get(); }
+  void add_with_sums(at::Tensor gradient);
+  bool has_sums() const { return has_sums_; }
+
  private:
   at::Tensor sum_;
+  std::shared_ptr<const Weight> sums_for_;
+  bool has_sums_ = false;
 };
 
 using Value = BasicValue<at::Tensor, Gradient>;

@@ -106,8 +106,9 @@ struct FieldsOf<fvlm_layerscale_forward> {
 template <>
 struct FieldsOf<fvlm_layerscale_backward> {
   using A = fvlm_layerscale_backward;
-  static constexpr auto fields = std::tuple{field("x", &A::x), field("scale", &A::scale), field("d_y", &A::d_y),
-                                            field("d_x", &A::d_x), field("d_scale", &A::d_scale)};
+  static constexpr auto fields =
+      std::tuple{field("x", &A::x),     field("scale", &A::scale),     field("d_y", &A::d_y),
+                 field("d_x", &A::d_x), field("d_scale", &A::d_scale), field("d_x_sums", &A::d_x_sums)};
 };
 template <>
 struct FieldsOf<fvlm_linear_forward> {
@@ -118,8 +119,9 @@ struct FieldsOf<fvlm_linear_forward> {
 template <>
 struct FieldsOf<fvlm_linear_input_gradient> {
   using A = fvlm_linear_input_gradient;
-  static constexpr auto fields = std::tuple{field("d_y", &A::d_y), field("weight", &A::weight),
-                                            field("pre_activation", &A::pre_activation), field("d_x", &A::d_x)};
+  static constexpr auto fields =
+      std::tuple{field("d_y", &A::d_y), field("weight", &A::weight), field("pre_activation", &A::pre_activation),
+                 field("d_x", &A::d_x), field("d_x_sums", &A::d_x_sums)};
 };
 template <>
 struct FieldsOf<fvlm_linear_weight_gradient> {

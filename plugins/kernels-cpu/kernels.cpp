@@ -68,6 +68,9 @@ HeadLayout heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, 
   return {{tensor->data, tensor->strides[0]}, tensor->strides[1]};
 }
 
+// Of a query; others say what this plugin does not know.
+constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU;
+
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, most_parts);
 }
@@ -81,6 +84,7 @@ class KernelsCpu : public Kernels {
     if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
     if (query.op == FVLM_OP_ROPE) {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
         return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);

@@ -48,10 +48,11 @@ struct FinishRows : Operation<Type, pack> {
   }
 };
 
-template <class Type, int pack>
+// wanted: how many sums, 0 or 1.
+template <class Type, int pack, int wanted>
 struct GeluGradientRows : Operation<Type, pack> {
   using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 0;
+  static constexpr int sums = wanted, rows_at_once = wanted == 0 ? 4 : 2;
   struct Column {};
   struct Row {
     Values x, d;
@@ -66,15 +67,22 @@ struct GeluGradientRows : Operation<Type, pack> {
     return loaded;
   }
   __device__ void apply(const Column&, const Row& loaded, std::int64_t row, std::int64_t first,
-                        float (&)[1][pack]) const {
+                        float (&sum)[1][pack]) const {
     float x[pack], d[pack];
     loaded.x.widen(x);
     loaded.d.widen(d);
 #pragma unroll
-    for (int i = 0; i < pack; ++i) d[i] *= gelu_slope<Type>(x[i]);
+    for (int i = 0; i < pack; ++i) {
+      d[i] *= gelu_slope<Type>(x[i]);
+      if constexpr (wanted == 1) sum[0][i] += d[i];
+    }
     write(at<Type>(p.d, row, first), d);
   }
 };
+template <class Type, int pack>
+using GeluGradientAlone = GeluGradientRows<Type, pack, 0>;
+template <class Type, int pack>
+using GeluGradientSummed = GeluGradientRows<Type, pack, 1>;
 
 template <class Type, int pack>
 struct ColumnSumsRows : Operation<Type, pack> {
@@ -126,7 +134,10 @@ void finish(const Device& device, const Shape& shape, const Finish& finish) {
   launch_columns<FinishRows>(device, shape, finish);
 }
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient) {
-  launch_columns<GeluGradientRows>(device, shape, gradient);
+  launch_columns<GeluGradientAlone>(device, shape, gradient);
+}
+void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient, const Sums& sums) {
+  launch_columns<GeluGradientSummed>(device, shape, gradient, sums);
 }
 void column_sums(const Device& device, const Shape& shape, const ColumnSums& rows, const Sums& sums) {
   launch_columns<ColumnSumsRows>(device, shape, rows, sums);

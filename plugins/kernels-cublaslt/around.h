@@ -18,6 +18,8 @@ struct GeluGradient {
   Rows x, d;
 };
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient);
+// The same, with sums of d over rows.
+void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient, const Sums& sums);
 
 // Sums over rows.
 struct ColumnSums {

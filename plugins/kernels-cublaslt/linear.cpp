@@ -17,6 +17,9 @@ constexpr int64_t most_library_bytes = 32 << 20, least_library_bytes = 1 << 20;
 // For operands to time products on: what one set of them may take, and how much more than an L2 all sets together.
 constexpr int64_t most_set_bytes = 64 << 20, most_scratch_bytes = 96 << 20, most_sets = 24;
 constexpr int64_t row_unit = 128; // of rows that are cut to fit there
+// Of a query; others say what this plugin does not know.
+constexpr std::uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
 
 int64_t bytes(fvlm_dtype dtype) {
   return static_cast<int64_t>(bytes_of(dtype));
@@ -78,6 +81,7 @@ class KernelsCublasLt : public Kernels {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
@@ -132,14 +136,25 @@ class KernelsCublasLt : public Kernels {
     const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y");
     const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
     const Matrix d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
-    Matrix before;
+    Matrix before{nullptr, 0};
     if (a.pre_activation) before = matrix_of(a.pre_activation, query.dtype, query.rows, query.inner, "pre_activation");
-    if (query.rows == 0) return;
+    void* d_bias = a.d_x_sums ? vector_of(a.d_x_sums, query.gradient_dtype, query.inner, "d_x_sums") : nullptr;
+    const bool accumulate = a.accumulate != 0;
+    if (query.rows == 0) {
+      if (d_bias && !accumulate) clear(call, d_bias, query.inner * bytes(query.gradient_dtype));
+      return;
+    }
     Workspace workspace(call);
-    backward_plan_of(call, query).input.run(library_, call, {d_y, weight, d_x}, take(workspace, query).library);
-    if (a.pre_activation)
-      gelu_gradient(on(call), shape_of(query.dtype, query.rows, query.inner, {before, d_x}),
-                    {rows_of(before), rows_of(d_x)});
+    const Space space = take(workspace, query);
+    backward_plan_of(call, query).input.run(library_, call, {d_y, weight, d_x}, space.library);
+    const Shape shape = shape_of(query.dtype, query.rows, query.inner, {before, d_x});
+    const Sums sums = sums_of(query, space, d_bias, accumulate);
+    if (a.pre_activation && d_bias)
+      gelu_gradient(on(call), shape, {rows_of(before), rows_of(d_x)}, sums);
+    else if (a.pre_activation)
+      gelu_gradient(on(call), shape, {rows_of(before), rows_of(d_x)});
+    else if (d_bias)
+      column_sums(on(call), shape, {rows_of(d_x)}, sums);
   }
 
   void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& a) const {
@@ -160,7 +175,9 @@ class KernelsCublasLt : public Kernels {
     const Space space = take(workspace, query);
     plan.weight.run(library_, call, {d_y, x, d_weight, nullptr, accumulate}, space.library);
     // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
-    if (d_bias) sum_columns(call, query, d_y, space, d_bias, accumulate);
+    if (d_bias)
+      column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)},
+                  sums_of(query, space, d_bias, accumulate));
   }
 
  private:
@@ -283,13 +300,12 @@ class KernelsCublasLt : public Kernels {
         "weight gradient");
   }
 
-  void sum_columns(const fvlm_call& call, const Query& query, const Matrix& d_y, const Space& space, void* d_bias,
-                   bool accumulate) const {
+  static Sums sums_of(const Query& query, const Space& space, void* d_bias, bool accumulate) {
     Sums sums = space.sums;
     sums.out[0] = d_bias;
     sums.type = query.gradient_dtype;
     sums.accumulate = accumulate;
-    column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)}, sums);
+    return sums;
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
@@ -318,8 +334,9 @@ class KernelsCublasLt : public Kernels {
   Space take(Workspace& workspace, const Query& query) const {
     Space space;
     space.library = workspace.take<char>(query.rows > 0 ? library_bytes(query) : 0);
-    const bool sums = has_backward(query) && has_bias(query) && query.rows > 0;
-    if (sums) space.sums.take(workspace, query.width, 1, multiprocessors_);
+    int64_t summed = has_bias(query) ? query.width : 0; // columns of one call
+    if (query.options & FVLM_WITH_SUMS) summed = std::max(summed, query.inner);
+    if (has_backward(query) && summed > 0 && query.rows > 0) space.sums.take(workspace, summed, 1, multiprocessors_);
     const Sets sets = sets_of(query);
     space.scratch = workspace.take<char>(sets.count * sets.bytes());
     return space;

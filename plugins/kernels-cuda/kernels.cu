@@ -13,6 +13,9 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 constexpr int64_t widest_access = 16; // bytes
+// Of a query; others say what this plugin does not know.
+constexpr std::uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -113,6 +116,7 @@ class KernelsCuda : public Kernels {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
     if (query.rows < 0 || query.width < 0 || query.width > Sums::most_width)
       return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
@@ -132,7 +136,8 @@ class KernelsCuda : public Kernels {
     if (layernorm) wanted.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
-    Sums().take(workspace, query.width, layernorm ? 2 : 1, multiprocessors_, norm ? wholes(query) : 0);
+    const bool two = layernorm || (query.options & FVLM_WITH_SUMS);
+    Sums().take(workspace, query.width, two ? 2 : 1, multiprocessors_, norm ? wholes(query) : 0);
     wanted.backward_workspace = workspace.used();
   }
 
@@ -235,7 +240,8 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    const Sums sums = sums_of(call, query, {operands.gradient(a.d_scale, "d_scale")}, 1, a.accumulate);
+    const Gradients out{operands.gradient(a.d_scale, "d_scale"), operands.gradient(a.d_x_sums, "d_x_sums")};
+    const Sums sums = sums_of(call, query, out, out.second ? 2 : 1, a.accumulate);
     plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 

@@ -176,10 +176,11 @@ struct LayerscaleForward : Operation<Type, pack> {
   }
 };
 
-template <class Type, int pack>
+// wanted: 1, the scale's gradient; 2, the sums of d_x as well.
+template <class Type, int pack, int wanted>
 struct LayerscaleBackward : Operation<Type, pack> {
   using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1, rows_at_once = 2;
+  static constexpr int sums = wanted, rows_at_once = 2;
   using Column = typename LayerscaleForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -194,18 +195,24 @@ struct LayerscaleBackward : Operation<Type, pack> {
     return loaded;
   }
   __device__ void apply(const Column& column, const Row& loaded, std::int64_t row, std::int64_t first,
-                        float (&d_scale)[1][pack]) const {
+                        float (&sum)[sums][pack]) const {
     float x[pack], d[pack];
     loaded.x.widen(x);
     loaded.d_y.widen(d);
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
-      d_scale[0][i] = fmaf(d[i], x[i], d_scale[0][i]);
+      sum[0][i] = fmaf(d[i], x[i], sum[0][i]);
       d[i] *= column.scale[i];
+      if constexpr (wanted == 2) sum[1][i] += d[i];
     }
     write(at<Type>(p.d_x, row, first), d);
   }
 };
+
+template <class Type, int pack>
+using LayerscaleBackwardAlone = LayerscaleBackward<Type, pack, 1>;
+template <class Type, int pack>
+using LayerscaleBackwardSummed = LayerscaleBackward<Type, pack, 2>;
 
 } // namespace
 
@@ -225,7 +232,10 @@ void layerscale_forward(const Device& device, const Shape& shape, const Layersca
   launch_columns<LayerscaleForward>(device, shape, layerscale);
 }
 void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums) {
-  launch_columns<LayerscaleBackward>(device, shape, layerscale, sums);
+  if (sums.out[1])
+    launch_columns<LayerscaleBackwardSummed>(device, shape, layerscale, sums);
+  else
+    launch_columns<LayerscaleBackwardAlone>(device, shape, layerscale, sums);
 }
 
 } // namespace fvlm::plugins

@@ -46,6 +46,7 @@ VALUE(FVLM_WITH_BACKWARD, 1);
 VALUE(FVLM_WITH_RESIDUAL, 2);
 VALUE(FVLM_WITH_BIAS, 4);
 VALUE(FVLM_WITH_GELU, 8);
+VALUE(FVLM_WITH_SUMS, 16);
 VALUE(FVLM_ABI_MAJOR, 1);
 VALUE(FVLM_ABI_MINOR, 0);
 VALUE(FVLM_MAX_SAVED, 4);
@@ -271,7 +272,7 @@ FIELD(fvlm_layerscale_forward, scale, 16, const fvlm_tensor*);
 FIELD(fvlm_layerscale_forward, residual, 24, const fvlm_tensor*);
 FIELD(fvlm_layerscale_forward, y, 32, fvlm_tensor*);
 
-SIZE(fvlm_layerscale_backward, 48);
+SIZE(fvlm_layerscale_backward, 56);
 FIELD(fvlm_layerscale_backward, struct_size, 0, uint32_t);
 FIELD(fvlm_layerscale_backward, accumulate, 4, int32_t);
 FIELD(fvlm_layerscale_backward, x, 8, const fvlm_tensor*);
@@ -279,6 +280,7 @@ FIELD(fvlm_layerscale_backward, scale, 16, const fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_y, 24, const fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_x, 32, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_scale, 40, fvlm_tensor*);
+FIELD(fvlm_layerscale_backward, d_x_sums, 48, fvlm_tensor*);
 
 SIZE(fvlm_linear_forward, 48);
 FIELD(fvlm_linear_forward, struct_size, 0, uint32_t);
@@ -288,12 +290,14 @@ FIELD(fvlm_linear_forward, bias, 24, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, y, 32, fvlm_tensor*);
 FIELD(fvlm_linear_forward, pre_activation, 40, fvlm_tensor*);
 
-SIZE(fvlm_linear_input_gradient, 40);
+SIZE(fvlm_linear_input_gradient, 56);
 FIELD(fvlm_linear_input_gradient, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_input_gradient, d_y, 8, const fvlm_tensor*);
 FIELD(fvlm_linear_input_gradient, weight, 16, const fvlm_tensor*);
 FIELD(fvlm_linear_input_gradient, pre_activation, 24, const fvlm_tensor*);
 FIELD(fvlm_linear_input_gradient, d_x, 32, fvlm_tensor*);
+FIELD(fvlm_linear_input_gradient, accumulate, 40, int32_t);
+FIELD(fvlm_linear_input_gradient, d_x_sums, 48, fvlm_tensor*);
 
 SIZE(fvlm_linear_weight_gradient, 40);
 FIELD(fvlm_linear_weight_gradient, struct_size, 0, uint32_t);

@@ -16,6 +16,9 @@ namespace {
 
 using at::Tensor;
 
+constexpr uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
+
 // s of a norm: x, or the sum with the residual as it was rounded into `sum`.
 Tensor norm_input(const fvlm_norm_forward& arguments) {
   const Tensor x = torch_tensor(arguments.x);
@@ -33,6 +36,10 @@ Tensor biased(const fvlm_tensor* x, const fvlm_tensor* bias) {
   return bias ? widened(x) + widened(bias) : widened(x);
 }
 
+void store_column_sums(const fvlm_tensor* sums, const Tensor& rows, bool accumulate) {
+  store(torch_tensor(sums), rows.sum(0, false, wide(rows.scalar_type())), accumulate);
+}
+
 bool is_wide(const Tensor& tensor) {
   return tensor.scalar_type() == wide(tensor.scalar_type());
 }
@@ -48,6 +55,7 @@ sdk::Support Kernels::supports(const Query& query) {
   if (query.op == FVLM_OP_ROPE &&
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+  if (query.options & ~known_options) return sdk::refuse("options %#x not supported", query.options);
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 
@@ -136,7 +144,9 @@ void Kernels::layerscale_backward(const fvlm_call&, const Query&, const fvlm_lay
   const Tensor d_y = widened(arguments.d_y);
   if (arguments.d_scale)
     store(torch_tensor(arguments.d_scale), (d_y * widened(arguments.x)).sum(0), arguments.accumulate);
-  store(torch_tensor(arguments.d_x), d_y * widened(arguments.scale));
+  const Tensor d_x = d_y * widened(arguments.scale);
+  if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
+  store(torch_tensor(arguments.d_x), d_x);
 }
 
 void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_linear_forward& arguments) {
@@ -165,20 +175,21 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
 void Kernels::linear_input_gradient(const fvlm_call&, const Query&, const fvlm_linear_input_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), weight = torch_tensor(arguments.weight);
   Tensor d_x = torch_tensor(arguments.d_x);
-  if (!arguments.pre_activation) return store_product(d_x, d_y, weight);
-  if (gelu_writes(d_x)) {
+  if (!arguments.pre_activation) {
+    store_product(d_x, d_y, weight);
+  } else if (gelu_writes(d_x)) {
     at::mm_out(d_x, d_y, weight);
     at::gelu_backward_out(d_x, d_x, torch_tensor(arguments.pre_activation));
-    return;
+  } else {
+    store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), widened(arguments.pre_activation)));
   }
-  store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), widened(arguments.pre_activation)));
+  if (arguments.d_x_sums) store_column_sums(arguments.d_x_sums, d_x, arguments.accumulate);
 }
 
 void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_linear_weight_gradient& arguments) {
   const Tensor d_y = torch_tensor(arguments.d_y), x = torch_tensor(arguments.x);
   store_product(torch_tensor(arguments.d_weight), d_y.t(), x, arguments.accumulate);
-  if (arguments.d_bias)
-    store(torch_tensor(arguments.d_bias), d_y.sum(0, false, wide(d_y.scalar_type())), arguments.accumulate);
+  if (arguments.d_bias) store_column_sums(arguments.d_bias, d_y, arguments.accumulate);
 }
 
 } // namespace fvlm::ops::reference

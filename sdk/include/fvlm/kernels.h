@@ -31,7 +31,8 @@ enum {
   FVLM_WITH_BACKWARD = 1u << 0,
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm */
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
-  FVLM_WITH_GELU = 1u << 3      /* linear */
+  FVLM_WITH_GELU = 1u << 3,     /* linear */
+  FVLM_WITH_SUMS = 1u << 4      /* layerscale_residual, linear: d_x may be asked for with its sums over rows */
 };
 
 typedef struct fvlm_kernels_query {
@@ -120,7 +121,8 @@ typedef struct fvlm_layerscale_backward {
   int32_t accumulate;
   const fvlm_tensor *x, *scale, *d_y;
   fvlm_tensor* d_x;
-  fvlm_tensor* d_scale; /* NULL: not wanted */
+  fvlm_tensor* d_scale;  /* NULL: not wanted */
+  fvlm_tensor* d_x_sums; /* [width]: the gradient of a bias within x; NULL: not wanted, or without FVLM_WITH_SUMS */
 } fvlm_layerscale_backward;
 
 /* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it. */
@@ -138,6 +140,9 @@ typedef struct fvlm_linear_input_gradient {
   const fvlm_tensor *d_y, *weight;
   const fvlm_tensor* pre_activation; /* [rows, inner] or NULL */
   fvlm_tensor* d_x;                  /* [rows, inner] */
+  int32_t accumulate;                /* of d_x_sums */
+  fvlm_tensor* d_x_sums; /* [inner]: the gradient of a bias within x, or within what went through gelu; NULL: not
+                            wanted, or without FVLM_WITH_SUMS */
 } fvlm_linear_input_gradient;
 
 /* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y */
