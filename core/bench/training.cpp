@@ -39,7 +39,7 @@ const std::filesystem::path& MadeModels::of(const Shape& shape) {
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
                    const PackSize& capacity, int64_t most_samples)
     : plan_(plan), operations_(train::make_operations(plan, registry, device)),
-      most_(train::most_of(plan.stages.front(), capacity, most_samples)) {
+      most_(train::most_of(plan, plan.stages.front(), capacity, most_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
   made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
   if (plan.stages.front().remembers_reference())

@@ -75,8 +75,8 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   return machine;
 }
 
-ModelShape shape_of(const ModelDescription& description, int64_t image_size) {
-  return {description.vision, description.connector, description.decoder, image_size};
+ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan) {
+  return {description.vision, description.connector, description.decoder, plan.model.image_size, plan.speed};
 }
 
 PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples) {
@@ -120,15 +120,16 @@ PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assum
 
 Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const ModelDescription& description,
                    Device device) {
-  Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan.model.image_size), {}};
-  setting.model.coarse_in_tower = plan.speed.coarse_in_tower;
+  Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan), {}};
   for (size_t term = 0; term < stage.objective.size(); ++term)
     if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]))
-      setting.teachers[term] = shape_of(ModelDirectory::open(kl->teacher).description(), plan.model.image_size);
+      setting.teachers[term] = shape_of(ModelDirectory::open(kl->teacher).description(), plan);
   return setting;
 }
 
-Need step_need(const Setting& setting, const PackShape& pack, const plan::ActivationCheckpointing& recompute) {
+Need step_need(const Setting& setting, const PackShape& samples, const plan::ActivationCheckpointing& recompute) {
+  PackShape pack = samples;
+  if (!setting.model.speed.shared_preference_frames) pack.frames = pack.visual_rows;
   Ledger ledger;
   const Machine& machine = setting.machine;
   shadow::Operations ops(ledger, machine);

@@ -17,7 +17,7 @@ enum class Device { cpu, cuda };
 // What the plan's wishes say of who computes.
 Machine machine_of(const plan::Plan& plan, Device device);
 
-ModelShape shape_of(const ModelDescription& description, int64_t image_size);
+ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan);
 
 // What a pack of the stage may hold. `assumptions` gets a line where the recipe leaves open what the data decide.
 struct PackCapacity {
@@ -48,7 +48,7 @@ struct Need {
   Amounts
       amounts{}; // what is held when the forward pass is done, and what comes and goes besides: their sum is the peak
 };
-Need step_need(const Setting& setting, const PackShape& pack, const plan::ActivationCheckpointing& recompute);
+Need step_need(const Setting& setting, const PackShape& samples, const plan::ActivationCheckpointing& recompute);
 inline Need step_need(const Setting& setting, const PackShape& pack) {
   return step_need(setting, pack, setting.stage.activation_checkpointing);
 }

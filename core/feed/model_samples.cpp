@@ -1,5 +1,6 @@
 #include "feed/model_samples.h"
 
+#include <ATen/ops/concat.h>
 #include <ATen/ops/from_blob.h>
 
 namespace fvlm::feed {
@@ -13,20 +14,29 @@ at::Tensor frames_at(const HostPack& pack, int64_t first, int64_t count, int64_t
 
 } // namespace
 
-std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels) {
+std::vector<model::Sample> model_samples(const HostPack& pack, int64_t image_size, const LabelFunction& labels,
+                                         Texts texts) {
   std::vector<model::Sample> samples;
   samples.reserve(pack.samples.size());
   for (const PackedSample& packed : pack.samples) {
-    model::Sample& sample = samples.emplace_back();
-    if (packed.sample->frames > 0)
-      sample.frames = frames_at(pack, packed.first_frame, packed.sample->frames, image_size);
-    for (const SampleText& text : packed.sample->texts)
-      sample.texts.push_back({{text.ids.begin(), text.ids.end()}, labels(text)});
+    const auto frames = frames_at(pack, packed.first_frame, packed.sample->frames, image_size);
+    if (texts == Texts::share_frames) samples.push_back({frames, {}});
+    for (const SampleText& text : packed.sample->texts) {
+      if (texts == Texts::apart) samples.push_back({frames, {}});
+      samples.back().texts.push_back({{text.ids.begin(), text.ids.end()}, labels(text)});
+    }
   }
   return samples;
 }
 
-at::Tensor frames_of(const HostPack& pack, int64_t image_size) {
+at::Tensor frames_of(const HostPack& pack, int64_t image_size, Texts texts) {
+  if (texts == Texts::apart) {
+    std::vector<at::Tensor> frames;
+    for (const PackedSample& packed : pack.samples)
+      frames.insert(frames.end(), packed.sample->texts.size(),
+                    frames_at(pack, packed.first_frame, packed.sample->frames, image_size));
+    return at::concat(frames);
+  }
   int64_t count = 0;
   for (const PackedSample& packed : pack.samples) count += packed.sample->frames;
   return frames_at(pack, pack.samples.front().first_frame, count, image_size);

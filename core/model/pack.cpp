@@ -102,11 +102,11 @@ struct Maps {
 at::Tensor frames_in_slots(const std::vector<Sample>& samples, int64_t slots) {
   std::vector<at::Tensor> frames;
   for (const Sample& sample : samples) {
-    if (frames_of(sample) == 0) continue;
+    if (!sample.frames.defined()) continue;
     slots -= frames_of(sample);
     frames.push_back(sample.frames.to(at::kFloat));
   }
-  if (frames.empty()) throw Error(ErrorKind::internal, "a pack with frame slots and no frame does not know their size");
+  if (frames.empty()) throw Error(ErrorKind::internal, "a pack with frame slots does not know their size");
   auto shape = frames.front().sizes().vec();
   shape[0] = slots;
   if (slots > 0) frames.push_back(at::zeros(shape, at::kFloat));

@@ -36,9 +36,10 @@ class VisionTower {
  public:
   virtual ~VisionTower() = default;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
-  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
+  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows. `skip_last_patches`: the
+  // last layer makes keys and values alone, as nobody reads its patches.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                             const Segments& readers) const = 0;
+                             const Segments& readers, bool skip_last_patches) const = 0;
   // Rows x [n, width] go through the layers, each reading its frame. Final norm included. `maps`, where it is given, is
   // filled; nothing else changes by it.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
@@ -49,7 +50,7 @@ class VisionTower {
     Value seen;
   };
   virtual Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
-                                 const Riding& riding) const = 0;
+                                 const Riding& riding, bool skip_last_patches) const = 0;
   // Whether its own parameters learn.
   virtual bool trains() const = 0;
 

@@ -68,12 +68,14 @@ Value Vlm::look(Tape& tape, Operations& ops, const Value& queries, const VisualC
 
 // A frozen tower needs no backward pass, but for what rides through it.
 bool Vlm::rides(const Tape& tape) const {
-  return coarse_in_tower && !config_.connector.shallow && (!tape.records() || tower_->trains());
+  return speed.coarse_in_tower && !config_.connector.shallow && (!tape.records() || tower_->trains());
 }
 
 Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
-  const auto encode = [&] { return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers); };
+  const auto encode = [&] {
+    return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers, speed.skip_last_patches);
+  };
   if (mode == Mode::autoregressive) {
     const VisualCache cache = encode();
     done("vision");
@@ -96,7 +98,8 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   VisualCache cache;
   Value coarse;
   if (rides(tape) && !(ends_coarse && maps)) {
-    auto read = tower_->encode_and_attend(tape, ops, pack.frames, connector_.enter(tape, ops, fixed), pack.riding);
+    auto read = tower_->encode_and_attend(tape, ops, pack.frames, connector_.enter(tape, ops, fixed), pack.riding,
+                                          speed.skip_last_patches);
     done("vision");
     cache = std::move(read.cache);
     coarse = connector_.shown(tape, ops, read.seen);
@@ -167,7 +170,7 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
     const at::Tensor each = at::arange(count + 1, at::kInt).to(frames.device());
     const Segments tokens{each * rows, {}, rows}, readers{each, {}, 1};
     Seen seen = room_for(ops, count);
-    watch(ops, tower_->encode(none, ops, frames, tokens, readers), 0, count, memory, seen);
+    watch(ops, tower_->encode(none, ops, frames, tokens, readers, speed.skip_last_patches), 0, count, memory, seen);
   }
   const auto said = [&](std::span<const int64_t> tokens) {
     const at::Tensor index = at::tensor(at::IntArrayRef(tokens), at::kLong).to(ops.options().device);

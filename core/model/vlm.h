@@ -4,6 +4,7 @@
 #include "model/pack.h"
 #include "model/parts.h"
 #include "model/sampling.h"
+#include "recipe/plan.h"
 
 #include <functional>
 #include <memory>
@@ -41,10 +42,10 @@ class Vlm {
   const Parameters& parameters() const { return parameters_; }
   VisionTower& tower() { return *tower_; }
   const VisionTower& tower() const { return *tower_; }
-  // Whether the coarse pass's query goes through the tower while keys and values are computed, where that is less work.
-  bool coarse_in_tower = true;
   Decoder& decoder() { return *decoder_; }
   const Decoder& decoder() const { return *decoder_; }
+  // The work that is saved on the way. Without, the results are the same.
+  plan::Speed speed;
 
   struct Seen {
     Value tokens;  // [frames, decoder width]

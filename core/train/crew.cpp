@@ -59,7 +59,7 @@ Crew::Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy,
     Follower& follower = followers_.emplace_back();
     follower.operations = make_operations(plan, registry, options.device);
     follower.vlm = std::make_unique<model::Vlm>(policy.config(), options);
-    follower.vlm->coarse_in_tower = policy.coarse_in_tower;
+    follower.vlm->speed = policy.speed;
     follower.vlm->tower().recompute = policy.tower().recompute;
     follower.vlm->decoder().recompute = policy.decoder().recompute;
     learners_.push_back(std::make_unique<Learner>(plan, stage, *follower.vlm, *follower.operations, most, frozen));

@@ -148,8 +148,8 @@ class Search {
       frozen.remembered = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
       for (const PackedSample& pair : pack.host.samples) frozen.remembered->remember(pair, {});
     }
-    Crew learners(plan_, stage_, *model.vlm, *operations, registry_, most_of(stage_, now.size, now.segments), frozen,
-                  crew_);
+    Crew learners(plan_, stage_, *model.vlm, *operations, registry_, most_of(plan_, stage_, now.size, now.segments),
+                  frozen, crew_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
       const auto start = std::chrono::steady_clock::now();

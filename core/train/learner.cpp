@@ -1,7 +1,6 @@
 #include "train/learner.h"
 
 #include "evaluation/score.h"
-#include "feed/model_samples.h"
 #include "model/objectives.h"
 #include "model/size_class.h"
 #include "train/labels.h"
@@ -106,7 +105,7 @@ struct Learner::Inputs {
     const int64_t used = theirs.size(0), slots = pack.frames.size(0);
     pack.frames.narrow(0, used, slots - used).zero_();
     pack.frames.narrow(0, 0, used).copy_(theirs);
-    frames = theirs.narrow(0, 0, 0);
+    frames = at::empty({0}, theirs.options());
   }
   std::vector<int64_t> key() {
     std::vector<int64_t> key{pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest,
@@ -139,8 +138,10 @@ struct Learner::Work {
 
 Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
                  const model::Capacity& most, FrozenModels frozen)
-    : stage_(stage), image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most),
-      frozen_(std::move(frozen)), records_(plan.speed.graphs && device::runtime()) {
+    : stage_(stage), speed_(plan.speed),
+      texts_(speed_.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
+      image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most), frozen_(std::move(frozen)),
+      records_(plan.speed.graphs && device::runtime()) {
   const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
   entropy_ = at::zeros({}, sums);
@@ -157,12 +158,17 @@ void Learner::begin_step() {
   watched_ = false;
 }
 
+// The tokens that the output head predicts: those that any term learns from, or all.
+std::vector<bool> Learner::predicted(const SampleText& text) const {
+  return speed_.loss_tokens_only ? labels(text, stage_) : labels(text, plan::LossOn::all);
+}
+
 // Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
 at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) const {
   std::vector<float> mask;
   for (const PackedSample& packed : host.samples)
     for (const SampleText& text : packed.sample->texts) {
-      const auto all = labels(text, stage_), own = labels(text, stage_.objective[term]);
+      const auto all = predicted(text), own = labels(text, stage_.objective[term]);
       for (size_t i = 1; i < all.size(); ++i)
         if (all[i]) mask.push_back(own[i] ? 1 : 0);
     }
@@ -174,11 +180,11 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
 model::Capacity Learner::rounded(const model::Capacity& used) const {
   const int64_t classes = ops_.options().device.is_cuda() ? 8 : 32;
   model::Capacity capacity = most_;
-  capacity.frames = model::size_class(used.frames, most_.frames, classes);
+  const int64_t least = speed_.text_without_tower ? 0 : std::min<int64_t>(1, most_.frames);
+  capacity.frames = model::size_class(std::max(used.frames, least), most_.frames, classes);
   capacity.rows = model::size_class(used.rows, most_.rows, classes);
   capacity.sequences = model::size_class(used.sequences, most_.sequences, classes);
   capacity.labels = model::size_class(used.labels, most_.labels, std::max<int64_t>(classes, 16));
-  if (used.frames == 0) capacity.frames = 0; // text alone: the towers have nothing to do
   return capacity;
 }
 
@@ -188,8 +194,8 @@ void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
 }
 
 model::Pack Learner::packed(const HostPack& host, at::Device device, model::Frames frames) {
-  const auto samples =
-      feed::model_samples(host, image_size_, [this](const SampleText& text) { return labels(text, stage_); });
+  const auto samples = feed::model_samples(
+      host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
   const auto used = model::Capacity::of(samples), capacity = rounded(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
@@ -210,8 +216,8 @@ Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& count
     weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
   }
   in.weights = at::tensor(weights, at::kDouble);
-  if (in.pack.frames_used > 0) {
-    in.frames = feed::frames_of(host, image_size_);
+  if (in.pack.query_source.defined()) {
+    in.frames = feed::frames_of(host, image_size_, texts_);
     in.shares = at::zeros(in.pack.query_source.sizes(), at::kDouble);
     in.shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }
@@ -222,7 +228,7 @@ Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& count
 std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const StepCounts& counts, double scale,
                                                  bool watches) {
   Inputs inputs = inputs_of(host, counts, scale);
-  watches = watches && inputs.frames.defined();
+  watches = watches && inputs.pack.frames_used > 0;
   watched_ = watched_ || watches;
   const auto make = [&] {
     return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});

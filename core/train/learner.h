@@ -2,6 +2,7 @@
 // a sum of terms; each is the mean over all that the step holds of it, however the step is cut into packs.
 #pragma once
 #include "data/stream/host_pack.h"
+#include "feed/model_samples.h"
 #include "model/vlm.h"
 #include "recipe/plan.h"
 #include "train/part_times.h"
@@ -80,6 +81,7 @@ class Learner {
  private:
   struct Inputs; // a pack as tensors
   struct Work;   // one pack on its way
+  std::vector<bool> predicted(const SampleText& text) const;
   model::Pack packed(const HostPack& host, at::Device device, model::Frames frames);
   Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
@@ -95,6 +97,8 @@ class Learner {
   void add(size_t term, std::initializer_list<at::Tensor> sums);
 
   const plan::Stage& stage_;
+  plan::Speed speed_;
+  feed::Texts texts_;
   int64_t image_size_;
   model::Vlm& policy_;
   ops::Operations& ops_;

@@ -50,29 +50,27 @@ std::optional<double> peak_flops(at::Device device, plan::Precision precision) {
   return device::peak_flops(devices[index].name, arithmetic);
 }
 
-model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device) {
-  return {device, type_of(plan.precision), at::kFloat, [](const model::ParameterSpec&) { return false; }};
+std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make) {
+  auto made = make({device, type_of(plan.precision), at::kFloat, [](const model::ParameterSpec&) { return false; }});
+  made->speed = plan.speed;
+  return made;
 }
 
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin) {
-  const model::ArenaOptions fixed = frozen_arena(plan, device);
-  model::ArenaOptions arena = fixed;
-  arena.trains = [&](const model::ParameterSpec& spec) {
-    return trains(stage, group_of(plan.model, directory_name(spec.name)));
-  };
   StageModel made;
-  made.vlm = policy(arena);
-  made.vlm->coarse_in_tower = plan.speed.coarse_in_tower;
+  made.vlm = policy({device, type_of(plan.precision), at::kFloat, [&](const model::ParameterSpec& spec) {
+                       return trains(stage, group_of(plan.model, directory_name(spec.name)));
+                     }});
+  made.vlm->speed = plan.speed;
   made.vlm->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
   made.vlm->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
-  if (stage.prefers() && !stage.remembers_reference()) made.frozen.reference = begin(fixed);
-  if (made.frozen.reference) made.frozen.reference->coarse_in_tower = plan.speed.coarse_in_tower;
+  if (stage.prefers() && !stage.remembers_reference()) made.frozen.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
     const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]);
     if (!kl) continue;
-    made.frozen.teachers[term] = model::load_model(kl->teacher, fixed);
-    made.frozen.teachers[term]->coarse_in_tower = plan.speed.coarse_in_tower;
+    made.frozen.teachers[term] = make_frozen(
+        plan, device, [kl](const model::ArenaOptions& arena) { return model::load_model(kl->teacher, arena); });
     const int64_t theirs = made.frozen.teachers[term]->config().decoder.vocab_size;
     if (const int64_t ours = made.vlm->config().decoder.vocab_size; ours != theirs)
       throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))
@@ -84,11 +82,12 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   return made;
 }
 
-model::Capacity most_of(const plan::Stage& stage, const PackSize& capacity, int64_t most_samples) {
+model::Capacity most_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
+                        int64_t most_samples) {
   const int64_t texts = stage.texts();
   const auto largest = stage.largest_sample();
   model::Capacity most;
-  most.frames = capacity.frames;
+  most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);
   most.rows = capacity.rows;
   most.sequences = texts * (most_samples > 0 ? most_samples : capacity.rows / 16 + 1);
   most.labels = capacity.rows;

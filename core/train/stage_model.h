@@ -21,8 +21,8 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
 // Floating-point operations a second that the device can do at most; none where that is not known.
 std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 
-// Of a model that does not learn.
-model::ArenaOptions frozen_arena(const plan::Plan& plan, at::Device device);
+// A model that does not learn.
+std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
 
 struct StageModel {
   std::shared_ptr<model::Vlm> vlm;
@@ -35,6 +35,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
                             const MakeModel& policy, const MakeModel& begin);
 
 // What a pack of this size can hold of the stage's samples; `most_samples` 0: any number.
-model::Capacity most_of(const plan::Stage& stage, const PackSize& capacity, int64_t most_samples);
+model::Capacity most_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
+                        int64_t most_samples);
 
 } // namespace fvlm::train

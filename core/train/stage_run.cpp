@@ -66,9 +66,10 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     }
   if (made.frozen.reference) frozen_.push_back(made.frozen.reference->config());
   for (const auto& [term, teacher] : made.frozen.teachers) frozen_.push_back(teacher->config());
-  learners_ = std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
-                                     most_of(stage, data_.batches().capacity, data_.batches().most_samples),
-                                     made.frozen, Crew::Size{state_.crew, context.threads});
+  learners_ =
+      std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
+                             most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
+                             made.frozen, Crew::Size{state_.crew, context.threads});
   if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, begin, begins);
 }
 
@@ -78,7 +79,7 @@ StageRun::~StageRun() = default;
 void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins) {
   auto reference = frozen.reference;
   const auto made = [&]() -> const model::Vlm& {
-    if (!reference) reference = begins ? vlm_ : begin(frozen_arena(context_.plan, context_.device));
+    if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, begin);
     return *reference;
   };
   if (auto* memory = frozen.remembered.get()) {

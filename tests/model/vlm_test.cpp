@@ -82,7 +82,7 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
   }
 }
 
-TEST(Vlm, a_coarse_query_that_rides_through_the_tower_gives_the_same_loss_and_gradients) {
+TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Tiny tiny;
   const auto samples = some_samples();
   Capacity wide = Capacity::of(samples);
@@ -90,16 +90,20 @@ TEST(Vlm, a_coarse_query_that_rides_through_the_tower_gives_the_same_loss_and_gr
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
     for (const auto& recompute : {Recompute::none(), Recompute::all()})
       for (const Mode mode : {Mode::coarse_fine, Mode::coarse_only}) {
-        SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}", pack.frames.size(0),
-                                 recompute.layer(0) ? "all" : "no", static_cast<int>(mode)));
         tiny.vlm.tower().recompute = recompute;
-        tiny.vlm.coarse_in_tower = false;
+        tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = false;
         const Tensor loss = tiny.losses(pack, tiny.ones(pack), mode);
         const auto gradients = tiny.take_gradients();
         EXPECT_GT(gradients.at("q_static").abs().max().item<double>(), 0);
-        tiny.vlm.coarse_in_tower = true;
-        ops::expect_close(tiny.losses(pack, tiny.ones(pack), mode), loss, 1e-12, "losses");
-        expect_same(tiny.take_gradients(), gradients);
+        for (const auto& [rides, skips] : {std::pair{true, true}, {true, false}, {false, true}}) {
+          SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}", pack.frames.size(0),
+                                   recompute.layer(0) ? "all" : "no", static_cast<int>(mode),
+                                   rides ? "coarse in tower" : "", skips ? "last patches skipped" : ""));
+          tiny.vlm.speed.coarse_in_tower = rides;
+          tiny.vlm.speed.skip_last_patches = skips;
+          ops::expect_close(tiny.losses(pack, tiny.ones(pack), mode), loss, 1e-12, "losses");
+          expect_same(tiny.take_gradients(), gradients);
+        }
       }
 }
 

@@ -57,7 +57,9 @@ class Budget : public SmallRun {
       made.frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
       for (const PackedSample& pair : pack.host.samples) made.frozen.remembered->remember(pair, {-3, -4});
     }
-    Learner learner(plan, stage, *made.vlm, *operations, used, made.frozen);
+    model::Capacity most = used;
+    if (!plan.speed.shared_preference_frames) most.frames *= stage.texts();
+    Learner learner(plan, stage, *made.vlm, *operations, most, made.frozen);
     std::unique_ptr<QuantizedWeights> quantized;
     if (stage.quantization_aware) {
       quantized = std::make_unique<QuantizedWeights>(plan, registry, made.vlm->parameters(), at::kCPU);
@@ -148,6 +150,15 @@ TEST_F(Budget, of_a_teacher_is_what_is_measured) {
     kl.teacher = teacher;
     stage.objective.push_back(kl);
   });
+}
+
+TEST_F(Budget, without_work_that_is_saved_is_what_is_measured) {
+  const plan::Speed none = resolved({"speed=false"}).plan.speed;
+  for (const char* stage : {"align", "instruct", "prefer"}) {
+    expect_true(stage, [&](plan::Plan& plan, plan::Stage&) { plan.speed = none; });
+    for (const auto which : {&plan::Speed::skip_last_patches, &plan::Speed::shared_preference_frames})
+      expect_true(stage, [&](plan::Plan& plan, plan::Stage&) { plan.speed.*which = false; });
+  }
 }
 
 TEST_F(Budget, of_layers_that_are_computed_again_is_what_is_measured) {

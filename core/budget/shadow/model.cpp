@@ -82,7 +82,7 @@ Value Model::finish_layer(Tape& tape, int64_t layer, const Value& x, const Value
 
 bool Model::rides(const Tape& tape) const {
   const bool learns = trains("vision.embeddings.patch_embeddings.projection.weight");
-  return shape_.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || learns);
+  return shape_.speed.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || learns);
 }
 
 Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& riders) const {
@@ -99,10 +99,10 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
       return {parts * width, width, trains(name("attention.attention.key.weight"))};
     };
     const bool bias_trains = trains(name("attention.attention.key.bias"));
-    if (i + 1 == layers) {
+    if (i + 1 == layers && shape_.speed.skip_last_patches) {
       if (ride) riders = ops_.every(tape, x, rows.longest);
       cache.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
-      if (ride) riders = layer_norm(tape, read(tape, i, riders, cache), "vision.layernorm");
+      if (ride) riders = read(tape, i, riders, cache);
       break;
     }
     const auto block = [this, i, name, joint, bias_trains, width, heads, rows, keys](Tape& inner,
@@ -116,7 +116,9 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
     const auto out = recompute_.vision.covers(i) ? recomputed(tape, {x}, block) : block(tape, {x});
     x = out[0];
     cache.push_back(out[1]);
+    if (ride && i + 1 == layers) riders = ops_.every(tape, x, rows.longest);
   }
+  if (ride) riders = layer_norm(tape, riders, "vision.layernorm");
   return cache;
 }
 

@@ -23,7 +23,7 @@ struct ModelShape {
   ConnectorConfig connector;
   DecoderConfig decoder;
   int64_t image_size = 0; // of the frames
-  bool coarse_in_tower = true;
+  plan::Speed speed;
 };
 
 } // namespace fvlm::budget

@@ -196,11 +196,12 @@ VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer&
 }
 
 VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                           const Segments& readers) const {
+                           const Segments& readers, bool skip_last_patches) const {
   const Tape::Lean lean(tape, recompute.light);
   Value x = embed(tape, ops, frames);
-  VisualCache cache{run(tape, ops, x, layers_.size() - 1, tokens, tokens), tokens, readers};
-  cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
+  const size_t whole = layers_.size() - (skip_last_patches ? 1 : 0);
+  VisualCache cache{run(tape, ops, x, whole, tokens, tokens), tokens, readers};
+  if (skip_last_patches) cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
   return cache;
 }
 
@@ -211,15 +212,17 @@ Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames,
 }
 
 VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders,
-                                            const Riding& riding) const {
+                                            const Riding& riding, bool skip_last_patches) const {
   const Tape::Lean lean(tape, recompute.light);
   Value x = embed(tape, ops, frames, riders);
   const size_t last = layers_.size() - 1;
-  VisualCache cache{run(tape, ops, x, last, riding.rows, riding.keys), riding.keys, riding.readers};
-  // Nobody reads what the last layer makes of the patches.
-  const Value arrived = ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1);
-  cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
-  const Value seen = read(tape, ops, last, arrived, cache, nullptr);
+  VisualCache cache{run(tape, ops, x, skip_last_patches ? last : last + 1, riding.rows, riding.keys), riding.keys,
+                    riding.readers};
+  Value seen = ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1);
+  if (skip_last_patches) {
+    cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
+    seen = read(tape, ops, last, seen, cache, nullptr);
+  }
   return {std::move(cache), normed(tape, ops, seen, final_)};
 }
 

@@ -1,4 +1,4 @@
-// DINOv2: a pre-norm ViT with LayerScale, whose last layer gives keys and values alone, as nobody reads its patches.
+// DINOv2: a pre-norm ViT with LayerScale.
 #pragma once
 #include "model/parts.h"
 #include "model/weights/towers.h"
@@ -14,11 +14,11 @@ class Dinov2 : public VisionTower {
 
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                     const Segments& readers) const override;
+                     const Segments& readers, bool skip_last_patches) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
                AttentionMaps* maps) const override;
-  Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
-                         const Riding& riding) const override;
+  Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x, const Riding& riding,
+                         bool skip_last_patches) const override;
   bool trains() const override { return patch_weight_.trains(); }
 
   // The hidden states of every token after the final norm, as transformers gives them: for comparison.

@@ -52,11 +52,12 @@ Ref<Speed> speed() {
              "Let the static query ride through the tower as one more row while keys and values are computed.")
       .field("skip_last_patches", &Speed::skip_last_patches, flag(),
              "Compute no patch outputs in the tower's last layer, which nobody reads.")
-      .field("loss_tokens_only", &Speed::loss_tokens_only, flag(), "Run the output head on tokens with a loss alone.")
+      .field("loss_tokens_only", &Speed::loss_tokens_only, flag(),
+             "Run the output head where a token with a loss follows, not on all text.")
       .field("joint_weight_gradients", &Speed::joint_weight_gradients, flag(),
              "One product for the decoder's weight gradients of both passes.")
       .field("shared_preference_frames", &Speed::shared_preference_frames, flag(),
-             "Encode the frames of a pair once for both answers, and keep no activations of the reference.")
+             "Encode the frames of a pair once for both answers.")
       .field("text_without_tower", &Speed::text_without_tower, flag(), "Packs of text alone skip the vision tower.")
       .each()
       .done();

@@ -1,0 +1,191 @@
+// The switches of a recipe's `speed`: without one, a step learns the same.
+#include "../ops/tools.h"
+#include "data/stream/frame_pool.h"
+#include "small_run.h"
+#include "train/initial_model.h"
+#include "train/stage_model.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <set>
+
+namespace fvlm::train {
+namespace {
+
+using at::Tensor;
+
+struct Length {
+  int64_t frames;
+  std::vector<int64_t> texts; // tokens of each
+};
+
+class Switches : public SmallRun {
+ protected:
+  static constexpr int64_t image_size = 16, vocabulary = 256;
+
+  // Of samples of any length, some of whose tokens are answers.
+  static HostPack ragged(const std::vector<Length>& lengths) {
+    HostPack pack;
+    for (const Length& length : lengths) {
+      auto sample = std::make_shared<Sample>();
+      sample->frames = length.frames;
+      for (const int64_t tokens : length.texts) {
+        SampleText& text = sample->texts.emplace_back();
+        for (int64_t i = 0; i < tokens; ++i) {
+          text.ids.push_back(static_cast<TokenId>((i * 7919 + tokens) % vocabulary));
+          text.answer.push_back(i % 5 > 1);
+        }
+      }
+      pack.samples.push_back({std::ssize(pack.samples), sample, pack.frame_count});
+      pack.frame_count += length.frames;
+    }
+    const auto pixels = static_cast<size_t>(pack.frame_count * 3 * image_size * image_size);
+    if (pixels == 0) return pack;
+    pack.buffer = allocate_host(pixels * sizeof(float));
+    auto* values = reinterpret_cast<float*>(pack.buffer.get());
+    for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<float>(i * 2654435761 % 1009) / 504 - 1;
+    pack.frames = {values, pixels};
+    return pack;
+  }
+
+  static HostPack samples_for(const plan::Stage& stage) {
+    if (stage.prefers()) return ragged({{2, {9, 12}}, {0, {7, 5}}, {1, {6, 11}}});
+    return ragged({{2, {9}}, {0, {12}}, {1, {5}}, {2, {4}}});
+  }
+
+  struct Learnt {
+    Tensor sums;
+    std::map<std::string, Tensor> gradients;
+    std::set<std::string> work; // operations, with their shapes
+  };
+
+  // Of one pack, in float64.
+  Learnt learn(const plan::Plan& plan, const std::string& name, const HostPack& pack) {
+    const c10::InferenceMode without_autograd;
+    const plan::Stage& stage = stage_of(plan, name);
+    ops::Operations operations(registry_, {.dtype = at::kDouble, .gradient_dtype = at::kDouble});
+    const auto made = [&](uint64_t seed, bool trains) {
+      model::ArenaOptions options{at::kCPU, at::kDouble, at::kDouble,
+                                  [trains](const model::ParameterSpec&) { return trains; }};
+      auto vlm = make_model(describe(plan), seed, options);
+      vlm->speed = plan.speed;
+      return vlm;
+    };
+    const auto policy = made(1, true);
+    policy->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
+    policy->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
+    FrozenModels frozen;
+    const Order order = Order::once({std::ssize(pack.samples)});
+    if (stage.remembers_reference())
+      frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
+    else if (stage.prefers())
+      frozen.reference = made(2, false);
+    Learner learner(plan, stage, *policy, operations, most_of(plan, stage, {16, 256}, 8), frozen);
+    if (frozen.remembered) learner.remember(pack, *made(2, false));
+    std::vector<std::shared_ptr<const Sample>> samples;
+    for (const PackedSample& packed : pack.samples) samples.push_back(packed.sample);
+    PartTimes times;
+    learner.take(pack, counts_of(stage, samples), 1, times);
+    Learnt learnt{learner.sums().clone(), {}, {}};
+    for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
+    policy->parameters().complete_gradients();
+    for (const auto& parameter : policy->parameters().all())
+      learnt.gradients[parameter.name] = parameter.gradient.clone();
+    return learnt;
+  }
+
+  static plan::Stage& stage_of(plan::Plan& plan, const std::string& name) {
+    return *std::find_if(plan.stages.begin(), plan.stages.end(), [&](const auto& stage) { return stage.name == name; });
+  }
+  static const plan::Stage& stage_of(const plan::Plan& plan, const std::string& name) {
+    return stage_of(const_cast<plan::Plan&>(plan), name);
+  }
+
+  static void expect_same(const Learnt& actual, const Learnt& expected) {
+    ops::expect_close(actual.sums, expected.sums, 1e-9, "sums");
+    double most = 0;
+    for (const auto& [name, gradient] : expected.gradients) {
+      const double largest = gradient.abs().max().item<double>();
+      most = std::max(most, largest);
+      ops::expect_close(actual.gradients.at(name) / std::max(largest, 1e-12), gradient / std::max(largest, 1e-12), 1e-9,
+                        name);
+    }
+    EXPECT_GT(most, 0);
+  }
+
+  // A step with all that is saved, with all but this, with this alone and with nothing learns the same. Whether the
+  // switch changes what is computed.
+  bool changes_work_alone(bool plan::Speed::*which, const std::string& stage,
+                          const std::function<void(plan::Plan&)>& change = {}, std::optional<HostPack> pack = {}) {
+    SCOPED_TRACE(stage);
+    plan::Plan all = resolved().plan;
+    if (change) change(all);
+    if (!pack) pack = samples_for(stage_of(all, stage));
+    plan::Plan without = all, alone = all;
+    without.speed.*which = false;
+    alone.speed = resolved({"speed=false"}).plan.speed;
+    const Learnt none = learn(alone, stage, *pack);
+    alone.speed.*which = true;
+    const Learnt one = learn(alone, stage, *pack), expected = learn(all, stage, *pack);
+    expect_same(learn(without, stage, *pack), expected);
+    expect_same(one, expected);
+    expect_same(none, expected);
+    return one.work != none.work;
+  }
+
+  static void remember_and_predict(plan::Plan& plan) {
+    plan::Stage& stage = stage_of(plan, "prefer");
+    std::get<plan::Dpo>(stage.objective[0]).cache_reference = true;
+    stage.objective.push_back(plan::NextToken{});
+  }
+  static void read_the_last_layer_alone(plan::Plan& plan) { plan.model.connector.attend = plan::Attend::shallow; }
+  static void learn_answers_alone(plan::Plan& plan) { stage_of(plan, "instruct").objective.resize(1); }
+  static void compute_again(plan::Plan& plan) {
+    for (plan::Stage& stage : plan.stages)
+      stage.activation_checkpointing.vision.every = stage.activation_checkpointing.decoder.every = 1;
+  }
+};
+
+TEST_F(Switches, coarse_in_tower) {
+  const auto which = &plan::Speed::coarse_in_tower;
+  for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+  EXPECT_TRUE(changes_work_alone(which, "instruct", compute_again));
+  EXPECT_FALSE(changes_work_alone(which, "instruct", read_the_last_layer_alone)) << "there is one layer to read";
+}
+
+TEST_F(Switches, skip_last_patches) {
+  const auto which = &plan::Speed::skip_last_patches;
+  for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+  for (const auto& change : {compute_again, read_the_last_layer_alone})
+    EXPECT_TRUE(changes_work_alone(which, "instruct", change));
+}
+
+TEST_F(Switches, loss_tokens_only) {
+  const auto which = &plan::Speed::loss_tokens_only;
+  for (const char* stage : {"align", "instruct"})
+    EXPECT_FALSE(changes_work_alone(which, stage)) << "every token has a loss";
+  EXPECT_TRUE(changes_work_alone(which, "instruct", learn_answers_alone));
+  EXPECT_TRUE(changes_work_alone(which, "prefer"));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+}
+
+TEST_F(Switches, shared_preference_frames) {
+  const auto which = &plan::Speed::shared_preference_frames;
+  EXPECT_FALSE(changes_work_alone(which, "align")) << "there is one text";
+  EXPECT_TRUE(changes_work_alone(which, "prefer"));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+}
+
+TEST_F(Switches, text_without_tower) {
+  const auto which = &plan::Speed::text_without_tower;
+  EXPECT_FALSE(changes_work_alone(which, "align")) << "there are frames";
+  EXPECT_TRUE(changes_work_alone(which, "align", {}, ragged({{0, {8}}, {0, {13}}})));
+  const auto pairs = ragged({{0, {8, 9}}, {0, {13, 4}}});
+  EXPECT_TRUE(changes_work_alone(which, "prefer", {}, pairs));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict, pairs));
+}
+
+} // namespace
+} // namespace fvlm::train
