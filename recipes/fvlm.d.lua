@@ -117,7 +117,7 @@ function fvlm.llama(table) end
 ---@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
 ---@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.
 ---@field loss_tokens_only? boolean Run the output head where a token with a loss follows, not on all text. Default: `true`.
----@field joint_weight_gradients? boolean One product for the decoder's weight gradients of both passes. Default: `true`.
+---@field joint_weight_gradients? boolean One product for the decoder's weight gradients of both passes, where no more than 1 GiB has to wait for it. Default: `true`.
 ---@field shared_preference_frames? boolean Encode the frames of a pair once for both answers. Default: `true`.
 ---@field text_without_tower? boolean Packs of text alone skip the vision tower. Default: `true`.
 

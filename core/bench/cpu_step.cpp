@@ -72,7 +72,7 @@ class EngineStep {
     vlm_->parameters().forget_gradients();
     ops::Tape tape;
     const auto seen = vlm_->see(tape, operations_, pack, mode_.mode);
-    const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack);
+    const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack, seen.next);
     const at::Tensor losses = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
     tape.backward();
     return losses.mul(pack.labels.weights).sum();

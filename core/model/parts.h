@@ -70,7 +70,8 @@ class Decoder {
   virtual ops::Weight embedding() const = 0;
   virtual ops::Weight head() const = 0; // the embedding's where they are tied
   // [rows, width] -> the last hidden states, after the final norm.
-  virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const = 0;
+  virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
+                        const ops::JointPass& pass = {}) const = 0;
 
   virtual DecoderMemory remember(Operations& ops, int64_t capacity) const = 0;
   // The same for the next rows of one sequence, after those that memory holds.

@@ -86,7 +86,7 @@ class Tracer {
 
   void look(Judge& judge, Tape& tape, Vlm::Show show = Vlm::Show::tokens) {
     judge.seen = judge.vlm->see(tape, ops_, pack_, mode_.mode, show);
-    judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_);
+    judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_, judge.seen.next);
   }
 
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "model/decoder/llama.h"
+#include "model/joint_gradients.h"
 #include "model/vision/attention_maps.h"
 #include "model/vision/dinov2.h"
 
@@ -71,6 +72,12 @@ bool Vlm::rides(const Tape& tape) const {
   return speed.coarse_in_tower && !config_.connector.shallow && (!tape.records() || tower_->trains());
 }
 
+bool Vlm::shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const {
+  const auto element = static_cast<int64_t>(c10::elementSize(ops.options().dtype));
+  return speed.joint_weight_gradients && tape.keeps_steps() && !decoder_->recompute.light &&
+         may_wait(config_.decoder, pack.sequence.tokens.size(0), element);
+}
+
 Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
   const auto encode = [&] {
@@ -91,7 +98,7 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   AttentionMaps shown;
   AttentionMaps* const maps = show == Show::attention_too ? &shown : nullptr;
   const auto seen = [&](const Value& tokens, const Value& coarse, const Value& queries) -> Seen {
-    return {tokens, coarse, queries, maps ? shown.joined() : at::Tensor()};
+    return {tokens, coarse, queries, maps ? shown.joined() : at::Tensor(), {}};
   };
   const Value fixed = connector_.static_query(tape, pack.frames.size(0));
   const bool ends_coarse = mode == Mode::coarse_only;
@@ -109,12 +116,16 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
     coarse = look(tape, ops, fixed, cache, ends_coarse ? maps : nullptr);
   }
   if (ends_coarse) return seen(coarse, coarse, fixed);
-  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos));
+  std::array<ops::JointPass, 2> passes;
+  if (shares_products(tape, ops, pack)) passes = ops::JointPass::both(pack.sequence.tokens.size(0));
+  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos, passes[0]));
   done("coarse");
   const Value queries = connector_.shifted(tape, asked, pack.query_source);
   const Value fine = look(tape, ops, queries, cache, maps);
   done("fine");
-  return seen(fine, coarse, queries);
+  Seen both = seen(fine, coarse, queries);
+  both.next = passes[1];
+  return both;
 }
 
 // One video's frames in order, each read with the query the decoder made of those before it.
@@ -155,6 +166,7 @@ Vlm::Seen Vlm::room_for(const Operations& ops, int64_t frames) const {
   return {Value(at::zeros({frames, decoder_->width()}, ops.tensor_options())),
           {},
           Value(at::zeros({frames, config_.connector.query_dim}, ops.tensor_options())),
+          {},
           {}};
 }
 
@@ -195,10 +207,10 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
   return made;
 }
 
-Value Vlm::read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const {
+Value Vlm::read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass) const {
   const Value shown = pack.visual_source.defined() ? ops::take_rows(tape, visual, pack.visual_source) : visual;
   const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence);
-  return decoder_->forward(tape, ops, x, pack.texts);
+  return decoder_->forward(tape, ops, x, pack.texts, pass);
 }
 
 } // namespace fvlm::model

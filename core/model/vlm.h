@@ -53,6 +53,7 @@ class Vlm {
     Value queries; // what each frame was read with
     // Where those looked, on request: [frames, layers, heads, tokens of a frame], one layer where the model is shallow.
     at::Tensor attention;
+    ops::JointPass next; // of the decoder over `tokens`, where it shares weight gradients with the one over `coarse`
   };
   // The pack's frames as visual tokens. Nothing where it has no frame slots.
   enum class Show { tokens, attention_too };
@@ -61,8 +62,8 @@ class Vlm {
       Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens,
       const Done& done = [](const char*) {}) const;
 
-  // The decoder over visual tokens and text: hidden states [rows, width].
-  Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack) const;
+  // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: Seen::next.
+  Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass = {}) const;
 
   // Frame by frame and token by token through the decoder's memory. What ends it is part of the result.
   struct Until {
@@ -79,6 +80,7 @@ class Vlm {
   Value look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
              AttentionMaps* maps = nullptr) const;
   bool rides(const Tape& tape) const;
+  bool shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const;
   void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
              Show show = Show::tokens) const;
   Seen room_for(const Operations& ops, int64_t frames) const;

@@ -3,6 +3,7 @@
 #pragma once
 #include "device/runtime.h"
 #include "ops/attention.h"
+#include "ops/joint.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
 #include "ops/parameter.h"
@@ -54,32 +55,34 @@ class Operations {
   const OperationsOptions& options() const { return options_; }
   at::TensorOptions tensor_options() const { return at::TensorOptions(options_.device).dtype(options_.dtype); }
 
-  // x weight^T + bias
-  Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {});
+  // x weight^T + bias. In one of two passes that share the weight's gradient, x should lie in pass.input().
+  Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {}, const JointPass& pass = {});
   // down(gelu(up(x)))
   struct Layer {
     Weight weight, bias;
   };
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down);
 
+  // `into`, here and below: where the result is to lie; undefined: in memory of its own.
   // y = norm(sum), sum = x + residual; without a residual sum is x itself.
   struct Normed {
     Value y, sum;
   };
-  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon);
+  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
+                 const at::Tensor& into = {});
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
 
   // Columns of x as a value by itself, in the same memory.
   Value columns(Tape& tape, const Value& x, int64_t first, int64_t count);
 
   // silu(gate) * up, which lie side by side
-  Value swiglu(Tape& tape, const Value& gate_up);
+  Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
   // residual + scale * x
   Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);
 
   // Rotates q and k on their way, the plugin itself where it can; the memory of q and k may then hold them rotated.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                  const AttentionShape& shape);
+                  const AttentionShape& shape, const at::Tensor& into = {});
 
   // Rotates the first `heads` heads of each row, in the memory of x.
   Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
@@ -114,10 +117,12 @@ class Operations {
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
   bool claim_in_order(const Weight& weight, const Weight& bias = {}) const;
+  void push_joint(Tape& tape, const Linear& op, const Value& x, const Weight& weight, const Weight& bias,
+                  const Value& y, const std::shared_ptr<JointRows>& joint, size_t pass);
   void join_at_end(Tape& tape) const;
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-              double epsilon, int32_t op);
+              double epsilon, int32_t op, const at::Tensor& into = {});
 
   Registry& registry_;
   OperationsOptions options_;

@@ -80,7 +80,7 @@ void Operations::rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const S
 }
 
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                            const AttentionShape& shape) {
+                            const AttentionShape& shape, const at::Tensor& into) {
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query{};
   query.struct_size = sizeof query;
@@ -104,7 +104,8 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   const Packing packing{of_q.starts, of_kv.starts, of_q.positions, of_kv.positions};
 
   const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, shape.head_dim); };
-  Attention::Output output = op.forward(rows(q), rows(k), rows(v), packing);
+  Attention::Output output = op.forward(rows(q), rows(k), rows(v), packing,
+                                        into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
   Value y(output.out.flatten(1), records);
   if (!records) return y;
   tape.push([&op, q, k, v, packing, output, head_dim = shape.head_dim, out = y.gradient] {
@@ -113,7 +114,7 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
     const at::Tensor d_out = gradient.unflatten(1, {q.count, head_dim});
     const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, head_dim); };
     if (lie_together(q, k, v, head_dim)) {
-      at::Tensor d = at::empty_like(q.value.data);
+      at::Tensor d = q.value.gradient->memory(q.value.data);
       const auto part = [&](const Heads& heads) { return heads_of(d, heads, head_dim); };
       op.backward(rows(q), rows(k), rows(v), packing, output, d_out, {part(q), part(k), part(v)});
       q.value.gradient->add(std::move(d));

@@ -1,7 +1,6 @@
 // The operations between attentions, and the linears.
 #include "ops/operations.h"
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
 
 namespace fvlm::ops {
@@ -48,7 +47,7 @@ void Operations::join_at_end(Tape& tape) const {
   if (device::Runtime* gpu = runtime()) tape.keep([gpu] { return std::make_shared<Joining>(*gpu); });
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias) {
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, const JointPass& pass) {
   const bool records = tape.records(x, weight, bias);
   auto query = kernels_query(FVLM_OP_LINEAR, with(FVLM_WITH_BIAS, bias.defined()) | with(FVLM_WITH_BACKWARD, records),
                              x.data.size(0), weight.value().size(0));
@@ -58,6 +57,10 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   if (!records) return y;
   if (bias.trains()) y.gradient->ask_sums(bias);
   join_at_end(tape);
+  if (const auto joint = pass.of(weight, x.data.size(0))) {
+    push_joint(tape, op, x, weight, bias, y, joint, pass.index());
+    return y;
+  }
   tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, weight, bias,
              out = y.gradient] {
     const at::Tensor d_y = out->take();
@@ -66,6 +69,24 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
     if (in) in->add(op.input_gradient(d_y, weight.value()));
   });
   return y;
+}
+
+// The weight's gradient is computed when the pass that went forward first comes back, which is the last to do so.
+void Operations::push_joint(Tape& tape, const Linear& op, const Value& x, const Weight& weight, const Weight& bias,
+                            const Value& y, const std::shared_ptr<JointRows>& joint, size_t pass) {
+  auto query = op.query();
+  query.rows = joint->rows();
+  const Linear& both = kernel<Linear>(query);
+  joint->take_input(pass, x.data);
+  y.gradient->place([joint, pass] { return joint->gradient(pass); });
+  tape.push([this, &op, &both, joint, pass, in = x.gradient, weight, bias, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    joint->take_gradient(pass, d_y);
+    if (pass == 0)
+      if (const auto [rows, gradient] = joint->take(); gradient.defined())
+        weight_gradient(both, gradient, rows, weight, bias);
+    if (in && d_y.defined()) in->add(op.input_gradient(d_y, weight.value()));
+  });
 }
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down) {
@@ -106,14 +127,14 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
 }
 
 Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                    const Weight& bias, double epsilon, int32_t op_code) {
+                                    const Weight& bias, double epsilon, int32_t op_code, const at::Tensor& into) {
   const bool records = tape.records(x, residual, weight, bias);
   const bool has_residual = residual.defined();
   auto query = kernels_query(op_code, with(FVLM_WITH_RESIDUAL, has_residual) | with(FVLM_WITH_BACKWARD, records),
                              x.data.size(0), x.data.size(1));
   query.epsilon = static_cast<float>(epsilon);
   const Norm& op = kernel<Norm>(query);
-  Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value());
+  Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value(), {into, {}, {}});
   const at::Tensor s = has_residual ? output.sum : x.data;
   Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
   if (!records) return normed;
@@ -134,7 +155,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
     if (d_y.defined()) {
       const bool adds = Weight::claim(weight, bias);
       d_s = op.backward(s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
-                        {{}, weight.gradient(), bias.gradient()}, adds)
+                        {x ? x->memory(s) : at::Tensor(), weight.gradient(), bias.gradient()}, adds)
                 .x;
     } else {
       d_s = d_sum;
@@ -147,8 +168,8 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
 }
 
 Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                       double epsilon) {
-  return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM);
+                                       double epsilon, const at::Tensor& into) {
+  return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into);
 }
 
 Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon) {
@@ -178,19 +199,19 @@ void Operations::add(const at::Tensor& rows, const at::Tensor& to) {
       .forward(rows, ones, to, to);
 }
 
-Value Operations::swiglu(Tape& tape, const Value& gate_up) {
+Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into) {
   const int64_t width = gate_up.data.size(1) / 2;
   const bool records = tape.records(gate_up);
   const SwiGlu& op =
       kernel<SwiGlu>(kernels_query(FVLM_OP_SWIGLU, with(FVLM_WITH_BACKWARD, records), gate_up.data.size(0), width));
   const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
-  Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1)), records);
+  Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1), into), records);
   if (!records) return y;
   tape.make_again(y, [&op, half, both = gate_up.data] { return op.forward(half(both, 0), half(both, 1)); });
   tape.push([&op, half, gate_up, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    at::Tensor d = at::empty_like(gate_up.data);
+    at::Tensor d = gate_up.gradient->memory(gate_up.data);
     op.backward(half(gate_up.data, 0), half(gate_up.data, 1), d_y, {half(d, 0), half(d, 1)});
     gate_up.gradient->add(std::move(d));
   });

@@ -6,6 +6,7 @@
 #include "ops/parameter.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 
 namespace fvlm::ops {
 
@@ -14,6 +15,9 @@ class Gradient {
  public:
   // Takes part in the tensor's memory: whoever gives it does not write to it afterwards.
   void add(at::Tensor gradient);
+  // For those who compute one that they will add: memory for it, like this. The first gets what place() named.
+  at::Tensor memory(const at::Tensor& like) { return place_ ? std::exchange(place_, {})() : at::empty_like(like); }
+  void place(std::function<at::Tensor()> memory) { place_ = std::move(memory); }
   // For those who add to a part only: the whole, in memory of its own. It begins as zeros of this kind.
   at::Tensor& whole(at::IntArrayRef shape, const at::TensorOptions& options);
   // Undefined where nothing has flowed back.
@@ -33,6 +37,7 @@ class Gradient {
   at::Tensor sum_;
   std::shared_ptr<const Weight> sums_for_;
   bool has_sums_ = false;
+  std::function<at::Tensor()> place_;
 };
 
 using Value = BasicValue<at::Tensor, Gradient>;

@@ -288,7 +288,7 @@ void Learner::pass(const Inputs& in, PartTimes& times, bool watches) {
 }
 
 void Learner::learn_fine(Work& work) {
-  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.in.pack);
+  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.in.pack, work.seen.next);
   at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
   bool known = true; // the gradient of each loss, before the losses are
   for (size_t term = 0; term < stage_.objective.size(); ++term) {

@@ -65,7 +65,7 @@ struct Tiny {
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, Mode mode = Mode::coarse_fine) {
     ops::Tape tape;
     const auto seen = vlm.see(tape, *operations, pack, mode);
-    const auto hidden = vlm.read(tape, *operations, seen.tokens, pack);
+    const auto hidden = vlm.read(tape, *operations, seen.tokens, pack, seen.next);
     const at::Tensor losses = next_token(tape, *operations, vlm, hidden, pack, weights);
     tape.backward();
     return losses;

@@ -1,5 +1,6 @@
 // The model by itself: gradients by finite differences, recomputation, frozen parts. Equality with PyTorch:
 // parity_test.py.
+#include "model/joint_gradients.h"
 #include "recipe/plan.h"
 #include "tiny.h"
 
@@ -105,6 +106,20 @@ TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
           expect_same(tiny.take_gradients(), gradients);
         }
       }
+}
+
+TEST(Vlm, products_are_shared_where_little_waits_for_them) {
+  DecoderConfig decoder; // SmolLM2-135M
+  decoder.num_hidden_layers = 30;
+  decoder.hidden_size = 576;
+  decoder.intermediate_size = 1536;
+  decoder.num_attention_heads = 9;
+  decoder.num_key_value_heads = 3;
+  decoder.head_dim = 64;
+  const int64_t bytes_a_row = 30 * (960 + 576 + 3072 + 576) * 2, most = (int64_t{1} << 30) / bytes_a_row;
+  EXPECT_TRUE(may_wait(decoder, most, 2));
+  EXPECT_FALSE(may_wait(decoder, most + 1, 2));
+  EXPECT_FALSE(may_wait(decoder, most, 4));
 }
 
 TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {

@@ -194,6 +194,71 @@ TEST(Operations, a_weight_read_in_part_and_as_a_whole) {
   });
 }
 
+TEST(Operations, two_passes_share_the_gradient_of_a_weight) {
+  Bench b;
+  const Value one = b.input({3, 4}), other = b.input({5, 4});
+  const Weight up(b.parameter("up", {8, 4})), bias(b.parameter("bias", {8})), down(b.parameter("down", {2, 4}));
+  b.expect_true_gradients([&](Tape& tape) {
+    const auto passes = JointPass::both(5);
+    const auto run = [&](const Value& x, const JointPass& pass) {
+      const Value gate_up = b.ops->linear(tape, x, up, bias, pass);
+      return b.ops->linear(tape, b.ops->swiglu(tape, gate_up, pass.input(down, x.data.size(0))), down, {}, pass);
+    };
+    const Value first = run(one, passes[0]);
+    return std::vector{first, run(other, passes[1])};
+  });
+}
+
+TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
+  for (const char* which : {"earlier", "later", "earlier, and there is no other"}) {
+    SCOPED_TRACE(which);
+    Bench b;
+    const Value one(random({3, 4}, 1)), other(random({5, 4}, 2));
+    const Weight weight(b.parameter("weight", {2, 4}));
+    b.expect_true_gradients([&](Tape& tape) {
+      const auto passes = JointPass::both(5);
+      const Value first = b.ops->linear(tape, one, weight, {}, passes[0]);
+      if (std::string(which).ends_with("no other")) return std::vector{first};
+      const Value second = b.ops->linear(tape, other, weight, {}, passes[1]);
+      return std::vector{std::string(which) == "later" ? second : first};
+    });
+  }
+  Bench b;
+  Parameter& weight = b.parameter("weight", {2, 4});
+  Tape tape;
+  b.ops->linear(tape, Value(random({3, 4}, 1)), Weight(weight), {}, JointPass::both(5)[0]);
+  tape.backward();
+  EXPECT_FALSE(weight.has_gradient) << "nothing came";
+}
+
+// So that nothing is copied into what two passes share.
+TEST(Operations, results_lie_where_they_are_wanted) {
+  Bench b;
+  const Weight scale(b.parameter("scale", {4}));
+  const Segments segments{starts({0, 2, 5}), at::tensor({0, 1, 0, 1, 2}, at::kInt), 3};
+  const auto check = [&](int64_t columns, const std::function<Value(Tape&, const Value& x, const Tensor& into)>& run) {
+    const Value x(random({5, columns}, 1), true);
+    const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble), place = memory.narrow(0, 4, 5);
+    const Tensor into = at::full({5, 4}, std::nan(""), at::kDouble);
+    x.gradient->place([place] { return place; });
+    Tape tape;
+    const Value y = run(tape, x, into);
+    EXPECT_EQ(y.data.data_ptr(), into.data_ptr());
+    y.gradient->add(random({5, 4}, 2));
+    tape.backward();
+    EXPECT_EQ(x.gradient->take().data_ptr(), place.data_ptr());
+    EXPECT_FALSE(place.isnan().any().item<bool>());
+    EXPECT_NE(x.gradient->memory(x.data).data_ptr(), place.data_ptr()) << "the first gets it";
+  };
+  check(4, [&](Tape& tape, const Value& x, const Tensor& into) {
+    return b.ops->rmsnorm(tape, x, Value(random({5, 4}, 3), true), scale, 1e-5, into).y;
+  });
+  check(8, [&](Tape& tape, const Value& x, const Tensor& into) { return b.ops->swiglu(tape, x, into); });
+  check(12, [&](Tape& tape, const Value& x, const Tensor& into) {
+    return b.ops->attention(tape, {x, 0, 2}, {x, 4, 2}, {x, 8, 2}, segments, segments, {2, true, {2, 100.0}}, into);
+  });
+}
+
 TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
   Bench b;
   Parameter& frozen = b.parameter("frozen", {4, 3});

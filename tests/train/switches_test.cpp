@@ -140,6 +140,13 @@ class Switches : public SmallRun {
   }
   static void read_the_last_layer_alone(plan::Plan& plan) { plan.model.connector.attend = plan::Attend::shallow; }
   static void learn_answers_alone(plan::Plan& plan) { stage_of(plan, "instruct").objective.resize(1); }
+  static void learn_from_the_coarse_pass_alone(plan::Plan& plan) {
+    auto& objective = stage_of(plan, "instruct").objective;
+    objective.erase(objective.begin());
+  }
+  static void compute_every_second_layer_again(plan::Plan& plan) {
+    stage_of(plan, "align").activation_checkpointing.decoder.every = 2;
+  }
   static void compute_again(plan::Plan& plan) {
     for (plan::Stage& stage : plan.stages)
       stage.activation_checkpointing.vision.every = stage.activation_checkpointing.decoder.every = 1;
@@ -169,6 +176,16 @@ TEST_F(Switches, loss_tokens_only) {
   EXPECT_TRUE(changes_work_alone(which, "instruct", learn_answers_alone));
   EXPECT_TRUE(changes_work_alone(which, "prefer"));
   EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+}
+
+TEST_F(Switches, joint_weight_gradients) {
+  const auto which = &plan::Speed::joint_weight_gradients;
+  for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+  EXPECT_TRUE(changes_work_alone(which, "instruct", read_the_last_layer_alone));
+  EXPECT_TRUE(changes_work_alone(which, "instruct", learn_from_the_coarse_pass_alone));
+  EXPECT_TRUE(changes_work_alone(which, "align", compute_every_second_layer_again));
+  EXPECT_FALSE(changes_work_alone(which, "align", compute_again)) << "there are no layers that wait";
 }
 
 TEST_F(Switches, shared_preference_frames) {

@@ -1,6 +1,7 @@
 #include "budget/shadow/model.h"
 
 #include "budget/parameter_groups.h"
+#include "model/joint_gradients.h"
 
 #include <fmt/format.h>
 
@@ -156,6 +157,11 @@ Value Model::look(Tape& tape, const Value& queries, const VisualCache& cache) co
   return shown(tape, attend(tape, enter(tape, queries), cache));
 }
 
+bool Model::shares_products(const Tape& tape, const PackShape& pack) const {
+  return shape_.speed.joint_weight_gradients && tape.keeps_steps() && !recompute_.decoder.light &&
+         model::may_wait(shape_.decoder, pack.rows, ops_.machine().element);
+}
+
 Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   if (pack.frames == 0) return {};
   Ledger& ledger = ops_.ledger();
@@ -169,7 +175,10 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
     return encode(tape, pack, riders);
   }();
   const Value coarse = ride ? shown(tape, riders) : look(tape, fixed, cache);
-  const Value hidden = decode(tape, coarse, pack.longest_video);
+  JointPass earlier, later;
+  if (shares_products(tape, pack)) earlier.waiting = later.waiting = std::make_shared<JointPass::Waiting>();
+  later.later = true;
+  const Value hidden = decode(tape, coarse, pack.longest_video, earlier);
   const Value asked = vision_linear(tape, hidden, "connector.llm_to_query", query, shape_.decoder.hidden_size);
   // Each frame gets the query of the one before it.
   Value shifted;
@@ -183,7 +192,7 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
       const Tensor d_y = out->take();
       if (d_y.defined() && in) in->add(ops_.tensor(frames + 1, query));
     });
-  return {look(tape, shifted, cache), coarse, shifted};
+  return {look(tape, shifted, cache), coarse, shifted, later};
 }
 
 Weight Model::head() const {
@@ -192,7 +201,7 @@ Weight Model::head() const {
                 config.vocab_size, config.hidden_size);
 }
 
-Value Model::decode(Tape& tape, const Value& input, int64_t longest) const {
+Value Model::decode(Tape& tape, const Value& input, int64_t longest, const JointPass& shared) const {
   const Ledger::For decoder(ops_.ledger(), Item::decoder);
   const DecoderConfig& config = shape_.decoder;
   const int64_t width = config.hidden_size, q = config.num_attention_heads, kv = config.num_key_value_heads,
@@ -202,37 +211,39 @@ Value Model::decode(Tape& tape, const Value& input, int64_t longest) const {
   } stream{input, {}};
   const Tape::Lean lean(tape, recompute_.decoder.light);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const auto block = [this, i, width, q, kv, dim, mlp, longest](Tape& inner,
-                                                                  const std::vector<Value>& in) -> std::vector<Value> {
+    const bool again = recompute_.decoder.covers(i);
+    const auto block = [this, i, width, q, kv, dim, mlp, longest, pass = again ? JointPass() : shared](
+                           Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       const auto name = [&](const char* rest) { return decoder_layer(i, rest); };
       const auto before =
           ops_.rmsnorm(inner, in[0], in.size() > 1 ? in[1] : Value(), trains(name("input_layernorm.weight")));
       const Value qkv =
-          ops_.linear(inner, before.y, weight(name("self_attn.q_proj.weight"), (q + 2 * kv) * dim, width));
+          ops_.linear(inner, before.y, weight(name("self_attn.q_proj.weight"), (q + 2 * kv) * dim, width), false, pass);
       const Value attended = ops_.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv},
                                             {longest}, {longest}, dim, true);
-      const Value read = ops_.linear(inner, attended, weight(name("self_attn.o_proj.weight"), width, q * dim));
+      const Value read =
+          ops_.linear(inner, attended, weight(name("self_attn.o_proj.weight"), width, q * dim), false, pass);
       const auto between = ops_.rmsnorm(inner, read, before.sum, trains(name("post_attention_layernorm.weight")));
-      const Value gated =
-          ops_.swiglu(inner, ops_.linear(inner, between.y, weight(name("mlp.gate_proj.weight"), 2 * mlp, width)));
-      return {ops_.linear(inner, gated, weight(name("mlp.down_proj.weight"), width, mlp)), between.sum};
+      const Value gated = ops_.swiglu(
+          inner, ops_.linear(inner, between.y, weight(name("mlp.gate_proj.weight"), 2 * mlp, width), false, pass));
+      return {ops_.linear(inner, gated, weight(name("mlp.down_proj.weight"), width, mlp), false, pass), between.sum};
     };
     std::vector<Value> in{stream.branch};
     if (stream.residual.defined()) in.push_back(stream.residual);
-    const auto out = recompute_.decoder.covers(i) ? recomputed(tape, in, block) : block(tape, in);
+    const auto out = again ? recomputed(tape, in, block) : block(tape, in);
     stream = {out[0], out[1]};
   }
   return ops_.rmsnorm(tape, stream.branch, stream.residual, trains("decoder.model.norm.weight")).y;
 }
 
-Value Model::read(Tape& tape, const Value& visual, const PackShape& pack) const {
+Value Model::read(Tape& tape, const Value& visual, const PackShape& pack, const JointPass& pass) const {
   const Ledger::For decoder(ops_.ledger(), Item::decoder);
   const bool each_once = pack.visual_rows == pack.frames;
   const Value shown = visual.defined() && !each_once ? ops_.take_rows(tape, visual, pack.visual_rows) : visual;
   const Weight table =
       weight("decoder.model.embed_tokens.weight", shape_.decoder.vocab_size, shape_.decoder.hidden_size);
   const Value x = ops_.embed(tape, table, shown, pack.rows);
-  return decode(tape, x, pack.longest_sequence);
+  return decode(tape, x, pack.longest_sequence, pass);
 }
 
 } // namespace fvlm::budget::shadow

@@ -42,9 +42,10 @@ class Model {
 
   struct Seen {
     Value tokens, coarse, queries;
+    JointPass next;
   };
   Seen see(Tape& tape, const PackShape& pack) const;
-  Value read(Tape& tape, const Value& visual, const PackShape& pack) const;
+  Value read(Tape& tape, const Value& visual, const PackShape& pack, const JointPass& pass = {}) const;
   Weight head() const;
 
  private:
@@ -54,9 +55,12 @@ class Model {
   bool trains(const std::string& name) const { return trains_.at(name); }
   std::string vision_layer(int64_t layer, const char* rest) const;
   std::string decoder_layer(int64_t layer, const char* rest) const;
-  Weight weight(const std::string& name, int64_t rows, int64_t columns) const { return {rows, columns, trains(name)}; }
+  Weight weight(const std::string& name, int64_t rows, int64_t columns) const {
+    return {rows, columns, trains(name), name};
+  }
 
   bool rides(const Tape& tape) const;
+  bool shares_products(const Tape& tape, const PackShape& pack) const;
   // Where `x` rides along, it becomes what it saw.
   VisualCache encode(Tape& tape, const PackShape& pack, Value& x) const;
   Value embed(Tape& tape, int64_t frames, const Value& riders) const;
@@ -68,7 +72,7 @@ class Model {
   Value enter(Tape& tape, const Value& queries) const;
   Value shown(Tape& tape, const Value& seen) const;
   Value look(Tape& tape, const Value& queries, const VisualCache& cache) const;
-  Value decode(Tape& tape, const Value& x, int64_t longest) const;
+  Value decode(Tape& tape, const Value& x, int64_t longest, const JointPass& pass) const;
 
   Operations& ops_;
   ModelShape shape_;

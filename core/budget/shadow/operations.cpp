@@ -14,25 +14,29 @@ void Operations::product(int64_t rows, int64_t inner, int64_t columns, bool into
   ledger_.touch(4 * (rows * inner + inner * columns + rows * columns) + narrow_copy);
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains) const {
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains,
+                         const JointPass& pass) const {
   const bool records = tape.records(x.wants_gradient() || weight.trains || bias_trains);
   const int64_t rows = x.data.rows;
   Value y(tensor(rows, weight.rows), records);
   product(rows, weight.columns, weight.rows);
   if (!records) return y;
-  tape.push(
-      [this, rows, input = weight.trains ? x.kept() : ops::Kept<Tensor>(), in = x.gradient, weight, out = y.gradient] {
-        const Tensor d_y = out->take();
-        if (!d_y.defined()) return;
-        if (weight.trains) {
-          const Tensor read = input.get();
-          product(weight.rows, rows, weight.columns, true);
-        }
-        if (!in) return;
-        Tensor d_x = tensor(rows, weight.columns);
-        product(rows, weight.rows, weight.columns);
-        in->add(std::move(d_x));
-      });
+  tape.push([this, rows, input = weight.trains ? x.kept() : ops::Kept<Tensor>(), in = x.gradient, weight, pass,
+             out = y.gradient] {
+    const Tensor d_y = out->take();
+    if (pass.waiting && !pass.later) pass.waiting->erase(weight.name);
+    if (!d_y.defined()) return;
+    if (pass.waiting && pass.later) {
+      (*pass.waiting)[weight.name] = {input.get(), d_y};
+    } else if (weight.trains) {
+      const Tensor read = input.get();
+      product(weight.rows, rows, weight.columns, true);
+    }
+    if (!in) return;
+    Tensor d_x = tensor(rows, weight.columns);
+    product(rows, weight.rows, weight.columns);
+    in->add(std::move(d_x));
+  });
   return y;
 }
 

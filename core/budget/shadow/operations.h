@@ -2,6 +2,11 @@
 #pragma once
 #include "budget/shadow/tape.h"
 
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 namespace fvlm::budget {
 
 // What computes. The plugins that come with the engine need little inside; the plain references hold whole
@@ -19,6 +24,7 @@ namespace fvlm::budget::shadow {
 struct Weight {
   int64_t rows = 0, columns = 0;
   bool trains = false;
+  std::string name = {}; // where it matters which it is
 };
 
 struct Heads {
@@ -30,6 +36,13 @@ struct Segments {
   int64_t longest; // rows of one
 };
 
+// One of two passes that share weights' gradients: see ops/joint.h.
+struct JointPass {
+  using Waiting = std::map<std::string, std::vector<Tensor>>; // what the later one leaves, by weight
+  std::shared_ptr<Waiting> waiting;                           // null: nothing is shared
+  bool later = false;
+};
+
 class Operations {
  public:
   Operations(Ledger& ledger, const Machine& machine) : ledger_(ledger), machine_(machine) {}
@@ -38,7 +51,8 @@ class Operations {
   Tensor tensor(int64_t rows, int64_t columns) const { return make(ledger_, rows, columns, machine_.element); }
   Tensor wide(int64_t rows, int64_t columns = 1) const { return make(ledger_, rows, columns, 4); }
 
-  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false) const;
+  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false,
+               const JointPass& pass = {}) const;
   Value gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const;
   struct Normed {
     Value y, sum;

@@ -77,7 +77,7 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
   Tape tape;
   const auto seen = models.policy.see(tape, pack);
   if (!std::all_of(terms.begin(), terms.end(), plan::is_coarse)) {
-    const Value hidden = models.policy.read(tape, seen.tokens, pack);
+    const Value hidden = models.policy.read(tape, seen.tokens, pack, seen.next);
     const Ledger::For loss(ledger, Item::loss);
     Value losses;
     if (stage.prefers())

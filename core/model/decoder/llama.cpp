@@ -37,41 +37,44 @@ struct Llama::Stream {
   Value branch, residual;
 };
 
-ops::Operations::Normed Llama::normed(Tape& tape, Operations& ops, const Stream& stream,
-                                      const ops::Weight& weight) const {
-  return stream.residual.defined() ? ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps)
-                                   : ops.rmsnorm(tape, stream.branch, {}, weight, config_.rms_norm_eps);
+ops::Operations::Normed Llama::normed(Tape& tape, Operations& ops, const Stream& stream, const ops::Weight& weight,
+                                      const at::Tensor& into) const {
+  return ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into);
 }
 
 template <class Attend>
 Llama::Stream Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, const Stream& stream,
-                               const Attend& attend) const {
-  const auto before = normed(tape, ops, stream, layer.attention_norm);
-  const Value qkv = ops.linear(tape, before.y, layer.qkv);
-  const Value read = ops.linear(tape, attend(qkv), layer.out);
-  const auto between = ops.rmsnorm(tape, read, before.sum, layer.mlp_norm, config_.rms_norm_eps);
-  const Value inner = ops.swiglu(tape, ops.linear(tape, between.y, layer.gate_up));
-  return {ops.linear(tape, inner, layer.down), between.sum};
+                               const Attend& attend, const ops::JointPass& pass) const {
+  const auto input = [&](const ops::Weight& weight) { return pass.input(weight, stream.branch.data.size(0)); };
+  const auto before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv));
+  const Value qkv = ops.linear(tape, before.y, layer.qkv, {}, pass);
+  const Value read = ops.linear(tape, attend(qkv, input(layer.out)), layer.out, {}, pass);
+  const auto between = normed(tape, ops, {read, before.sum}, layer.mlp_norm, input(layer.gate_up));
+  const Value inner = ops.swiglu(tape, ops.linear(tape, between.y, layer.gate_up, {}, pass), input(layer.down));
+  return {ops.linear(tape, inner, layer.down, {}, pass), between.sum};
 }
 
-Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments) const {
+Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
+                     const ops::JointPass& pass) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
   Stream stream{x, {}};
   const Tape::Lean lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv,
-                        dim](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
-      const auto attend = [&](const Value& qkv) {
+    const bool again = recompute.layer(static_cast<int64_t>(i));
+    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim,
+                        pass = again ? ops::JointPass() : pass](Tape& inner,
+                                                                const std::vector<Value>& in) -> std::vector<Value> {
+      const auto attend = [&](const Value& qkv, const at::Tensor& into) {
         return ops.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}, segments, segments,
-                             shape);
+                             shape, into);
       };
-      const Stream out = run_layer(inner, ops, layer, {in[0], in.size() > 1 ? in[1] : Value()}, attend);
+      const Stream out = run_layer(inner, ops, layer, {in[0], in.size() > 1 ? in[1] : Value()}, attend, pass);
       return {out.branch, out.residual};
     };
     std::vector<Value> in{stream.branch};
     if (stream.residual.defined()) in.push_back(stream.residual);
-    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, in, block) : block(tape, in);
+    const auto out = again ? ops::recomputed(tape, in, block) : block(tape, in);
     stream = {out[0], out[1]};
   }
   return normed(tape, ops, stream, norm_).y;
@@ -98,7 +101,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, DecoderMemory& m
   Tape none(Tape::Mode::forward_only);
   Stream stream{Value(x), {}};
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto attend = [&](const Value& qkv) {
+    const auto attend = [&](const Value& qkv, const at::Tensor&) {
       const Value turned = ops.rotate(none, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
       memory.layers[i].narrow(0, memory.length, rows).copy_(turned.data.narrow(1, q * dim, 2 * kv * dim));
       const Value kept(memory.layers[i]);

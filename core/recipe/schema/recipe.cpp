@@ -54,8 +54,9 @@ Ref<Speed> speed() {
              "Compute no patch outputs in the tower's last layer, which nobody reads.")
       .field("loss_tokens_only", &Speed::loss_tokens_only, flag(),
              "Run the output head where a token with a loss follows, not on all text.")
-      .field("joint_weight_gradients", &Speed::joint_weight_gradients, flag(),
-             "One product for the decoder's weight gradients of both passes.")
+      .field(
+          "joint_weight_gradients", &Speed::joint_weight_gradients, flag(),
+          "One product for the decoder's weight gradients of both passes, where no more than 1 GiB has to wait for it.")
       .field("shared_preference_frames", &Speed::shared_preference_frames, flag(),
              "Encode the frames of a pair once for both answers.")
       .field("text_without_tower", &Speed::text_without_tower, flag(), "Packs of text alone skip the vision tower.")
