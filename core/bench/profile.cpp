@@ -216,6 +216,7 @@ class Profile {
       training.remember(job.pack.host);
       if (i >= request_.warmup) row.asked.add(watch.stop());
     }
+    training.end_remembering();
   }
 
   // A step of its own, operation by operation.

@@ -47,8 +47,9 @@ class Training {
   // A second one on the same model, which goes by another plan.
   std::unique_ptr<train::Learner> learner_of(const plan::Plan& plan);
   model::Vlm& vlm() { return *made_.vlm; }
-  // What the model as it stands, which is the reference, thinks of the pack's pairs.
+  // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step.
   void remember(const HostPack& pack) { learner_->remember(pack, *made_.vlm); }
+  void end_remembering() { learner_->end_remembering(); }
 
   void optimize(); // clip and optimizer, with the gradients as they stand
   // Of the step before; they wait for the device.

@@ -108,6 +108,10 @@ void Crew::remember(const HostPack& host, const model::Vlm& reference) {
   for (size_t i = 0; i < parts.size(); ++i) learners_[i]->remember(parts[i], reference);
 }
 
+void Crew::end_remembering() {
+  for (const auto& learner : learners_) learner->end_remembering();
+}
+
 void Crew::gather() {
   for (const Follower& follower : followers_) policy_.parameters().add_gradients(follower.vlm->parameters());
 }

@@ -27,6 +27,7 @@ class Crew {
   void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches);
   // In the same parts, one after the other: what is remembered is to the bit what a live reference says.
   void remember(const HostPack& host, const model::Vlm& reference);
+  void end_remembering();
   std::vector<Learner::Tally> tallies() const;
   at::Tensor sums() const;
   double held() const;

@@ -128,6 +128,12 @@ struct Learner::Brought {
   std::map<std::vector<bool>, Recorded> passes; // by those that have one before
 };
 
+struct Learner::Asked {
+  Inputs inputs;      // stay where they are
+  at::Tensor answers; // float64 [2 pairs]
+  Recorder recorder;
+};
+
 struct Learner::Work {
   const Inputs& in;
   model::Vlm::Seen seen;
@@ -193,34 +199,43 @@ void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
   for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
 }
 
-model::Pack Learner::packed(const HostPack& host, at::Device device, model::Frames frames) {
+// In host memory, without frames.
+model::Pack Learner::packed(const HostPack& host) {
   const auto samples = feed::model_samples(
       host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
   const auto used = model::Capacity::of(samples), capacity = rounded(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
   const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
-  return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(device), frames);
+  return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(at::kCPU), model::Frames::apart);
 }
 
-// In host memory.
-Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
-  Inputs in{packed(host, at::kCPU, model::Frames::apart),   {}, {}, {}, {}, {},
-            stage_.prefers() ? std::ssize(host.samples) : 0};
-  std::vector<double> weights;
-  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+// In host memory: what any model reads of the pack.
+Learner::Inputs Learner::bare_inputs_of(const HostPack& host) {
+  Inputs in;
+  in.pack = packed(host);
+  in.pairs = stage_.prefers() ? std::ssize(host.samples) : 0;
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
-    const bool of_pairs = std::holds_alternative<plan::Dpo>(stage_.objective[term]);
-    held_ += of_pairs ? static_cast<double>(in.pairs) : in.masks.back().sum().item<double>();
-    const double of_term = std::visit([](const auto& any) { return any.weight; }, stage_.objective[term]);
-    weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
-  }
-  in.weights = at::tensor(weights, at::kDouble);
   if (in.pack.query_source.defined()) {
     in.frames = feed::frames_of(host, image_size_, texts_);
     in.shares = at::zeros(in.pack.query_source.sizes(), at::kDouble);
     in.shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }
+  return in;
+}
+
+// The same with what the step makes of it.
+Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
+  Inputs in = bare_inputs_of(host);
+  std::vector<double> weights;
+  for (size_t term = 0; term < stage_.objective.size(); ++term) {
+    const bool of_pairs = std::holds_alternative<plan::Dpo>(stage_.objective[term]);
+    held_ += of_pairs ? static_cast<double>(in.pairs) : in.masks[term].sum().item<double>();
+    const double of_term = std::visit([](const auto& any) { return any.weight; }, stage_.objective[term]);
+    weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
+  }
+  in.weights = at::tensor(weights, at::kDouble);
   if (frozen_.remembered) in.remembered = remembered(host);
   return in;
 }
@@ -346,11 +361,22 @@ void Learner::remember(const HostPack& host, const model::Vlm& reference) {
   if (host.samples.empty()) return;
   const auto dpo = std::find_if(stage_.objective.begin(), stage_.objective.end(),
                                 [](const plan::Term& term) { return std::holds_alternative<plan::Dpo>(term); });
-  const at::Device device = ops_.options().device;
-  const auto pack = packed(host, device, model::Frames::copied);
   const auto term = static_cast<size_t>(dpo - stage_.objective.begin());
-  const auto mask = mask_of(term, host, pack.labels.targets.size(0)).to(device);
-  const at::Tensor sums = judged(reference, pack, mask, std::ssize(host.samples)).cpu();
+  Inputs inputs = bare_inputs_of(host);
+  auto& asked = asked_[inputs.key()];
+  if (asked) {
+    asked->inputs.take_over(inputs);
+  } else {
+    const at::Device device = ops_.options().device;
+    const auto answers = at::zeros({2 * inputs.pairs}, at::TensorOptions(device).dtype(at::kDouble));
+    asked = std::make_shared<Asked>(Asked{std::move(inputs).on(device), answers, {"the reference", records_}});
+  }
+  asked->recorder.run([this, &reference, &asked = *asked, term] {
+    const Inputs& in = asked.inputs;
+    asked.answers.copy_(judged(reference, in.pack, in.masks[term], in.pairs));
+  });
+  const at::Tensor sums = asked->answers.cpu();
+  if (!records_) asked_.clear();
   const double* sum = sums.const_data_ptr<double>();
   for (const PackedSample& pair : host.samples) {
     frozen_.remembered->remember(pair, {sum[0], sum[1]});

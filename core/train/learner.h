@@ -60,8 +60,10 @@ class Learner {
   struct Brought;
   std::shared_ptr<Brought> bring(const HostPack& host, const StepCounts& counts, double scale, bool watches = false);
   void take(Brought& brought, PartTimes& times);
-  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered.
+  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered. It is the same model, and stays
+  // as it is, until end_remembering().
   void remember(const HostPack& host, const model::Vlm& reference);
+  void end_remembering() { asked_.clear(); }
   // Of the packs since begin_step(), a term each. Waits for the device.
   std::vector<Tally> tallies() const;
   // The same where the device has them: float64 [terms, 5].
@@ -81,8 +83,10 @@ class Learner {
  private:
   struct Inputs; // a pack as tensors
   struct Work;   // one pack on its way
+  struct Asked;  // what the reference is asked about
   std::vector<bool> predicted(const SampleText& text) const;
-  model::Pack packed(const HostPack& host, at::Device device, model::Frames frames);
+  model::Pack packed(const HostPack& host);
+  Inputs bare_inputs_of(const HostPack& host);
   Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   void pass(const Inputs& inputs, PartTimes& times, bool watches);
@@ -112,6 +116,7 @@ class Learner {
   bool watched_ = false;
   bool records_;
   std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // where passes are recorded: by the inputs' shapes
+  std::map<std::vector<int64_t>, std::shared_ptr<Asked>> asked_;     // the same
 };
 
 } // namespace fvlm::train

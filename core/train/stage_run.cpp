@@ -120,6 +120,7 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
     context_.line.show(moment);
     loaded.reset();
   }
+  learners_->end_remembering();
   context_.line.clear();
   memory.write(!loaded);
   log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, memory.pairs(),

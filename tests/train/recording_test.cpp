@@ -69,8 +69,8 @@ TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
 
 class TrainRecording : public SmallRun {
  protected:
-  TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}) {
-    return run(name, sets, {.crew = Crew::Size{1, 1}});
+  TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
+    return run(name, sets, {.crew = Crew::Size{1, 1}, .faults = faults});
   }
 };
 
@@ -88,6 +88,23 @@ TEST_F(TrainRecording, a_step_that_cannot_be_recorded_is_taken_as_it_is) {
   runtime.refuses = true;
   run_alone("refused");
   expect_equal_runs("plain", "refused");
+}
+
+TEST_F(TrainRecording, what_a_reference_is_asked_is_recorded_too) {
+  change_recipe("fvlm.dpo { beta = 0.1 }", "fvlm.dpo { beta = 0.1, cache_reference = true }");
+  run_alone("plain");
+  OwnRuntime runtime;
+  int packs = 0, before = 0, after = 0;
+  Faults faults;
+  faults.before_reference = [&](const std::string&, const HostPack&) {
+    if (packs++ == 0) before = runtime.recorded;
+    after = runtime.recorded;
+  };
+  run_alone("recorded", {}, faults);
+  expect_equal_runs("plain", "recorded");
+  EXPECT_EQ(packs, 6);
+  EXPECT_GT(after, before);
+  EXPECT_LT(after - before, packs - 1) << "and then replayed";
 }
 
 TEST_F(TrainRecording, the_recipe_may_say_no) {
