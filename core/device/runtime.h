@@ -28,6 +28,19 @@ struct Activity {
   uint64_t begin = 0, end = 0;
 };
 
+// A place in the work of a stream.
+class Mark {
+ public:
+  Mark() = default;
+  virtual ~Mark() = default;
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+  virtual void wait() const = 0; // until the device has come here
+  // What the device took from `earlier` to here, when it has come here.
+  virtual double seconds_since(const Mark& earlier) const = 0;
+};
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -44,6 +57,14 @@ class Runtime {
   // it writes is there after join().
   virtual void beside(std::function<void()> work, int64_t bytes) = 0;
   virtual void join() noexcept = 0;
+
+  // Behind all that was enqueued on the current stream.
+  virtual std::shared_ptr<Mark> mark() = 0;
+  // Enqueues what `copies` enqueues on a stream for copies, behind `after` and the copies before it: it runs beside
+  // what is computed. Its end.
+  virtual std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) = 0;
+  // What is enqueued on the current stream from here on comes behind the mark.
+  virtual void follow(const Mark& mark) = 0;
 
   virtual void synchronize() = 0; // waits for all work on the current stream
 

@@ -6,6 +6,7 @@
 #include "train/labels.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
@@ -75,37 +76,50 @@ struct Learner::Inputs {
   at::Tensor shares;             // float64 [frame slots]: of each frame in the mean over those that are used
   at::Tensor remembered;         // float64 [2 pairs]: what is remembered of the reference
   at::Tensor frames;             // those of the pack, where the loader laid them
+  at::Tensor joined;             // what the others lie in, where they stay
   int64_t pairs = 0;
 
-  std::vector<at::Tensor*> tensors() {
+  std::vector<at::Tensor*> tensors() { // all but frames
     auto all = pack.tensors();
+    std::erase(all, &pack.frames);
     for (at::Tensor& mask : masks) all.push_back(&mask);
     all.insert(all.end(), {&weights, &shares, &remembered});
     return all;
   }
+  // With frames in memory of their own.
   Inputs on(at::Device device) && {
     for (at::Tensor* tensor : tensors())
       if (tensor->defined()) *tensor = tensor->to(device);
     if (frames.defined()) {
       auto shape = frames.sizes().vec();
-      shape[0] = shares.size(0);
+      const int64_t used = shape[0], slots = shape[0] = shares.size(0);
       pack.frames = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
-      take_frames(frames);
+      pack.frames.narrow(0, 0, used).copy_(frames);
+      pack.frames.narrow(0, used, slots - used).zero_();
+      frames.reset();
     }
     return std::move(*this);
   }
-  void take_over(Inputs& other) {
-    const auto own = tensors(), theirs = other.tensors();
-    for (size_t i = 0; i < own.size(); ++i)
-      if (theirs[i]->defined()) own[i]->copy_(*theirs[i], true);
-    if (frames.defined()) take_frames(other.frames);
+  // Side by side in one piece of the host's memory, which goes to a device in one copy.
+  at::Tensor side_by_side(bool pinned) {
+    const auto all = tensors();
+    const auto begins = offsets(all);
+    at::Tensor bytes = at::empty({begins.back()}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i]->defined())
+        std::memcpy(bytes.mutable_data_ptr<uint8_t>() + begins[i], all[i]->const_data_ptr(), all[i]->nbytes());
+    return bytes;
   }
-  // Straight from where they lie, which a device reads fastest. Waits for it: that memory goes back to the loader.
-  void take_frames(const at::Tensor& theirs) {
-    const int64_t used = theirs.size(0), slots = pack.frames.size(0);
-    pack.frames.narrow(0, used, slots - used).zero_();
-    pack.frames.narrow(0, 0, used).copy_(theirs);
-    frames = at::empty({0}, theirs.options());
+  void lie_in(const at::Tensor& bytes) {
+    joined = bytes;
+    const auto all = tensors();
+    const auto begins = offsets(all);
+    for (size_t i = 0; i < all.size(); ++i) {
+      at::Tensor& tensor = *all[i];
+      if (!tensor.defined()) continue;
+      const at::Tensor own = bytes.narrow(0, begins[i], static_cast<int64_t>(tensor.nbytes()));
+      tensor = own.view(tensor.scalar_type()).view(tensor.sizes());
+    }
   }
   std::vector<int64_t> key() {
     std::vector<int64_t> key{pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest,
@@ -115,6 +129,17 @@ struct Learner::Inputs {
       if (tensor->defined()) key.insert(key.end(), tensor->sizes().begin(), tensor->sizes().end());
     }
     return key;
+  }
+
+ private:
+  static std::vector<int64_t> offsets(const std::vector<at::Tensor*>& tensors) {
+    constexpr int64_t aligned = 256;
+    std::vector<int64_t> offsets{0};
+    for (const at::Tensor* tensor : tensors) {
+      const auto bytes = tensor->defined() ? static_cast<int64_t>(tensor->nbytes()) : 0;
+      offsets.push_back(offsets.back() + (bytes + aligned - 1) / aligned * aligned);
+    }
+    return offsets;
   }
 };
 
@@ -149,6 +174,10 @@ Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& p
       image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most), frozen_(std::move(frozen)),
       records_(plan.speed.graphs && device::runtime()) {
   const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
+  if (device::Runtime* gpu = device::runtime())
+    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device,
+                                           std::vector<int64_t>{most_.frames, 3, image_size_, image_size_},
+                                           plan.speed.overlap_copies);
   tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
   entropy_ = at::zeros({}, sums);
   begin_step();
@@ -245,18 +274,26 @@ std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const Ste
   Inputs inputs = inputs_of(host, counts, scale);
   watches = watches && inputs.pack.frames_used > 0;
   watched_ = watched_ || watches;
-  const auto make = [&] {
-    return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
-  };
-  if (!records_) return make();
+  if (!arrivals_) return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
   auto key = inputs.key();
   key.push_back(watches);
   auto& brought = brought_[key];
-  if (brought)
-    brought->inputs.take_over(inputs);
-  else
-    brought = make();
+  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, {}});
+  lay(std::move(inputs), host, brought->inputs);
   return brought;
+}
+
+// `there`: has been laid for inputs of these shapes, or is empty.
+void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there) {
+  const at::Device device = ops_.options().device;
+  const at::Tensor frames = std::exchange(inputs.frames, {}), joined = inputs.side_by_side(device.is_cuda());
+  if (!there.joined.defined()) {
+    if (frames.defined()) inputs.pack.frames = arrivals_->slots(inputs.shares.size(0));
+    inputs.lie_in(at::empty(joined.sizes(), at::TensorOptions(device).dtype(at::kByte)));
+    there = std::move(inputs);
+  }
+  there.joined.copy_(joined, true);
+  if (frames.defined()) arrivals_->bring(frames, host.buffer, there.pack.frames);
 }
 
 void Learner::take(Brought& brought, PartTimes& times) {
@@ -364,19 +401,21 @@ void Learner::remember(const HostPack& host, const model::Vlm& reference) {
   const auto term = static_cast<size_t>(dpo - stage_.objective.begin());
   Inputs inputs = bare_inputs_of(host);
   auto& asked = asked_[inputs.key()];
-  if (asked) {
-    asked->inputs.take_over(inputs);
-  } else {
-    const at::Device device = ops_.options().device;
+  const at::Device device = ops_.options().device;
+  if (!asked) {
     const auto answers = at::zeros({2 * inputs.pairs}, at::TensorOptions(device).dtype(at::kDouble));
-    asked = std::make_shared<Asked>(Asked{std::move(inputs).on(device), answers, {"the reference", records_}});
+    asked = std::make_shared<Asked>(Asked{{}, answers, {"the reference", records_}});
   }
+  if (arrivals_)
+    lay(std::move(inputs), host, asked->inputs);
+  else
+    asked->inputs = std::move(inputs).on(device);
   asked->recorder.run([this, &reference, &asked = *asked, term] {
     const Inputs& in = asked.inputs;
     asked.answers.copy_(judged(reference, in.pack, in.masks[term], in.pairs));
   });
   const at::Tensor sums = asked->answers.cpu();
-  if (!records_) asked_.clear();
+  if (!arrivals_) asked_.clear();
   const double* sum = sums.const_data_ptr<double>();
   for (const PackedSample& pair : host.samples) {
     frozen_.remembered->remember(pair, {sum[0], sum[1]});

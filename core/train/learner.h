@@ -5,6 +5,7 @@
 #include "feed/model_samples.h"
 #include "model/vlm.h"
 #include "recipe/plan.h"
+#include "train/arrivals.h"
 #include "train/part_times.h"
 #include "train/recorder.h"
 #include "train/reference_memory.h"
@@ -55,8 +56,8 @@ class Learner {
   // Adds the gradient of the pack, times `scale`, where the step holds `counts`. `watches`: looks at where the model
   // looks, too.
   void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches = false);
-  // The same in two parts: the pack goes where the device reads it, where the next of its shape will overwrite it; and
-  // what is there is learnt.
+  // The same in two parts: the pack goes where the device reads it, where the next will overwrite it; and what is there
+  // is learnt. Until the next one comes the pack's memory is kept.
   struct Brought;
   std::shared_ptr<Brought> bring(const HostPack& host, const StepCounts& counts, double scale, bool watches = false);
   void take(Brought& brought, PartTimes& times);
@@ -88,6 +89,7 @@ class Learner {
   model::Pack packed(const HostPack& host);
   Inputs bare_inputs_of(const HostPack& host);
   Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
+  void lay(Inputs inputs, const HostPack& host, Inputs& there);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   void pass(const Inputs& inputs, PartTimes& times, bool watches);
   model::Capacity rounded(const model::Capacity& used) const;
@@ -115,7 +117,8 @@ class Learner {
   int64_t kernels_ = 0;
   bool watched_ = false;
   bool records_;
-  std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // where passes are recorded: by the inputs' shapes
+  std::unique_ptr<Arrivals> arrivals_;                               // on a GPU, where inputs stay where they are
+  std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // those, by their shapes
   std::map<std::vector<int64_t>, std::shared_ptr<Asked>> asked_;     // the same
 };
 

@@ -1,44 +1,17 @@
-// Recorded steps, with a device of our own: what it "records" it runs when it is told to replay.
-#include "device/runtime.h"
+// Recorded steps and copies beside them, with a device of our own.
+#include "own_runtime.h"
 #include "small_run.h"
+#include "train/arrivals.h"
 #include "train/recorder.h"
 
-#include <stdexcept>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <gmock/gmock.h>
 
 namespace fvlm::train {
 namespace {
-
-class Memoir : public device::Recording {
- public:
-  explicit Memoir(std::function<void()> work) : work_(std::move(work)) {}
-  void replay() override { work_(); }
-  int64_t kernels() const override { return 7; }
-
- private:
-  std::function<void()> work_;
-};
-
-class OwnRuntime : public device::Runtime {
- public:
-  OwnRuntime() { device::use_runtime(this); }
-  ~OwnRuntime() override { device::use_runtime(nullptr); }
-  std::unique_ptr<device::Recording> record(const std::function<void()>& work) override {
-    if (refuses) throw std::runtime_error("something waits for the device");
-    ++recorded;
-    return std::make_unique<Memoir>(work);
-  }
-  bool is_recording() const override { return false; }
-  void beside(std::function<void()> work, int64_t) override { work(); }
-  void join() noexcept override {}
-  void synchronize() override {}
-  std::vector<device::Activity> watch(const std::function<void()>& work) override {
-    return work(), std::vector<device::Activity>();
-  }
-  uint64_t now() const override { return 0; }
-
-  int recorded = 0;
-  bool refuses = false;
-};
 
 TEST(Recorder, runs_then_records_then_replays) {
   OwnRuntime runtime;
@@ -67,6 +40,43 @@ TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
   EXPECT_EQ(runtime.recorded, 0);
 }
 
+class OwnArrivals : public testing::Test {
+ protected:
+  // Frames of one pixel, all of this value.
+  void bring(int64_t used, float value, int64_t slots) {
+    const std::shared_ptr<std::byte> memory = allocate_host(16);
+    memory_ = memory;
+    arrivals.bring(at::full({used, 3, 1, 1}, value), memory, arrivals.slots(slots));
+  }
+  void expect_slots(const std::vector<float>& values) {
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_TRUE(at::equal(arrivals.slots(4)[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i])))
+          << "slot " << i;
+  }
+
+  OwnRuntime runtime;
+  Arrivals arrivals{runtime, at::kCPU, {4, 3, 1, 1}, true};
+  std::weak_ptr<std::byte> memory_; // of the last pack
+};
+
+TEST_F(OwnArrivals, come_into_the_first_slots_and_the_rest_is_zero) {
+  bring(4, 1, 4);
+  expect_slots({1, 1, 1, 1});
+  bring(2, 2, 3);
+  expect_slots({2, 2, 0, 1});
+}
+
+TEST_F(OwnArrivals, are_copied_when_the_ones_before_have_moved_on) {
+  bring(2, 1, 4);
+  const auto first = memory_;
+  EXPECT_FALSE(first.expired()) << "the device may still read it";
+  bring(3, 2, 4);
+  EXPECT_TRUE(first.expired());
+  EXPECT_FALSE(memory_.expired());
+  EXPECT_THAT(runtime.log, testing::ElementsAre("copy behind mark 1", "follow copy 1", "wait for copy 1",
+                                                "copy behind mark 2", "follow copy 2"));
+}
+
 class TrainRecording : public SmallRun {
  protected:
   TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
@@ -80,6 +90,16 @@ TEST_F(TrainRecording, recorded_steps_are_those_that_were_not_to_the_bit) {
   run_alone("recorded");
   expect_equal_runs("plain", "recorded");
   EXPECT_GT(runtime.recorded, 5) << "passes and optimizer of three stages";
+  EXPECT_GE(runtime.copied, 24) << "frames of each step";
+}
+
+TEST_F(TrainRecording, the_recipe_may_want_copies_that_do_not_overlap) {
+  run_alone("plain");
+  OwnRuntime runtime;
+  run_alone("one_after_the_other", {"speed.overlap_copies=false"});
+  EXPECT_EQ(runtime.copied, 0);
+  EXPECT_EQ(runtime.marks, 0);
+  expect_equal_runs("plain", "one_after_the_other");
 }
 
 TEST_F(TrainRecording, a_step_that_cannot_be_recorded_is_taken_as_it_is) {

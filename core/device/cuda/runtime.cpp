@@ -54,11 +54,24 @@ class CudaRecording : public Recording {
   int64_t& alive_;
 };
 
+class CudaMark : public Mark {
+ public:
+  explicit CudaMark(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
+  void wait() const override { event_.synchronize(); }
+  double seconds_since(const Mark& earlier) const override { return of(earlier).elapsed_time(event_) / 1e3; }
+
+  static at::cuda::CUDAEvent& of(const Mark& mark) { return dynamic_cast<const CudaMark&>(mark).event_; }
+
+ private:
+  mutable at::cuda::CUDAEvent event_{cudaEventDefault};
+};
+
 class CudaRuntime : public Runtime {
  public:
   // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
   // leaves the default one for good.
-  CudaRuntime() : device_(started_device()), aside_(c10::cuda::getStreamFromPool()) {
+  CudaRuntime()
+      : device_(started_device()), aside_(c10::cuda::getStreamFromPool()), copies_(c10::cuda::getStreamFromPool()) {
     c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // what runs beside makes way
   }
 
@@ -113,6 +126,15 @@ class CudaRuntime : public Runtime {
     recent_ = Held();
     earlier_ = Held();
   }
+
+  std::shared_ptr<Mark> mark() override { return std::make_shared<CudaMark>(c10::cuda::getCurrentCUDAStream()); }
+  std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) override {
+    CudaMark::of(after).block(copies_);
+    const c10::cuda::CUDAStreamGuard guard(copies_);
+    copies();
+    return std::make_shared<CudaMark>(copies_);
+  }
+  void follow(const Mark& mark) override { CudaMark::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
 
   std::vector<Activity> watch(const std::function<void()>& work) override {
     return watch_activities([&] {
@@ -170,7 +192,7 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
-  c10::cuda::CUDAStream aside_;
+  c10::cuda::CUDAStream aside_, copies_;
   Held recent_, earlier_;
   at::cuda::MempoolId_t pool_{}; // of all recordings that are alive
   int64_t alive_ = 0;
