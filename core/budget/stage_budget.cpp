@@ -68,6 +68,7 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   const bool narrow = plan.precision == plan::Precision::bf16 || plan.precision == plan::Precision::fp16;
   machine.element = narrow ? 2 : float32;
   machine.widened_products = narrow && device == Device::cpu;
+  machine.packs_of_frames = device == Device::cuda && plan.speed.overlap_copies ? 2 : 1;
   machine.plain_attention = prefers_reference(plan, "attention");
   machine.plain_loss = prefers_reference(plan, "loss");
   machine.plain_kernels = prefers_reference(plan, "rmsnorm");

@@ -112,6 +112,15 @@ TEST(StageBudget, of_bfloat16_has_masters_and_half_the_activations) {
       << "AdamW's second moment stays float32";
 }
 
+TEST(StageBudget, of_a_gpu_has_the_next_packs_frames_too) {
+  plan::Plan apart = plan();
+  apart.speed.overlap_copies = false;
+  const int64_t frames = 32 * 3 * 56 * 56 * 4;
+  EXPECT_EQ(amount(budget_of(plan(), Device::cuda), Item::pack),
+            amount(budget_of(apart, Device::cuda), Item::pack) + frames);
+  EXPECT_EQ(amount(budget_of(plan()), Item::pack), amount(budget_of(apart), Item::pack)) << "a CPU reads them in place";
+}
+
 TEST(StageBudget, of_muon_has_a_moment_more) {
   plan::Plan other = plan();
   plan::Muon muon;

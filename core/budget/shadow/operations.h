@@ -15,6 +15,7 @@ struct Machine {
   int64_t element = 4;           // bytes of an activation and of a parameter
   bool widened_products = false; // 16-bit numbers on a CPU: products are computed in float32, of copies
   bool plain_attention = false, plain_loss = false, plain_kernels = false, plain_optimizer = false; // the reference
+  int64_t packs_of_frames = 1; // on the device; on a GPU the next one waits there
 };
 
 } // namespace fvlm::budget

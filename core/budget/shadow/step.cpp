@@ -72,7 +72,8 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
   const auto& terms = stage.objective;
   const Ledger::Block held = [&] {
     const Ledger::For pack_item(ledger, Item::pack);
-    return ledger.hold(4 * pack.frames * frame_elements + maps_of(ops, pack, terms.size()));
+    return ledger.hold(4 * pack.frames * frame_elements * ops.machine().packs_of_frames +
+                       maps_of(ops, pack, terms.size()));
   }();
   Tape tape;
   const auto seen = models.policy.see(tape, pack);
