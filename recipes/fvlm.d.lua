@@ -112,7 +112,7 @@ function fvlm.llama(table) end
 ---result. `speed = false` turns all off.
 ---@class fvlm.Speed
 ---@field graphs? boolean Record a whole step once and replay it (on a GPU). Default: `true`.
----@field overlap_copies? boolean Copy the next pack to the device while this one computes. Default: `true`.
+---@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the next one is on its way. Default: `true`.
 ---@field overlap_vision? boolean Encode the next pack's frames during this one's backward pass, where the vision tower is frozen. Default: `true`.
 ---@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
 ---@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.

@@ -17,6 +17,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <deque>
 #include <limits>
 
 namespace fvlm::bench {
@@ -40,6 +41,48 @@ PackSize pack_named(const std::string& name) {
         .advise(fmt::format("{}:{} or more", MadeStream::most_frames, MadeStream::most_frames + MadeStream::most_text));
   return size;
 }
+
+// The steps of a measurement, in order. As a stage does it: each is read when the next one is on its way, where that
+// may overlap it.
+class Steps {
+ public:
+  explicit Steps(bool overlap) : under_way_at_most_(overlap && device::runtime() ? 1 : 0) {
+    if (device::Runtime* gpu = device::runtime()) reached_ = gpu->mark();
+  }
+
+  void add(Part step, train::Late numbers) {
+    all.push_back(std::move(step));
+    under_way_.push_back(std::move(numbers));
+    while (under_way_.size() > under_way_at_most_) read();
+  }
+  void read_all() {
+    while (!under_way_.empty()) read();
+  }
+
+  std::vector<Part> all;
+  double first_loss = 0, last_loss = 0;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void read() {
+    const train::Late numbers = std::move(under_way_.front());
+    under_way_.pop_front();
+    last_loss = Training::loss(numbers);
+    if (read_ == 0) first_loss = last_loss;
+    const auto now = Clock::now();
+    // By the device's clock: the host's would give a step's time to the next one.
+    all[read_++].seconds =
+        reached_ ? numbers.mark()->seconds_since(*reached_) : std::chrono::duration<double>(now - then_).count();
+    reached_ = numbers.mark();
+    then_ = now;
+  }
+
+  size_t under_way_at_most_, read_ = 0;
+  std::deque<train::Late> under_way_;
+  std::shared_ptr<device::Mark> reached_; // by the step that was read last
+  Clock::time_point then_ = Clock::now();
+};
 
 class Stream {
  public:
@@ -83,37 +126,33 @@ class Stream {
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
     train::PartTimes times;
-    auto begun = Clock::now();
+    Steps steps(request_.overlap);
     Loader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity), options,
                   Composer::start(batches, order));
-    std::vector<Part> steps;
-    for (int64_t done = 0; done < wanted; done += steps.back().samples) {
+    for (int64_t done = 0; done < wanted; done += steps.all.back().samples) {
       progress_(row.packs, done, wanted);
       const auto loaded = loader.next();
       if (!loaded) throw Error(ErrorKind::internal, "the stream has ended").at(row.packs);
       times.spent_on("wait");
-      steps.push_back(take(plan, training, *loaded, times));
-      row.last_loss = training.loss();
-      if (done == 0) row.first_loss = row.last_loss;
-      const auto ended = Clock::now();
-      steps.back().seconds = std::chrono::duration<double>(ended - begun).count();
-      begun = ended;
+      Part step = take(plan, training, *loaded, times);
+      steps.add(std::move(step), training.numbers());
+      times.spent_on("device");
     }
+    steps.read_all();
+    row.first_loss = steps.first_loss;
+    row.last_loss = steps.last_loss;
     progress_(row.packs, wanted, wanted);
     row.peak_bytes = training.kernels() > 0 ? peak.held() : peak.peak();
-    sum_up(steps, row);
+    sum_up(steps.all, row);
     choices = training.choices();
   }
 
-  // As a stage does it: loss and norm are read at the end of each step.
   static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, train::PartTimes& times) {
     train::Learner& learner = training.learner();
     const auto counts = train::counts_of(plan.stages.front(), *loaded.of_step);
     learner.begin_step();
     learner.take(loaded.pack, counts, 1, times);
     training.optimize();
-    (void)training.loss();
-    (void)training.gradient_norm();
     times.spent_on("optimizer");
     Part step;
     step.steps = 1;
@@ -148,7 +187,6 @@ class Stream {
     }
   }
 
-  using Clock = std::chrono::steady_clock;
   const RaggedRequest& request_;
   Registry& registry_;
   const RaggedProgress& progress_;

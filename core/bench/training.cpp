@@ -13,6 +13,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   plan.precision = setting.precision;
   plan.deterministic = setting.deterministic;
   plan.speed.graphs = setting.graphs;
+  plan.speed.overlap_copies = setting.overlap;
   plan.model.image_size = image_size;
   if (!setting.kernels.empty())
     for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;
@@ -55,11 +56,14 @@ std::unique_ptr<train::Learner> Training::learner_of(const plan::Plan& plan) {
 void Training::optimize() {
   train::Optimization& optimization = *made_.optimization;
   optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip, learner_->sums());
-  optimization.count_step();
 }
 
 double Training::loss() const {
-  const auto tally = learner_->tallies().front();
+  return loss(numbers());
+}
+
+double Training::loss(const train::Late& numbers) {
+  const auto tally = train::Learner::tallies(numbers.read().front()).front();
   return tally.losses / tally.count;
 }
 

@@ -3,6 +3,7 @@
 #include "base/scratch_folder.h"
 #include "bench/made_model.h"
 #include "recipe/plan.h"
+#include "train/late.h"
 #include "train/stage_model.h"
 
 #include <filesystem>
@@ -19,7 +20,7 @@ struct TrainingSetting {
   plan::Precision precision = plan::Precision::bf16;
   plan::Moments moments = plan::Moments::fp32;
   double rate = 1e-5;
-  bool graphs = true, deterministic = false;
+  bool graphs = true, overlap = true, deterministic = false;
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
 };
 
@@ -55,6 +56,9 @@ class Training {
   // Of the step before; they wait for the device.
   double loss() const;
   double gradient_norm() const { return made_.optimization->gradient_norm(); }
+  // The same without a wait.
+  train::Late numbers() const { return train::Late({learner_->sums(), made_.optimization->norm()}); }
+  static double loss(const train::Late& numbers);
 
   int64_t kernels() const { return learner_->kernels() + made_.optimization->kernels(); } // launched from recordings
   std::vector<std::string> choices() const; // which plugin each operation took

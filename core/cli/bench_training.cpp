@@ -27,6 +27,7 @@ Options& with_training_options(Options& options) {
       .flag("bf16-moments", "the optimizer's moments in bf16, not in float32")
       .flag("deterministic", "kernels that give the same bits each time")
       .flag("eager", "operation by operation, without recordings")
+      .flag("no-overlap", "a pack is prepared and copied when the step before is done")
       .value("kernels", "NAMES", "plugins to use, in order of preference")
       .flag("json", "one JSON document on standard output");
 }
@@ -37,6 +38,7 @@ void read_training_options(const ParsedOptions& parsed, bench::TrainingSetting& 
   if (parsed.flag("bf16-moments")) setting.moments = plan::Moments::bf16;
   setting.deterministic = parsed.flag("deterministic");
   setting.graphs = !parsed.flag("eager");
+  setting.overlap = !parsed.flag("no-overlap");
   if (const auto names = parsed.value("kernels")) setting.kernels = split(*names, ',');
   use_device(setting.device);
 }

@@ -116,15 +116,6 @@ void Crew::gather() {
   for (const Follower& follower : followers_) policy_.parameters().add_gradients(follower.vlm->parameters());
 }
 
-std::vector<Learner::Tally> Crew::tallies() const {
-  auto all = learners_.front()->tallies();
-  for (size_t i = 1; i < learners_.size(); ++i) {
-    const auto more = learners_[i]->tallies();
-    for (size_t term = 0; term < all.size(); ++term) all[term] += more[term];
-  }
-  return all;
-}
-
 at::Tensor Crew::sums() const {
   at::Tensor sums = learners_.front()->sums();
   for (size_t i = 1; i < learners_.size(); ++i) sums = sums + learners_[i]->sums();

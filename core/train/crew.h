@@ -28,13 +28,12 @@ class Crew {
   // In the same parts, one after the other: what is remembered is to the bit what a live reference says.
   void remember(const HostPack& host, const model::Vlm& reference);
   void end_remembering();
-  std::vector<Learner::Tally> tallies() const;
   at::Tensor sums() const;
   double held() const;
   int64_t used_rows() const;
   int64_t all_rows() const;
   bool has_watched() const { return learners_.front()->has_watched(); }
-  std::optional<double> attention_entropy() const { return learners_.front()->attention_entropy(); }
+  const at::Tensor& attention_entropy() const { return learners_.front()->attention_entropy(); }
 
   // The step's gradients, from now on in the policy's arena.
   void gather();

@@ -161,9 +161,8 @@ class Search {
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
       model.optimization->step(model.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
                                learners.sums());
-      model.optimization->count_step();
       if (quantized_) quantized_->quantize();
-      (void)learners.tallies();
+      (void)Learner::tallies(learners.sums());
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }

@@ -455,25 +455,11 @@ void Learner::follow(Work& work, size_t term, const Value& hidden) {
   add(term, {divergences.mul(mask).sum(), mask.sum()});
 }
 
-std::optional<double> Learner::attention_entropy() const {
-  if (!watched_) return {};
-  return entropy_.item<double>();
-}
-
-Learner::Tally& Learner::Tally::operator+=(const Tally& more) {
-  losses += more.losses;
-  count += more.count;
-  right += more.right;
-  chosen += more.chosen;
-  rejected += more.rejected;
-  return *this;
-}
-
-std::vector<Learner::Tally> Learner::tallies() const {
-  const at::Tensor sums = tally_.cpu();
-  std::vector<Tally> tallies(stage_.objective.size());
+std::vector<Learner::Tally> Learner::tallies(const at::Tensor& sums) {
+  const at::Tensor on_host = sums.cpu();
+  std::vector<Tally> tallies(static_cast<size_t>(sums.size(0)));
   static_assert(sizeof(Tally) == sums_of_a_term * sizeof(double));
-  std::memcpy(tallies.data(), sums.data_ptr(), sums.nbytes());
+  std::memcpy(tallies.data(), on_host.const_data_ptr(), on_host.nbytes());
   return tallies;
 }
 

@@ -49,7 +49,6 @@ class Learner {
   // rewards.
   struct Tally {
     double losses = 0, count = 0, right = 0, chosen = 0, rejected = 0;
-    Tally& operator+=(const Tally& more);
   };
 
   void begin_step();
@@ -65,10 +64,10 @@ class Learner {
   // as it is, until end_remembering().
   void remember(const HostPack& host, const model::Vlm& reference);
   void end_remembering() { asked_.clear(); }
-  // Of the packs since begin_step(), a term each. Waits for the device.
-  std::vector<Tally> tallies() const;
-  // The same where the device has them: float64 [terms, 5].
+  // Of the packs since begin_step(), where the device has them: float64 [terms, 5].
   const at::Tensor& sums() const { return tally_; }
+  // The same as numbers of the host, a term each. Waits for the device that has them.
+  static std::vector<Tally> tallies(const at::Tensor& sums);
   // The labels and pairs of those packs, of all terms.
   double held() const { return held_; }
   // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
@@ -77,9 +76,9 @@ class Learner {
   // Launches of the last pack, where they were recorded.
   int64_t kernels() const { return kernels_; }
   bool has_watched() const { return watched_; } // since begin_step()
-  // Of the attention over a frame, in nats: mean over frames, layers and heads of the pack that was watched. Waits for
-  // the device.
-  std::optional<double> attention_entropy() const;
+  // Of the attention over a frame, in nats: mean over frames, layers and heads of the pack that was watched last. Where
+  // the device has it: float64, a scalar.
+  const at::Tensor& attention_entropy() const { return entropy_; }
 
  private:
   struct Inputs; // a pack as tensors

@@ -5,9 +5,11 @@
 #include "plugin/selection.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -41,6 +43,14 @@ std::map<std::string, double> hyperparameters_of(const plan::Optimizer& optimize
   return std::get<plan::PluginOptimizer>(optimizer).options;
 }
 
+// Without a wait, and whatever becomes of the host's numbers then.
+void send(const at::Tensor& numbers, const at::Tensor& there) {
+  if (there.is_cuda())
+    there.copy_(at::empty(numbers.sizes(), numbers.options().pinned_memory(true)).copy_(numbers), true);
+  else
+    there.copy_(numbers);
+}
+
 double of_group(const plan::ByGroup& numbers, const std::string& group) {
   const auto own = numbers.find(group);
   if (own != numbers.end()) return own->second;
@@ -68,7 +78,7 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   const auto on = [&](at::ScalarType type) { return parameters.trained().options().dtype(type); };
   norm_ = at::zeros({}, on(at::kDouble));
   limits_ = at::zeros({2}, on(at::kDouble));
-  step_ = at::zeros({1}, on(at::kLong));
+  step_ = at::ones({1}, on(at::kLong));
   scale_ = at::zeros({1}, on(at::kFloat));
   skip_ = at::zeros({1}, on(at::kInt));
 
@@ -158,10 +168,9 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   for (Part& part : parts_) {
     for (size_t group = 0; group < rates.size(); ++group)
       set(part, "lr", group, part.others ? rates[group].others : rates[group].lr);
-    part.of_device.copy_(part.hyperparameters, true);
+    send(part.hyperparameters, part.of_device);
   }
-  limits_.copy_(at::tensor({scale, clip > 0 ? clip : std::numeric_limits<double>::infinity()}, at::kDouble), true);
-  step_.copy_(at::tensor({steps_ + 1}, at::kLong), true);
+  send(at::tensor({scale, clip > 0 ? clip : std::numeric_limits<double>::infinity()}, at::kDouble), limits_);
   if (!sums_.defined()) sums_ = at::empty_like(sums);
   sums_.copy_(sums);
   const auto gradients = parameters_.with_gradient();
@@ -175,7 +184,8 @@ void Optimization::apply() {
   for (at::Tensor& gradient : untrained_) gradient.zero_();
   norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);
-  skip_.copy_((norm_.isfinite() & sums_.isfinite().all()).logical_not());
+  const at::Tensor applies = norm_.isfinite() & sums_.isfinite().all();
+  skip_.copy_(applies.logical_not());
   for (const Part& part : parts_) {
     std::vector<at::Tensor> states;
     for (const auto& state : part.states) states.push_back(state.values);
@@ -183,6 +193,7 @@ void Optimization::apply() {
     part.optimizer->step({master_, parameters_.gradients(), rounded ? parameters_.trained() : at::Tensor(), states},
                          {part.of_device, step_, scale_, skip_});
   }
+  step_.add_(applies);
 }
 
 std::map<std::string, at::Tensor> Optimization::state() const {

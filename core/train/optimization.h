@@ -26,12 +26,12 @@ class Optimization {
     double lr = 0, others = 0;
   };
   // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
-  // they or `sums` (float64, of one shape) are not finite it changes nothing. Nothing is read back.
+  // they or `sums` (float64, of one shape) are not finite it changes nothing, and is not counted. Nothing is read back.
   void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums);
   // Of those gradients, scaled. Waits for the device.
   double gradient_norm() const { return norm_.item<double>(); }
-  // That the step was applied: the next one is another.
-  void count_step() { ++steps_; }
+  // The same where the device has it: float64, a scalar.
+  const at::Tensor& norm() const { return norm_; }
   // Launches of the last step, where they were recorded.
   int64_t kernels() const { return kernels_; }
 
@@ -41,8 +41,9 @@ class Optimization {
   // What a checkpoint has to hold besides the parameters: moments by "ALGORITHM.NAME", and "master" where the model
   // computes in another type. Views: what is copied into them is what the next step reads.
   std::map<std::string, at::Tensor> state() const;
-  int64_t steps() const { return steps_; }
-  void resume_at(int64_t steps) { steps_ = steps; }
+  // That were applied. Waits for the device.
+  int64_t steps() const { return step_.item<int64_t>() - 1; }
+  void resume_at(int64_t steps) { step_.fill_(steps + 1); }
   // Masters from the model's values, for a stage that begins.
   void adopt_values();
 
@@ -69,13 +70,12 @@ class Optimization {
   std::vector<at::Tensor> untrained_; // gradients inside the arena that nobody asked for
   at::Tensor norm_, limits_;          // float64, of the device: a scalar; the scale and the greatest length
   at::Tensor sums_;                   // what the caller wants to be finite, too
-  at::Tensor step_, scale_, skip_;    // what plugins read
+  at::Tensor step_, scale_, skip_;    // what plugins read; step_: of the next one, from 1
   bool records_;
   std::map<std::vector<bool>, Recorder> recorders_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
   std::vector<std::string> choices_;
-  int64_t steps_ = 0;
 };
 
 } // namespace fvlm::train

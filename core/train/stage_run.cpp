@@ -31,7 +31,10 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
       interval_(stage, state_, peak_flops(context.device, context.plan.precision)),
       control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
-      scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler) {
+      scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
+      // Where a step may change what the next one begins with, that one waits.
+      reads_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
+                  context.plan.precision != plan::Precision::fp16) {
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for weights of a checkpoint
@@ -153,12 +156,12 @@ StageEnd StageRun::take_steps() {
   bool ends_here = false;
   while (!ends_here) {
     if (StopSignals::stop_wanted() || context_.steps_left == 0) {
+      settle();
       save();
       context_.writer.wait();
       return StageEnd::stopped;
     }
-    auto loaded = loader_->next();
-    times_.spent_on("wait");
+    auto loaded = next_pack();
     if (!loaded) break;
     if (!take(*loaded)) {
       loaded.reset();
@@ -166,11 +169,14 @@ StageEnd StageRun::take_steps() {
       continue;
     }
     if (!loaded->last) continue;
-    finish_step(*loaded);
+    StepUnderWay step = finish_step(*loaded);
     loaded.reset();
     if (context_.steps_left > 0) --context_.steps_left;
-    ends_here = !after_step();
+    settle(); // the one before, while the device is at this one
+    under_way_ = std::move(step);
+    if (reads_at_once()) ends_here = !settle();
   }
+  settle();
   loader_.reset();
   write_interval();
   evaluate();
@@ -181,6 +187,18 @@ StageEnd StageRun::take_steps() {
   save();
   context_.writer.wait();
   return StageEnd::done;
+}
+
+// Where there is none for a reason, the step under way is told of first.
+std::optional<LoadedPack> StageRun::next_pack() {
+  try {
+    auto loaded = loader_->next();
+    times_.spent_on("wait");
+    return loaded;
+  } catch (const Error&) {
+    settle();
+    throw;
+  }
 }
 
 bool StageRun::is_logged(int64_t step) const {
@@ -197,8 +215,8 @@ bool StageRun::take(LoadedPack& loaded) {
   }
   const double scale = scaler_.scale();
   return in_parts(loaded.pack, [&](HostPack& part) {
-    if (faults_.before_pack) faults_.before_pack(stage_.name, state_.step, part);
-    const bool watches = is_logged(state_.step + 1) && !learners_->has_watched();
+    if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
+    const bool watches = is_logged(steps_begun() + 1) && !learners_->has_watched();
     learners_->take(part, counts_, scale, times_, watches);
   });
 }
@@ -209,6 +227,7 @@ bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack&
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    settle();
     if (state_.split >= static_cast<int64_t>(pack.samples.size()))
       throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
           .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
@@ -223,7 +242,8 @@ std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts) const
   const auto share = [&](int64_t samples) {
     return static_cast<double>(samples) / static_cast<double>(stage_.samples);
   };
-  const Stretch stretch{share(state_.samples), share(state_.samples + counts.samples)};
+  const int64_t begun = state_.samples + (under_way_ ? under_way_->counts.samples : 0);
+  const Stretch stretch{share(begun), share(begun + counts.samples)};
   std::vector<Optimization::Rates> rates;
   for (const auto& base : optimization_->base_rates())
     rates.push_back({rate(stage_.schedule, base.lr, stretch) * state_.rate_scale,
@@ -231,34 +251,60 @@ std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts) const
   return rates;
 }
 
-void StageRun::finish_step(const LoadedPack& last) {
+StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
   in_step_ = false;
   learners_->gather();
-  if (faults_.before_step) faults_.before_step(stage_.name, state_.step, vlm_->parameters());
+  if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), vlm_->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
   const double held = learners_->held(), whole = held > 0 ? counts_.all_terms() / held : 1;
   if (quantized_) quantized_->pass_gradients();
   const auto step_rates = rates(counts_);
-  // Whether the step may be applied the device finds by itself; here it is read when all is on its way.
+  const at::Tensor sums = learners_->sums();
+  // Whether the step may be applied the device finds by itself; the host reads it when all is on its way.
   with_real_weights(QuantizedWeights::Which::trained, [&] {
-    optimization_->step(step_rates, whole / scaler_.scale(), plan::common(stage_.optimizer).clip, learners_->sums());
+    optimization_->step(step_rates, whole / scaler_.scale(), plan::common(stage_.optimizer).clip, sums);
   });
-  const auto tallies = learners_->tallies();
-  const double norm = optimization_->gradient_norm();
+  times_.spent_on("optimizer");
+  return {last.after,
+          counts_,
+          flops_,
+          step_rates,
+          learners_->used_rows(),
+          learners_->all_rows(),
+          learners_->has_watched(),
+          Late({sums, optimization_->norm(), learners_->attention_entropy()})};
+}
+
+// What follows it looks at the state as it is then, or changes it.
+bool StageRun::reads_at_once() const {
+  const int64_t step = steps_begun();
+  const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+  return !reads_late_ || due(context_.plan.checkpoint.every) || due(stage_.evaluation.every) || control_.due(step);
+}
+
+bool StageRun::settle() {
+  if (!under_way_) return true;
+  const StepUnderWay step = *std::exchange(under_way_, std::nullopt);
+  judge(step);
+  return after_step();
+}
+
+void StageRun::judge(const StepUnderWay& step) {
+  const auto& numbers = step.numbers.read();
+  if (step.numbers.mark()) times_.spent_on("device");
+  const auto tallies = Learner::tallies(numbers[0]);
+  const double norm = numbers[1].item<double>();
   double loss = 0;
   for (size_t term = 0; term < tallies.size(); ++term)
     if (tallies[term].count > 0) loss += weight_of(stage_.objective[term]) * tallies[term].losses / tallies[term].count;
 
-  state_.cursor = last.after;
+  state_.cursor = step.after;
   ++state_.step;
-  state_.samples += counts_.samples;
-  state_.tokens += counts_.tokens;
-  state_.frames += counts_.frames;
+  state_.samples += step.counts.samples;
+  state_.tokens += step.counts.tokens;
+  state_.frames += step.counts.frames;
   last_loss_ = loss;
-  if (scaler_.lowered_for(loss, norm)) {
-    times_.spent_on("optimizer");
-    return;
-  }
+  if (scaler_.lowered_for(loss, norm)) return;
   const auto verdict = guard_.judge(loss, norm);
   if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
     event("nonfinite", fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));
@@ -266,16 +312,13 @@ void StageRun::finish_step(const LoadedPack& last) {
       roll_back(fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row));
     return;
   }
-  optimization_->count_step();
-  state_.optimizer_steps = optimization_->steps();
   scaler_.step_done();
   const auto trained = optimization_->trained();
   std::map<std::string, double> names;
-  for (size_t group = 0; group < trained.size(); ++group) names["lr." + trained[group]->name] = step_rates[group].lr;
+  for (size_t group = 0; group < trained.size(); ++group) names["lr." + trained[group]->name] = step.rates[group].lr;
   interval_.set_rates(std::move(names));
-  times_.spent_on("optimizer");
-  interval_.add({loss, norm, flops_, counts_, tallies, learners_->used_rows(), learners_->all_rows(),
-                 learners_->attention_entropy()});
+  const std::optional<double> entropy = step.watched ? std::optional(numbers[2].item<double>()) : std::nullopt;
+  interval_.add({loss, norm, step.flops, step.counts, tallies, step.used_rows, step.all_rows, entropy});
   if (verdict == Guard::Verdict::spike) {
     event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
     if (context_.plan.guard.rollback) roll_back("the loss made a leap");
@@ -372,7 +415,6 @@ void StageRun::roll_back(const std::string& why) {
   with_real_weights(QuantizedWeights::Which::all, [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
   guard_.begin_anew();
   state_.guard.rolled_back_to = *last;
-  state_.optimizer_steps = optimization_->steps();
   event("rollback",
         fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));
 }
@@ -385,6 +427,7 @@ void StageRun::save() {
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
   interval_.add_times(times_);
+  state_.optimizer_steps = optimization_->steps();
   with_real_weights(QuantizedWeights::Which::all, [&] {
     context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
   });

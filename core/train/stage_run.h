@@ -11,6 +11,7 @@
 #include "train/crew.h"
 #include "train/guard.h"
 #include "train/interval.h"
+#include "train/late.h"
 #include "train/quantized_weights.h"
 #include "train/stage_data.h"
 #include "train/stage_model.h"
@@ -62,13 +63,28 @@ class StageRun {
   void remember(ReferenceMemory& memory, const model::Vlm& reference);
 
   StageEnd take_steps();
+  std::optional<LoadedPack> next_pack();
   void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work);
   void open(const Cursor& from);
+  // A step that is on its way to the device, and not judged yet.
+  struct StepUnderWay {
+    Cursor after;
+    StepCounts counts;
+    double flops;
+    std::vector<Optimization::Rates> rates;
+    int64_t used_rows, all_rows;
+    bool watched;
+    Late numbers; // sums of losses, norm of the gradients, entropy of attention
+  };
+  int64_t steps_begun() const { return state_.step + (under_way_ ? 1 : 0); }
   bool is_logged(int64_t step) const; // whether a line of metrics follows it
   // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
   bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
   bool take(LoadedPack& loaded); // false: memory ran out, the step begins again
-  void finish_step(const LoadedPack& last);
+  StepUnderWay finish_step(const LoadedPack& last);
+  bool reads_at_once() const; // the step under way
+  bool settle();              // the step under way, if any. False: the stage is to end here
+  void judge(const StepUnderWay& step);
   std::vector<Optimization::Rates> rates(const StepCounts& counts) const;
   double flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const;
   void write_interval();
@@ -104,6 +120,8 @@ class StageRun {
   StepCounts counts_; // of the step under way
   double flops_ = 0;  // the same
   bool in_step_ = false;
+  bool reads_late_;                       // one step on, where nothing is to be done before
+  std::optional<StepUnderWay> under_way_; // `state_` is that before it
   int64_t saved_at_ = -1;
   double last_loss_ = 0;
 };

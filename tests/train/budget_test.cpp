@@ -73,7 +73,6 @@ class Budget : public SmallRun {
       learner.take(pack.host, counts, 1, times);
       if (quantized) quantized->pass_gradients();
       made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
-      made.optimization->count_step();
       EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
     }
     auto setting = budget::setting_of(plan, stage, description, budget::Device::cpu);

@@ -1,15 +1,19 @@
-"""Three stages of a tiny fVLM on a GPU: recorded steps are those that run operation by operation, to the bit where
-kernels are deterministic, and those of the CPU but for rounding.
+"""Three stages of a tiny fVLM on a GPU: recorded steps are those that run operation by operation, and copies that overlap
+them change nothing, to the bit where kernels are deterministic; and they are those of the CPU but for rounding.
 
 usage: gpu_test.py FVLM_ENGINE MAKE_SHAPES"""
 import json
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 make_shapes, engine = sys.argv.pop(), sys.argv.pop()
+WEIGHTS = ("vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
+           "training_state/optimizer.safetensors")
 OF_THE_MOMENT = ("time.", "memory_bytes", "data_wait_share", "seconds", "mfu")
 RECIPE = """
 local fvlm = require "fvlm"
@@ -21,6 +25,10 @@ end
 local function stage(name, described)
   described.optimizer = fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
+  if fvlm.arg("explodes", "no") == "yes" then -- weights a million times as large with each of the later steps
+    described.optimizer.weight_decay = 1000
+    described.schedule = function(progress) return progress > 0.3 and 5e5 or 1 end
+  end
   described.batch = 8
   described.packing = { frames = 16, tokens = 512, segments = 8 }
   return fvlm.stage(name, described)
@@ -38,7 +46,8 @@ return fvlm.recipe {
   stage("instruct", { data = mix { { data .. "/questions/*.tar" } }, samples = 80,
                       objective = { fvlm.next_token { on = "answer" },
                                     fvlm.next_token { on = "all", pass = "coarse", weight = 0.5 } } }),
-  stage("prefer", { data = mix { { data .. "/pairs/*.tar" } }, objective = fvlm.dpo { beta = 0.1 }, samples = 80 }),
+  stage("prefer", { data = mix { { data .. "/pairs/*.tar" } }, samples = 80,
+                    objective = fvlm.dpo { beta = 0.1, cache_reference = fvlm.arg("cached", "no") == "yes" } }),
 }
 """
 
@@ -56,25 +65,87 @@ class OnGpu(unittest.TestCase):
     def tearDownClass(cls):
         cls.scratch.cleanup()
 
-    def run_stages(self, name, device, *sets):
-        command = [engine, "train", self.folder / "recipe.lua", "--arg", f"data={self.folder / 'data'}", "--device", device,
-                   "--run-dir", self.folder / name]
+    def command(self, name, device, *sets, **arguments):
+        command = [engine, "train", self.folder / "recipe.lua", "--device", device, "--run-dir", self.folder / name]
+        for key, value in {"data": self.folder / "data", **arguments}.items():
+            command += ["--arg", f"{key}={value}"]
         for each in sets:
             command += ["--set", each]
-        done = subprocess.run(command, capture_output=True, text=True)
+        return command
+
+    def lines(self, name):
+        """What does not depend on the moment, of each line of metrics."""
+        lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items()
+                 if not key.startswith(OF_THE_MOMENT) and not key.endswith("_per_second")} for line in lines]
+
+    def run_stages(self, name, device, *sets, **arguments):
+        done = subprocess.run(self.command(name, device, *sets, **arguments), capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         self.assertNotIn("operation by operation", done.stderr)
-        lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
-        steps = [line for line in lines if line["kind"] == "step"]
+        steps = [line for line in self.lines(name) if line["kind"] == "step"]
         self.assertEqual(len(steps), 40)
-        return [{key: value for key, value in step.items()
-                 if not key.startswith(OF_THE_MOMENT) and not key.endswith("_per_second")} for step in steps]
+        return steps
+
+    def assert_same(self, left, right):
+        """Every line of metrics, and every bit of each stage's last checkpoint."""
+        for ours, theirs in zip(self.lines(left), self.lines(right), strict=True):
+            self.assertEqual(ours, theirs)
+        for stage in ("align", "instruct", "prefer"):
+            one, other = (sorted((self.folder / name / stage).glob("step-*"))[-1] for name in (left, right))
+            self.assertEqual(one.name, other.name)
+            for file in WEIGHTS:
+                self.assertTrue((one / file).read_bytes() == (other / file).read_bytes(), f"{file} of {stage}")
 
     def test_recorded_steps_are_those_that_were_not_to_the_bit(self):
         recorded = self.run_stages("recorded", "cuda", "deterministic=true")
         eager = self.run_stages("eager", "cuda", "deterministic=true", "speed.graphs=false")
         for ours, theirs in zip(recorded, eager):
             self.assertEqual(ours, theirs)
+
+    def test_copies_and_readings_beside_a_step_change_no_bit(self):
+        for name, *sets in (("beside", "deterministic=true"), ("beside-eager", "deterministic=true", "speed.graphs=false")):
+            self.run_stages(name, "cuda", *sets)
+            self.run_stages(name + "-off", "cuda", "speed.overlap_copies=false", *sets)
+            self.assert_same(name, name + "-off")
+
+    def test_packs_of_a_step_one_after_the_other_change_no_bit(self):
+        small = [f"stages.{stage}.packing.segments=3" for stage in ("align", "instruct", "prefer")]
+        self.run_stages("packs", "cuda", "deterministic=true", *small)
+        self.run_stages("packs-off", "cuda", "deterministic=true", "speed.overlap_copies=false", *small)
+        self.assert_same("packs", "packs-off")
+
+    def test_a_recorded_reference_says_the_same_to_the_bit(self):
+        recorded = self.run_stages("asked", "cuda", "deterministic=true", cached="yes")
+        eager = self.run_stages("asked-eager", "cuda", "deterministic=true", "speed.graphs=false", cached="yes")
+        for ours, theirs in zip(recorded, eager):
+            self.assertEqual(ours, theirs)
+
+    def test_numbers_that_are_not_finite_are_told_of_in_the_same_lines(self):
+        words = []
+        for name, *sets in (("explodes",), ("explodes-off", "speed.overlap_copies=false")):
+            command = self.command(name, "cuda", "deterministic=true", "guard.nonfinite_limit=3", *sets, explodes="yes")
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("3 steps in a row", done.stderr)
+            words.append([line for line in done.stderr.splitlines() if "in a row" in line or "stage align, step" in line])
+        self.assertEqual(*words)
+        skipped = [line for line in self.lines("explodes") if line.get("what") == "nonfinite"]
+        self.assertEqual(len(skipped), 3)
+        self.assertEqual(self.lines("explodes"), self.lines("explodes-off"))
+
+    def test_a_killed_run_goes_on_to_the_same_bits(self):
+        sets = "deterministic=true", "checkpoint.every=3"
+        self.run_stages("whole", "cuda", *sets)
+        metrics = self.folder / "killed" / "metrics.jsonl"
+        for lines in (5, 17):
+            process = subprocess.Popen(self.command("killed", "cuda", *sets), stderr=subprocess.DEVNULL)
+            while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < lines):
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.run_stages("killed", "cuda", *sets)
+        self.assert_same("whole", "killed")
 
     def test_a_gpu_and_a_cpu_take_the_same_steps_but_for_rounding(self):
         on_gpu, on_cpu = self.run_stages("gpu", "cuda"), self.run_stages("cpu", "cpu")

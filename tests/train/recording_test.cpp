@@ -1,4 +1,5 @@
 // Recorded steps and copies beside them, with a device of our own.
+#include "base/error.h"
 #include "own_runtime.h"
 #include "small_run.h"
 #include "train/arrivals.h"
@@ -8,7 +9,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <gmock/gmock.h>
+#include <limits>
 
 namespace fvlm::train {
 namespace {
@@ -98,8 +101,107 @@ TEST_F(TrainRecording, the_recipe_may_want_copies_that_do_not_overlap) {
   OwnRuntime runtime;
   run_alone("one_after_the_other", {"speed.overlap_copies=false"});
   EXPECT_EQ(runtime.copied, 0);
-  EXPECT_EQ(runtime.marks, 0);
   expect_equal_runs("plain", "one_after_the_other");
+}
+
+// What the device does, and what the host reads of it.
+TEST_F(TrainRecording, a_step_is_read_when_the_next_one_is_on_its_way) {
+  OwnRuntime runtime;
+  Faults faults;
+  std::vector<int64_t> read_before; // marks that were waited for when a step's optimizer was due
+  faults.before_step = [&](const std::string&, int64_t, model::Parameters&) {
+    read_before.push_back(std::count_if(runtime.log.begin(), runtime.log.end(),
+                                        [](const std::string& line) { return line.starts_with("wait for mark"); }));
+  };
+  run("a", {"checkpoint.every=4"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  // The fourth and the eighth are read at once: their checkpoints are due.
+  EXPECT_THAT(read_before, testing::ElementsAre(0, 0, 1, 2, 4, 4, 5, 6, 8, 8));
+}
+
+TEST_F(TrainRecording, what_may_change_the_next_step_is_read_at_once) {
+  OwnRuntime runtime;
+  Faults faults;
+  int64_t steps = 0;
+  faults.before_step = [&](const std::string&, int64_t, model::Parameters&) {
+    EXPECT_EQ(std::count_if(runtime.log.begin(), runtime.log.end(),
+                            [](const std::string& line) { return line.starts_with("wait for mark"); }),
+              steps++);
+  };
+  run("a", {"guard.rollback=true"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  EXPECT_EQ(steps, 10);
+}
+
+// A pixel of one step and a gradient of another, and a step for which memory runs out.
+TEST_F(TrainRecording, steps_that_go_wrong_are_told_of_in_the_same_lines) {
+  const auto go = [&](const std::string& name) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    Faults faults;
+    faults.before_pack = [&](const std::string& stage, int64_t step, HostPack& pack) {
+      if (stage == "align" && step == 2 && pack.frame_count > 0) *reinterpret_cast<float*>(pack.buffer.get()) = nan;
+      if (stage == "align" && step == 7 && pack.samples.size() > 4) throw std::bad_alloc();
+    };
+    faults.before_step = [&](const std::string& stage, int64_t step, model::Parameters& parameters) {
+      if (stage == "align" && (step == 4 || step == 5)) parameters.at("q_static").gradient.fill_(nan);
+    };
+    run_alone(name, {"log_every=1"}, faults);
+  };
+  go("plain");
+  OwnRuntime runtime;
+  go("recorded");
+  expect_equal_runs("plain", "recorded");
+}
+
+TEST_F(TrainRecording, stopped_anywhere_it_ends_in_the_same_bits) {
+  run_alone("whole");
+  OwnRuntime runtime;
+  for (int part = 0; part < 40; ++part)
+    if (!run("parts", {}, {.max_steps = 1 + part % 4, .crew = Crew::Size{1, 1}}).stopped) break;
+  expect_equal_runs("whole", "parts");
+}
+
+TEST_F(TrainRecording, too_many_bad_steps_end_the_run_at_the_same_one) {
+  OwnRuntime runtime;
+  Faults faults;
+  faults.before_step = [](const std::string&, int64_t step, model::Parameters& parameters) {
+    if (step >= 4) parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
+  };
+  try {
+    run_alone("a", {"guard.nonfinite_limit=3"}, faults);
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("3 steps in a row"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("stage align, step 7"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("step-000003"), std::string::npos) << error.text();
+  }
+}
+
+TEST_F(TrainRecording, an_end_without_memory_is_told_of_behind_the_step_before) {
+  const auto go = [&](const std::string& name) {
+    Faults faults;
+    faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
+      if (step == 5) throw std::bad_alloc();
+    };
+    EXPECT_THROW(run_alone(name, {"log_every=1"}, faults), Error);
+  };
+  go("plain");
+  OwnRuntime runtime;
+  go("recorded");
+  expect_equal_runs("plain", "recorded");
+  EXPECT_EQ(metrics(folder("recorded")).back()["step"], 5);
+}
+
+TEST_F(TrainRecording, control_sees_and_does_the_same) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.losses = (memory.losses or "") .. " " .. m.loss
+    memory.calls = (memory.calls or 0) + 1
+    if memory.calls == 2 then return { fvlm.scale_lr(0.5), fvlm.save() } end
+    if memory.calls == 4 then return fvlm.stop_stage() end
+  end },)");
+  run_alone("plain", {"log_every=3"});
+  OwnRuntime runtime;
+  run_alone("recorded", {"log_every=3"});
+  expect_equal_runs("plain", "recorded");
+  EXPECT_EQ(read_file(folder("plain") / "journal.jsonl"), read_file(folder("recorded") / "journal.jsonl"));
 }
 
 TEST_F(TrainRecording, a_step_that_cannot_be_recorded_is_taken_as_it_is) {

@@ -45,7 +45,9 @@ Ref<Speed> speed() {
       .usage("{ graphs = false }")
       .field("graphs", &Speed::graphs, flag(), "Record a whole step once and replay it (on a GPU).")
       .field("overlap_copies", &Speed::overlap_copies, flag(),
-             "Copy the next pack to the device while this one computes.")
+             "Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the "
+             "next "
+             "one is on its way.")
       .field("overlap_vision", &Speed::overlap_vision, flag(),
              "Encode the next pack's frames during this one's backward pass, where the vision tower is frozen.")
       .field("coarse_in_tower", &Speed::coarse_in_tower, flag(),
