@@ -31,20 +31,6 @@ double seconds_of(const std::function<void()>& work, int calls, at::Device devic
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
 }
 
-// Other work only ever slows a call down, so the fastest counts. Short calls are timed several at once: one alone would
-// show the wait for the device.
-double fastest(const std::function<void()>& work, at::Device device) {
-  try {
-    const double first = seconds_of(work, 1, device); // also warms up
-    const int calls = first < 1e-3 ? 8 : 1, rounds = first < 0.1 ? 4 : 2;
-    double best = first;
-    for (int round = 0; round < rounds; ++round) best = std::min(best, seconds_of(work, calls, device));
-    return best;
-  } catch (const c10::Error& error) {
-    throw Error(ErrorKind::device, error.what_without_backtrace()); // without the addresses of LibTorch's text
-  }
-}
-
 // Tensors of a device; the values are ordinary numbers that take nothing from any random state.
 struct Maker {
   at::Device device;
@@ -87,94 +73,131 @@ Packing packing_of(const fvlm_attention_query& query, const Maker& make) {
   return packing;
 }
 
-// The rows that all but rope work on, the parameters beside them, and what each op calls.
-std::function<void()> calls_of(const KernelsBackend& backend, const fvlm_kernels_query& query, const Maker& make) {
-  const bool backward = query.options & FVLM_WITH_BACKWARD;
-  const auto rows = [&](int64_t width) { return make.values({query.rows, width}, query.dtype); };
-  const auto vector = [&](bool wanted) { return wanted ? make.values({query.width}, query.dtype) : at::Tensor(); };
-  const at::Tensor x = rows(query.width), d_y = rows(query.width);
-  switch (query.op) {
-  case FVLM_OP_RMSNORM:
-  case FVLM_OP_LAYERNORM: {
-    const bool has_bias = query.op == FVLM_OP_LAYERNORM, has_residual = query.options & FVLM_WITH_RESIDUAL;
-    return [op = Norm(backend, query), x, d_y, weight = vector(true), bias = vector(has_bias), backward, has_bias,
-            residual = has_residual ? x : at::Tensor()] {
-      const Norm::Output output = op.forward(x, residual, weight, bias);
-      if (backward)
-        op.backward(residual.defined() ? output.sum : x, weight, output, d_y, {}, {.weight = true, .bias = has_bias});
+// Forward, then backward on what it left.
+Calls in_turn(std::function<void()> forward, std::function<void()> backward) {
+  Calls calls{std::move(forward), std::move(backward), {}};
+  calls.both = calls.forward;
+  if (calls.backward)
+    calls.both = [first = calls.forward, then = calls.backward] {
+      first();
+      then();
     };
-  }
-  case FVLM_OP_ROPE:
-    return [op = Rope(backend, query), x = x.view({query.rows, query.heads, query.head_dim}), backward,
-            positions = make.counted(query.rows, query.rows, at::kInt)] {
-      op.apply(x, positions, false);
-      if (backward) op.apply(x, positions, true);
-    };
-  case FVLM_OP_SWIGLU:
-    return [op = SwiGlu(backend, query), x, d_y, backward] {
-      op.forward(x, x);
-      if (backward) op.backward(x, x, d_y);
-    };
-  case FVLM_OP_BIAS_GELU:
-    return [op = BiasGelu(backend, query), x, d_y, bias = vector(query.options & FVLM_WITH_BIAS), backward] {
-      op.forward(x, bias);
-      if (backward) op.backward(x, bias, d_y, bias.defined());
-    };
-  case FVLM_OP_LAYERSCALE_RESIDUAL:
-    return [op = LayerScale(backend, query), x, d_y, scale = vector(true), backward] {
-      op.forward(x, scale, x);
-      if (backward) op.backward(x, scale, d_y, true);
-    };
-  case FVLM_OP_LINEAR:
-    return
-        [op = Linear(backend, query), x = rows(query.inner), d_y, backward,
-         weight = make.values({query.width, query.inner}, query.dtype), bias = vector(query.options & FVLM_WITH_BIAS)] {
-          op.forward(x, weight, bias);
-          if (!backward) return;
-          op.input_gradient(d_y, weight);
-          op.weight_gradient(d_y, x, bias.defined());
-        };
-  default:
-    throw Error(ErrorKind::internal, "nothing is known to measure of " + operation_name(query.op));
-  }
+  return calls;
+}
+
+template <class Table>
+Backend<Table> backend_of(const Candidate<Table>& candidate, at::Device device, uint32_t flags) {
+  Backend<Table> backend(candidate, device);
+  backend.state().flags = flags;
+  return backend;
 }
 
 } // namespace
 
-double measure(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device) {
-  const Attention op(Backend<fvlm_attention_v1>(candidate, device), query);
+// Other work only ever slows a call down, so the fastest counts. Short calls are timed several at once: one alone would
+// show the wait for the device.
+double fastest(const std::function<void()>& work, at::Device device) {
+  try {
+    const double first = seconds_of(work, 1, device); // also warms up
+    const int calls = first < 1e-3 ? 8 : 1, rounds = first < 0.1 ? 4 : 2;
+    double best = first;
+    for (int round = 0; round < rounds; ++round) best = std::min(best, seconds_of(work, calls, device));
+    return best;
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::device, error.what_without_backtrace()); // without the addresses of LibTorch's text
+  }
+}
+
+Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
+               uint32_t flags) {
   const Maker make{device};
+  const Attention op(backend_of(candidate, device, flags), query);
   const at::Tensor q = make.values({query.tokens_q, query.heads_q, query.head_dim}, query.dtype),
                    kv = make.values({query.tokens_kv, query.heads_kv, query.head_dim}, query.dtype);
   const Packing packing = packing_of(query, make);
-  const auto work = [&] {
-    const Attention::Output output = op.forward(q, kv, kv, packing);
-    if (query.needs_backward) op.backward(q, kv, kv, packing, output, q);
-  };
-  return fastest(work, device);
+  const auto output = std::make_shared<Attention::Output>();
+  const auto forward = [op, q, kv, packing, output] { *output = op.forward(q, kv, kv, packing); };
+  if (!query.needs_backward) return in_turn(forward, {});
+  return in_turn(forward, [op, q, kv, packing, output] { op.backward(q, kv, kv, packing, *output, q); });
 }
 
-double measure(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device) {
-  const Loss op(Backend<fvlm_loss_v1>(candidate, device), query);
+Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
+               uint32_t flags) {
   const Maker make{device};
+  const Loss op(backend_of(candidate, device, flags), query);
   const Loss::Inputs inputs{make.values({query.tokens, query.width}, query.dtype),
                             make.values({query.vocab, query.width}, query.dtype),
                             make.counted(query.tokens, query.vocab, at::kLong)};
   const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor d_losses = at::full({query.tokens}, 1.0 / static_cast<double>(std::max<int64_t>(query.tokens, 1)),
                                        at::TensorOptions().dtype(type).device(device));
-  const bool gradients = query.needs_d_hidden || query.needs_d_weight;
-  const auto work = [&] {
-    if (gradients)
-      op.fused(inputs, d_losses);
-    else
-      op.forward(inputs);
-  };
-  return fastest(work, device);
+  const auto output = std::make_shared<Loss::Output>();
+  const auto forward = [op, inputs, output] { *output = op.forward(inputs); };
+  if (!query.needs_d_hidden && !query.needs_d_weight) return in_turn(forward, {});
+  Calls calls = in_turn(forward, [op, inputs, output, d_losses] { op.backward(inputs, *output, d_losses); });
+  calls.both = [op, inputs, d_losses] { op.fused(inputs, d_losses); };
+  return calls;
 }
 
-double measure(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device) {
-  return fastest(calls_of(KernelsBackend(candidate, device), query, {device}), device);
+// Rows of the width, parameters beside them; rope rotates the rows as they lie.
+Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
+               uint32_t flags) {
+  const Maker make{device};
+  const KernelsBackend backend = backend_of(candidate, device, flags);
+  const auto rows = [&](int64_t width) { return make.values({query.rows, width}, query.dtype); };
+  const auto vector = [&](bool wanted) { return wanted ? make.values({query.width}, query.dtype) : at::Tensor(); };
+  const auto calls = [&](std::function<void()> forward, std::function<void()> backward) {
+    if (!(query.options & FVLM_WITH_BACKWARD)) backward = {};
+    return in_turn(std::move(forward), std::move(backward));
+  };
+  const at::Tensor x = rows(query.width), d_y = rows(query.width);
+  switch (query.op) {
+  case FVLM_OP_RMSNORM:
+  case FVLM_OP_LAYERNORM: {
+    const bool has_bias = query.op == FVLM_OP_LAYERNORM;
+    const Norm op(backend, query);
+    const at::Tensor weight = vector(true), bias = vector(has_bias),
+                     residual = query.options & FVLM_WITH_RESIDUAL ? x : at::Tensor();
+    const auto output = std::make_shared<Norm::Output>();
+    return calls([=] { *output = op.forward(x, residual, weight, bias); },
+                 [=] {
+                   op.backward(residual.defined() ? output->sum : x, weight, *output, d_y, {},
+                               {.weight = true, .bias = has_bias});
+                 });
+  }
+  case FVLM_OP_ROPE: {
+    const Rope op(backend, query);
+    const at::Tensor heads = x.view({query.rows, query.heads, query.head_dim}),
+                     positions = make.counted(query.rows, query.rows, at::kInt);
+    return calls([=] { op.apply(heads, positions, false); }, [=] { op.apply(heads, positions, true); });
+  }
+  case FVLM_OP_SWIGLU: {
+    const SwiGlu op(backend, query);
+    return calls([=] { op.forward(x, x); }, [=] { op.backward(x, x, d_y); });
+  }
+  case FVLM_OP_BIAS_GELU: {
+    const BiasGelu op(backend, query);
+    const at::Tensor bias = vector(query.options & FVLM_WITH_BIAS);
+    return calls([=] { op.forward(x, bias); }, [=] { op.backward(x, bias, d_y, bias.defined()); });
+  }
+  case FVLM_OP_LAYERSCALE_RESIDUAL: {
+    const LayerScale op(backend, query);
+    const at::Tensor scale = vector(true);
+    return calls([=] { op.forward(x, scale, x); }, [=] { op.backward(x, scale, d_y, true); });
+  }
+  case FVLM_OP_LINEAR: {
+    const Linear op(backend, query);
+    const at::Tensor input = rows(query.inner), weight = make.values({query.width, query.inner}, query.dtype),
+                     bias = vector(query.options & FVLM_WITH_BIAS);
+    return calls([=] { op.forward(input, weight, bias); },
+                 [=] {
+                   op.input_gradient(d_y, weight);
+                   op.weight_gradient(d_y, input, bias.defined());
+                 });
+  }
+  default:
+    throw Error(ErrorKind::internal, "nothing is known to measure of " + operation_name(query.op));
+  }
 }
 
 } // namespace fvlm::ops

@@ -1,22 +1,21 @@
 #include "ops/operations.h"
 
-#include "ops/measure.h"
-
 namespace fvlm::ops {
 
 Operations::Operations(Registry& registry, OperationsOptions options)
-    : registry_(registry), options_(std::move(options)) {}
+    : registry_(registry), options_(std::move(options)), times_(options_.device) {}
 
 template <class Table>
 Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<Table>::Query& query) {
+  const uint32_t flags = options_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0;
   const Choice<Table> choice = select<Table>(registry_, wish, query, {}, [&](const Candidate<Table>& candidate) {
-    return measure(candidate, query, options_.device);
+    return times_.of(candidate, query, flags);
   });
   choices_.push_back(choice.report);
   auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
   if (!backend) {
     const auto made = std::make_shared<Backend<Table>>(choice, options_.device);
-    if (options_.deterministic) made->state().flags |= FVLM_DETERMINISTIC;
+    made->state().flags = flags;
     backend = made;
   }
   return *static_cast<const Backend<Table>*>(backend.get());

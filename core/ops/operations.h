@@ -6,6 +6,7 @@
 #include "ops/joint.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
+#include "ops/measured_times.h"
 #include "ops/parameter.h"
 #include "ops/tape.h"
 #include "plugin/selection.h"
@@ -131,6 +132,7 @@ class Operations {
   std::map<LossKey, std::shared_ptr<const Loss>> losses_;
   std::map<int64_t, at::Tensor> ones_;                                            // by their number
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
+  MeasuredTimes times_;
   std::vector<SelectionReport> choices_;
 };
 

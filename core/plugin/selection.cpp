@@ -82,7 +82,9 @@ class Selector {
   bool measure(const LoadedPlugin& plugin, Considered& considered) {
     std::string what;
     try {
-      considered.seconds = questions_.measure(plugin);
+      const Measurement measurement = questions_.measure(plugin);
+      considered.seconds = measurement.seconds;
+      considered.remembered = measurement.remembered;
       return true;
     } catch (const std::exception& error) {
       what = error.what();
@@ -151,12 +153,13 @@ std::string SelectionReport::text() const {
 }
 
 std::string SelectionReport::times() const {
-  TextTable table({"plugin", "milliseconds", "score", ""});
+  TextTable table({"plugin", "milliseconds", "measured", "score", ""});
   bool any = false;
   for (const Considered& one : considered) {
     if (!one.seconds) continue;
     any = true;
-    table.row({one.plugin, fmt::format("{:.3f}", *one.seconds * 1e3), std::to_string(one.score), one.reason});
+    table.row({one.plugin, fmt::format("{:.3f}", *one.seconds * 1e3), one.remembered ? "earlier" : "now",
+               std::to_string(one.score), one.reason});
   }
   return any ? table.text() : "";
 }

@@ -27,6 +27,7 @@ struct Considered {
   int32_t score = 0;
   std::string reason; // why not; or what it will use
   std::optional<double> seconds;
+  bool remembered = false; // those seconds, from an earlier measurement
 };
 
 struct SelectionReport {
@@ -48,6 +49,12 @@ struct Choice {
   SelectionReport report;
 };
 
+// How long a candidate takes.
+struct Measurement {
+  double seconds;
+  bool remembered = false;
+};
+
 // What selection does whatever the kind: how to ask one plugin, and how long it takes.
 struct Questions {
   KindName kind;
@@ -55,17 +62,17 @@ struct Questions {
   std::string_view label;
   int32_t device;
   std::function<SupportAnswer(const LoadedPlugin&)> ask;
-  std::function<double(const LoadedPlugin&)> measure; // seconds; empty: nothing is measured
+  std::function<Measurement(const LoadedPlugin&)> measure; // empty: nothing is measured
 };
 
 // Chooses and logs why. Throws Error(plugin) that lists every refusal.
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report);
 
-// Chooses for one query. `measure` runs a candidate on the caller's own shapes and returns seconds; it may throw Error.
+// Chooses for one query. `measure` runs a candidate on the caller's own shapes; it may throw Error.
 template <class Table>
 Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf<Table>::Query& query,
                      const std::string& variant = {},
-                     const std::function<double(const Candidate<Table>&)>& measure = {}) {
+                     const std::function<Measurement(const Candidate<Table>&)>& measure = {}) {
   Questions questions;
   questions.kind = {std::string(KindOf<Table>::family), variant};
   questions.subject = KindOf<Table>::subject(query) + (variant.empty() ? "" : " " + variant);

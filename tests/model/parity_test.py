@@ -1,6 +1,7 @@
 """`fvlm-engine trace` against the PyTorch oracle in float64: every mode, DPO, lambda_coarse, shallow; every gradient.
 
 usage: parity_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE; exit 77 where the oracle's wheels are missing."""
+import os
 import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ def arguments(model, case, out):
 def ours(model, case, *options):
     out = folder / f"ours.{model}.{case}{''.join(options)}.safetensors"
     command = [str(engine), "trace", *arguments(model, case, out), *options]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FVLM_CACHE": str(folder / "cache")})
     assert result.returncode == 0, f"{' '.join(command)}\n{result.stderr}"
     return load_file(out)
 

@@ -1,4 +1,5 @@
 // Selection by measuring: which calls are timed, what is chosen, and what becomes of a candidate that fails.
+#include "base/scratch_folder.h"
 #include "ops/measure.h"
 #include "ops/operations.h"
 #include "tools.h"
@@ -14,6 +15,7 @@ using namespace fvlm;
 using namespace fvlm::ops;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -64,6 +66,7 @@ const Wish measured = Wish::of({"measure"});
 
 struct Measured : testing::Test {
   Measured() {
+    setenv("FVLM_CACHE", cache.path().c_str(), 1);
     Twin::attention_forward = Twin::attention_backward = Twin::rmsnorm = 0;
     Twin::fails = false;
     registry.add_static(
@@ -88,6 +91,8 @@ struct Measured : testing::Test {
     throw std::runtime_error(plugin + " was not considered");
   }
 
+  // Times of this test alone.
+  ScratchFolder cache;
   Registry registry{RegistryOptions{}};
 };
 
@@ -115,6 +120,34 @@ TEST_F(Measured, times_the_backward_pass_where_one_will_follow) {
   EXPECT_EQ(Twin::attention_backward, 0);
   attend(ops, true);
   EXPECT_GT(Twin::attention_backward, 1);
+}
+
+TEST_F(Measured, a_second_start_takes_the_times_of_the_first) {
+  auto first = operations({.attention = measured});
+  attend(first, true);
+  const SelectionReport before = first.choices().at(0);
+  EXPECT_THAT(before.times(), AllOf(HasSubstr("now"), Not(HasSubstr("earlier"))));
+  Twin::attention_forward = 0;
+
+  auto second = operations({.attention = measured});
+  testing::internal::CaptureStderr();
+  attend(second, true);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const SelectionReport after = second.choices().at(0);
+  EXPECT_EQ(after.chosen, before.chosen);
+  EXPECT_EQ(considered(after, "twin").seconds, considered(before, "twin").seconds);
+  EXPECT_EQ(considered(after, "reference").seconds, considered(before, "reference").seconds);
+  EXPECT_LE(Twin::attention_forward, 1) << "the call itself, where it is the twin's";
+  EXPECT_THAT(log, AllOf(HasSubstr("earlier"), Not(HasSubstr("now"))));
+}
+
+TEST_F(Measured, deterministic_calls_are_measured_by_themselves) {
+  auto plain = operations({.attention = measured});
+  attend(plain, false);
+  Twin::attention_forward = 0;
+  auto deterministic = operations({.deterministic = true, .attention = measured});
+  attend(deterministic, false);
+  EXPECT_GT(Twin::attention_forward, 1);
 }
 
 TEST_F(Measured, only_where_it_is_wished_for_and_once_a_shape) {

@@ -151,16 +151,16 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
   answers[0] = {300, "says it is fast"};
   auto measure = [](const Candidate<fvlm_attention_v1>& candidate) {
     if (candidate.plugin->name() == "reference") throw Error(ErrorKind::plugin, "out of memory");
-    return candidate.plugin->name() == "attention-cpu" ? 0.001 : 0.002;
+    return candidate.plugin->name() == "attention-cpu" ? Measurement{0.001, true} : Measurement{0.002};
   };
   query_.tokens_q = query_.tokens_kv = 12;
   const Wish wish = Wish::of({"cudnn", "measure"});
   testing::internal::CaptureStderr();
   auto chosen = select<fvlm_attention_v1>(registry_, wish, query_, {}, measure);
   EXPECT_EQ(chosen.plugin->name(), "attention-cpu");
-  EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
-      AllOf(HasSubstr("attention (12 x 12 rows, "), HasSubstr(") measured"), HasSubstr("1.000"), HasSubstr("2.000")));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("attention (12 x 12 rows, "), HasSubstr(") measured"), HasSubstr("1.000  earlier"),
+                    HasSubstr("2.000  now")));
   EXPECT_THAT(chosen.report.text(), HasSubstr("reference: failed when it was measured: out of memory"));
   EXPECT_EQ(select<fvlm_attention_v1>(registry_, {{}, false}, query_, {}, measure).plugin->name(), "attention-fast");
 }

@@ -24,11 +24,13 @@ WishList& wishes_for(Kernels& kernels, const std::string& kind) {
 }
 
 Ref<Kernels> kernels() {
-  auto type = record<Kernels>("Kernels", "",
-                              "Which backends are wanted, by kind of kernel: a name, a list of names with the best "
-                              "first, \"auto\" (best score) "
-                              "or \"measure\" (timed on this plan's shapes). One wish alone is for every kind. "
-                              "`reference` is the engine's own plain one.");
+  auto type = record<Kernels>(
+      "Kernels", "",
+      "Which backends are wanted, by kind of kernel: a name, a list of names with the best "
+      "first, \"auto\" (best score) "
+      "or \"measure\" (timed on this plan's shapes; the cache folder keeps the times). One wish alone is for "
+      "every kind. "
+      "`reference` is the engine's own plain one.");
   auto wish = list(text(), {.least = 1, .or_one = true});
   for (const auto& kind : kernel_kinds()) type.field_with<wishes_for>(kind.name, wish, kind.doc);
   return type.each()

@@ -1,0 +1,160 @@
+#include "ops/measured_times.h"
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "device/probe.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <dlfcn.h>
+#include <mutex>
+
+namespace fvlm::ops {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t most_bytes = 16 << 10; // of a file: a line a plugin
+constexpr size_t most_files = 4096;
+
+std::string text_of(fvlm_dtype dtype) {
+  return fmt::format("{}.{}.{}", dtype.code, dtype.bits, dtype.lanes);
+}
+
+std::string fields(const fvlm_attention_query& query) {
+  return fmt::format("dtype={} causal={} heads={}/{}x{} longest={}/{} rows={}/{} segments={} rotary={} theta={} "
+                     "scale={} backward={}",
+                     text_of(query.dtype), query.causal, query.heads_q, query.heads_kv, query.head_dim,
+                     query.max_seqlen_q, query.max_seqlen_kv, query.tokens_q, query.tokens_kv, query.segments,
+                     query.rotary_dim, query.rope_theta, query.scale, query.needs_backward);
+}
+
+std::string fields(const fvlm_loss_query& query) {
+  return fmt::format("dtype={} gradient={} rows={} width={} vocabulary={} d_hidden={} d_weight={}",
+                     text_of(query.dtype), text_of(query.gradient_dtype), query.tokens, query.width, query.vocab,
+                     query.needs_d_hidden, query.needs_d_weight);
+}
+
+std::string fields(const fvlm_kernels_query& query) {
+  return fmt::format("op={} dtype={} gradient={} options={} rows={} width={} inner={} heads={}x{} rotary={} theta={} "
+                     "epsilon={}",
+                     operation_name(query.op), text_of(query.dtype), text_of(query.gradient_dtype), query.options,
+                     query.rows, query.width, query.inner, query.heads, query.head_dim, query.rotary_dim,
+                     query.rope_theta, query.epsilon);
+}
+
+// The file that this code lies in, and so the reference: libfvlm_engine.so.
+fs::path own_library() {
+  Dl_info info{};
+  return dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 ? info.dli_fname : "/proc/self/exe";
+}
+
+std::string device_text(at::Device device) {
+  if (device.is_cpu()) {
+    const auto cpu = device::probe_cpu();
+    return fmt::format("{} ({}), {} threads", cpu.name, join(cpu.features, " "), at::get_num_threads());
+  }
+  const auto cuda = device::probe_cuda();
+  const auto& gpu = cuda.devices.at(static_cast<size_t>(std::max<int>(device.index(), 0)));
+  return fmt::format("{}, {} bytes, driver {}", gpu.name, gpu.memory_bytes, cuda.driver_version);
+}
+
+// Room for the next one: the half that was written longest ago goes.
+void make_room(const fs::path& folder) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const auto& entry : fs::directory_iterator(folder)) files.emplace_back(entry.last_write_time(), entry.path());
+  if (files.size() < most_files) return;
+  std::sort(files.begin(), files.end());
+  std::error_code ignored; // another process may be at it, too
+  for (size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
+}
+
+} // namespace
+
+const std::string& MeasuredTimes::circumstances() {
+  if (circumstances_.empty())
+    circumstances_ = fmt::format("fvlm-engine {}, LibTorch {}, {}", FVLM_VERSION,
+                                 sha256_hex(at::show_config()).substr(0, 16), device_text(device_));
+  return circumstances_;
+}
+
+const std::string& MeasuredTimes::identity(const LoadedPlugin& plugin) {
+  std::string& identity = identities_[plugin.name()];
+  if (identity.empty())
+    identity =
+        plugin.sha256.empty() ? sha256_file(plugin.library.empty() ? own_library() : plugin.library) : plugin.sha256;
+  return identity;
+}
+
+void MeasuredTimes::tell(const fs::path& file, const std::exception& error) {
+  if (!told_)
+    log_warning("{}: {}; what cannot be remembered is measured again", file.string(),
+                std::string(error.what()).substr(0, 200));
+  told_ = true;
+}
+
+// The times of the plugins; empty where there are none.
+nlohmann::json MeasuredTimes::recall(const fs::path& file, const std::string& question) {
+  try {
+    if (std::error_code ignored; !fs::exists(file, ignored)) return nlohmann::json::object();
+    nlohmann::json kept = read_json_object(file, most_bytes);
+    if (kept.value("question", "") != question || !kept.value("plugins", nlohmann::json()).is_object())
+      throw Error(ErrorKind::data, "holds no times of this question");
+    return kept["plugins"];
+  } catch (const std::exception& error) {
+    tell(file, error);
+    return nlohmann::json::object();
+  }
+}
+
+// What another process has written meanwhile stays, but for what two write at the same instant.
+void MeasuredTimes::keep(const fs::path& file, const std::string& question, const std::string& plugin,
+                         const nlohmann::json& time) {
+  static std::mutex one_at_a_time; // the file beside is one a process
+  const std::lock_guard lock(one_at_a_time);
+  try {
+    fs::create_directories(file.parent_path());
+    nlohmann::json plugins = recall(file, question);
+    plugins[plugin] = time;
+    make_room(file.parent_path());
+    write_file_atomic(file, nlohmann::json{{"question", question}, {"plugins", plugins}}.dump(1) + "\n");
+  } catch (const std::exception& error) {
+    tell(file, error);
+  }
+}
+
+Measurement MeasuredTimes::remembered_or(const LoadedPlugin& plugin, const std::string& asked,
+                                         const std::function<double()>& measure) {
+  const std::string question = fmt::format("{}; {}", asked, circumstances());
+  const fs::path file = cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
+  nlohmann::json time{{"version", plugin.manifest.version}, {"sha256", identity(plugin)}};
+  const nlohmann::json plugins = recall(file, question);
+  if (const auto known = plugins.find(plugin.name()); known != plugins.end() && known->is_object())
+    if (const auto seconds = known->find("seconds"); seconds != known->end() && seconds->is_number())
+      if (time["seconds"] = *seconds; time == *known && seconds->get<double>() > 0)
+        return {seconds->get<double>(), true};
+  const double seconds = measure();
+  time["seconds"] = seconds;
+  keep(file, question, plugin.name(), time);
+  return {seconds};
+}
+
+template <class Table>
+Measurement MeasuredTimes::of(const Candidate<Table>& candidate, const typename KindOf<Table>::Query& query,
+                              uint32_t flags) {
+  const std::string asked = fmt::format("{} {} flags={}", KindOf<Table>::family, fields(query), flags);
+  return remembered_or(*candidate.plugin, asked, [&] { return measure(candidate, query, device_, flags); });
+}
+
+template Measurement MeasuredTimes::of(const Candidate<fvlm_attention_v1>&, const fvlm_attention_query&, uint32_t);
+template Measurement MeasuredTimes::of(const Candidate<fvlm_loss_v1>&, const fvlm_loss_query&, uint32_t);
+template Measurement MeasuredTimes::of(const Candidate<fvlm_kernels_v1>&, const fvlm_kernels_query&, uint32_t);
+
+} // namespace fvlm::ops
