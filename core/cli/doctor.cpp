@@ -6,40 +6,95 @@
 #include "cli/options.h"
 #include "cli/torch_library.h"
 #include "device/probe.h"
+#include "plugin/registry.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <gnu/libc-version.h>
+#include <map>
 
 namespace fvlm::cli {
 namespace {
 
+enum class State { good, none, busy };
+
 struct Finding {
   std::string subject;
-  bool good;
-  std::string text;
+  State state;
+  std::string text, advice;
 };
+
+Finding of_device(const device::CudaDevice& gpu) {
+  const auto use = device::probe_use(gpu);
+  Finding finding{fmt::format("cuda:{}", gpu.index), State::good, "", ""};
+  finding.text = fmt::format("{}, sm_{}{}, {}", gpu.name, gpu.capability_major, gpu.capability_minor,
+                             human_bytes(gpu.memory_bytes));
+  if (use.free_bytes) finding.text += fmt::format(", {} free", human_bytes(*use.free_bytes));
+  if (const auto obstacle = device::obstacle_on(gpu, use)) {
+    finding.state = obstacle->stops ? State::none : State::busy;
+    finding.text = obstacle->what;
+    finding.advice = obstacle->advice;
+  }
+  return finding;
+}
+
+// Those that work on a GPU alone: only there do they open.
+Finding of_plugins() {
+  Registry registry(RegistryOptions::from_environment());
+  std::vector<std::string> lines;
+  std::map<std::string, std::vector<std::string>> by_answer; // "": ready
+  for (const FoundPlugin& plugin : registry.found()) {
+    if (plugin.manifest.on_device("cpu")) continue;
+    std::string why;
+    (void)registry.load(plugin.manifest.name, &why);
+    by_answer[why].push_back(plugin.manifest.name);
+  }
+  if (by_answer.empty())
+    return {"plugins", State::none, "none for CUDA: the references do all work there, slowly",
+            "build the engine where nvcc is, or name a folder of plugins in FVLM_PLUGIN_PATH"};
+  for (const auto& [why, names] : by_answer)
+    lines.push_back(fmt::format("{}: {}", join(names, ", "), why.empty() ? "ready" : why));
+  const bool all_ready = by_answer.size() == 1 && by_answer.contains("");
+  return {"plugins", all_ready ? State::good : State::none, join(lines, "; "),
+          all_ready ? "" : "`fvlm-engine plugin list` shows each of them"};
+}
 
 std::vector<Finding> findings() {
   std::vector<Finding> all;
   auto cpu = device::probe_cpu();
-  all.push_back({"processor", true, fmt::format("{}, {} threads, {}", cpu.name, cpu.threads, join(cpu.features, " "))});
-  all.push_back({"glibc", true, gnu_get_libc_version()});
+  all.push_back({"processor", State::good,
+                 fmt::format("{}, {} threads, {}", cpu.name, cpu.threads, join(cpu.features, " ")), ""});
+  all.push_back({"glibc", State::good, gnu_get_libc_version(), ""});
   try {
     TorchLibrary torch = find_torch();
-    all.push_back({"LibTorch", true, fmt::format("{} in {}", torch.version, torch.folder.string())});
+    all.push_back({"LibTorch", State::good, fmt::format("{} in {}", torch.version, torch.folder.string()), ""});
   } catch (const Error& error) {
-    all.push_back({"LibTorch", false, error.text()});
+    all.push_back({"LibTorch", State::none, error.what(), error.advice()});
   }
-  auto cuda = device::probe_cuda();
-  if (cuda.devices.empty()) all.push_back({"CUDA", false, cuda.problem + "; training runs on the CPU"});
-  for (const auto& gpu : cuda.devices)
-    all.push_back({fmt::format("cuda:{}", gpu.index), true,
-                   fmt::format("{}, sm_{}{}, {}", gpu.name, gpu.capability_major, gpu.capability_minor,
-                               human_bytes(gpu.memory_bytes))});
-  all.push_back({"cache", true, cache_folder().string()});
+  const auto cuda = device::probe_cuda();
+  if (cuda.devices.empty())
+    all.push_back({"CUDA", State::none, cuda.problem + "; training runs on the CPU", cuda.advice});
+  for (const auto& gpu : cuda.devices) all.push_back(of_device(gpu));
+  if (!cuda.devices.empty()) try {
+      all.push_back(of_plugins());
+    } catch (const Error& error) {
+      all.push_back({"plugins", State::none, error.what(), error.advice()});
+    }
+  all.push_back({"cache", State::good, cache_folder().string(), ""});
   return all;
+}
+
+std::string mark_of(State state) {
+  switch (state) {
+  case State::good:
+    return styled("ok  ", Style::green);
+  case State::busy:
+    return styled("busy", Style::yellow);
+  case State::none:
+    break;
+  }
+  return styled("none", Style::yellow);
 }
 
 } // namespace
@@ -52,13 +107,16 @@ int run_doctor(Arguments arguments) {
   auto all = findings();
   if (parsed->flag("json")) {
     auto document = nlohmann::ordered_json::object();
-    for (const auto& finding : all) document[finding.subject] = {{"ok", finding.good}, {"text", finding.text}};
+    for (const auto& finding : all)
+      document[finding.subject] = {
+          {"ok", finding.state == State::good}, {"text", finding.text}, {"advice", finding.advice}};
     fmt::print("{}\n", document.dump(2));
     return 0;
   }
-  for (const auto& finding : all)
-    fmt::print("{} {:<10} {}\n", finding.good ? styled("ok  ", Style::green) : styled("none", Style::yellow),
-               finding.subject, finding.text);
+  for (const auto& finding : all) {
+    fmt::print("{} {:<10} {}\n", mark_of(finding.state), finding.subject, finding.text);
+    if (!finding.advice.empty()) fmt::print("                {}\n", finding.advice);
+  }
   return 0;
 }
 

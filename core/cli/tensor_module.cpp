@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "cli/torch_library.h"
 #include "device/probe.h"
 #include "device/runtime.h"
@@ -55,14 +56,23 @@ void load_cuda_runtime() {
 void use_device(const std::string& device) {
   if (device == "cpu") return;
   if (device != "cuda") throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", device));
-  if (const auto probe = device::probe_cuda(); probe.devices.empty())
-    throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem);
+  const auto probe = device::probe_cuda();
+  if (probe.devices.empty())
+    throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem).advise(probe.advice);
+  const auto& first = probe.devices.front();
+  if (const auto obstacle = device::obstacle_on(first, device::probe_use(first))) {
+    if (obstacle->stops) throw Error(ErrorKind::device, "cuda:0: " + obstacle->what).advise(obstacle->advice);
+    log_warning("cuda:0: {}", obstacle->what);
+  }
   load_torch_cuda(find_torch());
   load_cuda_runtime();
 }
 
 std::string best_device() {
-  return device::probe_cuda().devices.empty() ? "cpu" : "cuda";
+  const auto probe = device::probe_cuda();
+  if (!probe.devices.empty()) return "cuda";
+  if (probe.driver) log_warning("the CPU is used: {}\n  {}", probe.problem, probe.advice);
+  return "cpu";
 }
 
 const TensorModule& tensor_module() {

@@ -37,9 +37,9 @@ int explore_data(Arguments);
 int train_stages(Arguments);
 
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
-// names, Error(device) where there is no such device.
+// names, Error(device) where there is no such device or others hold it.
 void use_device(const std::string& device);
-// "cuda" where there is a device, else "cpu".
+// "cuda" where there is a device, else "cpu", with a warning where there is a driver nevertheless.
 std::string best_device();
 
 // Loads LibTorch and the module. Throws Error(device) when either is missing.

@@ -1,16 +1,21 @@
 #include "device/probe.h"
 
+#include "base/text.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <dlfcn.h>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 namespace fvlm::device {
 namespace {
 
-// The few entry points of the driver's C interface that a probe needs; their signatures are stable since CUDA 3.2.
+// The few entry points of the driver's C interface that a probe needs; their signatures are stable since CUDA 4.1.
 struct Driver {
   int (*init)(unsigned);
   int (*version)(int*);
@@ -19,6 +24,7 @@ struct Driver {
   int (*name)(char*, int, int);
   int (*memory)(size_t*, int);
   int (*attribute)(int*, int, int);
+  int (*bus)(char*, int, int);
 };
 
 template <class Function>
@@ -27,8 +33,90 @@ bool find(void* library, const char* symbol, Function& function) {
   return function != nullptr;
 }
 
-constexpr int attribute_capability_major = 75, attribute_capability_minor = 76;
+constexpr int attribute_compute_mode = 20, attribute_capability_major = 75, attribute_capability_minor = 76;
 constexpr int oldest_driver = 13000; // the wheel's CUDA
+constexpr int oldest_capability = 8; // sm_80: the first with bf16
+constexpr const char* newer_driver = "install NVIDIA's driver 580 or newer";
+
+// What cuInit answers, and what to do about it.
+struct Failure {
+  int status;
+  const char *words, *advice;
+};
+constexpr Failure failures[] = {
+    {34, "libcuda.so.1 is the toolkit's stub and no driver", "take the toolkit's stubs out of LD_LIBRARY_PATH"},
+    {46, "the GPU is held by another process or not available", "see `nvidia-smi` for who uses it"},
+    {802, "the system is not ready yet", "start nvidia-fabricmanager, which GPUs behind an NVSwitch need"},
+    {803, "the driver's library and its kernel module are of different versions",
+     "restart the machine, or load the module anew, after a driver was installed"},
+    {804, "the toolkit's compatibility driver does not work on this GPU",
+     "take its cuda-compat folder out of LD_LIBRARY_PATH, or install NVIDIA's driver 580 or newer"},
+    {999, "it does not reach its kernel module",
+     "see whether `nvidia-smi` works; `modprobe nvidia-uvm` may be missing"},
+};
+
+void no_gpu(CudaProbe& probe) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  probe.problem = "the driver runs but shows no GPU";
+  if (visible) probe.problem += fmt::format(", and CUDA_VISIBLE_DEVICES is '{}'", visible);
+  probe.advice = visible ? "unset CUDA_VISIBLE_DEVICES, or name one that `nvidia-smi -L` lists"
+                         : "see whether `nvidia-smi -L` lists one; a container wants to be given it (--gpus all)";
+}
+
+// Without it there is no driver: why.
+void no_library(CudaProbe& probe, std::string_view linker) {
+  if (linker.find("No such file") != std::string_view::npos) {
+    probe.problem = "no NVIDIA driver: libcuda.so.1 is not on this machine";
+    probe.advice = fmt::format("{} where there is a GPU; a container wants to be given it (--gpus all)", newer_driver);
+    return;
+  }
+  probe.driver = true;
+  probe.problem = fmt::format("the NVIDIA driver does not load: {}", linker);
+  probe.advice = newer_driver;
+}
+
+CudaDevice describe(const Driver& driver, int index) {
+  CudaDevice device{};
+  int handle = 0;
+  char name[128] = "", bus[64] = "";
+  size_t bytes = 0;
+  driver.get(&handle, index);
+  driver.name(name, sizeof name, handle);
+  driver.memory(&bytes, handle);
+  driver.bus(bus, sizeof bus, handle);
+  driver.attribute(&device.capability_major, attribute_capability_major, handle);
+  driver.attribute(&device.capability_minor, attribute_capability_minor, handle);
+  driver.attribute(&device.compute_mode, attribute_compute_mode, handle);
+  device.index = index;
+  device.name = name;
+  device.memory_bytes = bytes;
+  device.bus = bus;
+  return device;
+}
+
+// Of libnvidia-ml.so.1; these are stable too.
+struct Management {
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  struct Process {
+    unsigned id;
+    unsigned long long bytes; // all ones: not known
+    unsigned gpu_instance, compute_instance;
+  };
+  int (*init)();
+  int (*shutdown)();
+  int (*by_bus)(const char*, void**);
+  int (*memory)(void*, Memory*);
+  int (*processes)(void*, unsigned*, Process*);
+};
+
+std::string processes_text(const CudaUse& use) {
+  std::vector<std::string> all;
+  for (const auto& process : use.processes)
+    all.push_back(fmt::format("process {}{}", process.id, process.bytes ? " with " + human_bytes(*process.bytes) : ""));
+  return join(all, ", ");
+}
 
 } // namespace
 
@@ -36,48 +124,96 @@ CudaProbe probe_cuda() {
   CudaProbe probe;
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    probe.problem = "no NVIDIA driver: libcuda.so.1 is not on this machine";
+    no_library(probe, dlerror());
     return probe;
   }
+  probe.driver = true;
   Driver driver;
   if (!find(library, "cuInit", driver.init) || !find(library, "cuDriverGetVersion", driver.version) ||
       !find(library, "cuDeviceGetCount", driver.count) || !find(library, "cuDeviceGet", driver.get) ||
       !find(library, "cuDeviceGetName", driver.name) || !find(library, "cuDeviceTotalMem_v2", driver.memory) ||
-      !find(library, "cuDeviceGetAttribute", driver.attribute)) {
+      !find(library, "cuDeviceGetAttribute", driver.attribute) || !find(library, "cuDeviceGetPCIBusId", driver.bus)) {
     probe.problem = "libcuda.so.1 lacks entry points that every driver has: is it a stub of the toolkit?";
-    return probe;
-  }
-  if (int status = driver.init(0); status != 0) {
-    probe.problem = fmt::format("the NVIDIA driver does not start (cuInit gives {})", status);
+    probe.advice = failures[0].advice;
     return probe;
   }
   driver.version(&probe.driver_version);
-  if (probe.driver_version < oldest_driver) {
+  const int status = driver.init(0);
+  if (probe.driver_version > 0 && probe.driver_version < oldest_driver) {
     probe.problem =
         fmt::format("the driver is too old: it speaks CUDA {}.{}, the engine needs {}.{}", probe.driver_version / 1000,
                     probe.driver_version % 1000 / 10, oldest_driver / 1000, oldest_driver % 1000 / 10);
+    probe.advice = newer_driver;
+    return probe;
+  }
+  constexpr int no_device = 100;
+  if (status != 0 && status != no_device) {
+    const auto* known = std::find_if(std::begin(failures), std::end(failures),
+                                     [&](const Failure& failure) { return failure.status == status; });
+    const bool is_known = known != std::end(failures);
+    probe.problem = fmt::format("the NVIDIA driver does not start: {}cuInit gives {}",
+                                is_known ? fmt::format("{}; ", known->words) : "", status);
+    probe.advice = is_known ? known->advice : "see whether `nvidia-smi` works";
     return probe;
   }
   int count = 0;
-  if (driver.count(&count) != 0 || count == 0) {
-    probe.problem = "the driver runs but shows no GPU (CUDA_VISIBLE_DEVICES?)";
+  if (status == no_device || driver.count(&count) != 0 || count == 0) {
+    no_gpu(probe);
     return probe;
   }
-  for (int i = 0; i < count; ++i) {
-    int handle = 0;
-    char name[128] = "";
-    size_t bytes = 0;
-    CudaDevice device{i, "", 0, 0, 0};
-    driver.get(&handle, i);
-    driver.name(name, sizeof name, handle);
-    driver.memory(&bytes, handle);
-    driver.attribute(&device.capability_major, attribute_capability_major, handle);
-    driver.attribute(&device.capability_minor, attribute_capability_minor, handle);
-    device.name = name;
-    device.memory_bytes = bytes;
-    probe.devices.push_back(device);
-  }
+  for (int i = 0; i < count; ++i) probe.devices.push_back(describe(driver, i));
   return probe;
+}
+
+CudaUse probe_use(const CudaDevice& device) {
+  CudaUse use;
+  Management management;
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library || !find(library, "nvmlInit_v2", management.init) ||
+      !find(library, "nvmlShutdown", management.shutdown) ||
+      !find(library, "nvmlDeviceGetHandleByPciBusId_v2", management.by_bus) ||
+      !find(library, "nvmlDeviceGetMemoryInfo", management.memory) ||
+      !find(library, "nvmlDeviceGetComputeRunningProcesses_v3", management.processes) || management.init() != 0)
+    return use;
+  void* handle = nullptr;
+  if (management.by_bus(device.bus.c_str(), &handle) == 0) {
+    Management::Memory memory{};
+    // The whole GPU's, which says nothing of a part of it (MIG).
+    if (management.memory(handle, &memory) == 0 && memory.total < device.memory_bytes * 5 / 4)
+      use.free_bytes = memory.free;
+    std::vector<Management::Process> processes(64);
+    auto count = static_cast<unsigned>(processes.size());
+    if (management.processes(handle, &count, processes.data()) == 0)
+      for (unsigned i = 0; i < count; ++i) {
+        CudaUse::Process& process = use.processes.emplace_back();
+        process.id = processes[i].id;
+        if (processes[i].bytes != ~0ULL) process.bytes = processes[i].bytes;
+      }
+  }
+  management.shutdown();
+  return use;
+}
+
+std::optional<Obstacle> obstacle_on(const CudaDevice& device, const CudaUse& use) {
+  constexpr int prohibited = 2, exclusive = 3;
+  constexpr uint64_t least = uint64_t{1} << 30; // a context and LibTorch's libraries take half of it
+  const std::string other = "choose another GPU by CUDA_VISIBLE_DEVICES, or --device cpu";
+  if (device.capability_major < oldest_capability)
+    return Obstacle{fmt::format("{} is sm_{}{}, older than sm_{}0, which the engine needs", device.name,
+                                device.capability_major, device.capability_minor, oldest_capability),
+                    other, true};
+  const std::string set_default = fmt::format("`nvidia-smi -i {} -c DEFAULT` (as root) lets several in", device.bus);
+  if (device.compute_mode == prohibited)
+    return Obstacle{fmt::format("{} is in compute mode 'prohibited'", device.name),
+                    fmt::format("{}; or {}", set_default, other), true};
+  if (device.compute_mode == exclusive && !use.processes.empty())
+    return Obstacle{fmt::format("{} is in exclusive compute mode, and {} has it", device.name, processes_text(use)),
+                    fmt::format("wait for that process, or {}; {}", other, set_default), true};
+  if (!use.free_bytes || *use.free_bytes >= device.memory_bytes / 2) return {};
+  return Obstacle{fmt::format("{} has {} of {} free; in use by {}", device.name, human_bytes(*use.free_bytes),
+                              human_bytes(device.memory_bytes),
+                              use.processes.empty() ? "processes that are not shown here" : processes_text(use)),
+                  "wait for those processes, or " + other, *use.free_bytes < least};
 }
 
 CpuProbe probe_cpu() {

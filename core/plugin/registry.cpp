@@ -48,7 +48,9 @@ std::string unfit(const Manifest& manifest, const DevicesHere& here) {
       if (runs_on(architecture, capability)) return "";
   std::vector<std::string> have;
   for (auto [major, minor] : here.capabilities) have.push_back(fmt::format("sm_{}{}", major, minor));
-  return fmt::format("built for {}; this machine has {}", join(manifest.architectures, ", "), join(have, ", "));
+  return fmt::format("built for {}; this machine has {} (what belongs to the engine is built for others by "
+                     "-DFVLM_CUDA_ARCHITECTURES)",
+                     join(manifest.architectures, ", "), join(have, ", "));
 }
 
 // What is being caught, as it reads behind the folder's name: what lies below it is named by its relative path. Only

@@ -10,6 +10,7 @@ namespace fvlm::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class RegistryTest : public Workshop {
  protected:
@@ -246,8 +247,8 @@ TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
   };
   EXPECT_EQ(load({9, 0}), "loaded");
   EXPECT_EQ(load({8, 6}), "loaded");
-  EXPECT_EQ(load({7, 5}), "built for sm_90a, sm_80; this machine has sm_75");
-  EXPECT_EQ(load({10, 0}), "built for sm_90a, sm_80; this machine has sm_100");
+  EXPECT_THAT(load({7, 5}), StartsWith("built for sm_90a, sm_80; this machine has sm_75 ("));
+  EXPECT_THAT(load({10, 0}), StartsWith("built for sm_90a, sm_80; this machine has sm_100 ("));
 }
 
 TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {

@@ -1,0 +1,158 @@
+// What is said of a machine whose driver or GPU cannot be used: by `doctor`, and in the same words by what would train.
+#include "base/file.h"
+#include "base/scratch_folder.h"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+using namespace fvlm;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+namespace {
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+struct Machine : testing::Test {
+  // `driver`: the folder of the driver; `facts`: of the GPU.
+  Outcome engine(const std::string& arguments, const std::string& driver, const std::string& facts = "") {
+    const std::string command =
+        fmt::format("env -u CUDA_VISIBLE_DEVICES FVLM_CACHE='{0}/cache' "
+                    "LD_LIBRARY_PATH='{1}/{2}'\"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\" {3} '{4}' {5} > '{0}/out' "
+                    "2> '{0}/err' < /dev/null",
+                    scratch.path().string(), FVLM_DRIVERS, driver, facts, FVLM_ENGINE, arguments);
+    const int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), read_file(scratch / "out"), read_file(scratch / "err")};
+  }
+
+  nlohmann::json doctor(const std::string& driver, const std::string& facts = "") {
+    const Outcome run = engine("doctor --json", driver, facts);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return nlohmann::json::parse(run.out);
+  }
+
+  // What doctor finds is what stops `train` and `bench`, too.
+  void expect_refused(const std::string& subject, const std::string& words, const std::string& advice,
+                      const std::string& driver, const std::string& facts = "") {
+    const auto finding = doctor(driver, facts).at(subject);
+    EXPECT_EQ(finding.at("ok"), false) << finding;
+    EXPECT_THAT(finding.at("text").get<std::string>(), HasSubstr(words)) << facts;
+    EXPECT_THAT(finding.at("advice").get<std::string>(), HasSubstr(advice)) << facts;
+    for (const std::string& verb :
+         {"train '" FVLM_RECIPES "/quickstart.lua' --run-dir '" + (scratch / "run").string() + "'",
+          std::string("bench profile --configurations tiny:1")}) {
+      const Outcome run = engine(verb + " --device cuda", driver, facts);
+      EXPECT_EQ(run.exit_code, 6) << verb << run.err;
+      EXPECT_THAT(run.err, AllOf(HasSubstr(words), HasSubstr(advice), Not(HasSubstr("frame #")), Not(HasSubstr("c10"))))
+          << verb << facts;
+    }
+  }
+
+  ScratchFolder scratch;
+};
+
+TEST_F(Machine, without_a_driver) {
+  if (dlopen("libcuda.so.1", RTLD_NOW)) GTEST_SKIP() << "this machine has one";
+  expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 is not on this machine", "driver 580 or newer", "none");
+  const Outcome run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, Not(HasSubstr("the CPU is used"))) << "nobody wonders why";
+}
+
+TEST_F(Machine, with_a_driver_that_is_none) {
+  expect_refused("CUDA", "is it a stub of the toolkit?", "take the toolkit's stubs out", "stub");
+  expect_refused("CUDA", "the toolkit's stub", "take the toolkit's stubs out", "driver", "FAKE_INIT=34 FAKE_DRIVER=0");
+  expect_refused("CUDA", "the NVIDIA driver does not load", "driver 580", "damaged");
+}
+
+TEST_F(Machine, with_a_driver_that_is_too_old) {
+  expect_refused("CUDA", "the driver is too old: it speaks CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
+                 "driver", "FAKE_DRIVER=12040");
+}
+
+TEST_F(Machine, with_a_driver_that_does_not_start) {
+  expect_refused("CUDA", "different versions; cuInit gives 803", "restart the machine", "driver", "FAKE_INIT=803");
+  expect_refused("CUDA", "cuInit gives 999", "nvidia-smi", "driver", "FAKE_INIT=999");
+  expect_refused("CUDA", "cuInit gives 777", "nvidia-smi", "driver", "FAKE_INIT=777");
+}
+
+TEST_F(Machine, with_no_gpu_in_sight) {
+  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
+  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
+  expect_refused("CUDA", "CUDA_VISIBLE_DEVICES is '7'", "unset CUDA_VISIBLE_DEVICES", "driver",
+                 "FAKE_INIT=100 CUDA_VISIBLE_DEVICES=7");
+}
+
+// Nobody is to train on the CPU for want of a word.
+TEST_F(Machine, whose_gpu_cannot_be_used_says_why_the_cpu_is) {
+  const Outcome run =
+      engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "driver", "FAKE_DRIVER=12040");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("the CPU is used: the driver is too old"), HasSubstr("driver 580")));
+}
+
+TEST_F(Machine, with_a_gpu_that_is_too_old) {
+  expect_refused("cuda:0", "Fake GPU is sm_75, older than sm_80", "--device cpu", "driver", "FAKE_CAPABILITY=75");
+}
+
+TEST_F(Machine, with_a_gpu_that_others_hold) {
+  expect_refused("cuda:0", "has 512.0 MiB of 80.0 GiB free; in use by process 4242 with 78.0 GiB",
+                 "CUDA_VISIBLE_DEVICES", "driver", "FAKE_FREE_MIB=512 FAKE_PROCESS=4242 FAKE_PROCESS_MIB=79872");
+  expect_refused("cuda:0", "in use by processes that are not shown here", "wait", "driver", "FAKE_FREE_MIB=512");
+  expect_refused("cuda:0", "is in exclusive compute mode, and process 4242 has it", "-c DEFAULT", "driver",
+                 "FAKE_COMPUTE_MODE=3 FAKE_PROCESS=4242");
+  expect_refused("cuda:0", "compute mode 'prohibited'", "-c DEFAULT", "driver", "FAKE_COMPUTE_MODE=2");
+}
+
+TEST_F(Machine, with_a_gpu_that_others_use_a_part_of) {
+  const auto finding = doctor("driver", "FAKE_FREE_MIB=20480 FAKE_PROCESS=7").at("cuda:0");
+  EXPECT_EQ(finding.at("ok"), false);
+  EXPECT_EQ(finding.at("text"), "Fake GPU has 20.0 GiB of 80.0 GiB free; in use by process 7");
+  EXPECT_THAT(engine("doctor", "driver", "FAKE_FREE_MIB=20480").out, HasSubstr("busy cuda:0"));
+}
+
+TEST_F(Machine, with_a_gpu_that_is_free) {
+  for (const char* facts : {"", "FAKE_COMPUTE_MODE=3", "FAKE_PROCESS=7", "FAKE_TOTAL_MIB=200000 FAKE_FREE_MIB=9",
+                            "FAKE_MANAGEMENT=9 FAKE_FREE_MIB=9"}) {
+    const auto finding = doctor("driver", facts).at("cuda:0");
+    EXPECT_EQ(finding.at("ok"), true) << facts << finding;
+    EXPECT_THAT(finding.at("text").get<std::string>(), HasSubstr("Fake GPU, sm_90, 80.0 GiB")) << facts;
+  }
+  EXPECT_EQ(doctor("driver").at("cuda:0").at("text"), "Fake GPU, sm_90, 80.0 GiB, 79.0 GiB free");
+}
+
+// The fake one has no more than what is asked first.
+TEST_F(Machine, whose_driver_fails_in_the_middle) {
+  const Outcome run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
+  EXPECT_EQ(run.exit_code, 6) << run.err;
+  EXPECT_THAT(run.err, AllOf(HasSubstr("error: "), Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
+}
+
+// A plugin whose library is not even there: its manifest alone is read.
+TEST_F(Machine, whose_gpu_is_not_the_one_that_plugins_were_built_for) {
+  const auto folder = scratch / "plugins" / "theirs";
+  std::filesystem::create_directories(folder);
+  write_file_atomic(folder / "plugin.toml", R"(name = "theirs"
+version = "1"
+description = "for one GPU"
+license = "MIT"
+abi = "1.0"
+kinds = ["fvlm.attention/1"]
+devices = ["cuda"]
+architectures = ["sm_90a"]
+library = "theirs.so"
+)");
+  const auto found =
+      doctor("driver", fmt::format("FAKE_CAPABILITY=80 FVLM_PLUGIN_PATH='{}'", (scratch / "plugins").string()));
+  EXPECT_EQ(found.at("plugins").at("ok"), false);
+  EXPECT_THAT(found.at("plugins").at("text").get<std::string>(),
+              testing::ContainsRegex("theirs[^;]*: built for sm_90a; this machine has sm_80"));
+}
+
+} // namespace
