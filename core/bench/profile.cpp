@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "bench/job.h"
 #include "bench/pack_file.h"
 #include "bench/peer.h"
 #include "device/runtime.h"
@@ -17,7 +18,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -26,67 +26,6 @@ namespace fvlm::bench {
 namespace {
 
 constexpr double loss_tolerance = 0.01; // relative, of bf16
-
-struct Configuration {
-  std::string name, shape;
-  int64_t samples = 0;
-  plan::Recompute recompute = {}; // in both towers
-};
-
-Configuration configuration_named(const std::string& name) {
-  const auto parts = split(name, ':');
-  Configuration configuration{name, parts.front()};
-  const std::string how = parts.size() == 3 ? parts[2] : "";
-  configuration.recompute.light = how == "light";
-  configuration.recompute.every = how == "checkpointing" ? 1 : 0;
-  const std::string number = parts.size() > 1 ? parts[1] : "";
-  const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
-  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "checkpointing") || end.ec != std::errc() ||
-      end.ptr != number.data() + number.size() || configuration.samples < 1)
-    throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
-        .advise("SHAPE:SAMPLES, SHAPE:SAMPLES:checkpointing or SHAPE:SAMPLES:light, as in 135m:8");
-  (void)shape_named(configuration.shape);
-  return configuration;
-}
-
-// What is measured.
-struct Job {
-  std::string name, reference;
-  plan::Plan plan;
-  std::filesystem::path model, batch; // the file is made where there is none and a peer is to read it
-  train::MadePack pack;
-  PackSize capacity;
-  int64_t samples() const { return std::ssize(pack.samples); }
-};
-
-// As they are made, the answers of a pair are the same: nothing would be learnt.
-void tell_answers_apart(train::MadePack& pack) {
-  for (size_t i = 0; i < pack.samples.size(); ++i) {
-    auto sample = std::make_shared<Sample>(*pack.samples[i]);
-    std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
-    pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
-  }
-}
-
-Job job_of(const ProfileRequest& request, const Configuration& configuration, const std::string& reference,
-           MadeModels& models) {
-  const Shape& shape = shape_named(configuration.shape);
-  Job job;
-  job.name = configuration.name;
-  job.reference = reference;
-  job.plan = made_plan(request, shape.frame, request.frames, request.text);
-  plan::Stage& stage = job.plan.stages.front();
-  stage.activation_checkpointing = {configuration.recompute, configuration.recompute};
-  if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
-  const auto size = stage.largest_sample();
-  job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary());
-  if (job.samples() != configuration.samples)
-    throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
-  if (stage.prefers()) tell_answers_apart(job.pack);
-  job.model = models.of(shape);
-  return job;
-}
 
 Job job_of_files(const ProfileRequest& request) {
   const auto directory = ModelDirectory::open(request.model);
@@ -154,7 +93,7 @@ class Profile {
   }
 
   Job job(const Configuration& configuration, const std::string& reference) {
-    return job_of(request_, configuration, reference, models_);
+    return job_of(configuration, request_, request_.frames, request_.text, reference, models_);
   }
 
  private:

@@ -62,6 +62,7 @@ class Training {
 
   int64_t kernels() const { return learner_->kernels() + made_.optimization->kernels(); } // launched from recordings
   std::vector<std::string> choices() const; // which plugin each operation took
+  const ops::Operations& operations() const { return *operations_; }
 
  private:
   const plan::Plan& plan_;

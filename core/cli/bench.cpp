@@ -22,6 +22,7 @@ constexpr Verb subjects[] = {
     {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
     {"profile", "whole training steps on a device", bench_profile},
     {"step", "what a GPU does in a training step", bench_step},
+    {"op", "operations by themselves: plugins against each other and the ceiling", bench_op},
     {"dpo", "whole steps of preference training", bench_dpo},
     {"ragged", "training on samples of all lengths, end to end", bench_ragged},
     {"data", "samples a second, against webdataset and PIL", bench_data},

@@ -30,6 +30,7 @@ int evaluate_model(Arguments);
 int bench_subject(Arguments);
 int bench_data(Arguments);
 int bench_dpo(Arguments);
+int bench_op(Arguments);
 int bench_profile(Arguments);
 int bench_ragged(Arguments);
 int bench_step(Arguments);

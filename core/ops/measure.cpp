@@ -4,10 +4,12 @@
 #include "ops/attention.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
+#include "ops/optimizer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
@@ -59,11 +61,9 @@ int64_t typical_length(int64_t rows, int64_t segments, int64_t longest) {
 }
 
 Packing packing_of(const fvlm_attention_query& query, const Maker& make) {
-  const int64_t of_q = typical_length(query.tokens_q, query.segments, query.max_seqlen_q),
-                of_kv = typical_length(query.tokens_kv, query.segments, query.max_seqlen_kv);
-  const int64_t used = std::min({query.segments, query.tokens_q / of_q, query.tokens_kv / of_kv});
+  const auto [filled, of_q, of_kv] = filling_of(query);
   const auto starts = [&](int64_t length) {
-    return at::arange(query.segments + 1, at::kInt).clamp_max_(used).mul_(length).to(make.device);
+    return at::arange(query.segments + 1, at::kInt).clamp_max_(filled).mul_(length).to(make.device);
   };
   Packing packing{starts(of_q), starts(of_kv), {}, {}};
   if (query.rotary_dim > 0) {
@@ -93,6 +93,12 @@ Backend<Table> backend_of(const Candidate<Table>& candidate, at::Device device, 
 }
 
 } // namespace
+
+Filling filling_of(const fvlm_attention_query& query) {
+  const int64_t of_q = typical_length(query.tokens_q, query.segments, query.max_seqlen_q),
+                of_kv = typical_length(query.tokens_kv, query.segments, query.max_seqlen_kv);
+  return {std::min({query.segments, query.tokens_q / of_q, query.tokens_kv / of_kv}), of_q, of_kv};
+}
 
 // Other work only ever slows a call down, so the fastest counts. Short calls are timed several at once: one alone would
 // show the wait for the device.
@@ -198,6 +204,26 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
   default:
     throw Error(ErrorKind::internal, "nothing is known to measure of " + operation_name(query.op));
   }
+}
+
+Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
+               uint32_t flags) {
+  const Maker make{device};
+  const Optimizer op(backend_of(candidate, device, flags), query,
+                     std::vector(query.segments, query.segments + query.segment_count));
+  const auto zeros = [&](int64_t count, at::ScalarType type) {
+    return at::zeros({count}, at::TensorOptions().dtype(type).device(device));
+  };
+  Optimizer::Arenas arenas{make.values({query.elements}, abi_dtype(at::kFloat)),
+                           make.values({query.elements}, query.gradient_dtype),
+                           {},
+                           {}};
+  if (scalar_type(query.parameter_dtype) != at::kFloat)
+    arenas.parameter = zeros(query.elements, scalar_type(query.parameter_dtype));
+  for (const auto& state : op.make_states()) arenas.states.push_back(state.values);
+  const Optimizer::Control control{op.default_hyperparameters(), zeros(1, at::kLong).fill_(1),
+                                   zeros(1, at::kFloat).fill_(1), zeros(1, at::kInt)};
+  return in_turn([=] { op.step(arenas, control); }, {});
 }
 
 } // namespace fvlm::ops

@@ -24,6 +24,16 @@ Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& 
 Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
                uint32_t flags = 0);
 
+// One step; it has no backward.
+Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
+               uint32_t flags = 0);
+
+// The segments that hold anything in calls of attention, and the rows of each.
+struct Filling {
+  int64_t segments, of_q, of_kv;
+};
+Filling filling_of(const fvlm_attention_query& query);
+
 // Seconds of the fastest of a few calls. Throws Error for one that fails.
 double fastest(const std::function<void()>& work, at::Device device);
 

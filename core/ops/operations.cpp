@@ -12,6 +12,7 @@ Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<T
     return times_.of(candidate, query, flags);
   });
   choices_.push_back(choice.report);
+  queries_.emplace_back(query);
   auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
   if (!backend) {
     const auto made = std::make_shared<Backend<Table>>(choice, options_.device);

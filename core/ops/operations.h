@@ -14,6 +14,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <variant>
 
 namespace fvlm::ops {
 
@@ -98,6 +99,9 @@ class Operations {
 
   // Every choice made so far, one for each shape class, with what was refused and what was measured.
   const std::vector<SelectionReport>& choices() const { return choices_; }
+  // What each of them was asked for.
+  using Query = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query>;
+  const std::vector<Query>& queries() const { return queries_; }
 
  private:
   using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float>;
@@ -134,6 +138,7 @@ class Operations {
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
   MeasuredTimes times_;
   std::vector<SelectionReport> choices_;
+  std::vector<Query> queries_;
 };
 
 } // namespace fvlm::ops

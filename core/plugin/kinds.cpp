@@ -315,9 +315,15 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
-  return fmt::format("{} rows of {}{}{}", query.rows, query.width,
-                     query.op == FVLM_OP_LINEAR ? fmt::format(" from {}", query.inner) : "",
-                     query.options & FVLM_WITH_BACKWARD ? ", with backward" : "");
+  std::string text = fmt::format("{} rows of {}", query.rows, query.width);
+  if (query.op == FVLM_OP_LINEAR) text += fmt::format(" from {}", query.inner);
+  constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
+                                                          {FVLM_WITH_BIAS, "bias"},
+                                                          {FVLM_WITH_GELU, "gelu"},
+                                                          {FVLM_WITH_BACKWARD, "backward"}};
+  for (const auto& [bit, name] : options)
+    if (query.options & bit) text += fmt::format(", with {}", name);
+  return text;
 }
 
 } // namespace fvlm

@@ -19,6 +19,12 @@ class Selector {
     for (const FoundPlugin& plugin : registry.promising(questions.kind)) candidates_.push_back(plugin);
   }
 
+  void consider_all() {
+    for (const auto& name : wish_.names.empty() ? std::vector<std::string>{"auto"} : wish_.names)
+      for (const FoundPlugin& candidate : candidates_)
+        if (name == "auto" || meant_by(candidate.manifest.name, name)) consider(candidate);
+  }
+
   const LoadedPlugin* run() {
     if (wish_.names.empty()) return best();
     for (const auto& name : wish_.names)
@@ -162,6 +168,12 @@ std::string SelectionReport::times() const {
                std::to_string(one.score), one.reason});
   }
   return any ? table.text() : "";
+}
+
+std::vector<Considered> answers(Registry& registry, const Wish& wish, const Questions& questions) {
+  SelectionReport report;
+  Selector(registry, wish, questions, report).consider_all();
+  return report.considered;
 }
 
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report) {

@@ -68,25 +68,35 @@ struct Questions {
 // Chooses and logs why. Throws Error(plugin) that lists every refusal.
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report);
 
-// Chooses for one query. `measure` runs a candidate on the caller's own shapes; it may throw Error.
+// Every plugin's answer that the wish lets in, nobody being chosen.
+std::vector<Considered> answers(Registry& registry, const Wish& wish, const Questions& questions);
+
+// The query has to outlive them.
 template <class Table>
-Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf<Table>::Query& query,
-                     const std::string& variant = {},
-                     const std::function<Measurement(const Candidate<Table>&)>& measure = {}) {
+Questions questions_about(const typename KindOf<Table>::Query& query, const std::string& variant = {}) {
   Questions questions;
   questions.kind = {std::string(KindOf<Table>::family), variant};
   questions.subject = KindOf<Table>::subject(query) + (variant.empty() ? "" : " " + variant);
   if constexpr (requires { KindOf<Table>::shape(query); }) questions.shape = KindOf<Table>::shape(query);
   questions.label = find_family(KindOf<Table>::family)->label;
   questions.device = KindOf<Table>::device(query);
-  questions.ask = [&](const LoadedPlugin& plugin) {
-    const auto* table = plugin.template table<Table>(variant);
+  questions.ask = [&query, kind = questions.kind](const LoadedPlugin& plugin) {
+    const auto* table = plugin.template table<Table>(kind.variant);
     auto answer = ask_supports([&](fvlm_support* support) { table->supports(&query, support); });
     if constexpr (requires { query.op; })
-      if (answer.score > 0 && !plugin.find(questions.kind)->has(operation_name(query.op)))
+      if (answer.score > 0 && !plugin.find(kind)->has(operation_name(query.op)))
         answer.defect = "supports() says yes to " + operation_name(query.op) + ", which it does not have";
     return answer;
   };
+  return questions;
+}
+
+// Chooses for one query. `measure` runs a candidate on the caller's own shapes; it may throw Error.
+template <class Table>
+Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf<Table>::Query& query,
+                     const std::string& variant = {},
+                     const std::function<Measurement(const Candidate<Table>&)>& measure = {}) {
+  Questions questions = questions_about<Table>(query, variant);
   if (measure)
     questions.measure = [&](const LoadedPlugin& plugin) {
       return measure({&plugin, plugin.template table<Table>(variant)});

@@ -11,15 +11,12 @@
 #include <algorithm>
 
 namespace fvlm::train {
-namespace {
 
 at::ScalarType type_of(plan::Precision precision) {
   if (precision == plan::Precision::bf16) return at::kBFloat16;
   if (precision == plan::Precision::fp16) return at::kHalf;
   return at::kFloat;
 }
-
-} // namespace
 
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device) {
   if (plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);

@@ -16,6 +16,8 @@ namespace fvlm::train {
 // A stage's model as it begins: weights that train where the stage trains them.
 using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
 
+// Of activations and of the weights that compute.
+at::ScalarType type_of(plan::Precision precision);
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device);
 
 // Floating-point operations a second that the device can do at most; none where that is not known.

@@ -1,4 +1,4 @@
-"""`fvlm-engine bench profile`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
+"""`fvlm-engine bench profile`, `bench op`, `bench dpo` and `bench ragged` as a user runs them, on the CPU. Nothing here depends on how long
 anything takes.
 
 usage: training_test.py FVLM_ENGINE"""
@@ -69,6 +69,72 @@ class Profile(Bench):
                       "--text", "9", "--precision", "fp32")
         self.assertEqual(found.returncode, 4, found.stderr)
         self.assertIn("tiny:2: the losses differ: the engine's is", found.stderr)
+
+
+class Op(Bench):
+    def rows(self, *arguments):
+        document = self.measured("op", *arguments)
+        ceiling = document["ceiling"]
+        self.assertGreater(min(ceiling.values()), 0)
+        for row in document["rows"]:
+            plugins = [side["plugin"] for side in row["plugins"]]
+            self.assertIn("reference", plugins, row)
+            self.assertIn(row["chosen"], plugins)
+            for side in row["plugins"]:
+                self.assertNotIn("problem", side, row)
+                self.assertFalse(side["recorded"])
+                for name in ("forward", "backward"):
+                    work = row["least"][name]
+                    if name not in side:
+                        self.assertEqual(work, {"bytes": 0, "flops": 0}, row)
+                        continue
+                    least = max(work["bytes"] / ceiling["bytes_per_second"], work["flops"] / ceiling["flops_per_second"])
+                    self.assertAlmostEqual(side[name]["of_ceiling"] * side[name]["seconds"] / least, 1)
+                    self.assertAlmostEqual(side[name]["bytes_per_second"] * side[name]["seconds"] / work["bytes"], 1)
+        return document["rows"]
+
+    def test_what_a_step_asks_for_each_question_once(self):
+        rows = self.rows("--configurations", "tiny:2", "--frames", "2", "--text", "9")
+        self.assertEqual({row["operation"] for row in rows}, {
+            "attention", "causal-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
+            "layerscale_residual", "linear"})
+        shapes = [(row["operation"], row["shape"]) for row in rows]
+        self.assertEqual(len(shapes), len(set(shapes)))
+        self.assertEqual({row["configuration"] for row in rows}, {"tiny:2"})
+        (loss,) = [row for row in rows if row["operation"] == "loss"]
+        self.assertEqual(loss["least"]["backward"]["flops"], 2 * loss["least"]["forward"]["flops"])
+
+    def test_shapes_of_ones_own(self):
+        shapes = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
+                  "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8", "linear:6x8x10")
+        rows = self.rows("--shapes", ",".join(shapes))
+        self.assertEqual([row["operation"] for row in rows], [shape.split(":")[0] for shape in shapes])
+        self.assertEqual(rows[-1]["shape"], "6 rows of 10 from 8, with backward")
+        self.assertEqual(rows[-1]["least"]["forward"]["flops"], 2 * 6 * 8 * 10)
+        self.assertNotIn("configuration", rows[0])
+
+    def test_some_operations_and_plugins_alone(self):
+        rows = self.rows("--configurations", "tiny:1", "--operations", "swiglu,loss", "--kernels", "reference")
+        self.assertEqual({row["operation"] for row in rows}, {"swiglu", "loss"})
+        self.assertEqual({side["plugin"] for row in rows for side in row["plugins"]}, {"reference"})
+
+    def test_the_table_says_what_was_chosen(self):
+        found = bench("op", "--shapes", "swiglu:6x8", "--precision", "fp32")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        for word in ("copied here: ", "TFLOP/s", "swiglu: 6 rows of 8, with backward; ", "forward us", "of ceiling", "chosen; ",
+                     "reference"):
+            self.assertIn(word, found.stdout)
+
+    def test_wrong_options_are_refused(self):
+        for words, *arguments in (("there is no operation 'rmsnrom'", "--shapes", "rmsnrom:3x4"),
+                                  ("did you mean 'rmsnorm'?", "--operations", "rmsnrom"),
+                                  ("'linear:3x4' is no shape", "--shapes", "linear:3x4"),
+                                  ("linear:ROWSxINNERxWIDTH", "--shapes", "linear:3x4"),
+                                  ("'swiglu:3x0' is no shape", "--shapes", "swiglu:3x0"),
+                                  ("'swiglu:3xx4' is no shape", "--shapes", "swiglu:3xx4"),
+                                  ("'tiny' is no configuration", "--configurations", "tiny"),
+                                  ("give one of them", "--configurations", "tiny:1", "--shapes", "swiglu:3x4")):
+            self.refused(words, "op", *arguments)
 
 
 class Dpo(Bench):

@@ -165,6 +165,20 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
   EXPECT_EQ(select<fvlm_attention_v1>(registry_, {{}, false}, query_, {}, measure).plugin->name(), "attention-fast");
 }
 
+TEST_F(Selection, answers_of_all_that_are_wished_for_without_a_choice) {
+  const auto names = [&](const std::vector<std::string>& wishes) {
+    std::vector<std::string> all;
+    for (const Considered& one : fvlm::answers(registry_, Wish::of(wishes), questions_about<fvlm_attention_v1>(query_)))
+      all.push_back(one.plugin);
+    return all;
+  };
+  const auto all = names({});
+  EXPECT_GT(all.size(), 2u);
+  EXPECT_EQ(names({"auto"}), all);
+  EXPECT_EQ(names({"reference", "cpu"}), (std::vector<std::string>{"reference", "attention-cpu"}));
+  EXPECT_EQ(names({"nobody"}), std::vector<std::string>());
+}
+
 class LibrarySelection : public Workshop {
  protected:
   ManifestText giving(const std::string& kind) {

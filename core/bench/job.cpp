@@ -1,0 +1,62 @@
+#include "bench/job.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace fvlm::bench {
+
+Configuration configuration_named(const std::string& name) {
+  const auto parts = split(name, ':');
+  Configuration configuration{name, parts.front()};
+  const std::string how = parts.size() == 3 ? parts[2] : "";
+  configuration.recompute.light = how == "light";
+  configuration.recompute.every = how == "checkpointing" ? 1 : 0;
+  const std::string number = parts.size() > 1 ? parts[1] : "";
+  const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
+  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "checkpointing") || end.ec != std::errc() ||
+      end.ptr != number.data() + number.size() || configuration.samples < 1)
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
+        .advise("SHAPE:SAMPLES, SHAPE:SAMPLES:checkpointing or SHAPE:SAMPLES:light, as in 135m:8");
+  (void)shape_named(configuration.shape);
+  return configuration;
+}
+
+namespace {
+
+// As they are made, the answers of a pair are the same: nothing would be learnt.
+void tell_answers_apart(train::MadePack& pack) {
+  for (size_t i = 0; i < pack.samples.size(); ++i) {
+    auto sample = std::make_shared<Sample>(*pack.samples[i]);
+    std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
+    pack.host.samples[i].sample = pack.samples[i] = std::move(sample);
+  }
+}
+
+} // namespace
+
+Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
+           const std::string& reference, MadeModels& models) {
+  const Shape& shape = shape_named(configuration.shape);
+  Job job;
+  job.name = configuration.name;
+  job.reference = reference;
+  job.plan = made_plan(setting, shape.frame, frames, text);
+  plan::Stage& stage = job.plan.stages.front();
+  stage.activation_checkpointing = {configuration.recompute, configuration.recompute};
+  if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
+  const auto size = stage.largest_sample();
+  job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
+  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary());
+  if (job.samples() != configuration.samples)
+    throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
+  if (stage.prefers()) tell_answers_apart(job.pack);
+  job.model = models.of(shape);
+  return job;
+}
+
+} // namespace fvlm::bench

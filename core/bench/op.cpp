@@ -1,0 +1,391 @@
+#include "bench/op.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/job.h"
+#include "device/runtime.h"
+#include "model/execution.h"
+#include "ops/host_memory.h"
+#include "ops/measure.h"
+#include "plugin/selection.h"
+#include "train/labels.h"
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <variant>
+
+namespace fvlm::bench {
+namespace {
+
+constexpr const char* optimizer_algorithm = "adamw";
+
+// A query, and what it points to.
+struct Asked {
+  std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query, fvlm_optimizer_query> query;
+  std::shared_ptr<const fvlm_optimizer_segment> whole;
+};
+
+template <class Query>
+struct TableOf;
+template <>
+struct TableOf<fvlm_attention_query> {
+  using Table = fvlm_attention_v1;
+  static std::string operation(const fvlm_attention_query& query) {
+    return query.causal ? "causal-attention" : "attention";
+  }
+};
+template <>
+struct TableOf<fvlm_loss_query> {
+  using Table = fvlm_loss_v1;
+  static std::string operation(const fvlm_loss_query&) { return "loss"; }
+};
+template <>
+struct TableOf<fvlm_kernels_query> {
+  using Table = fvlm_kernels_v1;
+  static std::string operation(const fvlm_kernels_query& query) { return operation_name(query.op); }
+};
+template <>
+struct TableOf<fvlm_optimizer_query> {
+  using Table = fvlm_optimizer_v1;
+  static std::string operation(const fvlm_optimizer_query&) { return "optimizer"; }
+};
+
+// How an operation's shape is written, and the query that it means; sizes as many as the form has.
+using Sizes = std::vector<int64_t>;
+struct Form {
+  const char *operation, *sizes;
+  void (*fill)(Asked& asked, const Sizes& sizes);
+};
+
+template <int32_t op>
+void fill_rows(Asked& asked, const Sizes& sizes) {
+  fvlm_kernels_query query{};
+  query.op = op;
+  query.options = FVLM_WITH_BACKWARD;
+  query.rows = sizes[0];
+  query.width = sizes.back();
+  if (op == FVLM_OP_LINEAR) query.inner = sizes[1];
+  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = 1e-6f;
+  if (op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
+  if (op == FVLM_OP_ROPE) {
+    query.heads = static_cast<int32_t>(sizes[1]);
+    query.head_dim = query.rotary_dim = static_cast<int32_t>(sizes[2]);
+    query.width = sizes[1] * sizes[2];
+    query.rope_theta = 10000;
+  }
+  asked.query = query;
+}
+
+template <bool causal>
+void fill_attention(Asked& asked, const Sizes& sizes) {
+  fvlm_attention_query query{};
+  query.causal = causal;
+  query.segments = sizes[0];
+  query.max_seqlen_q = query.max_seqlen_kv = static_cast<int32_t>(sizes[1]);
+  query.tokens_q = query.tokens_kv = sizes[0] * sizes[1];
+  query.heads_q = query.heads_kv = static_cast<int32_t>(sizes[2]);
+  query.head_dim = static_cast<int32_t>(sizes[3]);
+  query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[3])));
+  query.needs_backward = 1;
+  asked.query = query;
+}
+
+void fill_loss(Asked& asked, const Sizes& sizes) {
+  fvlm_loss_query query{};
+  query.needs_d_hidden = query.needs_d_weight = 1;
+  query.tokens = sizes[0];
+  query.width = sizes[1];
+  query.vocab = sizes[2];
+  asked.query = query;
+}
+
+void fill_optimizer(Asked& asked, const Sizes& sizes) {
+  asked.whole = std::make_shared<const fvlm_optimizer_segment>(fvlm_optimizer_segment{0, 1, sizes[0], 0});
+  fvlm_optimizer_query query{};
+  query.elements = sizes[0];
+  query.segment_count = query.group_count = 1;
+  query.segments = asked.whole.get();
+  asked.query = query;
+}
+
+constexpr Form forms[] = {
+    {"attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<false>},
+    {"causal-attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<true>},
+    {"loss", "ROWSxWIDTHxVOCABULARY", fill_loss},
+    {"optimizer", "PARAMETERS", fill_optimizer},
+    {"rmsnorm", "ROWSxWIDTH", fill_rows<FVLM_OP_RMSNORM>},
+    {"layernorm", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERNORM>},
+    {"rope", "ROWSxHEADSxHEAD_DIM", fill_rows<FVLM_OP_ROPE>},
+    {"swiglu", "ROWSxWIDTH", fill_rows<FVLM_OP_SWIGLU>},
+    {"bias_gelu", "ROWSxWIDTH", fill_rows<FVLM_OP_BIAS_GELU>},
+    {"layerscale_residual", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERSCALE_RESIDUAL>},
+    {"linear", "ROWSxINNERxWIDTH", fill_rows<FVLM_OP_LINEAR>},
+};
+
+const Form& form_named(const std::string& operation) {
+  std::vector<std::string> names;
+  for (const Form& form : forms) {
+    if (operation == form.operation) return form;
+    names.emplace_back(form.operation);
+  }
+  const auto near = nearest(operation, names);
+  throw Error(ErrorKind::usage, fmt::format("there is no operation '{}'", operation))
+      .advise(near ? fmt::format("did you mean '{}'?", *near) : "there are " + join(names, ", "));
+}
+
+// "linear:8704x576x1536"
+Asked asked_by_name(const std::string& name) {
+  const auto parts = split(name, ':');
+  const Form& form = form_named(parts.front());
+  const auto numbers = parts.size() == 2 ? split(parts[1], 'x') : std::vector<std::string>();
+  Sizes sizes;
+  for (const std::string& text : numbers) {
+    int64_t size = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (end.ec == std::errc() && end.ptr == text.data() + text.size() && size > 0) sizes.push_back(size);
+  }
+  if (sizes.size() != split(form.sizes, 'x').size() || sizes.size() != numbers.size())
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no shape", name))
+        .advise(fmt::format("{}:{}", form.operation, form.sizes));
+  Asked asked;
+  form.fill(asked, sizes);
+  return asked;
+}
+
+std::string shape_of(const Asked& asked) {
+  return std::visit(
+      [](const auto& query) -> std::string {
+        using Table = typename TableOf<std::decay_t<decltype(query)>>::Table;
+        if constexpr (requires { KindOf<Table>::shape(query); })
+          return KindOf<Table>::shape(query);
+        else
+          return fmt::format("{} parameters", query.elements);
+      },
+      asked.query);
+}
+
+class OpBench {
+ public:
+  OpBench(const OpRequest& request, Registry& registry, const OpProgress& progress)
+      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
+        wish_(Wish::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
+        dtype_(train::type_of(plan_.precision)) {}
+
+  OpReport measure() {
+    OpReport report;
+    report.on_gpu = device_.is_cuda();
+    raise_ceiling(report);
+    std::vector<Asked> all;
+    std::vector<std::string> configurations;
+    for (const std::string& name : request_.shapes) all.push_back(completed(asked_by_name(name)));
+    configurations.resize(all.size());
+    for (const std::string& name : request_.configurations) {
+      for (Asked& asked : asked_by_step(configuration_named(name))) all.push_back(std::move(asked));
+      configurations.resize(all.size(), name);
+    }
+    for (size_t i = 0; i < all.size(); ++i)
+      std::visit(
+          [&](const auto& query) {
+            const std::string operation = TableOf<std::decay_t<decltype(query)>>::operation(query);
+            progress_(operation, static_cast<int64_t>(i), static_cast<int64_t>(all.size()));
+            if (!request_.operations.empty() && std::find(request_.operations.begin(), request_.operations.end(),
+                                                          operation) == request_.operations.end())
+              return;
+            OpReport::Row row{configurations[i], operation, shape_of(all[i]), {}, least_work(query), {}};
+            time(query, row);
+            report.rows.push_back(std::move(row));
+          },
+          all[i].query);
+    raise_ceiling(report); // others may have slowed the first
+    return report;
+  }
+
+ private:
+  // What the sizes leave open.
+  Asked completed(Asked asked) const {
+    std::visit(
+        [&](auto& query) {
+          query.struct_size = sizeof query;
+          query.device = ops::abi_device(device_);
+          if constexpr (requires { query.dtype; }) query.dtype = ops::abi_dtype(dtype_);
+          if constexpr (requires { query.gradient_dtype; }) query.gradient_dtype = ops::abi_dtype(at::kFloat);
+          if constexpr (requires { query.state_dtype; }) {
+            query.parameter_dtype = ops::abi_dtype(dtype_);
+            query.state_dtype = ops::abi_dtype(request_.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+          }
+        },
+        asked.query);
+    return asked;
+  }
+
+  // Of a step, operation by operation: each question once.
+  std::vector<Asked> asked_by_step(const Configuration& configuration) {
+    TrainingSetting setting = request_;
+    setting.graphs = false;
+    const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_);
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
+    train::Learner& learner = training.learner();
+    train::PartTimes nobodys;
+    const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
+    learner.begin_step();
+    learner.take(*learner.bring(job.pack.host, counts, 1), nobodys);
+    std::vector<Asked> all;
+    for (const auto& query : training.operations().queries())
+      std::visit([&](const auto& one) { all.push_back({one, {}}); }, query);
+    Asked& optimizer = all.emplace_back();
+    fill_optimizer(optimizer, {training.vlm().parameters().trained().numel()});
+    optimizer = completed(std::move(optimizer));
+    return all;
+  }
+
+  template <class Query>
+  void time(const Query& query, OpReport::Row& row) {
+    using Table = typename TableOf<Query>::Table;
+    const std::string variant = std::is_same_v<Query, fvlm_optimizer_query> ? optimizer_algorithm : "";
+    const auto questions = questions_about<Table>(query, variant);
+    const auto considered = answers(registry_, wish_, questions);
+    const bool by_score = wish_.names.empty() || wish_.names.front() == "auto";
+    int32_t best = 0;
+    for (const Considered& one : considered) {
+      if (!one.fits) continue;
+      if (one.score > best && (by_score || row.chosen.empty())) row.chosen = one.plugin;
+      best = std::max(best, one.score);
+      OpReport::Side& side = row.sides.emplace_back();
+      side.plugin = one.plugin;
+      side.reason = one.reason;
+      const LoadedPlugin* plugin = registry_.load(one.plugin);
+      try {
+        time(ops::calls_of(Candidate<Table>{plugin, plugin->template table<Table>(variant)}, query, device_, flags()),
+             side);
+      } catch (const std::exception& error) {
+        const std::string what = error.what();
+        side.problem = what.substr(0, what.find('\n'));
+      }
+    }
+  }
+
+  void time(const ops::Calls& calls, OpReport::Side& side) const {
+    side.recorded = device::runtime() != nullptr;
+    side.both = seconds_of(calls.both, side);
+    if (!calls.backward) {
+      side.forward = side.both;
+      return;
+    }
+    side.forward = seconds_of(calls.forward, side);
+    calls.forward(); // what a recording left goes with it
+    side.backward = seconds_of(calls.backward, side);
+  }
+
+  // On a GPU from a recording, where it can be made: without the host's part.
+  double seconds_of(const std::function<void()>& work, OpReport::Side& side) const {
+    const double plain = ops::fastest(work, device_);
+    device::Runtime* const gpu = device::runtime();
+    if (!gpu || !side.recorded) return plain;
+    const int calls = plain < 1e-3 ? 32 : 4;
+    std::unique_ptr<device::Recording> recording;
+    try {
+      recording = gpu->record([&] {
+        for (int call = 0; call < calls; ++call) work();
+      });
+    } catch (const std::exception&) { // it waits for the device
+      side.recorded = false;
+      return plain;
+    }
+    return ops::fastest([&] { recording->replay(); }, device_) / calls;
+  }
+
+  void raise_ceiling(OpReport& report) const {
+    const int64_t elements = int64_t{1} << (device_.is_cpu() ? 26 : 28), side = device_.is_cpu() ? 1024 : 8192;
+    const auto speed = [&](double work, const std::function<void()>& call) {
+      OpReport::Side recorded;
+      recorded.recorded = true;
+      return work / seconds_of(call, recorded);
+    };
+    {
+      const at::Tensor from = at::ones({elements}, at::TensorOptions(device_));
+      at::Tensor to = at::empty_like(from);
+      // A kernel of LibTorch: its copy is the driver's, which is slower.
+      const double copied = speed(2.0 * static_cast<double>(from.nbytes()), [&] { at::neg_out(to, from); });
+      report.bytes_a_second = std::max(report.bytes_a_second, copied);
+    }
+    const at::Tensor a = at::ones({side, side}, at::TensorOptions(device_).dtype(dtype_));
+    at::Tensor c = at::empty_like(a);
+    const double multiplied = speed(2 * std::pow(static_cast<double>(side), 3), [&] { at::mm_out(c, a, a); });
+    report.flops_a_second = std::max(report.flops_a_second, multiplied);
+  }
+
+  uint32_t flags() const { return request_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0; }
+
+  const OpRequest& request_;
+  Registry& registry_;
+  const OpProgress& progress_;
+  const at::Device device_;
+  const Wish wish_;
+  const plan::Plan plan_;
+  const at::ScalarType dtype_;
+  MadeModels models_;
+};
+
+nlohmann::ordered_json json_of(const LeastWork& work) {
+  return {{"bytes", work.bytes}, {"flops", work.flops}};
+}
+
+} // namespace
+
+OpReport measure_ops(const OpRequest& request, Registry& registry, const OpProgress& progress) {
+  if (request.frames < 0 || request.text < 2)
+    throw Error(ErrorKind::usage, "--frames wants 0 or more, --text 2 or more");
+  for (const std::string& operation : request.operations) (void)form_named(operation);
+  for (const std::string& name : request.shapes) (void)asked_by_name(name);
+  for (const std::string& name : request.configurations) (void)configuration_named(name);
+  const c10::InferenceMode without_autograd;
+  ops::keep_freed_memory();
+  return OpBench(request, registry, progress).measure();
+}
+
+std::string shapes_help() {
+  std::vector<std::string> lines;
+  for (const Form& form : forms) lines.push_back(fmt::format("{}:{}", form.operation, form.sizes));
+  return join(lines, "\n");
+}
+
+nlohmann::ordered_json OpReport::json() const {
+  nlohmann::ordered_json document{
+      {"ceiling", {{"bytes_per_second", bytes_a_second}, {"flops_per_second", flops_a_second}}},
+      {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one;
+    if (!row.configuration.empty()) one["configuration"] = row.configuration;
+    one["operation"] = row.operation;
+    one["shape"] = row.shape;
+    one["chosen"] = row.chosen;
+    one["least"] = {{"forward", json_of(row.least.forward)}, {"backward", json_of(row.least.backward)}};
+    for (const Side& side : row.sides) {
+      nlohmann::ordered_json of{{"plugin", side.plugin}};
+      const auto add = [&](const char* name, const std::optional<double>& seconds, const LeastWork& work) {
+        if (!seconds) return;
+        of[name] = {{"seconds", *seconds},
+                    {"bytes_per_second", work.bytes / *seconds},
+                    {"flops_per_second", work.flops / *seconds},
+                    {"of_ceiling", share(work, *seconds)}};
+      };
+      add("forward", side.forward, row.least.forward);
+      add("backward", side.backward, row.least.backward);
+      add("both", side.both, row.least.forward + row.least.backward);
+      of["recorded"] = side.recorded;
+      if (!side.problem.empty()) of["problem"] = side.problem;
+      one["plugins"].push_back(of);
+    }
+    document["rows"].push_back(one);
+  }
+  return document;
+}
+
+} // namespace fvlm::bench

@@ -1,0 +1,95 @@
+#include "bench/op_work.h"
+
+#include "ops/measure.h"
+
+#include <algorithm>
+
+namespace fvlm::bench {
+namespace {
+
+double bytes_of(fvlm_dtype dtype) {
+  return dtype.bits / 8.0 * dtype.lanes;
+}
+
+double number(int64_t count) {
+  return static_cast<double>(count);
+}
+
+// How often operations between attentions read and write their rows.
+struct Rows {
+  int32_t op;
+  double forward, backward;
+};
+constexpr Rows rows_of[] = {{FVLM_OP_RMSNORM, 2, 3}, {FVLM_OP_LAYERNORM, 2, 3}, {FVLM_OP_ROPE, 2, 2},
+                            {FVLM_OP_SWIGLU, 3, 5},  {FVLM_OP_BIAS_GELU, 2, 3}, {FVLM_OP_LAYERSCALE_RESIDUAL, 3, 3}};
+
+// Of queries and keys that see each other, in one segment.
+double pairs(const ops::Filling& filling, bool causal) {
+  const double q = number(filling.of_q), kv = number(filling.of_kv);
+  if (!causal) return q * kv;
+  const double seen = std::min(q, kv); // queries that see any key; the last of them sees all
+  return seen * kv - seen * (seen - 1) / 2;
+}
+
+} // namespace
+
+double LeastWork::seconds(double bytes_a_second, double flops_a_second) const {
+  return std::max(bytes / bytes_a_second, flops / flops_a_second);
+}
+
+Passes least_work(const fvlm_attention_query& query) {
+  const ops::Filling filling = ops::filling_of(query);
+  const double size = bytes_of(query.dtype), segments = number(filling.segments);
+  const double of_q = segments * number(filling.of_q) * query.heads_q * query.head_dim * size,
+               of_kv = segments * number(filling.of_kv) * query.heads_kv * query.head_dim * size;
+  const double product = 2 * segments * pairs(filling, query.causal) * query.heads_q * query.head_dim;
+  Passes passes;
+  passes.forward = {2 * of_q + 2 * of_kv, 2 * product};
+  if (query.needs_backward) passes.backward = {4 * of_q + 4 * of_kv, 5 * product}; // the scores once more
+  return passes;
+}
+
+Passes least_work(const fvlm_loss_query& query) {
+  const double size = bytes_of(query.dtype), hidden = number(query.tokens * query.width),
+               weight = number(query.vocab * query.width);
+  const double product = 2 * hidden * number(query.vocab);
+  Passes passes;
+  passes.forward = {(hidden + weight) * size, product};
+  if (!query.needs_d_hidden && !query.needs_d_weight) return passes;
+  passes.backward.bytes = (hidden + weight) * size;
+  if (query.needs_d_hidden) passes.backward = passes.backward + LeastWork{hidden * size, product};
+  if (query.needs_d_weight)
+    passes.backward = passes.backward + LeastWork{weight * bytes_of(query.gradient_dtype), product};
+  return passes;
+}
+
+Passes least_work(const fvlm_kernels_query& query) {
+  const double size = bytes_of(query.dtype), rows = number(query.rows * query.width) * size;
+  Passes passes;
+  if (query.op == FVLM_OP_LINEAR) {
+    const double weight = number(query.width * query.inner), input = number(query.rows * query.inner) * size;
+    const double product = 2 * number(query.rows) * weight;
+    const bool keeps = (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_BACKWARD);
+    passes.forward = {input + weight * size + (keeps ? 2 : 1) * rows, product};
+    passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
+  } else {
+    for (const Rows& of : rows_of) {
+      if (of.op != query.op) continue;
+      passes.forward.bytes = (of.forward + (query.options & FVLM_WITH_RESIDUAL ? 2 : 0)) * rows; // it, and the sum
+      passes.backward.bytes = of.backward * rows;
+    }
+  }
+  if (!(query.options & FVLM_WITH_BACKWARD)) passes.backward = {};
+  return passes;
+}
+
+// Master and both moments are read and written, the second always in float32; the gradient is read, the copy written.
+Passes least_work(const fvlm_optimizer_query& query) {
+  const double state = bytes_of(query.state_dtype), copy = bytes_of(query.parameter_dtype);
+  Passes passes;
+  passes.forward.bytes =
+      number(query.elements) * (4 * 4 + 2 * state + bytes_of(query.gradient_dtype) + (copy < 4 ? copy : 0));
+  return passes;
+}
+
+} // namespace fvlm::bench

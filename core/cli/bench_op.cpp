@@ -1,0 +1,101 @@
+// fvlm-engine bench op: operations by themselves.
+#include "base/error.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/op.h"
+#include "cli/bench_training.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+#include "cli/tensor_module.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr const char* default_configurations = "135m:8";
+
+std::vector<std::string> cells_of(const bench::OpReport& report, const std::optional<double>& seconds,
+                                  const bench::LeastWork& work) {
+  if (!seconds) return {"", ""};
+  return {fmt::format("{:.1f}", *seconds * 1e6), fmt::format("{:.0f} %", report.share(work, *seconds) * 100)};
+}
+
+void print(const bench::OpReport& report) {
+  fmt::print("copied here: {:.1f} GB/s, read and written; a large product: {:.2f} TFLOP/s\n\n",
+             report.bytes_a_second / 1e9, report.flops_a_second / 1e12);
+  std::string configuration;
+  for (const auto& row : report.rows) {
+    const bench::LeastWork both = row.least.forward + row.least.backward;
+    if (row.configuration != configuration) fmt::print("{}\n\n", row.configuration);
+    configuration = row.configuration;
+    fmt::print("{}: {}; {:.2f} MB and {:.3f} GFLOP at least\n", row.operation, row.shape, both.bytes / 1e6,
+               both.flops / 1e9);
+    TextTable table({"plugin", "forward us", "of ceiling", "backward us", "of ceiling", "both us", "of ceiling", ""});
+    for (const auto& side : row.sides) {
+      std::vector<std::string> cells{side.plugin};
+      for (const auto& [seconds, work] : {std::pair(side.forward, row.least.forward),
+                                          std::pair(side.backward, row.least.backward), std::pair(side.both, both)})
+        for (std::string& cell : cells_of(report, seconds, work)) cells.push_back(std::move(cell));
+      std::vector<std::string> notes;
+      if (side.plugin == row.chosen) notes.emplace_back("chosen");
+      if (report.on_gpu && !side.recorded && side.problem.empty()) notes.emplace_back("with the host's part");
+      notes.push_back(side.problem.empty() ? side.reason : side.problem);
+      cells.push_back(join(notes, "; "));
+      table.row(cells);
+    }
+    fmt::print("{}\n", table.text());
+  }
+}
+
+} // namespace
+
+int bench_op(Arguments arguments) {
+  Options options(
+      "bench op [--device D] [--configurations LIST | --shapes LIST] [--operations NAMES] [--json]",
+      "Times operations by themselves, forward and backward: every plugin that has one, and the reference.\n"
+      "By default those that a training step asks for; --shapes names others. of ceiling: the time that\n"
+      "the device needs at least, to move the bytes as fast as it copies or to multiply as fast as in one\n"
+      "large product, both measured here, over the time it took; above 100 % where a cache holds the\n"
+      "tensors. On a GPU calls are recorded, where they can be, so that the host does not count.",
+      "bench op --configurations 135m:8 --operations attention,linear");
+  with_training_options(options)
+      .value("configurations", "LIST", fmt::format("SHAPE:SAMPLES; default {}", default_configurations))
+      .value("shapes", "LIST",
+             "of operations, in place of configurations:\n                    " +
+                 join(split(bench::shapes_help(), '\n'), "\n                    "))
+      .value("operations", "NAMES", "these alone")
+      .value("frames", "N", "of each sample; default 8")
+      .value("text", "N", "tokens of each text; default 128");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::OpRequest request;
+  if (parsed->value("shapes") && parsed->value("configurations"))
+    throw Error(ErrorKind::usage, "--configurations says what a step asks for, --shapes what else: give one of them");
+  if (const auto shapes = parsed->value("shapes"))
+    request.shapes = split(*shapes, ',');
+  else
+    request.configurations = split(parsed->value_or("configurations", default_configurations), ',');
+  if (const auto names = parsed->value("operations")) request.operations = split(*names, ',');
+  request.frames = parsed->integer_or("frames", request.frames);
+  request.text = parsed->integer_or("text", request.text);
+  read_training_options(*parsed, request);
+
+  const auto registry = open_registry(*parsed);
+  Progress progress("measuring");
+  const auto report =
+      bench::measure_ops(request, *registry, [&](const std::string& operation, int64_t done, int64_t total) {
+        progress.steps(operation, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+      });
+  progress.finish();
+  if (!parsed->flag("json")) {
+    print(report);
+    return 0;
+  }
+  Json document{{"bench", "op"}, {"device", request.device}};
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+} // namespace fvlm::cli

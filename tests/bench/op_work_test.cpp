@@ -1,0 +1,109 @@
+// The least that operations can do with, by hand.
+#include "bench/op_work.h"
+
+#include <gtest/gtest.h>
+
+namespace fvlm::bench {
+namespace {
+
+constexpr fvlm_dtype bf16{FVLM_BFLOAT, 16, 1}, fp32{FVLM_FLOAT, 32, 1};
+
+void expect_work(const LeastWork& work, double bytes, double flops, const char* what) {
+  EXPECT_EQ(work.bytes, bytes) << what;
+  EXPECT_EQ(work.flops, flops) << what;
+}
+
+fvlm_kernels_query rows(int32_t op, uint32_t options) {
+  fvlm_kernels_query query{};
+  query.op = op;
+  query.dtype = bf16;
+  query.gradient_dtype = fp32;
+  query.options = options;
+  query.rows = 10;
+  query.width = 6;
+  query.inner = 4;
+  return query;
+}
+
+TEST(LeastWork, of_a_linear) {
+  const double x = 10 * 4 * 2, y = 10 * 6 * 2, weight = 6 * 4, product = 2 * 10 * 6 * 4;
+  const Passes forward_alone = least_work(rows(FVLM_OP_LINEAR, 0));
+  expect_work(forward_alone.forward, x + 2 * weight + y, product, "forward alone");
+  expect_work(forward_alone.backward, 0, 0, "no backward");
+  const Passes both = least_work(rows(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD | FVLM_WITH_GELU));
+  expect_work(both.forward, x + 2 * weight + 2 * y, product, "with what is before gelu");
+  // d_y and the weight give d_x; d_y and x give the weight's gradient in float32.
+  expect_work(both.backward, y + 2 * weight + x + x + 4 * weight, 2 * product, "backward");
+}
+
+TEST(LeastWork, of_the_small_operations) {
+  const double rows_once = 10 * 6 * 2;
+  const auto times = [&](int32_t op, uint32_t options) {
+    const Passes passes = least_work(rows(op, options | FVLM_WITH_BACKWARD));
+    EXPECT_EQ(passes.forward.flops + passes.backward.flops, 0) << op;
+    return std::pair(passes.forward.bytes / rows_once, passes.backward.bytes / rows_once);
+  };
+  EXPECT_EQ(times(FVLM_OP_RMSNORM, 0), std::pair(2.0, 3.0));
+  EXPECT_EQ(times(FVLM_OP_RMSNORM, FVLM_WITH_RESIDUAL), std::pair(4.0, 3.0));
+  EXPECT_EQ(times(FVLM_OP_LAYERNORM, 0), std::pair(2.0, 3.0));
+  EXPECT_EQ(times(FVLM_OP_ROPE, 0), std::pair(2.0, 2.0));
+  EXPECT_EQ(times(FVLM_OP_SWIGLU, 0), std::pair(3.0, 5.0));
+  EXPECT_EQ(times(FVLM_OP_BIAS_GELU, 0), std::pair(2.0, 3.0));
+  EXPECT_EQ(times(FVLM_OP_LAYERSCALE_RESIDUAL, 0), std::pair(3.0, 3.0));
+}
+
+TEST(LeastWork, of_attention_counts_the_pairs_that_see_each_other) {
+  fvlm_attention_query query{};
+  query.dtype = bf16;
+  query.heads_q = 4;
+  query.heads_kv = 2;
+  query.head_dim = 8;
+  query.segments = 3;
+  query.max_seqlen_q = query.max_seqlen_kv = 5;
+  query.tokens_q = query.tokens_kv = 15;
+  query.needs_backward = 1;
+  const double q = 15 * 4 * 8 * 2, kv = 15 * 2 * 8 * 2, product = 2.0 * 3 * 25 * 4 * 8;
+  Passes passes = least_work(query);
+  expect_work(passes.forward, 2 * q + 2 * kv, 2 * product, "forward");
+  expect_work(passes.backward, 4 * q + 4 * kv, 5 * product, "backward");
+  query.causal = 1;
+  EXPECT_EQ(least_work(query).forward.flops, 2 * product * 15 / 25) << "of 25 pairs 15";
+  query.max_seqlen_q = 1; // the last query alone, which sees all keys
+  query.tokens_q = 3;
+  EXPECT_EQ(least_work(query).forward.flops, 2 * product * 5 / 25);
+  query.needs_backward = 0;
+  expect_work(least_work(query).backward, 0, 0, "no backward");
+}
+
+TEST(LeastWork, of_the_loss_and_the_optimizer) {
+  fvlm_loss_query loss{};
+  loss.dtype = bf16;
+  loss.gradient_dtype = fp32;
+  loss.tokens = 10;
+  loss.width = 4;
+  loss.vocab = 100;
+  loss.needs_d_hidden = 1;
+  const double hidden = 10 * 4 * 2, weight = 100 * 4 * 2, product = 2 * 10 * 4 * 100;
+  expect_work(least_work(loss).forward, hidden + weight, product, "loss");
+  expect_work(least_work(loss).backward, 2 * hidden + weight, product, "d_hidden");
+  loss.needs_d_weight = 1;
+  expect_work(least_work(loss).backward, 2 * hidden + 3 * weight, 2 * product, "both gradients");
+
+  fvlm_optimizer_query optimizer{};
+  optimizer.gradient_dtype = optimizer.state_dtype = fp32;
+  optimizer.parameter_dtype = bf16;
+  optimizer.elements = 7;
+  expect_work(least_work(optimizer).forward, 7 * (8 + 8 + 8 + 4 + 2), 0, "AdamW with a copy");
+  optimizer.parameter_dtype = fp32;
+  optimizer.state_dtype = bf16;
+  expect_work(least_work(optimizer).forward, 7 * (8 + 4 + 8 + 4), 0, "AdamW without");
+}
+
+TEST(LeastWork, takes_as_long_as_the_slower_of_both) {
+  const LeastWork work{100, 30};
+  EXPECT_EQ(work.seconds(10, 30), 10);
+  EXPECT_EQ(work.seconds(100, 3), 10);
+}
+
+} // namespace
+} // namespace fvlm::bench
