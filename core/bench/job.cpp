@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "feed/staging.h"
 
 #include <fmt/format.h>
 
@@ -40,7 +41,7 @@ void tell_answers_apart(train::MadePack& pack) {
 } // namespace
 
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, MadeModels& models) {
+           const std::string& reference, MadeModels& models, at::Device device) {
   const Shape& shape = shape_named(configuration.shape);
   Job job;
   job.name = configuration.name;
@@ -51,7 +52,8 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
   const auto size = stage.largest_sample();
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary());
+  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary(),
+                                   feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.prefers()) tell_answers_apart(job.pack);

@@ -26,8 +26,9 @@ struct Job {
   int64_t samples() const { return std::ssize(pack.samples); }
 };
 
-// `frames`, `text`: of each sample. `reference`: of pairs, "remembered" or "live"; empty: samples that are no pairs.
+// Frames lie where a loader lays them for the device. `frames`, `text`: of each sample. `reference`: of pairs,
+// "remembered" or "live"; empty: samples that are no pairs.
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, MadeModels& models);
+           const std::string& reference, MadeModels& models, at::Device device);
 
 } // namespace fvlm::bench

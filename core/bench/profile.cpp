@@ -6,6 +6,7 @@
 #include "bench/pack_file.h"
 #include "bench/peer.h"
 #include "device/runtime.h"
+#include "feed/staging.h"
 #include "model/execution.h"
 #include "model/flops.h"
 #include "model/loading.h"
@@ -93,7 +94,7 @@ class Profile {
   }
 
   Job job(const Configuration& configuration, const std::string& reference) {
-    return job_of(configuration, request_, request_.frames, request_.text, reference, models_);
+    return job_of(configuration, request_, request_.frames, request_.text, reference, models_, device_);
   }
 
  private:

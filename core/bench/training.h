@@ -48,7 +48,8 @@ class Training {
   // A second one on the same model, which goes by another plan.
   std::unique_ptr<train::Learner> learner_of(const plan::Plan& plan);
   model::Vlm& vlm() { return *made_.vlm; }
-  // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step.
+  // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step, and done
+  // with end_remembering().
   void remember(const HostPack& pack) { learner_->remember(pack, *made_.vlm); }
   void end_remembering() { learner_->end_remembering(); }
 

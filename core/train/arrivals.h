@@ -20,6 +20,7 @@ class Arrivals {
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;
 
+  bool overlap() const { return overlaps_; }
   // The first so many slots of those that all packs have in common.
   at::Tensor slots(int64_t count);
   // Frames of the host, which `memory` keeps, into the first of `slots`; the others become zero. What is enqueued from

@@ -4,6 +4,7 @@
 #include "model/objectives.h"
 #include "model/size_class.h"
 #include "train/labels.h"
+#include "train/late.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -157,6 +158,11 @@ struct Learner::Asked {
   Inputs inputs;      // stay where they are
   at::Tensor answers; // float64 [2 pairs]
   Recorder recorder;
+};
+
+struct Learner::Answer {
+  std::vector<PackedSample> pairs;
+  Late sums; // float64 [2 pairs]
 };
 
 struct Learner::Work {
@@ -414,13 +420,26 @@ void Learner::remember(const HostPack& host, const model::Vlm& reference) {
     const Inputs& in = asked.inputs;
     asked.answers.copy_(judged(reference, in.pack, in.masks[term], in.pairs));
   });
-  const at::Tensor sums = asked->answers.cpu();
+  auto answer = std::make_unique<Answer>(Answer{host.samples, Late({asked->answers})});
+  take_answer(); // to the pack before, while the device is at this one
+  answer_ = std::move(answer);
+  if (!arrivals_ || !arrivals_->overlap()) take_answer();
   if (!arrivals_) asked_.clear();
-  const double* sum = sums.const_data_ptr<double>();
-  for (const PackedSample& pair : host.samples) {
+}
+
+void Learner::take_answer() {
+  if (!answer_) return;
+  const auto answer = std::move(answer_);
+  const double* sum = answer->sums.read().front().const_data_ptr<double>();
+  for (const PackedSample& pair : answer->pairs) {
     frozen_.remembered->remember(pair, {sum[0], sum[1]});
     sum += 2;
   }
+}
+
+void Learner::end_remembering() {
+  take_answer();
+  asked_.clear();
 }
 
 at::Tensor Learner::remembered(const HostPack& host) const {

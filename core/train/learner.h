@@ -60,10 +60,10 @@ class Learner {
   struct Brought;
   std::shared_ptr<Brought> bring(const HostPack& host, const StepCounts& counts, double scale, bool watches = false);
   void take(Brought& brought, PartTimes& times);
-  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered. It is the same model, and stays
-  // as it is, until end_remembering().
+  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered, on a GPU when the next pack is on
+  // its way. It is the same model, and stays as it is, until end_remembering(): then all is there.
   void remember(const HostPack& host, const model::Vlm& reference);
-  void end_remembering() { asked_.clear(); }
+  void end_remembering();
   // Of the packs since begin_step(), where the device has them: float64 [terms, 5].
   const at::Tensor& sums() const { return tally_; }
   // The same as numbers of the host, a term each. Waits for the device that has them.
@@ -84,6 +84,7 @@ class Learner {
   struct Inputs; // a pack as tensors
   struct Work;   // one pack on its way
   struct Asked;  // what the reference is asked about
+  struct Answer; // what it said to a pack
   std::vector<bool> predicted(const SampleText& text) const;
   model::Pack packed(const HostPack& host);
   Inputs bare_inputs_of(const HostPack& host);
@@ -98,6 +99,7 @@ class Learner {
   void follow(Work& work, size_t term, const ops::Value& hidden);
   ops::Value hidden_of(const model::Vlm& frozen, const model::Pack& pack);
   at::Tensor judged(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask, int64_t pairs);
+  void take_answer();
   at::Tensor remembered(const HostPack& host) const;
   void add(size_t term, std::initializer_list<at::Tensor> sums);
 
@@ -119,6 +121,7 @@ class Learner {
   std::unique_ptr<Arrivals> arrivals_;                               // on a GPU, where inputs stay where they are
   std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // those, by their shapes
   std::map<std::vector<int64_t>, std::shared_ptr<Asked>> asked_;     // the same
+  std::unique_ptr<Answer> answer_;                                   // that is under way
 };
 
 } // namespace fvlm::train

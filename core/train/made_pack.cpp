@@ -1,7 +1,5 @@
 #include "train/made_pack.h"
 
-#include "data/stream/frame_pool.h"
-
 #include <algorithm>
 #include <limits>
 
@@ -20,7 +18,7 @@ SampleText made_text(int64_t tokens, int64_t vocabulary) {
 } // namespace
 
 MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples, int64_t image_size,
-                        int64_t vocabulary) {
+                        int64_t vocabulary, const AllocateHost& allocate) {
   const int64_t texts = stage.texts(), most_frames = stage.largest_sample().frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
@@ -46,7 +44,7 @@ MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t 
   }
   const auto pixels = static_cast<size_t>(made.host.frame_count * 3 * image_size * image_size);
   if (pixels == 0) return made;
-  made.host.buffer = allocate_host(pixels * sizeof(float));
+  made.host.buffer = allocate(pixels * sizeof(float));
   auto* values = reinterpret_cast<float*>(made.host.buffer.get());
   for (size_t i = 0; i < pixels; ++i) values[i] = static_cast<float>(i % 31) / 15 - 1;
   made.host.frames = {values, pixels};

@@ -1,6 +1,7 @@
 // A pack of samples that nobody wrote, which fills its buffers: to see what a step on it takes.
 #pragma once
 #include "data/stream/composer.h"
+#include "data/stream/frame_pool.h"
 #include "data/stream/host_pack.h"
 #include "recipe/plan.h"
 
@@ -15,8 +16,8 @@ struct MadePack {
 };
 
 // Every frame and row of `size` is used where samples as large as the stage's mix lets through allow it. All text is
-// learnt. `most_samples` 0: any number.
+// learnt. `most_samples` 0: any number. `allocate`: memory for the frames.
 MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples, int64_t image_size,
-                        int64_t vocabulary);
+                        int64_t vocabulary, const AllocateHost& allocate = allocate_host);
 
 } // namespace fvlm::train
