@@ -91,8 +91,8 @@ function fvlm.llama(table) end
 ---@field attend? "deep"|"shallow" How a query reads a frame. Default: `"deep"`.
 
 ---Which backends are wanted, by kind of kernel: a name, a list of names with the best first, "auto" (best score) or
----"measure" (timed on this plan's shapes). One wish alone is for every kind. `reference` is the engine's own plain
----one.
+---"measure" (timed on this plan's shapes; the cache folder keeps the times). One wish alone is for every kind.
+---`reference` is the engine's own plain one.
 ---@class fvlm.Kernels
 ---@field attention? string|(string)[] Packed self-attention and cross-attention. Default: `{ "auto" }`.
 ---@field loss? string|(string)[] Output head with cross-entropy. Default: `{ "auto" }`.

@@ -116,10 +116,13 @@ TEST(Vlm, products_are_shared_where_little_waits_for_them) {
   decoder.num_attention_heads = 9;
   decoder.num_key_value_heads = 3;
   decoder.head_dim = 64;
-  const int64_t bytes_a_row = 30 * (960 + 576 + 3072 + 576) * 2, most = (int64_t{1} << 30) / bytes_a_row;
+  const int64_t bytes_a_row = (960 + 576 + 3072 + 576) * 2, weights = 576 * (960 + 576 + 3072 + 1536),
+                most = 4 * weights / bytes_a_row;
   EXPECT_TRUE(may_wait(decoder, most, 2));
   EXPECT_FALSE(may_wait(decoder, most + 1, 2));
   EXPECT_FALSE(may_wait(decoder, most, 4));
+  decoder.num_hidden_layers = 1; // little in all, however small the weights
+  EXPECT_TRUE(may_wait(decoder, (64 << 20) / bytes_a_row, 2));
 }
 
 TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
