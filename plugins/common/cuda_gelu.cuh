@@ -14,33 +14,40 @@ __device__ float exponential(float x) {
   return fast<Element> ? __expf(x) : expf(x);
 }
 
-// The normal distribution's density and its integral up to x.
+// The normal distribution: its density is peak * bell; inside is its integral from 0 to |x|.
+constexpr float peak_of_normal = 0.39894228040143268f;
 struct Normal {
-  float density, below;
+  float bell, inside;
 };
 
 template <class Element>
 __device__ Normal normal(float x) {
-  constexpr float root_half = 0.70710678118654752f, peak = 0.39894228040143268f;
-  const float bell = exponential<Element>(-0.5f * x * x);
-  float erf;
+  constexpr float root_half = 0.70710678118654752f, half_log2_e = 0.72134752044448170f;
   if constexpr (fast<Element>) {
-    // Abramowitz and Stegun 7.1.26, off by 1.5e-7 at most; its exp(-z^2) is the bell.
-    const float t = __fdividef(1, fmaf(0.3275911f * root_half, fabsf(x), 1));
-    const float polynomial =
-        t * fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f), 0.254829592f);
-    erf = copysignf(fmaf(-polynomial, bell, 1), x);
+    // Abramowitz and Stegun 7.1.26, off by 1.5e-7 at most, and halved; its exp(-z^2) is the bell.
+    float bell, t;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bell) : "f"(x * x * -half_log2_e));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.3275911f * root_half, fabsf(x), 1)));
+    const float outside =
+        fmaf(t, fmaf(t, fmaf(t, fmaf(t, 0.5307027145f, -0.7265760135f), 0.7107068705f), -0.142248368f), 0.127414796f) *
+        t;
+    return {bell, fmaf(-outside, bell, 0.5f)};
   } else {
-    erf = erff(x * root_half);
+    return {expf(-0.5f * x * x), 0.5f * erff(fabsf(x) * root_half)};
   }
-  return {peak * bell, fmaf(0.5f, erf, 0.5f)};
 }
 
-// gelu's derivative. Far out the density is 0, where x may be infinite.
+template <class Element>
+__device__ float gelu(float x) {
+  return fmaf(fabsf(x), normal<Element>(x).inside, 0.5f * x);
+}
+
+// gelu's derivative. Far out the bell is 0, where x may be infinite.
 template <class Element>
 __device__ float gelu_slope(float x) {
   const Normal at_x = normal<Element>(x);
-  return at_x.below + (at_x.density == 0 ? 0.0f : x * at_x.density);
+  const float near = fminf(fabsf(x), 1e4f);
+  return 0.5f + copysignf(fmaf(peak_of_normal * near, at_x.bell, at_x.inside), x);
 }
 
 } // namespace fvlm::plugins

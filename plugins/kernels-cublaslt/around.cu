@@ -42,7 +42,7 @@ struct FinishRows : Operation<Type, pack> {
     }
     if (p.gelu) {
 #pragma unroll
-      for (int i = 0; i < pack; ++i) x[i] *= normal<Type>(x[i]).below;
+      for (int i = 0; i < pack; ++i) x[i] = gelu<Type>(x[i]);
     }
     write(at<Type>(p.y, row, first), x);
   }

@@ -1,7 +1,9 @@
 // linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
 #include "around.h"
 #include "common/cuda_device.h"
+#include "gelu_product.h"
 #include "matmul.h"
+#include "timing.h"
 
 #include <algorithm>
 #include <map>
@@ -69,7 +71,8 @@ void clear(const fvlm_call& call, void* data, int64_t size) {
 
 class KernelsCublasLt : public Kernels {
  public:
-  explicit KernelsCublasLt(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {}
+  explicit KernelsCublasLt(const fvlm_instance_config& config)
+      : device_(config.device), multiprocessors_(multiprocessors_of(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -118,17 +121,10 @@ class KernelsCublasLt : public Kernels {
     Matrix sum = y;
     if (gelu && a.pre_activation)
       sum = matrix_of(a.pre_activation, query.dtype, query.rows, query.width, "pre_activation");
-    Matrix bias{nullptr, 0};
-    if (has_bias(query)) bias.data = vector_of(a.bias, query.dtype, query.width, "bias");
+    void* bias = has_bias(query) ? vector_of(a.bias, query.dtype, query.width, "bias") : nullptr;
     if (query.rows == 0) return;
-    const Plan& plan = plan_of(call, query);
     Workspace workspace(call);
-    plan.forward.run(library_, call, {x, weight, sum, plan.adds_bias ? bias.data : nullptr},
-                     take(workspace, query).library);
-    if (plan.adds_bias) bias.data = nullptr;
-    if (gelu || bias.data)
-      finish(on(call), shape_of(query.dtype, query.rows, query.width, {sum, y, bias}),
-             {rows_of(sum), rows_of(y), bias.data, gelu, sum.data != y.data});
+    forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, gelu, take(workspace, query));
   }
 
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
@@ -144,17 +140,10 @@ class KernelsCublasLt : public Kernels {
       if (d_bias && !accumulate) clear(call, d_bias, query.inner * bytes(query.gradient_dtype));
       return;
     }
+    const Plan& plan = backward_plan_of(call, query);
     Workspace workspace(call);
     const Space space = take(workspace, query);
-    backward_plan_of(call, query).input.run(library_, call, {d_y, weight, d_x}, space.library);
-    const Shape shape = shape_of(query.dtype, query.rows, query.inner, {before, d_x});
-    const Sums sums = sums_of(query, space, d_bias, accumulate);
-    if (a.pre_activation && d_bias)
-      gelu_gradient(on(call), shape, {rows_of(before), rows_of(d_x)}, sums);
-    else if (a.pre_activation)
-      gelu_gradient(on(call), shape, {rows_of(before), rows_of(d_x)});
-    else if (d_bias)
-      column_sums(on(call), shape, {rows_of(d_x)}, sums);
+    input_gradient(call, query, plan, {d_y, weight, before, d_x}, sums_of(query, space, d_bias, accumulate), space);
   }
 
   void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& a) const {
@@ -187,11 +176,13 @@ class KernelsCublasLt : public Kernels {
   struct Plan {
     Matmul forward, input, weight;
     bool adds_bias = false; // the forward's epilogue does
+    bool gelu_rides = false, slope_rides = false; // gelu, or its derivative, on a product of our own
   };
 
   struct Space {
     Span<char> library;
     Sums sums;
+    Span<float> slope_sums; // parts that a product of our own leaves
     Span<char> scratch;
   };
 
@@ -201,6 +192,10 @@ class KernelsCublasLt : public Kernels {
     int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each, and how many sets
 
     int64_t bytes() const { return x + y + weight + bias; }
+  };
+  struct Set {
+    Matrix x, y, weight;
+    void* bias;
   };
 
   static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
@@ -237,6 +232,10 @@ class KernelsCublasLt : public Kernels {
     return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
   }
 
+  static GeluProductShape gelu_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
+  static GeluProductShape slope_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
+
+  // Products of our own give the same bits in every run: where there are any, they are taken until something is measured.
   Plan planned(const Query& query, std::size_t library_bytes) const {
     const auto needed = [](Matmul product) {
       if (!product.exists()) throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm");
@@ -247,10 +246,46 @@ class KernelsCublasLt : public Kernels {
     plan.adds_bias = plan.forward.exists();
     if (!plan.adds_bias)
       plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
+    plan.gelu_rides = has_gelu_products(device_, gelu_shape(query));
     if (!has_backward(query)) return plan;
+    plan.slope_rides = has_gelu_products(device_, slope_shape(query));
     plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
     plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
     return plan;
+  }
+
+  void forward(const fvlm_call& call, const Query& query, const Plan& plan, const GeluForward& o, bool gelu,
+               const Space& space) const {
+    if (gelu && plan.gelu_rides && copy_engine_takes(query.dtype, {o.x, o.weight, o.sum, o.y}))
+      return gelu_forward(on(call), gelu_shape(query), o);
+    Matrix bias{o.bias, 0};
+    plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr}, space.library);
+    if (plan.adds_bias) bias.data = nullptr;
+    if (gelu || bias.data)
+      finish(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
+             {rows_of(o.sum), rows_of(o.y), bias.data, gelu, o.sum.data != o.y.data});
+  }
+
+  void input_gradient(const fvlm_call& call, const Query& query, const Plan& plan, GeluBackward o, const Sums& sums,
+                      const Space& space) const {
+    const bool gelu = o.x.data != nullptr;
+    if (gelu && plan.slope_rides && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
+      if (sums.wanted()) o.sums = space.slope_sums.data();
+      gelu_backward(on(call), slope_shape(query), o);
+      const Matrix parts{o.sums, query.inner};
+      if (o.sums)
+        column_sums(on(call), shape_of(float32, parts_of_sums(multiprocessors_, slope_shape(query)), query.inner, {parts}),
+                    {rows_of(parts)}, sums);
+      return;
+    }
+    plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, space.library);
+    const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
+    if (gelu && sums.wanted())
+      gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)}, sums);
+    else if (gelu)
+      gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)});
+    else if (sums.wanted())
+      column_sums(on(call), shape, {rows_of(o.d_x)}, sums);
   }
 
   // Replaces the heuristics' first choices by the fastest of their candidates.
@@ -258,15 +293,7 @@ class KernelsCublasLt : public Kernels {
     const Sets sets = sets_of(query);
     if (sets.rows == 0) return;
     fill(stream_of(call), query.dtype, space.scratch.data(), sets.count * sets.bytes() / bytes(query.dtype));
-    struct Set {
-      Matrix x, y, weight;
-      void* bias;
-    };
-    const auto set = [&](int turn) {
-      char* x = space.scratch.data() + turn % sets.count * sets.bytes();
-      char *y = x + sets.x, *weight = y + sets.y;
-      return Set{{x, query.inner}, {y, query.width}, {weight, query.inner}, weight + sets.weight};
-    };
+    const auto set = [&](int turn) { return set_of(query, sets, space, turn); };
     const auto timed = [&](Matmul& product, const MatmulShape& shape,
                            const std::function<MatmulOperands(int)>& operands, const char* what) {
       product.measure(library_, call, shape, operands, space.library);
@@ -281,7 +308,7 @@ class KernelsCublasLt : public Kernels {
           return MatmulOperands{s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr};
         },
         "forward");
-    if (!has_backward(query)) return;
+    if (!has_backward(query)) return measure_riders(call, query, space, sets, plan);
     timed(
         plan.input, input_shape(query, sets.rows),
         [&](int turn) {
@@ -289,6 +316,7 @@ class KernelsCublasLt : public Kernels {
           return MatmulOperands{s.y, s.weight, s.x};
         },
         "input gradient");
+    measure_riders(call, query, space, sets, plan);
     // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
     if (sets.rows < query.rows) return;
     timed(
@@ -298,6 +326,50 @@ class KernelsCublasLt : public Kernels {
           return MatmulOperands{s.y, s.x, s.weight};
         },
         "weight gradient");
+  }
+
+  // Whether gelu and its derivative are to ride. With half the rows: where the results of the others lie there is room
+  // for what they are computed of.
+  void measure_riders(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
+                      Plan& plan) const {
+    Query half = query;
+    half.rows = sets.rows / 2;
+    if (half.rows == 0) return;
+    Plan rides = plan;
+    rides.forward = plan.forward.with_rows(half.rows);
+    rides.input = plan.input.with_rows(half.rows);
+    const auto rest_of = [&](const Matrix& whole) {
+      return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row * bytes(query.dtype), whole.row};
+    };
+    const auto choose = [&](bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
+                            const char* what) {
+      if (!(plan.*rider)) return;
+      Plan walks = rides;
+      walks.*rider = false;
+      const auto way = [&](const Plan& of) {
+        return [&](int turn) {
+          run(of, set_of(query, sets, space, turn));
+          return true;
+        };
+      };
+      const std::vector<double> seconds = time_in_turn(stream_of(call), {way(rides), way(walks)});
+      plan.*rider = fastest_of(seconds) == 0;
+      log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: riding %.1f us, apart %.1f us",
+          static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
+          what, static_cast<long long>(half.rows), seconds[0] * 1e6, seconds[1] * 1e6);
+    };
+    choose(
+        &Plan::gelu_rides,
+        [&](const Plan& way, const Set& s) {
+          forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, true, space);
+        },
+        "gelu");
+    choose(
+        &Plan::slope_rides,
+        [&](const Plan& way, const Set& s) {
+          input_gradient(call, half, way, {s.y, s.weight, s.x, rest_of(s.x)}, {}, space);
+        },
+        "gelu's derivative");
   }
 
   static Sums sums_of(const Query& query, const Space& space, void* d_bias, bool accumulate) {
@@ -331,18 +403,28 @@ class KernelsCublasLt : public Kernels {
     return sets;
   }
 
+  static Set set_of(const Query& query, const Sets& sets, const Space& space, int turn) {
+    char* x = space.scratch.data() + turn % sets.count * sets.bytes();
+    char *y = x + sets.x, *weight = y + sets.y;
+    return {{x, query.inner}, {y, query.width}, {weight, query.inner}, weight + sets.weight};
+  }
+
   Space take(Workspace& workspace, const Query& query) const {
     Space space;
     space.library = workspace.take<char>(query.rows > 0 ? library_bytes(query) : 0);
     int64_t summed = has_bias(query) ? query.width : 0; // columns of one call
     if (query.options & FVLM_WITH_SUMS) summed = std::max(summed, query.inner);
     if (has_backward(query) && summed > 0 && query.rows > 0) space.sums.take(workspace, summed, 1, multiprocessors_);
+    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && has_gelu_products(device_, slope_shape(query)))
+      space.slope_sums = workspace.take<float>(
+          parts_of_sums(multiprocessors_, slope_shape(query)) * query.inner);
     const Sets sets = sets_of(query);
     space.scratch = workspace.take<char>(sets.count * sets.bytes());
     return space;
   }
 
   CublasLt library_;
+  fvlm_device device_;
   int multiprocessors_;
   std::map<Key, Plan> plans_;
 };

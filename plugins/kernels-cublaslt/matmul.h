@@ -35,6 +35,13 @@ class Matmul {
   // "number 3 of 8 candidates, 31.2 us, the first 33.1 us", of the last measure().
   const char* report() const { return report_; }
 
+  // The same algorithm for a product of another number of rows.
+  Matmul with_rows(std::int64_t rows) const {
+    Matmul other = *this;
+    other.shape_.rows = rows;
+    return other;
+  }
+
   // [step thread]
   void run(const CublasLt& library, const fvlm_call& call, const MatmulOperands& operands,
            sdk::Span<char> workspace) const;

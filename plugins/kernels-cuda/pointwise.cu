@@ -104,7 +104,7 @@ struct GeluForward : Operation<Type, pack> {
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       x[i] += column.bias[i];
-      x[i] *= normal<Type>(x[i]).below;
+      x[i] = gelu<Type>(x[i]);
     }
     write(at<Type>(p.y, row, first), x);
   }

@@ -2,6 +2,8 @@
 // with a call.
 #include "common/testing/guarded.h"
 
+#include <optional>
+
 namespace fvlm::testing {
 namespace {
 
@@ -35,9 +37,10 @@ class Bench {
     query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
     needs_.struct_size = sizeof needs_;
     EXPECT_EQ(plugin_->requirements(plugin_.instance(), &query_, &needs_, nullptr), FVLM_OK);
+    call_.emplace(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
   }
   void prepare(uint32_t flags) {
-    Call call(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
+    Call& call = *call_;
     call->flags = flags;
     EXPECT_EQ(plugin_->prepare(plugin_.instance(), call.get(), &query_), FVLM_OK) << call.error();
     place().wait();
@@ -54,7 +57,7 @@ class Bench {
                                                                   const fvlm_kernels_query*, const Arguments*),
                         Arguments& arguments, uint32_t flags) {
     arguments.struct_size = sizeof arguments;
-    Call call(host_, std::max(needs_.forward_workspace, needs_.backward_workspace));
+    Call& call = *call_;
     call->flags = flags;
     const fvlm_status status = (plugin_.operator->()->*function)(plugin_.instance(), call.get(), &query_, &arguments);
     place().wait();
@@ -69,6 +72,7 @@ class Bench {
   Plugin<fvlm_kernels_v1> plugin_;
   fvlm_kernels_query query_{};
   fvlm_requirements needs_{};
+  std::optional<Call> call_; // one for all: the memory of its workspace takes long to get
   std::string error_;
 };
 
@@ -187,6 +191,36 @@ TEST_F(Linear, two_instances_take_the_same_algorithms_where_the_call_is_determin
   EXPECT_EQ(first.y.values(), second.y.values());
   EXPECT_EQ(first.d_x.values(), second.d_x.values());
   EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+}
+
+// Deterministic calls take the products of our own, on which gelu or its derivative rides, wherever there are any: with
+// an inner size up to 384, and alignment.
+TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_kinds) {
+  for (const Shape& s : std::vector<Shape>{{1, 64, 64},
+                                           {63, 384, 128},
+                                           {64, 64, 384, bf16, f32, 8},
+                                           {129, 128, 320, bf16, bf16, 16, false},
+                                           {1285, 200, 72, bf16, bf16, 8},
+                                           {130, 384, 3072},
+                                           {130, 3072, 384},
+                                           {50001, 72, 8}}) { // several tiles a block
+    SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
+    Shape with_gelu = s;
+    with_gelu.gelu = with_gelu.gelu_before = true;
+    Bench bench(with_gelu);
+    bench.prepare(FVLM_DETERMINISTIC);
+    Operands o(with_gelu), again(with_gelu);
+    run_all(with_gelu, bench, o, FVLM_DETERMINISTIC);
+    expect_right(with_gelu, o);
+    o.expect_intact();
+    auto without = forward_of(with_gelu, again);
+    without.pre_activation = nullptr;
+    bench.run(&fvlm_kernels_v1::linear_forward, without, FVLM_DETERMINISTIC);
+    bench.run(&fvlm_kernels_v1::linear_input_gradient, input_gradient_of(with_gelu, again), FVLM_DETERMINISTIC);
+    again.expect_intact();
+    EXPECT_EQ(again.y.values(), o.y.values());
+    EXPECT_EQ(again.d_x.values(), o.d_x.values());
+  }
 }
 
 TEST_F(Linear, refuses_a_shape_that_prepare_has_not_seen) {

@@ -1,0 +1,182 @@
+// cuda_hopper.cuh: what Hopper's kernels are made of: barriers in shared memory, copies of boxes of a matrix by the
+// copy engine, and products by four warps together. For sm_90a.
+//
+// A box is 64 elements of 16 bits wide. Its rows are 128 bytes, of which the 16 bytes at p lie at p ^ row % 8: boxes
+// begin at multiples of 1024.
+#pragma once
+
+#include "common/cuda_packs.cuh"
+
+#include <cuda.h>
+
+namespace fvlm::plugins::hopper {
+
+constexpr int box_width = 64, box_row_bytes = 128;
+constexpr int group_warps = 4, group_threads = group_warps * warp; // of warps that multiply together
+
+__device__ inline std::uint32_t shared_address(const void* memory) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+// What ordinary instructions have read and written of shared memory comes before what the copy engine then does there.
+__device__ inline void before_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// A turn of it ends when `arrivals` have come and all bytes that were announced. Turns are told apart by their parity.
+class Barrier {
+ public:
+  __device__ void begin(unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(arrivals) : "memory");
+  }
+  // For the copy engine to see that it has begun.
+  __device__ static void begun() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  // Arrives, and announces bytes that copies will bring.
+  __device__ void expect(unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
+                 : "memory");
+  }
+  // Until the turn of that parity has ended.
+  __device__ void wait(unsigned parity) {
+    while (!has_ended(parity)) {
+    }
+  }
+
+ private:
+  __device__ bool has_ended(unsigned parity) {
+    std::uint32_t ended;
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended;\n"
+                 "}"
+                 : "=r"(ended)
+                 : "r"(shared_address(this)), "r"(parity)
+                 : "memory");
+    return ended != 0;
+  }
+
+  std::uint64_t state_;
+};
+
+// Copies of a box whose first element is at that column and row; what lies outside the matrix reads as 0 and is not
+// written. For one thread.
+__device__ inline void load_box(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          shared_address(to)),
+      "l"(&matrix), "r"(column), "r"(row), "r"(shared_address(&barrier))
+      : "memory");
+}
+// Brings it to the L2.
+__device__ inline void prefetch_box(const CUtensorMap& matrix, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&matrix), "r"(column), "r"(row));
+}
+__device__ inline void store_box(const CUtensorMap& matrix, int column, int row, const void* from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&matrix),
+               "r"(column), "r"(row), "r"(shared_address(from))
+               : "memory");
+}
+__device__ inline void end_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until the memory of all groups of stores but the last `groups` may be used again.
+template <int groups>
+__device__ void wait_until_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
+}
+
+// Four squares of 8 x 8, thread t giving the address of row t % 8 of square t / 8 and having columns 2 (t % 4) and the
+// next, of row t / 4.
+struct Squares {
+  std::uint32_t at[4];
+
+  __device__ void load(std::uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(at[0]), "=r"(at[1]), "=r"(at[2]), "=r"(at[3])
+                 : "r"(from)
+                 : "memory");
+  }
+  __device__ void store(std::uint32_t to) const {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(at[0]), "r"(at[1]),
+                 "r"(at[2]), "r"(at[3])
+                 : "memory");
+  }
+};
+
+// How many registers a thread of the group has from here on, of those that the kernel was started with or that others
+// have given away.
+template <int count>
+__device__ void give_registers_away() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// Where an operand lies, for multiply(): in boxes of which each row is a row of a left operand or a column of a right
+// one, or each row holds 64 columns of one row of a right one, the next 64 columns so many bytes behind.
+__device__ inline std::uint64_t operand(const void* boxes, unsigned bytes_to_next = 16) {
+  constexpr std::uint64_t eight_rows = 8 * box_row_bytes, swizzled = 1;
+  return (shared_address(boxes) & 0x3ffff) >> 4 | static_cast<std::uint64_t>(bytes_to_next >> 4) << 16 |
+         (eight_rows >> 4) << 32 | swizzled << 62;
+}
+
+// The same that many bytes behind it.
+__device__ inline std::uint64_t behind(std::uint64_t operand, unsigned bytes) {
+  return operand + (bytes >> 4);
+}
+
+__device__ inline void before_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int groups>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+
+// A product of 64 x 128 x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of it
+// has, of each 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
+using Product = float[64];
+
+#define FVLM_FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
+#define FVLM_SIXTEEN(i) FVLM_FOUR(i), FVLM_FOUR(i + 4), FVLM_FOUR(i + 8), FVLM_FOUR(i + 12)
+#define FVLM_MULTIPLY(type, right_by_rows)                                                                             \
+  asm volatile("{\n"                                                                                                   \
+               ".reg .pred add;\n"                                                                                     \
+               "setp.ne.b32 add, %66, 0;\n"                                                                            \
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                            \
+               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "     \
+               "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "  \
+               "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "  \
+               "%61, %62, %63}, %64, %65, add, 1, 1, 0, " right_by_rows ";\n"                                          \
+               "}"                                                                                                     \
+               : FVLM_SIXTEEN(0), FVLM_SIXTEEN(16), FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)                                 \
+               : "l"(left), "l"(right), "r"(static_cast<int>(adds)))
+
+// sum = left right, or is added to. It runs in the background until wait_for_products().
+template <class T, bool right_by_rows>
+__device__ void multiply(Product& sum, std::uint64_t left, std::uint64_t right, bool adds) {
+  if constexpr (std::is_same_v<T, BFloat16> && right_by_rows)
+    FVLM_MULTIPLY("bf16", "1");
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    FVLM_MULTIPLY("bf16", "0");
+  else if constexpr (right_by_rows)
+    FVLM_MULTIPLY("f16", "1");
+  else
+    FVLM_MULTIPLY("f16", "0");
+}
+
+#undef FVLM_MULTIPLY
+#undef FVLM_SIXTEEN
+#undef FVLM_FOUR
+
+} // namespace fvlm::plugins::hopper
