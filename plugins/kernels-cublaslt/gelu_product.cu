@@ -419,14 +419,17 @@ void launch(const Device& device, const GeluProductShape& shape, Problem& p) {
 
 } // namespace
 
-bool has_gelu_products(fvlm_device device, const GeluProductShape& shape) {
+bool has_gelu_products(fvlm_device device) {
 #ifdef FVLM_HAS_SM_90A
-  return sdk::is_one_of<BFloat16, Half>(shape.dtype) && chunks_in(shape.inner) <= most_chunks &&
-         sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
+  return sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
 #else
-  (void)device, (void)shape;
+  (void)device;
   return false;
 #endif
+}
+
+bool fits_gelu_product(const GeluProductShape& shape) {
+  return sdk::is_one_of<BFloat16, Half>(shape.dtype) && chunks_in(shape.inner) <= most_chunks;
 }
 
 bool copy_engine_takes(fvlm_dtype dtype, std::initializer_list<Matrix> matrices) {

@@ -12,9 +12,9 @@ struct GeluProductShape {
   std::int64_t rows, inner, width;
 };
 
-// Whether the kernels are there for this device and such operands, if all are aligned.
-bool has_gelu_products(fvlm_device device, const GeluProductShape& shape);
-// Whether the copy engine can read or write them.
+// Whether there are kernels for this device; and for such operands, if the copy engine can read and write them all.
+bool has_gelu_products(fvlm_device device);
+bool fits_gelu_product(const GeluProductShape& shape);
 bool copy_engine_takes(fvlm_dtype dtype, std::initializer_list<Matrix> matrices);
 
 // sum = x weight^T + bias, y = gelu of the sum as it is rounded. x [rows, inner], weight [width, inner].

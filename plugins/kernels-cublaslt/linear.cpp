@@ -72,7 +72,7 @@ void clear(const fvlm_call& call, void* data, int64_t size) {
 class KernelsCublasLt : public Kernels {
  public:
   explicit KernelsCublasLt(const fvlm_instance_config& config)
-      : device_(config.device), multiprocessors_(multiprocessors_of(config.device)) {}
+      : multiprocessors_(multiprocessors_of(config.device)), gelu_may_ride_(has_gelu_products(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -175,7 +175,7 @@ class KernelsCublasLt : public Kernels {
 
   struct Plan {
     Matmul forward, input, weight;
-    bool adds_bias = false; // the forward's epilogue does
+    bool adds_bias = false;                       // the forward's epilogue does
     bool gelu_rides = false, slope_rides = false; // gelu, or its derivative, on a product of our own
   };
 
@@ -234,8 +234,10 @@ class KernelsCublasLt : public Kernels {
 
   static GeluProductShape gelu_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
   static GeluProductShape slope_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
+  bool may_ride(const GeluProductShape& shape) const { return gelu_may_ride_ && fits_gelu_product(shape); }
 
-  // Products of our own give the same bits in every run: where there are any, they are taken until something is measured.
+  // Products of our own give the same bits in every run: where there are any, they are taken until something is
+  // measured.
   Plan planned(const Query& query, std::size_t library_bytes) const {
     const auto needed = [](Matmul product) {
       if (!product.exists()) throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm");
@@ -246,9 +248,9 @@ class KernelsCublasLt : public Kernels {
     plan.adds_bias = plan.forward.exists();
     if (!plan.adds_bias)
       plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
-    plan.gelu_rides = has_gelu_products(device_, gelu_shape(query));
+    plan.gelu_rides = may_ride(gelu_shape(query));
     if (!has_backward(query)) return plan;
-    plan.slope_rides = has_gelu_products(device_, slope_shape(query));
+    plan.slope_rides = may_ride(slope_shape(query));
     plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
     plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
     return plan;
@@ -274,7 +276,8 @@ class KernelsCublasLt : public Kernels {
       gelu_backward(on(call), slope_shape(query), o);
       const Matrix parts{o.sums, query.inner};
       if (o.sums)
-        column_sums(on(call), shape_of(float32, parts_of_sums(multiprocessors_, slope_shape(query)), query.inner, {parts}),
+        column_sums(on(call),
+                    shape_of(float32, parts_of_sums(multiprocessors_, slope_shape(query)), query.inner, {parts}),
                     {rows_of(parts)}, sums);
       return;
     }
@@ -354,7 +357,8 @@ class KernelsCublasLt : public Kernels {
       };
       const std::vector<double> seconds = time_in_turn(stream_of(call), {way(rides), way(walks)});
       plan.*rider = fastest_of(seconds) == 0;
-      log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: riding %.1f us, apart %.1f us",
+      log(call.host, FVLM_LOG_DEBUG,
+          "linear %lld x %lld -> %lld, %s, timed on %lld rows: riding %.1f us, apart %.1f us",
           static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
           what, static_cast<long long>(half.rows), seconds[0] * 1e6, seconds[1] * 1e6);
     };
@@ -415,17 +419,16 @@ class KernelsCublasLt : public Kernels {
     int64_t summed = has_bias(query) ? query.width : 0; // columns of one call
     if (query.options & FVLM_WITH_SUMS) summed = std::max(summed, query.inner);
     if (has_backward(query) && summed > 0 && query.rows > 0) space.sums.take(workspace, summed, 1, multiprocessors_);
-    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && has_gelu_products(device_, slope_shape(query)))
-      space.slope_sums = workspace.take<float>(
-          parts_of_sums(multiprocessors_, slope_shape(query)) * query.inner);
+    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && may_ride(slope_shape(query)))
+      space.slope_sums = workspace.take<float>(parts_of_sums(multiprocessors_, slope_shape(query)) * query.inner);
     const Sets sets = sets_of(query);
     space.scratch = workspace.take<char>(sets.count * sets.bytes());
     return space;
   }
 
   CublasLt library_;
-  fvlm_device device_;
   int multiprocessors_;
+  bool gelu_may_ride_;
   std::map<Key, Plan> plans_;
 };
 

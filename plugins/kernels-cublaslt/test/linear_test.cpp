@@ -13,7 +13,7 @@ struct Shape {
   int64_t rows, inner, width;
   fvlm_dtype dtype = bf16, gradient = bf16;
   int64_t gap = 0;
-  bool bias = true, gelu = false, gelu_before = false, accumulate = false;
+  bool bias = true, gelu = false, gelu_before = false, accumulate = false, sums = false;
 };
 
 class Linear : public ::testing::Test {
@@ -34,6 +34,7 @@ class Bench {
     query_.options = FVLM_WITH_BACKWARD;
     if (s.bias) query_.options |= FVLM_WITH_BIAS;
     if (s.gelu) query_.options |= FVLM_WITH_GELU;
+    if (s.sums) query_.options |= FVLM_WITH_SUMS;
     query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
     needs_.struct_size = sizeof needs_;
     EXPECT_EQ(plugin_->requirements(plugin_.instance(), &query_, &needs_, nullptr), FVLM_OK);
@@ -109,7 +110,8 @@ double slope(double x) {
   return below(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846);
 }
 
-void expect_right(const Shape& s, Operands& o) {
+// Returns the input gradient.
+Numbers expect_right(const Shape& s, Operands& o) {
   const auto rows = static_cast<size_t>(s.rows), inner = static_cast<size_t>(s.inner),
              width = static_cast<size_t>(s.width);
   const std::vector<float> x = o.x.values(), weight = o.weight.values(), d_y = o.d_y.values();
@@ -139,6 +141,7 @@ void expect_right(const Shape& s, Operands& o) {
   expect_close(o.d_x, d_x, 2 * rounding, "d_x");
   expect_close(o.d_weight, d_weight, gradient_rounding, "d_weight");
   if (s.bias) expect_close(o.d_bias, d_bias, gradient_rounding, "d_bias");
+  return d_x;
 }
 
 void run_all(const Shape& s, Bench& bench, Operands& o, uint32_t flags) {
@@ -206,18 +209,27 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
                                            {50001, 72, 8}}) { // several tiles a block
     SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
     Shape with_gelu = s;
-    with_gelu.gelu = with_gelu.gelu_before = true;
+    with_gelu.gelu = with_gelu.gelu_before = with_gelu.sums = true;
     Bench bench(with_gelu);
     bench.prepare(FVLM_DETERMINISTIC);
     Operands o(with_gelu), again(with_gelu);
     run_all(with_gelu, bench, o, FVLM_DETERMINISTIC);
-    expect_right(with_gelu, o);
+    const Numbers d_x = expect_right(with_gelu, o);
     o.expect_intact();
     auto without = forward_of(with_gelu, again);
     without.pre_activation = nullptr;
     bench.run(&fvlm_kernels_v1::linear_forward, without, FVLM_DETERMINISTIC);
-    bench.run(&fvlm_kernels_v1::linear_input_gradient, input_gradient_of(with_gelu, again), FVLM_DETERMINISTIC);
+    GuardedTensor sums(s.gradient, {s.inner});
+    sums.fill(0.5);
+    auto summing = input_gradient_of(with_gelu, again);
+    summing.accumulate = 1, summing.d_x_sums = sums.get();
+    bench.run(&fvlm_kernels_v1::linear_input_gradient, summing, FVLM_DETERMINISTIC);
     again.expect_intact();
+    sums.expect_intact("d_x_sums");
+    Numbers sum(static_cast<size_t>(s.inner), 0.5);
+    for (size_t i = 0; i < d_x.size(); ++i) sum[i % sum.size()] += d_x[i];
+    // Where the derivative does not ride, what is summed was rounded before.
+    expect_close(sums, sum, s.width <= 384 ? 8e-3 : 0.1, "d_x_sums");
     EXPECT_EQ(again.y.values(), o.y.values());
     EXPECT_EQ(again.d_x.values(), o.d_x.values());
   }
