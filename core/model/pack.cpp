@@ -189,7 +189,8 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
         once_in_order ? filled(maps.visual_rows, capacity.frames, capacity.rows) : tensor_of(maps.visual_rows, device);
   }
   pack.sequence.tokens = filled(maps.tokens, capacity.rows, 0);
-  pack.sequence.is_text = at::zeros({capacity.rows, 1}, options).index_fill(0, tensor_of(maps.text_rows, device), 1);
+  pack.sequence.is_text =
+      at::zeros({capacity.rows, 1}, options.dtype(at::kFloat)).index_fill(0, tensor_of(maps.text_rows, device), 1);
   pack.texts = segments_of(maps.text_lengths, capacity.sequences, capacity.rows, capacity.longest_sequence, device);
 
   const auto count = static_cast<int64_t>(maps.targets.size());

@@ -34,10 +34,17 @@ class Destinations {
       memory_[i] = direct ? heads_of(wholes_[i], *heads_[i], head_dim) : at::empty(shape, value.data.options());
       beside_[i] = !direct && value.wants_gradient();
     }
+    if (!beside_[2] || !wholes_[2].is_same(wholes_[1]) || k.column != 0 || v.column != k.count * head_dim ||
+        wholes_[1].size(1) != (k.count + v.count) * head_dim)
+      return;
+    both_ = at::empty_like(wholes_[1]);
+    memory_[1] = heads_of(both_, k, head_dim);
+    memory_[2] = heads_of(both_, v, head_dim);
   }
   Attention::Gradients into() const { return {memory_[0], memory_[1], memory_[2]}; }
   void add_what_lies_beside(int64_t head_dim) const {
-    for (size_t i = 0; i < 3; ++i)
+    if (both_.defined()) wholes_[1].add_(both_);
+    for (size_t i = 0; i < (both_.defined() ? 1 : 3); ++i)
       if (beside_[i]) heads_of(wholes_[i], *heads_[i], head_dim).add_(memory_[i]);
   }
 
@@ -58,6 +65,7 @@ class Destinations {
   std::array<const Heads*, 3> heads_;
   std::array<at::Tensor, 3> wholes_, memory_;
   std::array<bool, 3> beside_{};
+  at::Tensor both_; // memory of k and v beside, where they fill their value: added at once
 };
 
 bool lie_together(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) {

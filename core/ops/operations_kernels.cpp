@@ -55,12 +55,12 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   const Linear& op = kernel<Linear>(query);
   Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
   if (!records) return y;
-  if (bias.trains()) y.gradient->ask_sums(bias);
   join_at_end(tape);
   if (const auto joint = pass.of(weight, x.data.size(0))) {
     push_joint(tape, op, x, weight, bias, y, joint, pass.index());
     return y;
   }
+  if (bias.trains()) y.gradient->ask_sums(bias);
   tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, weight, bias,
              out = y.gradient] {
     const at::Tensor d_y = out->take();

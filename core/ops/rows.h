@@ -12,7 +12,7 @@ Value take_rows(Tape& tape, const Value& x, const at::Tensor& index);
 // A decoder's input: rows of a table by token, and visual tokens in between.
 struct Sequence {
   at::Tensor tokens;      // int64 [rows]; any valid token where there is no text
-  at::Tensor is_text;     // [rows, 1] of the activations' dtype: 1 or 0
+  at::Tensor is_text;     // float32 [rows, 1]: 1 or 0
   at::Tensor visual_rows; // int64 [visual tokens]: where each lies; `rows` for one that is padding
 };
 Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence);

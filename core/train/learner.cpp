@@ -231,7 +231,7 @@ model::Capacity Learner::rounded(const model::Capacity& used) const {
 
 void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
   int64_t place = 0;
-  for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum.to(at::kDouble));
+  for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum);
 }
 
 // In host memory, without frames.

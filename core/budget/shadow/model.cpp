@@ -37,15 +37,8 @@ Value Model::vision_linear(Tape& tape, const Value& x, const std::string& name, 
 // [frames * (1 + patches), width], and a row more a frame for one that rides
 Value Model::embed(Tape& tape, int64_t frames, const Value& riders) const {
   const int64_t width = shape_.vision.hidden_size, patch = shape_.vision.patch_size, channels = 3;
-  const int64_t size = shape_.image_size, cut = image_grid() * patch;
   const std::string embeddings = "vision.embeddings.";
-  Value pixels;
-  {
-    Tensor typed, whole_patches;
-    if (ops_.machine().element != 4) typed = ops_.tensor(frames, channels * size * size);
-    if (cut != size) whole_patches = ops_.tensor(frames, channels * cut * cut);
-    pixels = Value(ops_.tensor(frames * patches(), channels * patch * patch));
-  }
+  const Value pixels(ops_.tensor(frames * patches(), channels * patch * patch));
   const Value patch_values = ops_.linear(
       tape, pixels, weight(embeddings + "patch_embeddings.projection.weight", width, channels * patch * patch),
       trains(embeddings + "patch_embeddings.projection.bias"));

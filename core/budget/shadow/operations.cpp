@@ -285,8 +285,7 @@ Value Operations::embed(Tape& tape, const Weight& table, const Value& visual, in
       in->add(tensor(shown, width));
     }
     if (!table.trains) return;
-    const Tensor of_text = tensor(rows, width);
-    if (machine_.element != 4) ledger_.touch(4 * rows * width);
+    ledger_.touch(4 * rows * width);
   });
   return y;
 }

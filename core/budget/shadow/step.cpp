@@ -6,10 +6,10 @@ namespace fvlm::budget::shadow {
 namespace {
 
 // The maps beside the frames: who is whose, and what is learnt.
-int64_t maps_of(const Operations& ops, const PackShape& pack, size_t terms) {
+int64_t maps_of(const PackShape& pack, size_t terms) {
   constexpr int64_t narrow = 4, wide = 8;
   const int64_t of_frames = pack.frames * (3 * narrow + wide), of_visual = pack.visual_rows * 2 * wide;
-  const int64_t of_rows = pack.rows * (wide + narrow + ops.machine().element);
+  const int64_t of_rows = pack.rows * (wide + 2 * narrow);
   const int64_t of_labels = pack.labels * (3 * wide + narrow + static_cast<int64_t>(terms) * narrow);
   return of_frames + of_visual + of_rows + of_labels + pack.sequences * narrow;
 }
@@ -72,8 +72,7 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
   const auto& terms = stage.objective;
   const Ledger::Block held = [&] {
     const Ledger::For pack_item(ledger, Item::pack);
-    return ledger.hold(4 * pack.frames * frame_elements * ops.machine().packs_of_frames +
-                       maps_of(ops, pack, terms.size()));
+    return ledger.hold(4 * pack.frames * frame_elements * ops.machine().packs_of_frames + maps_of(pack, terms.size()));
   }();
   Tape tape;
   const auto seen = models.policy.see(tape, pack);

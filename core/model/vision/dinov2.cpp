@@ -22,15 +22,17 @@ std::string layer_name(int64_t index, const char* rest) {
   return fmt::format("vision.encoder.layer.{}.{}", index, rest);
 }
 
-// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch].
-at::Tensor patches_of(const at::Tensor& frames, int64_t patch) {
+// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch], of this type.
+at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type) {
   const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
                 columns = frames.size(3) / patch;
   return frames.narrow(2, 0, rows * patch)
       .narrow(3, 0, columns * patch)
-      .reshape({n, channels, rows, patch, columns, patch})
+      .unflatten(2, {rows, patch})
+      .unflatten(4, {columns, patch})
       .permute({0, 2, 4, 1, 3, 5})
-      .reshape({n * rows * columns, channels * patch * patch});
+      .to(type, false, true, at::MemoryFormat::Contiguous)
+      .view({n * rows * columns, channels * patch * patch});
 }
 
 } // namespace
@@ -127,7 +129,7 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
   const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns,
                 of_frame = tokens + (riders.defined() ? 1 : 0);
-  const Value pixels(patches_of(frames.to(ops.options().dtype), patch));
+  const Value pixels(patches_of(frames, patch, ops.options().dtype));
   const Value patches = ops.linear(tape, pixels, patch_weight_, patch_bias_);
   const Value position = positions(tape, rows, columns);
 
