@@ -228,7 +228,7 @@ class OpBench {
   // Of a step, operation by operation: each question once.
   std::vector<Asked> asked_by_step(const Configuration& configuration) {
     TrainingSetting setting = request_;
-    setting.graphs = false;
+    setting.speed.graphs = false;
     const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, device_);
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
     train::Learner& learner = training.learner();

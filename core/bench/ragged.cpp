@@ -126,7 +126,7 @@ class Stream {
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
     train::PartTimes times;
-    Steps steps(request_.overlap);
+    Steps steps(request_.speed.overlap_copies);
     Loader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity), options,
                   Composer::start(batches, order));
     for (int64_t done = 0; done < wanted; done += steps.all.back().samples) {

@@ -12,8 +12,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   plan.name = "bench";
   plan.precision = setting.precision;
   plan.deterministic = setting.deterministic;
-  plan.speed.graphs = setting.graphs;
-  plan.speed.overlap_copies = setting.overlap;
+  plan.speed = setting.speed;
   plan.model.image_size = image_size;
   if (!setting.kernels.empty())
     for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;

@@ -20,7 +20,8 @@ struct TrainingSetting {
   plan::Precision precision = plan::Precision::bf16;
   plan::Moments moments = plan::Moments::fp32;
   double rate = 1e-5;
-  bool graphs = true, overlap = true, deterministic = false;
+  plan::Speed speed;
+  bool deterministic = false;
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
 };
 

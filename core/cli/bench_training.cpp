@@ -6,6 +6,9 @@
 #include "cli/tensor_module.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
 
 namespace fvlm::cli {
 namespace {
@@ -18,6 +21,28 @@ plan::Precision precision_named(const std::string& name) {
   throw Error(ErrorKind::usage, fmt::format("--precision wants bf16, fp16, tf32 or fp32, not '{}'", name));
 }
 
+// Of the work that a recipe's `speed` saves.
+constexpr std::pair<std::string_view, bool plan::Speed::*> savings[] = {
+    {"coarse_in_tower", &plan::Speed::coarse_in_tower},
+    {"skip_last_patches", &plan::Speed::skip_last_patches},
+    {"loss_tokens_only", &plan::Speed::loss_tokens_only},
+    {"joint_weight_gradients", &plan::Speed::joint_weight_gradients},
+    {"shared_preference_frames", &plan::Speed::shared_preference_frames},
+    {"text_without_tower", &plan::Speed::text_without_tower},
+};
+
+void switch_off(const std::string& name, plan::Speed& speed) {
+  for (const auto& [known, which] : savings)
+    if (name == known) {
+      speed.*which = false;
+      return;
+    }
+  std::vector<std::string_view> names;
+  for (const auto& [known, which] : savings) names.push_back(known);
+  throw Error(ErrorKind::usage, fmt::format("--without does not know '{}'", name))
+      .advise(fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
 } // namespace
 
 Options& with_training_options(Options& options) {
@@ -28,6 +53,7 @@ Options& with_training_options(Options& options) {
       .flag("deterministic", "kernels that give the same bits each time")
       .flag("eager", "operation by operation, without recordings")
       .flag("no-overlap", "a pack is prepared and copied when the step before is done")
+      .value("without", "NAMES", "do the work that these switches of a recipe's `speed` save")
       .value("kernels", "NAMES", "plugins to use, in order of preference")
       .flag("json", "one JSON document on standard output");
 }
@@ -37,8 +63,10 @@ void read_training_options(const ParsedOptions& parsed, bench::TrainingSetting& 
   setting.precision = precision_named(parsed.value_or("precision", "bf16"));
   if (parsed.flag("bf16-moments")) setting.moments = plan::Moments::bf16;
   setting.deterministic = parsed.flag("deterministic");
-  setting.graphs = !parsed.flag("eager");
-  setting.overlap = !parsed.flag("no-overlap");
+  setting.speed.graphs = !parsed.flag("eager");
+  setting.speed.overlap_copies = !parsed.flag("no-overlap");
+  if (const auto names = parsed.value("without"))
+    for (const std::string& name : split(*names, ',')) switch_off(name, setting.speed);
   if (const auto names = parsed.value("kernels")) setting.kernels = split(*names, ',');
   use_device(setting.device);
 }

@@ -51,8 +51,16 @@ class Profile(Bench):
                 self.assertAlmostEqual(plain[rounded] / other[rounded], 1, delta=1e-6, msg=rounded)
             self.assertLess(other["peak_bytes"], plain["peak_bytes"])
 
+    def test_work_that_is_saved_changes_nothing_but_rounding(self):
+        saved, = self.rows("--configurations", "tiny:2")
+        for switches in ("coarse_in_tower,skip_last_patches", "joint_weight_gradients"):
+            whole, = self.rows("--configurations", "tiny:2", "--without", switches)
+            for key in ("first_loss", "last_loss", "gradient_norm"):
+                self.assertAlmostEqual(saved[key] / whole[key], 1, delta=1e-5, msg=f"{switches}: {key}")
+
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("'tiny' is no configuration", "--configurations", "tiny"),
+                                  ("--without does not know 'coarse'", "--without", "coarse"),
                                   ("'tiny:0' is no configuration", "--configurations", "tiny:0"),
                                   ("there is no shape 'tin'", "--configurations", "tin:1"),
                                   ("--precision wants", "--precision", "int4"),

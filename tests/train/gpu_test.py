@@ -157,12 +157,21 @@ class OnGpu(unittest.TestCase):
         self.run_stages("killed", "cuda", *sets)
         self.assert_same("whole", "killed")
 
-    def test_a_gpu_and_a_cpu_take_the_same_steps_but_for_rounding(self):
-        on_gpu, on_cpu = self.run_stages("gpu", "cuda"), self.run_stages("cpu", "cpu")
-        for ours, theirs in zip(on_gpu, on_cpu):
+    def assert_close(self, ours, theirs):
+        for one, other in zip(ours, theirs, strict=True):
             for key in ("loss", "gradient_norm"):
-                self.assertLess(abs(ours[key] - theirs[key]), 1e-4 * max(1, abs(theirs[key])),
-                                f"{key} of step {theirs['step']} of {theirs['stage']}: {ours[key]}, {theirs[key]}")
+                self.assertLess(abs(one[key] - other[key]), 1e-4 * max(1, abs(other[key])),
+                                f"{key} of step {other['step']} of {other['stage']}: {one[key]}, {other[key]}")
+
+    def test_a_gpu_and_a_cpu_take_the_same_steps_but_for_rounding(self):
+        self.assert_close(self.run_stages("gpu", "cuda"), self.run_stages("cpu", "cpu"))
+
+    def test_work_that_is_saved_changes_nothing_but_rounding(self):
+        saved = self.run_stages("gpu", "cuda")
+        for switch in ("coarse_in_tower", "skip_last_patches", "loss_tokens_only", "joint_weight_gradients",
+                       "shared_preference_frames", "text_without_tower"):
+            with self.subTest(switch):
+                self.assert_close(saved, self.run_stages(switch, "cuda", f"speed.{switch}=false"))
 
 
 if __name__ == "__main__":
