@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #ifndef FVLM_TEMPLATE
@@ -37,12 +38,12 @@ using InBytes = nlohmann::detail::iterator_input_adapter<const char*>;
   FVLM_TEMPLATE class nlohmann::detail::parser<Json, fvlm::base_detail::InBytes>;                                      \
   FVLM_TEMPLATE class nlohmann::detail::json_sax_dom_parser<Json>;                                                     \
   FVLM_TEMPLATE class nlohmann::detail::json_sax_dom_callback_parser<Json>;                                            \
-  FVLM_JSON_ERROR(Json::type_error, const Json*)                                                                       \
-  FVLM_JSON_ERROR(Json::type_error, Json*)                                                                             \
-  FVLM_JSON_ERROR(Json::out_of_range, const Json*)                                                                     \
-  FVLM_JSON_ERROR(Json::out_of_range, Json*)                                                                           \
-  FVLM_JSON_ERROR(Json::invalid_iterator, const Json*)                                                                 \
-  FVLM_JSON_ERROR(Json::invalid_iterator, Json*)
+  FVLM_JSON_ERROR(Json::type_error, std::add_pointer_t<const Json>)                                                    \
+  FVLM_JSON_ERROR(Json::type_error, std::add_pointer_t<Json>)                                                          \
+  FVLM_JSON_ERROR(Json::out_of_range, std::add_pointer_t<const Json>)                                                  \
+  FVLM_JSON_ERROR(Json::out_of_range, std::add_pointer_t<Json>)                                                        \
+  FVLM_JSON_ERROR(Json::invalid_iterator, std::add_pointer_t<const Json>)                                              \
+  FVLM_JSON_ERROR(Json::invalid_iterator, std::add_pointer_t<Json>)
 
 FVLM_JSON_TEMPLATES(nlohmann::json)
 FVLM_JSON_TEMPLATES(nlohmann::ordered_json)

@@ -6,6 +6,7 @@
 #include "model/loading.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <cstring>

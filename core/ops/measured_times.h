@@ -5,6 +5,8 @@
 #include "ops/measure.h"
 #include "plugin/selection.h"
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <map>
 #include <string>
