@@ -24,6 +24,7 @@ function fvlm.sum(terms) end
 ---@field name string Names the run's folder.
 ---@field seed? integer Data order, packing, dropout and initialisation derive from it. Default: `42`.
 ---@field precision? "bf16"|"fp16"|"tf32"|"fp32" What the model computes in. Default: `"bf16"`.
+---@field gradients? "fp32"|"bf16" What the gradients of parameters are held in until the step is taken. Default: `"fp32"`.
 ---@field deterministic? boolean Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats. Default: `false`.
 ---@field model fvlm.Model The model.
 ---@field kernels? string|(string)[]|fvlm.Kernels Which backends are wanted.
@@ -113,7 +114,6 @@ function fvlm.llama(table) end
 ---@class fvlm.Speed
 ---@field graphs? boolean Record a whole step once and replay it (on a GPU). Default: `true`.
 ---@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the next one is on its way. Default: `true`.
----@field overlap_vision? boolean Encode the next pack's frames during this one's backward pass, where the vision tower is frozen. Default: `true`.
 ---@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
 ---@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.
 ---@field loss_tokens_only? boolean Run the output head where a token with a loss follows, not on all text. Default: `true`.

@@ -215,7 +215,9 @@ class OpBench {
           query.struct_size = sizeof query;
           query.device = ops::abi_device(device_);
           if constexpr (requires { query.dtype; }) query.dtype = ops::abi_dtype(dtype_);
-          if constexpr (requires { query.gradient_dtype; }) query.gradient_dtype = ops::abi_dtype(at::kFloat);
+          if constexpr (requires { query.gradient_dtype; })
+            query.gradient_dtype =
+                ops::abi_dtype(request_.gradients == plan::Gradients::bf16 ? at::kBFloat16 : at::kFloat);
           if constexpr (requires { query.state_dtype; }) {
             query.parameter_dtype = ops::abi_dtype(dtype_);
             query.state_dtype = ops::abi_dtype(request_.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);

@@ -11,6 +11,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   plan::Plan plan;
   plan.name = "bench";
   plan.precision = setting.precision;
+  plan.gradients = setting.gradients;
   plan.deterministic = setting.deterministic;
   plan.speed = setting.speed;
   plan.model.image_size = image_size;

@@ -19,6 +19,7 @@ struct TrainingSetting {
   std::string device = "cpu";
   plan::Precision precision = plan::Precision::bf16;
   plan::Moments moments = plan::Moments::fp32;
+  plan::Gradients gradients = plan::Gradients::fp32;
   double rate = 1e-5;
   plan::Speed speed;
   bool deterministic = false;

@@ -146,7 +146,8 @@ Need step_need(const Setting& setting, const PackShape& samples, const plan::Act
     held.push_back(ledger.hold(bytes));
   };
   hold(Item::weights, machine.element * (policy.trained() + policy.fixed()));
-  hold(Item::gradients, float32 * policy.trained());
+  const bool narrow_gradients = setting.plan.gradients == plan::Gradients::bf16;
+  hold(Item::gradients, (narrow_gradients ? machine.element : float32) * policy.trained());
   if (machine.element != float32) hold(Item::masters, float32 * policy.trained());
   hold(Item::moments, moment_bytes(setting.stage, machine) * policy.trained());
   if (setting.stage.quantization_aware && setting.plan.quantization)

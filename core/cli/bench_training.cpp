@@ -50,6 +50,7 @@ Options& with_training_options(Options& options) {
       .value("device", "NAME", "cpu or cuda; default: cuda where there is one")
       .value("precision", "P", "bf16 (default), fp16, tf32 or fp32")
       .flag("bf16-moments", "the optimizer's moments in bf16, not in float32")
+      .flag("bf16-gradients", "the parameters' gradients in bf16, not in float32")
       .flag("deterministic", "kernels that give the same bits each time")
       .flag("eager", "operation by operation, without recordings")
       .flag("no-overlap", "a pack is prepared and copied when the step before is done")
@@ -62,6 +63,7 @@ void read_training_options(const ParsedOptions& parsed, bench::TrainingSetting& 
   setting.device = parsed.value_or("device", best_device());
   setting.precision = precision_named(parsed.value_or("precision", "bf16"));
   if (parsed.flag("bf16-moments")) setting.moments = plan::Moments::bf16;
+  if (parsed.flag("bf16-gradients")) setting.gradients = plan::Gradients::bf16;
   setting.deterministic = parsed.flag("deterministic");
   setting.speed.graphs = !parsed.flag("eager");
   setting.speed.overlap_copies = !parsed.flag("no-overlap");

@@ -126,6 +126,7 @@ using Term = std::variant<NextToken, Dpo, Kl>;
 bool is_coarse(const Term& term); // reads the text behind the tokens of the coarse pass
 
 enum class Moments { fp32, bf16 };
+enum class Gradients { fp32, bf16 };
 
 // What every optimizer has.
 struct OptimizerCommon {
@@ -295,7 +296,6 @@ struct Kernels {
 struct Speed {
   bool graphs = true;
   bool overlap_copies = true;
-  bool overlap_vision = true;
   bool coarse_in_tower = true;
   bool skip_last_patches = true;
   bool loss_tokens_only = true;
@@ -343,6 +343,7 @@ struct Plan {
   std::string name;
   int64_t seed = 42;
   Precision precision = Precision::bf16;
+  Gradients gradients = Gradients::fp32; // of parameters
   bool deterministic = false;
   Model model;
   Kernels kernels;

@@ -52,6 +52,7 @@ class Rules {
       });
     }
     check_best_by();
+    check_gradients();
   }
 
  private:
@@ -126,6 +127,16 @@ class Rules {
     if (stage.quantization_aware && !plan_.quantization && reader_.clean("quantization"))
       reader_.complain_at(".quantization_aware", "the recipe has no quantization to train for",
                           "add quantization = { scheme = \"int8\" } to the recipe");
+  }
+
+  void check_gradients() {
+    if (plan_.gradients == Gradients::fp32 || !reader_.clean("precision")) return;
+    if (plan_.precision != Precision::bf16)
+      reader_.complain_at("gradients", "gradients are bf16 only where precision is", "leave gradients out");
+    for (const Stage& stage : plan_.stages)
+      if (stage.quantization_aware)
+        reader_.complain_at("gradients", "a stage that is quantization_aware wants gradients in fp32",
+                            "leave gradients out");
   }
 
   void check_best_by() {

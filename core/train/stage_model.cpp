@@ -18,6 +18,10 @@ at::ScalarType type_of(plan::Precision precision) {
   return at::kFloat;
 }
 
+static at::ScalarType gradient_type(const plan::Plan& plan) {
+  return plan.gradients == plan::Gradients::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
 std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registry& registry, at::Device device) {
   if (plan.precision == plan::Precision::tf32) at::globalContext().setAllowTF32CuBLAS(true);
   if (plan.deterministic) { // ATen's own operations, too
@@ -27,7 +31,7 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   ops::OperationsOptions options;
   options.device = device;
   options.dtype = type_of(plan.precision);
-  options.gradient_dtype = at::kFloat;
+  options.gradient_dtype = gradient_type(plan);
   options.deterministic = plan.deterministic;
   options.attention = Wish::of(plan.kernels["attention"]);
   options.loss = Wish::of(plan.kernels["loss"]);
@@ -56,7 +60,7 @@ std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device devic
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin) {
   StageModel made;
-  made.vlm = policy({device, type_of(plan.precision), at::kFloat, [&](const model::ParameterSpec& spec) {
+  made.vlm = policy({device, type_of(plan.precision), gradient_type(plan), [&](const model::ParameterSpec& spec) {
                        return trains(stage, group_of(plan.model, directory_name(spec.name)));
                      }});
   made.vlm->speed = plan.speed;

@@ -219,7 +219,12 @@ TEST_F(Budget, of_bfloat16_is_what_is_measured) {
     plan.precision = plan::Precision::bf16;
     plan::common(stage.optimizer).moments = plan::Moments::bf16;
   };
+  const auto narrowest = [&](plan::Plan& plan, plan::Stage& stage) {
+    narrow(plan, stage);
+    plan.gradients = plan::Gradients::bf16;
+  };
   for (const char* stage : {"align", "prefer"}) expect_true(stage, narrow, Kernels::plugins);
+  expect_true("align", narrowest, Kernels::plugins);
 }
 
 TEST_F(Budget, of_the_quickstart_is_what_is_measured) {

@@ -17,17 +17,19 @@ class Precision : public SmallRun {
     change_recipe("lr = 2e-3", "lr = 1e-2");
   }
 
-  std::vector<double> losses(const std::string& precision, TrainRequest request = {}) {
+  std::vector<double> losses(const std::string& precision, const std::string& gradients = "fp32",
+                             TrainRequest request = {}) {
     request.stage = "align";
-    run(precision, {"precision=" + precision}, std::move(request));
+    const std::string name = gradients == "fp32" ? precision : precision + "-gradients";
+    run(name, {"precision=" + precision, "gradients=" + gradients}, std::move(request));
     std::vector<double> losses;
-    for (const auto& line : metrics(folder(precision)))
+    for (const auto& line : metrics(folder(name)))
       if (line["kind"] == "step") losses.push_back(line["loss"]);
     return losses;
   }
 
-  void expect_follows(const std::string& precision, double tolerance) {
-    const auto exact = losses("fp32"), rounded = losses(precision);
+  void expect_follows(const std::string& precision, double tolerance, const std::string& gradients = "fp32") {
+    const auto exact = losses("fp32"), rounded = losses(precision, gradients);
     ASSERT_EQ(exact.size(), 30u);
     ASSERT_EQ(rounded.size(), 30u);
     ASSERT_LT(exact.back(), exact.front() - 1) << "there is something to follow";
@@ -59,6 +61,11 @@ TEST_F(Precision, bf16_follows_fp32) {
   expect_follows("bf16", 0.03);
 }
 
+TEST_F(Precision, gradients_in_bf16_follow_fp32) {
+  expect_follows("bf16", 0.03, "bf16");
+  EXPECT_NE(losses("bf16"), losses("bf16", "bf16")) << "they are kept in fp32";
+}
+
 TEST_F(Precision, fp16_follows_fp32) {
   expect_follows("fp16", 3e-3);
 }
@@ -80,7 +87,7 @@ TEST_F(Precision, fp16_scales_less_after_an_overflow) {
     if (step == 4) parameters.at("q_init").gradient.fill_(std::numeric_limits<float>::infinity());
     if (step == 4 || step == 5) weights[step] = parameters.trained().clone();
   };
-  losses("fp16", request);
+  losses("fp16", "fp32", request);
   ASSERT_EQ(weights.size(), 2u);
   EXPECT_TRUE(weights[4].equal(weights[5])) << "the step was applied";
   const StageFolder checkpoints(folder("fp16") / "align");

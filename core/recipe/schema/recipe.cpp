@@ -50,8 +50,6 @@ Ref<Speed> speed() {
              "Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the "
              "next "
              "one is on its way.")
-      .field("overlap_vision", &Speed::overlap_vision, flag(),
-             "Encode the next pack's frames during this one's backward pass, where the vision tower is frozen.")
       .field("coarse_in_tower", &Speed::coarse_in_tower, flag(),
              "Let the static query ride through the tower as one more row while keys and values are computed.")
       .field("skip_last_patches", &Speed::skip_last_patches, flag(),
@@ -190,6 +188,10 @@ Ref<Plan> recipe_schema() {
                       {"fp32", Precision::fp32, "float32"}}),
                  "What the model computes in.")
           .elsewhere({"dtype", "mixed_precision"})
+          .field("gradients", &Plan::gradients,
+                 choice<Gradients>({{"fp32", Gradients::fp32, "exact sums over the packs of a step"},
+                                    {"bf16", Gradients::bf16, "half the memory, where precision is bf16"}}),
+                 "What the gradients of parameters are held in until the step is taken.")
           .field("deterministic", &Plan::deterministic, flag(),
                  "Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats.")
           .field("model", &Plan::model, model_schema(), "The model.")

@@ -144,6 +144,16 @@ TEST(Rules, quantization_aware_needs_a_quantization) {
   EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8")}), IsEmpty());
 }
 
+TEST(Rules, gradients_are_bf16_only_where_all_that_makes_them_is) {
+  EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16")}), IsEmpty());
+  EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16"), key("precision", 5, "fp32")}),
+              ElementsAre("r.lua:4: gradients: gradients are bf16 only where precision is\n  leave gradients out"));
+  EXPECT_EQ(
+      of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8"), key("gradients", 4, "bf16")})
+          .size(),
+      1u);
+}
+
 TEST(Rules, the_best_checkpoint_is_judged_by_a_set_that_exists) {
   auto set = table(17, "evaluation", {key("data", 17, table(17, "mix", {}, {value(17, "v.tar")}))}, {},
                    {value(17, "heldout")});
