@@ -15,8 +15,6 @@
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
-#include <cmath>
-
 namespace fvlm::bench {
 namespace {
 
@@ -98,16 +96,6 @@ CpuStepReport::Row row_of(const std::string& batch, const std::vector<model::Sam
   return {batch, count, size.frames, size.rows, count * size.longest_sequence, {}, {}};
 }
 
-void require_same_loss(const CpuStepReport::Row& row) {
-  const double ours = row.engine.loss, theirs = row.peer->loss;
-  if (std::abs(ours - theirs) <= loss_tolerance * std::abs(theirs)) return;
-  throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
-                                           "times compare nothing",
-                                           ours, theirs))
-      .at("batch " + row.batch)
-      .advise("hold their numbers against each other with `fvlm-engine trace` and tools/oracle/trace");
-}
-
 void check(const CpuStepRequest& request) {
   if (request.mode == "autoregressive")
     throw Error(ErrorKind::usage, "autoregressive is inference: it has no training step");
@@ -163,7 +151,7 @@ CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry
       if (peer) run(*peer, end - begin, *row.peer);
       progress(batch.name, end, request.repeat);
     }
-    if (peer) require_same_loss(row);
+    if (peer) require_same_loss(row.engine.loss, row.peer->loss, loss_tolerance, "batch " + row.batch);
   }
   report.choices = engine.choices();
   return report;

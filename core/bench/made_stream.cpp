@@ -54,10 +54,12 @@ Sample MadeStream::measure(const Drawn& drawn) const {
 
 void MadeStream::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
   const int64_t elements = frame_elements();
-  for (int64_t frame = 0; frame < sample.frames; ++frame) {
-    const int64_t shift = (drawn.sample * 7 + frame) % different_frames;
-    std::copy_n(noise_.begin() + shift, elements, frames.begin() + frame * elements);
-  }
+  for (int64_t frame = 0; frame < sample.frames; ++frame)
+    std::copy_n(noise_.begin() + shift(drawn.sample, frame), elements, frames.begin() + frame * elements);
+}
+
+int64_t MadeStream::shift(int64_t sample, int64_t frame) {
+  return (sample * 7 + frame) % different_frames;
 }
 
 std::string MadeStream::place(const Drawn&) const {

@@ -21,10 +21,14 @@ class MadeStream : public SampleSource {
   std::string place(const Drawn& drawn) const override;
   std::string key(const Drawn& drawn) const override;
 
+  // A frame is a piece of the noise, which begins there.
+  std::span<const float> noise() const { return noise_; }
+  static int64_t shift(int64_t sample, int64_t frame);
+
  private:
   int64_t samples_, size_, vocabulary_;
   RandomStream kinds_, frames_, lengths_, tokens_;
-  std::vector<float> noise_; // a frame is a piece of it
+  std::vector<float> noise_;
 };
 
 } // namespace fvlm::bench

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <sys/prctl.h>
@@ -107,6 +108,15 @@ std::string Peer::read_line() {
     }
     received_.append(buffer, static_cast<size_t>(count));
   }
+}
+
+void require_same_loss(double engine, double peer, double tolerance, const std::string& where) {
+  if (std::abs(engine - peer) <= tolerance * std::abs(peer)) return;
+  throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
+                                           "times compare nothing",
+                                           engine, peer))
+      .at(where)
+      .advise("hold their numbers against each other with `fvlm-engine trace` and tools/oracle/trace");
 }
 
 } // namespace fvlm::bench

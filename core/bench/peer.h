@@ -42,4 +42,9 @@ class Peer {
   int64_t peak_bytes_ = 0;
 };
 
+// Where the losses of the engine and its peer lie further apart, relatively, than the two's types explain, their times
+// compare nothing: throws Error(data).
+void require_same_loss(double engine, double peer, double tolerance, const std::string& where);
+constexpr double loss_tolerance_of_bf16 = 0.01;
+
 } // namespace fvlm::bench

@@ -20,13 +20,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <limits>
 
 namespace fvlm::bench {
 namespace {
-
-constexpr double loss_tolerance = 0.01; // relative, of bf16
 
 Job job_of_files(const ProfileRequest& request) {
   const auto directory = ModelDirectory::open(request.model);
@@ -202,11 +199,7 @@ class Profile {
     ProfileReport::Row::PeerSide& side = row.peer.emplace();
     side.first_loss = peer.run(1).loss;
     if (request_.model.empty()) job.batch.clear();
-    if (std::abs(side.first_loss - row.first_loss) > loss_tolerance * std::abs(side.first_loss))
-      throw Error(ErrorKind::data, fmt::format("the losses differ: the engine's is {:.8g}, the peer's {:.8g}; so their "
-                                               "times compare nothing",
-                                               row.first_loss, side.first_loss))
-          .at(job.name);
+    require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, job.name);
     (void)peer.run(request_.warmup);
     for (const Turn& turn : peer.run(request_.repeat).turns) side.times.add(turn);
     side.peak_bytes = peer.peak_bytes();

@@ -3,15 +3,19 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/made_stream.h"
+#include "bench/pack_file.h"
+#include "bench/peer.h"
 #include "data/stream/loader.h"
 #include "device/runtime.h"
 #include "feed/packer.h"
 #include "feed/staging.h"
 #include "model/execution.h"
+#include "model/loading.h"
 #include "ops/host_memory.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -46,8 +50,12 @@ PackSize pack_named(const std::string& name) {
 // may overlap it.
 class Steps {
  public:
-  explicit Steps(bool overlap) : under_way_at_most_(overlap && device::runtime() ? 1 : 0) {
+  explicit Steps(bool overlap) : under_way_at_most_(overlap && device::runtime() ? 1 : 0) { pass_over(); }
+
+  // What has passed since the last step belongs to none.
+  void pass_over() {
     if (device::Runtime* gpu = device::runtime()) reached_ = gpu->mark();
+    then_ = Clock::now();
   }
 
   void add(Part step, train::Late numbers) {
@@ -81,7 +89,7 @@ class Steps {
   size_t under_way_at_most_, read_ = 0;
   std::deque<train::Late> under_way_;
   std::shared_ptr<device::Mark> reached_; // by the step that was read last
-  Clock::time_point then_ = Clock::now();
+  Clock::time_point then_;
 };
 
 class Stream {
@@ -105,7 +113,78 @@ class Stream {
     return row;
   }
 
+  // After the engine, whose memory the peer may need.
+  RaggedReport::PeerSide compare(const RaggedReport::Row& row) {
+    RaggedReport::PeerSide side;
+    const std::filesystem::path file = scratch_ / "stream.safetensors";
+    write_stream(file);
+    std::vector<std::string> arguments{"--model",  model_.string(),
+                                       "--stream", file.string(),
+                                       "--first",  first_pack(row).string(),
+                                       "--device", request_.device,
+                                       "--rate",   fmt::format("{}", request_.rate)};
+    if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
+    Peer peer(request_.peer, arguments);
+    side.first_loss = number_in(peer, peer.ask(0), "loss");
+    require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, "the first pack");
+    for (int pass = 0; pass < 2; ++pass) {
+      const auto answer = peer.ask(request_.samples);
+      side.problem = answer.is_object() ? answer.value("problem", "") : "";
+      if (!side.problem.empty()) break;
+      const auto count = [&](const char* name) { return static_cast<int64_t>(number_in(peer, answer, name)); };
+      side.measured = {};
+      side.measured.steps = count("steps");
+      side.measured.samples = count("samples");
+      side.measured.frames = count("frames");
+      side.measured.tokens = count("tokens");
+      side.measured.rows = count("rows");
+      side.measured.computed_rows = count("computed_rows");
+      side.measured.seconds = number_in(peer, answer, "seconds");
+      side.peak_bytes = count("peak_bytes");
+    }
+    return side;
+  }
+
  private:
+  static double number_in(Peer& peer, const nlohmann::json& answer, const char* name) {
+    const auto found = answer.is_object() ? answer.find(name) : answer.end();
+    if (found == answer.end() || !found->is_number()) peer.fail_at_answer(name);
+    return found->get<double>();
+  }
+
+  std::filesystem::path first_pack(const RaggedReport::Row& row) const {
+    return scratch_ / (row.packs + ".safetensors");
+  }
+
+  // What the peer learns: two passes.
+  void write_stream(const std::filesystem::path& file) const {
+    const Shape& shape = shape_named(request_.shape);
+    const MadeStream stream(2 * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
+    std::vector<int64_t> frames, lengths, ids, shifts;
+    const Order order = Order::once(stream.sizes());
+    for (auto state = order.begin(); const auto drawn = order.next(state);) {
+      const Sample sample = stream.measure(*drawn);
+      const auto& text = sample.texts.front().ids;
+      frames.push_back(sample.frames);
+      lengths.push_back(std::ssize(text));
+      ids.insert(ids.end(), text.begin(), text.end());
+      for (int64_t frame = 0; frame < sample.frames; ++frame) shifts.push_back(MadeStream::shift(drawn->sample, frame));
+    }
+    auto* noise = const_cast<float*>(stream.noise().data()); // never written to
+    model::write_tensors(file, {{"frame_counts", at::tensor(frames, at::kLong)},
+                                {"text_lengths", at::tensor(lengths, at::kLong)},
+                                {"input_ids", at::tensor(ids, at::kLong)},
+                                {"frame_shifts", at::tensor(shifts, at::kLong)},
+                                {"size", at::tensor({shape.frame}, at::kLong)},
+                                {"noise", at::from_blob(noise, {std::ssize(stream.noise())}, at::kFloat)}});
+  }
+
+  void write_first(const HostPack& host, const RaggedReport::Row& row) const {
+    train::MadePack pack{host, {}};
+    for (const PackedSample& packed : host.samples) pack.samples.push_back(packed.sample);
+    write_pack(pack, shape_named(request_.shape).frame, first_pack(row));
+  }
+
   void train(RaggedReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
     const PackSize& capacity = row.capacity;
     const Shape& shape = shape_named(request_.shape);
@@ -133,6 +212,11 @@ class Stream {
       progress_(row.packs, done, wanted);
       const auto loaded = loader.next();
       if (!loaded) throw Error(ErrorKind::internal, "the stream has ended").at(row.packs);
+      if (!request_.peer.empty() && done == 0) {
+        write_first(loaded->pack, row);
+        steps.pass_over();
+        times.pass_over();
+      }
       times.spent_on("wait");
       Part step = take(plan, training, *loaded, times);
       steps.add(std::move(step), training.numbers());
@@ -193,6 +277,7 @@ class Stream {
   at::Device device_;
   MadeModels models_;
   const std::filesystem::path& model_;
+  ScratchFolder scratch_;
 };
 
 nlohmann::ordered_json json_of(const Part& part, const RaggedReport::Row& row) {
@@ -232,6 +317,11 @@ Part& Part::operator+=(const Part& more) {
   return *this;
 }
 
+double RaggedReport::ratio(const Row& row) const {
+  const Part& own = row.replayed.steps > 0 ? row.replayed : row.passes.back();
+  return own.a_second(own.samples) / peer->measured.a_second(peer->measured.samples);
+}
+
 double RaggedReport::Row::fill_of_frames(const Part& part) const {
   return share(part.frames, part.steps, capacity.frames);
 }
@@ -249,6 +339,9 @@ RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, co
   RaggedReport report;
   Stream stream(request, registry, progress);
   for (const std::string& packs : request.packs) report.rows.push_back(stream.measure(packs, report.choices));
+  const auto measured = std::find_if(report.rows.rbegin(), report.rows.rend(),
+                                     [](const RaggedReport::Row& row) { return row.problem.empty(); });
+  if (!request.peer.empty() && measured != report.rows.rend()) report.peer = stream.compare(*measured);
   return report;
 }
 
@@ -265,9 +358,26 @@ nlohmann::ordered_json RaggedReport::json() const {
       one["peak_bytes"] = row.peak_bytes;
       one["first_loss"] = row.first_loss;
       one["last_loss"] = row.last_loss;
+      if (peer && peer->problem.empty()) one["ratio"] = ratio(row);
     }
     document["rows"].push_back(std::move(one));
   }
+  if (!peer) return document;
+  nlohmann::ordered_json& side = document["peer_side"] = {{"first_loss", peer->first_loss}};
+  if (!peer->problem.empty()) {
+    side["problem"] = peer->problem;
+    return document;
+  }
+  const Part& part = peer->measured;
+  side.update({{"steps", part.steps},
+               {"samples", part.samples},
+               {"seconds", part.seconds},
+               {"samples_per_second", part.a_second(part.samples)},
+               {"frames_per_second", part.a_second(part.frames)},
+               {"text_tokens_per_second", part.a_second(part.tokens)},
+               {"rows", part.rows},
+               {"computed_rows", part.computed_rows},
+               {"peak_bytes", peer->peak_bytes}});
   return document;
 }
 

@@ -20,6 +20,7 @@ struct RaggedRequest : TrainingSetting {
   int64_t passes = 4;             // over samples that are new in each
   int64_t workers = 0;            // 0: one for each core but one
   uint64_t seed = 42;
+  std::string peer; // a command, see peer.h; empty: none
 };
 
 struct RaggedReport {
@@ -48,6 +49,17 @@ struct RaggedReport {
     double fill_of_rows(const Part& part) const;
   };
   std::vector<Row> rows;
+
+  // It learns the first samples of the stream to warm up, and then as many.
+  struct PeerSide {
+    Part measured;
+    double first_loss = 0; // of the pack that the engine began with
+    int64_t peak_bytes = 0;
+    std::string problem; // it could not be measured
+  };
+  std::optional<PeerSide> peer;
+  double ratio(const Row& row) const; // of samples a second, the steady ones where there are any
+
   std::vector<std::string> choices; // which plugin each operation took, of the last row
   nlohmann::ordered_json json() const;
 };

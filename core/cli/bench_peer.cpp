@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* training_peer = "tools/oracle/train-step";
+constexpr const char* ragged_peer = "tools/oracle/train-ragged";
 
 std::string peer_of_the_checkout(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
@@ -20,6 +21,15 @@ std::string peer_of_the_checkout(const std::string& tool) {
   if (!fs::exists(path, ignored)) return "";
   const fs::path python = (find_torch().folder / "../../../../bin/python").lexically_normal();
   return fmt::format("'{}' '{}'", fs::exists(python, ignored) ? python.string() : "python3", path.string());
+}
+
+// One that somebody has asked for.
+std::string wanted_of_the_checkout(const std::string& tool) {
+  std::string peer = peer_of_the_checkout(tool);
+  if (peer.empty())
+    throw Error(ErrorKind::usage, fmt::format("{} is not beside this program's build", tool))
+        .advise("--peer COMMAND names a program");
+  return peer;
 }
 
 } // namespace
@@ -51,11 +61,20 @@ std::string training_peer_of(const ParsedOptions& parsed) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
   if (wanted != "eager" && wanted != "graph" && wanted != "compiled") return wanted;
-  const std::string peer = peer_of_the_checkout(training_peer);
-  if (peer.empty())
-    throw Error(ErrorKind::usage, fmt::format("{} is not beside this program's build", training_peer))
-        .advise("--peer COMMAND names a program");
-  return fmt::format("{} --how {}", peer, wanted);
+  return fmt::format("{} --how {}", wanted_of_the_checkout(training_peer), wanted);
+}
+
+Options& with_ragged_peer_option(Options& options) {
+  return options.value("peer", "HOW",
+                       fmt::format("measure PyTorch, too: eager, by {} of the source tree;\n"
+                                   "                    or another COMMAND",
+                                   ragged_peer));
+}
+
+std::string ragged_peer_of(const ParsedOptions& parsed) {
+  const std::string wanted = parsed.value_or("peer", "none");
+  if (wanted == "none") return "";
+  return wanted == "eager" ? wanted_of_the_checkout(ragged_peer) : wanted;
 }
 
 } // namespace fvlm::cli

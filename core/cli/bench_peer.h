@@ -16,5 +16,8 @@ std::string peer_of(const ParsedOptions& parsed, const std::string& tool);
 // Where the peer trains: --peer names how PyTorch does it, or a command; by default there is none.
 Options& with_training_peer_option(Options& options);
 std::string training_peer_of(const ParsedOptions& parsed);
+// The same on samples of all lengths, which PyTorch learns eagerly alone.
+Options& with_ragged_peer_option(Options& options);
+std::string ragged_peer_of(const ParsedOptions& parsed);
 
 } // namespace fvlm::cli

@@ -2,6 +2,7 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/ragged.h"
+#include "cli/bench_peer.h"
 #include "cli/bench_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -45,17 +46,37 @@ void print_row(const bench::RaggedReport::Row& row) {
   fmt::print("steady, by the host's clock: {}\n", join(shares, ", "));
 }
 
+void print_peer(const bench::RaggedReport& report) {
+  const auto& peer = *report.peer;
+  if (!peer.problem.empty()) {
+    fmt::print("\nthe peer: {}\n", peer.problem);
+    return;
+  }
+  const auto& part = peer.measured;
+  fmt::print("\nthe peer: {} samples in {} steps, {:.1f} samples/s, {:.0f} frames/s, {:.0f} text tokens/s; {:.1f} % of "
+             "its decoder's rows are padding; peak {}\n",
+             part.samples, part.steps, part.a_second(part.samples), part.a_second(part.frames),
+             part.a_second(part.tokens),
+             100 - 100.0 * static_cast<double>(part.rows) / static_cast<double>(part.computed_rows),
+             human_bytes(static_cast<uint64_t>(peer.peak_bytes)));
+  for (const auto& row : report.rows)
+    if (row.problem.empty())
+      fmt::print("packs of {}: {:.2f} times as many samples a second\n", row.packs, report.ratio(row));
+}
+
 } // namespace
 
 int bench_ragged(Arguments arguments) {
   Options options(
-      "bench ragged [--device D] [--packs LIST] [--samples N] [--passes N] [--json]",
+      "bench ragged [--device D] [--packs LIST] [--samples N] [--passes N] [--peer HOW] [--json]",
       "Trains on a stream of made samples as a stage of instruction tuning has them: 47 % pictures shown 8\n"
       "times, 39 % videos of 1 to 64 frames, 14 % text alone; texts of 24 to 1024 tokens. All that training\n"
       "does is measured: packing, staging, copies, passes, clip and AdamW. Each pass has other samples; the\n"
-      "first makes most recordings. steady: what is launched from recordings after it.",
+      "first makes most recordings. steady: what is launched from recordings after it. The peer learns as many\n"
+      "samples once to warm up and then as many more, in batches of at most 256 frames and of lengths within\n"
+      "256; both sides' losses of the first pack have to agree within 1 %, or it is an error.",
       "bench ragged --packs 256:5760,512:11520");
-  with_training_options(options)
+  with_ragged_peer_option(with_training_options(options))
       .value("shape", "NAME", "tiny, quickstart, 135m (default) or 1.7b")
       .value("packs", "LIST", fmt::format("FRAMES:TOKENS that a pack, and so a step, holds; default {}", default_packs))
       .value("samples", "N", "of a pass; default 512")
@@ -71,6 +92,7 @@ int bench_ragged(Arguments arguments) {
   request.passes = parsed->integer_or("passes", request.passes);
   request.workers = parsed->integer_or("workers", request.workers);
   request.seed = static_cast<uint64_t>(parsed->integer_or("seed", static_cast<int64_t>(request.seed)));
+  request.peer = ragged_peer_of(*parsed);
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);
@@ -82,9 +104,14 @@ int bench_ragged(Arguments arguments) {
   progress.finish();
   if (!parsed->flag("json")) {
     for (const auto& row : report.rows) print_row(row);
+    if (report.peer) print_peer(report);
     return 0;
   }
-  Json document{{"bench", "ragged"}, {"device", request.device}, {"shape", request.shape}, {"seed", request.seed}};
+  Json document{{"bench", "ragged"},
+                {"device", request.device},
+                {"shape", request.shape},
+                {"seed", request.seed},
+                {"peer", request.peer}};
   document.update(report.json());
   fmt::print("{}", dump(document));
   return 0;

@@ -194,6 +194,30 @@ class Ragged(Bench):
             self.assertGreater(row["peak_bytes"], 0)
         self.assertGreater(first["passes"][0]["steps"], second["passes"][0]["steps"])
 
+    def test_a_peer_stands_beside_where_the_losses_of_the_first_pack_agree(self):
+        loss = self.rows("--packs", "64:1440")[0]["first_loss"]
+        arguments = ("ragged", "--shape", "quickstart", "--samples", "6", "--passes", "2", "--packs", "64:1440")
+
+        def peer(first, learnt):
+            return "sh -c 'while read n; do if [ $n = 0 ]; then echo \"%s\"; else echo \"%s\"; fi; done'" % tuple(
+                json.dumps(answer).replace('"', '\\"') for answer in (first, learnt))
+
+        learnt = {"steps": 2, "samples": 6, "frames": 50, "tokens": 500, "rows": 550, "computed_rows": 700, "seconds": 0.5,
+                  "loss": 1, "peak_bytes": 7}
+        document = self.measured(*arguments, "--peer", peer({"loss": 1.005 * loss}, learnt))
+        side, (row,) = document["peer_side"], document["rows"]
+        self.assertEqual((side["samples_per_second"], side["frames_per_second"], side["peak_bytes"]), (12, 100, 7))
+        self.assertAlmostEqual(row["ratio"], row["replayed"]["samples_per_second"] / 12)
+        short = self.measured(*arguments, "--peer", peer({"loss": loss}, {"problem": "out of memory"}))
+        self.assertEqual(short["peer_side"]["problem"], "out of memory")
+        self.assertNotIn("ratio", short["rows"][0])
+        for code, words, first, answer in ((4, "the first pack: the losses differ", {"loss": 1.1 * loss}, learnt),
+                                           (6, "answered without loss", {}, learnt),
+                                           (6, "answered without seconds", {"loss": loss}, {**learnt, "seconds": None})):
+            found = bench(*arguments, "--precision", "fp32", "--peer", peer(first, answer))
+            self.assertEqual(found.returncode, code, found.stderr)
+            self.assertIn(words, found.stderr)
+
     def test_a_seed_says_what_the_samples_are(self):
         def facts(seed):
             (row,) = self.rows("--packs", "64:1440", "--seed", seed)
