@@ -15,6 +15,7 @@
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -196,7 +197,7 @@ class Profile {
     if (checkpointing) arguments.emplace_back("--checkpointing");
     if (request_.precision == plan::Precision::bf16) arguments.insert(arguments.end(), {"--dtype", "bf16"});
     Peer peer(request_.peer, arguments);
-    ProfileReport::Row::PeerSide& side = row.peer.emplace();
+    PeerSide& side = row.peer.emplace();
     side.first_loss = peer.run(1).loss;
     if (request_.model.empty()) job.batch.clear();
     require_same_loss(row.first_loss, side.first_loss, loss_tolerance_of_bf16, job.name);

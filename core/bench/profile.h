@@ -35,6 +35,13 @@ struct StepAnatomy {
   double milliseconds() const;
 };
 
+// What the peer came to on the same steps.
+struct PeerSide {
+  Times times;
+  double first_loss = 0;
+  int64_t peak_bytes = 0;
+};
+
 struct ProfileReport {
   struct Row {
     std::string configuration;
@@ -49,11 +56,6 @@ struct ProfileReport {
     double flops = 0;                  // a step
     std::optional<double> utilisation; // of what the device's sheet promises
     std::optional<StepAnatomy> anatomy;
-    struct PeerSide {
-      Times times;
-      double first_loss = 0;
-      int64_t peak_bytes = 0;
-    };
     std::optional<PeerSide> peer;
     double ratio() const { return peer->times.median() / times.median(); }
     std::string problem; // it could not be measured

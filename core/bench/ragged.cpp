@@ -16,6 +16,7 @@
 #include "train/peak_memory.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
