@@ -10,6 +10,7 @@
 #include "plugin/selection.h"
 #include "train/labels.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/ones.h>

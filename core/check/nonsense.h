@@ -2,6 +2,8 @@
 #pragma once
 #include "check/trial.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 #include <vector>

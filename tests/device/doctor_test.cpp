@@ -2,6 +2,9 @@
 #include "base/file.h"
 #include "base/scratch_folder.h"
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
 #include <cstdlib>
 #include <dlfcn.h>
 #include <gmock/gmock.h>

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <fmt/format.h>
 
 using namespace fvlm;
 using namespace fvlm::model;

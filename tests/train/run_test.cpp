@@ -2,6 +2,8 @@
 #include "model/weights/safetensors.h"
 #include "small_run.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 
