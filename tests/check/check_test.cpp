@@ -85,7 +85,8 @@ TEST(Conformance, a_text_file_is_no_library) {
 TEST(Conformance, a_truncated_library_is_a_failed_check) {
   const std::string whole = read_file(plugin("attention"));
   auto path = std::filesystem::temp_directory_path() / "fvlm_truncated.so";
-  for (size_t size : {size_t{5}, size_t{40}, size_t{64}, size_t{300}, whole.size() / 2}) {
+  // A quarter of it ends before what is loaded does, with a sanitizer's notes for debuggers behind that, too.
+  for (size_t size : {size_t{5}, size_t{40}, size_t{64}, size_t{300}, whole.size() / 4}) {
     std::ofstream(path, std::ios::binary) << whole.substr(0, size);
     Job job;
     job.library = path.string();
