@@ -61,14 +61,14 @@ int64_t typical_length(int64_t rows, int64_t segments, int64_t longest) {
 }
 
 Packing packing_of(const fvlm_attention_query& query, const Maker& make) {
-  const auto [filled, of_q, of_kv] = filling_of(query);
+  const Filling filled = filling_of(query);
   const auto starts = [&](int64_t length) {
-    return at::arange(query.segments + 1, at::kInt).clamp_max_(filled).mul_(length).to(make.device);
+    return at::arange(query.segments + 1, at::kInt).clamp_max_(filled.segments).mul_(length).to(make.device);
   };
-  Packing packing{starts(of_q), starts(of_kv), {}, {}};
+  Packing packing{starts(filled.of_q), starts(filled.of_kv), {}, {}};
   if (query.rotary_dim > 0) {
-    packing.positions_q = make.counted(query.tokens_q, of_q, at::kInt);
-    packing.positions_kv = make.counted(query.tokens_kv, of_kv, at::kInt);
+    packing.positions_q = make.counted(query.tokens_q, filled.of_q, at::kInt);
+    packing.positions_kv = make.counted(query.tokens_kv, filled.of_kv, at::kInt);
   }
   return packing;
 }
