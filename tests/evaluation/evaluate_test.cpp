@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <gmock/gmock.h>
 
 namespace fvlm::evaluation {
 namespace {

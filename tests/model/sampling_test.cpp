@@ -14,6 +14,7 @@ const std::vector<double> shares = {0.05, 0.4, 0.1, 0.3, 0.15};
 
 at::Tensor logits() {
   std::vector<float> values;
+  values.reserve(shares.size());
   for (const double share : shares) values.push_back(static_cast<float>(std::log(share) + 3));
   return at::tensor(values, at::kFloat);
 }
@@ -49,6 +50,7 @@ TEST(Sampling, at_temperature_1_each_token_comes_as_often_as_its_probability_say
 TEST(Sampling, a_temperature_sharpens_and_flattens) {
   for (const double temperature : {0.5, 2.0}) {
     std::vector<double> expected;
+    expected.reserve(shares.size());
     double sum = 0;
     for (const double share : shares) sum += std::pow(share, 1 / temperature);
     for (const double share : shares) expected.push_back(std::pow(share, 1 / temperature) / sum);

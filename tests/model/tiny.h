@@ -66,7 +66,7 @@ struct Tiny {
     ops::Tape tape;
     const auto seen = vlm.see(tape, *operations, pack, mode);
     const auto hidden = vlm.read(tape, *operations, seen.tokens, pack, seen.next);
-    const at::Tensor losses = next_token(tape, *operations, vlm, hidden, pack, weights);
+    at::Tensor losses = next_token(tape, *operations, vlm, hidden, pack, weights);
     tape.backward();
     return losses;
   }

@@ -32,11 +32,10 @@ TEST_F(Checkpoints, any_flipped_bit_is_found) {
   write_checkpoint(checkpoint, made());
   ASSERT_NO_THROW(verify_checkpoint(checkpoint));
   const auto files = content(checkpoint);
-  uint64_t all = 0;
-  for (const auto& [name, bytes] : files) all += bytes.size();
   // As many bits of each file as of any other, and every one of them by its place in all bytes.
   const RandomStream random(1, "bits");
   std::vector<std::string> names;
+  names.reserve(files.size());
   for (const auto& [name, bytes] : files) names.push_back(name);
   int64_t found = 0;
   for (uint64_t flip = 0; flip < 1000; ++flip) {

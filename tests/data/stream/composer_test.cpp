@@ -8,15 +8,13 @@
 namespace fvlm {
 namespace {
 
-using testing::HasSubstr;
-
 BatchPlan plan_of(plan::Batch batch, int64_t samples = 0) {
   return {.batch = batch, .capacity = {24, 200}, .window = 64, .samples = samples};
 }
 
 // The stage from the cursor on, one sample after the other.
-std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& plan, std::optional<Cursor> start = {},
-                                   size_t most = 1000000) {
+std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& plan,
+                                   const std::optional<Cursor>& start = {}, size_t most = 1000000) {
   const auto order = Order::shuffled(mix_of({2, 1}, 1), source.sizes(), 42, "align", 0);
   Cursor cursor = start.value_or(Composer::start(plan, order));
   auto state = cursor.order;
