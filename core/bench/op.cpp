@@ -94,7 +94,7 @@ void fill_attention(Asked& asked, const Sizes& sizes) {
   query.heads_q = query.heads_kv = static_cast<int32_t>(sizes[2]);
   query.head_dim = static_cast<int32_t>(sizes[3]);
   query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[3])));
-  query.needs_backward = 1;
+  query.needs_backward = query.even = 1;
   asked.query = query;
 }
 

@@ -52,6 +52,7 @@ fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   query.scale = static_cast<float>(scale_of(c));
   query.rope_theta = static_cast<float>(theta);
   query.needs_backward = c.backward;
+  query.even = c.even;
   return query;
 }
 

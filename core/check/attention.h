@@ -18,6 +18,7 @@ struct AttentionCase {
   double magnitude = 1;
   double padding_holds = 0;
   bool backward = true;
+  bool even = false; // as the query says
   uint64_t seed = 1;
 
   const std::vector<int64_t>& kv() const { return lengths_kv.empty() ? lengths_q : lengths_kv; }

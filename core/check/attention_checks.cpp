@@ -113,7 +113,12 @@ Outcome even(Context& context) {
                          {.heads_q = 6, .heads_kv = 3, .lengths_q = {35, 70, 0}, .padding_q = 105, .padding_kv = 105},
                          {.lengths_q = {70, 0}, .lengths_kv = {0, 90}, .padding_q = 70, .padding_kv = 90},
                          {.causal = true, .lengths_q = {70, 70}},
-                         {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35}});
+                         {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
+                         {.lengths_q = {70, 70, 70}, .even = true},
+                         {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}, .even = true},
+                         {.causal = true, .lengths_q = {70, 70}, .even = true},
+                         {.causal = true, .lengths_q = {150, 150}, .lengths_kv = {200, 200}, .even = true},
+                         {.causal = true, .lengths_q = {3, 3}, .even = true}});
 }
 
 // Rows that ride behind the patches of a frame: their keys are nobody's. The last two look so by their sizes alone.
@@ -252,8 +257,10 @@ Table attention_table() {
           {"no_queries", "keys without queries have gradient 0", no_queries, plain},
           {"zero_rows", "no tokens at all", zero_rows, plain},
           {"many_segments", "64 segments", many_segments, plain},
-          {"even", "segments of one length, empty ones behind them, and other lengths that fill as many rows", even,
-           plain},
+          {"even",
+           "segments of one length, as the query may say, empty ones behind them, and other lengths that fill as many "
+           "rows",
+           even, plain},
           {"riding", "queries of one segment and keys of another in the same rows", riding, plain},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},

@@ -51,7 +51,8 @@ ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity,
   }
   starts.resize(static_cast<size_t>(capacity) + 1, starts.back());
   positions.resize(static_cast<size_t>(rows), 0);
-  return {tensor_of(starts, device), tensor_of(positions, device), longest};
+  const bool even = starts.back() == rows && starts.back() == capacity * longest;
+  return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
 }
 
 Riding riding_of(int64_t frames, int64_t capacity, int64_t patches, at::Device device) {

@@ -68,10 +68,10 @@ template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
 
 // Chosen as if nothing were rotated: the best attention is not to lose to one that rotates.
 const Attention& Operations::attention_for(fvlm_attention_query query) {
-  const AttentionKey key{query.causal,        query.heads_q,       query.heads_kv,   query.head_dim,
-                         query.max_seqlen_q,  query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
-                         query.tokens_kv,     query.segments,      query.scale,      query.rope_theta,
-                         query.needs_backward};
+  const AttentionKey key{query.causal,         query.heads_q,       query.heads_kv,   query.head_dim,
+                         query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
+                         query.tokens_kv,      query.segments,      query.scale,      query.rope_theta,
+                         query.needs_backward, query.even};
   auto& op = attentions_[key];
   if (!op) {
     fvlm_attention_query plain = query;

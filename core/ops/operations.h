@@ -29,6 +29,7 @@ struct Segments {
   at::Tensor starts;    // int32 [segments + 1]
   at::Tensor positions; // int32 [rows]; undefined where nothing is rotated
   int64_t longest;      // no segment has more rows
+  bool even = false;    // all have as many, and they fill the rows
 };
 
 struct Rotary {
@@ -106,7 +107,7 @@ class Operations {
  private:
   using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
-                                  int64_t, float, float, int32_t>;
+                                  int64_t, float, float, int32_t, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
 
   template <class Table>

@@ -107,6 +107,7 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.segments = of_q.starts.size(0) - 1;
   query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   query.needs_backward = records;
+  query.even = of_q.even && of_kv.even;
   const Attention& op = attention_for(query);
   if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0) rotate_before(tape, q, k, v, of_q, of_kv, shape);
   const Packing packing{of_q.starts, of_kv.starts, of_q.positions, of_kv.positions};

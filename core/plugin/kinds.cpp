@@ -303,9 +303,9 @@ std::string operation_name(int32_t op) {
 }
 
 std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
-  return fmt::format("{} x {} rows, {} segments of at most {} x {}, {} / {} heads of {}{}{}", query.tokens_q,
-                     query.tokens_kv, query.segments, query.max_seqlen_q, query.max_seqlen_kv, query.heads_q,
-                     query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
+  return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}", query.tokens_q, query.tokens_kv,
+                     query.segments, query.even ? "" : "at most ", query.max_seqlen_q, query.max_seqlen_kv,
+                     query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
                      query.needs_backward ? ", with backward" : "");
 }
 

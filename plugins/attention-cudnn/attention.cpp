@@ -103,10 +103,12 @@ class AttentionCudnn : public Attention {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
   }
   // Where the tokens are as many as full segments would hold, as a vision tower's are, cuDNN is called as if they were
-  // full, a quarter faster; even.h has the two forms, and sees to what the segments are. 0: neither. Causal ones are
-  // text, whose sizes may agree by chance.
+  // full, a quarter faster; even.h has the two forms, and sees to what the segments are where the query does not say
+  // it. 0: neither. Causal ones are text, whose sizes may agree by chance.
   static int even_step(const Query& query) {
-    if (query.causal || query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
+    if (query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
+    if (query.even) return 1;
+    if (query.causal) return 0;
     const auto full = [&](int64_t places) { return query.tokens_q == places * query.max_seqlen_q; };
     if (full(query.segments) && query.tokens_kv == query.segments * query.max_seqlen_kv) return 1;
     const int64_t places = query.segments / 2;
@@ -216,7 +218,7 @@ class AttentionCudnn : public Attention {
     cudnn_.set_stream(call.stream);
     if (!shape.even) arrange(call, arrangement);
     plan.run(cudnn_, slots, space.library.data());
-    if (!shape.even) return;
+    if (!shape.even || query.even) return;
     const EvenProblem problem = even_problem(query, tensors, arrangement);
     backward ? finish_even_backward(call, query.dtype, problem) : finish_even_forward(call, query.dtype, problem);
   }

@@ -105,6 +105,21 @@ TEST(Packing, padding_changes_no_result) {
   expect_equal(run(tiny, samples, together, &wide), run(tiny, samples, together), 1e-12, "with padding");
 }
 
+TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_rows) {
+  Tiny tiny;
+  Dice dice(4);
+  const std::vector<Sample> equal{random_sample(dice, 2, 7), random_sample(dice, 3, 6)}, // 9 rows each
+      other{random_sample(dice, 2, 7), random_sample(dice, 3, 5)};
+  EXPECT_TRUE(tiny.pack(equal).texts.even);
+  EXPECT_FALSE(tiny.pack(equal).videos.even);
+  EXPECT_FALSE(tiny.pack(other).texts.even);
+  for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::sequences, &Capacity::longest_sequence}) {
+    Capacity wide = Capacity::of(equal);
+    wide.*size += 1;
+    EXPECT_FALSE(tiny.pack(equal, wide).texts.even);
+  }
+}
+
 TEST(Packing, chosen_and_rejected_share_their_frames) {
   Tiny tiny;
   Dice dice(5);

@@ -36,6 +36,7 @@ typedef struct fvlm_attention_query {
   float scale;
   float rope_theta;
   int32_t needs_backward;
+  int32_t even; /* 1: every segment is as long as the longest, and they fill the buffers */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
