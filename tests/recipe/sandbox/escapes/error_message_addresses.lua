@@ -1,7 +1,11 @@
+-- Behind the place of the error, whose folder may hold any letters.
+local function tells_an_address(e)
+  return tostring(e):gsub("^.-:%d+: ", ""):find("0x")
+end
 local _, e = pcall(function() local t = {} return t < {} end)
-assert(not e:find("0x"))
+assert(not tells_an_address(e))
 _, e = pcall(function() return {} .. "x" end)
-assert(not e:find("0x"))
+assert(not tells_an_address(e))
 _, e = pcall(error, {})
-assert(not tostring(e):find("0x"))
+assert(not tells_an_address(e))
 return "contained"
