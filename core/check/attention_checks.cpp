@@ -35,7 +35,8 @@ Outcome causal(Context& context) {
 Outcome causal_bottom_right(Context& context) {
   return cases(context, {{.causal = true, .lengths_q = {5, 17, 3}, .lengths_kv = {9, 40, 70}},
                          {.causal = true, .lengths_q = {9, 40, 70}, .lengths_kv = {5, 17, 3}},
-                         {.causal = true, .lengths_q = {1, 1}, .lengths_kv = {90, 1}}});
+                         {.causal = true, .lengths_q = {1, 1}, .lengths_kv = {90, 1}},
+                         {.causal = true, .lengths_q = {150, 150}, .lengths_kv = {200, 200}, .even = true}});
 }
 
 Outcome lengths_differ(Context& context) {
@@ -117,7 +118,6 @@ Outcome even(Context& context) {
                          {.lengths_q = {70, 70, 70}, .even = true},
                          {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}, .even = true},
                          {.causal = true, .lengths_q = {70, 70}, .even = true},
-                         {.causal = true, .lengths_q = {150, 150}, .lengths_kv = {200, 200}, .even = true},
                          {.causal = true, .lengths_q = {3, 3}, .even = true}});
 }
 
