@@ -117,7 +117,7 @@ Outcome even(Context& context) {
                          {.causal = true, .lengths_q = {70, 35}, .padding_q = 35, .padding_kv = 35},
                          {.lengths_q = {70, 70, 70}, .even = true},
                          {.heads_q = 6, .heads_kv = 3, .lengths_q = {70, 70}, .lengths_kv = {90, 90}, .even = true},
-                         {.causal = true, .lengths_q = {70, 70}, .even = true},
+                         {.causal = true, .lengths_q = {70, 70}, .spare_segments = 3, .even = true},
                          {.causal = true, .lengths_q = {3, 3}, .even = true}});
 }
 

@@ -51,7 +51,7 @@ ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity,
   }
   starts.resize(static_cast<size_t>(capacity) + 1, starts.back());
   positions.resize(static_cast<size_t>(rows), 0);
-  const bool even = starts.back() == rows && starts.back() == capacity * longest;
+  const bool even = starts.back() == rows && rows == std::ssize(lengths) * longest;
   return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
 }
 

@@ -29,7 +29,7 @@ struct Segments {
   at::Tensor starts;    // int32 [segments + 1]
   at::Tensor positions; // int32 [rows]; undefined where nothing is rotated
   int64_t longest;      // no segment has more rows
-  bool even = false;    // all have as many, and they fill the rows
+  bool even = false;    // the first have as many and fill the rows, the others none
 };
 
 struct Rotary {

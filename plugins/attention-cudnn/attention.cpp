@@ -117,7 +117,10 @@ class AttentionCudnn : public Attention {
     return riding ? 2 : 0;
   }
   // The segments that cuDNN is told of.
-  static int64_t places(const Query& query) { return query.segments / std::max(even_step(query), 1); }
+  static int64_t places(const Query& query) {
+    if (query.even && even_step(query) == 1) return query.tokens_q / query.max_seqlen_q;
+    return query.segments / std::max(even_step(query), 1);
+  }
   // cuDNN does not take segments of one row on both sides.
   static int64_t longest(int64_t rows) { return std::max<int64_t>(rows, 8); }
 

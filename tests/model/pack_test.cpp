@@ -113,11 +113,14 @@ TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_r
   EXPECT_TRUE(tiny.pack(equal).texts.even);
   EXPECT_FALSE(tiny.pack(equal).videos.even);
   EXPECT_FALSE(tiny.pack(other).texts.even);
-  for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::sequences, &Capacity::longest_sequence}) {
+  for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::longest_sequence}) {
     Capacity wide = Capacity::of(equal);
     wide.*size += 1;
     EXPECT_FALSE(tiny.pack(equal, wide).texts.even);
   }
+  Capacity spare = Capacity::of(equal);
+  spare.sequences += 3;
+  EXPECT_TRUE(tiny.pack(equal, spare).texts.even);
 }
 
 TEST(Packing, chosen_and_rejected_share_their_frames) {

@@ -36,7 +36,7 @@ typedef struct fvlm_attention_query {
   float scale;
   float rope_theta;
   int32_t needs_backward;
-  int32_t even; /* 1: every segment is as long as the longest, and they fill the buffers */
+  int32_t even; /* 1: the first segments are as long as the longest and fill the buffers; the others are empty */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
