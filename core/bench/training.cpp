@@ -19,7 +19,8 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
     for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;
   plan::Stage& stage = plan.stages.emplace_back();
   stage.name = "bench";
-  stage.data.sources.emplace_back().shards = {"made"};
+  plan::Source& source = stage.data.sources.emplace_back();
+  (frames > 0 ? source.shards : source.text) = {"made"};
   stage.data.max_frames = frames;
   stage.data.max_text_tokens = text;
   stage.objective = {plan::NextToken{.on = plan::LossOn::all}};

@@ -58,6 +58,11 @@ class Profile(Bench):
             for key in ("first_loss", "last_loss", "gradient_norm"):
                 self.assertAlmostEqual(saved[key] / whole[key], 1, delta=1e-5, msg=f"{switches}: {key}")
 
+    def test_text_alone_leaves_the_tower_out(self):
+        for frames, has_tower in (("2", True), ("0", False)):
+            kernels = self.measured("profile", "--configurations", "tiny:2", "--frames", frames, "--text", "9", "--repeat", "1")["kernels"]
+            self.assertEqual(any("layernorm" in line for line in kernels), has_tower, kernels)
+
     def test_wrong_options_are_refused(self):
         for words, *arguments in (("'tiny' is no configuration", "--configurations", "tiny"),
                                   ("--without does not know 'coarse'", "--without", "coarse"),
