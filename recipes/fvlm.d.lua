@@ -108,6 +108,7 @@ function fvlm.llama(table) end
 ---@field swiglu? string|(string)[] The decoder's gated MLP. Default: `{ "auto" }`.
 ---@field bias_gelu? string|(string)[] Bias and GELU of the vision tower's MLP. Default: `{ "auto" }`.
 ---@field layerscale_residual? string|(string)[] LayerScale with the residual added. Default: `{ "auto" }`.
+---@field scaled_rows? string|(string)[] LayerScale folded into the weights before it. Default: `{ "auto" }`.
 
 ---Work that need not be done, or not one after the other. Each switch that is off takes the plain path to the same
 ---result. `speed = false` turns all off.
@@ -116,6 +117,7 @@ function fvlm.llama(table) end
 ---@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the next one is on its way. Default: `true`.
 ---@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
 ---@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.
+---@field fold_layer_scale? boolean Fold the tower's LayerScale into the weights before it; their products add the residual as well. Default: `true`.
 ---@field loss_tokens_only? boolean Run the output head where a token with a loss follows, not on all text. Default: `true`.
 ---@field joint_weight_gradients? boolean One product for the decoder's weight gradients of both passes, where no more than 1 GiB has to wait for it. Default: `true`.
 ---@field shared_preference_frames? boolean Encode the frames of a pair once for both answers. Default: `true`.

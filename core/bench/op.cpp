@@ -72,7 +72,7 @@ void fill_rows(Asked& asked, const Sizes& sizes) {
   query.options = FVLM_WITH_BACKWARD;
   query.rows = sizes[0];
   query.width = sizes.back();
-  if (op == FVLM_OP_LINEAR) query.inner = sizes[1];
+  if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) query.inner = sizes[1];
   if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = 1e-6f;
   if (op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
   if (op == FVLM_OP_ROPE) {
@@ -128,6 +128,7 @@ constexpr Form forms[] = {
     {"bias_gelu", "ROWSxWIDTH", fill_rows<FVLM_OP_BIAS_GELU>},
     {"layerscale_residual", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERSCALE_RESIDUAL>},
     {"linear", "ROWSxINNERxWIDTH", fill_rows<FVLM_OP_LINEAR>},
+    {"scaled_rows", "LINEARSxINNERxWIDTH", fill_rows<FVLM_OP_SCALED_ROWS>},
 };
 
 const Form& form_named(const std::string& operation) {

@@ -70,8 +70,13 @@ Passes least_work(const fvlm_kernels_query& query) {
     const double weight = number(query.width * query.inner), input = number(query.rows * query.inner) * size;
     const double product = 2 * number(query.rows) * weight;
     const bool keeps = (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_BACKWARD);
-    passes.forward = {input + weight * size + (keeps ? 2 : 1) * rows, product};
+    const bool adds = query.options & FVLM_WITH_RESIDUAL;
+    passes.forward = {input + weight * size + (keeps || adds ? 2 : 1) * rows, product};
     passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
+  } else if (query.op == FVLM_OP_SCALED_ROWS) {
+    const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
+    passes.forward.bytes = 2 * weights * size + 3 * rows;
+    passes.backward.bytes = weights * (size + wide + bytes_of(query.gradient_dtype));
   } else {
     for (const Rows& of : rows_of) {
       if (of.op != query.op) continue;

@@ -77,7 +77,9 @@ Machine machine_of(const plan::Plan& plan, Device device) {
 }
 
 ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan) {
-  return {description.vision, description.connector, description.decoder, plan.model.image_size, plan.speed};
+  plan::Speed speed = plan.speed;
+  if (plan.precision == plan::Precision::fp16) speed.fold_layer_scale = false; // as the tower has it
+  return {description.vision, description.connector, description.decoder, plan.model.image_size, speed};
 }
 
 PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int64_t most_samples) {

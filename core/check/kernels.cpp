@@ -21,18 +21,21 @@ const Kernel& kernel_of(int op) {
     return layerscale_kernel;
   case FVLM_OP_LINEAR:
     return linear_kernel;
+  case FVLM_OP_SCALED_ROWS:
+    return scaled_rows_kernel;
   default:
     return norm_kernel;
   }
 }
 
-constexpr int all_ops[] = {FVLM_OP_RMSNORM,   FVLM_OP_LAYERNORM,           FVLM_OP_ROPE,  FVLM_OP_SWIGLU,
-                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR};
+constexpr int all_ops[] = {FVLM_OP_RMSNORM,   FVLM_OP_LAYERNORM,           FVLM_OP_ROPE,   FVLM_OP_SWIGLU,
+                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR, FVLM_OP_SCALED_ROWS};
 
 } // namespace
 
 const char* op_name(int op) {
-  constexpr const char* names[] = {"rmsnorm", "layernorm", "rope", "swiglu", "bias_gelu", "layerscale", "linear"};
+  constexpr const char* names[] = {"rmsnorm",   "layernorm",  "rope",   "swiglu",
+                                   "bias_gelu", "layerscale", "linear", "scaled_rows"};
   return names[op - 1];
 }
 
@@ -50,7 +53,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   if (sums) query.options |= FVLM_WITH_SUMS;
   query.rows = rows;
   query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
-  if (op == FVLM_OP_LINEAR) query.inner = inner;
+  if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) query.inner = inner;
   if (op == FVLM_OP_ROPE) {
     query.heads = heads;
     query.head_dim = head_dim;
@@ -65,7 +68,7 @@ std::string KernelCase::label() const {
   std::string text = fmt::format("{} {} ", op_name(op), name_of(dtype));
   if (op == FVLM_OP_ROPE)
     text += fmt::format("[{}, {}, {}], rotary_dim {}", rows, heads, head_dim, rotary_dim);
-  else if (op == FVLM_OP_LINEAR)
+  else if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS)
     text += fmt::format("{} x {} x {}", rows, inner, width);
   else
     text += fmt::format("[{}, {}]", rows, width);
@@ -96,6 +99,8 @@ bool offered(Context& context, int op) {
     return table.bias_gelu_forward && table.bias_gelu_backward;
   case FVLM_OP_LAYERSCALE_RESIDUAL:
     return table.layerscale_forward && table.layerscale_backward;
+  case FVLM_OP_SCALED_ROWS:
+    return table.scaled_rows_forward && table.scaled_rows_backward;
   default:
     return table.linear_forward && table.linear_input_gradient && table.linear_weight_gradient;
   }
@@ -172,14 +177,17 @@ std::vector<Trial> kernels_sweep(Context& context) {
           KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};
           if (op == FVLM_OP_ROPE) c.rotary_dim = width == 1 ? 2 : width == 7 ? 16 : width == 64 ? 32 : 30;
           if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) c.residual = width > 10;
-          if (op == FVLM_OP_LINEAR) c.inner = width + 2;
+          if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) c.inner = width + 2;
           cases.push_back(c);
         }
     cases.push_back({.op = op, .backward = false});
     cases.push_back({.op = op, .bias = false});
     cases.push_back({.op = op, .rows = 300});
   }
-  if (offered(context, FVLM_OP_LINEAR)) cases.push_back({.op = FVLM_OP_LINEAR, .gelu = true});
+  if (offered(context, FVLM_OP_LINEAR)) {
+    cases.push_back({.op = FVLM_OP_LINEAR, .gelu = true});
+    cases.push_back({.op = FVLM_OP_LINEAR, .residual = true});
+  }
   return kernel_cases(cases);
 }
 

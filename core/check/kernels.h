@@ -14,12 +14,12 @@ struct KernelCase {
   int64_t rows = 12, width = 64, inner = 48;
   int heads = 3, head_dim = 32, rotary_dim = 32; // rope
   bool backward = true;
-  bool residual = false;    // norms
+  bool residual = false;    // norms, linear
   bool reaches_sum = false; // norms: a gradient reaches s by other ways too
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward
   bool gelu_before = false; // linear: x came out of a gelu
-  bool sums = false;        // linear, layerscale: d_x comes with its sums over rows
+  bool sums = false;        // norms, linear, layerscale: d_x comes with its sums over rows
   bool accumulate = false;
   bool frozen = false;        // gradients of parameters are not wanted
   bool inverse = false;       // rope
@@ -40,7 +40,8 @@ struct Kernel {
   Run (*run)(Context&, const KernelCase&, const Variation&);
   Expectation (*expect)(const KernelCase&);
 };
-extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel;
+extern const Kernel norm_kernel, rope_kernel, swiglu_kernel, bias_gelu_kernel, layerscale_kernel, linear_kernel,
+    scaled_rows_kernel;
 
 Trial kernel_trial(const KernelCase& kernel);
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);

@@ -169,6 +169,18 @@ Outcome linear_plain(Context& context) {
   return cases<FVLM_OP_LINEAR>(context,
                                {{.bias = false}, {.rows = 33, .width = 20, .bias = false, .accumulate = true}});
 }
+Outcome linear_residual(Context& context) {
+  if (!offered(context, FVLM_OP_LINEAR)) return not_applicable("not offered");
+  const KernelCase one{.op = FVLM_OP_LINEAR, .dtype = kernel_dtype(context, FVLM_OP_LINEAR), .residual = true};
+  if (const std::string no = refusal(context, kernel_trial(one)); !no.empty()) return not_applicable(no);
+  const std::vector<KernelCase> all{{.residual = true},
+                                    {.rows = 33, .width = 20, .residual = true, .bias = false, .accumulate = true},
+                                    {.rows = 300, .width = 384, .inner = 96, .backward = false, .residual = true}};
+  Variation alias;
+  alias.alias = 1;
+  Outcome outcome = cases<FVLM_OP_LINEAR>(context, all);
+  return outcome.state == State::ok ? cases<FVLM_OP_LINEAR>(context, all, alias) : outcome;
+}
 Outcome linear_gelu(Context& context) {
   return cases<FVLM_OP_LINEAR>(context,
                                {{.gelu = true}, {.bias = false, .gelu = true}, {.backward = false, .gelu = true}});
@@ -185,19 +197,20 @@ Outcome summed(Context& context) {
   fvlm_support answer{sizeof answer, 0, {}};
   context.table<fvlm_kernels_v1>().supports(&query, &answer);
   if (offered(context, op) && answer.score == 0) return not_applicable(answer.reason);
-  const bool linear = op == FVLM_OP_LINEAR;
+  const bool linear = op == FVLM_OP_LINEAR, norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
   return cases<op>(context, {{.sums = true},
                              {.rows = 70, .width = 33, .inner = 9, .sums = true, .accumulate = true},
                              {.rows = 3000, .gelu_before = linear, .sums = true},
                              {.rows = 257, .gelu_before = linear, .sums = true, .accumulate = true},
                              {.sums = true, .frozen = !linear},
+                             {.rows = 3000, .width = 384, .reaches_sum = norm, .sums = true},
                              {.rows = 0, .sums = true}});
 }
 
 Outcome nonsense(Context& context) {
   using Query = fvlm_kernels_query;
   Nonsense<Query> nonsense;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op) {
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op) {
     const Query good = KernelCase{.op = op}.query(context.device);
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
@@ -218,7 +231,7 @@ void rows_of(std::vector<Check>& rows) {
   const std::string name = op_name(op);
   std::string plain = name + "_float*," + name + "_bfloat16";
   const bool parameters = op != FVLM_OP_ROPE && op != FVLM_OP_SWIGLU;
-  const bool norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+  constexpr bool norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
   append(
       rows,
       {
@@ -237,11 +250,15 @@ void rows_of(std::vector<Check>& rows) {
                      {name + "_accumulates", "gradients of parameters are added to where the call says so",
                       accumulates<op>, plain},
                      {name + "_frozen", "gradients of parameters not wanted", frozen<op>, plain},
-                     {name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain},
                  });
+    std::string known = plain + "," + name + "_accumulates";
+    if (op != FVLM_OP_SCALED_ROWS) { // which sums over no rows
+      append(rows, {{name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain}});
+      known += "," + name + "_long_sums";
+    }
     plain += "," + name + "_accumulates";
     append(rows, {{name + "_gradient_float32", "gradients of parameters in float32 beside 16 bits",
-                   gradient_float32<op>, plain + "," + name + "_long_sums"}});
+                   gradient_float32<op>, known}});
   }
   append(rows, {{name + "_no_rows", "no rows: gradients of parameters become 0 or stay", no_rows<op>, plain}});
   if (norm) {
@@ -254,9 +271,9 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
-  if constexpr (op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
+  if constexpr (norm || op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
-  if (op != FVLM_OP_LINEAR)
+  if (op != FVLM_OP_LINEAR && op != FVLM_OP_SCALED_ROWS)
     append(rows,
            {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});
 }
@@ -280,16 +297,19 @@ Table kernels_table() {
   append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
   rows_of<FVLM_OP_LINEAR>(table.checks);
+  rows_of<FVLM_OP_SCALED_ROWS>(table.checks);
   const std::string linear = "linear_float*,linear_bfloat16";
   append(table.checks, {
                            {"linear_plain", "without a bias", linear_plain, linear + ",linear_accumulates"},
+                           {"linear_residual", "y is the residual and the product, where supports() says so",
+                            linear_residual, linear + ",linear_accumulates"},
                            {"linear_gelu", "y is gelu of what goes to pre_activation", linear_gelu, linear},
                            {"linear_gelu_before", "d_x is multiplied by the gelu's derivative", linear_gelu_before,
                             linear + ",linear_gelu"},
                            {"supports_nonsense", "supports() refuses impossible queries", nonsense},
                        });
   std::string plain;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op)
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op)
     plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", op_name(op), op_name(op));
   append(table.checks, generic_checks(plain));
   return table;

@@ -11,7 +11,7 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, weight, bias, d_y, before, held_weight, held_bias, held_sums; // before: what x was before its gelu
+  at::Tensor x, weight, bias, d_y, before, held_weight, held_bias, held_sums, residual; // before: x before its gelu
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -23,7 +23,8 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.inner}, seed + 4, c.dtype),
           normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
           normal({c.width}, seed + 6, c.gradient_dtype),
-          normal({c.inner}, seed + 7, c.gradient_dtype)};
+          normal({c.inner}, seed + 7, c.gradient_dtype),
+          normal({c.rows, c.width}, seed + 8, c.dtype)};
 }
 
 at::Tensor gelu_of(const at::Tensor& x) {
@@ -39,6 +40,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   Results r;
   r.pre_activation = at::matmul(x, weight.t());
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
+  if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
   r.y = c.gelu ? gelu_of(r.pre_activation) : r.pre_activation;
   r.d_x = at::matmul(d_y, weight);
   if (c.gelu_before) {
@@ -72,12 +74,13 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (!bench.begin(table, c.query(context.device))) return bench.finish();
   Operand &x = bench.input("x", n.x), &weight = bench.input("weight", n.weight, Rows::contiguous);
   Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
-  Operand& y = bench.output("y", n.d_y.sizes(), c.dtype);
+  Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
+  Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
   Operand* pre = c.gelu && c.backward ? &bench.output("pre_activation", n.d_y.sizes(), c.dtype) : nullptr;
   std::vector<Operand*> writes{&y};
   if (pre) writes.push_back(pre);
   bench.call("forward", bench.required().forward_workspace, writes, table.linear_forward,
-             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre)});
+             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual)});
   if (!c.backward || !bench.going()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);

@@ -4,11 +4,13 @@
 
 #include <ATen/ops/rsqrt.h>
 
+#include <cmath>
+
 namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias;
+  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias, held_sums;
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -20,10 +22,11 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.width}, seed + 4, c.dtype),
           normal({c.rows, c.width}, seed + 5, c.dtype),
           normal({c.width}, seed + 6, c.gradient_dtype),
-          normal({c.width}, seed + 7, c.gradient_dtype)};
+          normal({c.width}, seed + 7, c.gradient_dtype),
+          normal({c.width}, seed + 8, c.gradient_dtype)};
 }
 
-// y, s, d_x, d_weight, d_bias
+// y, s, d_x, d_weight, d_bias, sums of d_x
 std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   const auto sums = at_least_float(work);
   auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
@@ -43,7 +46,12 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
     d_outputs.push_back(n.d_sum);
   }
   auto d = gradients(outputs, {x, weight, bias}, d_outputs);
-  return {y.detach(), s.detach(), d[0], added(c, n.held_weight, d[1]), added(c, n.held_bias, d[2])};
+  return {y.detach(),
+          s.detach(),
+          d[0],
+          added(c, n.held_weight, d[1]),
+          added(c, n.held_bias, d[2]),
+          added(c, n.held_sums, d[0].to(sums).sum(0))};
 }
 
 Expectation expect(const KernelCase& c) {
@@ -59,6 +67,9 @@ Expectation expect(const KernelCase& c) {
   if (!c.backward) return all;
   // d_x is what is left of d_y when its components along x (and 1) are taken out: with width 1 nothing.
   all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * size_of(n.d_y)});
+  if (c.sums)
+    all.push_back({"d_x_sums", exact[5], naive[5], c.gradient_dtype,
+                   steep * size_of(n.d_y) * std::sqrt(static_cast<double>(c.rows))});
   if (c.frozen) return all;
   all.push_back({"d_weight", exact[3], naive[3], c.gradient_dtype, std::max(1.0, rounding) * size_of(n.d_y)});
   if (c.op == FVLM_OP_LAYERNORM) all.push_back({"d_bias", exact[4], naive[4], c.gradient_dtype});
@@ -104,15 +115,18 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
                                                : bench.output("d_x", n.x.sizes(), c.dtype);
   Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
   Operand* d_bias = rms ? nullptr : parameter_gradient(bench, c, "d_bias", n.held_bias);
+  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
   fvlm_norm_backward backward{};
   backward.accumulate = c.accumulate;
   backward.d_y = d_y.abi(), backward.d_sum = abi_of(d_sum);
   backward.s = sum ? sum->abi() : x.abi(), backward.weight = weight.abi();
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
   backward.d_x = d_x.abi(), backward.d_weight = abi_of(d_weight), backward.d_bias = abi_of(d_bias);
+  backward.d_x_sums = abi_of(sums);
   writes = {&d_x};
   if (d_weight) writes.push_back(d_weight);
   if (d_bias) writes.push_back(d_bias);
+  if (sums) writes.push_back(sums);
   bench.call("backward", bench.required().backward_workspace, writes,
              rms ? table.rmsnorm_backward : table.layernorm_backward, backward);
   return bench.finish();

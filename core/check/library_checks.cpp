@@ -246,13 +246,15 @@ Outcome tables_complete(Context& context) {
 Outcome backward_with_forward(Context& context) {
   if (!context.subject.table(FVLM_KERNELS_KIND)) return not_applicable("it gives no kernels");
   const auto& table = *static_cast<const fvlm_kernels_v1*>(context.subject.table(FVLM_KERNELS_KIND));
-  const std::pair<const char*, bool> pairs[] = {{"rmsnorm", !table.rmsnorm_forward == !table.rmsnorm_backward},
-                                                {"layernorm", !table.layernorm_forward == !table.layernorm_backward},
-                                                {"swiglu", !table.swiglu_forward == !table.swiglu_backward},
-                                                {"bias_gelu", !table.bias_gelu_forward == !table.bias_gelu_backward},
-                                                {"layerscale", !table.layerscale_forward == !table.layerscale_backward},
-                                                {"linear", !table.linear_forward == !table.linear_input_gradient &&
-                                                               !table.linear_forward == !table.linear_weight_gradient}};
+  const std::pair<const char*, bool> pairs[] = {
+      {"rmsnorm", !table.rmsnorm_forward == !table.rmsnorm_backward},
+      {"layernorm", !table.layernorm_forward == !table.layernorm_backward},
+      {"swiglu", !table.swiglu_forward == !table.swiglu_backward},
+      {"bias_gelu", !table.bias_gelu_forward == !table.bias_gelu_backward},
+      {"layerscale", !table.layerscale_forward == !table.layerscale_backward},
+      {"linear",
+       !table.linear_forward == !table.linear_input_gradient && !table.linear_forward == !table.linear_weight_gradient},
+      {"scaled_rows", !table.scaled_rows_forward == !table.scaled_rows_backward}};
   for (const auto& [name, agree] : pairs)
     if (!agree) return failed("{} has one of forward and backward alone", name);
   return ok();

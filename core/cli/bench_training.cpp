@@ -25,6 +25,7 @@ plan::Precision precision_named(const std::string& name) {
 constexpr std::pair<std::string_view, bool plan::Speed::*> savings[] = {
     {"coarse_in_tower", &plan::Speed::coarse_in_tower},
     {"skip_last_patches", &plan::Speed::skip_last_patches},
+    {"fold_layer_scale", &plan::Speed::fold_layer_scale},
     {"loss_tokens_only", &plan::Speed::loss_tokens_only},
     {"joint_weight_gradients", &plan::Speed::joint_weight_gradients},
     {"shared_preference_frames", &plan::Speed::shared_preference_frames},

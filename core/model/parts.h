@@ -22,8 +22,13 @@ struct VisualCache {
   struct Layer {
     Heads keys, values;
   };
+  // The linears that a layer's branches end in, with the scale behind them folded in.
+  struct Ends {
+    Operations::Layer attention, mlp;
+  };
   std::vector<Layer> layers;
   Segments tokens, readers; // a segment a frame: what is read, and one row that reads it
+  std::vector<Ends> folded; // of each layer, for those who read; empty: nothing is
 };
 
 // Rows that go through the tower with the patches, one behind those of its frame: a frame's rows ask the keys of its
@@ -36,10 +41,14 @@ class VisionTower {
  public:
   virtual ~VisionTower() = default;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
-  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows. `skip_last_patches`: the
-  // last layer makes keys and values alone, as nobody reads its patches.
+  // What may be saved, see plan::Speed. skip_last_patches: the last layer makes keys and values alone, as nobody reads
+  // its patches. fold_layer_scale: scales go into the weights before them, where the type holds such small numbers.
+  struct Savings {
+    bool skip_last_patches, fold_layer_scale;
+  };
+  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                             const Segments& readers, bool skip_last_patches) const = 0;
+                             const Segments& readers, const Savings& savings) const = 0;
   // Rows x [n, width] go through the layers, each reading its frame. Final norm included. `maps`, where it is given, is
   // filled; nothing else changes by it.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
@@ -50,7 +59,7 @@ class VisionTower {
     Value seen;
   };
   virtual Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
-                                 const Riding& riding, bool skip_last_patches) const = 0;
+                                 const Riding& riding, const Savings& savings) const = 0;
   // Whether its own parameters learn.
   virtual bool trains() const = 0;
 

@@ -80,9 +80,7 @@ bool Vlm::shares_products(const Tape& tape, const Operations& ops, const Pack& p
 
 Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
-  const auto encode = [&] {
-    return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers, speed.skip_last_patches);
-  };
+  const auto encode = [&] { return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers, savings()); };
   if (mode == Mode::autoregressive) {
     const VisualCache cache = encode();
     done("vision");
@@ -105,8 +103,8 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   VisualCache cache;
   Value coarse;
   if (rides(tape) && !(ends_coarse && maps)) {
-    auto read = tower_->encode_and_attend(tape, ops, pack.frames, connector_.enter(tape, ops, fixed), pack.riding,
-                                          speed.skip_last_patches);
+    auto read =
+        tower_->encode_and_attend(tape, ops, pack.frames, connector_.enter(tape, ops, fixed), pack.riding, savings());
     done("vision");
     cache = std::move(read.cache);
     coarse = connector_.shown(tape, ops, read.seen);
@@ -143,7 +141,7 @@ void Vlm::watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_
     const auto of_frame = [&](const Heads& heads) {
       return Heads{Value(heads.value.data.narrow(0, frame * rows, rows)), heads.column, heads.count};
     };
-    VisualCache now{{}, one_frame, one_reader};
+    VisualCache now{{}, one_frame, one_reader, cache.folded};
     for (const auto& layer : cache.layers) now.layers.push_back({of_frame(layer.keys), of_frame(layer.values)});
     AttentionMaps maps;
     const Value token = look(none, ops, query, now, show == Show::attention_too ? &maps : nullptr);
@@ -182,7 +180,7 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
     const at::Tensor each = at::arange(count + 1, at::kInt).to(frames.device());
     const Segments tokens{each * rows, {}, rows}, readers{each, {}, 1};
     Seen seen = room_for(ops, count);
-    watch(ops, tower_->encode(none, ops, frames, tokens, readers, speed.skip_last_patches), 0, count, memory, seen);
+    watch(ops, tower_->encode(none, ops, frames, tokens, readers, savings()), 0, count, memory, seen);
   }
   const auto said = [&](std::span<const int64_t> tokens) {
     const at::Tensor index = at::tensor(at::IntArrayRef(tokens), at::kLong).to(ops.options().device);

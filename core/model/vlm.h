@@ -80,6 +80,7 @@ class Vlm {
   Value look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
              AttentionMaps* maps = nullptr) const;
   bool rides(const Tape& tape) const;
+  VisionTower::Savings savings() const { return {speed.skip_last_patches, speed.fold_layer_scale}; }
   bool shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const;
   void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
              Show show = Show::tokens) const;

@@ -34,7 +34,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
                                bool accumulate) const {
   const bool is_rms = query().op == FVLM_OP_RMSNORM;
   Gradients gradients{like(s, into.x), gradient(wanted.weight, into.weight, weight.sizes()),
-                      gradient(wanted.bias && !is_rms, into.bias, weight.sizes())};
+                      gradient(wanted.bias && !is_rms, into.bias, weight.sizes()), into.sums};
   Bound<fvlm_norm_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.d_y = arguments.bind(d_y);
@@ -45,6 +45,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_weight = arguments.bind(gradients.weight);
   arguments.d_bias = arguments.bind(gradients.bias);
+  arguments.d_x_sums = arguments.bind(gradients.sums);
   if (is_rms)
     run("rmsnorm backward", backend().table().rmsnorm_backward, arguments, backward_workspace);
   else
@@ -138,7 +139,7 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
 }
 
 Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                               const Output& into) const {
+                               const Output& into, const at::Tensor& residual) const {
   constexpr uint32_t both = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
   const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
   Output output{this->output(into.y, shape, x.scalar_type()), {}};
@@ -150,6 +151,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   arguments.bias = arguments.bind(bias);
   arguments.y = arguments.bind(output.y);
   arguments.pre_activation = arguments.bind(output.pre_activation);
+  arguments.residual = arguments.bind(residual);
   run("linear forward", backend().table().linear_forward, arguments);
   return output;
 }
@@ -180,6 +182,34 @@ Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tenso
   arguments.d_bias = arguments.bind(gradients.bias);
   run("linear weight gradient", backend().table().linear_weight_gradient, arguments, backward_workspace);
   return gradients;
+}
+
+ScaledRows::Linears ScaledRows::forward(const Parameters& parameters) const {
+  const auto dense = [&](const at::Tensor& of) { return output({}, of.sizes(), of.scalar_type()); };
+  Linears scaled{dense(parameters.linears.weight), dense(parameters.linears.bias)};
+  Bound<fvlm_scaled_rows_forward> arguments;
+  arguments.scale = arguments.bind(parameters.scale);
+  arguments.weight = arguments.bind(parameters.linears.weight);
+  arguments.bias = arguments.bind(parameters.linears.bias);
+  arguments.scaled_weight = arguments.bind(scaled.weight);
+  arguments.scaled_bias = arguments.bind(scaled.bias);
+  run("scaled_rows forward", backend().table().scaled_rows_forward, arguments);
+  return scaled;
+}
+
+void ScaledRows::backward(const Parameters& parameters, const Linears& scaled, const Parameters& into,
+                          bool accumulate) const {
+  Bound<fvlm_scaled_rows_backward> arguments;
+  arguments.accumulate = accumulate;
+  arguments.scale = arguments.bind(parameters.scale);
+  arguments.weight = arguments.bind(parameters.linears.weight);
+  arguments.bias = arguments.bind(parameters.linears.bias);
+  arguments.d_scaled_weight = arguments.bind(scaled.weight);
+  arguments.d_scaled_bias = arguments.bind(scaled.bias);
+  arguments.d_scale = arguments.bind(into.scale);
+  arguments.d_weight = arguments.bind(into.linears.weight);
+  arguments.d_bias = arguments.bind(into.linears.bias);
+  run("scaled_rows backward", backend().table().scaled_rows_backward, arguments, backward_workspace);
 }
 
 } // namespace fvlm::ops

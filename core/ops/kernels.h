@@ -37,6 +37,7 @@ class Norm : public Kernel {
 
   struct Gradients {
     at::Tensor x, weight, bias;
+    at::Tensor sums; // of x over rows; given where it is wanted, which FVLM_WITH_SUMS allows
   };
   struct Wanted {
     bool weight = true, bias = true;
@@ -82,7 +83,7 @@ class LayerScale : public Kernel {
                      const at::Tensor& into = {}) const;
   struct Gradients {
     at::Tensor x, scale;
-    at::Tensor sums; // of x over rows; given where it is wanted, which FVLM_WITH_SUMS allows
+    at::Tensor sums; // as Norm's
   };
   Gradients backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y, bool wants_scale,
                      const Gradients& into = {}, bool accumulate = false) const;
@@ -96,9 +97,11 @@ class Linear : public Kernel {
     at::Tensor y;
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
   };
-  Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {}) const;
+  // residual: with FVLM_WITH_RESIDUAL.
+  Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
+                 const at::Tensor& residual = {}) const;
 
-  // pre_activation: of the linear that made x by gelu, or undefined. sums: as LayerScale's, added to with `accumulate`.
+  // pre_activation: of the linear that made x by gelu, or undefined. sums: as Norm's, added to with `accumulate`.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},
                             const at::Tensor& into = {}, const at::Tensor& sums = {}, bool accumulate = false) const;
 
@@ -107,6 +110,23 @@ class Linear : public Kernel {
   };
   Gradients weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool wants_bias, const Gradients& into = {},
                             bool accumulate = false) const;
+};
+
+// Linears whose output is scaled, as ones that need not be: each tensor holds those of several, one behind the other.
+class ScaledRows : public Kernel {
+ public:
+  ScaledRows(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
+
+  struct Linears {
+    at::Tensor weight, bias;
+  };
+  struct Parameters {
+    at::Tensor scale;
+    Linears linears;
+  };
+  Linears forward(const Parameters& parameters) const;
+  // Into those that are given. What came to `scaled` may be undefined where nothing that is wanted follows from it.
+  void backward(const Parameters& parameters, const Linears& scaled, const Parameters& into, bool accumulate) const;
 };
 
 } // namespace fvlm::ops

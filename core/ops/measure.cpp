@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -194,12 +195,23 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
   case FVLM_OP_LINEAR: {
     const Linear op(backend, query);
     const at::Tensor input = rows(query.inner), weight = make.values({query.width, query.inner}, query.dtype),
-                     bias = vector(query.options & FVLM_WITH_BIAS);
-    return calls([=] { op.forward(input, weight, bias); },
+                     bias = vector(query.options & FVLM_WITH_BIAS),
+                     residual = query.options & FVLM_WITH_RESIDUAL ? x : at::Tensor();
+    return calls([=] { op.forward(input, weight, bias, {}, residual); },
                  [=] {
                    op.input_gradient(d_y, weight);
                    op.weight_gradient(d_y, input, bias.defined());
                  });
+  }
+  case FVLM_OP_SCALED_ROWS: {
+    const ScaledRows op(backend, query);
+    const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
+    const ScaledRows::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
+    const auto like = [&](const at::Tensor& t, at::ScalarType dtype) { return at::ones_like(t, dtype); };
+    const ScaledRows::Linears came{like(values.linears.weight, type), like(x, type)};
+    const auto own = scalar_type(query.gradient_dtype);
+    const ScaledRows::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
+    return calls([=] { op.forward(values); }, [=] { op.backward(values, came, into, false); });
   }
   default:
     throw Error(ErrorKind::internal, "nothing is known to measure of " + operation_name(query.op));

@@ -38,7 +38,8 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
 // Sums on the way are taken where the plugin has them; none is chosen for that.
 static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
   if (!(query.options & FVLM_WITH_BACKWARD)) return query;
-  if (query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return query;
+  const bool norm = query.op == FVLM_OP_RMSNORM || query.op == FVLM_OP_LAYERNORM;
+  if (!norm && query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return query;
   fvlm_kernels_query summing = query;
   summing.options |= FVLM_WITH_SUMS;
   const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&summing, support); });
@@ -47,8 +48,17 @@ static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, con
 
 template <class Op>
 const Op& Operations::kernel(fvlm_kernels_query query) {
-  const KernelKey key{query.op,    query.options,  query.rows,       query.width,   query.inner,
-                      query.heads, query.head_dim, query.rotary_dim, query.epsilon, query.rope_theta};
+  const KernelKey key{query.op,
+                      query.options,
+                      query.rows,
+                      query.width,
+                      query.inner,
+                      query.heads,
+                      query.head_dim,
+                      query.rotary_dim,
+                      query.epsilon,
+                      query.rope_theta,
+                      query.gradient_dtype.bits};
   auto& op = kernels_[key];
   if (!op) {
     const auto own = options_.operations.find(operation_name(query.op));
@@ -65,6 +75,7 @@ template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);
 template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
 template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
 template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
+template const ScaledRows& Operations::kernel<ScaledRows>(fvlm_kernels_query);
 
 // Chosen as if nothing were rotated: the best attention is not to lose to one that rotates.
 const Attention& Operations::attention_for(fvlm_attention_query query) {

@@ -11,7 +11,9 @@
 #include "ops/tape.h"
 #include "plugin/selection.h"
 
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -60,11 +62,21 @@ class Operations {
 
   // x weight^T + bias. In one of two passes that share the weight's gradient, x should lie in pass.input().
   Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {}, const JointPass& pass = {});
-  // down(gelu(up(x)))
   struct Layer {
     Weight weight, bias;
   };
-  Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down);
+  // The same, and the residual where there is one.
+  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  // down(gelu(up(x))), and the residual where there is one.
+  Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {});
+
+  // Linears whose output is scaled, as ones that need not be. Their gradients are passed on to those of the parameters
+  // when the tape has come back here.
+  struct ScaledLayer {
+    Layer layer;
+    Weight scale;
+  };
+  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers);
 
   // `into`, here and below: where the result is to lie; undefined: in memory of its own.
   // y = norm(sum), sum = x + residual; without a residual sum is x itself.
@@ -105,7 +117,8 @@ class Operations {
   const std::vector<Query>& queries() const { return queries_; }
 
  private:
-  using KernelKey = std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float>;
+  using KernelKey =
+      std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
                                   int64_t, float, float, int32_t, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
@@ -120,11 +133,16 @@ class Operations {
   void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
                      const AttentionShape& shape);
   device::Runtime* runtime() const { return options_.device.is_cpu() ? nullptr : device::runtime(); }
+  struct Stack;
+  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers, const Stack& stack);
+  void beside(const std::function<void()>& work, int64_t bytes, std::span<const Weight> writes);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
-  bool claim_in_order(const Weight& weight, const Weight& bias = {}) const;
+  bool claim_in_order(std::span<const Weight> weights) const;
   void push_joint(Tape& tape, const Linear& op, const Value& x, const Weight& weight, const Weight& bias,
                   const Value& y, const std::shared_ptr<JointRows>& joint, size_t pass);
+  at::ScalarType gradient_type(const Layer& layer) const;
+  const Linear& linear_of(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
   void join_at_end(Tape& tape) const;
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,

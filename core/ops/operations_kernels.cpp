@@ -1,7 +1,10 @@
 // The operations between attentions, and the linears.
 #include "ops/operations.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+
+#include <algorithm>
 
 namespace fvlm::ops {
 namespace {
@@ -12,7 +15,14 @@ constexpr uint32_t with(uint32_t option, bool wanted) {
 
 } // namespace
 
-// Into the arena. Nobody waits for the gradients of parameters: a GPU computes them beside what follows.
+// Nobody waits for the gradients of parameters: a GPU computes them beside what follows.
+void Operations::beside(const std::function<void()>& work, int64_t bytes, std::span<const Weight> writes) {
+  device::Runtime* gpu = runtime();
+  if (!gpu) return work();
+  Weight::goes_aside(writes);
+  gpu->beside(work, bytes);
+}
+
 void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                                  const Weight& bias) {
   if (!weight.trains()) {
@@ -20,20 +30,18 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
     return;
   }
   const bool adds = Weight::claim(weight, bias);
-  if (runtime()) Weight::goes_aside(weight, bias);
-  const auto work = [&op, d_y, x, weight, bias, adds] {
-    op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
-  };
-  if (device::Runtime* gpu = runtime())
-    gpu->beside(work, static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
-  else
-    work();
+  beside(
+      [&op, d_y, x, weight, bias, adds] {
+        op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
+      },
+      static_cast<int64_t>(d_y.nbytes() + x.nbytes()), std::array{weight, bias});
 }
 
-// Claims the gradients of `weight` and `bias` for what is enqueued next, in order with all the rest.
-bool Operations::claim_in_order(const Weight& weight, const Weight& bias) const {
-  if (device::Runtime* gpu = runtime(); gpu && (weight.is_aside() || bias.is_aside())) gpu->join();
-  return Weight::claim(weight, bias);
+// Claims gradients for what is enqueued next, in order with all the rest.
+bool Operations::claim_in_order(std::span<const Weight> weights) const {
+  const bool waits = std::any_of(weights.begin(), weights.end(), [](const Weight& each) { return each.is_aside(); });
+  if (device::Runtime* gpu = runtime(); gpu && waits) gpu->join();
+  return Weight::claim(weights);
 }
 
 void Operations::join_at_end(Tape& tape) const {
@@ -47,26 +55,48 @@ void Operations::join_at_end(Tape& tape) const {
   if (device::Runtime* gpu = runtime()) tape.keep([gpu] { return std::make_shared<Joining>(*gpu); });
 }
 
+// Those of parameters have the arena's type, those of scaled ones a wide type of their own.
+at::ScalarType Operations::gradient_type(const Layer& layer) const {
+  for (const Weight* each : {&layer.weight, &layer.bias})
+    if (each->trains()) return each->gradient().scalar_type();
+  return options_.gradient_dtype;
+}
+
+const Linear& Operations::linear_of(const at::Tensor& x, const Layer& layer, uint32_t options,
+                                    at::ScalarType gradient_type) {
+  auto query = kernels_query(FVLM_OP_LINEAR, options | with(FVLM_WITH_BIAS, layer.bias.defined()), x.size(0),
+                             layer.weight.value().size(0));
+  query.inner = layer.weight.value().size(1);
+  query.gradient_dtype = abi_dtype(gradient_type);
+  return kernel<Linear>(query);
+}
+
 Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, const JointPass& pass) {
-  const bool records = tape.records(x, weight, bias);
-  auto query = kernels_query(FVLM_OP_LINEAR, with(FVLM_WITH_BIAS, bias.defined()) | with(FVLM_WITH_BACKWARD, records),
-                             x.data.size(0), weight.value().size(0));
-  query.inner = weight.value().size(1);
-  const Linear& op = kernel<Linear>(query);
-  Value y(op.forward(x.data, weight.value(), bias.value()).y, records);
+  const auto joint = tape.records(x, weight, bias) ? pass.of(weight, x.data.size(0)) : nullptr;
+  if (!joint) return linear(tape, x, {weight, bias}, {});
+  const Linear& op = linear_of(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
+  Value y(op.forward(x.data, weight.value(), bias.value()).y, true);
+  join_at_end(tape);
+  push_joint(tape, op, x, weight, bias, y, joint, pass.index());
+  return y;
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+  const auto& [weight, bias] = layer;
+  const bool records = tape.records(x, weight, bias, residual);
+  const uint32_t options = with(FVLM_WITH_BACKWARD, records) | with(FVLM_WITH_RESIDUAL, residual.defined());
+  const Linear& op = linear_of(x.data, layer, options, gradient_type(layer));
+  Value y(op.forward(x.data, weight.value(), bias.value(), {}, residual.data).y, records);
   if (!records) return y;
   join_at_end(tape);
-  if (const auto joint = pass.of(weight, x.data.size(0))) {
-    push_joint(tape, op, x, weight, bias, y, joint, pass.index());
-    return y;
-  }
   if (bias.trains()) y.gradient->ask_sums(bias);
-  tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, weight, bias,
-             out = y.gradient] {
+  tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, layer,
+             residual = residual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    weight_gradient(op, d_y, input.get(), weight, out->has_sums() ? Weight() : bias);
-    if (in) in->add(op.input_gradient(d_y, weight.value()));
+    weight_gradient(op, d_y, input.get(), layer.weight, out->has_sums() ? Weight() : layer.bias);
+    if (in) in->add(op.input_gradient(d_y, layer.weight.value()));
+    if (residual) residual->add(d_y);
   });
   return y;
 }
@@ -89,19 +119,15 @@ void Operations::push_joint(Tape& tape, const Linear& op, const Value& x, const 
   });
 }
 
-Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down) {
-  const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias);
-  const uint32_t options = FVLM_WITH_BIAS | with(FVLM_WITH_BACKWARD, records);
-  auto query = kernels_query(FVLM_OP_LINEAR, options | FVLM_WITH_GELU, x.data.size(0), up.weight.value().size(0));
-  query.inner = up.weight.value().size(1);
-  const Linear& first = kernel<Linear>(query);
-  query.options = options;
-  std::swap(query.width, query.inner);
-  query.width = down.weight.value().size(0);
-  const Linear& second = kernel<Linear>(query);
-
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual) {
+  const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
+  const uint32_t options = with(FVLM_WITH_BACKWARD, records),
+                 of_second = options | with(FVLM_WITH_RESIDUAL, residual.defined());
+  const Linear& first = linear_of(x.data, up, options | FVLM_WITH_GELU, gradient_type(up));
   const Linear::Output made = first.forward(x.data, up.weight.value(), up.bias.value());
-  Value inner(made.y), y(second.forward(made.y, down.weight.value(), down.bias.value()).y, records);
+  const Linear& second = linear_of(made.y, down, of_second, gradient_type(down));
+  const Linear& back = linear_of(made.y, down, of_second, gradient_type(up)); // what it sums is the first one's
+  Value inner(made.y), y(second.forward(made.y, down.weight.value(), down.bias.value(), {}, residual.data).y, records);
   if (!records) return y;
   if (tape.is_lean()) {
     const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), made.y.size(1)));
@@ -109,16 +135,17 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   }
   if (down.bias.trains()) y.gradient->ask_sums(down.bias);
   join_at_end(tape);
-  tape.push([this, &first, &second, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(),
-             sum = made.pre_activation, out = y.gradient] {
+  tape.push([this, &first, &second, &back, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(),
+             sum = made.pre_activation, residual = residual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
+    if (residual) residual->add(d_y);
     weight_gradient(second, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight,
                     out->has_sums() ? Weight() : down.bias);
     if (!in && !up.weight.trains() && !up.bias.trains()) return;
-    const bool sums = second.gives_sums() && up.bias.trains(), adds = sums && claim_in_order(up.bias);
+    const bool sums = back.gives_sums() && up.bias.trains(), adds = sums && claim_in_order(std::array{up.bias});
     const at::Tensor d_inner =
-        second.input_gradient(d_y, down.weight.value(), sum, {}, sums ? up.bias.gradient() : at::Tensor(), adds);
+        back.input_gradient(d_y, down.weight.value(), sum, {}, sums ? up.bias.gradient() : at::Tensor(), adds);
     weight_gradient(first, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight,
                     sums ? Weight() : up.bias);
     if (in) in->add(first.input_gradient(d_inner, up.weight.value()));
@@ -146,23 +173,28 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
       return again.forward(s, {}, weight.value(), bias.value()).y;
     });
   }
-  tape.push([&op, s, output, x = x.gradient, residual = residual.gradient, weight, bias, y = normed.y.gradient,
+  tape.push([this, &op, s, output, x = x.gradient, residual = residual.gradient, weight, bias, y = normed.y.gradient,
              sum = has_residual ? normed.sum.gradient : nullptr] {
     const at::Tensor d_y = y->take();
     // Without a residual what came to x by other ways is added on the way.
     const at::Tensor d_sum = sum ? sum->take() : x && d_y.defined() ? x->take() : at::Tensor();
-    at::Tensor d_s;
+    if (!d_y.defined() && !d_sum.defined()) return;
+    at::Tensor d_s = d_sum;
+    const Weight* within = nullptr;
     if (d_y.defined()) {
-      const bool adds = Weight::claim(weight, bias);
+      within = x && !sum && op.gives_sums() ? x->asks_sums(options_.gradient_dtype) : nullptr;
+      const Weight inner_bias = within ? *within : Weight();
+      const bool adds = claim_in_order(std::array{weight, bias, inner_bias});
       d_s = op.backward(s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
-                        {x ? x->memory(s) : at::Tensor(), weight.gradient(), bias.gradient()}, adds)
+                        {x ? x->memory(s) : at::Tensor(), weight.gradient(), bias.gradient(), inner_bias.gradient()},
+                        adds)
                 .x;
-    } else {
-      d_s = d_sum;
     }
-    if (!d_s.defined()) return;
     if (residual) residual->add(d_s);
-    if (x) x->add(std::move(d_s));
+    if (within)
+      x->add_with_sums(std::move(d_s));
+    else if (x)
+      x->add(std::move(d_s));
   });
   return normed;
 }
@@ -179,6 +211,7 @@ Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, co
 Value Operations::columns(Tape& tape, const Value& x, int64_t first, int64_t count) {
   Value y(x.data.narrow(1, first, count), tape.records(x));
   if (!y.wants_gradient()) return y;
+  x.gradient->ask_no_sums();
   tape.push([this, first, count, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient,
              out = y.gradient] {
     const at::Tensor d_y = out->take();
@@ -228,9 +261,10 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
     at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (x.wants_gradient() || scale.trains()) {
-      const Weight* within = x.wants_gradient() && op.gives_sums() ? x.gradient->asks_sums() : nullptr;
+      const Weight* within =
+          x.wants_gradient() && op.gives_sums() ? x.gradient->asks_sums(options_.gradient_dtype) : nullptr;
       const Weight bias = within ? *within : Weight();
-      const bool adds = claim_in_order(scale, bias);
+      const bool adds = claim_in_order(std::array{scale, bias});
       at::Tensor d_x =
           op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient(), bias.gradient()}, adds).x;
       if (within)
@@ -241,6 +275,83 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
     if (residual) residual->add(std::move(d_y));
   });
   return y;
+}
+
+struct Operations::Stack {
+  ScaledRows::Parameters values, gradients;
+
+  // False where they do not lie evenly apart, or do not all train alike.
+  bool take(std::span<const ScaledLayer> layers) {
+    const auto take = [layers](const Weight& (*of)(const ScaledLayer&), at::Tensor& value, at::Tensor& gradient) {
+      std::vector<at::Tensor> all, of_all;
+      for (const ScaledLayer& each : layers) {
+        all.push_back(of(each).value());
+        of_all.push_back(of(each).gradient());
+      }
+      value = stacked(all);
+      gradient = stacked(of_all);
+      const bool any_trains =
+          std::any_of(of_all.begin(), of_all.end(), [](const at::Tensor& t) { return t.defined(); });
+      return value.defined() && gradient.defined() == any_trains;
+    };
+    return take([](const ScaledLayer& each) -> const Weight& { return each.scale; }, values.scale, gradients.scale) &&
+           take([](const ScaledLayer& each) -> const Weight& { return each.layer.weight; }, values.linears.weight,
+                gradients.linears.weight) &&
+           take([](const ScaledLayer& each) -> const Weight& { return each.layer.bias; }, values.linears.bias,
+                gradients.linears.bias);
+  }
+};
+
+// As few calls as they lie evenly apart in memory: one for the layers of a tower.
+std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers) {
+  std::vector<Layer> all;
+  while (!layers.empty()) {
+    size_t count = layers.size();
+    Stack stack;
+    while (!stack.take(layers.first(count))) --count;
+    for (Layer& each : scaled(tape, layers.first(count), stack)) all.push_back(std::move(each));
+    layers = layers.subspan(count);
+  }
+  return all;
+}
+
+std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers, const Stack& stack) {
+  const bool scale = stack.gradients.scale.defined(), weight = scale || stack.gradients.linears.weight.defined(),
+             bias = scale || stack.gradients.linears.bias.defined(), records = tape.records(weight || bias);
+  auto query = kernels_query(FVLM_OP_SCALED_ROWS, with(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
+                             stack.values.scale.size(1));
+  query.inner = stack.values.linears.weight.size(2);
+  const ScaledRows& op = kernel<ScaledRows>(query);
+  const ScaledRows::Linears values = op.forward(stack.values);
+  const auto wide = tensor_options().dtype(options_.dtype == at::kDouble ? at::kDouble : at::kFloat);
+  const auto room = [&](bool wanted, const at::Tensor& value) {
+    return records && wanted ? at::empty(value.sizes(), wide) : at::Tensor();
+  };
+  const ScaledRows::Linears gradients{room(weight, values.weight), room(bias, values.bias)};
+  std::vector<Layer> made;
+  for (int64_t i = 0; i < query.rows; ++i) {
+    const auto part = [i](const at::Tensor& value, const at::Tensor& gradient) {
+      auto parameter = std::make_shared<Parameter>();
+      parameter->value = value[i];
+      if (gradient.defined()) parameter->gradient = gradient[i];
+      return Weight(std::move(parameter));
+    };
+    made.push_back({part(values.weight, gradients.weight), part(values.bias, gradients.bias)});
+  }
+  if (!records) return made;
+  join_at_end(tape);
+  tape.push([this, &op, stack, gradients, made, layers = std::vector(layers.begin(), layers.end())] {
+    std::vector<Weight> from, to;
+    for (const Layer& each : made) from.insert(from.end(), {each.weight, each.bias});
+    for (const ScaledLayer& each : layers) to.insert(to.end(), {each.layer.weight, each.layer.bias, each.scale});
+    if (std::none_of(from.begin(), from.end(), [](const Weight& each) { return each.has_gradient(); })) return;
+    for (const Weight& each : from)
+      if (each.trains() && !each.has_gradient()) each.gradient().zero_();
+    const bool adds = Weight::claim(to);
+    beside([&op, stack, gradients, adds] { op.backward(stack.values, gradients, stack.gradients, adds); },
+           static_cast<int64_t>(stack.values.linears.weight.nbytes()), to);
+  });
+  return made;
 }
 
 Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,

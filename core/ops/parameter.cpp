@@ -28,6 +28,25 @@ at::Tensor joined(const std::vector<Parameter*>& parts, at::Tensor Parameter::*m
 
 } // namespace
 
+at::Tensor stacked(std::span<const at::Tensor> tensors) {
+  const at::Tensor& first = tensors.front();
+  if (!first.defined()) return {};
+  const auto place = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
+  const auto size = static_cast<std::ptrdiff_t>(first.element_size());
+  const std::ptrdiff_t apart = tensors.size() > 1 && tensors[1].defined() ? place(tensors[1]) - place(first) : 0;
+  for (size_t index = 1; index < tensors.size(); ++index) {
+    const at::Tensor& next = tensors[index];
+    if (!next.defined() || !next.is_alias_of(first) || next.sizes() != first.sizes() ||
+        next.strides() != first.strides() || place(next) - place(first) != static_cast<std::ptrdiff_t>(index) * apart ||
+        apart < size)
+      return {};
+  }
+  auto shape = first.sizes().vec(), strides = first.strides().vec();
+  shape.insert(shape.begin(), static_cast<int64_t>(tensors.size()));
+  strides.insert(strides.begin(), tensors.size() > 1 ? apart / size : first.numel());
+  return first.as_strided(shape, strides);
+}
+
 Weight::Weight(std::vector<Parameter*> parts) : parts_(std::move(parts)), value_(joined(parts_, &Parameter::value)) {
   if (parts_.front()->gradient.defined()) gradient_ = joined(parts_, &Parameter::gradient);
 }
@@ -39,13 +58,15 @@ Weight Weight::as_matrix() const {
   return matrix;
 }
 
-bool Weight::claim(const Weight& weight, const Weight& other) {
-  const auto holds = [](const Parameter* part) { return part->has_gradient; };
-  bool adds = false;
-  for (const Weight* each : {&weight, &other})
-    if (each->trains()) adds = adds || std::any_of(each->parts_.begin(), each->parts_.end(), holds);
-  for (const Weight* each : {&weight, &other})
-    if (each->trains()) each->begin_gradient(adds);
+bool Weight::has_gradient() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->has_gradient; });
+}
+
+bool Weight::claim(std::span<const Weight> weights) {
+  const bool adds = std::any_of(weights.begin(), weights.end(),
+                                [](const Weight& each) { return each.trains() && each.has_gradient(); });
+  for (const Weight& each : weights)
+    if (each.trains()) each.begin_gradient(adds);
   return adds;
 }
 
@@ -67,9 +88,9 @@ void Weight::begin_gradient(bool others_add) const {
   clear();
 }
 
-void Weight::goes_aside(const Weight& weight, const Weight& other) {
-  for (const Weight* each : {&weight, &other})
-    for (Parameter* part : each->parts_) part->is_aside = true;
+void Weight::goes_aside(std::span<const Weight> weights) {
+  for (const Weight& each : weights)
+    for (Parameter* part : each.parts_) part->is_aside = true;
 }
 
 bool Weight::is_aside() const {

@@ -2,6 +2,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,11 +18,17 @@ struct Parameter {
   bool is_aside = false;      // of the current step: it has been written beside other work
 };
 
+// Tensors of one shape that lie as far from each other, the first to the second as the second to the third, as one with
+// a dimension more. Undefined: they do not.
+at::Tensor stacked(std::span<const at::Tensor> tensors);
+
 // What an operation reads at once: a parameter, or several that lie side by side (q, k, v; gate, up) as one.
 class Weight {
  public:
   Weight() = default;
   explicit Weight(Parameter& parameter) : Weight(std::vector<Parameter*>{&parameter}) {}
+  // One that a step makes.
+  explicit Weight(std::shared_ptr<Parameter> made) : Weight(*made) { made_ = std::move(made); }
   // Adjacent in their arenas, in this order; all but the first dimension equal.
   explicit Weight(std::vector<Parameter*> parts);
 
@@ -30,10 +39,12 @@ class Weight {
   bool trains() const { return gradient_.defined(); }
   const at::Tensor& value() const { return value_; }
   const at::Tensor& gradient() const { return gradient_; }
-  // To be asked once before each write of gradients: whether it is to add to what is there, the same for both.
-  static bool claim(const Weight& weight, const Weight& other = {});
+  bool has_gradient() const; // any part of it
+  // To be asked once before each write of gradients: whether it is to add to what is there, the same for all.
+  static bool claim(std::span<const Weight> weights);
+  static bool claim(const Weight& weight, const Weight& other = {}) { return claim(std::array{weight, other}); }
   // What is written into their gradients now runs beside other work. Who writes in order with the rest waits for it.
-  static void goes_aside(const Weight& weight, const Weight& other);
+  static void goes_aside(std::span<const Weight> weights);
   bool is_aside() const;
   // For gradients that no plugin writes.
   void add_gradient(const at::Tensor& gradient) const;
@@ -42,6 +53,7 @@ class Weight {
   void begin_gradient(bool others_add) const;
 
   std::vector<Parameter*> parts_;
+  std::shared_ptr<Parameter> made_;
   at::Tensor value_, gradient_;
 };
 

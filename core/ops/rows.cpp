@@ -9,6 +9,7 @@ namespace fvlm::ops {
 Value take_rows(Tape& tape, const Value& x, const at::Tensor& index) {
   Value y(x.data.index_select(0, index), tape.records(x));
   if (!y.wants_gradient()) return y;
+  x.gradient->ask_no_sums();
   tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->whole(shape, options).index_add_(0, index, d_y);
@@ -53,6 +54,7 @@ Value every(Tape& tape, const Value& x, int64_t step, int64_t first) {
   const auto rows = [step, first](const at::Tensor& all) { return all.unflatten(0, {-1, step}).select(1, first); };
   Value y(rows(x.data).contiguous(), tape.records(x));
   if (!y.wants_gradient()) return y;
+  x.gradient->ask_no_sums();
   tape.push([rows, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) rows(in->whole(shape, options)).add_(d_y);

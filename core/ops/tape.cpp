@@ -34,6 +34,7 @@ void Gradient::add(at::Tensor gradient) {
 }
 
 at::Tensor& Gradient::whole(at::IntArrayRef shape, const at::TensorOptions& options) {
+  if (has_sums_) throw Error(ErrorKind::internal, "a part of a gradient comes behind what was summed");
   if (!sum_.defined())
     sum_ = at::zeros(shape, options);
   else if (!is_sole_owner(sum_))

@@ -27,9 +27,15 @@ class Gradient {
   bool empty() const { return !sum_.defined(); }
 
   // A value that has a bias within asks whoever gives its gradient for the sums over rows, which are the bias's: the
-  // giver has just written what is to be summed. Given once, by who is the only one to add.
+  // giver has just written what is to be summed. Given once, by who is the only one to add, or takes what came before
+  // him and adds it as well. Who adds to a part may do so behind him, and takes the question back.
   void ask_sums(const Weight& bias) { sums_for_ = std::make_shared<const Weight>(bias); }
-  const Weight* asks_sums() const { return sum_.defined() ? nullptr : sums_for_.get(); }
+  void ask_no_sums() { sums_for_.reset(); }
+  // Null: none are wanted, or not of this type.
+  const Weight* asks_sums(at::ScalarType type) const {
+    const bool wanted = !sum_.defined() && sums_for_ && sums_for_->gradient().scalar_type() == type;
+    return wanted ? sums_for_.get() : nullptr;
+  }
   void add_with_sums(at::Tensor gradient);
   bool has_sums() const { return has_sums_; }
 

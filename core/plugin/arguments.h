@@ -65,9 +65,9 @@ template <>
 struct FieldsOf<fvlm_norm_backward> {
   using A = fvlm_norm_backward;
   static constexpr auto fields =
-      std::tuple{field("d_y", &A::d_y),           field("d_sum", &A::d_sum),  field("s", &A::s),
-                 field("weight", &A::weight),     field("saved", &A::saved),  field("d_x", &A::d_x),
-                 field("d_weight", &A::d_weight), field("d_bias", &A::d_bias)};
+      std::tuple{field("d_y", &A::d_y),           field("d_sum", &A::d_sum),   field("s", &A::s),
+                 field("weight", &A::weight),     field("saved", &A::saved),   field("d_x", &A::d_x),
+                 field("d_weight", &A::d_weight), field("d_bias", &A::d_bias), field("d_x_sums", &A::d_x_sums)};
 };
 template <>
 struct FieldsOf<fvlm_rope_apply> {
@@ -113,8 +113,12 @@ struct FieldsOf<fvlm_layerscale_backward> {
 template <>
 struct FieldsOf<fvlm_linear_forward> {
   using A = fvlm_linear_forward;
-  static constexpr auto fields = std::tuple{field("x", &A::x), field("weight", &A::weight), field("bias", &A::bias),
-                                            field("y", &A::y), field("pre_activation", &A::pre_activation)};
+  static constexpr auto fields = std::tuple{field("x", &A::x),
+                                            field("weight", &A::weight),
+                                            field("bias", &A::bias),
+                                            field("y", &A::y),
+                                            field("pre_activation", &A::pre_activation),
+                                            field("residual", &A::residual)};
 };
 template <>
 struct FieldsOf<fvlm_linear_input_gradient> {
@@ -127,6 +131,25 @@ template <>
 struct FieldsOf<fvlm_linear_weight_gradient> {
   using A = fvlm_linear_weight_gradient;
   static constexpr auto fields = std::tuple{field("d_y", &A::d_y), field("x", &A::x), field("d_weight", &A::d_weight),
+                                            field("d_bias", &A::d_bias)};
+};
+template <>
+struct FieldsOf<fvlm_scaled_rows_forward> {
+  using A = fvlm_scaled_rows_forward;
+  static constexpr auto fields =
+      std::tuple{field("scale", &A::scale), field("weight", &A::weight), field("bias", &A::bias),
+                 field("scaled_weight", &A::scaled_weight), field("scaled_bias", &A::scaled_bias)};
+};
+template <>
+struct FieldsOf<fvlm_scaled_rows_backward> {
+  using A = fvlm_scaled_rows_backward;
+  static constexpr auto fields = std::tuple{field("scale", &A::scale),
+                                            field("weight", &A::weight),
+                                            field("bias", &A::bias),
+                                            field("d_scaled_weight", &A::d_scaled_weight),
+                                            field("d_scaled_bias", &A::d_scaled_bias),
+                                            field("d_scale", &A::d_scale),
+                                            field("d_weight", &A::d_weight),
                                             field("d_bias", &A::d_bias)};
 };
 template <>

@@ -217,7 +217,10 @@ std::vector<Family> make_families() {
         {"linear",
          {FVLM_SLOT(Kernels, linear_forward), FVLM_SLOT(Kernels, linear_input_gradient),
           FVLM_SLOT(Kernels, linear_weight_gradient)},
-         FVLM_OP_LINEAR}},
+         FVLM_OP_LINEAR},
+        {"scaled_rows",
+         {FVLM_SLOT(Kernels, scaled_rows_forward), FVLM_SLOT(Kernels, scaled_rows_backward)},
+         FVLM_OP_SCALED_ROWS}},
        kernels_defect});
   all.push_back({"fvlm.optimizer/1",
                  "optimizer",
@@ -315,8 +318,9 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
-  std::string text = fmt::format("{} rows of {}", query.rows, query.width);
-  if (query.op == FVLM_OP_LINEAR) text += fmt::format(" from {}", query.inner);
+  const bool scaled = query.op == FVLM_OP_SCALED_ROWS;
+  std::string text = fmt::format("{} {} of {}", query.rows, scaled ? "linears" : "rows", query.width);
+  if (scaled || query.op == FVLM_OP_LINEAR) text += fmt::format(" from {}", query.inner);
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},

@@ -113,6 +113,7 @@ const std::vector<KernelKind>& kernel_kinds() {
       {"swiglu", "The decoder's gated MLP."},
       {"bias_gelu", "Bias and GELU of the vision tower's MLP."},
       {"layerscale_residual", "LayerScale with the residual added."},
+      {"scaled_rows", "LayerScale folded into the weights before it."},
   };
   return kinds;
 }

@@ -298,6 +298,7 @@ struct Speed {
   bool overlap_copies = true;
   bool coarse_in_tower = true;
   bool skip_last_patches = true;
+  bool fold_layer_scale = true;
   bool loss_tokens_only = true;
   bool joint_weight_gradients = true;
   bool shared_preference_frames = true;

@@ -33,17 +33,17 @@ inline std::int64_t most_summing_blocks(int multiprocessors) {
   return summing_blocks * static_cast<std::int64_t>(multiprocessors);
 }
 
-// Gradients of parameters, which a kernel sums over its rows: two at most. Its blocks leave parts of the sums in the
+// Gradients of parameters, which a kernel sums over its rows: three at most. Its blocks leave parts of the sums in the
 // call's workspace, and the one that arrives last adds them up, always in the same order. What counts arrivals lies
 // beside the parts, so calls share nothing but what they share anyway: they may run on several streams at once.
 struct Sums {
-  void* out[2] = {}; // [width]; NULL: not wanted
+  void* out[3] = {}; // [width]; NULL: not wanted
   fvlm_dtype type{};
   bool accumulate = false;
   long long* arrivals = nullptr;
   float* parts = nullptr;
 
-  __host__ __device__ bool wanted() const { return out[0] || out[1]; }
+  __host__ __device__ bool wanted() const { return out[0] || out[1] || out[2]; }
 
   // Of columns whose parts are counted and added by themselves.
   static constexpr std::int64_t least_slice = 32, most_slice = 256, most_width = least_slice * 65535;

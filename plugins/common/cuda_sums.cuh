@@ -39,7 +39,7 @@ __device__ inline void begin_sums(const Sums& sums, const Slice& slice) {
   constexpr int line = 128 / sizeof(float);
   const int bytes = sums.type.bits / 8;
 #pragma unroll
-  for (int which = 0; which < 2; ++which) {
+  for (int which = 0; which < 3; ++which) {
     if (!sums.out[which]) continue;
     const char* from = static_cast<const char*>(sums.out[which]) + slice.first * bytes;
     for (int column = static_cast<int>(threadIdx.x) * line; column < slice.width; column += sum_threads * line)
@@ -50,7 +50,7 @@ __device__ inline void begin_sums(const Sums& sums, const Slice& slice) {
 // Calls body(pointer to the gradient's element, index) for four columns of a slice, as many of them as there are.
 template <class Body>
 __device__ void each_gradient(const Sums& sums, const Slice& slice, int which, int column, const Body& body) {
-  void* const out = which == 0 ? sums.out[0] : sums.out[1];
+  void* const out = which == 0 ? sums.out[0] : which == 1 ? sums.out[1] : sums.out[2];
   if (!out) return;
   const std::int64_t first = slice.first + column;
   const auto each = [&](auto* from) {

@@ -85,6 +85,8 @@ class KernelsCublasLt : public Kernels {
     if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+    if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
+      return refuse("gelu together with a residual not supported");
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
@@ -122,9 +124,11 @@ class KernelsCublasLt : public Kernels {
     if (gelu && a.pre_activation)
       sum = matrix_of(a.pre_activation, query.dtype, query.rows, query.width, "pre_activation");
     void* bias = has_bias(query) ? vector_of(a.bias, query.dtype, query.width, "bias") : nullptr;
+    Matrix residual{};
+    if (has_residual(query)) residual = matrix_of(a.residual, query.dtype, query.rows, query.width, "residual");
     if (query.rows == 0) return;
     Workspace workspace(call);
-    forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, gelu, take(workspace, query));
+    forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, take(workspace, query));
   }
 
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
@@ -200,6 +204,7 @@ class KernelsCublasLt : public Kernels {
 
   static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
   static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
+  static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
 
   static Key key_of(const Query& q, bool deterministic) {
     return {q.rows,
@@ -207,7 +212,7 @@ class KernelsCublasLt : public Kernels {
             q.inner,
             q.dtype.code * 256 + q.dtype.bits,
             has_backward(q) ? q.gradient_dtype.bits : 0,
-            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS),
+            q.options & (FVLM_WITH_BACKWARD | FVLM_WITH_BIAS | FVLM_WITH_RESIDUAL),
             deterministic};
   }
 
@@ -256,12 +261,13 @@ class KernelsCublasLt : public Kernels {
     return plan;
   }
 
-  void forward(const fvlm_call& call, const Query& query, const Plan& plan, const GeluForward& o, bool gelu,
-               const Space& space) const {
+  void forward(const fvlm_call& call, const Query& query, const Plan& plan, const GeluForward& o,
+               const Matrix& residual, bool gelu, const Space& space) const {
     if (gelu && plan.gelu_rides && copy_engine_takes(query.dtype, {o.x, o.weight, o.sum, o.y}))
       return gelu_forward(on(call), gelu_shape(query), o);
     Matrix bias{o.bias, 0};
-    plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr}, space.library);
+    plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr, false, residual},
+                     space.library);
     if (plan.adds_bias) bias.data = nullptr;
     if (gelu || bias.data)
       finish(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
@@ -308,7 +314,8 @@ class KernelsCublasLt : public Kernels {
         plan.forward, forward_shape(query, sets.rows, plan.adds_bias),
         [&](int turn) {
           const Set s = set(turn);
-          return MatmulOperands{s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr};
+          return MatmulOperands{
+              s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr, false, has_residual(query) ? s.y : Matrix{}};
         },
         "forward");
     if (!has_backward(query)) return measure_riders(call, query, space, sets, plan);
@@ -365,7 +372,7 @@ class KernelsCublasLt : public Kernels {
     choose(
         &Plan::gelu_rides,
         [&](const Plan& way, const Set& s) {
-          forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, true, space);
+          forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, {}, true, space);
         },
         "gelu");
     choose(

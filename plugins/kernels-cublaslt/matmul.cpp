@@ -15,8 +15,13 @@ constexpr int most_candidates = 8; // more were never given
 constexpr int64_t widest = 16;     // bytes: no algorithm asks for more
 
 struct Description : ProductDescription {
+  cublasLtMatrixLayoutOpaque_t addend = c;
+
   Description(const MatmulShape& s, const MatmulOperands& operands)
       : ProductDescription(s, operands.a.row, operands.b.row, operands.c.row) {
+    if (const int64_t row = std::max(operands.addend.row, s.columns); operands.addend.data)
+      check_cublas(cublasLtMatrixLayoutSetAttribute(&addend, CUBLASLT_MATRIX_LAYOUT_LD, &row, sizeof row),
+                   "cublasLtMatrixLayoutSetAttribute");
     if (!s.adds_bias) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
@@ -42,7 +47,8 @@ int64_t alignment_of(const Matrix& matrix, fvlm_dtype dtype) {
 Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
   const Matrix bias{operands.bias, 0};
   return {alignment_of(operands.a, s.dtype), alignment_of(operands.b, s.dtype),
-          std::min(alignment_of(operands.c, s.result), alignment_of(bias, s.result))};
+          std::min({alignment_of(operands.c, s.result), alignment_of(bias, s.result),
+                    alignment_of(operands.addend, s.result)})};
 }
 
 // Contiguous matrices at aligned addresses: what to ask the heuristics about, who look at no memory.
@@ -83,9 +89,10 @@ std::vector<cublasLtMatmulAlgo_t> ask(const CublasLt& library, const MatmulShape
 cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const MatmulShape& s,
                       const MatmulOperands& operands, const cublasLtMatmulAlgo_t& algorithm, Span<char> workspace) {
   Description d(s, operands);
-  const float one = 1, beta = operands.accumulate ? 1 : 0;
-  return cublasLtMatmul(library.get(), &d.operation, &one, operands.b.data, &d.b, operands.a.data, &d.a, &beta,
-                        operands.c.data, &d.c, operands.c.data, &d.c, &algorithm, workspace.data(), workspace.size(),
+  const void* added = operands.addend.data ? operands.addend.data : operands.c.data;
+  const float one = 1, beta = operands.accumulate || operands.addend.data ? 1 : 0;
+  return cublasLtMatmul(library.get(), &d.operation, &one, operands.b.data, &d.b, operands.a.data, &d.a, &beta, added,
+                        &d.addend, operands.c.data, &d.c, &algorithm, workspace.data(), workspace.size(),
                         stream_of(call));
 }
 

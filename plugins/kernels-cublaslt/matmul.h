@@ -15,6 +15,7 @@ struct MatmulOperands {
   Matrix a, b, c;
   void* bias = nullptr;
   bool accumulate = false; // c += a b
+  Matrix addend{};         // c = addend + a b; it may be c itself
 };
 
 class Matmul {

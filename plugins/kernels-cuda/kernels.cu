@@ -98,6 +98,54 @@ class Operands {
   bool wide_;
 };
 
+// The same for linears one behind the other.
+class Linears {
+ public:
+  explicit Linears(const fvlm_kernels_query& query) : query_(query) {
+    p_.matrices = query.rows;
+    p_.width = query.width;
+    p_.inner = query.inner;
+    p_.dtype = query.dtype;
+    p_.gradient = query.gradient_dtype;
+    p_.wide = query.inner % pack() == 0;
+  }
+
+  Rows vectors(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name) const {
+    const std::int64_t shape[] = {query_.rows, query_.width};
+    check(tensor, dtype, shape, 2, name);
+    return {tensor->data, tensor->strides[0]};
+  }
+  Matrices matrices(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name) {
+    const std::int64_t shape[] = {query_.rows, query_.width, query_.inner};
+    check(tensor, dtype, shape, 3, name);
+    const std::uintptr_t bytes = static_cast<std::uintptr_t>(pack()) * bytes_of(dtype);
+    p_.wide = p_.wide && reinterpret_cast<std::uintptr_t>(tensor->data) % bytes == 0;
+    for (int i = 0; i < 2; ++i)
+      if (shape[i] > 1) p_.wide = p_.wide && tensor->strides[i] % pack() == 0;
+    return {tensor->data, tensor->strides[0], tensor->strides[1]};
+  }
+
+  plugins::ScaledRows& problem() { return p_; }
+
+ private:
+  std::int64_t pack() const { return widest_access / static_cast<std::int64_t>(bytes_of(query_.dtype)); }
+
+  static void check(const fvlm_tensor* tensor, fvlm_dtype dtype, const std::int64_t* shape, int dims,
+                    const char* name) {
+    if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+    bool fits = tensor->dtype == dtype && tensor->ndim == dims;
+    for (int i = 0; fits && i < dims; ++i) fits = tensor->shape[i] == shape[i];
+    if (!fits)
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s of %lld linears of %lld", name, name_of(dtype),
+                    static_cast<long long>(shape[0]), static_cast<long long>(shape[1]));
+    if (shape[dims - 1] > 1 && tensor->strides[dims - 1] != 1)
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+  }
+
+  const fvlm_kernels_query& query_;
+  plugins::ScaledRows p_{};
+};
+
 class KernelsCuda : public Kernels {
  public:
   explicit KernelsCuda(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {
@@ -125,6 +173,9 @@ class KernelsCuda : public Kernels {
         return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
       if (query.rotary_dim > 1024) return refuse("rotary_dim %d not supported, 1024 at most", query.rotary_dim);
     }
+    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS)) return refuse("sums of d_x not supported");
+    if (query.op == FVLM_OP_SCALED_ROWS && query.inner < 0)
+      return refuse("rows of %lld not supported", static_cast<long long>(query.inner));
     return accept(300, "one pass, 16 bytes a thread");
   }
 
@@ -136,8 +187,7 @@ class KernelsCuda : public Kernels {
     if (layernorm) wanted.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
-    const bool two = layernorm || (query.options & FVLM_WITH_SUMS);
-    Sums().take(workspace, query.width, two ? 2 : 1, multiprocessors_, norm ? wholes(query) : 0);
+    Sums().take(workspace, query.width, parameters_of(query), multiprocessors_, norm ? wholes(query) : 0);
     wanted.backward_workspace = workspace.used();
   }
 
@@ -175,6 +225,34 @@ class KernelsCuda : public Kernels {
     p.log2_theta = std::log2(static_cast<double>(query.rope_theta));
     p.inverse = a.inverse != 0;
     plugins::rope(on(call), query.dtype, operands.wide(), p);
+  }
+
+  void scaled_rows_forward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_forward& a) const {
+    require(fits(query));
+    Linears linears(query);
+    plugins::ScaledRows& p = linears.problem();
+    p.scale = linears.vectors(a.scale, query.dtype, "scale");
+    p.weight = linears.matrices(a.weight, query.dtype, "weight");
+    p.bias = linears.vectors(a.bias, query.dtype, "bias");
+    p.scaled_weight = linears.matrices(a.scaled_weight, query.dtype, "scaled_weight");
+    p.scaled_bias = linears.vectors(a.scaled_bias, query.dtype, "scaled_bias");
+    plugins::scaled_rows_forward(on(call), p);
+  }
+
+  void scaled_rows_backward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_backward& a) const {
+    require(fits(query));
+    Linears linears(query);
+    plugins::ScaledRows& p = linears.problem();
+    p.scale = linears.vectors(a.scale, query.dtype, "scale");
+    p.weight = linears.matrices(a.weight, query.dtype, "weight");
+    p.bias = linears.vectors(a.bias, query.dtype, "bias");
+    if (a.d_scale || a.d_weight) p.scaled_weight = linears.matrices(a.d_scaled_weight, float32, "d_scaled_weight");
+    if (a.d_scale || a.d_bias) p.scaled_bias = linears.vectors(a.d_scaled_bias, float32, "d_scaled_bias");
+    if (a.d_scale) p.d_scale = linears.vectors(a.d_scale, query.gradient_dtype, "d_scale");
+    if (a.d_weight) p.d_weight = linears.matrices(a.d_weight, query.gradient_dtype, "d_weight");
+    if (a.d_bias) p.d_bias = linears.vectors(a.d_bias, query.gradient_dtype, "d_bias");
+    p.accumulate = a.accumulate != 0;
+    plugins::scaled_rows_backward(on(call), p);
   }
 
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& a) const {
@@ -217,7 +295,7 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    const Sums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, 1, a.accumulate);
+    const Sums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, a.accumulate);
     plugins::bias_gelu_backward(on(call), operands.shape(), p, sums);
   }
 
@@ -241,14 +319,19 @@ class KernelsCuda : public Kernels {
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
     const Gradients out{operands.gradient(a.d_scale, "d_scale"), operands.gradient(a.d_x_sums, "d_x_sums")};
-    const Sums sums = sums_of(call, query, out, out.second ? 2 : 1, a.accumulate);
+    const Sums sums = sums_of(call, query, out, a.accumulate);
     plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 
  private:
   struct Gradients {
-    void *first, *second = nullptr;
+    void *first, *second = nullptr, *third = nullptr;
   };
+
+  // How many gradients of parameters its backward sums at most.
+  static int parameters_of(const Query& query) {
+    return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_SUMS) != 0);
+  }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }
 
@@ -257,12 +340,11 @@ class KernelsCuda : public Kernels {
   }
 
   // Where there are no rows, they are done with that.
-  Sums sums_of(const fvlm_call& call, const Query& query, Gradients out, int parameters, int accumulate,
-               int64_t wholes = 0) const {
-    Sums sums{{out.first, out.second}, query.gradient_dtype, accumulate != 0};
+  Sums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate, int64_t wholes = 0) const {
+    Sums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};
     if (!sums.wanted()) return sums;
     Workspace workspace(call);
-    sums.take(workspace, query.width, parameters, multiprocessors_, wholes);
+    sums.take(workspace, query.width, parameters_of(query), multiprocessors_, wholes);
     if (query.rows == 0) clear(on(call), sums, static_cast<std::size_t>(query.width) * bytes_of(query.gradient_dtype));
     return sums;
   }
@@ -297,9 +379,9 @@ class KernelsCuda : public Kernels {
     p.inverse = operands.statistic(a.saved[0], "saved[0]");
     if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
     const Gradients out{operands.gradient(a.d_weight, "d_weight"),
-                        centered ? operands.gradient(a.d_bias, "d_bias") : nullptr};
-    plugins::norm_backward(on(call), operands.shape(), p,
-                           sums_of(call, query, out, centered ? 2 : 1, a.accumulate, wholes(query)));
+                        centered ? operands.gradient(a.d_bias, "d_bias") : nullptr,
+                        centered ? operands.gradient(a.d_x_sums, "d_x_sums") : nullptr};
+    plugins::norm_backward(on(call), operands.shape(), p, sums_of(call, query, out, a.accumulate, wholes(query)));
   }
 
   int multiprocessors_;

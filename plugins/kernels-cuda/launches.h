@@ -32,6 +32,24 @@ struct Layerscale {
   const void* scale;
 };
 
+// [matrices, rows, columns]: how many elements lie from matrix to matrix, and from row to row.
+struct Matrices {
+  void* data;
+  std::int64_t matrix, row;
+};
+
+struct ScaledRows {
+  std::int64_t matrices, width, inner;
+  Rows scale, bias; // [matrices, width], as all that has no columns
+  Matrices weight;
+  Matrices scaled_weight; // backward: what came to it, in float
+  Rows scaled_bias;
+  Matrices d_weight; // data NULL, here and in what came: not wanted
+  Rows d_scale, d_bias;
+  fvlm_dtype dtype, gradient;
+  bool accumulate, wide;
+};
+
 struct Rope {
   Rows x, out;
   std::int64_t x_head, out_head; // elements from head to head
@@ -54,6 +72,8 @@ void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu&
 void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums);
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale);
 void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums);
+void scaled_rows_forward(const Device& device, const ScaledRows& scaled);
+void scaled_rows_backward(const Device& device, const ScaledRows& scaled);
 void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope);
 
 } // namespace fvlm::plugins

@@ -20,11 +20,11 @@ __device__ int slice_of(int width, int blocks) {
 
 // What a thread holds, counted in registers: the sums, this row's packs and either the weight's or, where there is
 // room, the next row's. Reading ahead was worth 5 to 8 % to layernorm and cost rmsnorm 1 to 7 %.
-template <class Element, int packs, bool centered>
+template <class Element, int packs, int sums>
 struct Budget {
-  static constexpr int sums = packs * pack_size<Element> * (centered ? 2 : 1), row = packs * 12, others = 24;
-  static constexpr bool reads_ahead = centered && sums + 2 * row + others <= 128;
-  static constexpr int all = sums + row + (reads_ahead ? row : packs * 4) + others;
+  static constexpr int held = packs * pack_size<Element> * sums, row = packs * 12, others = 24;
+  static constexpr bool reads_ahead = sums > 1 && held + 2 * row + others <= 128;
+  static constexpr int all = held + row + (reads_ahead ? row : packs * 4) + others;
   static constexpr int blocks = all <= 56 ? 4 : all <= 76 ? 3 : all <= 128 ? 2 : 1; // of a multiprocessor
 };
 
@@ -87,10 +87,12 @@ __device__ __noinline__ void sum_few_rows(const NormBackward p, std::int64_t row
   sum_slice<lanes>(ParameterGradients<Element, size, centered>{{}, p}, {rows, 0, 1}, width, index, lanes, sums);
 }
 
-template <class Element, int threads, int packs, bool centered>
-__global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered>::blocks)
+// sums: 1, rmsnorm's weight; 2, layernorm's weight and bias; 3, and d_x.
+template <class Element, int threads, int packs, int sums>
+__global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::blocks)
     rows_in_registers(NormBackward p, std::int64_t rows, int width, int row_blocks, Sums all_sums) {
-  if constexpr (has_few<Element>) {
+  constexpr bool centered = sums > 1;
+  if constexpr (has_few<Element> && sums < 3) {
     if (static_cast<int>(blockIdx.x) >= row_blocks) {
       sum_few_rows<Element, centered>(p, rows, width, static_cast<int>(blockIdx.x) - row_blocks, all_sums);
       return;
@@ -98,8 +100,8 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered
   }
   const bool summed_elsewhere = row_blocks < static_cast<int>(gridDim.x);
   using Part = RowPart<Element, threads, packs>;
-  constexpr bool reads_ahead = Budget<Element, packs, centered>::reads_ahead;
-  constexpr int size = Part::size, sums = centered ? 2 : 1;
+  constexpr bool reads_ahead = Budget<Element, packs, sums>::reads_ahead;
+  constexpr int size = Part::size;
   constexpr int rows_at_once = block_threads / threads;
   const int ranks = Cluster::blocks(), rank = Cluster::rank(), slice_width = slice_of(width, ranks);
   const Slice slice{rank,
@@ -175,6 +177,10 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, centered
 #pragma unroll
         for (int j = 0; j < size; ++j) d[j] += other[j];
       }
+      if constexpr (sums == 3) {
+#pragma unroll
+        for (int j = 0; j < size; ++j) d_parameter[2][i][j] += d[j];
+      }
       write(d_x + part.first(i), d);
     }
   }
@@ -248,23 +254,59 @@ __global__ void __launch_bounds__(block_threads) rows_by_elements(NormBackward p
   }
 }
 
+// Of d_x as it was rounded.
+template <class Type, int pack>
+struct SumsOfRows : Operation<Type, pack> {
+  using typename Operation<Type, pack>::Values;
+  static constexpr int sums = 1;
+  struct Column {};
+  struct Row {
+    Values x;
+  };
+  Rows rows;
+
+  __device__ Column column(std::int64_t) const { return {}; }
+  __device__ Row load(std::int64_t row, std::int64_t first) const {
+    Row loaded;
+    loaded.x.load(at<Type>(rows, row, first));
+    return loaded;
+  }
+  __device__ void apply(const Column&, const Row& loaded, std::int64_t, std::int64_t, float (&sum)[1][pack]) const {
+    float x[pack];
+    loaded.x.widen(x);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) sum[0][i] += x[i];
+  }
+};
+
 template <class Element>
 void by_elements(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
   if (shape.rows > 0x7fffffff)
     throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows", static_cast<long long>(shape.rows));
-  // First the sums, since d_x may lie in the memory of d_y.
-  if (sums.wanted() && norm.mean)
+  // First the parameters' sums, since d_x may lie in the memory of d_y.
+  const bool of_parameters = sums.out[0] || sums.out[1];
+  if (of_parameters && norm.mean)
     launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm}, sums);
-  else if (sums.wanted())
+  else if (of_parameters)
     launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm}, sums);
   rows_by_elements<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
 }
 
+// By a kernel of their own, behind the other.
+void sum_d_x(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+  Sums alone = sums;
+  alone.out[0] = sums.out[2], alone.out[1] = alone.out[2] = nullptr;
+  with_packs(shape, [&](auto element, auto size) {
+    launch_by_columns(device, shape.rows, shape.width,
+                      SumsOfRows<typename decltype(element)::type, size()>{{}, norm.d_x}, alone);
+  });
+}
+
 // With as many blocks as there are rows for and as can be under way at once.
-template <class Element, int threads, int packs, bool centered>
+template <class Element, int threads, int packs, int all_sums>
 void in_registers(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
-  const auto kernel = rows_in_registers<Element, threads, packs, centered>;
-  constexpr int rows_at_once = block_threads / threads, of_multiprocessor = Budget<Element, packs, centered>::blocks;
+  const auto kernel = rows_in_registers<Element, threads, packs, all_sums>;
+  constexpr int rows_at_once = block_threads / threads, of_multiprocessor = Budget<Element, packs, all_sums>::blocks;
   const std::int64_t needed = (shape.rows + rows_at_once - 1) / rows_at_once;
   std::int64_t blocks = std::min<std::int64_t>(needed, device.multiprocessors * of_multiprocessor);
   cudaLaunchAttribute cluster{};
@@ -274,7 +316,7 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
   config.blockDim = dim3(block_threads);
   config.stream = device.stream;
   config.attrs = &cluster;
-  const bool few = has_few<Element> && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
+  const bool few = has_few<Element> && all_sums < 3 && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
   std::int64_t more = 0;
   if (sums.wanted() && few) {
     more = (shape.width + columns_of_few - 1) / columns_of_few;
@@ -312,13 +354,23 @@ void norm_backward(const Device& device, const Shape& shape, const NormBackward&
   if (shape.rows == 0) return;
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
+    bool summed = !sums.out[2];
     const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
+                        constexpr bool has_room = sizeof(Element) == 2 && threads() == warp;
+                        if constexpr (has_room) {
+                          if (norm.mean && !summed) {
+                            in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
+                            summed = true;
+                            return;
+                          }
+                        }
                         if (norm.mean)
-                          in_registers<Element, threads(), packs(), true>(device, shape, norm, sums);
+                          in_registers<Element, threads(), packs(), 2>(device, shape, norm, sums);
                         else
-                          in_registers<Element, threads(), packs(), false>(device, shape, norm, sums);
+                          in_registers<Element, threads(), packs(), 1>(device, shape, norm, sums);
                       });
     if (!done) by_elements<Element>(device, shape, norm, sums);
+    if (!summed) sum_d_x(device, shape, norm, sums);
   });
   sdk::check_cuda(cudaGetLastError(), "launch");
 }

@@ -52,6 +52,16 @@ TEST(LeastWork, of_the_small_operations) {
   EXPECT_EQ(times(FVLM_OP_LAYERSCALE_RESIDUAL, 0), std::pair(3.0, 3.0));
 }
 
+TEST(LeastWork, of_scaled_linears) {
+  auto query = rows(FVLM_OP_SCALED_ROWS, FVLM_WITH_BACKWARD);
+  const auto weights = static_cast<double>(query.rows * query.width * query.inner),
+             biases = static_cast<double>(query.rows * query.width);
+  const Passes passes = least_work(query);
+  expect_work(passes.forward, 2 * 2 * weights + 3 * 2 * biases, 0, "forward");
+  // What came in float32, the weight, and its gradient.
+  expect_work(passes.backward, (4 + 2 + 4) * weights, 0, "backward");
+}
+
 TEST(LeastWork, of_attention_counts_the_pairs_that_see_each_other) {
   fvlm_attention_query query{};
   query.dtype = bf16;

@@ -114,7 +114,7 @@ class Op(Bench):
         rows = self.rows("--configurations", "tiny:2", "--frames", "2", "--text", "9")
         self.assertEqual({row["operation"] for row in rows}, {
             "attention", "causal-attention", "loss", "optimizer", "rmsnorm", "layernorm", "rope", "swiglu",
-            "layerscale_residual", "linear"})
+            "scaled_rows", "linear"})
         shapes = [(row["operation"], row["shape"]) for row in rows]
         self.assertEqual(len(shapes), len(set(shapes)))
         self.assertEqual({row["configuration"] for row in rows}, {"tiny:2"})
@@ -123,7 +123,8 @@ class Op(Bench):
 
     def test_shapes_of_ones_own(self):
         shapes = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
-                  "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8", "linear:6x8x10")
+                  "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8",
+                  "scaled_rows:3x8x10", "linear:6x8x10")
         rows = self.rows("--shapes", ",".join(shapes))
         self.assertEqual([row["operation"] for row in rows], [shape.split(":")[0] for shape in shapes])
         self.assertEqual(rows[-1]["shape"], "6 rows of 10 from 8, with backward")

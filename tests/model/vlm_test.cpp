@@ -90,19 +90,25 @@ TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Capacity wide = Capacity::of(samples);
   wide.frames += 3;
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
-    for (const auto& recompute : {Recompute::none(), Recompute::all()})
+    for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::lightly()})
       for (const Mode mode : {Mode::coarse_fine, Mode::coarse_only}) {
         tiny.vlm.tower().recompute = recompute;
-        tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = false;
+        tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = tiny.vlm.speed.fold_layer_scale = false;
         const Tensor loss = tiny.losses(pack, tiny.ones(pack), mode);
         const auto gradients = tiny.take_gradients();
         EXPECT_GT(gradients.at("q_static").abs().max().item<double>(), 0);
-        for (const auto& [rides, skips] : {std::pair{true, true}, {true, false}, {false, true}}) {
-          SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}", pack.frames.size(0),
+        for (const auto& [rides, skips, folds] : {std::tuple{true, true, true},
+                                                  {true, false, true},
+                                                  {false, true, true},
+                                                  {false, false, true},
+                                                  {true, true, false}}) {
+          SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}, {}", pack.frames.size(0),
                                    recompute.layer(0) ? "all" : "no", static_cast<int>(mode),
-                                   rides ? "coarse in tower" : "", skips ? "last patches skipped" : ""));
+                                   rides ? "coarse in tower" : "", skips ? "last patches skipped" : "",
+                                   folds ? "scales folded" : ""));
           tiny.vlm.speed.coarse_in_tower = rides;
           tiny.vlm.speed.skip_last_patches = skips;
+          tiny.vlm.speed.fold_layer_scale = folds;
           ops::expect_close(tiny.losses(pack, tiny.ones(pack), mode), loss, 1e-12, "losses");
           expect_same(tiny.take_gradients(), gradients);
         }

@@ -6,6 +6,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -269,6 +270,50 @@ TEST_P(Kernels, linear_with_bias_and_gelu) {
     expect_gradient(fresh.bias, added.bias, d_bias, "d_bias");
     EXPECT_FALSE(linear.weight_gradient(d_y, x, false).bias.defined());
   }
+}
+
+TEST_P(Kernels, linear_with_residual) {
+  constexpr int64_t inner = 5;
+  for (const uint32_t options : {0u, 1u * FVLM_WITH_BIAS}) {
+    auto q = query(options | FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL);
+    q.inner = inner;
+    const Linear linear(backend(), q);
+    const Tensor x = rows_of(1, inner), weight = random({width, inner}, 2, precision.type),
+                 bias = options ? parameter(3) : Tensor(), residual = rows_of(4);
+    Tensor want = at::matmul(x.to(at::kDouble), weight.to(at::kDouble).t()) + residual.to(at::kDouble);
+    if (options) want += bias.to(at::kDouble);
+    const Tensor out = linear.forward(x, weight, bias, {}, residual).y, in_place = spread(residual);
+    expect_rounded(out, want, "y");
+    linear.forward(x, weight, bias, {in_place, {}}, in_place);
+    expect_same_bits(in_place, out, "y in the memory of residual");
+  }
+}
+
+TEST_P(Kernels, scaled_rows) {
+  constexpr int64_t inner = 5;
+  auto q = query();
+  q.inner = inner;
+  const ScaledRows op(backend(), q);
+  const auto linears = [&](uint64_t seed) { return spread(random({rows, width, inner}, seed, precision.type)); };
+  const ScaledRows::Parameters values{rows_of(1), {linears(2), rows_of(3)}};
+  const Tensor scale = leaf(values.scale), weight = leaf(values.linears.weight), bias = leaf(values.linears.bias);
+  const Tensor scaled_weight = scale.unsqueeze(2) * weight, scaled_bias = scale * bias;
+  const auto scaled = op.forward(values);
+  expect_rounded(scaled.weight, scaled_weight, "scaled weight");
+  expect_rounded(scaled.bias, scaled_bias, "scaled bias");
+
+  const auto wide = precision.type == at::kDouble ? at::kDouble : at::kFloat;
+  const ScaledRows::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
+  at::sum(scaled_weight * came.weight + (scaled_bias * came.bias).unsqueeze(2) / inner).backward();
+  const auto give = [&](bool accumulate) {
+    const ScaledRows::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
+    op.backward(values, came, into, accumulate);
+    return into;
+  };
+  const auto fresh = give(false), added = give(true);
+  expect_gradient(fresh.scale, added.scale, gradient_of(scale), "d_scale");
+  expect_gradient(fresh.linears.weight, added.linears.weight, gradient_of(weight), "d_weight");
+  expect_gradient(fresh.linears.bias, added.linears.bias, gradient_of(bias), "d_bias");
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Kernels, testing::Combine(testing::ValuesIn(precisions), testing::Values(0, 1, 9)),

@@ -206,8 +206,10 @@ TEST_F(Measured, every_small_operation) {
   registry.load("reference");
   const auto candidate = registry.candidates<fvlm_kernels_v1>().back();
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
-    for (int32_t op = FVLM_OP_RMSNORM; op <= FVLM_OP_LINEAR; ++op)
+    for (int32_t op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op)
       for (uint32_t options = 0; options < 16; ++options) {
+        constexpr uint32_t not_together = FVLM_WITH_GELU | FVLM_WITH_RESIDUAL;
+        if (op == FVLM_OP_LINEAR && (options & not_together) == not_together) continue;
         fvlm_kernels_query query{};
         query.op = op;
         query.dtype = abi_dtype(dtype);

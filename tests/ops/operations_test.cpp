@@ -87,6 +87,135 @@ TEST(Operations, gelu_mlp) {
   b.expect_true_gradients([&](Tape& tape) { return std::vector{b.ops->gelu_mlp(tape, x, up, down)}; });
 }
 
+TEST(Operations, products_that_add_a_residual) {
+  Bench b;
+  const Value x = b.input({5, 3}), residual = b.input({5, 4});
+  const Operations::Layer first{Weight(b.parameter("first", {4, 3})), Weight(b.parameter("first bias", {4}))},
+      up{Weight(b.parameter("up", {6, 4})), Weight(b.parameter("up bias", {6}))},
+      down{Weight(b.parameter("down", {4, 6})), Weight(b.parameter("down bias", {4}))};
+  b.expect_true_gradients([&](Tape& tape) {
+    const Value y = b.ops->linear(tape, x, first, residual);
+    return std::vector{b.ops->gelu_mlp(tape, y, up, down, y)};
+  });
+}
+
+// Layers of a tower: `apart` numbers lie from one's parameters to the next one's.
+struct ScaledLayers {
+  ScaledLayers(Bench& bench, int64_t count, int64_t width, int64_t inner, int64_t apart) {
+    const Tensor values = random({count * apart}, 7), gradients = at::full({count * apart}, std::nan(""), at::kDouble);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto part = [&](const char* name, int64_t begin, at::IntArrayRef shape) {
+        Parameter& made = bench.parameter(name + std::to_string(i), shape);
+        made.value = values.narrow(0, i * apart + begin, made.value.numel()).view(shape);
+        made.gradient = gradients.narrow(0, i * apart + begin, made.value.numel()).view(shape);
+        return Weight(made);
+      };
+      const Weight weight = part("weight", 0, {width, inner}), bias = part("bias", width * inner, {width});
+      all.push_back({{weight, bias}, part("scale", width * inner + width, {width})});
+    }
+  }
+  std::vector<Operations::ScaledLayer> all;
+};
+
+TEST(Operations, scaled_linears_are_linears_and_scale) {
+  Bench b;
+  const Value x = b.input({5, 4}), residual = b.input({5, 4});
+  const ScaledLayers layers(b, 3, 4, 4, 30);
+  const auto folded = [&](Tape& tape) {
+    const auto scaled = b.ops->scaled(tape, layers.all);
+    Value y = x;
+    for (const auto& each : scaled) y = b.ops->linear(tape, y, each, residual);
+    return std::vector{y, b.ops->linear(tape, x, scaled[1], {})}; // the second is read twice
+  };
+  b.expect_true_gradients(folded);
+
+  Tape none(Tape::Mode::forward_only);
+  Value plain = x;
+  for (const auto& [layer, scale] : layers.all)
+    plain = b.ops->layerscale(none, b.ops->linear(none, plain, layer.weight, layer.bias), scale, residual);
+  expect_close(folded(none)[0].data, plain.data, 1e-12, "folded");
+  const auto& choices = b.ops->choices();
+  EXPECT_EQ(std::count_if(choices.begin(), choices.end(),
+                          [](const SelectionReport& each) { return each.subject == "kernels scaled_rows"; }),
+            2)
+      << "three layers at once, with and without gradients";
+}
+
+// What is not read leaves zeros, and so does a whole tower that nobody reads; other places, and what does not train.
+TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
+  Bench b;
+  const Value x = b.input({5, 4});
+  ScaledLayers layers(b, 2, 4, 4, 30);
+  const ScaledLayers elsewhere(b, 1, 4, 4, 25);
+  layers.all.push_back(elsewhere.all[0]);
+  b.expect_true_gradients([&](Tape& tape) {
+    const auto scaled = b.ops->scaled(tape, layers.all);
+    return std::vector{b.ops->linear(tape, b.ops->linear(tape, x, scaled[0], {}), scaled[2], {})};
+  });
+  Tape unread;
+  for (const auto& each : b.parameters) each->has_gradient = false;
+  (void)b.ops->scaled(unread, layers.all);
+  unread.backward();
+  EXPECT_FALSE(b.parameters[0]->has_gradient);
+
+  for (const char* trains : {"weight", "bias", "scale"}) {
+    SCOPED_TRACE(trains);
+    Bench some;
+    const Value input = some.input({5, 4});
+    const ScaledLayers of(some, 2, 4, 4, 30);
+    for (const auto& each : some.parameters)
+      if (!each->name.starts_with(trains)) each->gradient.reset();
+    std::vector<Operations::ScaledLayer> anew;
+    for (size_t i = 0; i < some.parameters.size(); i += 3)
+      anew.push_back({{Weight(*some.parameters[i]), Weight(*some.parameters[i + 1])}, Weight(*some.parameters[i + 2])});
+    some.expect_true_gradients([&](Tape& tape) {
+      const auto scaled = some.ops->scaled(tape, anew);
+      return std::vector{some.ops->linear(tape, some.ops->linear(tape, input, scaled[0], {}), scaled[1], {})};
+    });
+  }
+}
+
+// A second pass of a step adds to what the first has left.
+TEST(Operations, scaled_linears_add_to_gradients) {
+  Bench b;
+  const Value x = b.input({5, 4});
+  const ScaledLayers layers(b, 2, 4, 4, 30);
+  const auto pass = [&] {
+    Tape tape;
+    const auto scaled = b.ops->scaled(tape, layers.all);
+    const Value y = b.ops->linear(tape, b.ops->linear(tape, x, scaled[0], {}), scaled[1], {});
+    y.gradient->add(random({5, 4}, 9));
+    tape.backward();
+    x.gradient->take();
+  };
+  pass();
+  std::vector<Tensor> once;
+  for (const auto& each : b.parameters) once.push_back(each->gradient.clone());
+  pass();
+  for (size_t i = 0; i < once.size(); ++i)
+    expect_close(b.parameters[i]->gradient, 2 * once[i], 1e-12, b.parameters[i]->name);
+}
+
+// The sums that a bias within x asks for come from who adds last, and nobody else.
+TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
+  for (const bool rows_are_taken : {false, true}) {
+    SCOPED_TRACE(rows_are_taken);
+    Bench b;
+    const Value x = b.input({5, 3}), residual = b.input({5, 4});
+    const Operations::Layer layer{Weight(b.parameter("weight", {4, 3})), Weight(b.parameter("bias", {4}))};
+    const Weight norm(b.parameter("norm", {4})), norm_bias(b.parameter("norm bias", {4}));
+    std::shared_ptr<Gradient> asked;
+    b.expect_true_gradients([&](Tape& tape) {
+      const Value y = b.ops->linear(tape, x, layer, residual);
+      asked = y.gradient ? y.gradient : asked;
+      const Value normed = b.ops->layernorm(tape, y, norm, norm_bias, 1e-6);
+      if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
+      return std::vector{normed, take_rows(tape, y, at::tensor({4, 1}, at::kLong))};
+    });
+    EXPECT_EQ(asked->has_sums(), !rows_are_taken);
+  }
+}
+
 TEST(Operations, norms_with_and_without_a_residual) {
   Bench b;
   const Value x = b.input({5, 4}), residual = b.input({5, 4});

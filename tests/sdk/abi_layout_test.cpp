@@ -42,6 +42,7 @@ VALUE(FVLM_OP_SWIGLU, 4);
 VALUE(FVLM_OP_BIAS_GELU, 5);
 VALUE(FVLM_OP_LAYERSCALE_RESIDUAL, 6);
 VALUE(FVLM_OP_LINEAR, 7);
+VALUE(FVLM_OP_SCALED_ROWS, 8);
 VALUE(FVLM_WITH_BACKWARD, 1);
 VALUE(FVLM_WITH_RESIDUAL, 2);
 VALUE(FVLM_WITH_BIAS, 4);
@@ -217,7 +218,7 @@ FIELD(fvlm_norm_forward, y, 40, fvlm_tensor*);
 FIELD(fvlm_norm_forward, sum, 48, fvlm_tensor*);
 FIELD(fvlm_norm_forward, saved, 56, fvlm_tensor* [4]);
 
-SIZE(fvlm_norm_backward, 96);
+SIZE(fvlm_norm_backward, 104);
 FIELD(fvlm_norm_backward, struct_size, 0, uint32_t);
 FIELD(fvlm_norm_backward, accumulate, 4, int32_t);
 FIELD(fvlm_norm_backward, d_y, 8, const fvlm_tensor*);
@@ -228,6 +229,7 @@ FIELD(fvlm_norm_backward, saved, 40, const fvlm_tensor* [4]);
 FIELD(fvlm_norm_backward, d_x, 72, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_weight, 80, fvlm_tensor*);
 FIELD(fvlm_norm_backward, d_bias, 88, fvlm_tensor*);
+FIELD(fvlm_norm_backward, d_x_sums, 96, fvlm_tensor*);
 
 SIZE(fvlm_rope_apply, 32);
 FIELD(fvlm_rope_apply, struct_size, 0, uint32_t);
@@ -282,13 +284,14 @@ FIELD(fvlm_layerscale_backward, d_x, 32, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_scale, 40, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_x_sums, 48, fvlm_tensor*);
 
-SIZE(fvlm_linear_forward, 48);
+SIZE(fvlm_linear_forward, 56);
 FIELD(fvlm_linear_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, weight, 16, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, bias, 24, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, y, 32, fvlm_tensor*);
 FIELD(fvlm_linear_forward, pre_activation, 40, fvlm_tensor*);
+FIELD(fvlm_linear_forward, residual, 48, const fvlm_tensor*);
 
 SIZE(fvlm_linear_input_gradient, 56);
 FIELD(fvlm_linear_input_gradient, struct_size, 0, uint32_t);
@@ -307,7 +310,27 @@ FIELD(fvlm_linear_weight_gradient, x, 16, const fvlm_tensor*);
 FIELD(fvlm_linear_weight_gradient, d_weight, 24, fvlm_tensor*);
 FIELD(fvlm_linear_weight_gradient, d_bias, 32, fvlm_tensor*);
 
-SIZE(fvlm_kernels_v1, 160);
+SIZE(fvlm_scaled_rows_forward, 48);
+FIELD(fvlm_scaled_rows_forward, struct_size, 0, uint32_t);
+FIELD(fvlm_scaled_rows_forward, scale, 8, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_forward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_forward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_forward, scaled_weight, 32, fvlm_tensor*);
+FIELD(fvlm_scaled_rows_forward, scaled_bias, 40, fvlm_tensor*);
+
+SIZE(fvlm_scaled_rows_backward, 72);
+FIELD(fvlm_scaled_rows_backward, struct_size, 0, uint32_t);
+FIELD(fvlm_scaled_rows_backward, accumulate, 4, int32_t);
+FIELD(fvlm_scaled_rows_backward, scale, 8, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, weight, 16, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, bias, 24, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, d_scaled_weight, 32, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, d_scaled_bias, 40, const fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, d_scale, 48, fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, d_weight, 56, fvlm_tensor*);
+FIELD(fvlm_scaled_rows_backward, d_bias, 64, fvlm_tensor*);
+
+SIZE(fvlm_kernels_v1, 176);
 FIELD(fvlm_kernels_v1, base, 0, fvlm_table);
 FIELD(fvlm_kernels_v1, supports, 24, void (*)(const fvlm_kernels_query*, fvlm_support*));
 FIELD(fvlm_kernels_v1, requirements, 32,
@@ -341,6 +364,10 @@ FIELD(fvlm_kernels_v1, linear_input_gradient, 144,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_linear_input_gradient*));
 FIELD(fvlm_kernels_v1, linear_weight_gradient, 152,
       fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_linear_weight_gradient*));
+FIELD(fvlm_kernels_v1, scaled_rows_forward, 160,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_forward*));
+FIELD(fvlm_kernels_v1, scaled_rows_backward, 168,
+      fvlm_status (*)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*, const fvlm_scaled_rows_backward*));
 
 SIZE(fvlm_loss_query, 56);
 FIELD(fvlm_loss_query, struct_size, 0, uint32_t);

@@ -156,7 +156,7 @@ TEST_F(Budget, without_work_that_is_saved_is_what_is_measured) {
   for (const char* stage : {"align", "instruct", "prefer"}) {
     expect_true(stage, [&](plan::Plan& plan, plan::Stage&) { plan.speed = none; });
     for (const auto which : {&plan::Speed::skip_last_patches, &plan::Speed::shared_preference_frames,
-                             &plan::Speed::joint_weight_gradients})
+                             &plan::Speed::joint_weight_gradients, &plan::Speed::fold_layer_scale})
       expect_true(stage, [&](plan::Plan& plan, plan::Stage&) { plan.speed.*which = false; });
   }
 }

@@ -169,6 +169,14 @@ TEST_F(Switches, skip_last_patches) {
     EXPECT_TRUE(changes_work_alone(which, "instruct", change));
 }
 
+TEST_F(Switches, fold_layer_scale) {
+  const auto which = &plan::Speed::fold_layer_scale;
+  for (const char* stage : {"align", "instruct", "prefer"}) EXPECT_TRUE(changes_work_alone(which, stage));
+  EXPECT_TRUE(changes_work_alone(which, "prefer", remember_and_predict));
+  for (const auto& change : {compute_again, read_the_last_layer_alone})
+    EXPECT_TRUE(changes_work_alone(which, "instruct", change));
+}
+
 TEST_F(Switches, loss_tokens_only) {
   const auto which = &plan::Speed::loss_tokens_only;
   for (const char* stage : {"align", "instruct"})

@@ -67,6 +67,17 @@ Value Model::finish_layer(Tape& tape, int64_t layer, const Value& x, const Value
     const std::string of = name(stem);
     return {rows, columns, trains(of + ".weight") || trains(of + ".bias")};
   };
+  const auto folded = [&](const char* scale, Weight weight) {
+    weight.trains = weight.trains || trains(name(scale));
+    return weight;
+  };
+  if (shape_.speed.fold_layer_scale) {
+    const Weight out = folded("layer_scale1.lambda1", joined("attention.output.dense", width, width)),
+                 down = folded("layer_scale2.lambda1", joined("mlp.fc2", width, mlp));
+    const Value attended = ops_.linear(tape, read, out, out.trains, {}, x);
+    return ops_.gelu_mlp(tape, layer_norm(tape, attended, name("norm2")), joined("mlp.fc1", mlp, width), down,
+                         attended);
+  }
   const Value attended = ops_.layerscale(tape, vision_linear(tape, read, name("attention.output.dense"), width, width),
                                          trains(name("layer_scale1.lambda1")), x);
   const Value inner = ops_.gelu_mlp(tape, layer_norm(tape, attended, name("norm2")), joined("mlp.fc1", mlp, width),
@@ -86,6 +97,11 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
   const Segments rows{1 + patches() + (ride ? 1 : 0)}, keys{1 + patches()};
   VisualCache cache;
   const Tape::Lean lean(tape, recompute_.vision.light);
+  if (shape_.speed.fold_layer_scale) {
+    const bool train = trains(vision_layer(0, "layer_scale1.lambda1"));
+    cache.folded_attention = ops_.scaled(tape, layers, {width, width, train});
+    cache.folded_mlp = ops_.scaled(tape, layers, {width, shape_.vision.intermediate_size, train});
+  }
   Value x = embed(tape, pack.frames, riders);
   for (int64_t i = 0; i < layers; ++i) {
     const auto name = [this, i](const char* rest) { return vision_layer(i, rest); };
@@ -95,7 +111,7 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
     const bool bias_trains = trains(name("attention.attention.key.bias"));
     if (i + 1 == layers && shape_.speed.skip_last_patches) {
       if (ride) riders = ops_.every(tape, x, rows.longest);
-      cache.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
+      cache.layers.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
       if (ride) riders = read(tape, i, riders, cache);
       break;
     }
@@ -109,7 +125,7 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
     };
     const auto out = recompute_.vision.covers(i) ? recomputed(tape, {x}, block) : block(tape, {x});
     x = out[0];
-    cache.push_back(out[1]);
+    cache.layers.push_back(out[1]);
     if (ride && i + 1 == layers) riders = ops_.every(tape, x, rows.longest);
   }
   if (ride) riders = layer_norm(tape, riders, "vision.layernorm");
@@ -121,7 +137,7 @@ Value Model::read(Tape& tape, int64_t layer, const Value& x, const VisualCache& 
   const auto name = [&](const char* rest) { return vision_layer(layer, rest); };
   const Value q =
       vision_linear(tape, layer_norm(tape, x, name("norm1")), name("attention.attention.query"), width, width);
-  const Value& kv = cache[static_cast<size_t>(layer)];
+  const Value& kv = cache.layers[static_cast<size_t>(layer)];
   const Value read = ops_.attention(tape, {q, 0, heads}, {kv, 0, heads}, {kv, width, heads}, {1}, {1 + patches()},
                                     shape_.vision.head_dim(), false);
   return finish_layer(tape, layer, x, read);

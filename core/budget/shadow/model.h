@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace fvlm::budget {
@@ -49,7 +50,10 @@ class Model {
   Weight head() const;
 
  private:
-  using VisualCache = std::vector<Value>; // each layer's keys and values
+  struct VisualCache {
+    std::vector<Value> layers; // keys and values
+    std::shared_ptr<const void> folded_attention, folded_mlp;
+  };
   int64_t patches() const { return image_grid() * image_grid(); }
   int64_t image_grid() const { return shape_.image_size / shape_.vision.patch_size; }
   bool trains(const std::string& name) const { return trains_.at(name); }

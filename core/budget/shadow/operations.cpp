@@ -1,6 +1,7 @@
 #include "budget/shadow/operations.h"
 
 #include <algorithm>
+#include <array>
 
 namespace fvlm::budget::shadow {
 
@@ -14,15 +15,15 @@ void Operations::product(int64_t rows, int64_t inner, int64_t columns, bool into
   ledger_.touch(4 * (rows * inner + inner * columns + rows * columns) + narrow_copy);
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains,
-                         const JointPass& pass) const {
-  const bool records = tape.records(x.wants_gradient() || weight.trains || bias_trains);
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains, const JointPass& pass,
+                         const Value& residual) const {
+  const bool records = tape.records(x.wants_gradient() || weight.trains || bias_trains || residual.wants_gradient());
   const int64_t rows = x.data.rows;
   Value y(tensor(rows, weight.rows), records);
   product(rows, weight.columns, weight.rows);
   if (!records) return y;
   tape.push([this, rows, input = weight.trains ? x.kept() : ops::Kept<Tensor>(), in = x.gradient, weight, pass,
-             out = y.gradient] {
+             residual = residual.gradient, out = y.gradient] {
     const Tensor d_y = out->take();
     if (pass.waiting && !pass.later) pass.waiting->erase(weight.name);
     if (!d_y.defined()) return;
@@ -32,16 +33,19 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool 
       const Tensor read = input.get();
       product(weight.rows, rows, weight.columns, true);
     }
-    if (!in) return;
-    Tensor d_x = tensor(rows, weight.columns);
-    product(rows, weight.rows, weight.columns);
-    in->add(std::move(d_x));
+    if (in) {
+      Tensor d_x = tensor(rows, weight.columns);
+      product(rows, weight.rows, weight.columns);
+      in->add(std::move(d_x));
+    }
+    if (residual) residual->add(d_y);
   });
   return y;
 }
 
-Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const {
-  const bool records = tape.records(x.wants_gradient() || up.trains || down.trains);
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down,
+                           const Value& residual) const {
+  const bool records = tape.records(x.wants_gradient() || up.trains || down.trains || residual.wants_gradient());
   const int64_t rows = x.data.rows;
   Value inner(tensor(rows, up.rows));
   const Tensor sum = records ? tensor(rows, up.rows) : Tensor();
@@ -53,9 +57,11 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const W
     inside(4 * rows * width, machine_.plain_kernels);
     return tensor(rows, width);
   });
-  tape.push([this, rows, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(), sum, out = y.gradient] {
+  tape.push([this, rows, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(), sum,
+             residual = residual.gradient, out = y.gradient] {
     const Tensor d_y = out->take();
     if (!d_y.defined()) return;
+    if (residual) residual->add(d_y);
     if (down.trains) {
       const Tensor read = inner.get();
       product(down.rows, rows, down.columns, true);
@@ -73,6 +79,16 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const W
     in->add(std::move(d_x));
   });
   return y;
+}
+
+std::shared_ptr<const void> Operations::scaled(Tape& tape, int64_t count, const Weight& weight) const {
+  const int64_t rows = count * weight.rows, columns = weight.columns + 1; // a bias beside each
+  const bool records = tape.records(weight.trains);
+  const Ledger::For workspace(ledger_, Item::workspace);
+  const auto held = std::make_shared<const std::array<Tensor, 2>>(
+      std::array{tensor(rows, columns), records ? wide(rows, columns) : Tensor()});
+  if (records) tape.push([held] {});
+  return held;
 }
 
 Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, bool trains,

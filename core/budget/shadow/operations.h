@@ -52,9 +52,11 @@ class Operations {
   Tensor tensor(int64_t rows, int64_t columns) const { return make(ledger_, rows, columns, machine_.element); }
   Tensor wide(int64_t rows, int64_t columns = 1) const { return make(ledger_, rows, columns, 4); }
 
-  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false,
-               const JointPass& pass = {}) const;
-  Value gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down) const;
+  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false, const JointPass& pass = {},
+               const Value& residual = {}) const;
+  Value gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down, const Value& residual = {}) const;
+  // So many linears like this. What it gives holds them until the tape has come back here.
+  std::shared_ptr<const void> scaled(Tape& tape, int64_t count, const Weight& weight) const;
   struct Normed {
     Value y, sum;
   };

@@ -14,11 +14,11 @@ class Dinov2 : public VisionTower {
 
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                     const Segments& readers, bool skip_last_patches) const override;
+                     const Segments& readers, const Savings& savings) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
                AttentionMaps* maps) const override;
   Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x, const Riding& riding,
-                         bool skip_last_patches) const override;
+                         const Savings& savings) const override;
   bool trains() const override { return patch_weight_.trains(); }
 
   // The hidden states of every token after the final norm, as transformers gives them: for comparison.
@@ -38,10 +38,13 @@ class Dinov2 : public VisionTower {
   Value positions(Tape& tape, int64_t rows, int64_t columns) const;
   at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
   Value normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const;
-  Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const Value& x, const Value& read) const;
+  using Folded = std::vector<VisualCache::Ends>;
+  Folded fold(Tape& tape, Operations& ops) const;
+  Value finish_layer(Tape& tape, Operations& ops, size_t index, const Value& x, const Value& read,
+                     const Folded& folded) const;
   // Through layers [0, count) in full. Their keys and values.
   std::vector<VisualCache::Layer> run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
-                                      const Segments& keys) const;
+                                      const Segments& keys, const Folded& folded) const;
   VisualCache::Layer keys_values(Tape& tape, Operations& ops, const Layer& layer, const Value& x) const;
   // A row for each frame through one layer.
   Value read(Tape& tape, Operations& ops, size_t layer, const Value& x, const VisualCache& cache,

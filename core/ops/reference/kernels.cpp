@@ -1,6 +1,7 @@
 // The small operations in plain ATen, one call at a time.
 #include "ops/reference/common.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -56,6 +57,8 @@ sdk::Support Kernels::supports(const Query& query) {
       (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim))
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   if (query.options & ~known_options) return sdk::refuse("options %#x not supported", query.options);
+  if (query.op == FVLM_OP_LINEAR && (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
+    return sdk::refuse("gelu together with a residual not supported");
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 
@@ -81,6 +84,7 @@ void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_b
   Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
   if (arguments.d_sum) d_x += widened(arguments.d_sum);
   if (arguments.d_weight) store(torch_tensor(arguments.d_weight), (d_y * normal).sum(0), arguments.accumulate);
+  if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
 
@@ -105,6 +109,7 @@ void Kernels::layernorm_backward(const fvlm_call&, const Query& query, const fvl
   if (arguments.d_sum) d_x += widened(arguments.d_sum);
   if (wants_weight) store(torch_tensor(arguments.d_weight), d_weight, arguments.accumulate);
   if (wants_bias) store(torch_tensor(arguments.d_bias), d_bias, arguments.accumulate);
+  if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
 
@@ -154,7 +159,16 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   const Tensor bias = torch_tensor(arguments.bias);
   Tensor y = torch_tensor(arguments.y);
   const bool gelu = query.options & FVLM_WITH_GELU;
-  if (gelu ? gelu_writes(y) : is_wide(y) || y.is_cuda()) {
+  const Tensor residual = torch_tensor(arguments.residual);
+  if (residual.defined() && is_wide(y)) {
+    if (bias.defined())
+      at::add_out(y, residual, bias);
+    else
+      store(y, residual);
+    at::addmm_out(y, y, x, weight);
+    return;
+  }
+  if (gelu ? gelu_writes(y) : is_wide(y) || (y.is_cuda() && !residual.defined())) {
     Tensor sum = gelu && arguments.pre_activation ? torch_tensor(arguments.pre_activation) : y;
     if (bias.defined())
       at::addmm_out(sum, bias, x, weight);
@@ -165,6 +179,7 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   }
   Tensor sum = product(x, weight, wide(y.scalar_type()));
   if (bias.defined()) sum += bias;
+  if (residual.defined()) sum += residual;
   if (!gelu) return store(y, sum);
   // gelu of the sum as it is rounded, whether or not anybody keeps it.
   sum = widened(sum.to(y.scalar_type()));
@@ -190,6 +205,24 @@ void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_
   const Tensor d_y = torch_tensor(arguments.d_y), x = torch_tensor(arguments.x);
   store_product(torch_tensor(arguments.d_weight), d_y.t(), x, arguments.accumulate);
   if (arguments.d_bias) store_column_sums(arguments.d_bias, d_y, arguments.accumulate);
+}
+
+void Kernels::scaled_rows_forward(const fvlm_call&, const Query&, const fvlm_scaled_rows_forward& arguments) {
+  const Tensor scale = widened(arguments.scale);
+  store(torch_tensor(arguments.scaled_weight), scale.unsqueeze(2) * widened(arguments.weight));
+  store(torch_tensor(arguments.scaled_bias), scale * widened(arguments.bias));
+}
+
+void Kernels::scaled_rows_backward(const fvlm_call&, const Query&, const fvlm_scaled_rows_backward& arguments) {
+  const Tensor scale = widened(arguments.scale), of_weight = torch_tensor(arguments.d_scaled_weight),
+               of_bias = torch_tensor(arguments.d_scaled_bias);
+  const auto give = [&](fvlm_tensor* to, const Tensor& gradient) {
+    store(torch_tensor(to), gradient, arguments.accumulate);
+  };
+  if (arguments.d_scale)
+    give(arguments.d_scale, (of_weight * widened(arguments.weight)).sum(2) + of_bias * widened(arguments.bias));
+  if (arguments.d_weight) give(arguments.d_weight, of_weight * scale.unsqueeze(2));
+  if (arguments.d_bias) give(arguments.d_bias, of_bias * scale);
 }
 
 } // namespace fvlm::ops::reference

@@ -47,6 +47,8 @@ struct Kernels : sdk::Kernels, OnDevice {
   void linear_forward(const fvlm_call& call, const Query& query, const fvlm_linear_forward& arguments);
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& arguments);
   void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& arguments);
+  void scaled_rows_forward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_forward& arguments);
+  void scaled_rows_backward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_backward& arguments);
 };
 
 struct AdamW : sdk::Optimizer, OnDevice {

@@ -54,6 +54,8 @@ Ref<Speed> speed() {
              "Let the static query ride through the tower as one more row while keys and values are computed.")
       .field("skip_last_patches", &Speed::skip_last_patches, flag(),
              "Compute no patch outputs in the tower's last layer, which nobody reads.")
+      .field("fold_layer_scale", &Speed::fold_layer_scale, flag(),
+             "Fold the tower's LayerScale into the weights before it; their products add the residual as well.")
       .field("loss_tokens_only", &Speed::loss_tokens_only, flag(),
              "Run the output head where a token with a loss follows, not on all text.")
       .field(

@@ -13,7 +13,7 @@ struct Shape {
   int64_t rows, inner, width;
   fvlm_dtype dtype = bf16, gradient = bf16;
   int64_t gap = 0;
-  bool bias = true, gelu = false, gelu_before = false, accumulate = false, sums = false;
+  bool bias = true, gelu = false, gelu_before = false, accumulate = false, sums = false, residual = false;
 };
 
 class Linear : public ::testing::Test {
@@ -35,6 +35,7 @@ class Bench {
     if (s.bias) query_.options |= FVLM_WITH_BIAS;
     if (s.gelu) query_.options |= FVLM_WITH_GELU;
     if (s.sums) query_.options |= FVLM_WITH_SUMS;
+    if (s.residual) query_.options |= FVLM_WITH_RESIDUAL;
     query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
     needs_.struct_size = sizeof needs_;
     EXPECT_EQ(plugin_->requirements(plugin_.instance(), &query_, &needs_, nullptr), FVLM_OK);
@@ -78,15 +79,16 @@ class Bench {
 };
 
 struct Operands {
-  GuardedTensor x, weight, bias, y, pre, d_y, before, d_x, d_weight, d_bias;
+  GuardedTensor x, weight, bias, y, pre, d_y, before, d_x, d_weight, d_bias, residual;
 
   explicit Operands(const Shape& s)
       : x(s.dtype, {s.rows, s.inner}, s.gap), weight(s.dtype, {s.width, s.inner}), bias(s.dtype, {s.width}),
         y(s.dtype, {s.rows, s.width}, s.gap), pre(s.dtype, {s.rows, s.width}), d_y(s.dtype, {s.rows, s.width}, s.gap),
         before(s.dtype, {s.rows, s.inner}), d_x(s.dtype, {s.rows, s.inner}, s.gap),
-        d_weight(s.gradient, {s.width, s.inner}), d_bias(s.gradient, {s.width}) {
+        d_weight(s.gradient, {s.width, s.inner}), d_bias(s.gradient, {s.width}),
+        residual(s.dtype, {s.rows, s.width}, s.gap) {
     x.random(1), weight.random(2, 1 / std::sqrt(static_cast<float>(s.inner))), bias.random(3), d_y.random(4);
-    before.random(5), d_weight.fill(0.5), d_bias.fill(0.5), y.fill(99), pre.fill(99), d_x.fill(99);
+    before.random(5), residual.random(6), d_weight.fill(0.5), d_bias.fill(0.5), y.fill(99), pre.fill(99), d_x.fill(99);
   }
   void expect_intact() const {
     for (const GuardedTensor* each : {&x, &y, &pre, &d_y, &d_x, &d_weight, &d_bias}) each->expect_intact("a tensor");
@@ -94,7 +96,13 @@ struct Operands {
 };
 
 fvlm_linear_forward forward_of(const Shape& s, Operands& o) {
-  return {0, o.x.get(), o.weight.get(), s.bias ? o.bias.get() : nullptr, o.y.get(), s.gelu ? o.pre.get() : nullptr};
+  return {0,
+          o.x.get(),
+          o.weight.get(),
+          s.bias ? o.bias.get() : nullptr,
+          o.y.get(),
+          s.gelu ? o.pre.get() : nullptr,
+          s.residual ? o.residual.get() : nullptr};
 }
 fvlm_linear_input_gradient input_gradient_of(const Shape& s, Operands& o) {
   return {0, o.d_y.get(), o.weight.get(), s.gelu_before ? o.before.get() : nullptr, o.d_x.get()};
@@ -121,6 +129,7 @@ Numbers expect_right(const Shape& s, Operands& o) {
     for (size_t w = 0; w < width; ++w) {
       const double d = d_y[r * width + w];
       double sum = s.bias ? o.bias.value(static_cast<int64_t>(w)) : 0.0;
+      if (s.residual) sum += o.residual.value(static_cast<int64_t>(r * width + w));
       for (size_t i = 0; i < inner; ++i) {
         sum += static_cast<double>(x[r * inner + i]) * weight[w * inner + i];
         d_x[r * inner + i] += d * weight[w * inner + i];
@@ -157,6 +166,9 @@ TEST_F(Linear, what_was_chosen_by_measurement_agrees_with_float64_loops) {
                                            {600, 128, 64, bf16, bf16, 8, true, true, true, true},
                                            {300, 33, 70, bf16, f32, 3, true, true, true},
                                            {1, 48, 24},
+                                           {512, 96, 96, bf16, f32, 0, true, false, false, false, false, true},
+                                           {300, 33, 70, bf16, f32, 3, true, false, false, false, false, true},
+                                           {90, 64, 48, f32, f32, 4, false, false, false, false, false, true},
                                            {200, 64, 48, f32, f32, 4, true, true, true},
                                            {64, 7, 5, f32, f32, 0, true, false, false, true}}) {
     SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));

@@ -23,16 +23,17 @@ enum {
   FVLM_OP_SWIGLU = 4,
   FVLM_OP_BIAS_GELU = 5,
   FVLM_OP_LAYERSCALE_RESIDUAL = 6,
-  FVLM_OP_LINEAR = 7
+  FVLM_OP_LINEAR = 7,
+  FVLM_OP_SCALED_ROWS = 8
 };
 
 /* Bits of fvlm_kernels_query.options: which optional tensors the calls will carry. */
 enum {
   FVLM_WITH_BACKWARD = 1u << 0,
-  FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm */
+  FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
-  FVLM_WITH_SUMS = 1u << 4      /* layerscale_residual, linear: d_x may be asked for with its sums over rows */
+  FVLM_WITH_SUMS = 1u << 4      /* norms, layerscale_residual, linear: d_x may be asked for with its sums over rows */
 };
 
 typedef struct fvlm_kernels_query {
@@ -42,9 +43,9 @@ typedef struct fvlm_kernels_query {
   fvlm_dtype dtype;          /* of activations and parameters */
   fvlm_dtype gradient_dtype; /* of parameters' gradients: dtype or float32 */
   uint32_t options;
-  int64_t rows;                        /* tokens */
+  int64_t rows;                        /* tokens; scaled_rows: matrices */
   int64_t width;                       /* features of the output; rope: heads * head_dim */
-  int64_t inner;                       /* linear: features of the input */
+  int64_t inner;                       /* linear, scaled_rows: features of the input */
   int32_t heads, head_dim, rotary_dim; /* rope */
   float epsilon;                       /* norms */
   float rope_theta;
@@ -68,6 +69,7 @@ typedef struct fvlm_norm_backward {
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
   fvlm_tensor* d_x;               /* the gradient of x and of residual alike; may be the memory of d_y or d_sum */
   fvlm_tensor *d_weight, *d_bias; /* NULL: not wanted (frozen); d_bias NULL for rmsnorm */
+  fvlm_tensor* d_x_sums; /* [width]: the gradient of a bias within x; NULL: not wanted, or without FVLM_WITH_SUMS */
 } fvlm_norm_backward;
 
 /* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle
@@ -125,12 +127,14 @@ typedef struct fvlm_layerscale_backward {
   fvlm_tensor* d_x_sums; /* [width]: the gradient of a bias within x; NULL: not wanted, or without FVLM_WITH_SUMS */
 } fvlm_layerscale_backward;
 
-/* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it. */
+/* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it; with
+ * FVLM_WITH_RESIDUAL the residual is added before y is rounded. The residual's gradient is d_y itself. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
   fvlm_tensor* y;                       /* [rows, width] */
   fvlm_tensor* pre_activation;          /* [rows, width]; NULL without FVLM_WITH_GELU, or where no backward follows */
+  const fvlm_tensor* residual;          /* [rows, width], may be the memory of y; NULL without FVLM_WITH_RESIDUAL */
 } fvlm_linear_forward;
 
 /* d_x = d_y weight. With pre_activation (the one from which x was made by gelu) d_x is multiplied by its derivative:
@@ -152,6 +156,24 @@ typedef struct fvlm_linear_weight_gradient {
   const fvlm_tensor *d_y, *x;
   fvlm_tensor *d_weight, *d_bias; /* d_bias NULL: not wanted */
 } fvlm_linear_weight_gradient;
+
+/* Linears whose output is scaled, as ones that need not be: scaled_weight = scale weight, a number of scale for each
+ * row, and scaled_bias = scale bias. Several at once, of the same shape; all strides but the last are free. */
+typedef struct fvlm_scaled_rows_forward {
+  uint32_t struct_size;
+  const fvlm_tensor *scale, *weight, *bias; /* [rows, width], [rows, width, inner], [rows, width] */
+  fvlm_tensor *scaled_weight, *scaled_bias;
+} fvlm_scaled_rows_forward;
+
+/* d_scale (+)= sums over rows of d_scaled_weight weight, and d_scaled_bias bias; d_weight (+)= scale d_scaled_weight;
+ * d_bias (+)= scale d_scaled_bias. What comes is in float32, or float64 where the dtype is. */
+typedef struct fvlm_scaled_rows_backward {
+  uint32_t struct_size;
+  int32_t accumulate;
+  const fvlm_tensor *scale, *weight, *bias;
+  const fvlm_tensor *d_scaled_weight, *d_scaled_bias;
+  fvlm_tensor *d_scale, *d_weight, *d_bias; /* NULL: not wanted; what came is NULL where neither of its two is */
+} fvlm_scaled_rows_backward;
 
 typedef struct fvlm_kernels_v1 {
   fvlm_table base;
@@ -193,6 +215,10 @@ typedef struct fvlm_kernels_v1 {
                                        const fvlm_linear_input_gradient*);
   fvlm_status (*linear_weight_gradient)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
                                         const fvlm_linear_weight_gradient*);
+  fvlm_status (*scaled_rows_forward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                     const fvlm_scaled_rows_forward*);
+  fvlm_status (*scaled_rows_backward)(fvlm_instance*, const fvlm_call*, const fvlm_kernels_query*,
+                                      const fvlm_scaled_rows_backward*);
 } fvlm_kernels_v1;
 
 #ifdef __cplusplus

@@ -216,6 +216,7 @@ struct Kernels {
   static constexpr NotOffered bias_gelu_forward{}, bias_gelu_backward{};
   static constexpr NotOffered layerscale_forward{}, layerscale_backward{};
   static constexpr NotOffered linear_forward{}, linear_input_gradient{}, linear_weight_gradient{};
+  static constexpr NotOffered scaled_rows_forward{}, scaled_rows_backward{};
 
   template <class Class>
   static constexpr fvlm_kernels_v1 table() {
@@ -225,7 +226,8 @@ struct Kernels {
                       offered<&Class::bias_gelu_forward> == offered<&Class::bias_gelu_backward> &&
                       offered<&Class::layerscale_forward> == offered<&Class::layerscale_backward> &&
                       offered<&Class::linear_forward> == offered<&Class::linear_input_gradient> &&
-                      offered<&Class::linear_forward> == offered<&Class::linear_weight_gradient>,
+                      offered<&Class::linear_forward> == offered<&Class::linear_weight_gradient> &&
+                      offered<&Class::scaled_rows_forward> == offered<&Class::scaled_rows_backward>,
                   "a forward comes with its backward");
     auto table = begin_device_table<Class, fvlm_kernels_v1>();
     table.supports = &supports_op<Class>;
@@ -243,6 +245,8 @@ struct Kernels {
     offer<Class, &Class::linear_forward>(table.linear_forward);
     offer<Class, &Class::linear_input_gradient>(table.linear_input_gradient);
     offer<Class, &Class::linear_weight_gradient>(table.linear_weight_gradient);
+    offer<Class, &Class::scaled_rows_forward>(table.scaled_rows_forward);
+    offer<Class, &Class::scaled_rows_backward>(table.scaled_rows_backward);
     return table;
   }
 
@@ -254,7 +258,8 @@ struct Kernels {
            (op == FVLM_OP_ROPE && offered<&Class::rope>) || (op == FVLM_OP_SWIGLU && offered<&Class::swiglu_forward>) ||
            (op == FVLM_OP_BIAS_GELU && offered<&Class::bias_gelu_forward>) ||
            (op == FVLM_OP_LAYERSCALE_RESIDUAL && offered<&Class::layerscale_forward>) ||
-           (op == FVLM_OP_LINEAR && offered<&Class::linear_forward>);
+           (op == FVLM_OP_LINEAR && offered<&Class::linear_forward>) ||
+           (op == FVLM_OP_SCALED_ROWS && offered<&Class::scaled_rows_forward>);
   }
 
   template <class Class>
