@@ -53,6 +53,8 @@ fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   query.rope_theta = static_cast<float>(theta);
   query.needs_backward = c.backward;
   query.even = c.even;
+  query.guests = !c.guests.empty();
+  query.queries_alone = c.queries_alone;
   return query;
 }
 
@@ -75,34 +77,35 @@ at::Tensor positions(const std::vector<int64_t>& lengths, int64_t capacity) {
 
 struct Numbers {
   at::Tensor q, k, v, d_out;
+  at::Tensor guest_q, guest_d_out; // of no rows where none come
 };
 
 Numbers numbers_of(const AttentionCase& c) {
   Numbers n{normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4, c.dtype, c.magnitude),
             normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 1, c.dtype),
             normal({c.tokens_kv(), c.heads_kv, c.head_dim}, c.seed * 4 + 2, c.dtype),
-            normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4 + 3, c.dtype)};
+            normal({c.tokens_q(), c.heads_q, c.head_dim}, c.seed * 4 + 3, c.dtype),
+            normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1000, c.dtype, c.magnitude),
+            normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1001, c.dtype)};
   for (at::Tensor* rows : {&n.q, &n.d_out}) rows->narrow(0, sum(c.lengths_q), c.padding_q).fill_(c.padding_holds);
   for (at::Tensor* rows : {&n.k, &n.v}) rows->narrow(0, sum(c.kv()), c.padding_kv).fill_(c.padding_holds);
   return n;
 }
 
-// out, d_q, d_k, d_v with every step in `work`.
-std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::ScalarType work) {
-  auto q = leaf(n.q, work), k = leaf(n.k, work), v = leaf(n.v, work);
-  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q()), c.rotary_dim, theta);
-  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, theta);
-  std::vector<at::Tensor> rows;
+// Rows of the queries of each segment, which are so many.
+at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector<int64_t>& lengths_q,
+                  const at::Tensor& k, const at::Tensor& v, at::ScalarType work) {
+  std::vector<at::Tensor> rows{at::zeros({0, c.heads_q, c.head_dim}, work)};
   int64_t at_q = 0, at_kv = 0;
-  for (size_t s = 0; s < c.lengths_q.size(); ++s) {
-    const int64_t length_q = c.lengths_q[s], length_kv = c.kv()[s];
+  for (size_t s = 0; s < lengths_q.size(); ++s) {
+    const int64_t length_q = lengths_q[s], length_kv = c.kv()[s];
     // Rows that see no key: all where there is none, the first ones where causal queries outnumber the keys.
     const int64_t blind = length_kv == 0 ? length_q : c.causal ? std::max<int64_t>(0, length_q - length_kv) : 0;
     const int64_t seeing = length_q - blind;
     if (blind > 0) rows.push_back(at::zeros({blind, c.heads_q, c.head_dim}, work));
     if (seeing > 0) {
-      auto qs = turned_q.narrow(0, at_q + blind, seeing).transpose(0, 1); // [heads, rows, head_dim]
-      auto ks = turned_k.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
+      auto qs = q.narrow(0, at_q + blind, seeing).transpose(0, 1); // [heads, rows, head_dim]
+      auto ks = k.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
       auto vs = v.narrow(0, at_kv, length_kv).repeat_interleave(c.heads_q / c.heads_kv, 1).transpose(0, 1);
       auto scores = at::matmul(qs, ks.transpose(1, 2)) * scale_of(c);
       if (c.causal) {
@@ -114,13 +117,26 @@ std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::Sc
     at_q += length_q;
     at_kv += length_kv;
   }
-  rows.push_back(at::zeros({c.padding_q, c.heads_q, c.head_dim}, work));
-  auto out = at::concat(rows, 0);
+  return at::concat(rows, 0);
+}
+
+// out, d_q, d_k, d_v with every step in `work`.
+std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::ScalarType work) {
+  auto q = leaf(n.q, work), k = leaf(n.k, work), v = leaf(n.v, work);
+  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q()), c.rotary_dim, theta);
+  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, theta);
+  auto out = at::concat(
+      {attend(c, turned_q, c.lengths_q, turned_k, v, work), at::zeros({c.padding_q, c.heads_q, c.head_dim}, work)});
   std::vector<at::Tensor> results{out.detach()};
-  if (c.backward) {
-    auto d = gradients({out}, {q, k, v}, {n.d_out});
-    results.insert(results.end(), d.begin(), d.end());
+  if (!c.backward) return results;
+  std::vector<at::Tensor> outs{out}, d_outs{n.d_out};
+  if (!c.guests.empty()) {
+    outs.push_back(attend(c, n.guest_q.to(work), c.guests, k, v, work));
+    d_outs.push_back(n.guest_d_out);
   }
+  auto d = gradients(outs, {q, k, v}, d_outs);
+  if (c.queries_alone) d.resize(1);
+  results.insert(results.end(), d.begin(), d.end());
   return results;
 }
 
@@ -177,10 +193,20 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   backward.out = out.abi();
   backward.d_out = bench.input("d_out", n.d_out).abi();
   for (size_t i = 0; i < saved.size(); ++i) backward.saved[i] = saved[i]->abi();
-  Operand &d_q = bench.output("d_q", n.q.sizes(), c.dtype), &d_k = bench.output("d_k", n.k.sizes(), c.dtype),
-          &d_v = bench.output("d_v", n.v.sizes(), c.dtype);
-  backward.d_q = d_q.abi(), backward.d_k = d_k.abi(), backward.d_v = d_v.abi();
-  bench.call("backward", bench.required().backward_workspace, {&d_q, &d_k, &d_v}, table.backward, backward);
+  if (!c.guests.empty()) {
+    backward.guest_q = bench.input("guest_q", n.guest_q).abi();
+    backward.guest_d_out = bench.input("guest_d_out", n.guest_d_out).abi();
+    backward.guest_cu_seqlens =
+        bench.input("guest_cu_seqlens", cumulative(c.guests, c.spare_segments), Rows::contiguous).abi();
+  }
+  writes = {&bench.output("d_q", n.q.sizes(), c.dtype)};
+  backward.d_q = writes[0]->abi();
+  if (!c.queries_alone) {
+    writes.push_back(&bench.output("d_k", n.k.sizes(), c.dtype));
+    writes.push_back(&bench.output("d_v", n.v.sizes(), c.dtype));
+    backward.d_k = writes[1]->abi(), backward.d_v = writes[2]->abi();
+  }
+  bench.call("backward", bench.required().backward_workspace, writes, table.backward, backward);
   return bench.finish();
 }
 
@@ -195,6 +221,8 @@ std::string label(const AttentionCase& c) {
   if (!c.lengths_kv.empty()) text += " on keys " + lengths_text(c.lengths_kv).substr(9);
   if (c.padding_q + c.padding_kv > 0) text += fmt::format(", {} and {} padding rows", c.padding_q, c.padding_kv);
   if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
+  if (!c.guests.empty()) text += fmt::format(", guests {}", fmt::join(c.guests, " "));
+  if (c.queries_alone) text += ", d_q alone";
   return text;
 }
 

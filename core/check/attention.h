@@ -18,7 +18,9 @@ struct AttentionCase {
   double magnitude = 1;
   double padding_holds = 0;
   bool backward = true;
-  bool even = false; // as the query says
+  bool even = false;                // as the query says
+  std::vector<int64_t> guests = {}; // of each segment, 0 or 1; empty: the query asks for none
+  bool queries_alone = false;
   uint64_t seed = 1;
 
   const std::vector<int64_t>& kv() const { return lengths_kv.empty() ? lengths_q : lengths_kv; }

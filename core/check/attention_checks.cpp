@@ -131,6 +131,40 @@ Outcome riding(Context& context) {
                          {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {69, 2, 70, 1}}});
 }
 
+// One more query in some segments, and none in others: what it adds to the gradients of their keys.
+Outcome guests(Context& context) {
+  return cases(context, {{.guests = {1, 1, 1}},
+                         {.lengths_q = {20, 0, 33, 7}, .lengths_kv = {30, 9, 0, 7}, .guests = {1, 1, 0, 0}},
+                         {.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}, .guests = {1, 0, 1, 0}},
+                         {.heads_q = 6,
+                          .heads_kv = 6,
+                          .lengths_q = {258, 0, 258, 0},
+                          .lengths_kv = {257, 1, 257, 1},
+                          .guests = {1, 0, 1, 0}},
+                         {.lengths_q = {257, 257, 100},
+                          .padding_q = 5,
+                          .padding_kv = 5,
+                          .spare_segments = 2,
+                          .padding_holds = std::numeric_limits<double>::quiet_NaN(),
+                          .guests = {1, 0, 1}},
+                         {.lengths_q = {40, 50}, .magnitude = 30, .guests = {0, 1}},
+                         {.guests = {0, 0, 0}}});
+}
+
+Outcome queries_alone(Context& context) {
+  return cases(
+      context,
+      {{.queries_alone = true},
+       {.heads_q = 6, .heads_kv = 6, .lengths_q = {1, 0, 1, 0}, .lengths_kv = {257, 1, 257, 1}, .queries_alone = true},
+       {.heads_q = 6,
+        .heads_kv = 6,
+        .lengths_q = {1, 1, 1},
+        .lengths_kv = {64, 0, 9},
+        .padding_q = 2,
+        .padding_kv = 3,
+        .queries_alone = true}});
+}
+
 Outcome padding_zeroed(Context& context) {
   return cases(context, {{.padding_q = 6, .padding_kv = 6},
                          {.causal = true, .padding_q = 70, .padding_kv = 3},
@@ -262,6 +296,9 @@ Table attention_table() {
            "rows",
            even, plain},
           {"riding", "queries of one segment and keys of another in the same rows", riding, plain},
+          {"guests", "another call's queries, one or none in a segment, add to the gradients of its keys", guests,
+           plain},
+          {"queries_alone", "the gradient of the queries without those of keys and values", queries_alone, plain},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},

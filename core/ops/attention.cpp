@@ -22,10 +22,12 @@ Attention::Output Attention::forward(const at::Tensor& q, const at::Tensor& k, c
 
 Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                          const Packing& packing, const Output& output, const at::Tensor& d_out,
-                                         const Gradients& into) const {
-  Gradients gradients{this->output(into.q, q.sizes(), q.scalar_type()),
-                      this->output(into.k, k.sizes(), k.scalar_type()),
-                      this->output(into.v, v.sizes(), v.scalar_type())};
+                                         const Gradients& into, const Guests& guests) const {
+  Gradients gradients{this->output(into.q, q.sizes(), q.scalar_type()), {}, {}};
+  if (!query().queries_alone) {
+    gradients.k = this->output(into.k, k.sizes(), k.scalar_type());
+    gradients.v = this->output(into.v, v.sizes(), v.scalar_type());
+  }
   Bound<fvlm_attention_backward> arguments;
   arguments.q = arguments.bind(q);
   arguments.k = arguments.bind(k);
@@ -40,6 +42,9 @@ Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& 
   arguments.d_q = arguments.bind(gradients.q);
   arguments.d_k = arguments.bind(gradients.k);
   arguments.d_v = arguments.bind(gradients.v);
+  arguments.guest_q = arguments.bind(guests.q);
+  arguments.guest_d_out = arguments.bind(guests.d_out);
+  arguments.guest_cu_seqlens = arguments.bind(guests.starts);
   run("attention backward", backend().table().backward, arguments, &fvlm_requirements::backward_workspace);
   return gradients;
 }

@@ -1,6 +1,7 @@
 // Packed attention through a chosen table: see fvlm/attention.h for the layout.
 #pragma once
 #include "ops/backend.h"
+#include "ops/guests.h"
 
 namespace fvlm::ops {
 
@@ -22,10 +23,11 @@ class Attention : public Prepared<fvlm_attention_v1> {
                  const at::Tensor& into = {}) const;
 
   struct Gradients {
-    at::Tensor q, k, v;
+    at::Tensor q, k, v; // k and v undefined where the query asks for that of queries alone
   };
   Gradients backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
-                     const Output& output, const at::Tensor& d_out, const Gradients& into = {}) const;
+                     const Output& output, const at::Tensor& d_out, const Gradients& into = {},
+                     const Guests& guests = {}) const;
 };
 
 } // namespace fvlm::ops

@@ -30,10 +30,11 @@ std::string text_of(fvlm_dtype dtype) {
 
 std::string fields(const fvlm_attention_query& query) {
   return fmt::format("dtype={} causal={} heads={}/{}x{} longest={}/{} rows={}/{} segments={} rotary={} theta={} "
-                     "scale={} backward={} even={}",
+                     "scale={} backward={} even={} guests={} alone={}",
                      text_of(query.dtype), query.causal, query.heads_q, query.heads_kv, query.head_dim,
                      query.max_seqlen_q, query.max_seqlen_kv, query.tokens_q, query.tokens_kv, query.segments,
-                     query.rotary_dim, query.rope_theta, query.scale, query.needs_backward, query.even);
+                     query.rotary_dim, query.rope_theta, query.scale, query.needs_backward, query.even, query.guests,
+                     query.queries_alone);
 }
 
 std::string fields(const fvlm_loss_query& query) {

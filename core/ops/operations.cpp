@@ -77,19 +77,19 @@ template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
 template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
 template const ScaledRows& Operations::kernel<ScaledRows>(fvlm_kernels_query);
 
-// Chosen as if nothing were rotated: the best attention is not to lose to one that rotates.
+// Chosen as if nothing were rotated and nobody came: the best attention is not to lose to one that can do that.
 const Attention& Operations::attention_for(fvlm_attention_query query) {
   const AttentionKey key{query.causal,         query.heads_q,       query.heads_kv,   query.head_dim,
                          query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
                          query.tokens_kv,      query.segments,      query.scale,      query.rope_theta,
-                         query.needs_backward, query.even};
+                         query.needs_backward, query.even,          query.guests,     query.queries_alone};
   auto& op = attentions_[key];
   if (!op) {
     fvlm_attention_query plain = query;
-    plain.rotary_dim = 0;
+    plain.rotary_dim = plain.guests = plain.queries_alone = 0;
     const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain);
-    const auto rotating = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
-    op = std::make_shared<const Attention>(backend, rotating.score > 0 ? query : plain);
+    const auto all = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
+    op = std::make_shared<const Attention>(backend, all.score > 0 ? query : plain);
   }
   return *op;
 }

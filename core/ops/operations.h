@@ -96,8 +96,9 @@ class Operations {
   Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);
 
   // Rotates q and k on their way, the plugin itself where it can; the memory of q and k may then hold them rotated.
+  // `lent`: k and v as others read them, whose gradient the plugin takes in as well where it can.
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                  const AttentionShape& shape, const at::Tensor& into = {});
+                  const AttentionShape& shape, const at::Tensor& into = {}, const Value& lent = {});
 
   // Rotates the first `heads` heads of each row, in the memory of x.
   Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
@@ -120,7 +121,7 @@ class Operations {
   using KernelKey =
       std::tuple<int32_t, uint32_t, int64_t, int64_t, int64_t, int32_t, int32_t, int32_t, float, float, uint8_t>;
   using AttentionKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t,
-                                  int64_t, float, float, int32_t, int32_t>;
+                                  int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
 
   template <class Table>

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 
@@ -88,7 +89,7 @@ void Operations::rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const S
 }
 
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                            const AttentionShape& shape, const at::Tensor& into) {
+                            const AttentionShape& shape, const at::Tensor& into, const Value& lent) {
   const bool records = tape.records(q.value, k.value, v.value);
   fvlm_attention_query query{};
   query.struct_size = sizeof query;
@@ -108,7 +109,13 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   query.needs_backward = records;
   query.even = of_q.even && of_kv.even;
+  query.guests = records && lent.wants_gradient() && lie_together(q, k, v, shape.head_dim);
+  const auto& of_keys = k.value.gradient;
+  query.queries_alone = records && of_q.longest == 1 && of_keys && of_keys == v.value.gradient && of_keys->is_open() &&
+                        q.value.data.size(1) == q.count * shape.head_dim;
   const Attention& op = attention_for(query);
+  if (op.query().guests) lent.gradient->open_to_guests();
+  if (op.query().queries_alone) of_keys->close();
   if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0) rotate_before(tape, q, k, v, of_q, of_kv, shape);
   const Packing packing{of_q.starts, of_kv.starts, of_q.positions, of_kv.positions};
 
@@ -117,16 +124,24 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
                                         into.defined() ? into.unflatten(1, {q.count, shape.head_dim}) : into);
   Value y(output.out.flatten(1), records);
   if (!records) return y;
-  tape.push([&op, q, k, v, packing, output, head_dim = shape.head_dim, out = y.gradient] {
-    const at::Tensor gradient = out->take();
+  tape.push([&op, q, k, v, packing, output, head_dim = shape.head_dim, out = y.gradient, lent = lent.gradient] {
+    at::Tensor gradient = out->take();
+    const Guests guests = op.query().guests ? lent->take_guests() : Guests();
+    if (!gradient.defined() && guests.defined()) gradient = at::zeros_like(output.out).flatten(1);
     if (!gradient.defined()) return;
     const at::Tensor d_out = gradient.unflatten(1, {q.count, head_dim});
     const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, head_dim); };
     if (lie_together(q, k, v, head_dim)) {
       at::Tensor d = q.value.gradient->memory(q.value.data);
       const auto part = [&](const Heads& heads) { return heads_of(d, heads, head_dim); };
-      op.backward(rows(q), rows(k), rows(v), packing, output, d_out, {part(q), part(k), part(v)});
+      op.backward(rows(q), rows(k), rows(v), packing, output, d_out, {part(q), part(k), part(v)}, guests);
       q.value.gradient->add(std::move(d));
+      return;
+    }
+    if (op.query().queries_alone) {
+      k.value.gradient->leave({rows(q), d_out, packing.cu_seqlens_q});
+      if (q.value.wants_gradient())
+        q.value.gradient->add(op.backward(rows(q), rows(k), rows(v), packing, output, d_out).q.flatten(1));
       return;
     }
     const Destinations d(q, k, v, head_dim);

@@ -3,6 +3,7 @@
 // what it saved as it goes; nothing here looks at a tensor's content, so that a whole step can be captured in a graph.
 #pragma once
 #include "ops/basic_tape.h"
+#include "ops/guests.h"
 #include "ops/parameter.h"
 
 #include <ATen/core/Tensor.h>
@@ -39,10 +40,19 @@ class Gradient {
   void add_with_sums(at::Tensor gradient);
   bool has_sums() const { return has_sums_; }
 
+  // Of keys and values, which an attention further down the tape writes a gradient for: it adds that of one other
+  // call's queries, which leave themselves here in place of their share.
+  void open_to_guests() { open_ = true; }
+  bool is_open() const { return open_; }
+  void close() { open_ = false; }
+  void leave(Guests guests) { guests_ = std::move(guests); }
+  Guests take_guests() { return std::exchange(guests_, {}); }
+
  private:
   at::Tensor sum_;
   std::shared_ptr<const Weight> sums_for_;
-  bool has_sums_ = false;
+  bool has_sums_ = false, open_ = false;
+  Guests guests_;
   std::function<at::Tensor()> place_;
 };
 

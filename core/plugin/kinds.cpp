@@ -309,7 +309,10 @@ std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
   return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}", query.tokens_q, query.tokens_kv,
                      query.segments, query.even ? "" : "at most ", query.max_seqlen_q, query.max_seqlen_kv,
                      query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
-                     query.needs_backward ? ", with backward" : "");
+                     query.guests           ? ", with backward and guests"
+                     : query.queries_alone  ? ", with backward of queries alone"
+                     : query.needs_backward ? ", with backward"
+                                            : "");
 }
 
 std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {

@@ -43,6 +43,7 @@ class AttentionCpu : public Attention {
     if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
     if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
     if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
       return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
     if (query.head_dim < 1 || query.head_dim > 512)

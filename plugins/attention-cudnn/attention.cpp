@@ -24,6 +24,7 @@ class AttentionCudnn : public Attention {
       return refuse("dtype %s not supported%s", sdk::name_of(query.dtype),
                     query.dtype == float32 ? " but for one query a segment" : "");
     if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.guests) return refuse("takes no guests");
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
       return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
@@ -33,6 +34,7 @@ class AttentionCudnn : public Attention {
     if (one_row && one_row_fits(query.head_dim, query.heads_q, query.heads_kv))
       return accept(300, "one query a segment, a kernel of its own");
     if (query.dtype == float32) return refuse("float32 with head_dim %d not supported", query.head_dim);
+    if (query.queries_alone) return refuse("gradients of queries alone only for one query a segment");
     if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
       return refuse("head_dim %d not supported, multiples of 8 up to 128 are", query.head_dim);
     if (widest_row * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *

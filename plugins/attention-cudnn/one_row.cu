@@ -161,13 +161,14 @@ __global__ void __launch_bounds__(threads) forward_kernel(OneRowProblem p) {
   if (lane == 0 && p.log_sums) p.log_sums[segment * p.heads_q + head] = keys == 0 ? 0 : most * ln_2 + logf(total);
 }
 
-// sharing: query heads that read the same keys.
-template <class T, int head_dim, int sharing>
+// sharing: query heads that read the same keys. writes_keys: d_k and d_v are wanted.
+template <class T, int head_dim, int sharing, bool writes_keys>
 __global__ void __launch_bounds__(threads) backward_kernel(OneRowProblem p) {
   using S = Shape<T, head_dim>;
   const int block = static_cast<int>(blockIdx.x), work = p.segments * p.heads_kv;
   if (block >= work) {
     zero_tail<T, head_dim>(p.d_q, p.heads_q, p.cu_q[p.segments], p.tokens_q, block - work);
+    if constexpr (!writes_keys) return;
     zero_tail<T, head_dim>(p.d_k, p.heads_kv, p.cu_kv[p.segments], p.tokens_kv, block - work);
     zero_tail<T, head_dim>(p.d_v, p.heads_kv, p.cu_kv[p.segments], p.tokens_kv, block - work);
     return;
@@ -175,6 +176,7 @@ __global__ void __launch_bounds__(threads) backward_kernel(OneRowProblem p) {
   const int segment = block / p.heads_kv, head_kv = block % p.heads_kv;
   const int64_t row = p.cu_q[segment], begin = p.cu_kv[segment];
   const bool asked = p.cu_q[segment + 1] > row;
+  if (!writes_keys && !asked) return;
   const int keys = static_cast<int>(p.cu_kv[segment + 1] - begin);
   const int lane = static_cast<int>(threadIdx.x) % S::lanes, group = static_cast<int>(threadIdx.x) / S::lanes;
   const int column = lane * S::pack;
@@ -224,12 +226,14 @@ __global__ void __launch_bounds__(threads) backward_kernel(OneRowProblem p) {
         const float d_score = weight * (d_weight - delta[g]) * p.scale;
 #pragma unroll
         for (int i = 0; i < S::pack; ++i) {
-          d_v[i] += weight * d_out[g][i];
-          d_k[i] += d_score * q[g][i];
+          if constexpr (writes_keys) {
+            d_v[i] += weight * d_out[g][i];
+            d_k[i] += d_score * q[g][i];
+          }
           d_q[g][i] += d_score * keys_row[i];
         }
       }
-      if (key >= keys) continue;
+      if (!writes_keys || key >= keys) continue;
       write(at<T>(p.d_k, begin + key, head_kv) + column, d_k);
       write(at<T>(p.d_v, begin + key, head_kv) + column, d_v);
     }
@@ -282,10 +286,16 @@ void one_row_backward(const fvlm_call& call, fvlm_dtype dtype, const OneRowProbl
       const auto launch = [&](auto kernel) {
         kernel<<<blocks_of(p.segments, p.heads_kv), threads, 0, stream_of(call)>>>(p);
       };
+      const auto launch_for = [&](auto sharing) {
+        if (p.d_k.data)
+          launch(backward_kernel<T, head_dim.value, sharing.value, true>);
+        else
+          launch(backward_kernel<T, head_dim.value, sharing.value, false>);
+      };
       if (p.heads_q == p.heads_kv)
-        launch(backward_kernel<T, head_dim.value, 1>);
+        launch_for(std::integral_constant<int, 1>());
       else
-        launch(backward_kernel<T, head_dim.value, 3>);
+        launch_for(std::integral_constant<int, 3>());
     });
   });
   check_cuda(cudaGetLastError(), "launch");

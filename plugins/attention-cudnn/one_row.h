@@ -13,8 +13,8 @@ struct OneRowProblem {
   std::int64_t tokens_q = 0, tokens_kv = 0;
   float scale = 0;
   HeadRows q, k, v, out;
-  float* log_sums = nullptr; // [segments, heads_q], of scaled scores; NULL in a forward that nothing follows
-  HeadRows d_out, d_q, d_k, d_v;
+  float* log_sums = nullptr;     // [segments, heads_q], of scaled scores; NULL in a forward that nothing follows
+  HeadRows d_out, d_q, d_k, d_v; // d_k and d_v without data: not wanted
 };
 
 // Head dimensions and groups of query heads that the kernels are compiled for.

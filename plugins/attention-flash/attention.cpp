@@ -29,6 +29,7 @@ class AttentionFlash : public Attention {
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
         query.max_seqlen_kv < 0)
       return refuse("a negative size");
+    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
     if (!(query.scale > 0))
       return refuse("scale %g not supported, positive ones are", static_cast<double>(query.scale));
     // Rows of heads are counted in 32 bits, and divided by `sharing` there.

@@ -74,6 +74,7 @@ Operands operands_of(const fvlm_attention_query& query, const Arguments& a) {
   if constexpr (std::is_same_v<Arguments, fvlm_attention_backward>) {
     operands.rows[d_out] = rows_of(query, d_out, a.d_out);
     operands.rows[d_q] = rows_of(query, d_q, a.d_q);
+    if (query.queries_alone) return operands;
     operands.rows[d_k] = rows_of(query, d_k, a.d_k);
     operands.rows[d_v] = rows_of(query, d_v, a.d_v);
   }

@@ -412,4 +412,27 @@ TEST(Operations, recomputed_give_the_same_gradients) {
   });
 }
 
+// The first who reads what is lent is a guest; the second adds to the gradient as ever.
+TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read) {
+  for (const bool is_read : {true, false}) {
+    SCOPED_TRACE(is_read);
+    Bench b;
+    const Value qkv = b.input({7, 12}), first = b.input({3, 4}), second = b.input({3, 4}); // two heads of two
+    const Segments rows{starts({0, 3, 5, 7}), {}, 3}, readers{starts({0, 1, 1, 2}), {}, 1};
+    b.expect_true_gradients([&](Tape& tape) {
+      const auto is_open = [](const Value& kv) { return kv.wants_gradient() && kv.gradient->is_open(); };
+      const Value kv = b.ops->columns(tape, qkv, 4, 8);
+      const Value own = b.ops->attention(tape, {qkv, 0, 2}, {qkv, 4, 2}, {qkv, 8, 2}, rows, rows, {2}, {}, kv);
+      EXPECT_EQ(is_open(kv), tape.records());
+      std::vector<Value> read;
+      for (const Value& queries : {first, second}) {
+        read.push_back(b.ops->attention(tape, {queries, 0, 2}, {kv, 0, 2}, {kv, 4, 2}, readers, rows, {2}));
+        EXPECT_FALSE(is_open(kv));
+      }
+      if (is_read) read.push_back(own);
+      return read;
+    });
+  }
+}
+
 } // namespace

@@ -135,7 +135,7 @@ FIELD(fvlm_plugin, name, 16, const char*);
 FIELD(fvlm_plugin, version, 24, const char*);
 FIELD(fvlm_plugin, table, 32, const void* (*)(const char*));
 
-SIZE(fvlm_attention_query, 88);
+SIZE(fvlm_attention_query, 96);
 FIELD(fvlm_attention_query, struct_size, 0, uint32_t);
 FIELD(fvlm_attention_query, causal, 4, int32_t);
 FIELD(fvlm_attention_query, device, 8, fvlm_device);
@@ -152,6 +152,9 @@ FIELD(fvlm_attention_query, segments, 64, int64_t);
 FIELD(fvlm_attention_query, scale, 72, float);
 FIELD(fvlm_attention_query, rope_theta, 76, float);
 FIELD(fvlm_attention_query, needs_backward, 80, int32_t);
+FIELD(fvlm_attention_query, even, 84, int32_t);
+FIELD(fvlm_attention_query, guests, 88, int32_t);
+FIELD(fvlm_attention_query, queries_alone, 92, int32_t);
 
 SIZE(fvlm_attention_forward, 104);
 FIELD(fvlm_attention_forward, struct_size, 0, uint32_t);
@@ -165,7 +168,7 @@ FIELD(fvlm_attention_forward, positions_kv, 56, const fvlm_tensor*);
 FIELD(fvlm_attention_forward, out, 64, fvlm_tensor*);
 FIELD(fvlm_attention_forward, saved, 72, fvlm_tensor* [4]);
 
-SIZE(fvlm_attention_backward, 136);
+SIZE(fvlm_attention_backward, 160);
 FIELD(fvlm_attention_backward, struct_size, 0, uint32_t);
 FIELD(fvlm_attention_backward, q, 8, const fvlm_tensor*);
 FIELD(fvlm_attention_backward, k, 16, const fvlm_tensor*);
@@ -180,6 +183,9 @@ FIELD(fvlm_attention_backward, saved, 80, const fvlm_tensor* [4]);
 FIELD(fvlm_attention_backward, d_q, 112, fvlm_tensor*);
 FIELD(fvlm_attention_backward, d_k, 120, fvlm_tensor*);
 FIELD(fvlm_attention_backward, d_v, 128, fvlm_tensor*);
+FIELD(fvlm_attention_backward, guest_q, 136, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, guest_d_out, 144, const fvlm_tensor*);
+FIELD(fvlm_attention_backward, guest_cu_seqlens, 152, const fvlm_tensor*);
 
 SIZE(fvlm_attention_v1, 64);
 FIELD(fvlm_attention_v1, base, 0, fvlm_table);

@@ -120,7 +120,7 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
       const Value qkv = ops_.linear(inner, layer_norm(inner, in[0], name("norm1")), joint(3), bias_trains);
       const Value kv = ops_.columns(inner, qkv, 2 * width);
       const Value read = ops_.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows,
-                                        keys, shape_.vision.head_dim(), false);
+                                        keys, shape_.vision.head_dim(), false, kv);
       return std::vector<Value>{finish_layer(inner, i, in[0], read), kv};
     };
     const auto out = recompute_.vision.covers(i) ? recomputed(tape, {x}, block) : block(tape, {x});

@@ -181,7 +181,7 @@ bool lie_together(const Heads& q, const Heads& k, const Heads& v, int64_t head_d
 } // namespace
 
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                            int64_t head_dim, bool rotary) const {
+                            int64_t head_dim, bool rotary, const Value& lent) const {
   const bool records = tape.records(q.value.wants_gradient() || k.value.wants_gradient() || v.value.wants_gradient());
   // Plugins do not rotate: it is done before, in place.
   if (rotary && !machine_.plain_attention && tape.records(q.value.wants_gradient())) {
@@ -205,35 +205,44 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   inside(4 * rows * width + turned + 2 * scores, machine_.plain_attention);
   Value y(output.out, records);
   if (!records) return y;
-  tape.push([this, q, k, v, output, head_dim, rows, width, kv_rows, kv_width, scores, turned, out = y.gradient] {
-    const Tensor gradient = out->take();
-    if (!gradient.defined()) return;
-    const auto inside_backward = [&] {
-      const int64_t results = 4 * (rows * width + 2 * kv_rows * kv_width);
-      inside(results + turned + 4 * scores, machine_.plain_attention);
-    };
-    if (lie_together(q, k, v, head_dim)) {
-      Tensor d = another(q.value.data);
-      inside_backward();
-      q.value.gradient->add(std::move(d));
-      return;
-    }
-    // Straight into the gradient of q's value and of k's and v's, where nothing lies there yet; else beside.
-    Tensor beside_q, beside_k, beside_v;
-    if (!q.value.wants_gradient())
-      beside_q = tensor(rows, width);
-    else if (q.value.gradient->empty())
-      q.value.gradient->add(another(q.value.data));
-    else
-      beside_q = (q.value.gradient->whole(q.value.data), tensor(rows, width));
-    const bool direct = k.value.wants_gradient() && k.value.gradient->empty();
-    if (direct)
-      k.value.gradient->add(another(k.value.data));
-    else if (k.value.wants_gradient())
-      k.value.gradient->whole(k.value.data);
-    if (!direct) beside_k = tensor(kv_rows, kv_width), beside_v = tensor(kv_rows, kv_width);
-    inside_backward();
-  });
+  if (machine_.takes_guests && lent.wants_gradient() && lie_together(q, k, v, head_dim))
+    lent.gradient->open_to_guests();
+  const bool is_guest = of_q.longest == 1 && k.value.wants_gradient() && k.value.gradient->take_in();
+  tape.push(
+      [this, q, k, v, output, head_dim, rows, width, kv_rows, kv_width, scores, turned, is_guest, out = y.gradient] {
+        const Tensor gradient = out->take();
+        if (!gradient.defined()) return;
+        if (is_guest) {
+          inside(4 * (rows * width + 2 * kv_rows * kv_width) + 4 * scores, machine_.plain_attention);
+          if (q.value.wants_gradient()) q.value.gradient->add(tensor(rows, width));
+          return;
+        }
+        const auto inside_backward = [&] {
+          const int64_t results = 4 * (rows * width + 2 * kv_rows * kv_width);
+          inside(results + turned + 4 * scores, machine_.plain_attention);
+        };
+        if (lie_together(q, k, v, head_dim)) {
+          Tensor d = another(q.value.data);
+          inside_backward();
+          q.value.gradient->add(std::move(d));
+          return;
+        }
+        // Straight into the gradient of q's value and of k's and v's, where nothing lies there yet; else beside.
+        Tensor beside_q, beside_k, beside_v;
+        if (!q.value.wants_gradient())
+          beside_q = tensor(rows, width);
+        else if (q.value.gradient->empty())
+          q.value.gradient->add(another(q.value.data));
+        else
+          beside_q = (q.value.gradient->whole(q.value.data), tensor(rows, width));
+        const bool direct = k.value.wants_gradient() && k.value.gradient->empty();
+        if (direct)
+          k.value.gradient->add(another(k.value.data));
+        else if (k.value.wants_gradient())
+          k.value.gradient->whole(k.value.data);
+        if (!direct) beside_k = tensor(kv_rows, kv_width), beside_v = tensor(kv_rows, kv_width);
+        inside_backward();
+      });
   return y;
 }
 

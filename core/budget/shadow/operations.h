@@ -15,6 +15,7 @@ struct Machine {
   int64_t element = 4;           // bytes of an activation and of a parameter
   bool widened_products = false; // 16-bit numbers on a CPU: products are computed in float32, of copies
   bool plain_attention = false, plain_loss = false, plain_kernels = false, plain_optimizer = false; // the reference
+  bool takes_guests = false;   // attention without a mask, in its backward
   int64_t packs_of_frames = 1; // on the device; on a GPU the next one waits there
 };
 
@@ -65,7 +66,7 @@ class Operations {
   Value swiglu(Tape& tape, const Value& gate_up) const;
   Value layerscale(Tape& tape, const Value& x, bool trains, const Value& residual) const;
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv, int64_t head_dim,
-                  bool rotary) const;
+                  bool rotary, const Value& lent = {}) const;
   Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const;
   // The losses, with the gradients made at once.
   Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const;

@@ -29,8 +29,12 @@ class Gradient {
   Tensor take_own();
   bool empty() const { return !sum_.defined(); }
 
+  void open_to_guests() { open_ = true; }
+  bool take_in() { return std::exchange(open_, false); }
+
  private:
   Tensor sum_;
+  bool open_ = false;
 };
 
 using Value = ops::BasicValue<Tensor, Gradient>;

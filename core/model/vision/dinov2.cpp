@@ -201,8 +201,8 @@ std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& 
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
       // What others read of it has a gradient by itself, which is added to the one that attention writes here.
       const Value kv = ops.columns(inner, qkv, width, 2 * width);
-      const Value read =
-          ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys, {head_dim_});
+      const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys,
+                                       {head_dim_}, {}, kv);
       return std::vector<Value>{finish_layer(inner, ops, i, in[0], read, folded), kv};
     };
     const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, {x}, block) : block(tape, {x});

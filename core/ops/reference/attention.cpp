@@ -16,6 +16,12 @@ Tensor positioned(const fvlm_attention_query& query, const Tensor& x, const fvlm
   return rotated(x, torch_tensor(positions), query.rotary_dim, query.rope_theta, inverse);
 }
 
+AttentionGradients gradients(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& d_out) {
+  return q.is_cpu() ? attention_gradients_by_segment(shape, q, k, v, d_out)
+                    : attention_gradients_by_mask(shape, q, k, v, d_out);
+}
+
 } // namespace
 
 sdk::Support Attention::supports(const Query& query) {
@@ -23,6 +29,8 @@ sdk::Support Attention::supports(const Query& query) {
     return sdk::refuse("%d query heads over %d key heads", query.heads_q, query.heads_kv);
   if (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim)
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
+  if (query.guests && (query.causal || query.rotary_dim != 0 || query.queries_alone))
+    return sdk::refuse("guests in a causal or rotating call, or one that wants no gradient of keys");
   const bool on_host = query.device.type == FVLM_CPU;
   return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");
 }
@@ -41,9 +49,16 @@ void Attention::backward(const fvlm_call&, const Query& query, const Backward& a
   const Tensor k = positioned(query, widened(arguments.k), arguments.positions_kv, false);
   const Tensor v = widened(arguments.v), d_out = widened(arguments.d_out);
   const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
-  const auto [d_q, d_k, d_v] = q.is_cpu() ? attention_gradients_by_segment(shape, q, k, v, d_out)
-                                          : attention_gradients_by_mask(shape, q, k, v, d_out);
+  auto [d_q, d_k, d_v] = gradients(shape, q, k, v, d_out);
   store(torch_tensor(arguments.d_q), positioned(query, d_q, arguments.positions_q, true));
+  if (query.queries_alone) return;
+  if (query.guests && arguments.guest_q) {
+    const auto of_guests = shape_of(query, arguments.guest_cu_seqlens, arguments.cu_seqlens_kv);
+    const auto [unused, more_k, more_v] =
+        gradients(of_guests, widened(arguments.guest_q), k, v, widened(arguments.guest_d_out));
+    d_k += more_k;
+    d_v += more_v;
+  }
   store(torch_tensor(arguments.d_k), positioned(query, d_k, arguments.positions_kv, true));
   store(torch_tensor(arguments.d_v), d_v);
 }

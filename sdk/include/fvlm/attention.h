@@ -10,7 +10,10 @@
  *
  * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; their last
  * dimension is contiguous, the others may be strided (views of one q-k-v buffer). cu_seqlens int32 [segments + 1];
- * positions int32 [tokens], NULL where no rotary is asked for. All of them in device memory. */
+ * positions int32 [tokens], NULL where no rotary is asked for. All of them in device memory.
+ *
+ * Guests are queries of another call on the same keys, one or none in each segment. That call wants d_q alone, and what
+ * they add to d_k and d_v is written by the backward of this one, which writes there anyway. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
@@ -36,7 +39,9 @@ typedef struct fvlm_attention_query {
   float scale;
   float rope_theta;
   int32_t needs_backward;
-  int32_t even; /* 1: the first segments are as long as the longest and fill the buffers; the others are empty */
+  int32_t even;   /* 1: the first segments are as long as the longest and fill the buffers; the others are empty */
+  int32_t guests; /* 1: backward may bring guests; never together with causal or rotary_dim */
+  int32_t queries_alone; /* 1: backward writes d_q alone, d_k and d_v are NULL; not together with guests */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
@@ -54,7 +59,9 @@ typedef struct fvlm_attention_backward {
   const fvlm_tensor *cu_seqlens_q, *cu_seqlens_kv;
   const fvlm_tensor *positions_q, *positions_kv;
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
-  fvlm_tensor *d_q, *d_k, *d_v; /* overwritten */
+  fvlm_tensor *d_q, *d_k, *d_v;             /* overwritten */
+  const fvlm_tensor *guest_q, *guest_d_out; /* [guests, heads_q, head_dim]; NULL: none come */
+  const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1] */
 } fvlm_attention_backward;
 
 typedef struct fvlm_attention_v1 {

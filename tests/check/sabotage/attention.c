@@ -27,6 +27,7 @@ static const char* refusal(const fvlm_attention_query* q) {
   if (q->heads_kv <= 0 || q->heads_q <= 0 || q->heads_q % q->heads_kv) return "query heads share key heads evenly";
   if (q->head_dim <= 0) return "head_dim has to be positive";
   if (q->rotary_dim != 0) return "q and k have to come rotated";
+  if (q->guests || q->queries_alone) return "takes no guests, and gives all gradients";
   return NULL;
 }
 
@@ -39,7 +40,7 @@ static const char* call_refusal(const fvlm_attention_query* query) {
 }
 
 static void supports(const fvlm_attention_query* query, fvlm_support* support) {
-  if (!FVLM_HAS(query, needs_backward)) {
+  if (!FVLM_HAS(query, queries_alone)) {
     fvlm_answer(support, 0, "the query is too short");
     return;
   }

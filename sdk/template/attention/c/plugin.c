@@ -159,13 +159,14 @@ static const char* refusal(const fvlm_attention_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
   if (query->rotary_dim != 0) return "does not rotate";
+  if (query->guests || query->queries_alone) return "takes no guests, and gives all gradients";
   if (query->heads_kv < 1 || query->heads_q % query->heads_kv != 0) return "query heads are no multiple of key heads";
   return NULL;
 }
 
 static void supports(const fvlm_attention_query* query, fvlm_support* support) {
   if (!FVLM_HAS(support, reason)) return;
-  const char* no = FVLM_HAS(query, needs_backward) ? refusal(query) : "query: struct_size is too small";
+  const char* no = FVLM_HAS(query, queries_alone) ? refusal(query) : "query: struct_size is too small";
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
@@ -176,7 +177,7 @@ static void supports(const fvlm_attention_query* query, fvlm_support* support) {
 static fvlm_status requirements(fvlm_instance* instance, const fvlm_attention_query* query, fvlm_requirements* out,
                                 fvlm_error* error) {
   (void)instance;
-  if (!FVLM_HAS(query, needs_backward) || !FVLM_HAS(out, saved)) {
+  if (!FVLM_HAS(query, queries_alone) || !FVLM_HAS(out, saved)) {
     return fvlm_fail(error, FVLM_ERROR_ARGUMENT, "requirements: struct_size is too small");
   }
   const fvlm_tensor_spec logsumexp = {{FVLM_FLOAT, 32, 1}, 2, {query->tokens_q, query->heads_q, 0, 0}};
@@ -190,7 +191,7 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_attention_qu
 static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
                            const fvlm_attention_forward* arguments) {
   (void)instance;
-  if (!FVLM_HAS(call, error) || !FVLM_HAS(query, needs_backward) || !FVLM_HAS(arguments, saved)) {
+  if (!FVLM_HAS(call, error) || !FVLM_HAS(query, queries_alone) || !FVLM_HAS(arguments, saved)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "forward: struct_size is too small");
   }
   const char* no = refusal(query);
@@ -214,7 +215,7 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
 static fvlm_status backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
                             const fvlm_attention_backward* arguments) {
   (void)instance;
-  if (!FVLM_HAS(call, error) || !FVLM_HAS(query, needs_backward) || !FVLM_HAS(arguments, d_v)) {
+  if (!FVLM_HAS(call, error) || !FVLM_HAS(query, queries_alone) || !FVLM_HAS(arguments, d_v)) {
     return fvlm_fail(fvlm_sink(call), FVLM_ERROR_ARGUMENT, "backward: struct_size is too small");
   }
   const char* no = refusal(query);
