@@ -44,4 +44,10 @@ struct Problem {
 void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
+// Kernels for Hopper and calls that are not causal, do not rotate, whose segments have at most so many rows, and where
+// each query head has a key head of its own.
+constexpr int most_rows = 272;
+bool takes_frames(const Problem& problem); // whether the copy engine reads its operands
+void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+
 } // namespace fvlm::plugins

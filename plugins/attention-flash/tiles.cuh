@@ -50,10 +50,6 @@ struct Tile {
   __device__ Tile rows_from(int row) const { return {memory + row * row_bytes}; } // row % 8 == 0
 };
 
-__device__ inline std::uint32_t shared_address(const void* memory) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-}
-
 // Copies in the background, 16 bytes or 4; a thread's copies end in the order of its groups.
 __device__ inline void copy_pack(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");

@@ -14,10 +14,6 @@ namespace fvlm::plugins::hopper {
 constexpr int box_width = 64, box_row_bytes = 128;
 constexpr int group_warps = 4, group_threads = group_warps * warp; // of warps that multiply together
 
-__device__ inline std::uint32_t shared_address(const void* memory) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-}
-
 // What ordinary instructions have read and written of shared memory comes before what the copy engine then does there.
 __device__ inline void before_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -143,39 +139,75 @@ __device__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// A product of 64 x 128 x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of it
+// A product of 64 x `columns` x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of it
 // has, of each 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
-using Product = float[64];
+template <int columns>
+using ProductOf = float[columns / 2];
+using Product = ProductOf<128>;
 
 #define FVLM_FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define FVLM_SIXTEEN(i) FVLM_FOUR(i), FVLM_FOUR(i + 4), FVLM_FOUR(i + 8), FVLM_FOUR(i + 12)
-#define FVLM_MULTIPLY(type, right_by_rows)                                                                             \
+#define FVLM_SUMS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
+#define FVLM_SUMS_128 FVLM_SUMS_64, FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)
+#define FVLM_SUMS_136 FVLM_SUMS_128, FVLM_FOUR(64)
+#define FVLM_NAMES_64                                                                                                  \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define FVLM_NAMES_128                                                                                                 \
+  FVLM_NAMES_64                                                                                                        \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "   \
+  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FVLM_NAMES_136 FVLM_NAMES_128 ", %64, %65, %66, %67"
+
+// The operands' and the predicate's names follow the sums'; `turned`: whether they are read by rows.
+#define FVLM_MULTIPLY(columns, type, operands, adds_name, turned, ...)                                                 \
   asm volatile("{\n"                                                                                                   \
                ".reg .pred add;\n"                                                                                     \
-               "setp.ne.b32 add, %66, 0;\n"                                                                            \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                            \
-               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "     \
-               "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, "  \
-               "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, "  \
-               "%61, %62, %63}, %64, %65, add, 1, 1, 0, " right_by_rows ";\n"                                          \
+               "setp.ne.b32 add, " adds_name ", 0;\n"                                                                  \
+               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" FVLM_NAMES_##columns "}, "   \
+               operands ", add, 1, 1, " turned ";\n"                                                                   \
                "}"                                                                                                     \
-               : FVLM_SIXTEEN(0), FVLM_SIXTEEN(16), FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)                                 \
-               : "l"(left), "l"(right), "r"(static_cast<int>(adds)))
+               : FVLM_SUMS_##columns                                                                                   \
+               : __VA_ARGS__, "l"(right), "r"(static_cast<int>(adds)))
+#define FVLM_MULTIPLY_ANY(columns, operands, adds_name, turned, ...)                                                   \
+  if constexpr (std::is_same_v<T, BFloat16> && right_by_rows)                                                          \
+    FVLM_MULTIPLY(columns, "bf16", operands, adds_name, turned "1", __VA_ARGS__);                                      \
+  else if constexpr (std::is_same_v<T, BFloat16>)                                                                      \
+    FVLM_MULTIPLY(columns, "bf16", operands, adds_name, turned "0", __VA_ARGS__);                                      \
+  else if constexpr (right_by_rows)                                                                                    \
+    FVLM_MULTIPLY(columns, "f16", operands, adds_name, turned "1", __VA_ARGS__);                                       \
+  else                                                                                                                 \
+    FVLM_MULTIPLY(columns, "f16", operands, adds_name, turned "0", __VA_ARGS__)
 
 // sum = left right, or is added to. It runs in the background until wait_for_products().
-template <class T, bool right_by_rows>
-__device__ void multiply(Product& sum, std::uint64_t left, std::uint64_t right, bool adds) {
-  if constexpr (std::is_same_v<T, BFloat16> && right_by_rows)
-    FVLM_MULTIPLY("bf16", "1");
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    FVLM_MULTIPLY("bf16", "0");
-  else if constexpr (right_by_rows)
-    FVLM_MULTIPLY("f16", "1");
-  else
-    FVLM_MULTIPLY("f16", "0");
+template <class T, bool right_by_rows, int size>
+__device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t right, bool adds) {
+  static_assert(size == 32 || size == 64 || size == 68);
+  if constexpr (size == 32) {
+    FVLM_MULTIPLY_ANY(64, "%32, %33", "%34", "0, ", "l"(left));
+  } else if constexpr (size == 64) {
+    FVLM_MULTIPLY_ANY(128, "%64, %65", "%66", "0, ", "l"(left));
+  } else {
+    FVLM_MULTIPLY_ANY(136, "%68, %69", "%70", "0, ", "l"(left));
+  }
 }
 
+// The same with the left operand in registers, of the rows that a thread has of a product: columns 2 (t % 4) and the
+// next of both rows, and then those 8 further on. They have to stay as they are until wait_for_products().
+template <class T, bool right_by_rows>
+__device__ void multiply(ProductOf<64>& sum, const std::uint32_t (&left)[4], std::uint64_t right, bool adds) {
+  FVLM_MULTIPLY_ANY(64, "{%32, %33, %34, %35}, %36", "%37", "", "r"(left[0]), "r"(left[1]), "r"(left[2]),
+                    "r"(left[3]));
+}
+
+#undef FVLM_MULTIPLY_ANY
 #undef FVLM_MULTIPLY
+#undef FVLM_NAMES_136
+#undef FVLM_NAMES_128
+#undef FVLM_NAMES_64
+#undef FVLM_SUMS_136
+#undef FVLM_SUMS_128
+#undef FVLM_SUMS_64
 #undef FVLM_SIXTEEN
 #undef FVLM_FOUR
 

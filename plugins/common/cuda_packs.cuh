@@ -86,6 +86,10 @@ __device__ void write(Element* to, const float (&values)[count]) {
 
 inline constexpr int warp = 32;
 
+__device__ inline std::uint32_t shared_address(const void* memory) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+}
+
 // The sum over a warp, the same in each of its threads.
 __device__ inline float sum_of_warp(float value) {
 #pragma unroll

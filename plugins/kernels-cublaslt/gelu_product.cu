@@ -1,9 +1,12 @@
 // A block keeps 128 columns of the weight in shared memory and goes through tiles of 128 rows, which one warp fetches
 // ahead. Two groups of four warps take tiles in turn: while one computes gelu, the other multiplies. Each warp of them
 // reads and writes its rows of a tile by itself, in boxes of 16 rows.
+#include "common/cuda_boxes.h"
 #include "common/cuda_gelu.cuh"
 #include "common/cuda_hopper.cuh"
 #include "gelu_product.h"
+
+#include <algorithm>
 
 namespace fvlm::plugins {
 namespace {
@@ -380,25 +383,7 @@ int64_t chunks_in(int64_t inner) {
 }
 
 CUtensorMap map_of(fvlm_dtype dtype, const Matrix& matrix, int64_t rows, int64_t columns, int rows_of_box) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    sdk::check_cuda(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result),
-        "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  const auto type = dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(matrix.row) * 2};
-  const cuuint32_t box[] = {box_width, static_cast<cuuint32_t>(rows_of_box)}, every[] = {1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      encode(&map, type, 2, matrix.data, sizes, row_bytes, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    throw sdk::Failure(FVLM_ERROR_DEVICE, "cuTensorMapEncodeTiled: error %d", static_cast<int>(result));
-  return map;
+  return boxes_of(dtype, matrix.data, matrix.row, rows, columns, rows_of_box);
 }
 
 template <template <class> class Pass>
@@ -420,12 +405,7 @@ void launch(const Device& device, const GeluProductShape& shape, Problem& p) {
 } // namespace
 
 bool has_gelu_products(fvlm_device device) {
-#ifdef FVLM_HAS_SM_90A
-  return sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
-#else
-  (void)device;
-  return false;
-#endif
+  return is_hopper(device);
 }
 
 bool fits_gelu_product(const GeluProductShape& shape) {
@@ -433,11 +413,9 @@ bool fits_gelu_product(const GeluProductShape& shape) {
 }
 
 bool copy_engine_takes(fvlm_dtype dtype, std::initializer_list<Matrix> matrices) {
-  for (const Matrix& each : matrices)
-    if (reinterpret_cast<std::uintptr_t>(each.data) % 16 != 0 ||
-        each.row * static_cast<int64_t>(sdk::bytes_of(dtype)) % 16 != 0)
-      return false;
-  return true;
+  return sdk::bytes_of(dtype) == 2 && std::all_of(matrices.begin(), matrices.end(), [](const Matrix& each) {
+           return plugins::copy_engine_takes(each.data, each.row);
+         });
 }
 
 int64_t parts_of_sums(int multiprocessors, const GeluProductShape& shape) {
