@@ -1,4 +1,5 @@
 // attention.cpp: the plugin's face: which calls it takes, and what its kernels are told.
+#include "common/cuda_boxes.h"
 #include "common/cuda_device.h"
 #include "common/cuda_rotary.cuh"
 #include "problem.h"
@@ -53,11 +54,21 @@ class AttentionFlash : public Attention {
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
     require(supports(query));
-    attention_backward(call, multiprocessors_, query.dtype, problem_of(query, a));
+    const Problem problem = problem_of(query, a);
+    if (is_of_frames(query) && takes_frames_backward(problem))
+      return frame_backward(call, multiprocessors_, query.dtype, problem);
+    attention_backward(call, multiprocessors_, query.dtype, problem);
   }
 
  private:
   static constexpr int most_where_fast = 512; // keys of a segment, where it was measured to be faster than cuDNN
+
+  // As a vision tower's are: segments long enough to fill tiles, short enough to have all keys in shared memory.
+  static bool is_of_frames(const Query& query) {
+    const auto is_long_enough = [](int rows) { return rows > most_rows / 2 && rows <= most_rows; };
+    return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
+           is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
+  }
 
   template <class Arguments>
   static Problem problem_of(const Query& query, const Arguments& a) {

@@ -49,5 +49,7 @@ void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype d
 constexpr int most_rows = 272;
 bool takes_frames(const Problem& problem); // whether the copy engine reads its operands
 void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+bool takes_frames_backward(const Problem& problem);
+void frame_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
 } // namespace fvlm::plugins

@@ -139,17 +139,29 @@ __device__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// A product of 64 x `columns` x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of it
-// has, of each 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
+// Behind wait_for_products(): what reads these sums comes after it. The compiler does not know that they were not
+// there.
+template <int size>
+__device__ void settled(float (&sum)[size]) {
+#pragma unroll
+  for (float& each : sum) asm volatile("" : "+f"(each)::"memory");
+}
+
+// A product of 64 x `columns` x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of
+// it has, of each 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
 template <int columns>
 using ProductOf = float[columns / 2];
 using Product = ProductOf<128>;
 
 #define FVLM_FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define FVLM_SIXTEEN(i) FVLM_FOUR(i), FVLM_FOUR(i + 4), FVLM_FOUR(i + 8), FVLM_FOUR(i + 12)
+#define FVLM_SUMS_16 FVLM_FOUR(0), FVLM_FOUR(4)
+#define FVLM_SUMS_32 FVLM_SIXTEEN(0)
 #define FVLM_SUMS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
 #define FVLM_SUMS_128 FVLM_SUMS_64, FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)
 #define FVLM_SUMS_136 FVLM_SUMS_128, FVLM_FOUR(64)
+#define FVLM_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FVLM_NAMES_32 FVLM_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define FVLM_NAMES_64                                                                                                  \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
   "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -164,8 +176,8 @@ using Product = ProductOf<128>;
   asm volatile("{\n"                                                                                                   \
                ".reg .pred add;\n"                                                                                     \
                "setp.ne.b32 add, " adds_name ", 0;\n"                                                                  \
-               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" FVLM_NAMES_##columns "}, "   \
-               operands ", add, 1, 1, " turned ";\n"                                                                   \
+               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" FVLM_NAMES_##columns         \
+               "}, " operands ", add, 1, 1, " turned ";\n"                                                             \
                "}"                                                                                                     \
                : FVLM_SUMS_##columns                                                                                   \
                : __VA_ARGS__, "l"(right), "r"(static_cast<int>(adds)))
@@ -182,8 +194,12 @@ using Product = ProductOf<128>;
 // sum = left right, or is added to. It runs in the background until wait_for_products().
 template <class T, bool right_by_rows, int size>
 __device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t right, bool adds) {
-  static_assert(size == 32 || size == 64 || size == 68);
-  if constexpr (size == 32) {
+  static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68);
+  if constexpr (size == 8) {
+    FVLM_MULTIPLY_ANY(16, "%8, %9", "%10", "0, ", "l"(left));
+  } else if constexpr (size == 16) {
+    FVLM_MULTIPLY_ANY(32, "%16, %17", "%18", "0, ", "l"(left));
+  } else if constexpr (size == 32) {
     FVLM_MULTIPLY_ANY(64, "%32, %33", "%34", "0, ", "l"(left));
   } else if constexpr (size == 64) {
     FVLM_MULTIPLY_ANY(128, "%64, %65", "%66", "0, ", "l"(left));
@@ -194,10 +210,18 @@ __device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t r
 
 // The same with the left operand in registers, of the rows that a thread has of a product: columns 2 (t % 4) and the
 // next of both rows, and then those 8 further on. They have to stay as they are until wait_for_products().
-template <class T, bool right_by_rows>
-__device__ void multiply(ProductOf<64>& sum, const std::uint32_t (&left)[4], std::uint64_t right, bool adds) {
-  FVLM_MULTIPLY_ANY(64, "{%32, %33, %34, %35}, %36", "%37", "", "r"(left[0]), "r"(left[1]), "r"(left[2]),
-                    "r"(left[3]));
+template <class T, bool right_by_rows, int size>
+__device__ void multiply(float (&sum)[size], const std::uint32_t (&left)[4], std::uint64_t right, bool adds) {
+  static_assert(size == 8 || size == 16 || size == 32);
+  if constexpr (size == 8) {
+    FVLM_MULTIPLY_ANY(16, "{%8, %9, %10, %11}, %12", "%13", "", "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]));
+  } else if constexpr (size == 16) {
+    FVLM_MULTIPLY_ANY(32, "{%16, %17, %18, %19}, %20", "%21", "", "r"(left[0]), "r"(left[1]), "r"(left[2]),
+                      "r"(left[3]));
+  } else {
+    FVLM_MULTIPLY_ANY(64, "{%32, %33, %34, %35}, %36", "%37", "", "r"(left[0]), "r"(left[1]), "r"(left[2]),
+                      "r"(left[3]));
+  }
 }
 
 #undef FVLM_MULTIPLY_ANY
@@ -205,9 +229,13 @@ __device__ void multiply(ProductOf<64>& sum, const std::uint32_t (&left)[4], std
 #undef FVLM_NAMES_136
 #undef FVLM_NAMES_128
 #undef FVLM_NAMES_64
+#undef FVLM_NAMES_32
+#undef FVLM_NAMES_16
 #undef FVLM_SUMS_136
 #undef FVLM_SUMS_128
 #undef FVLM_SUMS_64
+#undef FVLM_SUMS_32
+#undef FVLM_SUMS_16
 #undef FVLM_SIXTEEN
 #undef FVLM_FOUR
 
