@@ -14,6 +14,18 @@ namespace fvlm::plugins::hopper {
 constexpr int box_width = 64, box_row_bytes = 128;
 constexpr int group_warps = 4, group_threads = group_warps * warp; // of warps that multiply together
 
+__device__ inline unsigned rank_in_cluster() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Until all threads of the cluster are here.
+__device__ inline void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n"
+               "barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
 // What ordinary instructions have read and written of shared memory comes before what the copy engine then does there.
 __device__ inline void before_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -30,6 +42,16 @@ class Barrier {
 
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  // At the same barrier of that block of the cluster.
+  __device__ void arrive_at(unsigned rank) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(shared_address(this)),
+                 "r"(rank)
+                 : "memory");
   }
   // Arrives, and announces bytes that copies will bring.
   __device__ void expect(unsigned bytes) {
@@ -67,6 +89,15 @@ __device__ inline void load_box(void* to, const CUtensorMap& matrix, int column,
           shared_address(to)),
       "l"(&matrix), "r"(column), "r"(row), "r"(shared_address(&barrier))
       : "memory");
+}
+// The same to that place of each block of the cluster whose bit is set, whose barrier there hears of its bytes.
+__device__ inline void load_box(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier,
+                                unsigned blocks) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+               "l"(&matrix), "r"(column), "r"(row), "r"(shared_address(&barrier)),
+               "h"(static_cast<std::uint16_t>(blocks))
+               : "memory");
 }
 // Brings it to the L2.
 __device__ inline void prefetch_box(const CUtensorMap& matrix, int column, int row) {

@@ -4,6 +4,7 @@
 #include "gelu_product.h"
 #include "matmul.h"
 #include "timing.h"
+#include "weight_product.h"
 
 #include <algorithm>
 #include <map>
@@ -72,7 +73,7 @@ void clear(const fvlm_call& call, void* data, int64_t size) {
 class KernelsCublasLt : public Kernels {
  public:
   explicit KernelsCublasLt(const fvlm_instance_config& config)
-      : multiprocessors_(multiprocessors_of(config.device)), gelu_may_ride_(has_gelu_products(config.device)) {}
+      : multiprocessors_(multiprocessors_of(config.device)), is_hopper_(has_gelu_products(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -166,11 +167,7 @@ class KernelsCublasLt : public Kernels {
     const Plan& plan = backward_plan_of(call, query);
     Workspace workspace(call);
     const Space space = take(workspace, query);
-    plan.weight.run(library_, call, {d_y, x, d_weight, nullptr, accumulate}, space.library);
-    // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
-    if (d_bias)
-      column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {rows_of(d_y)},
-                  sums_of(query, space, d_bias, accumulate));
+    weight_gradient(call, query, plan, {rows_of(d_y), rows_of(x), d_weight.data, d_bias, accumulate}, space);
   }
 
  private:
@@ -179,12 +176,13 @@ class KernelsCublasLt : public Kernels {
 
   struct Plan {
     Matmul forward, input, weight;
-    bool adds_bias = false;                       // the forward's epilogue does
-    bool gelu_rides = false, slope_rides = false; // gelu, or its derivative, on a product of our own
+    bool adds_bias = false; // the forward's epilogue does
+    // On products of our own: gelu, its derivative, the sums over rows, also those of a bias's gradient.
+    bool gelu_rides = false, slope_rides = false, weight_is_ours = false, weight_and_bias_are_ours = false;
   };
 
   struct Space {
-    Span<char> library;
+    Span<char> library; // or for sums over rows
     Sums sums;
     Span<float> slope_sums; // parts that a product of our own leaves
     Span<char> scratch;
@@ -239,7 +237,11 @@ class KernelsCublasLt : public Kernels {
 
   static GeluProductShape gelu_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
   static GeluProductShape slope_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
-  bool may_ride(const GeluProductShape& shape) const { return gelu_may_ride_ && fits_gelu_product(shape); }
+  static WeightProductShape sum_shape(const Query& q) { return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width}; }
+  bool may_sum(const Query& query) const {
+    return is_hopper_ && has_backward(query) && fits_weight_product(multiprocessors_, sum_shape(query));
+  }
+  bool may_ride(const GeluProductShape& shape) const { return is_hopper_ && fits_gelu_product(shape); }
 
   // Products of our own give the same bits in every run: where there are any, they are taken until something is
   // measured.
@@ -258,6 +260,7 @@ class KernelsCublasLt : public Kernels {
     plan.slope_rides = may_ride(slope_shape(query));
     plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
     plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
+    plan.weight_is_ours = plan.weight_and_bias_are_ours = may_sum(query);
     return plan;
   }
 
@@ -295,6 +298,18 @@ class KernelsCublasLt : public Kernels {
       gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)});
     else if (sums.wanted())
       column_sums(on(call), shape, {rows_of(o.d_x)}, sums);
+  }
+
+  void weight_gradient(const fvlm_call& call, const Query& query, const Plan& plan, const WeightProduct& o,
+                       const Space& space) const {
+    const Matrix d_y{o.d_y.data, o.d_y.stride}, x{o.x.data, o.x.stride};
+    if ((o.d_bias ? plan.weight_and_bias_are_ours : plan.weight_is_ours) && copy_engine_takes(query.dtype, {d_y, x}))
+      return weight_product(on(call), sum_shape(query), o, space.library.data());
+    plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, space.library);
+    // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
+    if (o.d_bias)
+      column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {o.d_y},
+                  sums_of(query, space, o.d_bias, o.accumulate));
   }
 
   // Replaces the heuristics' first choices by the fastest of their candidates.
@@ -336,6 +351,7 @@ class KernelsCublasLt : public Kernels {
           return MatmulOperands{s.y, s.x, s.weight};
         },
         "weight gradient");
+    measure_sums(call, query, space, sets, plan);
   }
 
   // Whether gelu and its derivative are to ride. With half the rows: where the results of the others lie there is room
@@ -353,21 +369,8 @@ class KernelsCublasLt : public Kernels {
     };
     const auto choose = [&](bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
                             const char* what) {
-      if (!(plan.*rider)) return;
-      Plan walks = rides;
-      walks.*rider = false;
-      const auto way = [&](const Plan& of) {
-        return [&](int turn) {
-          run(of, set_of(query, sets, space, turn));
-          return true;
-        };
-      };
-      const std::vector<double> seconds = time_in_turn(stream_of(call), {way(rides), way(walks)});
-      plan.*rider = fastest_of(seconds) == 0;
-      log(call.host, FVLM_LOG_DEBUG,
-          "linear %lld x %lld -> %lld, %s, timed on %lld rows: riding %.1f us, apart %.1f us",
-          static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
-          what, static_cast<long long>(half.rows), seconds[0] * 1e6, seconds[1] * 1e6);
+      plan.*rider = is_faster(call, query, half.rows, rides, rider, what,
+                              [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
     };
     choose(
         &Plan::gelu_rides,
@@ -381,6 +384,38 @@ class KernelsCublasLt : public Kernels {
           input_gradient(call, half, way, {s.y, s.weight, s.x, rest_of(s.x)}, {}, space);
         },
         "gelu's derivative");
+  }
+
+  void measure_sums(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets, Plan& plan) const {
+    const auto choose = [&](bool Plan::*ours, bool bias, const char* what) {
+      plan.*ours = is_faster(call, query, query.rows, plan, ours, what, [&](const Plan& way, int turn) {
+        const Set s = set_of(query, sets, space, turn);
+        weight_gradient(call, query, way, {rows_of(s.y), rows_of(s.x), s.weight.data, bias ? s.bias : nullptr, false},
+                        space);
+      });
+    };
+    choose(&Plan::weight_is_ours, false, "weight gradient");
+    if (has_bias(query)) choose(&Plan::weight_and_bias_are_ours, true, "weight and bias gradient");
+  }
+
+  // Whether what the plan does on a product of our own takes longer otherwise.
+  bool is_faster(const fvlm_call& call, const Query& query, int64_t rows, const Plan& plan, bool Plan::*ours,
+                 const char* what, const std::function<void(const Plan&, int turn)>& run) const {
+    if (!(plan.*ours)) return false;
+    Plan otherwise = plan;
+    otherwise.*ours = false;
+    const auto way = [&](const Plan& of) {
+      return [&](int turn) {
+        run(of, turn);
+        return true;
+      };
+    };
+    const std::vector<double> seconds = time_in_turn(stream_of(call), {way(plan), way(otherwise)});
+    log(call.host, FVLM_LOG_DEBUG,
+        "linear %lld x %lld -> %lld, %s, timed on %lld rows: a product of our own %.1f us, cuBLASLt %.1f us",
+        static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
+        what, static_cast<long long>(rows), seconds[0] * 1e6, seconds[1] * 1e6);
+    return fastest_of(seconds) == 0;
   }
 
   static Sums sums_of(const Query& query, const Space& space, void* d_bias, bool accumulate) {
@@ -405,7 +440,7 @@ class KernelsCublasLt : public Kernels {
     const int64_t element = bytes(query.dtype);
     Sets sets;
     sets.weight = padded(query.width * query.inner * (has_backward(query) ? 4 : element));
-    sets.bias = padded(query.width * element);
+    sets.bias = padded(query.width * (has_backward(query) ? 4 : element));
     const int64_t room = (most_set_bytes - sets.weight - sets.bias) / ((query.inner + query.width) * element);
     sets.rows = room >= query.rows ? query.rows : room < row_unit ? 0 : room / row_unit * row_unit;
     sets.x = padded(sets.rows * query.inner * element);
@@ -422,7 +457,8 @@ class KernelsCublasLt : public Kernels {
 
   Space take(Workspace& workspace, const Query& query) const {
     Space space;
-    space.library = workspace.take<char>(query.rows > 0 ? library_bytes(query) : 0);
+    const int64_t sum_bytes = may_sum(query) ? weight_product_bytes(multiprocessors_) : 0;
+    space.library = workspace.take<char>(query.rows > 0 ? std::max(library_bytes(query), sum_bytes) : 0);
     int64_t summed = has_bias(query) ? query.width : 0; // columns of one call
     if (query.options & FVLM_WITH_SUMS) summed = std::max(summed, query.inner);
     if (has_backward(query) && summed > 0 && query.rows > 0) space.sums.take(workspace, summed, 1, multiprocessors_);
@@ -435,7 +471,7 @@ class KernelsCublasLt : public Kernels {
 
   CublasLt library_;
   int multiprocessors_;
-  bool gelu_may_ride_;
+  bool is_hopper_; // there are products of our own
   std::map<Key, Plan> plans_;
 };
 

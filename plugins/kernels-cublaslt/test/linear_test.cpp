@@ -247,6 +247,36 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
   }
 }
 
+// Deterministic calls take a product of our own for gradients of weights wherever there is one for the shape: with many
+// rows, features that fill its tiles, and alignment.
+TEST_F(Linear, weight_gradients_over_many_rows_agree_with_float64_loops_and_with_themselves) {
+  for (const Shape& s : std::vector<Shape>{{8192, 384, 192, bf16, f32},
+                                           {8205, 184, 376, bf16, bf16, 8, true, false, false, true},
+                                           {8250, 376, 184, bf16, f32, 16, false}}) {
+    SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
+    Operands first(s), second(s);
+    for (Operands* each : {&first, &second}) {
+      Bench bench(s);
+      bench.prepare(FVLM_DETERMINISTIC);
+      run_all(s, bench, *each, FVLM_DETERMINISTIC);
+      each->expect_intact();
+    }
+    expect_right(s, first);
+    EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
+    EXPECT_EQ(first.d_bias.values(), second.d_bias.values());
+  }
+}
+
+TEST_F(Linear, weight_gradients_over_many_rows_that_the_copy_engine_cannot_read_agree_with_float64_loops) {
+  const Shape s{8200, 376, 192, bf16, f32, 3};
+  Operands o(s);
+  Bench bench(s);
+  bench.prepare(0); // times the product of our own as well
+  run_all(s, bench, o, 0);
+  expect_right(s, o);
+  o.expect_intact();
+}
+
 TEST_F(Linear, refuses_a_shape_that_prepare_has_not_seen) {
   const Shape s{40, 16, 24};
   Bench bench(s);

@@ -1,0 +1,343 @@
+// The two blocks of a cluster have 384 columns of one operand and share 192 of the other, and keep the product of these
+// in registers. Clusters sum the same tile of results over different rows, and a second kernel adds up these parts. All
+// tiles are cut at the same rows, so that rows come from memory once.
+#include "common/cuda_boxes.h"
+#include "common/cuda_wide_products.cuh"
+#include "weight_product.h"
+
+namespace fvlm::plugins {
+namespace {
+
+using namespace hopper;
+using std::int64_t;
+
+constexpr int blocks = 2, groups = 3, stages = 4; // blocks of a cluster, groups of warps that multiply
+constexpr int multiplying = groups * group_threads, threads = multiplying + warp;
+constexpr int chunk = 64;                                                                      // rows that come at once
+constexpr int boxes = 3, block_columns = boxes * box_width, box_bytes = chunk * box_row_bytes; // of either operand
+constexpr int products = block_columns * block_columns / 4;                                    // of a block, in fours
+
+struct Problem {
+  CUtensorMap left, right;
+  float4* sums;                                             // [part, tile, block, four of a thread, thread]
+  float* column_sums;                                       // [part, tile, block, column of the left operand] or NULL
+  int left_columns, right_columns, left_tiles, right_tiles; // a cluster has one of each
+  int parts, chunks;
+
+  __host__ __device__ int tiles() const { return left_tiles * right_tiles; }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
+
+struct alignas(8 * box_row_bytes) Shared {
+  struct Chunk {
+    char left[boxes][box_bytes], right[boxes][box_bytes];
+    char ones[box_bytes]; // or zeros: more columns of the right operand, in which columns of the left one are summed
+  } chunks[stages];
+  Barrier there[stages], free[stages];
+};
+
+// Where a chunk lies that is the cluster's `count`-th.
+struct Stage {
+  unsigned index, parity;
+
+  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
+};
+
+// What a block has to do: a tile of either operand's columns, and some of the chunks of rows.
+struct Share {
+  int left_tile, right_tile, rank, begin, end;
+  unsigned summed; // stages, as bits, of which the left operand's columns are summed
+
+  __device__ explicit Share(const Problem& p) {
+    const int cluster = static_cast<int>(blockIdx.x) / blocks, tile = cluster % p.tiles(), part = cluster / p.tiles();
+    left_tile = tile % p.left_tiles, right_tile = tile / p.left_tiles;
+    rank = static_cast<int>(rank_in_cluster());
+    begin = uniform(first_chunk(p, part)), end = uniform(first_chunk(p, part + 1));
+    // Blocks that have the same columns of it share the stages.
+    const int sharers = p.right_tiles * blocks, turn = right_tile * blocks + rank;
+    unsigned stages_of_turn = 0;
+    for (int stage = turn; stage < stages; stage += sharers) stages_of_turn |= 1u << stage;
+    summed = uniform(p.column_sums ? stages_of_turn : 0);
+  }
+  __device__ int chunks() const { return end - begin; }
+  __device__ bool sums(unsigned stage) const { return summed >> stage & 1; }
+
+ private:
+  __device__ static int first_chunk(const Problem& p, int part) {
+    return static_cast<int>(static_cast<int64_t>(p.chunks) * part / p.parts);
+  }
+  // So that the compiler knows that it is the same in each thread of a warp.
+  template <class Number>
+  __device__ static Number uniform(Number number) {
+    return __shfl_sync(0xffffffffu, number, 0);
+  }
+};
+
+// For one warp, of which one thread fetches.
+__device__ inline void fetch(Shared& s, const Problem& p, const Share& share) {
+  constexpr int rows = chunk / blocks; // of the left operand: each block fetches as many for both
+  const bool leads = threadIdx.x % warp == 0;
+  const int left = share.left_tile * block_columns, right = (share.right_tile * blocks + share.rank) * block_columns;
+  const auto fetch_right = [&](int index) {
+    const unsigned at = Stage(index).index;
+    s.there[at].expect(2 * boxes * box_bytes);
+    for (int box = 0; box < boxes; ++box)
+      load_box(s.chunks[at].right[box], p.right, right + box * box_width, (share.begin + index) * chunk, s.there[at]);
+  };
+  const auto fetch_left = [&](int index) {
+    const unsigned at = Stage(index).index;
+    for (int box = 0; box < boxes; ++box)
+      load_box(s.chunks[at].left[box] + share.rank * rows * box_row_bytes, p.left, left + box * box_width,
+               (share.begin + index) * chunk + share.rank * rows, s.there[at], (1u << blocks) - 1);
+  };
+  if (leads)
+    for (int i = 0; i < min(stages, share.chunks()); ++i) fetch_right(i);
+  __syncwarp();
+  meet_cluster();
+  for (int i = 0; i < share.chunks(); ++i) {
+    const Stage stage(i);
+    s.free[stage.index].wait(stage.parity ^ 1);
+    if (leads && i >= stages) fetch_right(i);
+    if (leads) fetch_left(i);
+  }
+  // As long as the other block has chunks to leave, it tells this one.
+  for (int i = share.chunks(); i < share.chunks() + stages; ++i) s.free[Stage(i).index].wait(Stage(i).parity ^ 1);
+}
+
+template <class T, int columns>
+__device__ void multiply_chunk(float (&sum)[100], std::uint64_t left, std::uint64_t right, bool adds) {
+  constexpr unsigned depth = 16; // of one product
+  before_products();
+#pragma unroll
+  for (unsigned row = 0; row < chunk; row += depth)
+    multiply_by_rows<T, columns>(sum, behind(left, row * box_row_bytes), behind(right, row * box_row_bytes),
+                                 adds || row > 0);
+  end_products();
+}
+
+template <class T>
+__device__ void multiply(Shared& s, const Problem& p, const Share& share, int group) {
+  const std::uint64_t left = operand(s.chunks[0].left[group]), right = operand(s.chunks[0].right, box_bytes);
+  const int thread = static_cast<int>(threadIdx.x);
+  // Both blocks are told: they fetch for each other.
+  const auto leave = [&](int index) {
+    if (thread % warp < blocks) s.free[Stage(index).index].arrive_at(thread % warp);
+  };
+  float sum[100];
+  for (int i = 0; i < share.chunks(); ++i) {
+    const Stage stage(i);
+    const unsigned bytes = stage.index * sizeof s.chunks[0];
+    s.there[stage.index].wait(stage.parity);
+    // The first sets all of the sums.
+    if (p.column_sums && (i == 0 || share.sums(stage.index)))
+      multiply_chunk<T, 200>(sum, behind(left, bytes), behind(right, bytes), i > 0);
+    else
+      multiply_chunk<T, 192>(sum, behind(left, bytes), behind(right, bytes), i > 0);
+    if (i == 0) continue;
+    wait_for_products<1>();
+    leave(i - 1);
+  }
+  wait_for_products<0>();
+  leave(share.chunks() - 1);
+  float4* to = p.sums + static_cast<int64_t>(blockIdx.x) * products + thread;
+#pragma unroll
+  for (int i = 0; i < 96; i += 4, to += multiplying) *to = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+  if (p.column_sums && thread % 4 == 0) {
+    float* const of_rows = p.column_sums + static_cast<int64_t>(blockIdx.x) * block_columns + thread / warp * 16;
+    of_rows[thread % warp / 4] = sum[96];
+    of_rows[thread % warp / 4 + 8] = sum[98];
+  }
+}
+
+template <class T>
+__device__ void begin(Shared& s, const Problem& p, const Share& share) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == multiplying) {
+    for (Barrier& each : s.there) each.begin(1);
+    for (Barrier& each : s.free) each.begin(blocks * groups * group_warps);
+    Barrier::begun();
+  }
+  if (p.column_sums) {
+    for (unsigned stage = 0; stage < stages; ++stage) {
+      const T one(share.sums(stage) ? 1.0f : 0.0f);
+      for (int i = thread; i < box_bytes / 2; i += threads) reinterpret_cast<T*>(s.chunks[stage].ones)[i] = one;
+    }
+    before_copies(); // and products, which read as they do
+  }
+  __syncthreads();
+}
+
+#endif
+
+template <class T>
+__global__ void __launch_bounds__(threads, 1) sum_parts(const __grid_constant__ Problem p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));
+  const Share share(p);
+  begin<T>(s, p, share);
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / group_threads, 0); // one for the warp
+  if (group == groups) {
+    fetch(s, p, share);
+  } else {
+    meet_cluster();
+    multiply<T>(s, p, share, group);
+  }
+#endif
+}
+
+struct Results {
+  void *d_weight, *d_bias;
+  bool accumulate, left_is_x;
+
+  template <class T>
+  __device__ void give(void* to, int64_t index, float value) const {
+    T& element = static_cast<T*>(to)[index];
+    element = T(accumulate ? static_cast<float>(element) + value : value);
+  }
+};
+
+__device__ inline void add(float& sum, float other) {
+  sum += other;
+}
+__device__ inline void add(float4& sum, const float4& other) {
+  sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+}
+
+// Of all parts, which are so many values apart.
+template <class Value>
+__device__ Value sum_of_parts(const Value* first, int64_t distance, int parts) {
+  constexpr int at_once = 11; // loads under way
+  Value sum{};
+  for (int part = 0; part < parts; part += at_once, first += at_once * distance) {
+    Value loaded[at_once]{};
+#pragma unroll
+    for (int i = 0; i < at_once; ++i)
+      if (part + i < parts) loaded[i] = __ldcg(first + i * distance);
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) add(sum, loaded[i]);
+  }
+  return sum;
+}
+
+template <class T>
+__device__ void add_column_sums(const Problem& p, const Results& results) {
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (column >= p.left_columns) return;
+  float sum = 0;
+  for (int i = 0; i < p.right_tiles * blocks; ++i) {
+    const int tile = i / blocks * p.left_tiles + column / block_columns;
+    sum += sum_of_parts(p.column_sums + (tile * blocks + i % blocks) * block_columns + column % block_columns,
+                        static_cast<int64_t>(p.tiles()) * blocks * block_columns, p.parts);
+  }
+  results.give<T>(results.d_bias, column, sum);
+}
+
+// blockIdx.y: a tile, and behind the last the sums of columns.
+template <class T>
+__global__ void __launch_bounds__(256) add_parts(const __grid_constant__ Problem p, const Results results) {
+  const int tile = static_cast<int>(blockIdx.y);
+  if (tile == p.tiles()) return add_column_sums<T>(p, results);
+  const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), rank = item / products,
+            thread = item % multiplying, lane = thread % warp, eight = item % products / multiplying;
+  const float4 sum = sum_of_parts(p.sums + static_cast<int64_t>(tile) * blocks * products + item,
+                                  static_cast<int64_t>(p.tiles()) * blocks * products, p.parts);
+  const int left = tile % p.left_tiles * block_columns + thread / warp * 16 + lane / 4,
+            right = (tile / p.left_tiles * blocks + rank) * block_columns + eight * 8 + lane % 4 * 2;
+  const float values[2][2] = {{sum.x, sum.y}, {sum.z, sum.w}};
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = left + 8 * i, column = right + j;
+      if (row >= p.left_columns || column >= p.right_columns) continue;
+      const int64_t index = results.left_is_x ? static_cast<int64_t>(column) * p.left_columns + row
+                                              : static_cast<int64_t>(row) * p.right_columns + column;
+      results.give<T>(results.d_weight, index, values[i][j]);
+    }
+}
+
+int64_t up(int64_t size, int64_t unit) {
+  return (size + unit - 1) / unit;
+}
+
+// How a product is cut.
+struct Cut {
+  bool left_is_x;
+  int64_t left_tiles, right_tiles, chunks, parts;
+
+  Cut(int multiprocessors, const WeightProductShape& shape, bool x_left) : left_is_x(x_left) {
+    left_tiles = up(x_left ? shape.inner : shape.width, block_columns);
+    right_tiles = up(x_left ? shape.width : shape.inner, blocks * block_columns);
+    chunks = up(shape.rows, chunk);
+    parts = std::min(multiprocessors / (blocks * tiles()), chunks);
+  }
+  int64_t tiles() const { return left_tiles * right_tiles; }
+  int64_t all_blocks() const { return tiles() * blocks * parts; }
+};
+
+// With the fewest tiles, and of the right operand's, which more clusters read at the same time. Sums of columns are the
+// left operand's.
+Cut cut_of(int multiprocessors, const WeightProductShape& shape, bool sums_columns) {
+  const Cut x_right(multiprocessors, shape, false), x_left(multiprocessors, shape, true);
+  const bool left = std::pair(x_left.tiles(), x_left.right_tiles) < std::pair(x_right.tiles(), x_right.right_tiles);
+  return left && !sums_columns ? x_left : x_right;
+}
+
+} // namespace
+
+bool fits_weight_product(int multiprocessors, const WeightProductShape& shape) {
+  constexpr int64_t least_rows = 1 << 13, least_parts = 4;
+  constexpr double least_use = 0.8; // of what the multiprocessors compute
+  if (!sdk::is_one_of<BFloat16, Half>(shape.dtype) || shape.inner % 8 != 0 || shape.width % 8 != 0) return false;
+  const Cut cut = cut_of(multiprocessors, shape, true);
+  const auto computed = static_cast<double>(multiprocessors) * block_columns * block_columns,
+             wanted = static_cast<double>(shape.inner * shape.width * cut.parts);
+  return shape.rows >= least_rows && cut.parts >= least_parts && wanted >= least_use * computed;
+}
+
+int64_t weight_product_bytes(int multiprocessors) {
+  return static_cast<int64_t>(multiprocessors) *
+         static_cast<int64_t>(products * sizeof(float4) + block_columns * sizeof(float));
+}
+
+void weight_product(const Device& device, const WeightProductShape& shape, const WeightProduct& o, void* workspace) {
+  const Cut cut = cut_of(device.multiprocessors, shape, o.d_bias != nullptr);
+  const Rows &left = cut.left_is_x ? o.x : o.d_y, &right = cut.left_is_x ? o.d_y : o.x;
+  const int64_t left_columns = cut.left_is_x ? shape.inner : shape.width,
+                right_columns = cut.left_is_x ? shape.width : shape.inner;
+  Problem p{};
+  p.left = boxes_of(shape.dtype, left.data, left.stride, shape.rows, left_columns, chunk / blocks);
+  p.right = boxes_of(shape.dtype, right.data, right.stride, shape.rows, right_columns, chunk);
+  p.left_columns = static_cast<int>(left_columns), p.right_columns = static_cast<int>(right_columns);
+  p.left_tiles = static_cast<int>(cut.left_tiles), p.right_tiles = static_cast<int>(cut.right_tiles);
+  p.parts = static_cast<int>(cut.parts), p.chunks = static_cast<int>(cut.chunks);
+  p.sums = static_cast<float4*>(workspace);
+  if (o.d_bias) p.column_sums = reinterpret_cast<float*>(p.sums + cut.all_blocks() * products);
+  sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
+    const auto kernel = sum_parts<typename decltype(element)::type>;
+    constexpr int bytes = stages * (2 * boxes + 1) * box_bytes + 2 * stages * 8 + 8 * box_row_bytes;
+    sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {blocks, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(cut.all_blocks()));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = device.stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
+  });
+  sdk::dispatch<float, BFloat16, Half>(shape.gradient_dtype, [&](auto element) {
+    constexpr unsigned in_block = 256;
+    const dim3 adding(blocks * products / in_block, static_cast<unsigned>(p.tiles() + (o.d_bias ? 1 : 0)));
+    add_parts<typename decltype(element)::type>
+        <<<adding, in_block, 0, device.stream>>>(p, {o.d_weight, o.d_bias, o.accumulate, cut.left_is_x});
+    sdk::check_cuda(cudaGetLastError(), "launch");
+  });
+}
+
+} // namespace fvlm::plugins
