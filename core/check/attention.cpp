@@ -88,7 +88,12 @@ Numbers numbers_of(const AttentionCase& c) {
             normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1000, c.dtype, c.magnitude),
             normal({sum(c.guests), c.heads_q, c.head_dim}, c.seed * 4 + 1001, c.dtype)};
   for (at::Tensor* rows : {&n.q, &n.d_out}) rows->narrow(0, sum(c.lengths_q), c.padding_q).fill_(c.padding_holds);
-  for (at::Tensor* rows : {&n.k, &n.v}) rows->narrow(0, sum(c.kv()), c.padding_kv).fill_(c.padding_holds);
+  for (at::Tensor* rows : {&n.k, &n.v}) {
+    rows->narrow(0, sum(c.kv()), c.padding_kv).fill_(c.padding_holds);
+    int64_t at = 0;
+    for (size_t s = 0; s < c.kv().size(); at += c.kv()[s++])
+      if (c.unseen_keys_hold != 0 && c.lengths_q[s] == 0) rows->narrow(0, at, c.kv()[s]).fill_(c.unseen_keys_hold);
+  }
   return n;
 }
 

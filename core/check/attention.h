@@ -16,7 +16,7 @@ struct AttentionCase {
   int rotary_dim = 0;
   double scale = 0; // 0: 1 / sqrt(head_dim)
   double magnitude = 1;
-  double padding_holds = 0;
+  double padding_holds = 0, unseen_keys_hold = 0; // unseen: of segments without queries; 0: they are like others
   bool backward = true;
   bool even = false;                // as the query says
   std::vector<int64_t> guests = {}; // of each segment, 0 or 1; empty: the query asks for none

@@ -38,6 +38,7 @@ class AttentionFlash : public Attention {
     if (query.tokens_q > most || query.tokens_kv > most || query.segments > most)
       return refuse("%lld tokens in %lld segments: 32 bits do not reach", static_cast<long long>(query.tokens_q),
                     static_cast<long long>(query.segments));
+    if (is_of_frames(query)) return accept(250, "one launch, a segment's keys at once");
     const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= most_where_fast && query.causal;
     return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
   }
@@ -49,7 +50,10 @@ class AttentionFlash : public Attention {
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
     require(supports(query));
-    attention_forward(call, query.dtype, problem_of(query, a));
+    const Problem problem = problem_of(query, a);
+    if (is_of_frames(query) && takes_frames(problem))
+      return frame_forward(call, multiprocessors_, query.dtype, problem);
+    attention_forward(call, query.dtype, problem);
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {

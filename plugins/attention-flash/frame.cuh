@@ -4,7 +4,7 @@
 
 #include "common/cuda_boxes.h"
 #include "common/cuda_hopper.cuh"
-#include "rows.cuh"
+#include "segments.cuh"
 
 namespace fvlm::plugins {
 
@@ -37,42 +37,43 @@ struct Unit {
 template <class Wanted>
 class Units {
  public:
-  __device__ Units(const Problem& p, const Wanted& wanted) : p_(p), wanted_(wanted) { look(); }
+  __device__ Units(const Problem& p, const Wanted& wanted)
+      : p_(p), wanted_(wanted), own_(segment(lane_index())), ahead_(segment(warp + lane_index())) {}
 
   // The next one, the same in all threads.
   __device__ Unit next() {
-    const int segment = number_ / p_.heads_q, head = number_ % p_.heads_q;
+    const int segment_wanted = number_ / p_.heads_q, head = number_ % p_.heads_q;
     number_ += static_cast<int>(gridDim.x);
     for (;;) {
-      const unsigned all = __ballot_sync(0xffffffffu, is_wanted_);
+      const bool is_wanted = own_.exists() && wanted_(own_);
+      const unsigned all = __ballot_sync(0xffffffffu, is_wanted);
       const int count = __popc(all);
-      if (segment < before_ + count) {
-        const bool found = is_wanted_ && before_ + __popc(all & ((1u << lane_index()) - 1)) == segment;
+      if (segment_wanted < before_ + count) {
+        const bool found = is_wanted && before_ + __popc(all & ((1u << lane_index()) - 1)) == segment_wanted;
         const int lane = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, found))) - 1;
         const auto of_lane = [lane](int value) { return __shfl_sync(0xffffffffu, value, lane); };
         return {of_lane(own_.begin_q), of_lane(own_.rows_q), of_lane(own_.begin_kv), of_lane(own_.rows_kv), head};
       }
-      if (first_ + warp >= p_.segments) return {0, 0, 0, 0, -1};
-      before_ += count;
       first_ += warp;
-      look();
+      if (first_ >= p_.segments) return {0, 0, 0, 0, -1};
+      before_ += count;
+      own_ = ahead_;
+      ahead_ = segment(first_ + warp + lane_index());
     }
   }
 
  private:
-  // At the next 32 segments, one a thread.
-  __device__ void look() {
-    const int s = min(first_ + lane_index(), p_.segments), next = min(s + 1, p_.segments);
+  // A thread looks at one of 32 segments, and has the one 32 behind it on its way.
+  __device__ Unit segment(int s) const {
+    if (s >= p_.segments) return {0, 0, 0, 0, -1};
     const volatile std::int32_t *cu_q = p_.cu_q, *cu_kv = p_.cu_kv; // so that all four are on their way at once
-    const int begin_q = cu_q[s], end_q = cu_q[next], begin_kv = cu_kv[s], end_kv = cu_kv[next];
-    own_ = {begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv, 0};
-    is_wanted_ = s < next && wanted_(own_);
+    const int begin_q = cu_q[s], end_q = cu_q[s + 1], begin_kv = cu_kv[s], end_kv = cu_kv[s + 1];
+    return {begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv, 0};
   }
 
   const Problem& p_;
   const Wanted wanted_;
-  Unit own_;
-  bool is_wanted_;
+  Unit own_, ahead_;
   int number_ = static_cast<int>(blockIdx.x), first_ = 0, before_ = 0; // wanted ones before `first_`
 };
 
@@ -98,6 +99,35 @@ __device__ void zero_behind(char* memory, int rows) {
   for (int i = rows * packs + lane_index(); i < most_rows * packs; i += warp)
     zero.store(tile.at<T>(i / packs, i % packs));
   hopper::before_copies();
+  __syncwarp();
+}
+
+// Sixteen rows of products, those of rows t / 4 and t / 4 + 8 times `factor`, to the head's rows from `row` on, as far
+// as there are `count`. By way of memory of the warp's own.
+template <class T>
+__device__ void store_products(const Rows& to, int row, int count, int head, const hopper::ProductOf<64>& x,
+                               const float (&factor)[2], char* memory) {
+  const int lane = lane_index(), in_square = lane % 8;
+  const std::uint32_t squares =
+      shared_address(memory) +
+      static_cast<std::uint32_t>((lane / 8 % 2 * 8 + in_square) * row_bytes + ((lane / 16 ^ in_square) << 4));
+#pragma unroll
+  for (unsigned step = 0; step < head_dim / 16; ++step) {
+    const float* y = x + 8 * step;
+    hopper::Squares{{rounded<T>(y[0] * factor[0], y[1] * factor[0]), rounded<T>(y[2] * factor[1], y[3] * factor[1]),
+                     rounded<T>(y[4] * factor[0], y[5] * factor[0]), rounded<T>(y[6] * factor[1], y[7] * factor[1])}}
+        .store(squares ^ step << 5);
+  }
+  __syncwarp();
+  constexpr int at_once = warp / packs; // rows
+  const int first = lane / packs, index = lane % packs;
+  char* const own = reinterpret_cast<char*>(at<T>(to, row + first, head) + index * pack);
+#pragma unroll
+  for (int n = 0; n < rows_of_warp; n += at_once) {
+    Pack<T, pack> values;
+    values.load(Tile{memory}.at<T>(first + n, index));
+    if (first + n < count) values.store(reinterpret_cast<T*>(own + n * static_cast<int64_t>(to.row)));
+  }
   __syncwarp();
 }
 
