@@ -3,6 +3,7 @@
 // d_q does: each computes the weights anew, from their logarithms' sums, so that the groups have nothing to tell each
 // other. One more warp fetches what comes next, three others complete it.
 #include "frame.cuh"
+#include "rows.cuh"
 
 #include <algorithm>
 #include <cmath>
