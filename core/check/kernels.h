@@ -19,7 +19,7 @@ struct KernelCase {
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward
   bool gelu_before = false; // linear: x came out of a gelu
-  bool sums = false;        // norms, linear, layerscale: d_x comes with its sums over rows
+  bool sums = false;        // layernorm, linear, layerscale: d_x comes with its sums over rows
   bool accumulate = false;
   bool frozen = false;        // gradients of parameters are not wanted
   bool inverse = false;       // rope

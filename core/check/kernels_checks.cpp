@@ -189,22 +189,36 @@ Outcome linear_gelu_before(Context& context) {
   return cases<FVLM_OP_LINEAR>(context, {{.gelu_before = true}, {.gelu = true, .gelu_before = true}});
 }
 
+constexpr bool sums_d_x(int op) {
+  return op == FVLM_OP_LAYERNORM || op == FVLM_OP_LAYERSCALE_RESIDUAL || op == FVLM_OP_LINEAR;
+}
+
 // Of d_x over rows, in all forms that the engine asks for.
 template <int op>
 Outcome summed(Context& context) {
-  const KernelCase one{.op = op, .dtype = kernel_dtype(context, op), .sums = true};
-  const fvlm_kernels_query query = one.query(context.device);
-  fvlm_support answer{sizeof answer, 0, {}};
-  context.table<fvlm_kernels_v1>().supports(&query, &answer);
-  if (offered(context, op) && answer.score == 0) return not_applicable(answer.reason);
-  const bool linear = op == FVLM_OP_LINEAR, norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
-  return cases<op>(context, {{.sums = true},
-                             {.rows = 70, .width = 33, .inner = 9, .sums = true, .accumulate = true},
-                             {.rows = 3000, .gelu_before = linear, .sums = true},
-                             {.rows = 257, .gelu_before = linear, .sums = true, .accumulate = true},
-                             {.sums = true, .frozen = !linear},
-                             {.rows = 3000, .width = 384, .reaches_sum = norm, .sums = true},
-                             {.rows = 0, .sums = true}});
+  if (!offered(context, op)) return not_applicable("not offered");
+  constexpr bool linear = op == FVLM_OP_LINEAR, layernorm = op == FVLM_OP_LAYERNORM;
+  std::vector<Trial> trials;
+  std::string no;
+  for (const auto dtype : {kernel_dtype(context, op), at::kBFloat16})
+    for (KernelCase c : std::vector<KernelCase>{{.sums = true},
+                                                {.rows = 70, .width = 33, .inner = 9, .sums = true, .accumulate = true},
+                                                {.rows = 3000, .gelu_before = linear, .sums = true},
+                                                {.rows = 257, .gelu_before = linear, .sums = true, .accumulate = true},
+                                                {.sums = true, .frozen = !linear},
+                                                {.rows = 3000, .width = 384, .reaches_sum = layernorm, .sums = true},
+                                                {.rows = 2500, .width = 100, .sums = true, .accumulate = true},
+                                                {.rows = 0, .sums = true}}) {
+      c.op = op, c.dtype = dtype;
+      if (dtype != at::kBFloat16) c.gradient_dtype = dtype;
+      Trial trial = kernel_trial(c);
+      const std::string refused = refusal(context, trial);
+      if (refused.empty())
+        trials.push_back(std::move(trial));
+      else
+        no = refused;
+    }
+  return trials.empty() ? not_applicable(no) : right(context, trials);
 }
 
 Outcome nonsense(Context& context) {
@@ -215,7 +229,7 @@ Outcome nonsense(Context& context) {
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
-    if (op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
+    if (sums_d_x(op))
       nonsense.add(name + "with an option that no header names", good, [](Query& q) { q.options |= 1u << 31; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
@@ -271,7 +285,7 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
-  if constexpr (norm || op == FVLM_OP_LINEAR || op == FVLM_OP_LAYERSCALE_RESIDUAL)
+  if constexpr (sums_d_x(op))
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
   if (op != FVLM_OP_LINEAR && op != FVLM_OP_SCALED_ROWS)
     append(rows,

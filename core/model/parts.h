@@ -22,13 +22,13 @@ struct VisualCache {
   struct Layer {
     Heads keys, values;
   };
-  // The linears that a layer's branches end in, with the scale behind them folded in.
+  // The linears that a layer's branches end in, with the scale behind them folded in, or nothing.
   struct Ends {
     Operations::Layer attention, mlp;
   };
   std::vector<Layer> layers;
   Segments tokens, readers; // a segment a frame: what is read, and one row that reads it
-  std::vector<Ends> folded; // of each layer, for those who read; empty: nothing is
+  std::vector<Ends> folded; // of each layer, for those who read
 };
 
 // Rows that go through the tower with the patches, one behind those of its frame: a frame's rows ask the keys of its

@@ -38,8 +38,8 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
 // Sums on the way are taken where the plugin has them; none is chosen for that.
 static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
   if (!(query.options & FVLM_WITH_BACKWARD)) return query;
-  const bool norm = query.op == FVLM_OP_RMSNORM || query.op == FVLM_OP_LAYERNORM;
-  if (!norm && query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return query;
+  if (query.op != FVLM_OP_LAYERNORM && query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL)
+    return query;
   fvlm_kernels_query summing = query;
   summing.options |= FVLM_WITH_SUMS;
   const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&summing, support); });

@@ -172,4 +172,29 @@ void launch_columns(const Device& device, const Shape& shape, const Problem& pro
   });
 }
 
+// Nothing but sums over rows.
+template <class Type, int pack>
+struct ColumnSums : Operation<Type, pack> {
+  using typename Operation<Type, pack>::Values;
+  static constexpr int sums = 1, rows_at_once = 8; // it does nothing but wait for loads
+  struct Column {};
+  struct Row {
+    Values values;
+  };
+  Rows rows;
+
+  __device__ Column column(std::int64_t) const { return {}; }
+  __device__ Row load(std::int64_t row, std::int64_t first) const {
+    Row loaded;
+    loaded.values.load(at<Type>(rows, row, first));
+    return loaded;
+  }
+  __device__ void apply(const Column&, const Row& loaded, std::int64_t, std::int64_t, float (&sum)[1][pack]) const {
+    float values[pack];
+    loaded.values.widen(values);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) sum[0][i] += values[i];
+  }
+};
+
 } // namespace fvlm::plugins

@@ -84,30 +84,6 @@ using GeluGradientAlone = GeluGradientRows<Type, pack, 0>;
 template <class Type, int pack>
 using GeluGradientSummed = GeluGradientRows<Type, pack, 1>;
 
-template <class Type, int pack>
-struct ColumnSumsRows : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1, rows_at_once = 8; // it does nothing but wait for loads
-  struct Column {};
-  struct Row {
-    Values d_y;
-  };
-  ColumnSums p;
-
-  __device__ Column column(std::int64_t) const { return {}; }
-  __device__ Row load(std::int64_t row, std::int64_t first) const {
-    Row loaded;
-    loaded.d_y.load(at<Type>(p.d_y, row, first));
-    return loaded;
-  }
-  __device__ void apply(const Column&, const Row& loaded, std::int64_t, std::int64_t, float (&sum)[1][pack]) const {
-    float d_y[pack];
-    loaded.d_y.widen(d_y);
-#pragma unroll
-    for (int i = 0; i < pack; ++i) sum[0][i] += d_y[i];
-  }
-};
-
 template <class Element>
 __global__ void fill_numbers(Element* numbers, std::int64_t count) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
@@ -139,8 +115,8 @@ void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient&
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient, const Sums& sums) {
   launch_columns<GeluGradientSummed>(device, shape, gradient, sums);
 }
-void column_sums(const Device& device, const Shape& shape, const ColumnSums& rows, const Sums& sums) {
-  launch_columns<ColumnSumsRows>(device, shape, rows, sums);
+void column_sums(const Device& device, const Shape& shape, const Rows& rows, const Sums& sums) {
+  launch_columns<ColumnSums>(device, shape, rows, sums);
 }
 
 void fill(cudaStream_t stream, fvlm_dtype dtype, void* data, std::int64_t count) {

@@ -22,10 +22,7 @@ void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient&
 void gelu_gradient(const Device& device, const Shape& shape, const GeluGradient& gradient, const Sums& sums);
 
 // Sums over rows.
-struct ColumnSums {
-  Rows d_y;
-};
-void column_sums(const Device& device, const Shape& shape, const ColumnSums& rows, const Sums& sums);
+void column_sums(const Device& device, const Shape& shape, const Rows& rows, const Sums& sums);
 
 // Ordinary numbers between -1 and 1, to time products on.
 void fill(cudaStream_t stream, fvlm_dtype dtype, void* data, std::int64_t count);

@@ -287,7 +287,7 @@ class KernelsCublasLt : public Kernels {
       if (o.sums)
         column_sums(on(call),
                     shape_of(float32, parts_of_sums(multiprocessors_, slope_shape(query)), query.inner, {parts}),
-                    {rows_of(parts)}, sums);
+                    rows_of(parts), sums);
       return;
     }
     plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, space.library);
@@ -297,7 +297,7 @@ class KernelsCublasLt : public Kernels {
     else if (gelu)
       gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)});
     else if (sums.wanted())
-      column_sums(on(call), shape, {rows_of(o.d_x)}, sums);
+      column_sums(on(call), shape, rows_of(o.d_x), sums);
   }
 
   void weight_gradient(const fvlm_call& call, const Query& query, const Plan& plan, const WeightProduct& o,
@@ -308,7 +308,7 @@ class KernelsCublasLt : public Kernels {
     plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, space.library);
     // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
     if (o.d_bias)
-      column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), {o.d_y},
+      column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), o.d_y,
                   sums_of(query, space, o.d_bias, o.accumulate));
   }
 

@@ -254,31 +254,6 @@ __global__ void __launch_bounds__(block_threads) rows_by_elements(NormBackward p
   }
 }
 
-// Of d_x as it was rounded.
-template <class Type, int pack>
-struct SumsOfRows : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1;
-  struct Column {};
-  struct Row {
-    Values x;
-  };
-  Rows rows;
-
-  __device__ Column column(std::int64_t) const { return {}; }
-  __device__ Row load(std::int64_t row, std::int64_t first) const {
-    Row loaded;
-    loaded.x.load(at<Type>(rows, row, first));
-    return loaded;
-  }
-  __device__ void apply(const Column&, const Row& loaded, std::int64_t, std::int64_t, float (&sum)[1][pack]) const {
-    float x[pack];
-    loaded.x.widen(x);
-#pragma unroll
-    for (int i = 0; i < pack; ++i) sum[0][i] += x[i];
-  }
-};
-
 template <class Element>
 void by_elements(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
   if (shape.rows > 0x7fffffff)
@@ -292,13 +267,13 @@ void by_elements(const Device& device, const Shape& shape, const NormBackward& n
   rows_by_elements<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
 }
 
-// By a kernel of their own, behind the other.
+// By a kernel of their own, behind the other: of few rows sooner than by clusters.
 void sum_d_x(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
   Sums alone = sums;
   alone.out[0] = sums.out[2], alone.out[1] = alone.out[2] = nullptr;
   with_packs(shape, [&](auto element, auto size) {
     launch_by_columns(device, shape.rows, shape.width,
-                      SumsOfRows<typename decltype(element)::type, size()>{{}, norm.d_x}, alone);
+                      ColumnSums<typename decltype(element)::type, size()>{{}, norm.d_x}, alone);
   });
 }
 
@@ -316,7 +291,7 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
   config.blockDim = dim3(block_threads);
   config.stream = device.stream;
   config.attrs = &cluster;
-  const bool few = has_few<Element> && all_sums < 3 && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
+  const bool few = has_few<Element> && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
   std::int64_t more = 0;
   if (sums.wanted() && few) {
     more = (shape.width + columns_of_few - 1) / columns_of_few;
@@ -358,7 +333,7 @@ void norm_backward(const Device& device, const Shape& shape, const NormBackward&
     const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
                         constexpr bool has_room = sizeof(Element) == 2 && threads() == warp;
                         if constexpr (has_room) {
-                          if (norm.mean && !summed) {
+                          if (norm.mean && !summed && shape.rows > most_of_few) {
                             in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
                             summed = true;
                             return;

@@ -161,27 +161,25 @@ Value Dinov2::normed(Tape& tape, Operations& ops, const Value& x, const Norm& no
 }
 
 // float16 ends at 6e-8: a scale's products with weights may lie below.
-Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops) const {
-  if (ops.options().dtype == at::kHalf) return {};
+Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const Savings& savings) const {
+  Folded folded(layers_.size());
+  if (!savings.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
   std::vector<Operations::ScaledLayer> attention, mlp;
   for (const Layer& layer : layers_) {
     attention.push_back({layer.out, layer.attention_scale});
     mlp.push_back({layer.down, layer.mlp_scale});
   }
   auto of_attention = ops.scaled(tape, attention), of_mlp = ops.scaled(tape, mlp);
-  Folded folded;
-  for (size_t i = 0; i < layers_.size(); ++i) folded.push_back({std::move(of_attention[i]), std::move(of_mlp[i])});
+  for (size_t i = 0; i < layers_.size(); ++i) folded[i] = {std::move(of_attention[i]), std::move(of_mlp[i])};
   return folded;
 }
 
 // The layer behind its attention: both branches scaled and added.
-Value Dinov2::finish_layer(Tape& tape, Operations& ops, size_t index, const Value& x, const Value& read,
-                           const Folded& folded) const {
-  const Layer& layer = layers_[index];
-  if (!folded.empty()) {
-    const auto& [out, down] = folded[index];
-    const Value attended = ops.linear(tape, read, out, x);
-    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, down, attended);
+Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::Ends& ends,
+                           const Value& x, const Value& read) const {
+  if (ends.attention.weight.defined()) {
+    const Value attended = ops.linear(tape, read, ends.attention, x);
+    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, ends.mlp, attended);
   }
   const Value attended =
       ops.layerscale(tape, ops.linear(tape, read, layer.out.weight, layer.out.bias), layer.attention_scale, x);
@@ -195,15 +193,15 @@ std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& 
   std::vector<VisualCache::Layer> kept;
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = layers_[i];
-    const auto block = [this, &ops, &layer, i, heads, width, rows, keys, folded](Tape& inner,
-                                                                                 const std::vector<Value>& in) {
+    const auto block = [this, &ops, &layer, ends = folded[i], heads, width, rows, keys](Tape& inner,
+                                                                                        const std::vector<Value>& in) {
       const Value qkv =
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
       // What others read of it has a gradient by itself, which is added to the one that attention writes here.
       const Value kv = ops.columns(inner, qkv, width, 2 * width);
       const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys,
                                        {head_dim_}, {}, kv);
-      return std::vector<Value>{finish_layer(inner, ops, i, in[0], read, folded), kv};
+      return std::vector<Value>{finish_layer(inner, ops, layer, ends, in[0], read), kv};
     };
     const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, {x}, block) : block(tape, {x});
     x = out[0];
@@ -222,7 +220,7 @@ VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer&
 VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                            const Segments& readers, const Savings& savings) const {
   const Tape::Lean lean(tape, recompute.light);
-  Folded folded = savings.fold_layer_scale ? fold(tape, ops) : Folded();
+  Folded folded = fold(tape, ops, savings);
   Value x = embed(tape, ops, frames);
   const size_t whole = layers_.size() - (savings.skip_last_patches ? 1 : 0);
   VisualCache cache{run(tape, ops, x, whole, tokens, tokens, folded), tokens, readers, std::move(folded)};
@@ -232,14 +230,14 @@ VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames
 
 Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
   Value x = embed(tape, ops, frames);
-  run(tape, ops, x, layers_.size(), tokens, tokens, {});
+  run(tape, ops, x, layers_.size(), tokens, tokens, Folded(layers_.size()));
   return normed(tape, ops, x, final_);
 }
 
 VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders,
                                             const Riding& riding, const Savings& savings) const {
   const Tape::Lean lean(tape, recompute.light);
-  Folded folded = savings.fold_layer_scale ? fold(tape, ops) : Folded();
+  Folded folded = fold(tape, ops, savings);
   Value x = embed(tape, ops, frames, riders);
   const size_t last = layers_.size() - 1, whole = savings.skip_last_patches ? last : last + 1;
   VisualCache cache{run(tape, ops, x, whole, riding.rows, riding.keys, folded), riding.keys, riding.readers,
@@ -260,7 +258,7 @@ Value Dinov2::read(Tape& tape, Operations& ops, size_t index, const Value& x, co
   const Value q = ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
   if (maps) maps->add(q.data, keys, cache.tokens.longest, head_dim_);
   const Value read = ops.attention(tape, {q, 0, heads}, keys, values, cache.readers, cache.tokens, {head_dim_});
-  return finish_layer(tape, ops, index, x, read, cache.folded);
+  return finish_layer(tape, ops, layer, cache.folded[index], x, read);
 }
 
 Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, bool shallow,

@@ -39,9 +39,9 @@ class Dinov2 : public VisionTower {
   at::Tensor resampling(int64_t rows, int64_t columns, at::ScalarType type) const;
   Value normed(Tape& tape, Operations& ops, const Value& x, const Norm& norm) const;
   using Folded = std::vector<VisualCache::Ends>;
-  Folded fold(Tape& tape, Operations& ops) const;
-  Value finish_layer(Tape& tape, Operations& ops, size_t index, const Value& x, const Value& read,
-                     const Folded& folded) const;
+  Folded fold(Tape& tape, Operations& ops, const Savings& savings) const;
+  Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::Ends& ends, const Value& x,
+                     const Value& read) const;
   // Through layers [0, count) in full. Their keys and values.
   std::vector<VisualCache::Layer> run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
                                       const Segments& keys, const Folded& folded) const;

@@ -6,6 +6,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/rsqrt.h>
@@ -43,6 +44,17 @@ void store_column_sums(const fvlm_tensor* sums, const Tensor& rows, bool accumul
 
 bool is_wide(const Tensor& tensor) {
   return tensor.scalar_type() == wide(tensor.scalar_type());
+}
+
+// x scale into `out`, or added to it; without a copy between where the types allow.
+void store_scaled(const Tensor& out, const Tensor& x, const Tensor& scale, bool accumulate = false) {
+  Tensor target = out;
+  if (!is_wide(out) || !is_wide(x))
+    store(out, widened(x) * scale, accumulate);
+  else if (accumulate)
+    target.addcmul_(x, scale);
+  else
+    at::mul_out(target, x, scale);
 }
 
 // Whether ATen's gelu may write its result there at once. What is not contiguous it leaves unwritten (2.11, oneDNN).
@@ -84,7 +96,6 @@ void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_b
   Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
   if (arguments.d_sum) d_x += widened(arguments.d_sum);
   if (arguments.d_weight) store(torch_tensor(arguments.d_weight), (d_y * normal).sum(0), arguments.accumulate);
-  if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
 
@@ -209,20 +220,19 @@ void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_
 
 void Kernels::scaled_rows_forward(const fvlm_call&, const Query&, const fvlm_scaled_rows_forward& arguments) {
   const Tensor scale = widened(arguments.scale);
-  store(torch_tensor(arguments.scaled_weight), scale.unsqueeze(2) * widened(arguments.weight));
-  store(torch_tensor(arguments.scaled_bias), scale * widened(arguments.bias));
+  store_scaled(torch_tensor(arguments.scaled_weight), torch_tensor(arguments.weight), scale.unsqueeze(2));
+  store_scaled(torch_tensor(arguments.scaled_bias), torch_tensor(arguments.bias), scale);
 }
 
 void Kernels::scaled_rows_backward(const fvlm_call&, const Query&, const fvlm_scaled_rows_backward& arguments) {
   const Tensor scale = widened(arguments.scale), of_weight = torch_tensor(arguments.d_scaled_weight),
                of_bias = torch_tensor(arguments.d_scaled_bias);
-  const auto give = [&](fvlm_tensor* to, const Tensor& gradient) {
-    store(torch_tensor(to), gradient, arguments.accumulate);
-  };
+  const bool accumulate = arguments.accumulate;
   if (arguments.d_scale)
-    give(arguments.d_scale, (of_weight * widened(arguments.weight)).sum(2) + of_bias * widened(arguments.bias));
-  if (arguments.d_weight) give(arguments.d_weight, of_weight * scale.unsqueeze(2));
-  if (arguments.d_bias) give(arguments.d_bias, of_bias * scale);
+    store(torch_tensor(arguments.d_scale),
+          (of_weight * widened(arguments.weight)).sum(2) + of_bias * widened(arguments.bias), accumulate);
+  if (arguments.d_weight) store_scaled(torch_tensor(arguments.d_weight), of_weight, scale.unsqueeze(2), accumulate);
+  if (arguments.d_bias) store_scaled(torch_tensor(arguments.d_bias), of_bias, scale, accumulate);
 }
 
 } // namespace fvlm::ops::reference

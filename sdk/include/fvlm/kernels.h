@@ -33,7 +33,7 @@ enum {
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
-  FVLM_WITH_SUMS = 1u << 4      /* norms, layerscale_residual, linear: d_x may be asked for with its sums over rows */
+  FVLM_WITH_SUMS = 1u << 4      /* layernorm, layerscale_residual, linear: d_x with its sums over rows */
 };
 
 typedef struct fvlm_kernels_query {
