@@ -43,7 +43,7 @@ class Barrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  // At the same barrier of that block of the cluster.
+  // At the same barrier of that block of the cluster, which is not told of what ordinary instructions wrote.
   __device__ void arrive_at(unsigned rank) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
@@ -190,6 +190,7 @@ using Product = ProductOf<128>;
 #define FVLM_SUMS_32 FVLM_SIXTEEN(0)
 #define FVLM_SUMS_64 FVLM_SIXTEEN(0), FVLM_SIXTEEN(16)
 #define FVLM_SUMS_128 FVLM_SUMS_64, FVLM_SIXTEEN(32), FVLM_SIXTEEN(48)
+#define FVLM_SUMS_192 FVLM_SUMS_128, FVLM_SIXTEEN(64), FVLM_SIXTEEN(80)
 #define FVLM_SUMS_136 FVLM_SUMS_128, FVLM_FOUR(64)
 #define FVLM_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define FVLM_NAMES_32 FVLM_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -201,6 +202,10 @@ using Product = ProductOf<128>;
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "   \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define FVLM_NAMES_136 FVLM_NAMES_128 ", %64, %65, %66, %67"
+#define FVLM_NAMES_192                                                                                                 \
+  FVLM_NAMES_128                                                                                                       \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "   \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 // The operands' and the predicate's names follow the sums'; `turned`: whether they are read by rows.
 #define FVLM_MULTIPLY(columns, type, operands, adds_name, turned, ...)                                                 \
@@ -225,7 +230,7 @@ using Product = ProductOf<128>;
 // sum = left right, or is added to. It runs in the background until wait_for_products().
 template <class T, bool right_by_rows, int size>
 __device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t right, bool adds) {
-  static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68);
+  static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68 || size == 96);
   if constexpr (size == 8) {
     FVLM_MULTIPLY_ANY(16, "%8, %9", "%10", "0, ", "l"(left));
   } else if constexpr (size == 16) {
@@ -234,8 +239,10 @@ __device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t r
     FVLM_MULTIPLY_ANY(64, "%32, %33", "%34", "0, ", "l"(left));
   } else if constexpr (size == 64) {
     FVLM_MULTIPLY_ANY(128, "%64, %65", "%66", "0, ", "l"(left));
-  } else {
+  } else if constexpr (size == 68) {
     FVLM_MULTIPLY_ANY(136, "%68, %69", "%70", "0, ", "l"(left));
+  } else {
+    FVLM_MULTIPLY_ANY(192, "%96, %97", "%98", "0, ", "l"(left));
   }
 }
 
@@ -257,11 +264,13 @@ __device__ void multiply(float (&sum)[size], const std::uint32_t (&left)[4], std
 
 #undef FVLM_MULTIPLY_ANY
 #undef FVLM_MULTIPLY
+#undef FVLM_NAMES_192
 #undef FVLM_NAMES_136
 #undef FVLM_NAMES_128
 #undef FVLM_NAMES_64
 #undef FVLM_NAMES_32
 #undef FVLM_NAMES_16
+#undef FVLM_SUMS_192
 #undef FVLM_SUMS_136
 #undef FVLM_SUMS_128
 #undef FVLM_SUMS_64

@@ -1,6 +1,10 @@
 // loss.cpp: the plugin's face: how the tokens are cut into chunks, and which product follows which.
+#include "common/cuda_boxes.h"
+#include "common/cuda_device.h"
+#include "exponentials.h"
 #include "product.h"
 #include "rows.h"
+#include "settle.h"
 
 #include <fvlm/fvlm.hpp>
 
@@ -54,12 +58,26 @@ Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tenso
   return view.data();
 }
 
+template <class Element>
+Element* behind(Element* pointer, int64_t count) {
+  return pointer ? pointer + count : nullptr;
+}
+
+// Those that have data.
+bool lie_well(std::initializer_list<Matrix> matrices) {
+  return std::all_of(matrices.begin(), matrices.end(),
+                     [](const Matrix& each) { return !each.data || copy_engine_takes(each.data, each.row); });
+}
+
 Matrix row_of(const Matrix& matrix, int64_t row, fvlm_dtype dtype) {
   return {static_cast<char*>(matrix.data) + row * matrix.row * static_cast<int64_t>(bytes_of(dtype)), matrix.row};
 }
 
 class LossCuda : public Loss {
  public:
+  explicit LossCuda(const fvlm_instance_config& config)
+      : multiprocessors_(multiprocessors_of(config.device)), on_hopper_(is_hopper(config.device)) {}
+
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<float, BFloat16, Half>(query.dtype))
@@ -70,7 +88,7 @@ class LossCuda : public Loss {
     if (query.tokens < 0 || query.width < 1 || query.vocab < 1) return refuse("an empty head");
     if (query.tokens > INT32_MAX || query.width > INT32_MAX || query.vocab > INT32_MAX / 2)
       return refuse("a head of more than 2^31 rows");
-    return accept(300, "cuBLASLt, logits by chunks of %lld tokens", static_cast<long long>(chunk_rows(query)));
+    return accept(300, "cuBLASLt, logits by chunks");
   }
 
   void requirements(const Query& query, Requirements& wanted) const {
@@ -130,6 +148,7 @@ class LossCuda : public Loss {
   };
   struct Space {
     Span<char> logits, clean_hidden, library;
+    Span<float> shifts, factors, parts;
   };
   struct Gradients {
     Matrix d_hidden, d_weight; // without data: not wanted
@@ -159,16 +178,23 @@ class LossCuda : public Loss {
     return is_wide(query) ? library_bytes_wide : library_bytes_narrow;
   }
 
+  // Whether logits may become exponentials as they are computed, if only all matrices lie well.
+  bool may_be_exponentials(const Query& query) const {
+    return on_hopper_ && query.dtype == bfloat16 && query.width % 8 == 0;
+  }
+
   // The tokens are cut evenly.
-  static int64_t chunk_rows(const Query& query) {
+  int64_t chunk_rows(const Query& query) const {
     const int64_t row_bytes = (logits_row(query) + clean_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
-    const int64_t most = std::max(row_unit, (most_workspace - library_bytes(query)) / row_bytes / row_unit * row_unit);
+    int64_t left = most_workspace - library_bytes(query);
+    if (may_be_exponentials(query)) left -= (2 * query.tokens + most_part_sums(multiprocessors_, row_unit)) * 4;
+    const int64_t most = std::max(row_unit, left / row_bytes / row_unit * row_unit);
     if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
     const int64_t chunks = (query.tokens + most - 1) / most;
     return std::min(most, round_up((query.tokens + chunks - 1) / chunks, row_unit));
   }
 
-  static Space take(Workspace& workspace, const Query& query, bool gradients) {
+  Space take(Workspace& workspace, const Query& query, bool gradients) const {
     const int64_t rows = std::min(chunk_rows(query), query.tokens),
                   element = static_cast<int64_t>(bytes_of(query.dtype));
     Space space;
@@ -177,6 +203,10 @@ class LossCuda : public Loss {
         workspace.take<char>(gradients && query.needs_d_weight ? rows * clean_row(query) * element : 0);
     space.library =
         workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? library_bytes(query) : 0);
+    const bool exponentials = may_be_exponentials(query);
+    space.shifts = workspace.take<float>(exponentials ? query.tokens : 0);
+    space.factors = workspace.take<float>(exponentials && gradients ? query.tokens : 0);
+    space.parts = workspace.take<float>(exponentials ? most_part_sums(multiprocessors_, rows) : 0);
     return space;
   }
 
@@ -213,7 +243,7 @@ class LossCuda : public Loss {
       hidden = matrix_of(hidden_, query.dtype, query.tokens, query.width, "hidden");
       weight = matrix_of(weight_, query.dtype, query.vocab, query.width, "weight");
       Workspace workspace(call);
-      space = take(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
+      space = plugin.take(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
       rows.targets = vector_of<const int64_t>(targets, query.tokens, "targets");
       rows.vocab = query.vocab;
       rows.width = query.width;
@@ -233,22 +263,56 @@ class LossCuda : public Loss {
       if (!gradients.d_hidden.data && !gradients.d_weight.data) a.d_losses = nullptr;
       if (gradients.d_weight.data) a.clean_hidden = space.clean_hidden.data();
       if (!a.losses && !a.d_losses) return;
-      const int64_t chunk = chunk_rows(query);
+      const bool exponentials = plugin.may_be_exponentials(query) && lie_well({hidden, weight, gradients.d_hidden});
+      if (exponentials) make_shifts(device(), tokens_of(a, 0, query.tokens));
+      const int64_t chunk = plugin.chunk_rows(query);
       for (int64_t first = 0; first < query.tokens; first += chunk) {
         a.rows = std::min(chunk, query.tokens - first);
-        one(a.rows == chunk ? plan->second.whole : plan->second.last, at(a, first), gradients, first);
+        const Products& products = a.rows == chunk ? plan->second.whole : plan->second.last;
+        if (exponentials)
+          one_by_exponentials(products, a, gradients, first);
+        else
+          one(products, at(a, first), gradients, first);
         gradients.accumulate = true;
       }
+      if (exponentials && gradients.d_hidden.data)
+        scale_rows(device(), gradients.d_hidden, query.tokens, query.width, space.factors.data());
     }
 
    private:
     LossRows at(LossRows a, int64_t first) const {
-      const auto move = [first](auto*& pointer) {
-        if (pointer) pointer += first;
-      };
+      const auto move = [first](auto*& pointer) { pointer = behind(pointer, first); };
       move(a.targets), move(a.losses), move(a.log_sums), move(a.known_log_sums), move(a.d_losses);
       a.hidden = row_of(hidden, first, query.dtype).data;
       return a;
+    }
+
+    Device device() const { return {stream_of(call), plugin.multiprocessors_}; }
+
+    LossTokens tokens_of(const LossRows& a, int64_t first, int64_t count) const {
+      return {count,
+              query.width,
+              query.vocab,
+              row_of(hidden, first, query.dtype),
+              weight,
+              behind(a.targets, first),
+              behind(a.known_log_sums, first),
+              space.shifts.data() + first};
+    }
+
+    void one_by_exponentials(const Products& products, const LossRows& a, const Gradients& gradients,
+                             int64_t first) const {
+      const LossTokens tokens = tokens_of(a, first, a.rows);
+      const Matrix out{a.logits, a.logits_row}, scaled_hidden{a.clean_hidden, a.clean_row};
+      exponentials(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, space.parts.data(),
+                              a.rows, query.width, query.vocab});
+      settle(device(), tokens,
+             {space.parts.data(), parts_of_exponentials(plugin.multiprocessors_, a.rows), behind(a.losses, first),
+              behind(a.log_sums, first), behind(a.d_losses, first), out, scaled_hidden,
+              space.factors.data() + (a.d_losses ? first : 0)});
+      if (gradients.d_hidden.data)
+        run(products.d_hidden, out, weight, row_of(gradients.d_hidden, first, query.dtype), false);
+      if (gradients.d_weight.data) run(products.d_weight, out, scaled_hidden, gradients.d_weight, gradients.accumulate);
     }
 
     void one(const Products& products, const LossRows& a, const Gradients& gradients, int64_t first) const {
@@ -284,6 +348,8 @@ class LossCuda : public Loss {
     LossRows rows; // what every call fills alike
   };
 
+  int multiprocessors_;
+  bool on_hopper_;
   CublasLt library_;
   std::map<Key, Plan> plans_;
 };

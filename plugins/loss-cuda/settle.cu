@@ -1,0 +1,159 @@
+#include "common/cuda_packs.cuh"
+#include "settle.h"
+
+#include <cmath>
+
+namespace fvlm::plugins {
+namespace {
+
+using std::int64_t;
+
+constexpr int threads = 128, warps = threads / warp;
+constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
+// A label's exponential is 2^-56, so that totals may be as small as that, and as large as 2^64 without harm: that is a
+// loss of 83. Where it is larger, the row is computed once more from its largest logit.
+constexpr float headroom = 56, most_total = 0x1p64f;
+
+using Vector = Pack<BFloat16, 8>;
+
+// Of rows whose `vectors` a warp shares, the same in each of its threads.
+__device__ float dot(const BFloat16* one, const BFloat16* other, int vectors) {
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x) % warp; i < vectors; i += warp) {
+    float a[8], b[8];
+    read(one + i * 8, a);
+    read(other + i * 8, b);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum = fmaf(a[j], b[j], sum);
+  }
+  return sum_of_warp(sum);
+}
+
+__device__ const BFloat16* row_of(const Matrix& matrix, int64_t row) {
+  return static_cast<const BFloat16*>(matrix.data) + row * matrix.row;
+}
+
+// A warp for each.
+__global__ void __launch_bounds__(threads) shifts_kernel(LossTokens t) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + threadIdx.x / warp;
+  if (row >= t.count) return;
+  const int64_t target = t.targets[row];
+  float shift = INFINITY;
+  if (target >= t.vocab)
+    shift = NAN;
+  else if (target >= 0 && t.known_log_sums)
+    shift = t.known_log_sums[row] * log2_e;
+  else if (target >= 0)
+    shift = dot(row_of(t.hidden, row), row_of(t.weight, target), static_cast<int>(t.width / 8)) * log2_e + headroom;
+  if (threadIdx.x % warp == 0) t.shifts[row] = shift;
+}
+
+struct Total {
+  float shift, sum; // of 2^(logit log2(e) - shift)
+
+  __device__ void add(const Total& other) {
+    const float larger = fmaxf(shift, other.shift);
+    if (larger == -INFINITY) return;
+    sum = sum * exp2f(shift - larger) + other.sum * exp2f(other.shift - larger);
+    shift = larger;
+  }
+};
+
+// The row's exponentials, shifted by its largest logit. For all threads of the block.
+__device__ __noinline__ Total compute_again(const LossTokens& t, int64_t row, BFloat16* exponentials) {
+  __shared__ Total of_warp[warps];
+  const BFloat16* hidden = row_of(t.hidden, row);
+  const int vectors = static_cast<int>(t.width / 8), its_warp = static_cast<int>(threadIdx.x) / warp;
+  Total total{-INFINITY, 0};
+  for (int64_t word = its_warp; word < t.vocab; word += warps)
+    total.add({dot(hidden, row_of(t.weight, word), vectors) * log2_e, 1});
+  if (threadIdx.x % warp == 0) of_warp[its_warp] = total;
+  __syncthreads();
+  total = of_warp[0];
+  for (int i = 1; i < warps; ++i) total.add(of_warp[i]);
+  if (!exponentials) return total;
+  for (int64_t word = its_warp; word < t.vocab; word += warps) {
+    const float logit = dot(hidden, row_of(t.weight, word), vectors) * log2_e;
+    if (threadIdx.x % warp == 0) exponentials[word] = BFloat16(exp2f(logit - total.shift));
+  }
+  __syncthreads();
+  return total;
+}
+
+// A block for each row.
+__global__ void __launch_bounds__(threads) settle_kernel(LossTokens t, Settlement s) {
+  const int64_t row = blockIdx.x, target = t.targets[row];
+  const bool leads = threadIdx.x == 0;
+  BFloat16* exponentials =
+      s.d_losses ? static_cast<BFloat16*>(s.exponentials.data) + row * s.exponentials.row : nullptr;
+  float factor = 0;
+  if (target < 0) {
+    if (leads && s.losses) s.losses[row] = 0;
+    if (leads && s.log_sums) s.log_sums[row] = 0;
+  } else {
+    Total total{t.shifts[row], 1};
+    if (!t.known_log_sums) {
+      const float label = total.shift - headroom;
+      float sum = 0;
+      for (int i = static_cast<int>(threadIdx.x); i < s.part_count; i += threads) sum += s.parts[i * t.count + row];
+      total.sum = GroupSum<threads>()(sum);
+      if (!(total.sum <= most_total) && target < t.vocab) total = compute_again(t, row, exponentials);
+      const float log_sum = total.shift + log2f(total.sum);
+      const float loss = (log_sum - label) * ln_2;
+      if (leads && s.losses) s.losses[row] = loss < 0 ? 0 : loss;
+      if (leads && s.log_sums) s.log_sums[row] = log_sum * ln_2;
+    }
+    if (!exponentials) return;
+    factor = s.d_losses[row] / total.sum;
+    if (leads && target < t.vocab) {
+      const float rest = static_cast<float>(exponentials[target]) - total.sum;
+      exponentials[target] = BFloat16(rest > 0 ? 0.0f : rest);
+    }
+  }
+  if (!exponentials) return;
+  if (leads) s.factors[row] = factor;
+  if (!s.scaled_hidden.data) return;
+  const BFloat16* from = row_of(t.hidden, row);
+  BFloat16* to = static_cast<BFloat16*>(s.scaled_hidden.data) + row * s.scaled_hidden.row;
+  for (int i = static_cast<int>(threadIdx.x); i < t.width / 8; i += threads) {
+    float x[8] = {};
+    if (target >= 0) {
+      read(from + i * 8, x);
+#pragma unroll
+      for (float& each : x) each *= factor;
+    }
+    write(to + i * 8, x);
+  }
+}
+
+// A block for each row.
+__global__ void __launch_bounds__(threads) scale_kernel(Matrix matrix, int64_t width, const float* factors) {
+  BFloat16* row = static_cast<BFloat16*>(matrix.data) + static_cast<int64_t>(blockIdx.x) * matrix.row;
+  const float factor = factors[blockIdx.x];
+  for (int i = static_cast<int>(threadIdx.x); i < width / 8; i += threads) {
+    float x[8];
+    read(row + i * 8, x);
+#pragma unroll
+    for (float& each : x) each *= factor;
+    write(row + i * 8, x);
+  }
+}
+
+} // namespace
+
+void make_shifts(const Device& device, const LossTokens& tokens) {
+  shifts_kernel<<<static_cast<unsigned>((tokens.count + warps - 1) / warps), threads, 0, device.stream>>>(tokens);
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+void settle(const Device& device, const LossTokens& tokens, const Settlement& settlement) {
+  settle_kernel<<<static_cast<unsigned>(tokens.count), threads, 0, device.stream>>>(tokens, settlement);
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+void scale_rows(const Device& device, const Matrix& matrix, int64_t rows, int64_t width, const float* factors) {
+  scale_kernel<<<static_cast<unsigned>(rows), threads, 0, device.stream>>>(matrix, width, factors);
+  sdk::check_cuda(cudaGetLastError(), "launch");
+}
+
+} // namespace fvlm::plugins
