@@ -13,7 +13,6 @@ using hopper::Barrier, hopper::group_warps, hopper::group_threads;
 
 constexpr int tile = 64; // queries
 constexpr int groups = 2, multiplying_warps = groups * group_warps, frame_threads = (groups + 1) * group_threads;
-constexpr int single_warps = 2, users = multiplying_warps + single_warps; // of what was fetched
 constexpr int stages = 2;
 
 struct FrameProblem {
@@ -26,7 +25,6 @@ struct alignas(1024) Shared {
     char q[rows_bytes], k[rows_bytes], v[rows_bytes]; // a tile of queries may reach into the keys
   } stage[stages];
   char out[multiplying_warps][rows_of_warp * row_bytes];
-  float weights[single_warps][most_rows];
   Unit units[2 * stages];                                  // one is read until the next but one is there
   Barrier there[stages], free[stages];                     // queries and keys
   Barrier v_there[stages], v_ends[stages], v_free[stages]; // values; zeros behind them
@@ -36,7 +34,7 @@ struct alignas(1024) Shared {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
 // Of a thread; all together have what the kernel was started with, 168 a thread.
-constexpr int multiplying_registers = 224, other_registers = 56;
+constexpr int multiplying_registers = 232, other_registers = 40;
 static_assert(groups * multiplying_registers + other_registers == (groups + 1) * 168);
 
 // What a block does one after the other: which stage has it, and which turn of the stage's barriers is its own.
@@ -50,13 +48,6 @@ struct Turn {
 
 __device__ inline void leave(Barrier& barrier) {
   if (lane_index() == 0) barrier.arrive();
-}
-
-// One or two queries behind the last whole tile are no tile: a warp each sees to them. A unit has a tile, though: so a
-// group's next one is in one of the two units behind its last, which is as far as can be fetched before that is done.
-constexpr int most_rest = 2;
-__device__ inline int tiles_of(int queries) {
-  return max(queries + tile - 1 - most_rest, tile) / tile;
 }
 
 struct HasQueries {
@@ -192,11 +183,6 @@ __device__ void multiply_values(hopper::ProductOf<64>& sum, const Fragment (&wei
   hopper::end_products();
 }
 
-__device__ inline void store_log_sum(const Problem& p, const Unit& unit, int row, float most, float total) {
-  if (p.log_sums && row < unit.rows_q)
-    p.log_sums[(unit.begin_q + row) * p.heads_q + unit.head] = total > 0 ? most + __log2f(total) : INFINITY;
-}
-
 // `first`: of the warp's sixteen queries in the segment.
 template <class T>
 __device__ void store_outputs(const Problem& p, const Unit& unit, int first, const hopper::ProductOf<64>& sum,
@@ -206,7 +192,9 @@ __device__ void store_outputs(const Problem& p, const Unit& unit, int first, con
   for (int h = 0; h < 2; ++h) {
     const float total = sum_of_four(total_of_thread[h]);
     factor[h] = total > 0 ? __fdividef(1, total) : 0;
-    if (part_index() == 0) store_log_sum(p, unit, first + lane_index() / 4 + 8 * h, most[h], total);
+    const int row = first + lane_index() / 4 + 8 * h;
+    if (p.log_sums && part_index() == 0 && row < unit.rows_q)
+      p.log_sums[(unit.begin_q + row) * p.heads_q + unit.head] = total > 0 ? most[h] + __log2f(total) : INFINITY;
   }
   store_products<T>(p.out, unit.begin_q + first, unit.rows_q - first, unit.head, sum, factor, memory);
 }
@@ -217,7 +205,7 @@ struct QueryTile {
   Unit unit{};
   int index = 0;
 
-  __device__ int tiles() const { return tiles_of(unit.rows_q); }
+  __device__ int tiles() const { return (unit.rows_q + tile - 1) / tile; }
   __device__ bool is_last_of_group() const { return index + groups >= tiles(); }
   __device__ int first_row_of_warp() const { return index * tile + warp_index() % group_warps * rows_of_warp; }
 };
@@ -293,94 +281,14 @@ __device__ void multiply(Shared& s, const Problem& p, int group) {
   store();
 }
 
-// The scores of a query, 32 keys apart, by one warp without the tensor cores, where it would have to wait for tiles.
-constexpr int rounds = (most_rows + warp - 1) / warp;
-template <class T>
-__device__ void score_one(float (&scores)[rounds], const Tile& q, int row, const Tile& k) {
-#pragma unroll 1
-  for (int index = 0; index < packs; ++index) {
-    float x[pack];
-    read(q.at<T>(row, index), x);
-#pragma unroll
-    for (int n = 0; n < rounds; ++n) {
-      float y[pack];
-      read(k.at<T>(n * warp + lane_index(), index), y);
-#pragma unroll
-      for (int i = 0; i < pack; ++i) scores[n] += x[i] * y[i];
-    }
-  }
-}
-
-// They become weights, in memory of the warp's own.
-__device__ inline void weigh_one(const float (&scores)[rounds], int keys, float scale, float& most, float& total,
-                                 float* weights) {
-  const auto is_seen = [keys](int n) { return n * warp + lane_index() < keys; };
-  most = -INFINITY;
-#pragma unroll
-  for (int n = 0; n < rounds; ++n)
-    if (is_seen(n)) most = fmaxf(most, scores[n]);
-#pragma unroll
-  for (int apart = warp / 2; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
-  most *= scale;
-  total = 0;
-#pragma unroll
-  for (int n = 0; n < rounds; ++n)
-    if (is_seen(n)) total += weights[n * warp + lane_index()] = power_of_2(scores[n] * scale - most);
-  total = sum_of_warp(total);
-  __syncwarp();
-}
-
-// Eight columns a thread of every fourth key, and in the end of all of them.
-template <class T>
-__device__ void add_values_of_one(float (&sum)[pack], const float* weights, const Tile& v, int keys) {
-#pragma unroll 4
-  for (int key = lane_index() / packs; key < keys; key += warp / packs) {
-    float y[pack];
-    read(v.at<T>(key, lane_index() % packs), y);
-#pragma unroll
-    for (int i = 0; i < pack; ++i) sum[i] += weights[key] * y[i];
-  }
-  __syncwarp();
-#pragma unroll
-  for (float& each : sum) each = sum_of_four<packs>(each);
-}
-
-// The queries behind the last whole tile of all units, each warp one of them.
-template <class T>
-__device__ void attend_rest(Shared& s, const Problem& p, int which) {
-  for (Turn turn;; ++turn.count) {
-    const unsigned n = turn.stage();
-    s.there[n].wait(turn.parity());
-    const Unit unit = s.units[turn.unit()];
-    if (!unit.exists()) return;
-    const int row = tiles_of(unit.rows_q) * tile + which;
-    const bool has_one = row < unit.rows_q;
-    auto& stage = s.stage[n];
-    float scores[rounds] = {}, most, total;
-    if (has_one) score_one<T>(scores, {stage.q}, row, {stage.k});
-    __syncwarp();
-    leave(s.free[n]);
-    if (has_one) weigh_one(scores, unit.rows_kv, p.scale * log2_e, most, total, s.weights[which]);
-    s.v_there[n].wait(turn.parity());
-    float sum[pack] = {};
-    if (has_one) add_values_of_one<T>(sum, s.weights[which], {stage.v}, unit.rows_kv);
-    leave(s.v_free[n]);
-    if (!has_one) continue;
-    if (lane_index() == 0) store_log_sum(p, unit, row, most, total);
-    const float factor = total > 0 ? __fdividef(1, total) : 0;
-    for (float& each : sum) each *= factor;
-    if (lane_index() < packs) write(at<T>(p.out, unit.begin_q + row, unit.head) + lane_index() * pack, sum);
-  }
-}
-
 __device__ void begin(Shared& s) {
   if (thread_index() == 0) {
     for (int n = 0; n < stages; ++n) {
       s.there[n].begin(1);
       s.v_there[n].begin(1);
       s.v_ends[n].begin(1);
-      s.free[n].begin(users);
-      s.v_free[n].begin(users);
+      s.free[n].begin(multiplying_warps);
+      s.v_free[n].begin(multiplying_warps);
     }
     for (Barrier& each : s.may_multiply) each.begin(1);
     Barrier::begun();
@@ -407,11 +315,10 @@ __global__ void __launch_bounds__(frame_threads, 1) frame_forward_kernel(const _
       end_values<T>(s);
       break;
     case 2:
-      attend_rest<T>(s, p.call, 0);
+      zero_padding<T>(p.call);
       break;
     default:
-      zero_padding<T>(p.call);
-      attend_rest<T>(s, p.call, 1);
+      break;
     }
   } else {
     hopper::take_registers<multiplying_registers>();
