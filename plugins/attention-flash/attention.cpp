@@ -30,7 +30,10 @@ class AttentionFlash : public Attention {
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
         query.max_seqlen_kv < 0)
       return refuse("a negative size");
-    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
+    if (query.queries_alone) return refuse("gives all gradients");
+    if (query.guests && !is_of_frames(query))
+      return refuse("guests only on Hopper, in segments of %d to %d rows, where each query head has a key head",
+                    most_rows / 2 + 1, most_rows_beside_guest);
     if (!(query.scale > 0))
       return refuse("scale %g not supported, positive ones are", static_cast<double>(query.scale));
     // Rows of heads are counted in 32 bits, and divided by `sharing` there.
@@ -61,6 +64,7 @@ class AttentionFlash : public Attention {
     const Problem problem = problem_of(query, a);
     if (is_of_frames(query) && takes_frames_backward(problem))
       return frame_backward(call, multiprocessors_, query.dtype, problem);
+    if (problem.cu_guests) throw Failure(FVLM_ERROR_UNSUPPORTED, "guests on rows that the copy engine does not read");
     attention_backward(call, multiprocessors_, query.dtype, problem);
   }
 
@@ -69,7 +73,8 @@ class AttentionFlash : public Attention {
 
   // As a vision tower's are: segments long enough to fill tiles, short enough to have all keys in shared memory.
   static bool is_of_frames(const Query& query) {
-    const auto is_long_enough = [](int rows) { return rows > most_rows / 2 && rows <= most_rows; };
+    const int most = query.guests ? most_rows_beside_guest : most_rows;
+    const auto is_long_enough = [most](int rows) { return rows > most_rows / 2 && rows <= most; };
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
   }
@@ -90,16 +95,25 @@ class AttentionFlash : public Attention {
         ((1u << 31) + static_cast<std::uint32_t>(p.sharing.heads) - 1) / static_cast<std::uint32_t>(p.sharing.heads);
     p.causal = query.causal != 0;
     p.scale = query.scale;
-    const auto near = [&](int operand) -> Rows {
-      const HeadRows& rows = operands.rows[operand];
+    const auto near = [](const HeadRows& rows) -> Rows {
       if (std::max(rows.row, rows.head) > INT32_MAX)
         throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart", static_cast<long long>(rows.row));
       return {static_cast<char*>(rows.data), static_cast<std::uint32_t>(rows.row) * 2,
               static_cast<std::uint32_t>(rows.head) * 2};
     };
-    p.q = near(q), p.k = near(k), p.v = near(v), p.out = near(out), p.d_out = near(d_out);
-    p.d_q = near(d_q), p.d_k = near(d_k), p.d_v = near(d_v);
+    p.q = near(operands.rows[q]), p.k = near(operands.rows[k]), p.v = near(operands.rows[v]),
+    p.out = near(operands.rows[out]), p.d_out = near(operands.rows[d_out]);
+    p.d_q = near(operands.rows[d_q]), p.d_k = near(operands.rows[d_k]), p.d_v = near(operands.rows[d_v]);
     p.log_sums = operands.statistics;
+    if constexpr (std::is_same_v<Arguments, Backward>) {
+      if (a.guest_q) {
+        Query of_guests = query;
+        of_guests.tokens_q = a.guest_q->shape[0];
+        p.guest_q = near(rows_of(of_guests, q, a.guest_q));
+        p.guest_d_out = near(rows_of(of_guests, d_out, a.guest_d_out));
+        p.cu_guests = vector_of<const std::int32_t>(a.guest_cu_seqlens, query.segments + 1, "guest_cu_seqlens");
+      }
+    }
     if (query.rotary_dim == 0) return p;
     p.positions_q = vector_of<const std::int32_t>(a.positions_q, query.tokens_q, "positions_q");
     p.positions_kv = vector_of<const std::int32_t>(a.positions_kv, query.tokens_kv, "positions_kv");

@@ -28,7 +28,7 @@ inline HeadBoxes boxes_of_heads(fvlm_dtype dtype, const Rows& rows, int tokens, 
 
 // A head of a segment.
 struct Unit {
-  int begin_q, rows_q, begin_kv, rows_kv, head;
+  int begin_q, rows_q, begin_kv, rows_kv, head, guest; // -1: it has none
 
   __device__ bool exists() const { return head >= 0; }
 };
@@ -52,10 +52,11 @@ class Units {
         const bool found = is_wanted && before_ + __popc(all & ((1u << lane_index()) - 1)) == segment_wanted;
         const int lane = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, found))) - 1;
         const auto of_lane = [lane](int value) { return __shfl_sync(0xffffffffu, value, lane); };
-        return {of_lane(own_.begin_q), of_lane(own_.rows_q), of_lane(own_.begin_kv), of_lane(own_.rows_kv), head};
+        return {of_lane(own_.begin_q), of_lane(own_.rows_q), of_lane(own_.begin_kv), of_lane(own_.rows_kv), head,
+                of_lane(own_.guest)};
       }
       first_ += warp;
-      if (first_ >= p_.segments) return {0, 0, 0, 0, -1};
+      if (first_ >= p_.segments) return {0, 0, 0, 0, -1, -1};
       before_ += count;
       own_ = ahead_;
       ahead_ = segment(first_ + warp + lane_index());
@@ -65,10 +66,11 @@ class Units {
  private:
   // A thread looks at one of 32 segments, and has the one 32 behind it on its way.
   __device__ Unit segment(int s) const {
-    if (s >= p_.segments) return {0, 0, 0, 0, -1};
+    if (s >= p_.segments) return {0, 0, 0, 0, -1, -1};
     const volatile std::int32_t *cu_q = p_.cu_q, *cu_kv = p_.cu_kv; // so that all four are on their way at once
     const int begin_q = cu_q[s], end_q = cu_q[s + 1], begin_kv = cu_kv[s], end_kv = cu_kv[s + 1];
-    return {begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv, 0};
+    const int guest = p_.cu_guests && p_.cu_guests[s] < p_.cu_guests[s + 1] ? p_.cu_guests[s] : -1;
+    return {begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv, 0, guest};
   }
 
   const Problem& p_;

@@ -17,6 +17,7 @@ constexpr int tile = 64, whole_tiles = most_rows / tile, tiles = whole_tiles + 1
 constexpr int whole_rows = whole_tiles * tile, tail_rows = most_rows - whole_rows;
 constexpr int tile_bytes = tile * row_bytes;
 constexpr int groups = 2, multiplying_warps = groups * group_warps, frame_threads = (groups + 1) * group_threads;
+constexpr int guest_row = most_rows_beside_guest;  // where a guest is in shared memory
 constexpr int helpers = 3;                         // warps
 constexpr int users = multiplying_warps + helpers; // of what was fetched
 
@@ -34,6 +35,7 @@ struct alignas(1024) Shared {
   char q[rows_bytes], d_out[rows_bytes];
   char results[multiplying_warps][rows_of_warp * row_bytes];
   float log_sums[most_rows], deltas[most_rows]; // infinite and 0 behind the last query: weight 0
+  float3 guest_parts[2][helpers];               // see Guest; those of a unit and the next
   Unit units[2];
   Barrier keys_there[2], keys_ready[2], keys_free[2];
   Barrier queries_there[tiles], queries_ready[tiles], queries_free[tiles];
@@ -53,7 +55,9 @@ struct Turn {
 };
 
 struct HasBoth {
-  __device__ bool operator()(const Unit& unit) const { return unit.rows_q > 0 && unit.rows_kv > 0; }
+  __device__ bool operator()(const Unit& unit) const {
+    return unit.rows_kv > 0 && (unit.rows_q > 0 || unit.guest >= 0);
+  }
 };
 
 // How many of `rows` are in a tile.
@@ -174,8 +178,99 @@ class QueryShare {
   float log_sum_;
 };
 
+// A query of another call, whose statistics are not known. Each helper has every third 32 keys.
+template <class T>
+class Guest {
+ public:
+  // Begins to read it: a thread has a pack of q or of d_out.
+  __device__ void load(const Problem& p, const Unit& unit) {
+    if (lane_index() < 2 * packs)
+      own_.load(at<T>(lane_index() < packs ? p.guest_q : p.guest_d_out, unit.guest, unit.head) +
+                lane_index() % packs * pack);
+  }
+  // Its statistics, of the keys and values.
+  __device__ void look(Shared& s, const Problem& p, const Unit& unit, const Turn& turn, int helper) {
+    const Tile k{s.k[turn.stage()]}, v{s.v[turn.stage()]};
+    float scores[times] = {}, d_weights[times] = {};
+#pragma unroll 1
+    for (int i = 0; i < packs; ++i) {
+      float q[pack], d_out[pack];
+      of_thread(i).widen(q);
+      of_thread(packs + i).widen(d_out);
+#pragma unroll
+      for (int n = 0; n < times; ++n) {
+        const int key = min(key_of(n, helper), most_rows - 1);
+        add(scores[n], q, k.at<T>(key, i));
+        add(d_weights[n], d_out, v.at<T>(key, i));
+      }
+    }
+    float most = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < times; ++n) {
+      scores[n] = key_of(n, helper) < unit.rows_kv ? scores[n] * p.scale * log2_e : -INFINITY;
+      most = fmaxf(most, scores[n]);
+    }
+    for (int apart = warp / 2; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
+    float total = 0, delta = 0;
+#pragma unroll
+    for (int n = 0; n < times; ++n) {
+      if (key_of(n, helper) >= unit.rows_kv) continue;
+      const float weight = power_of_2(scores[n] - most);
+      total += weight;
+      delta += weight * d_weights[n];
+    }
+    total = sum_of_warp(total);
+    delta = sum_of_warp(delta);
+    if (lane_index() == 0) s.guest_parts[turn.stage()][helper] = {most, total, delta};
+    asm volatile("bar.sync 1, %0;" ::"n"(helpers * warp) : "memory");
+    float3 all = s.guest_parts[turn.stage()][0];
+#pragma unroll
+    for (int i = 1; i < helpers; ++i) {
+      const float3 part = s.guest_parts[turn.stage()][i];
+      const float largest = fmaxf(all.x, part.x);
+      const float of_all = power_of_2(all.x - largest), of_part = power_of_2(part.x - largest);
+      all = {largest, all.y * of_all + part.y * of_part, all.z * of_all + part.z * of_part};
+    }
+    log_sum_ = all.x + log2f(all.y);
+    delta_ = all.z / all.y;
+  }
+  // By one of the helpers, behind the segment's queries.
+  __device__ void store(Shared& s) const {
+    if (lane_index() < 2 * packs)
+      own_.store(Tile{lane_index() < packs ? s.q : s.d_out}.at<T>(guest_row, lane_index() % packs));
+    if (lane_index() == 0) s.log_sums[guest_row] = log_sum_, s.deltas[guest_row] = delta_;
+  }
+
+ private:
+  static constexpr int times = (most_rows + helpers * warp - 1) / (helpers * warp);
+
+  __device__ static int key_of(int n, int helper) {
+    return (n * helpers + helper) * warp + lane_index();
+  }
+  __device__ Pack<T, pack> of_thread(int thread) const {
+    Pack<T, pack> other;
+#pragma unroll
+    for (int i = 0; i < own_.words; ++i) other.bits.at[i] = __shfl_sync(0xffffffffu, own_.bits.at[i], thread);
+    return other;
+  }
+  __device__ static void add(float& sum, const float (&x)[pack], const T* from) {
+    float y[pack];
+    read(from, y);
+#pragma unroll
+    for (int i = 0; i < pack; ++i) sum += x[i] * y[i];
+  }
+
+  Pack<T, pack> own_;
+  float log_sum_, delta_;
+};
+
 template <class T>
 __device__ void complete_queries(Shared& s, const Problem& p, const Unit& unit, const Turn& turn, int helper) {
+  Guest<T> guest;
+  if (unit.guest >= 0) {
+    guest.load(p, unit);
+    guest.look(s, p, unit, turn, helper);
+  }
   QueryShare<T> share, next;
   next.load(p, unit, 0, helper);
 #pragma unroll 1
@@ -184,6 +279,8 @@ __device__ void complete_queries(Shared& s, const Problem& p, const Unit& unit, 
     if (t + 1 < tiles) next.load(p, unit, t + 1, helper);
     s.queries_there[t].wait(turn.of_queries());
     share.finish(s, unit, t, helper);
+    __syncwarp();
+    if (t == whole_tiles && helper == 0 && unit.guest >= 0) guest.store(s);
     arrive(s.queries_ready[t]);
   }
 }
@@ -209,7 +306,8 @@ __device__ void zero_others(const Problem& p, int helper) {
   };
   for (int i = first; i < p.segments; i += step) {
     const int begin_q = p.cu_q[i], end_q = p.cu_q[i + 1], begin_kv = p.cu_kv[i], end_kv = p.cu_kv[i + 1];
-    if (begin_q == end_q || begin_kv == end_kv) zero(begin_q, end_q, begin_kv, end_kv, 1);
+    const bool has_guest = p.cu_guests && p.cu_guests[i] < p.cu_guests[i + 1];
+    if ((begin_q == end_q && !has_guest) || begin_kv == end_kv) zero(begin_q, end_q, begin_kv, end_kv, 1);
   }
   zero(p.cu_q[p.segments] + first, p.tokens_q, p.cu_kv[p.segments] + first, p.tokens_kv, step);
 }
@@ -336,7 +434,7 @@ class Group {
     ProductOf<64> d_k = {}, d_v = {};
 #pragma unroll 1
     for (int of = 0; of < end; ++of) add<tile>(k, v, d_k, d_v, of);
-    if (unit_.rows_q > whole_rows) add<tail_rows>(k, v, d_k, d_v, whole_tiles);
+    if (unit_.rows_q > whole_rows || unit_.guest >= 0) add<tail_rows>(k, v, d_k, d_v, whole_tiles);
     wait_for_products<0>();
     settled(d_k);
     settled(d_v);
@@ -475,8 +573,7 @@ __global__ void __launch_bounds__(frame_threads, 1) frame_backward_kernel(const 
 } // namespace
 
 bool takes_frames_backward(const Problem& p) {
-  return p.tokens_q > 0 && p.tokens_kv > 0 && fits_boxes(p.q) && fits_boxes(p.k) && fits_boxes(p.v) &&
-         fits_boxes(p.d_out);
+  return takes_frames(p) && fits_boxes(p.d_out);
 }
 
 void frame_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem) {

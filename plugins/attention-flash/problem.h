@@ -37,6 +37,8 @@ struct Problem {
   bool causal = false;
   float scale = 0;
   Rows q, k, v, out, d_out, d_q, d_k, d_v;
+  Rows guest_q, guest_d_out;               // of another call's queries, which add to d_k and d_v
+  const std::int32_t* cu_guests = nullptr; // how many are before each segment's; NULL: none come
   float* log_sums = nullptr; // [tokens_q, heads_q], to base 2, of the scaled scores; infinite where no key is seen
   std::uint64_t steps[frequencies] = {};
 };
@@ -45,8 +47,9 @@ void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& p
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
 // Kernels for Hopper and calls that are not causal, do not rotate, whose segments have at most so many rows, and where
-// each query head has a key head of its own.
-constexpr int most_rows = 272;
+// each query head has a key head of its own. A guest lies in shared memory behind the most queries that it may have
+// beside it.
+constexpr int most_rows = 272, most_rows_beside_guest = 258;
 bool takes_frames(const Problem& problem); // whether the copy engine reads its operands
 void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 bool takes_frames_backward(const Problem& problem);

@@ -175,7 +175,7 @@ __device__ void wait_for_products() {
 template <int size>
 __device__ void settled(float (&sum)[size]) {
 #pragma unroll
-  for (float& each : sum) asm volatile("" : "+f"(each)::"memory");
+  for (float& each : sum) asm volatile("" : "+f"(each));
 }
 
 // A product of 64 x `columns` x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of
