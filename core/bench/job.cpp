@@ -15,14 +15,15 @@ Configuration configuration_named(const std::string& name) {
   const auto parts = split(name, ':');
   Configuration configuration{name, parts.front()};
   const std::string how = parts.size() == 3 ? parts[2] : "";
-  configuration.recompute.light = how == "light";
-  configuration.recompute.every = how == "checkpointing" ? 1 : 0;
+  configuration.recompute.vision.light = how == "light" || how == "light-vision";
+  configuration.recompute.decoder.light = how == "light";
+  configuration.recompute.vision.every = configuration.recompute.decoder.every = how == "checkpointing" ? 1 : 0;
   const std::string number = parts.size() > 1 ? parts[1] : "";
   const auto end = std::from_chars(number.data(), number.data() + number.size(), configuration.samples);
-  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "checkpointing") || end.ec != std::errc() ||
-      end.ptr != number.data() + number.size() || configuration.samples < 1)
+  if (parts.size() > 3 || (parts.size() == 3 && how != "light" && how != "light-vision" && how != "checkpointing") ||
+      end.ec != std::errc() || end.ptr != number.data() + number.size() || configuration.samples < 1)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no configuration", name))
-        .advise("SHAPE:SAMPLES, SHAPE:SAMPLES:checkpointing or SHAPE:SAMPLES:light, as in 135m:8");
+        .advise("SHAPE:SAMPLES, and :checkpointing, :light or :light-vision behind it, as in 135m:8");
   (void)shape_named(configuration.shape);
   return configuration;
 }
@@ -48,7 +49,7 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   job.reference = reference;
   job.plan = made_plan(setting, shape.frame, frames, text);
   plan::Stage& stage = job.plan.stages.front();
-  stage.activation_checkpointing = {configuration.recompute, configuration.recompute};
+  stage.activation_checkpointing = configuration.recompute;
   if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
   const auto size = stage.largest_sample();
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};

@@ -8,11 +8,12 @@
 
 namespace fvlm::bench {
 
-// "SHAPE:SAMPLES", and ":checkpointing" or ":light" where activations are recomputed: "135m:8", "1.7b:8:checkpointing".
+// "SHAPE:SAMPLES", and ":checkpointing", ":light" or, in the vision tower alone, ":light-vision" where activations are
+// recomputed: "135m:8", "1.7b:8:checkpointing".
 struct Configuration {
   std::string name, shape;
   int64_t samples = 0;
-  plan::Recompute recompute = {}; // in both towers
+  plan::ActivationCheckpointing recompute = {};
 };
 
 Configuration configuration_named(const std::string& name); // throws Error(usage)

@@ -12,7 +12,7 @@
 namespace fvlm::bench {
 
 struct ProfileRequest : TrainingSetting {
-  // "SHAPE:BATCH", and ":checkpointing" where activations are recomputed: "135m:8", "1.7b:8:checkpointing".
+  // As job.h names them: "135m:8", "1.7b:8:checkpointing".
   std::vector<std::string> configurations;
   int64_t frames = 8, text = 128;     // of each sample; of each of its texts
   bool pairs = false;                 // preferences, each with a reference that is remembered and one in the same step

@@ -89,7 +89,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
   with_training_peer_option(with_training_options(options))
       .value("configurations", "LIST",
-             fmt::format("SHAPE:{0}, SHAPE:{0}:checkpointing or SHAPE:{0}:light; default {1}", samples,
+             fmt::format("SHAPE:{0}, and :checkpointing, :light or :light-vision behind it; default {1}", samples,
                          subject.configurations))
       .value("frames", "N", "of each sample; default 8")
       .value("text", "N", fmt::format("tokens of each text; default {}", subject.text))

@@ -38,7 +38,7 @@ class Profile(Bench):
         return super().rows("profile", "--frames", "2", "--text", "9", "--warmup", "1", "--repeat", "2", *arguments)
 
     def test_steps_learn_and_checkpointing_changes_nothing_but_memory(self):
-        names = "tiny:2,tiny:2:checkpointing,tiny:2:light"
+        names = "tiny:2,tiny:2:checkpointing,tiny:2:light,tiny:2:light-vision"
         plain, *others = rows = self.rows("--configurations", names, "--deterministic")
         for row in rows:
             self.assertEqual((row["samples"], row["labels"], row["recorded_kernels"]), (2, 16, 0))
