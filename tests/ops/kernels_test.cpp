@@ -306,7 +306,7 @@ TEST_P(Kernels, scaled_rows) {
   const ScaledRows::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
   at::sum(scaled_weight * came.weight + (scaled_bias * came.bias).unsqueeze(2) / inner).backward();
   const auto give = [&](bool accumulate) {
-    const ScaledRows::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
+    ScaledRows::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
     op.backward(values, came, into, accumulate);
     return into;
   };

@@ -369,7 +369,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
     const Value x(random({5, columns}, 1), true);
     const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble), place = memory.narrow(0, 4, 5);
     const Tensor into = at::full({5, 4}, std::nan(""), at::kDouble);
-    x.gradient->place([place] { return place; });
+    x.gradient->place([&place] { return place; });
     Tape tape;
     const Value y = run(tape, x, into);
     EXPECT_EQ(y.data.data_ptr(), into.data_ptr());
