@@ -50,6 +50,17 @@ __device__ inline void leave(Barrier& barrier) {
   if (lane_index() == 0) barrier.arrive();
 }
 
+// What the block's copies are of, read by the thread that tells when it is done with.
+__device__ inline Unit unit_of(const Shared& s, const Turn& turn) {
+  Unit unit{};
+  if (lane_index() == 0) unit = s.units[turn.unit()];
+  int* const words = reinterpret_cast<int*>(&unit);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof unit / sizeof *words); ++i)
+    words[i] = __shfl_sync(0xffffffffu, words[i], 0);
+  return unit;
+}
+
 struct HasQueries {
   __device__ bool operator()(const Unit& unit) const { return unit.rows_q > 0; }
 };
@@ -88,7 +99,7 @@ __device__ void end_values(Shared& s) {
   for (Turn turn;; ++turn.count) {
     const unsigned n = turn.stage();
     s.v_there[n].wait(turn.parity());
-    const Unit unit = s.units[turn.unit()];
+    const Unit unit = unit_of(s, turn);
     if (!unit.exists()) return;
     zero_behind<T>(s.stage[n].v, unit.rows_kv);
     leave(s.v_ends[n]);
@@ -223,7 +234,7 @@ class GroupTiles {
       ++now_.turn.count;
       const unsigned n = now_.turn.stage();
       s_.there[n].wait(now_.turn.parity());
-      now_.unit = s_.units[now_.turn.unit()];
+      now_.unit = unit_of(s_, now_.turn);
       if (!now_.unit.exists()) return false;
       now_.index = first_;
       first_ = (first_ + now_.tiles()) % groups;
