@@ -176,14 +176,12 @@ Outcome frames(Context& context) {
                    .lengths_q = {258, 0, 258, 0, 258, 0},
                    .lengths_kv = {257, 1, 257, 1, 257, 1},
                    .unseen_keys_hold = nan});
-    all.push_back({.dtype = dtype, .lengths_q = {257, 257}, .padding_q = 257, .padding_kv = 257, .padding_holds = nan});
     all.push_back({.dtype = dtype,
                    .lengths_q = {272, 1, 0, 200, 64, 129, 17},
                    .lengths_kv = {257, 272, 60, 1, 0, 128, 193},
                    .padding_q = 5,
                    .padding_kv = 80,
                    .spare_segments = 2,
-                   .padding_holds = nan,
                    .unseen_keys_hold = nan});
     all.push_back({.dtype = dtype, .lengths_q = {180, 256, 31, 192}, .backward = false});
   }
@@ -199,7 +197,14 @@ Outcome padding_zeroed(Context& context) {
 Outcome padding_nan(Context& context) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   return cases(context, {{.padding_q = 6, .padding_kv = 6, .padding_holds = nan},
-                         {.causal = true, .padding_q = 70, .padding_kv = 3, .padding_holds = nan}});
+                         {.causal = true, .padding_q = 70, .padding_kv = 3, .padding_holds = nan},
+                         {.lengths_q = {257, 257}, .padding_q = 257, .padding_kv = 257, .padding_holds = nan},
+                         {.lengths_q = {272, 1, 0, 200, 64, 129, 17},
+                          .lengths_kv = {257, 272, 60, 1, 0, 128, 193},
+                          .padding_q = 5,
+                          .padding_kv = 80,
+                          .spare_segments = 2,
+                          .padding_holds = nan}});
 }
 
 // Whatever one segment holds, the others give the same bits.
@@ -324,7 +329,7 @@ Table attention_table() {
           {"guests", "another call's queries, one or none in a segment, add to the gradients of its keys", guests,
            plain},
           {"queries_alone", "the gradient of the queries without those of keys and values", queries_alone, plain},
-          {"frames", "segments of up to 272 rows, NaN behind them", frames, plain + ",riding"},
+          {"frames", "segments of up to 272 rows, NaN in keys that nobody reads", frames, plain + ",riding"},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},

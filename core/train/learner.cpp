@@ -123,8 +123,8 @@ struct Learner::Inputs {
     }
   }
   std::vector<int64_t> key() {
-    std::vector<int64_t> key{pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest,
-                             pack.texts.longest, pack.texts.even};
+    std::vector<int64_t> key{
+        pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest, pack.texts.longest, pack.texts.even};
     for (const at::Tensor* tensor : tensors()) {
       key.push_back(tensor->defined() ? tensor->dim() : -1);
       if (tensor->defined()) key.insert(key.end(), tensor->sizes().begin(), tensor->sizes().end());
