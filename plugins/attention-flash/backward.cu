@@ -13,17 +13,6 @@ constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, grou
 constexpr int stage_rows = groups * span, stages = 3;
 constexpr int chunk = 256; // keys that a block of queries has
 
-// The dot product of two packs, in float.
-template <class T>
-__device__ float dot(const Pack<T, pack>& one, const Pack<T, pack>& other) {
-  float a[pack], b[pack], sum = 0;
-  one.widen(a);
-  other.widen(b);
-#pragma unroll
-  for (int i = 0; i < pack; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // What a query's row of weights comes from: the logarithm of their sum, and d_out . out.
 struct alignas(8) Statistic {
   float log_sum, delta;

@@ -112,16 +112,6 @@ __device__ void zero_tile_rows(char* memory, int rows, int end) {
   for (int i = rows * packs + lane_index(); i < end * packs; i += warp) zero.store(of.at<T>(i / packs, i % packs));
 }
 
-template <class T>
-__device__ float dot(const Pack<T, pack>& one, const Pack<T, pack>& other) {
-  float a[pack], b[pack], sum = 0;
-  one.widen(a);
-  other.widen(b);
-#pragma unroll
-  for (int i = 0; i < pack; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // A helper's share of a tile of queries: each time four rows, eight threads a row.
 template <class T>
 class QueryShare {

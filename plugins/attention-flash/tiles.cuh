@@ -188,4 +188,15 @@ __device__ T* at(const Rows& rows, int row, int head) {
                               static_cast<std::uint64_t>(static_cast<std::uint32_t>(head)) * rows.head);
 }
 
+// The dot product of two packs, in float.
+template <class T>
+__device__ float dot(const Pack<T, pack>& one, const Pack<T, pack>& other) {
+  float a[pack], b[pack], sum = 0;
+  one.widen(a);
+  other.widen(b);
+#pragma unroll
+  for (int i = 0; i < pack; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
 } // namespace fvlm::plugins
