@@ -53,6 +53,7 @@ Finding of_plugins() {
   if (by_answer.empty())
     return {"plugins", State::none, "none for CUDA: the references do all work there, slowly",
             "build the engine where nvcc is, or name a folder of plugins in FVLM_PLUGIN_PATH"};
+  lines.reserve(by_answer.size());
   for (const auto& [why, names] : by_answer)
     lines.push_back(fmt::format("{}: {}", join(names, ", "), why.empty() ? "ready" : why));
   const bool all_ready = by_answer.size() == 1 && by_answer.contains("");
