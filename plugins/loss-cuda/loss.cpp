@@ -18,8 +18,9 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// A chunk costs one more pass over d_weight, so it has as many rows as this much workspace allows.
-constexpr int64_t most_workspace = 64 << 20;
+// A chunk costs one more pass over d_weight, so it has as many rows as this much workspace allows, and more tokens have
+// more of it.
+constexpr int64_t most_workspace = 64 << 20, tokens_of_workspace = 8192;
 constexpr int64_t row_unit = 128; // rows of a chunk are a multiple: tiles of the products
 // d_hidden is the product with few results and long sums. Where it is too narrow to be work for every multiprocessor,
 // cuBLASLt adds parts of the sums, which lie in a workspace of its own.
@@ -186,7 +187,7 @@ class LossCuda : public Loss {
   // The tokens are cut evenly.
   int64_t chunk_rows(const Query& query) const {
     const int64_t row_bytes = (logits_row(query) + clean_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
-    int64_t left = most_workspace - library_bytes(query);
+    int64_t left = most_workspace * std::max<int64_t>(1, query.tokens / tokens_of_workspace) - library_bytes(query);
     if (may_be_exponentials(query)) left -= (2 * query.tokens + most_part_sums(multiprocessors_, row_unit)) * 4;
     const int64_t most = std::max(row_unit, left / row_bytes / row_unit * row_unit);
     if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
