@@ -185,6 +185,16 @@ Outcome frames(Context& context) {
                    .unseen_keys_hold = nan});
     all.push_back({.dtype = dtype, .lengths_q = {180, 256, 31, 192}, .backward = false});
   }
+  if (context.device.is_cuda()) { // a CPU would take long
+    // More than a GPU works on at once, so that short ones follow long ones there.
+    AttentionCase many{.dtype = at::kBFloat16, .heads_q = 4, .heads_kv = 4, .lengths_q = {}};
+    for (int i = 0; i < 200; ++i) {
+      const bool is_long = i % 5 < 2;
+      many.lengths_q.push_back(is_long ? 256 : 1 + i % 3);
+      many.lengths_kv.push_back(is_long ? 150 : 1 + i % 7);
+    }
+    all.push_back(many);
+  }
   return right(context, attention_cases(all));
 }
 

@@ -88,8 +88,10 @@ __device__ inline void load_rows(char* to, const HeadBoxes& boxes, int head, int
                                  hopper::Barrier& barrier) {
   const int end = loaded_rows(rows), column = head * boxes.head;
   int row = 0;
+#pragma unroll 1
   for (; row + large_box <= end; row += large_box)
     hopper::load_box(to + row * row_bytes, boxes.large, column, begin + row, barrier);
+#pragma unroll 1
   for (; row < end; row += small_box) hopper::load_box(to + row * row_bytes, boxes.small, column, begin + row, barrier);
 }
 

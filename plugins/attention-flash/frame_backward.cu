@@ -17,9 +17,9 @@ constexpr int tile = 64, whole_tiles = most_rows / tile, tiles = whole_tiles + 1
 constexpr int whole_rows = whole_tiles * tile, tail_rows = most_rows - whole_rows;
 constexpr int tile_bytes = tile * row_bytes;
 constexpr int groups = 2, multiplying_warps = groups * group_warps, frame_threads = (groups + 1) * group_threads;
-constexpr int guest_row = most_rows_beside_guest;  // where a guest is in shared memory
-constexpr int helpers = 3;                         // warps
-constexpr int users = multiplying_warps + helpers; // of what was fetched
+constexpr int guest_row = most_rows_beside_guest; // where a guest is in shared memory
+constexpr int helpers = 3, helping_threads = helpers * warp;
+constexpr int users = multiplying_warps * warp + helping_threads; // threads, of what was fetched
 
 static_assert(tail_rows == rows_of_warp);
 
@@ -71,11 +71,10 @@ __device__ int whole_tiles_of(int rows) {
   return min(tiles_of(rows), whole_tiles);
 }
 
-// By a warp, when it needs them no more.
+// By all threads that have written what the barrier is for, or need it no more.
 __device__ void arrive(Barrier& barrier) {
   before_copies();
-  __syncwarp();
-  if (lane_index() == 0) barrier.arrive();
+  barrier.arrive();
 }
 
 __device__ void fetch(Shared& s, const FrameProblem& p) {
@@ -90,6 +89,7 @@ __device__ void fetch(Shared& s, const FrameProblem& p) {
       keys.expect(static_cast<unsigned>(2 * loaded_rows(unit.rows_kv) * row_bytes));
       load_rows(s.k[stage], p.k, unit.head, unit.begin_kv, unit.rows_kv, keys);
       load_rows(s.v[stage], p.v, unit.head, unit.begin_kv, unit.rows_kv, keys);
+#pragma unroll 1
       for (int t = 0; unit.exists() && t < tiles; ++t) {
         const int rows = rows_in(unit.rows_q, t), begin = unit.begin_q + t * tile;
         Barrier& queries = s.queries_there[t];
@@ -189,7 +189,7 @@ class Guest {
       of_thread(packs + i).widen(d_out);
 #pragma unroll
       for (int n = 0; n < times; ++n) {
-        const int key = min(key_of(n, helper), most_rows - 1);
+        const int key = min(key_of(n, helper), unit.rows_kv - 1);
         add(scores[n], q, k.at<T>(key, i));
         add(d_weights[n], d_out, v.at<T>(key, i));
       }
@@ -212,7 +212,14 @@ class Guest {
     total = sum_of_warp(total);
     delta = sum_of_warp(delta);
     if (lane_index() == 0) s.guest_parts[turn.stage()][helper] = {most, total, delta};
-    asm volatile("bar.sync 1, %0;" ::"n"(helpers * warp) : "memory");
+  }
+  // Behind the segment's queries, by one of the helpers when all have looked.
+  __device__ void store(Shared& s, const Turn& turn, int helper) const {
+    asm volatile("bar.sync 1, %0;" ::"n"(helping_threads) : "memory");
+    if (helper > 0) return;
+    if (lane_index() < 2 * packs)
+      own_.store(Tile{lane_index() < packs ? s.q : s.d_out}.at<T>(guest_row, lane_index() % packs));
+    if (lane_index() > 0) return;
     float3 all = s.guest_parts[turn.stage()][0];
 #pragma unroll
     for (int i = 1; i < helpers; ++i) {
@@ -221,14 +228,8 @@ class Guest {
       const float of_all = power_of_2(all.x - largest), of_part = power_of_2(part.x - largest);
       all = {largest, all.y * of_all + part.y * of_part, all.z * of_all + part.z * of_part};
     }
-    log_sum_ = all.x + log2f(all.y);
-    delta_ = all.z / all.y;
-  }
-  // By one of the helpers, behind the segment's queries.
-  __device__ void store(Shared& s) const {
-    if (lane_index() < 2 * packs)
-      own_.store(Tile{lane_index() < packs ? s.q : s.d_out}.at<T>(guest_row, lane_index() % packs));
-    if (lane_index() == 0) s.log_sums[guest_row] = log_sum_, s.deltas[guest_row] = delta_;
+    s.log_sums[guest_row] = all.x + log2f(all.y);
+    s.deltas[guest_row] = all.z / all.y;
   }
 
  private:
@@ -251,7 +252,6 @@ class Guest {
   }
 
   Pack<T, pack> own_;
-  float log_sum_, delta_;
 };
 
 template <class T>
@@ -269,8 +269,7 @@ __device__ void complete_queries(Shared& s, const Problem& p, const Unit& unit, 
     if (t + 1 < tiles) next.load(p, unit, t + 1, helper);
     s.queries_there[t].wait(turn.of_queries());
     share.finish(s, unit, t, helper);
-    __syncwarp();
-    if (t == whole_tiles && helper == 0 && unit.guest >= 0) guest.store(s);
+    if (t == whole_tiles && unit.guest >= 0) guest.store(s, turn, helper);
     arrive(s.queries_ready[t]);
   }
 }
@@ -342,11 +341,10 @@ class Group {
       if (!unit_.exists()) return;
 #pragma unroll 1
       for (int t = groups - 1 - index_; t < tiles_of(unit_.rows_kv); t += groups) of_keys(t);
-      const int own = tiles_of(unit_.rows_q);
-      for (int t = 0; t < tiles; ++t)
-        if (t % groups != index_ || t >= own) arrive(s_.queries_free[t]);
+      leave_queries(tiles);
+      left_ = 0;
 #pragma unroll 1
-      for (int t = index_; t < own; t += groups) of_queries(t);
+      for (int t = index_; t < tiles_of(unit_.rows_q); t += groups) of_queries(t);
       arrive(s_.keys_free[turn_.stage()]);
     }
   }
@@ -360,6 +358,16 @@ class Group {
   struct Columns {
     ProductOf<size> weights, d_weights;
   };
+
+  // Leaves queries' tiles before that one but for the group's own, which it still needs.
+  __device__ void leave_queries(int end) {
+#pragma unroll 1
+    for (; left_ < end; ++left_) {
+      if (left_ % groups == index_ && left_ < tiles_of(unit_.rows_q)) continue;
+      s_.queries_ready[left_].wait(turn_.of_queries()); // so that the unit before has ended
+      arrive(s_.queries_free[left_]);
+    }
+  }
 
   // Begins the products of a tile of keys with those queries.
   template <int size>
@@ -377,14 +385,16 @@ class Group {
       multiply<T, false>(x.d_weights, behind(v, step * step_bytes), behind(d_out, step * step_bytes), step > 0);
     end_products();
   }
+  // last: the group has no more tiles of keys.
   template <int size>
-  __device__ void add(std::uint64_t k, std::uint64_t v, ProductOf<64>& d_k, ProductOf<64>& d_v, int t) {
+  __device__ void add(std::uint64_t k, std::uint64_t v, ProductOf<64>& d_k, ProductOf<64>& d_v, int t, bool last) {
     Columns<size> x;
     begin(x, k, v, t);
     const float *const log_sums = s_.log_sums + t * tile + column_of(0), *const deltas =
                                                                              s_.deltas + t * tile + column_of(0);
     Left by_weights[size / 16], by_scores[size / 16];
     wait_for_products<1>();
+    if (last) leave_queries(t);
     settled(x.weights);
 #pragma unroll
     for (int b = 0; b < size / 8; ++b) {
@@ -421,10 +431,11 @@ class Group {
     const std::uint64_t k = operand(s_.k[turn_.stage()] + t * tile_bytes),
                         v = operand(s_.v[turn_.stage()] + t * tile_bytes);
     const int end = whole_tiles_of(unit_.rows_q);
+    const bool last = t + groups >= tiles_of(unit_.rows_kv);
     ProductOf<64> d_k = {}, d_v = {};
 #pragma unroll 1
-    for (int of = 0; of < end; ++of) add<tile>(k, v, d_k, d_v, of);
-    if (unit_.rows_q > whole_rows || unit_.guest >= 0) add<tail_rows>(k, v, d_k, d_v, whole_tiles);
+    for (int of = 0; of < end; ++of) add<tile>(k, v, d_k, d_v, of, last);
+    if (unit_.rows_q > whole_rows || unit_.guest >= 0) add<tail_rows>(k, v, d_k, d_v, whole_tiles, last);
     wait_for_products<0>();
     settled(d_k);
     settled(d_v);
@@ -483,7 +494,7 @@ class Group {
   }
 
   __device__ void of_queries(int t) {
-    const int first = warp_index() % group_warps * rows_of_warp;
+    const int first = t < whole_tiles ? warp_index() % group_warps * rows_of_warp : 0; // as far as there are rows
     const Tile q{s_.q + t * tile_bytes}, d_out{s_.d_out + t * tile_bytes};
     Queries own;
     s_.queries_ready[t].wait(turn_.of_queries());
@@ -495,7 +506,7 @@ class Group {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = min(t * tile + first + lane_index() / 4 + 8 * h, most_rows - 1);
+      const int row = t * tile + first + lane_index() / 4 + 8 * h;
       own.log_sum[h] = s_.log_sums[row], own.delta[h] = s_.deltas[row];
     }
     arrive(s_.queries_free[t]);
@@ -512,7 +523,6 @@ class Group {
 
   __device__ void store(const Rows& to, const ProductOf<64>& sum, int t, int begin, int rows, float factor) {
     const WarpRows own{{}, begin, t * tile + warp_index() % group_warps * rows_of_warp, rows, unit_.head};
-    __syncwarp(); // of what was stored before, all has been read
     store_rows<T>(own, to, {s_.results[warp_index()]}, reinterpret_cast<const float(&)[blocks][4]>(sum),
                   {factor, factor});
   }
@@ -523,15 +533,16 @@ class Group {
   const float scale_;
   Turn turn_;
   Unit unit_;
+  int left_ = 0; // tiles of the unit's queries
 };
 
 __device__ void begin_barriers(Shared& s) {
   if (thread_index() == 0) {
     for (Barrier& each : s.keys_there) each.begin(1);
-    for (Barrier& each : s.keys_ready) each.begin(helpers);
+    for (Barrier& each : s.keys_ready) each.begin(helping_threads);
     for (Barrier& each : s.keys_free) each.begin(users);
     for (Barrier& each : s.queries_there) each.begin(1);
-    for (Barrier& each : s.queries_ready) each.begin(helpers);
+    for (Barrier& each : s.queries_ready) each.begin(helping_threads);
     for (Barrier& each : s.queries_free) each.begin(users);
     Barrier::begun();
   }

@@ -53,6 +53,7 @@ __device__ void turn_rows(const Tile& tile, const std::int32_t* positions, const
 template <class T>
 __device__ void store_rows(const WarpRows& own, const Rows& rows, const Tile& tile, const float (&x)[blocks][4],
                            const float (&factor)[2]) {
+  __syncwarp(); // of what the tile held, all has been read
   store_products<T>(tile, x, factor);
   each_pack([&](int row, int index) {
     if (own.first + row >= own.count) return;
