@@ -55,3 +55,13 @@ TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_fo
   fill_fresh(other, normal, 7, "b");
   EXPECT_NE(whole, other);
 }
+
+TEST(Fresh, a_tensor_of_many_threads_holds_what_its_pieces_hold) {
+  const Fill normal{Fill::Kind::normal, 1};
+  std::vector<float> whole(200001), piece(1);
+  fill_fresh(whole, normal, 7, "a");
+  for (const size_t at : {0, 65535, 65536, 131071, 131072, 200000}) {
+    fill_fresh(piece, normal, 7, "a", at);
+    EXPECT_EQ(whole[at], piece[0]) << at;
+  }
+}

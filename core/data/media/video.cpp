@@ -196,7 +196,8 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
     return VideoDecoder(choice.plugin->name(), *choice.table, choice.plugin->host);
   } catch (const Error& error) {
     if (wishes != std::vector<std::string>{"auto"}) throw;
-    log_info("mp4 files will not be read: {}", error.text());
+    if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what()); registry.is_news(line))
+      log_info("{}", line);
     return {};
   }
 }
