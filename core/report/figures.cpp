@@ -121,6 +121,7 @@ StageFigures figures_of(const Stage& stage) {
   out.padding = mean(lines.find("padding_share"));
   out.mfu = mean(lines.find("mfu"));
   out.memory_bytes = greatest(lines.find("memory_bytes"));
+  out.device_memory_bytes = greatest(lines.find("device_memory_bytes"));
   out.skipped_steps = last_finite(lines.find("skipped_steps"));
   return out;
 }

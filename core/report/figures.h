@@ -20,7 +20,7 @@ struct StageFigures {
   double seconds = 0;                          // of its steps
   std::optional<double> first_loss, last_loss; // of its first line; mean over its last twentieth of lines
   std::optional<double> samples_per_second;    // samples / seconds
-  std::optional<double> data_wait, padding, memory_bytes, mfu, skipped_steps;
+  std::optional<double> data_wait, padding, memory_bytes, device_memory_bytes, mfu, skipped_steps;
   std::vector<TimePart> parts; // in the order of a step, then its evaluations; none without time
   double seconds_of_parts() const;
 };

@@ -110,12 +110,17 @@ std::string headline_cards(const Told& told) {
   return "<div class=\"cards\">" + out + "</div>\n";
 }
 
+std::string bytes(std::optional<double> count) {
+  return count ? human_bytes(static_cast<uint64_t>(std::max(0.0, *count))) : "–";
+}
+
 std::string stage_table(const Told& told) {
   std::string rows;
-  bool padding = false, memory = false, mfu = false, skipped = false;
+  bool padding = false, memory = false, device_memory = false, mfu = false, skipped = false;
   for (const auto& figures : told.figures) {
     padding = padding || figures.padding;
     memory = memory || figures.memory_bytes;
+    device_memory = device_memory || figures.device_memory_bytes;
     mfu = mfu || figures.mfu;
     skipped = skipped || figures.skipped_steps.value_or(0) > 0;
   }
@@ -123,6 +128,7 @@ std::string stage_table(const Told& told) {
                                   "samples/s", "first loss", "final loss", "data wait"};
   if (padding) header.emplace_back("padding");
   if (memory) header.emplace_back("memory");
+  if (device_memory) header.emplace_back("GPU memory");
   if (mfu) header.emplace_back("MFU");
   if (skipped) header.emplace_back("skipped");
   header.emplace_back("<learns");
@@ -142,9 +148,8 @@ std::string stage_table(const Told& told) {
         cell(figures.seconds > 0 ? human_duration(figures.seconds) : "–") + cell(figure(figures.samples_per_second));
     rows += cell(fixed(figures.first_loss)) + cell(fixed(figures.last_loss)) + cell(percent(figures.data_wait));
     if (padding) rows += cell(percent(figures.padding));
-    if (memory)
-      rows +=
-          cell(figures.memory_bytes ? human_bytes(static_cast<uint64_t>(std::max(0.0, *figures.memory_bytes))) : "–");
+    if (memory) rows += cell(bytes(figures.memory_bytes));
+    if (device_memory) rows += cell(bytes(figures.device_memory_bytes));
     if (mfu) rows += cell(percent(figures.mfu));
     if (skipped) rows += cell(count_text(figures.skipped_steps));
     rows += text_cell(stage.objective, "dim");

@@ -1,6 +1,7 @@
 #include "train/interval.h"
 
 #include "train/memory.h"
+#include "train/peak_memory.h"
 
 #include <fmt/format.h>
 
@@ -74,6 +75,7 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
     record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);
   }
   record.values.emplace_back("memory_bytes", static_cast<double>(memory_in_use()));
+  if (!device_.is_cpu()) record.values.emplace_back("device_memory_bytes", static_cast<double>(held_on(device_)));
   for (const auto& [name, sum] : sums)
     if (name.starts_with("time.")) record.values.emplace_back(name, sum);
   return record;

@@ -5,6 +5,8 @@
 #include "train/learner.h"
 #include "train/state.h"
 
+#include <c10/core/Device.h>
+
 #include <map>
 #include <optional>
 #include <string>
@@ -15,8 +17,8 @@ namespace fvlm::train {
 class Interval {
  public:
   // `peak`: floating-point operations a second that the device can do at most, where that is known.
-  Interval(const plan::Stage& stage, RunState& state, std::optional<double> peak)
-      : stage_(stage), state_(state), peak_(peak) {}
+  Interval(const plan::Stage& stage, RunState& state, c10::Device device, std::optional<double> peak)
+      : stage_(stage), state_(state), device_(device), peak_(peak) {}
 
   struct Step {
     double loss, gradient_norm, flops;
@@ -37,6 +39,7 @@ class Interval {
  private:
   const plan::Stage& stage_;
   RunState& state_;
+  c10::Device device_;
   std::optional<double> peak_;
   std::map<std::string, double> rates_;
 };

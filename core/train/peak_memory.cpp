@@ -15,6 +15,10 @@ c10::DeviceAllocator& allocator_of(c10::Device device) {
 
 } // namespace
 
+int64_t held_on(c10::Device device) {
+  return allocator_of(device).getDeviceStats(device.index()).reserved_bytes[all].current;
+}
+
 PeakMemory::PeakMemory(c10::Device device, int64_t limit) : device_(device) {
   if (device.is_cpu()) on_host_.emplace(limit);
 }
@@ -32,7 +36,7 @@ int64_t PeakMemory::peak() const {
 
 int64_t PeakMemory::held() const {
   if (on_host_) return on_host_->live();
-  return allocator_of(device_).getDeviceStats(device_.index()).reserved_bytes[all].current;
+  return held_on(device_);
 }
 
 void PeakMemory::give_back() {

@@ -9,6 +9,9 @@
 
 namespace fvlm::train {
 
+// All that there is on a GPU: tensors, recordings and what is kept for tensors to come.
+int64_t held_on(c10::Device device);
+
 class PeakMemory {
  public:
   // On a CPU: of all tensors, and none beyond `limit` bytes is given; one such object at a time.
@@ -17,7 +20,7 @@ class PeakMemory {
   // Forgets the peak; the limit is the host's alone, a device has its own.
   void begin(int64_t limit);
   int64_t peak() const; // since begin(); what was recorded before holds its own and is not in it
-  int64_t held() const; // now, all in all: recordings and what is kept for tensors to come, too
+  int64_t held() const; // now: of a GPU all that there is
   void give_back();     // to the machine, what nobody holds
 
  private:

@@ -29,7 +29,7 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
-      interval_(stage, state_, peak_flops(context.device, context.plan.precision)),
+      interval_(stage, state_, context.device, peak_flops(context.device, context.plan.precision)),
       control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
       scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
       // Where a step may change what the next one begins with, that one waits.

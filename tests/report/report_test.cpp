@@ -71,6 +71,7 @@ TEST(Figures, are_computed_from_the_lines) {
                          {"samples_per_second", {160, 320, 64}}, // 2, 1 and 5 seconds
                          {"data_wait_share", {0.1, 0.2, 0.6}},
                          {"memory_bytes", {5, 9, 7}},
+                         {"device_memory_bytes", {nothing, 8, 6}},
                          {"time.backward", {1, 0.5, 2}},
                          {"time.data", {0.5, nothing, 1}},
                          {"time.of_tomorrow", {0, 0, 1}}};
@@ -83,6 +84,7 @@ TEST(Figures, are_computed_from_the_lines) {
   EXPECT_EQ(figures.last_loss, 1);
   EXPECT_NEAR(*figures.data_wait, 0.3, 1e-12);
   EXPECT_EQ(figures.memory_bytes, 9);
+  EXPECT_EQ(figures.device_memory_bytes, 8);
   std::vector<std::string> parts;
   for (const auto& part : figures.parts) parts.push_back(fmt::format("{} {}", part.name, part.seconds));
   EXPECT_THAT(parts, ElementsAre("data 1.5", "backward 3.5", "of_tomorrow 1", "other 2"));

@@ -14,7 +14,7 @@ from pathlib import Path
 make_shapes, engine = sys.argv.pop(), sys.argv.pop()
 WEIGHTS = ("vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
            "training_state/optimizer.safetensors")
-OF_THE_MOMENT = ("time.", "memory_bytes", "data_wait_share", "seconds", "mfu")
+OF_THE_MOMENT = ("time.", "memory_bytes", "device_memory_bytes", "data_wait_share", "seconds", "mfu")
 RECIPE = """
 local fvlm = require "fvlm"
 local data = fvlm.arg("data", "")
@@ -108,6 +108,9 @@ class OnGpu(unittest.TestCase):
         recorded, eager = self.recorded(), self.eager()
         for ours, theirs in zip(recorded, eager):
             self.assertEqual(ours, theirs)
+        for line in (self.folder / "recorded" / "metrics.jsonl").read_text().splitlines():
+            if '"kind":"step"' in line:
+                self.assertGreater(json.loads(line)["device_memory_bytes"], 0)
 
     def test_copies_and_readings_beside_a_step_change_no_bit(self):
         self.recorded()
