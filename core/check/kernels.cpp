@@ -51,6 +51,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   if (bias && (op == FVLM_OP_LINEAR || op == FVLM_OP_BIAS_GELU)) query.options |= FVLM_WITH_BIAS;
   if (gelu) query.options |= FVLM_WITH_GELU;
   if (sums) query.options |= FVLM_WITH_SUMS;
+  if (keeps_rest) query.options |= FVLM_WITH_REST;
   query.rows = rows;
   query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
   if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) query.inner = inner;
@@ -75,6 +76,7 @@ std::string KernelCase::label() const {
   if (gradient_dtype != dtype) text += fmt::format(", gradients {}", name_of(gradient_dtype));
   if (residual) text += ", residual";
   if (reaches_sum) text += ", d_sum";
+  if (keeps_rest) text += rest ? ", rest given and kept" : ", rest kept";
   if (gelu) text += ", gelu";
   if (gelu_before) text += ", gelu before";
   if (sums) text += ", sums";

@@ -16,6 +16,8 @@ struct KernelCase {
   bool backward = true;
   bool residual = false;    // norms, linear
   bool reaches_sum = false; // norms: a gradient reaches s by other ways too
+  bool keeps_rest = false;  // norms: what the sum loses by rounding is kept
+  bool rest = false;        // and what the residual lost is given
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward
   bool gelu_before = false; // linear: x came out of a gelu

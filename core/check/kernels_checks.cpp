@@ -132,6 +132,25 @@ Outcome d_sum(Context& context) {
 }
 
 template <int op>
+Outcome rest(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  std::string reason = "neither bfloat16 nor float16 is supported";
+  for (auto dtype : {at::kBFloat16, at::kHalf}) {
+    const KernelCase kept{.op = op, .dtype = dtype, .gradient_dtype = dtype, .residual = true, .keeps_rest = true};
+    KernelCase given = kept, narrow = kept;
+    given.rest = narrow.rest = true;
+    narrow.rows = 33, narrow.width = 70;
+    const auto trials = kernel_cases({kept, given, narrow});
+    if (reason = refusal(context, trials[0]); !reason.empty()) continue;
+    Variation alias;
+    alias.alias = 1;
+    const Outcome outcome = right(context, trials);
+    return outcome.state == State::ok ? right(context, trials, alias) : outcome;
+  }
+  return not_applicable(reason);
+}
+
+template <int op>
 Outcome epsilon(Context& context) {
   return cases<op>(context, {{.epsilon = 0.5f}, {.epsilon = 1e-6f, .magnitude = 1e-3}});
 }
@@ -278,6 +297,8 @@ void rows_of(std::vector<Check>& rows) {
   if (norm) {
     append(rows, {
                      {name + "_residual", "x + residual is normalised and written to sum", residual<op>, plain},
+                     {name + "_rest", "what the sum loses by rounding is kept, where supports() says so", rest<op>,
+                      plain + "," + name + "_residual"},
                      {name + "_d_sum", "the gradient that reaches the sum by other ways is added to d_x", d_sum<op>,
                       plain + "," + name + "_residual"},
                      {name + "_epsilon", "the query's epsilon is the one applied", epsilon<op>, plain},

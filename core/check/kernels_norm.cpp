@@ -10,7 +10,7 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias, held_sums;
+  at::Tensor x, residual, weight, bias, d_y, d_sum, held_weight, held_bias, held_sums, rest;
 };
 
 Numbers numbers_of(const KernelCase& c) {
@@ -23,7 +23,8 @@ Numbers numbers_of(const KernelCase& c) {
           normal({c.rows, c.width}, seed + 5, c.dtype),
           normal({c.width}, seed + 6, c.gradient_dtype),
           normal({c.width}, seed + 7, c.gradient_dtype),
-          normal({c.width}, seed + 8, c.gradient_dtype)};
+          normal({c.width}, seed + 8, c.gradient_dtype),
+          normal({c.rows, c.width}, seed + 9, c.dtype, c.magnitude / 512)};
 }
 
 // y, s, d_x, d_weight, d_bias, sums of d_x
@@ -31,6 +32,7 @@ std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::Scala
   const auto sums = at_least_float(work);
   auto x = leaf(n.x, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
   auto s = c.residual ? x + n.residual.to(work) : x * 1;
+  if (c.rest) s = s + n.rest.to(work);
   auto wide = s.to(sums);
   at::Tensor y;
   if (c.op == FVLM_OP_RMSNORM) {
@@ -64,6 +66,10 @@ Expectation expect(const KernelCase& c) {
   const double rounding = c.op == FVLM_OP_LAYERNORM ? steep * size_of(exact[1]) : 0;
   Expectation all{{"y", exact[0], naive[0], c.dtype, rounding}};
   if (c.residual) all.push_back({"sum", exact[1], naive[1], c.dtype});
+  if (c.keeps_rest) {
+    const at::Tensor lost = exact[1] - exact[1].to(c.dtype).to(at::kDouble);
+    all.push_back({"sum_rest", lost, lost, c.dtype});
+  }
   if (!c.backward) return all;
   // d_x is what is left of d_y when its components along x (and 1) are taken out: with width 1 nothing.
   all.push_back({"d_x", exact[2], naive[2], c.dtype, steep * size_of(n.d_y)});
@@ -92,14 +98,20 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (c.residual)
     sum = variation.alias ? &bench.alias("sum", variation.alias == 1 ? x : *residual)
                           : &bench.output("sum", n.x.sizes(), c.dtype);
+  Operand* rest = c.rest ? &bench.input("rest", n.rest) : nullptr;
+  Operand* sum_rest = !c.keeps_rest             ? nullptr
+                      : rest && variation.alias ? &bench.alias("sum_rest", *rest)
+                                                : &bench.output("sum_rest", n.x.sizes(), c.dtype);
   auto saved = c.backward ? bench.saved("saved") : std::vector<Operand*>{};
 
   fvlm_norm_forward forward{};
   forward.x = x.abi(), forward.residual = abi_of(residual);
   forward.weight = weight.abi(), forward.bias = abi_of(bias);
   forward.y = y.abi(), forward.sum = abi_of(sum);
+  forward.rest = abi_of(rest), forward.sum_rest = abi_of(sum_rest);
   std::vector<Operand*> writes{&y};
   if (sum) writes.push_back(sum);
+  if (sum_rest) writes.push_back(sum_rest);
   for (size_t i = 0; i < saved.size(); ++i) {
     forward.saved[i] = saved[i]->abi();
     writes.push_back(saved[i]);

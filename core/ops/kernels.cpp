@@ -12,8 +12,10 @@ at::Tensor Kernel::gradient(bool wanted, const at::Tensor& into, at::IntArrayRef
 }
 
 Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                           const at::Tensor& bias, const Output& into) const {
-  Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved()};
+                           const at::Tensor& bias, const Output& into, const at::Tensor& rest) const {
+  const bool keeps_rest = query().options & FVLM_WITH_REST;
+  Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved(),
+                keeps_rest ? like(x, into.rest) : at::Tensor()};
   Bound<fvlm_norm_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.residual = arguments.bind(residual);
@@ -22,6 +24,8 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
   arguments.y = arguments.bind(output.y);
   arguments.sum = arguments.bind(output.sum);
   arguments.bind(arguments.saved, output.saved);
+  arguments.rest = arguments.bind(rest);
+  arguments.sum_rest = arguments.bind(output.rest);
   if (query().op == FVLM_OP_RMSNORM)
     run("rmsnorm forward", backend().table().rmsnorm_forward, arguments);
   else

@@ -31,9 +31,11 @@ class Norm : public Kernel {
     at::Tensor y;
     at::Tensor sum; // x + residual; undefined without a residual
     std::vector<at::Tensor> saved;
+    at::Tensor rest; // what sum loses by rounding, with FVLM_WITH_REST
   };
+  // rest: what residual lost, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
-                 const Output& into = {}) const;
+                 const Output& into = {}, const at::Tensor& rest = {}) const;
 
   struct Gradients {
     at::Tensor x, weight, bias;

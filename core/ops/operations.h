@@ -83,8 +83,12 @@ class Operations {
   struct Normed {
     Value y, sum;
   };
+  // rest: below float32, what the residual lost by rounding (undefined: nothing), and then what the sum loses. NULL:
+  // that is lost.
   Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
-                 const at::Tensor& into = {});
+                 const at::Tensor& into = {}, at::Tensor* rest = nullptr);
+  Normed layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
+                   double epsilon, at::Tensor* rest = nullptr);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
 
   // Columns of x as a value by itself, in the same memory.
@@ -147,7 +151,7 @@ class Operations {
   void join_at_end(Tape& tape) const;
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-              double epsilon, int32_t op, const at::Tensor& into = {});
+              double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* rest = nullptr);
 
   Registry& registry_;
   OperationsOptions options_;

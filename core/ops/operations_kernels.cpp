@@ -154,14 +154,20 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
 }
 
 Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                    const Weight& bias, double epsilon, int32_t op_code, const at::Tensor& into) {
+                                    const Weight& bias, double epsilon, int32_t op_code, const at::Tensor& into,
+                                    at::Tensor* rest) {
   const bool records = tape.records(x, residual, weight, bias);
   const bool has_residual = residual.defined();
-  auto query = kernels_query(op_code, with(FVLM_WITH_RESIDUAL, has_residual) | with(FVLM_WITH_BACKWARD, records),
+  const bool keeps_rest = rest && has_residual && c10::elementSize(options_.dtype) == 2;
+  auto query = kernels_query(op_code,
+                             with(FVLM_WITH_RESIDUAL, has_residual) | with(FVLM_WITH_REST, keeps_rest) |
+                                 with(FVLM_WITH_BACKWARD, records),
                              x.data.size(0), x.data.size(1));
   query.epsilon = static_cast<float>(epsilon);
   const Norm& op = kernel<Norm>(query);
-  Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value(), {into, {}, {}});
+  Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value(), {into, {}, {}, {}},
+                                   keeps_rest ? *rest : at::Tensor());
+  if (keeps_rest) *rest = std::exchange(output.rest, {});
   const at::Tensor s = has_residual ? output.sum : x.data;
   Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
   if (!records) return normed;
@@ -182,7 +188,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
     at::Tensor d_s = d_sum;
     const Weight* within = nullptr;
     if (d_y.defined()) {
-      within = x && !sum && op.gives_sums() ? x->asks_sums(options_.gradient_dtype) : nullptr;
+      within = x && op.gives_sums() ? x->asks_sums(options_.gradient_dtype) : nullptr;
       const Weight inner_bias = within ? *within : Weight();
       const bool adds = claim_in_order(std::array{weight, bias, inner_bias});
       d_s = op.backward(s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
@@ -200,8 +206,13 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
 }
 
 Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                       double epsilon, const at::Tensor& into) {
-  return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into);
+                                       double epsilon, const at::Tensor& into, at::Tensor* rest) {
+  return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into, rest);
+}
+
+Operations::Normed Operations::layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                         const Weight& bias, double epsilon, at::Tensor* rest) {
+  return norm(tape, x, residual, weight, bias, epsilon, FVLM_OP_LAYERNORM, {}, rest);
 }
 
 Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon) {

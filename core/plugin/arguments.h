@@ -57,9 +57,15 @@ struct FieldsOf<fvlm_attention_backward> {
 template <>
 struct FieldsOf<fvlm_norm_forward> {
   using A = fvlm_norm_forward;
-  static constexpr auto fields = std::tuple{
-      field("x", &A::x), field("residual", &A::residual), field("weight", &A::weight), field("bias", &A::bias),
-      field("y", &A::y), field("sum", &A::sum),           field("saved", &A::saved)};
+  static constexpr auto fields = std::tuple{field("x", &A::x),
+                                            field("residual", &A::residual),
+                                            field("weight", &A::weight),
+                                            field("bias", &A::bias),
+                                            field("y", &A::y),
+                                            field("sum", &A::sum),
+                                            field("saved", &A::saved),
+                                            field("rest", &A::rest),
+                                            field("sum_rest", &A::sum_rest)};
 };
 template <>
 struct FieldsOf<fvlm_norm_backward> {

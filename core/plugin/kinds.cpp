@@ -327,6 +327,7 @@ std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},
+                                                          {FVLM_WITH_REST, "rest"},
                                                           {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);

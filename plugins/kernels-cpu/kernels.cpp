@@ -69,7 +69,8 @@ HeadLayout heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, 
 }
 
 // Of a query; others say what this plugin does not know.
-constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU;
+constexpr std::uint32_t known_options =
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_REST;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, most_parts);
@@ -285,6 +286,8 @@ class KernelsCpu : public Kernels {
       p.residual = rows_of(a.residual, query, "residual");
       p.sum = rows_of(a.sum, query, "sum");
     }
+    p.rest = optional_rows(a.rest, query, "rest");
+    p.sum_rest = optional_rows(a.sum_rest, query, "sum_rest");
     p.weight = parameter_of(a.weight, query, query.dtype, "weight");
     if (centered && a.bias) p.bias = parameter_of(a.bias, query, query.dtype, "bias");
     p.y = rows_of(a.y, query, "y");

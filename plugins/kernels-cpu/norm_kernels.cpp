@@ -13,13 +13,17 @@ void forward_rows(const NormProblem& p, int64_t first, int64_t last) {
   const float share = 1.0f / static_cast<float>(width);
   for (int64_t r = first; r < last; ++r) {
     const Element *x = row_of<const Element>(p.x, r), *residual = row_of<const Element>(p.residual, r);
-    Element *s = row_of<Element>(p.sum, r), *y = row_of<Element>(p.y, r);
+    const Element* rest = row_of<const Element>(p.rest, r);
+    Element *s = row_of<Element>(p.sum, r), *y = row_of<Element>(p.y, r), *sum_rest = row_of<Element>(p.sum_rest, r);
     Vector squares = zero(), total = zero();
     for (int64_t c = 0; c < width; c += lanes) {
       Vector v = load_at(x, c, width);
       if (residual) {
-        store_at(s, c, width, v + load_at(residual, c, width));
+        Vector exact = v + load_at(residual, c, width);
+        if (rest) exact += load_at(rest, c, width);
+        store_at(s, c, width, exact);
         v = load_at(s, c, width); // as rounded: the backward sees no other
+        if (sum_rest) store_at(sum_rest, c, width, exact - v);
       }
       squares = fma(v, v, squares);
       total += v;

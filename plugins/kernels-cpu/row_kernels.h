@@ -19,7 +19,7 @@ struct NormProblem {
   bool bfloat, centered; // centered: layernorm, else rmsnorm
   int64_t width;
   float epsilon;
-  Rows x, residual, sum, y;
+  Rows x, residual, sum, y, rest, sum_rest;
   const void *weight, *bias;
   float *inverse, *mean; // [rows]; in a forward NULL: not saved
   Rows s, d_y, d_sum, d_x;

@@ -15,7 +15,7 @@ using std::int64_t;
 constexpr int64_t widest_access = 16; // bytes
 // Of a query; others say what this plugin does not know.
 constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -358,6 +358,8 @@ class KernelsCuda : public Kernels {
       p.residual = operands.rows(a.residual, "residual");
       p.sum = operands.rows(a.sum, "sum");
     }
+    p.rest = operands.optional_rows(a.rest, "rest");
+    p.sum_rest = operands.optional_rows(a.sum_rest, "sum_rest");
     p.weight = operands.parameter(a.weight, "weight");
     if (centered) p.bias = operands.parameter(a.bias, "bias");
     p.y = operands.rows(a.y, "y");

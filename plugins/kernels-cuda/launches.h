@@ -7,6 +7,7 @@ namespace fvlm::plugins {
 
 struct NormForward {
   Rows x, residual, y, sum;
+  Rows rest, sum_rest;       // data NULL: no rest came; none is kept
   const void *weight, *bias; // bias NULL: rmsnorm
   float *inverse, *mean;     // NULL: no backward follows
   float epsilon;

@@ -4,15 +4,20 @@
 namespace fvlm::plugins {
 namespace {
 
-// s = x, or x + residual rounded to the element type, as backward will see it.
+// s = x + residual + rest rounded to the element type, as backward will see it. `rest` becomes what that loses.
 template <class Element, int count>
-__device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual) {
-  float sum[count], other[count];
+__device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual, Pack<Element, count>& rest) {
+  float sum[count], other[count], kept[count];
   x.widen(sum);
   residual.widen(other);
+  rest.widen(kept);
 #pragma unroll
-  for (int i = 0; i < count; ++i) sum[i] += other[i];
+  for (int i = 0; i < count; ++i) sum[i] = sum[i] + other[i] + kept[i];
   x.round(sum);
+  x.widen(other);
+#pragma unroll
+  for (int i = 0; i < count; ++i) sum[i] -= other[i];
+  rest.round(sum);
 }
 
 template <class Element, int threads, int packs, bool centered>
@@ -32,8 +37,11 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
-      add_rounded(s[i], residual[i]);
+      typename Part::Values rest{};
+      if (p.rest.data) rest.load(row_at<const Element>(p.rest, row) + part.first(i));
+      add_rounded(s[i], residual[i], rest);
       s[i].store(sum + part.first(i));
+      if (p.sum_rest.data) rest.store(row_at<Element>(p.sum_rest, row) + part.first(i));
     }
   }
 
@@ -95,8 +103,15 @@ __global__ void __launch_bounds__(block_threads) rows_by_elements(NormForward p,
   if (p.residual.data) {
     const Element* residual = row_at<const Element>(p.residual, row);
     Element* sum = row_at<Element>(p.sum, row);
-    for (std::int64_t i = threadIdx.x; i < width; i += block_threads)
-      sum[i] = Element(static_cast<float>(x[i]) + static_cast<float>(residual[i]));
+    const Element* rest = row_at<const Element>(p.rest, row);
+    Element* sum_rest = row_at<Element>(p.sum_rest, row);
+    for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
+      const float exact = static_cast<float>(x[i]) + static_cast<float>(residual[i]) +
+                          (p.rest.data ? static_cast<float>(rest[i]) : 0.0f);
+      const Element rounded(exact);
+      sum[i] = rounded;
+      if (p.sum_rest.data) sum_rest[i] = Element(exact - static_cast<float>(rounded));
+    }
     s = sum; // each thread reads back what it wrote itself
   }
   GroupSum<block_threads> sum;

@@ -4,7 +4,9 @@
 #include "tools.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 using namespace fvlm;
 using namespace fvlm::ops;
@@ -225,6 +227,34 @@ TEST(Operations, norms_with_and_without_a_residual) {
     const auto second = b.ops->rmsnorm(tape, first.sum, {}, rms, 1e-5);
     return std::vector{first.y, second.y, b.ops->layernorm(tape, first.sum, weight, bias, 1e-6)};
   });
+}
+
+// A residual stream in bfloat16.
+TEST(Operations, a_sum_of_many_terms_is_rounded_once_where_its_rest_is_kept) {
+  Registry registry{RegistryOptions{}};
+  registry.add_static(reference_manifest(), [] { return &reference_entry; });
+  const auto error = [&](at::ScalarType dtype, bool keeps) {
+    OperationsOptions options;
+    options.dtype = dtype;
+    options.gradient_dtype = at::kFloat;
+    Operations ops(registry, options);
+    Parameter parameter;
+    parameter.value = at::ones({8}, dtype);
+    const Weight weight(parameter);
+    Tape none(Tape::Mode::forward_only);
+    Tensor exact = at::zeros({5, 8}, at::kDouble), rest;
+    Value sum(exact.to(dtype));
+    for (uint64_t i = 0; i < 64; ++i) {
+      const Tensor term = random({5, 8}, i).to(dtype);
+      exact += term;
+      sum = ops.rmsnorm(none, Value(term), sum, weight, 1e-5, {}, keeps ? &rest : nullptr).sum;
+    }
+    EXPECT_EQ(rest.defined(), keeps && dtype != at::kFloat);
+    return (sum.data.to(at::kDouble) - exact).abs().max().item<double>() / exact.abs().max().item<double>();
+  };
+  EXPECT_LT(error(at::kBFloat16, true), 0x1p-8);
+  EXPECT_GT(error(at::kBFloat16, false), 0x1p-7);
+  EXPECT_LT(error(at::kFloat, true), 0x1p-20);
 }
 
 TEST(Operations, swiglu_and_layerscale) {

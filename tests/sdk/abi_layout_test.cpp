@@ -214,7 +214,7 @@ FIELD(fvlm_kernels_query, rotary_dim, 64, int32_t);
 FIELD(fvlm_kernels_query, epsilon, 68, float);
 FIELD(fvlm_kernels_query, rope_theta, 72, float);
 
-SIZE(fvlm_norm_forward, 88);
+SIZE(fvlm_norm_forward, 104);
 FIELD(fvlm_norm_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_norm_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_norm_forward, residual, 16, const fvlm_tensor*);
@@ -223,6 +223,8 @@ FIELD(fvlm_norm_forward, bias, 32, const fvlm_tensor*);
 FIELD(fvlm_norm_forward, y, 40, fvlm_tensor*);
 FIELD(fvlm_norm_forward, sum, 48, fvlm_tensor*);
 FIELD(fvlm_norm_forward, saved, 56, fvlm_tensor* [4]);
+FIELD(fvlm_norm_forward, rest, 88, const fvlm_tensor*);
+FIELD(fvlm_norm_forward, sum_rest, 96, fvlm_tensor*);
 
 SIZE(fvlm_norm_backward, 104);
 FIELD(fvlm_norm_backward, struct_size, 0, uint32_t);

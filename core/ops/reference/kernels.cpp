@@ -19,15 +19,19 @@ namespace {
 using at::Tensor;
 
 constexpr uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
 // s of a norm: x, or the sum with the residual as it was rounded into `sum`.
 Tensor norm_input(const fvlm_norm_forward& arguments) {
   const Tensor x = torch_tensor(arguments.x);
   if (!arguments.residual) return widened(x);
   const Tensor sum = torch_tensor(arguments.sum);
-  store(sum, widened(x) + widened(arguments.residual));
-  return widened(sum);
+  Tensor exact = widened(x) + widened(arguments.residual);
+  if (arguments.rest) exact += widened(arguments.rest);
+  store(sum, exact);
+  const Tensor s = widened(sum);
+  if (arguments.sum_rest) store(torch_tensor(arguments.sum_rest), exact - s);
+  return s;
 }
 
 void save(fvlm_tensor* slot, const Tensor& value) {

@@ -33,7 +33,8 @@ enum {
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
-  FVLM_WITH_SUMS = 1u << 4      /* layernorm, layerscale_residual, linear: d_x with its sums over rows */
+  FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: d_x with its sums over rows */
+  FVLM_WITH_REST = 1u << 5      /* rmsnorm, layernorm, with a residual: what the sum loses is kept beside it */
 };
 
 typedef struct fvlm_kernels_query {
@@ -52,13 +53,17 @@ typedef struct fvlm_kernels_query {
 } fvlm_kernels_query;
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
- * bias; where s = x, or with a residual s = x + residual, written to sum (which may be the memory of x or residual). */
+ * bias; where s = x, or with a residual s = x + residual, written to sum (which may be the memory of x or residual).
+ * With FVLM_WITH_REST s = x + residual + rest before it is rounded, and what it loses then goes to sum_rest. So a sum
+ * of many terms is rounded once, not every time. y and backward are of s as rounded. */
 typedef struct fvlm_norm_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *residual;  /* [rows, width]; residual NULL without FVLM_WITH_RESIDUAL, and then sum too */
   const fvlm_tensor *weight, *bias; /* [width]; bias NULL for rmsnorm */
   fvlm_tensor *y, *sum;
   fvlm_tensor* saved[FVLM_MAX_SAVED];
+  const fvlm_tensor* rest; /* [rows, width]: what residual lost; NULL: nothing */
+  fvlm_tensor* sum_rest;   /* [rows, width], may be the memory of rest; NULL without FVLM_WITH_REST */
 } fvlm_norm_forward;
 
 typedef struct fvlm_norm_backward {
