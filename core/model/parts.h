@@ -78,9 +78,10 @@ class Decoder {
   virtual int64_t width() const = 0;
   virtual ops::Weight embedding() const = 0;
   virtual ops::Weight head() const = 0; // the embedding's where they are tied
-  // [rows, width] -> the last hidden states, after the final norm.
+  // [rows, width] -> the last hidden states, after the final norm. keeps_rest: what the sums of layers lose by rounding
+  // is carried along, for few rows on which much depends.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                        const ops::JointPass& pass = {}) const = 0;
+                        const ops::JointPass& pass = {}, bool keeps_rest = false) const = 0;
 
   virtual DecoderMemory remember(Operations& ops, int64_t capacity) const = 0;
   // The same for the next rows of one sequence, after those that memory holds.

@@ -116,7 +116,7 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   if (ends_coarse) return seen(coarse, coarse, fixed);
   std::array<ops::JointPass, 2> passes;
   if (shares_products(tape, ops, pack)) passes = ops::JointPass::both(pack.sequence.tokens.size(0));
-  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos, passes[0]));
+  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos, passes[0], true));
   done("coarse");
   const Value queries = connector_.shifted(tape, asked, pack.query_source);
   const Value fine = look(tape, ops, queries, cache, maps);

@@ -68,7 +68,7 @@ void probe_decoder(const std::string& path, const Safetensors& in, const std::st
   const Segments segments{starts, at::concat(positions), lengths.max().item<int64_t>()};
   Tape tape;
   const Value x = ops::embed(tape, llama.embedding(), {}, {ids, at::ones({ids.numel(), 1}), {}});
-  finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}), in, "decoder.", out);
+  finish(tower, tape, llama.forward(tape, *tower.operations, x, segments, {}, false), in, "decoder.", out);
 }
 
 } // namespace

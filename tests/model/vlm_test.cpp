@@ -84,6 +84,18 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
   }
 }
 
+// What sums lose by rounding goes from layer to layer beside them, into layers that are computed again too.
+TEST(Vlm, recomputed_layers_give_the_same_bits_in_bfloat16) {
+  Tiny tiny(tiny_config(), at::kBFloat16);
+  tiny.vlm.speed.joint_weight_gradients = false; // layers that are computed again have no part in it
+  const Pack pack = tiny.pack(some_samples());
+  const Tensor loss = tiny.losses(pack, tiny.ones(pack));
+  const auto kept = tiny.take_gradients();
+  tiny.vlm.decoder().recompute = Recompute::all();
+  EXPECT_TRUE(tiny.losses(pack, tiny.ones(pack)).equal(loss));
+  for (const auto& [name, gradient] : tiny.take_gradients()) EXPECT_TRUE(gradient.equal(kept.at(name))) << name;
+}
+
 TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Tiny tiny;
   const auto samples = some_samples();

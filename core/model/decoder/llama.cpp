@@ -35,49 +35,63 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(conf
 // The residual stream, and what the last branch adds to it: the next norm sums the two.
 struct Llama::Stream {
   Value branch, residual;
+  bool keeps_rest;
+  at::Tensor rest; // what the residual lost by rounding
+
+  Stream(const std::vector<Value>& parts, bool keeps)
+      : branch(parts[0]), residual(parts.size() > 1 ? parts[1] : Value()), keeps_rest(keeps),
+        rest(parts.size() > 2 ? parts[2].data : at::Tensor()) {}
+  std::vector<Value> parts() const {
+    std::vector<Value> all{branch};
+    if (residual.defined()) all.push_back(residual);
+    if (rest.defined()) all.emplace_back(rest);
+    return all;
+  }
 };
 
-ops::Operations::Normed Llama::normed(Tape& tape, Operations& ops, const Stream& stream, const ops::Weight& weight,
-                                      const at::Tensor& into) const {
-  return ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into);
+Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
+                    const at::Tensor& into) const {
+  auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into,
+                              stream.keeps_rest ? &stream.rest : nullptr);
+  stream.residual = std::move(sum);
+  return std::move(y);
 }
 
 template <class Attend>
-Llama::Stream Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, const Stream& stream,
-                               const Attend& attend, const ops::JointPass& pass) const {
+void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
+                      const ops::JointPass& pass) const {
   const auto input = [&](const ops::Weight& weight) { return pass.input(weight, stream.branch.data.size(0)); };
-  const auto before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv));
-  const Value qkv = ops.linear(tape, before.y, layer.qkv, {}, pass);
-  const Value read = ops.linear(tape, attend(qkv, input(layer.out)), layer.out, {}, pass);
-  const auto between = normed(tape, ops, {read, before.sum}, layer.mlp_norm, input(layer.gate_up));
-  const Value inner = ops.swiglu(tape, ops.linear(tape, between.y, layer.gate_up, {}, pass), input(layer.down));
-  return {ops.linear(tape, inner, layer.down, {}, pass), between.sum};
+  const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv));
+  const Value qkv = ops.linear(tape, before, layer.qkv, {}, pass);
+  stream.branch = ops.linear(tape, attend(qkv, input(layer.out)), layer.out, {}, pass);
+  const Value between = normed(tape, ops, stream, layer.mlp_norm, input(layer.gate_up));
+  const Value inner = ops.swiglu(tape, ops.linear(tape, between, layer.gate_up, {}, pass), input(layer.down));
+  stream.branch = ops.linear(tape, inner, layer.down, {}, pass);
 }
 
-Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                     const ops::JointPass& pass) const {
+Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
+                     bool keeps_rest) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
-  Stream stream{x, {}};
+  Stream stream({x}, keeps_rest);
   const Tape::Lean lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool again = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim,
+    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim, keeps_rest,
                         pass = again ? ops::JointPass() : pass](Tape& inner,
                                                                 const std::vector<Value>& in) -> std::vector<Value> {
+      Stream own(in, keeps_rest);
       const auto attend = [&](const Value& qkv, const at::Tensor& into) {
         return ops.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}, segments, segments,
                              shape, into);
       };
-      const Stream out = run_layer(inner, ops, layer, {in[0], in.size() > 1 ? in[1] : Value()}, attend, pass);
-      return {out.branch, out.residual};
+      run_layer(inner, ops, layer, own, attend, pass);
+      return own.parts();
     };
-    std::vector<Value> in{stream.branch};
-    if (stream.residual.defined()) in.push_back(stream.residual);
-    const auto out = again ? ops::recomputed(tape, in, block) : block(tape, in);
-    stream = {out[0], out[1]};
+    const auto out = again ? ops::recomputed(tape, stream.parts(), block) : block(tape, stream.parts());
+    stream = Stream(out, keeps_rest);
   }
-  return normed(tape, ops, stream, norm_).y;
+  return normed(tape, ops, stream, norm_);
 }
 
 DecoderMemory Llama::remember(Operations& ops, int64_t capacity) const {
@@ -99,7 +113,7 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, DecoderMemory& m
   const Segments of_q = segment(rows, rows), of_kv = segment(length, capacity);
   const at::Tensor positions = at::arange(memory.length, length, index.device(x.device()));
   Tape none(Tape::Mode::forward_only);
-  Stream stream{Value(x), {}};
+  Stream stream({Value(x)}, false);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto attend = [&](const Value& qkv, const at::Tensor&) {
       const Value turned = ops.rotate(none, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
@@ -107,10 +121,10 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, DecoderMemory& m
       const Value kept(memory.layers[i]);
       return ops.attention(none, {turned, 0, q}, {kept, 0, kv}, {kept, kv * dim, kv}, of_q, of_kv, {dim, true, {}});
     };
-    stream = run_layer(none, ops, layers_[i], stream, attend);
+    run_layer(none, ops, layers_[i], stream, attend);
   }
   memory.length = length;
-  return normed(none, ops, stream, norm_).y.data;
+  return normed(none, ops, stream, norm_).data;
 }
 
 } // namespace fvlm::model

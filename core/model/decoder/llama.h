@@ -12,8 +12,8 @@ class Llama : public Decoder {
   int64_t width() const override { return config_.hidden_size; }
   ops::Weight embedding() const override { return embedding_; }
   ops::Weight head() const override { return head_; }
-  Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                const ops::JointPass& pass) const override;
+  Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
+                bool keeps_rest) const override;
   DecoderMemory remember(Operations& ops, int64_t capacity) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const override;
 
@@ -22,11 +22,12 @@ class Llama : public Decoder {
     ops::Weight attention_norm, qkv, out, mlp_norm, gate_up, down;
   };
   struct Stream;
-  ops::Operations::Normed normed(Tape& tape, Operations& ops, const Stream& stream, const ops::Weight& weight,
-                                 const at::Tensor& into = {}) const;
+  // Adds the branch to the residual, and norms that.
+  Value normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
+               const at::Tensor& into = {}) const;
   template <class Attend>
-  Stream run_layer(Tape& tape, Operations& ops, const Layer& layer, const Stream& stream, const Attend& attend,
-                   const ops::JointPass& pass = {}) const;
+  void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
+                 const ops::JointPass& pass = {}) const;
 
   DecoderConfig config_;
   ops::Weight embedding_, norm_, head_;

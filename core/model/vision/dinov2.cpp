@@ -160,6 +160,20 @@ Value Dinov2::normed(Tape& tape, Operations& ops, const Value& x, const Norm& no
   return ops.layernorm(tape, x, norm.weight, norm.bias, config_.layer_norm_eps);
 }
 
+// A row for each frame on its way through the layers. Its branches are added by the next norm, which keeps what the sum
+// loses by rounding: these rows are few, and all that the decoder sees.
+struct Dinov2::Reader {
+  Value branch, residual;
+  at::Tensor rest;
+};
+
+Value Dinov2::normed(Tape& tape, Operations& ops, Reader& reader, const Norm& norm) const {
+  auto [y, sum] =
+      ops.layernorm(tape, reader.branch, reader.residual, norm.weight, norm.bias, config_.layer_norm_eps, &reader.rest);
+  reader.residual = std::move(sum);
+  return std::move(y);
+}
+
 // float16 ends at 6e-8: a scale's products with weights may lie below.
 Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const Savings& savings) const {
   Folded folded(layers_.size());
@@ -242,30 +256,37 @@ VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const a
   const size_t last = layers_.size() - 1, whole = savings.skip_last_patches ? last : last + 1;
   VisualCache cache{run(tape, ops, x, whole, riding.rows, riding.keys, folded), riding.keys, riding.readers,
                     std::move(folded)};
-  Value seen = ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1);
+  Reader reader{ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1), {}, {}};
   if (savings.skip_last_patches) {
     cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
-    seen = read(tape, ops, last, seen, cache, nullptr);
+    read(tape, ops, last, reader, cache, nullptr);
   }
-  return {std::move(cache), normed(tape, ops, seen, final_)};
+  return {std::move(cache), normed(tape, ops, reader, final_)};
 }
 
-Value Dinov2::read(Tape& tape, Operations& ops, size_t index, const Value& x, const VisualCache& cache,
-                   AttentionMaps* maps) const {
+void Dinov2::read(Tape& tape, Operations& ops, size_t index, Reader& reader, const VisualCache& cache,
+                  AttentionMaps* maps) const {
   const int64_t heads = config_.num_attention_heads;
   const Layer& layer = layers_[index];
   const auto& [keys, values] = cache.layers[index];
-  const Value q = ops.linear(tape, normed(tape, ops, x, layer.before_attention), layer.query.weight, layer.query.bias);
+  const Value q =
+      ops.linear(tape, normed(tape, ops, reader, layer.before_attention), layer.query.weight, layer.query.bias);
   if (maps) maps->add(q.data, keys, cache.tokens.longest, head_dim_);
   const Value read = ops.attention(tape, {q, 0, heads}, keys, values, cache.readers, cache.tokens, {head_dim_});
-  return finish_layer(tape, ops, layer, cache.folded[index], x, read);
+  const auto& ends = cache.folded[index];
+  if (ends.attention.weight.defined()) {
+    reader.branch = ops.linear(tape, read, ends.attention.weight, ends.attention.bias);
+    reader.branch = ops.gelu_mlp(tape, normed(tape, ops, reader, layer.before_mlp), layer.up, ends.mlp);
+  } else {
+    reader = {finish_layer(tape, ops, layer, ends, reader.residual, read), {}, {}};
+  }
 }
 
 Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, bool shallow,
                      AttentionMaps* maps) const {
-  Value x = query;
-  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) x = read(tape, ops, i, x, cache, maps);
-  return normed(tape, ops, x, final_);
+  Reader reader{query, {}, {}};
+  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) read(tape, ops, i, reader, cache, maps);
+  return normed(tape, ops, reader, final_);
 }
 
 } // namespace fvlm::model

@@ -47,8 +47,10 @@ class Dinov2 : public VisionTower {
                                       const Segments& keys, const Folded& folded) const;
   VisualCache::Layer keys_values(Tape& tape, Operations& ops, const Layer& layer, const Value& x) const;
   // A row for each frame through one layer.
-  Value read(Tape& tape, Operations& ops, size_t layer, const Value& x, const VisualCache& cache,
-             AttentionMaps* maps) const;
+  struct Reader;
+  void read(Tape& tape, Operations& ops, size_t layer, Reader& reader, const VisualCache& cache,
+            AttentionMaps* maps) const;
+  Value normed(Tape& tape, Operations& ops, Reader& reader, const Norm& norm) const;
 
   VisionConfig config_;
   int64_t head_dim_;
