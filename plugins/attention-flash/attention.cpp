@@ -48,7 +48,9 @@ class AttentionFlash : public Attention {
 
   void requirements(const Query& query, Requirements& wanted) const {
     require(supports(query));
-    if (query.needs_backward) wanted.save(float32, {query.tokens_q, query.heads_q});
+    if (!query.needs_backward) return;
+    wanted.save(float32, {query.tokens_q, query.heads_q});
+    if (keeps_rest(query)) wanted.save(int8, {query.tokens_q, query.heads_q, head_dim});
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
@@ -78,6 +80,8 @@ class AttentionFlash : public Attention {
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
   }
+  // A decoder's rows are few beside a vision tower's.
+  static bool keeps_rest(const Query& query) { return query.causal && query.dtype == bfloat16; }
 
   template <class Arguments>
   static Problem problem_of(const Query& query, const Arguments& a) {
@@ -105,6 +109,10 @@ class AttentionFlash : public Attention {
     p.out = near(operands.rows[out]), p.d_out = near(operands.rows[d_out]);
     p.d_q = near(operands.rows[d_q]), p.d_k = near(operands.rows[d_k]), p.d_v = near(operands.rows[d_v]);
     p.log_sums = operands.statistics;
+    if (keeps_rest(query) && query.needs_backward) {
+      if (!a.saved[1]) throw Failure(FVLM_ERROR_ARGUMENT, "saved[1] is NULL");
+      p.out_rest = static_cast<std::int8_t*>(a.saved[1]->data);
+    }
     if constexpr (std::is_same_v<Arguments, Backward>) {
       if (a.guest_q) {
         Query of_guests = query;

@@ -13,6 +13,25 @@ constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, grou
 constexpr int stage_rows = groups * span, stages = 3;
 constexpr int chunk = 256; // keys that a block of queries has
 
+// d_out . out for a pack, in float. `rest`: what rounding took from `out`, a byte each, as Problem says.
+template <class T>
+__device__ float dot(const Pack<T, pack>& d_out, const Pack<T, pack>& out, uint2 rest) {
+  float a[pack], b[pack], sum = 0;
+  d_out.widen(a);
+  out.widen(b);
+#pragma unroll
+  for (int i = 0; i < pack; ++i) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      // Byte i, its sign extended, in the place of bits 16 to 23.
+      std::int32_t more;
+      asm("prmt.b32 %0, %1, 0, %2;" : "=r"(more) : "r"(i < 4 ? rest.x : rest.y), "r"(0x8804 | 0x1110 * (i % 4)));
+      b[i] = __int_as_float(__float_as_int(b[i]) + more);
+    }
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
 // What a query's row of weights comes from: the logarithm of their sum, and d_out . out.
 struct alignas(8) Statistic {
   float log_sum, delta;
@@ -34,8 +53,9 @@ __device__ void differentiate(float (&scores)[4], float (&d_weights)[4], float s
 template <class T>
 class Stages {
  public:
-  static constexpr int tile_bytes = stage_rows * row_bytes;
-  static constexpr int bytes = stages * (3 * tile_bytes + stage_rows * static_cast<int>(sizeof(Statistic) + 4));
+  static constexpr int tile_bytes = stage_rows * row_bytes, rest_bytes = stage_rows * head_dim;
+  static constexpr int bytes =
+      stages * (3 * tile_bytes + rest_bytes + stage_rows * static_cast<int>(sizeof(Statistic) + 4));
 
   __device__ Stages(const Problem& p, const WarpRows& rows, char* memory, const std::uint64_t* steps)
       : p_(p), rows_(rows), memory_(memory), steps_(steps) {}
@@ -43,7 +63,7 @@ class Stages {
   __device__ Tile q(int stage) const { return tile(stage, 0); }
   __device__ Tile d_out(int stage) const { return tile(stage, 1); }
   __device__ Statistic* statistics(int stage) const {
-    return reinterpret_cast<Statistic*>(memory_ + 3 * stages * tile_bytes) + stage % stages * stage_rows;
+    return reinterpret_cast<Statistic*>(memory_ + stages * (3 * tile_bytes + rest_bytes)) + stage % stages * stage_rows;
   }
 
   // Begins to copy a stage; ends a group even where there is none any more.
@@ -58,6 +78,9 @@ class Stages {
         copy_pack(d_out(stage).at(filled_row(), index), from_d + index * pack);
         copy_pack(out(stage).at(filled_row(), index), from_out + index * pack);
       }
+      if (p_.out_rest)
+        copy_pack(rests(stage, filled_part() * 2),
+                  p_.out_rest + (std::int64_t{token} * p_.heads_q + head) * head_dim + filled_part() * 16);
       if (filled_part() == 0)
         copy_word(&statistics(stage)[filled_row()].log_sum, p_.log_sums + token * p_.heads_q + head);
       if (filled_part() == 1 && p_.positions_q) copy_word(positions(stage) + filled_row(), p_.positions_q + token);
@@ -77,7 +100,7 @@ class Stages {
       Pack<T, pack> one, other;
       one.load(of_d_out.at<T>(filled_row(), index));
       other.load(of_out.at<T>(filled_row(), index));
-      sum += dot<T>(one, other);
+      sum += dot<T>(one, other, p_.out_rest ? *reinterpret_cast<const uint2*>(rests(stage, index)) : uint2{});
     }
     sum = sum_of_four<8>(sum);
     if (filled_part() == 0) statistics(stage)[filled_row()].delta = sum;
@@ -97,6 +120,11 @@ class Stages {
   }
   __device__ Tile out(int stage) const {
     return tile(stage, 2);
+  }
+  // Of a pack of the row that the thread fills; packs lie so that neighbouring rows' do not fall on the same banks.
+  __device__ char* rests(int stage, int index) const {
+    return memory_ + 3 * stages * tile_bytes + stage % stages * rest_bytes + filled_row() * head_dim +
+           (index ^ (filled_row() & 6)) * 8;
   }
   __device__ std::int32_t* positions(int stage) const {
     return reinterpret_cast<std::int32_t*>(statistics(0) + stages * stage_rows) + stage % stages * stage_rows;
@@ -247,9 +275,15 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
   // Eight threads read a row of `out`; its sum goes to those that have it in their products.
   each_pack([&](int row, int index) {
     Pack<T, pack> one, other;
-    one.load(own.rows.at<T>(p.out, own.rows.there(own.rows.first + row)) + index * pack);
-    other.load(mine_d.at<T>(row, index));
-    float sum = sum_of_four(dot<T>(one, other));
+    const int flat = own.rows.there(own.rows.first + row);
+    one.load(mine_d.at<T>(row, index));
+    other.load(own.rows.at<T>(p.out, flat) + index * pack);
+    const uint2 rest =
+        p.out_rest ? reinterpret_cast<const uint2*>(
+                         p.out_rest +
+                         (std::int64_t{own.rows.token(flat)} * p.heads_q + own.rows.head_of(flat)) * head_dim)[index]
+                   : uint2{};
+    float sum = sum_of_four(dot<T>(one, other, rest));
     sum += __shfl_xor_sync(0xffffffffu, sum, 4);
     // Rows 4 n to 4 n + 3 are summed now, n = row / 4; those of threads t are t / 4 and t / 4 + 8.
 #pragma unroll

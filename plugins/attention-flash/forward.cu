@@ -102,6 +102,8 @@ __global__ void __launch_bounds__(threads, 2) forward_kernel(const __grid_consta
           total > 0 ? softmax.most[h] * softmax.scale + log2f(total) : INFINITY;
   }
   store_rows<T>(own.rows, p.out, mine, sum, factor);
+  if constexpr (std::is_same_v<T, BFloat16>)
+    if (p.out_rest) store_rests(own.rows, p.out_rest, p.heads_q, mine, sum, factor);
 }
 
 } // namespace

@@ -40,6 +40,10 @@ struct Problem {
   Rows guest_q, guest_d_out;               // of another call's queries, which add to d_k and d_v
   const std::int32_t* cu_guests = nullptr; // how many are before each segment's; NULL: none come
   float* log_sums = nullptr; // [tokens_q, heads_q], to base 2, of the scaled scores; infinite where no key is seen
+  // [tokens_q, heads_q, head_dim], or NULL: what `out` lost when it was rounded to bfloat16: bits 16 to 23 of the
+  // number, to be added to its first 16. The gradients of nearly uniform weights are small differences, from d_out .
+  // out.
+  std::int8_t* out_rest = nullptr;
   std::uint64_t steps[frequencies] = {};
 };
 

@@ -63,6 +63,35 @@ __device__ void store_rows(const WarpRows& own, const Rows& rows, const Tile& ti
   });
 }
 
+// What rounding took from them, as Problem says, by way of the same tile.
+__device__ inline void store_rests(const WarpRows& own, std::int8_t* rests, int heads, const Tile& tile,
+                                   const float (&x)[blocks][4], const float (&factor)[2]) {
+  __syncwarp();
+#pragma unroll
+  for (int b = 0; b < blocks; ++b)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      std::uint32_t both = 0;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float value = x[b][2 * h + i] * factor[h];
+        const std::int32_t bits = __float_as_int(value),
+                           kept = __float_as_int(__bfloat162float(__float2bfloat16(value)));
+        both |= (static_cast<std::uint32_t>(min((bits - kept) >> 8, 127)) & 0xff) << 8 * i;
+      }
+      tile.at<std::uint16_t>(lane_index() / 4 + 8 * h, b / 2)[b % 2 * 4 + part_index()] =
+          static_cast<std::uint16_t>(both);
+    }
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < rows_of_warp; n += 8) {
+    const int row = n + lane_index() / 4, part = lane_index() % 4;
+    if (own.first + row >= own.count) continue;
+    const std::int64_t head_row = std::int64_t{own.token(own.first + row)} * heads + own.head_of(own.first + row);
+    *reinterpret_cast<uint4*>(rests + head_row * head_dim + part * 16) = *tile.at<uint4>(row, part);
+  }
+}
+
 // The queries of a tile that a warp has, and how many keys they see.
 struct Queries {
   WarpRows rows;
