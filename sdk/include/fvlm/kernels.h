@@ -183,7 +183,7 @@ typedef struct fvlm_scaled_rows_backward {
 typedef struct fvlm_kernels_v1 {
   fvlm_table base;
 
-  /* Says no to an op whose pointers are NULL. [any thread] */
+  /* Says no to an op whose pointers are NULL, and to options that it does not know. [any thread] */
   void (*supports)(const fvlm_kernels_query* query, fvlm_support* support);
 
   /* backward_workspace is enough for each of an op's backward calls. [any thread] */

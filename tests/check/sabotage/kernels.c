@@ -36,6 +36,7 @@ static const char* refusal(const fvlm_kernels_query* q) {
     return "gradients in float32 only";
   if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU)
     return "rmsnorm, rope and swiglu only";
+  if (q->options & ~(uint32_t)(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL)) return "an option is not known here";
   if (q->rows < 0 || q->width < 1) return "rows and width have to be sizes";
   if (q->op == FVLM_OP_ROPE && (q->rotary_dim % 2 || q->rotary_dim > q->head_dim || q->rotary_dim < 0))
     return "rotary_dim has to be even and within head_dim";

@@ -130,6 +130,7 @@ static const char* refusal(const fvlm_kernels_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
   if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) return "float32 gradients only";
+  if (query->options & ~(uint32_t)(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL)) return "an option is not known here";
   return NULL;
 }
 

@@ -30,6 +30,8 @@ class PlainKernels : public Kernels {
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
+    const auto unknown = query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL);
+    if (unknown) return refuse("options %#x not supported", unknown);
     return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
   }
 
