@@ -65,10 +65,17 @@ class Operations {
   struct Layer {
     Weight weight, bias;
   };
+  // The last of each so many rows. Below float32 what their sums with the residual lose by rounding is carried along in
+  // `rest`: first what the residual lost (undefined: nothing), and then what the sum loses.
+  struct Carried {
+    int64_t step;
+    at::Tensor rest;
+  };
   // The same, and the residual where there is one.
-  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual);
+  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* carried = nullptr);
   // down(gelu(up(x))), and the residual where there is one.
-  Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {});
+  Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
+                 Carried* carried = nullptr);
 
   // Linears whose output is scaled, as ones that need not be. Their gradients are passed on to those of the parameters
   // when the tape has come back here.
@@ -149,6 +156,9 @@ class Operations {
   at::ScalarType gradient_type(const Layer& layer) const;
   const Linear& linear_of(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
   void join_at_end(Tape& tape) const;
+  at::Tensor product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
+                     Carried* carried);
+  const at::Tensor& ones(int64_t width);
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
               double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* rest = nullptr);

@@ -81,12 +81,36 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   return y;
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual) {
+// A product that adds the residual knows what it loses, and tells nobody. So the rows that carry that along are multiplied
+// once more, and summed by a norm; its y is for nobody.
+at::Tensor Operations::product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
+                               Carried* carried) {
+  const at::Tensor weight = layer.weight.value(), bias = layer.bias.value();
+  if (!carried || c10::elementSize(options_.dtype) != 2) return op.forward(x, weight, bias, {}, residual).y;
+  const auto few = [step = carried->step](const at::Tensor& rows) {
+    return rows.unflatten(0, {-1, step}).select(1, step - 1);
+  };
+  const at::Tensor own = few(x);
+  const Linear& of_few = linear_of(own, layer, 0, gradient_type(layer));
+  const at::Tensor branch = at::empty({own.size(0), weight.size(0)}, tensor_options());
+  beside([&of_few, own, weight, bias, branch] { of_few.forward(own, weight, bias, {branch, {}}); },
+         static_cast<int64_t>(own.nbytes() + branch.nbytes()), {});
+  at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
+  if (device::Runtime* gpu = runtime()) gpu->join();
+  auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, branch.size(0), branch.size(1));
+  query.epsilon = 1;
+  const Norm::Output summed = kernel<Norm>(query).forward(branch, few(residual), ones(branch.size(1)), {},
+                                                          {{}, few(sum), {}, {}}, carried->rest);
+  carried->rest = summed.rest;
+  return sum;
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* carried) {
   const auto& [weight, bias] = layer;
   const bool records = tape.records(x, weight, bias, residual);
   const uint32_t options = with(FVLM_WITH_BACKWARD, records) | with(FVLM_WITH_RESIDUAL, residual.defined());
   const Linear& op = linear_of(x.data, layer, options, gradient_type(layer));
-  Value y(op.forward(x.data, weight.value(), bias.value(), {}, residual.data).y, records);
+  Value y(product(op, x.data, layer, residual.data, carried), records);
   if (!records) return y;
   join_at_end(tape);
   if (bias.trains()) y.gradient->ask_sums(bias);
@@ -119,7 +143,8 @@ void Operations::push_joint(Tape& tape, const Linear& op, const Value& x, const 
   });
 }
 
-Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual) {
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
+                           Carried* carried) {
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
   const uint32_t options = with(FVLM_WITH_BACKWARD, records),
                  of_second = options | with(FVLM_WITH_RESIDUAL, residual.defined());
@@ -127,7 +152,7 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   const Linear::Output made = first.forward(x.data, up.weight.value(), up.bias.value());
   const Linear& second = linear_of(made.y, down, of_second, gradient_type(down));
   const Linear& back = linear_of(made.y, down, of_second, gradient_type(up)); // what it sums is the first one's
-  Value inner(made.y), y(second.forward(made.y, down.weight.value(), down.bias.value(), {}, residual.data).y, records);
+  Value inner(made.y), y(product(second, made.y, down, residual.data, carried), records);
   if (!records) return y;
   if (tape.is_lean()) {
     const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), made.y.size(1)));
@@ -237,10 +262,14 @@ void Operations::add(const at::Tensor& rows, const at::Tensor& to) {
     to.add_(rows);
     return;
   }
-  at::Tensor& ones = ones_[rows.size(1)];
-  if (!ones.defined()) ones = at::ones({rows.size(1)}, tensor_options());
   kernel<LayerScale>(kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, 0, rows.size(0), rows.size(1)))
-      .forward(rows, ones, to, to);
+      .forward(rows, ones(rows.size(1)), to, to);
+}
+
+const at::Tensor& Operations::ones(int64_t width) {
+  at::Tensor& all = ones_[width];
+  if (!all.defined()) all = at::ones({width}, tensor_options());
+  return all;
 }
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into) {

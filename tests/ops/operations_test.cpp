@@ -4,6 +4,7 @@
 #include "tools.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -255,6 +256,39 @@ TEST(Operations, a_sum_of_many_terms_is_rounded_once_where_its_rest_is_kept) {
   EXPECT_LT(error(at::kBFloat16, true), 0x1p-8);
   EXPECT_GT(error(at::kBFloat16, false), 0x1p-7);
   EXPECT_LT(error(at::kFloat, true), 0x1p-20);
+}
+
+// Of a residual stream in bfloat16 that products add to, every third row.
+TEST(Operations, rows_that_carry_what_they_lose_are_rounded_once) {
+  Registry registry{RegistryOptions{}};
+  registry.add_static(reference_manifest(), [] { return &reference_entry; });
+  const auto errors = [&](at::ScalarType dtype, bool carries) {
+    OperationsOptions options;
+    options.dtype = dtype;
+    options.gradient_dtype = at::kFloat;
+    Operations ops(registry, options);
+    Parameter weights, biases;
+    weights.value = random({8, 4}, 1).to(dtype), biases.value = random({8}, 2).to(dtype);
+    const Operations::Layer layer{Weight(weights), Weight(biases)};
+    Tape none(Tape::Mode::forward_only);
+    Tensor exact = at::zeros({9, 8}, at::kDouble);
+    Value sum(exact.to(dtype));
+    Operations::Carried carried{3, {}};
+    for (uint64_t i = 0; i < 64; ++i) {
+      const Tensor x = random({9, 4}, 10 + i).to(dtype);
+      exact += at::mm(x.to(at::kDouble), weights.value.to(at::kDouble).t()) + biases.value.to(at::kDouble);
+      sum = ops.linear(none, Value(x), layer, sum, carries ? &carried : nullptr);
+    }
+    EXPECT_EQ(carried.rest.defined(), carries && dtype != at::kFloat);
+    const Tensor off = (sum.data.to(at::kDouble) - exact).abs().view({3, 3, 8}) / exact.abs().max();
+    return std::pair(off.select(1, 2).max().item<double>(), off.narrow(1, 0, 2).max().item<double>());
+  };
+  const auto [carried, beside] = errors(at::kBFloat16, true);
+  EXPECT_LT(carried, 0x1p-8);
+  EXPECT_GT(beside, 0x1p-7);
+  EXPECT_EQ(errors(at::kBFloat16, false).second, beside);
+  EXPECT_GT(errors(at::kBFloat16, false).first, 0x1p-7);
+  EXPECT_EQ(errors(at::kFloat, true), errors(at::kFloat, false));
 }
 
 TEST(Operations, swiglu_and_layerscale) {

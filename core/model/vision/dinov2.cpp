@@ -190,10 +190,10 @@ Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const Savings& savings)
 
 // The layer behind its attention: both branches scaled and added.
 Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::Ends& ends,
-                           const Value& x, const Value& read) const {
+                           const Value& x, const Value& read, Operations::Carried* riders) const {
   if (ends.attention.weight.defined()) {
-    const Value attended = ops.linear(tape, read, ends.attention, x);
-    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, ends.mlp, attended);
+    const Value attended = ops.linear(tape, read, ends.attention, x, riders);
+    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, ends.mlp, attended, riders);
   }
   const Value attended =
       ops.layerscale(tape, ops.linear(tape, read, layer.out.weight, layer.out.bias), layer.attention_scale, x);
@@ -202,23 +202,30 @@ Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, cons
 }
 
 std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
-                                            const Segments& keys, const Folded& folded) const {
+                                            const Segments& keys, const Folded& folded,
+                                            at::Tensor* rest_of_riders) const {
   const int64_t heads = config_.num_attention_heads, width = config_.hidden_size;
   std::vector<VisualCache::Layer> kept;
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = layers_[i];
-    const auto block = [this, &ops, &layer, ends = folded[i], heads, width, rows, keys](Tape& inner,
-                                                                                        const std::vector<Value>& in) {
+    const auto block = [this, &ops, &layer, ends = folded[i], heads, width, rows, keys,
+                        rides = rest_of_riders != nullptr](Tape& inner, const std::vector<Value>& in) {
       const Value qkv =
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
       // What others read of it has a gradient by itself, which is added to the one that attention writes here.
       const Value kv = ops.columns(inner, qkv, width, 2 * width);
       const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys,
                                        {head_dim_}, {}, kv);
-      return std::vector<Value>{finish_layer(inner, ops, layer, ends, in[0], read), kv};
+      Operations::Carried riders{rows.longest, in.size() > 1 ? in[1].data : at::Tensor()};
+      std::vector<Value> out{finish_layer(inner, ops, layer, ends, in[0], read, rides ? &riders : nullptr), kv};
+      if (riders.rest.defined()) out.emplace_back(riders.rest);
+      return out;
     };
-    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, {x}, block) : block(tape, {x});
+    std::vector<Value> in{x};
+    if (rest_of_riders && rest_of_riders->defined()) in.emplace_back(*rest_of_riders);
+    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, in, block) : block(tape, in);
     x = out[0];
+    if (out.size() > 2) *rest_of_riders = out[2].data;
     kept.push_back({{out[1], 0, heads}, {out[1], width, heads}});
   }
   return kept;
@@ -254,9 +261,10 @@ VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const a
   Folded folded = fold(tape, ops, savings);
   Value x = embed(tape, ops, frames, riders);
   const size_t last = layers_.size() - 1, whole = savings.skip_last_patches ? last : last + 1;
-  VisualCache cache{run(tape, ops, x, whole, riding.rows, riding.keys, folded), riding.keys, riding.readers,
+  at::Tensor rest;
+  VisualCache cache{run(tape, ops, x, whole, riding.rows, riding.keys, folded, &rest), riding.keys, riding.readers,
                     std::move(folded)};
-  Reader reader{ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1), {}, {}};
+  Reader reader{ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1), {}, rest};
   if (savings.skip_last_patches) {
     cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
     read(tape, ops, last, reader, cache, nullptr);

@@ -41,10 +41,12 @@ class Dinov2 : public VisionTower {
   using Folded = std::vector<VisualCache::Ends>;
   Folded fold(Tape& tape, Operations& ops, const Savings& savings) const;
   Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::Ends& ends, const Value& x,
-                     const Value& read) const;
-  // Through layers [0, count) in full. Their keys and values.
+                     const Value& read, Operations::Carried* riders = nullptr) const;
+  // Through layers [0, count) in full. Their keys and values. rest_of_riders: what the rows that ride lost by rounding,
+  // or NULL where none ride.
   std::vector<VisualCache::Layer> run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
-                                      const Segments& keys, const Folded& folded) const;
+                                      const Segments& keys, const Folded& folded,
+                                      at::Tensor* rest_of_riders = nullptr) const;
   VisualCache::Layer keys_values(Tape& tape, Operations& ops, const Layer& layer, const Value& x) const;
   // A row for each frame through one layer.
   struct Reader;
