@@ -97,7 +97,7 @@ class Bound : public Arguments {
   Bound(const Bound&) = delete;
   Bound& operator=(const Bound&) = delete;
 
-  // NULL for an undefined tensor. A struct holds at most 16.
+  // NULL for an undefined tensor. A struct holds at most 16 besides those that a plugin saves.
   fvlm_tensor* bind(const at::Tensor& tensor) { return (tensors_.at(count_++) = AbiTensor(tensor)).get(); }
 
   template <class Slot>
@@ -106,7 +106,7 @@ class Bound : public Arguments {
   }
 
  private:
-  std::array<AbiTensor, 16> tensors_;
+  std::array<AbiTensor, 16 + FVLM_MAX_SAVED> tensors_;
   size_t count_ = 0;
 };
 

@@ -177,6 +177,31 @@ TEST_F(Backends, an_operation_without_a_function_is_an_error) {
   EXPECT_THAT(error_of([&] { swiglu.backward(gate, up, gate); }), HasSubstr("swiglu backward"));
 }
 
+// All that an attention's backward can be given.
+TEST_F(Backends, a_call_carries_as_many_tensors_as_its_arguments_have_places) {
+  struct Greedy : sdk::Attention {
+    static sdk::Support supports(const Query&) { return sdk::accept(100, "saves all it may"); }
+    void requirements(const Query&, sdk::Requirements& wanted) const {
+      for (int i = 0; i < FVLM_MAX_SAVED; ++i) wanted.save(abi_dtype(at::kFloat), {i + 1});
+    }
+    void forward(const fvlm_call&, const Query&, const fvlm_attention_forward&) {}
+    void backward(const fvlm_call&, const Query&, const fvlm_attention_backward& a) {
+      script.calls = 0;
+      for (const fvlm_tensor* saved : a.saved) EXPECT_EQ(saved->shape[0], ++script.calls);
+      for (const fvlm_tensor* each : {a.positions_kv, a.guest_q, a.guest_d_out, a.guest_cu_seqlens})
+        EXPECT_TRUE(each && each->data);
+    }
+  };
+  static const fvlm_attention_v1 table = sdk::Attention::table<Greedy>();
+  const ops::Attention attention({"greedy", table, host_for("greedy"), at::kCPU},
+                                 {.dtype = abi_dtype(at::kFloat), .needs_backward = 1});
+  const Tensor rows = at::zeros({2, 1, 8}), starts = at::zeros({2}, at::kInt), positions = at::zeros({2}, at::kInt);
+  const Packing packing{starts, starts, positions, positions};
+  const auto output = attention.forward(rows, rows, rows, packing);
+  attention.backward(rows, rows, rows, packing, output, rows, {}, {rows, rows, starts});
+  EXPECT_EQ(script.calls, FVLM_MAX_SAVED);
+}
+
 TEST(TorchThreads, carry_parallel_for_of_plugins) {
   use_torch_threads();
   EXPECT_EQ(parallel_threads(), at::get_num_threads());
