@@ -198,10 +198,11 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   const int64_t scores = 4 * q.count * of_q.longest * of_kv.longest;
   const int64_t turned = rotary ? 4 * (rows * width + kv_rows * kv_width) : 0;
   struct {
-    Tensor out, saved;
+    Tensor out, saved, rest;
   } output;
   output.out = tensor(rows, width);
   if (records && !machine_.plain_attention) output.saved = wide(rows, q.count);
+  if (records && rotary && machine_.keeps_rests) output.rest = make(ledger_, rows, width, 1);
   inside(4 * rows * width + turned + 2 * scores, machine_.plain_attention);
   Value y(output.out, records);
   if (!records) return y;

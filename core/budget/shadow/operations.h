@@ -16,6 +16,7 @@ struct Machine {
   bool widened_products = false; // 16-bit numbers on a CPU: products are computed in float32, of copies
   bool plain_attention = false, plain_loss = false, plain_kernels = false, plain_optimizer = false; // the reference
   bool takes_guests = false;   // attention without a mask, in its backward
+  bool keeps_rests = false;    // a decoder's attention: a byte a number, of what its output lost by rounding
   int64_t packs_of_frames = 1; // on the device; on a GPU the next one waits there
 };
 
