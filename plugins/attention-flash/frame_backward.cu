@@ -344,7 +344,8 @@ class Group {
       leave_queries(tiles);
       left_ = 0;
 #pragma unroll 1
-      for (int t = index_; t < tiles_of(unit_.rows_q); t += groups) of_queries(t);
+      for (int t = 0; t < tiles_of(unit_.rows_q); ++t)
+        if (is_own(t)) of_queries(t);
       arrive(s_.keys_free[turn_.stage()]);
     }
   }
@@ -359,11 +360,15 @@ class Group {
     ProductOf<size> weights, d_weights;
   };
 
-  // Leaves queries' tiles before that one but for the group's own, which it still needs.
+  // Queries' tiles are a group's by twos, so that those with which the next unit begins are left first.
+  __device__ bool is_own(int t) const {
+    return t / 2 % groups == index_;
+  }
+  // Leaves those before that one, but for the group's own, which it still needs.
   __device__ void leave_queries(int end) {
 #pragma unroll 1
     for (; left_ < end; ++left_) {
-      if (left_ % groups == index_ && left_ < tiles_of(unit_.rows_q)) continue;
+      if (is_own(left_) && left_ < tiles_of(unit_.rows_q)) continue;
       s_.queries_ready[left_].wait(turn_.of_queries()); // so that the unit before has ended
       arrive(s_.queries_free[left_]);
     }
