@@ -4,7 +4,7 @@ on one batch; on a GPU recorded and operation by operation.
 usage: step_test.py FVLM_ENGINE FOLDER_OF_THE_ORACLE DEVICE SHAPE; exit 77 where the oracle's wheels are missing.
 On a GPU the engine computes in bfloat16 and the oracle in float32; on a CPU both in float32. What bfloat16 costs is seen
 where PyTorch computes in it, too: gradients of attention that is nearly uniform, as random weights make it, have cosines
-of 0.998 there (bench/LOG.md)."""
+of 0.998 there, and more than 0.999 here (bench/LOG.md)."""
 import importlib.machinery
 import importlib.util
 import json
@@ -21,7 +21,6 @@ ON_GPU = device == "cuda"
 STEPS, RATE = (200, 1e-5) if ON_GPU else (60, 1e-3)
 SAMPLES, FRAMES, TEXT, PROMPT = (4, 8, 128, 24) if ON_GPU else (3, 3, 24, 7)
 LOSS, COSINE, NOISE, CURVE = (0.01, 0.999, 0.01, 0.05) if ON_GPU else (1e-5, 0.999999, 1e-4, 1e-4)
-FARTHER = 2  # than PyTorch's bfloat16 a gradient may be, by 1 - cosine, where that is not near itself
 torch.backends.cudnn.allow_tf32 = False  # float32 is to be that
 
 
@@ -77,10 +76,8 @@ class Step(unittest.TestCase):
 
     def test_loss_and_every_gradient(self):
         loss, expected = self.oracle(torch.float32)
-        theirs = {}
         if ON_GPU:
-            theirs, noise = self.cosines(self.oracle(torch.bfloat16)[1], expected)
-            self.told("PyTorch in bfloat16", theirs, noise)
+            self.told("PyTorch in bfloat16", *self.cosines(self.oracle(torch.bfloat16)[1], expected))
         ways = {"recorded": ("--warmup", "1", "--repeat", "3"), "eager": ("--eager", "--warmup", "1", "--repeat", "1")}
         for way in ways if ON_GPU else ("eager",):
             numbers = engine_numbers("--rate", "0", *ways[way])
@@ -89,10 +86,7 @@ class Step(unittest.TestCase):
             self.told(f"{way}: loss {ours:.6f}, the oracle's {loss.item():.6f}", cosines, noise)
             self.assertLess(abs(ours / loss.item() - 1), LOSS, way)
             self.assertLess((numbers["losses"] - ours).abs().max().item(), 1e-3 * ours, "a rate of 0 learns nothing")
-            low = {name: (cosine, theirs.get(name)) for name, cosine in cosines.items()
-                   if not 1 - cosine <= max(1 - COSINE, FARTHER * (1 - theirs.get(name, 1)))}
-            self.assertFalse(low, way)
-            self.assertGreater(sum(cosines.values()) / len(cosines), COSINE, way)
+            self.assertFalse({name: cosine for name, cosine in cosines.items() if not cosine >= COSINE}, way)
             self.assertLess(noise, NOISE, "what mathematics makes zero")
 
     @staticmethod
