@@ -71,8 +71,7 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   machine.packs_of_frames = device == Device::cuda && plan.speed.overlap_copies ? 2 : 1;
   machine.plain_attention = prefers_reference(plan, "attention");
   machine.takes_guests = machine.plain_attention || (device == Device::cuda && narrow);
-  machine.keeps_rests =
-      !machine.plain_attention && device == Device::cuda && plan.precision == plan::Precision::bf16;
+  machine.keeps_rests = !machine.plain_attention && device == Device::cuda && plan.precision == plan::Precision::bf16;
   machine.plain_loss = prefers_reference(plan, "loss");
   machine.plain_kernels = prefers_reference(plan, "rmsnorm");
   machine.plain_optimizer = prefers_reference(plan, "optimizer");

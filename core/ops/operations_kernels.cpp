@@ -81,8 +81,8 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   return y;
 }
 
-// A product that adds the residual knows what it loses, and tells nobody. So the rows that carry that along are multiplied
-// once more, and summed by a norm; its y is for nobody.
+// A product that adds the residual knows what it loses, and tells nobody. So the rows that carry that along are
+// multiplied once more, and summed by a norm; its y is for nobody.
 at::Tensor Operations::product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                                Carried* carried) {
   const at::Tensor weight = layer.weight.value(), bias = layer.bias.value();
@@ -93,8 +93,11 @@ at::Tensor Operations::product(const Linear& op, const at::Tensor& x, const Laye
   const at::Tensor own = few(x);
   const Linear& of_few = linear_of(own, layer, 0, gradient_type(layer));
   const at::Tensor branch = at::empty({own.size(0), weight.size(0)}, tensor_options());
-  beside([&of_few, own, weight, bias, branch] { of_few.forward(own, weight, bias, {branch, {}}); },
-         static_cast<int64_t>(own.nbytes() + branch.nbytes()), {});
+  beside(
+      [&of_few, own, weight, bias, branch] {
+        of_few.forward(own, weight, bias, {branch, {}});
+      },
+      static_cast<int64_t>(own.nbytes() + branch.nbytes()), {});
   at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
   if (device::Runtime* gpu = runtime()) gpu->join();
   auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, branch.size(0), branch.size(1));
