@@ -431,7 +431,8 @@ TEST(Operations, results_lie_where_they_are_wanted) {
   const Segments segments{starts({0, 2, 5}), at::tensor({0, 1, 0, 1, 2}, at::kInt), 3};
   const auto check = [&](int64_t columns, const std::function<Value(Tape&, const Value& x, const Tensor& into)>& run) {
     const Value x(random({5, columns}, 1), true);
-    const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble), place = memory.narrow(0, 4, 5);
+    const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble);
+    Tensor place = memory.narrow(0, 4, 5);
     const Tensor into = at::full({5, 4}, std::nan(""), at::kDouble);
     x.gradient->place([&place] { return place; });
     Tape tape;

@@ -29,7 +29,7 @@ Tensor norm_input(const fvlm_norm_forward& arguments) {
   Tensor exact = widened(x) + widened(arguments.residual);
   if (arguments.rest) exact += widened(arguments.rest);
   store(sum, exact);
-  const Tensor s = widened(sum);
+  Tensor s = widened(sum);
   if (arguments.sum_rest) store(torch_tensor(arguments.sum_rest), exact - s);
   return s;
 }
