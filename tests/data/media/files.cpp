@@ -58,8 +58,9 @@ std::string jpeg_of(const fvlm::Image& image, const JpegForm& form) {
   encoder.err = errors.manager();
   unsigned char* bytes = nullptr;
   unsigned long size = 0;
-  std::vector<jpeg_scan_info> scans;
-  for (int component = 0; component < (inks ? 4 : 3); ++component) scans.push_back({1, {component}, 0, 63, 0, 0});
+  std::vector<jpeg_scan_info> scans(inks ? 4 : 3, {1, {}, 0, 63, 0, 0});
+  for (size_t component = 0; component < scans.size(); ++component)
+    scans[component].component_index[0] = static_cast<int>(component);
   std::vector<uint8_t> row(static_cast<size_t>(image.width) * 4);
   const bool written = errors.jump.run([&] {
     jpeg_create_compress(&encoder);
