@@ -92,14 +92,8 @@ at::Tensor Operations::product(const Linear& op, const at::Tensor& x, const Laye
   };
   const at::Tensor own = few(x);
   const Linear& of_few = linear_of(own, layer, 0, gradient_type(layer));
-  const at::Tensor branch = at::empty({own.size(0), weight.size(0)}, tensor_options());
-  beside(
-      [&of_few, own, weight, bias, branch] {
-        of_few.forward(own, weight, bias, {branch, {}});
-      },
-      static_cast<int64_t>(own.nbytes() + branch.nbytes()), {});
+  const at::Tensor branch = of_few.forward(own, weight, bias).y;
   at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
-  if (device::Runtime* gpu = runtime()) gpu->join();
   auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, branch.size(0), branch.size(1));
   query.epsilon = 1;
   const Norm::Output summed = kernel<Norm>(query).forward(branch, few(residual), ones(branch.size(1)), {},

@@ -8,7 +8,7 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int most_of_cluster = 4; // blocks: eight wait longer for room beside other work
+constexpr int most_of_cluster = 4; // blocks; in a step two and eight are slower (bench/LOG.md)
 // Rows, and the columns of a block that sums them.
 constexpr std::int64_t most_of_few = 2048;
 constexpr int columns_of_few = 16;

@@ -183,4 +183,19 @@ inline Results at_once(const Shape& s, Inputs& in, int threads, bool d_hidden = 
   return r;
 }
 
+// compare(shape, results, expected) for each shape, in two calls and in one.
+template <class Compare>
+void beside_float64_loops(const std::vector<Shape>& shapes, const Compare& compare) {
+  for (const Shape& s : shapes) {
+    SCOPED_TRACE(s.name);
+    Inputs in(s);
+    const Expected e = in.expected();
+    in.poison();
+    for (const bool fused : {false, true}) {
+      SCOPED_TRACE(fused ? "fused" : "forward and backward");
+      compare(s, fused ? at_once(s, in, 2) : in_two(s, in, 2), e);
+    }
+  }
+}
+
 } // namespace fvlm::testing

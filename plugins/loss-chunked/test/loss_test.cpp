@@ -29,19 +29,11 @@ class LossChunked : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(LossChunked, agrees_with_float64_loops) {
-  for (const Shape& s : shapes) {
-    SCOPED_TRACE(s.name);
-    Inputs in(s);
-    const Expected e = in.expected();
-    in.poison();
-    for (const bool fused : {false, true}) {
-      SCOPED_TRACE(fused ? "fused" : "forward and backward");
-      const Results r = fused ? at_once(s, in, 2) : in_two(s, in, 2);
-      expect_close(r.losses, e.losses, 3e-6, "losses");
-      expect_close(r.d_hidden, e.d_hidden, s.dtype.bits == 16 ? 5e-3 : 5e-6, "d_hidden");
-      expect_close(r.d_weight, e.d_weight, 1e-5, "d_weight");
-    }
-  }
+  beside_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
+    expect_close(r.losses, e.losses, 3e-6, "losses");
+    expect_close(r.d_hidden, e.d_hidden, s.dtype.bits == 16 ? 5e-3 : 5e-6, "d_hidden");
+    expect_close(r.d_weight, e.d_weight, 1e-5, "d_weight");
+  });
 }
 
 TEST_P(LossChunked, accumulates_into_d_weight_where_asked) {

@@ -37,19 +37,11 @@ void expect_near(const GuardedTensor& got, const std::vector<double>& expected, 
 }
 
 TEST_F(LossCuda, agrees_with_float64_loops) {
-  for (const Shape& s : shapes) {
-    SCOPED_TRACE(s.name);
-    Inputs in(s);
-    const Expected e = in.expected();
-    in.poison();
-    for (const bool fused : {false, true}) {
-      SCOPED_TRACE(fused ? "fused" : "forward and backward");
-      const Results r = fused ? at_once(s, in, 2) : in_two(s, in, 2);
-      expect_close(r.losses, e.losses, s.row_gap % 8 == 0 ? 1e-5 : 4e-3, "losses"); // of logits that are rounded or not
-      expect_near(r.d_hidden, e.d_hidden, "d_hidden");
-      expect_near(r.d_weight, e.d_weight, "d_weight");
-    }
-  }
+  beside_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
+    expect_close(r.losses, e.losses, s.row_gap % 8 == 0 ? 1e-5 : 4e-3, "losses"); // of logits that are rounded or not
+    expect_near(r.d_hidden, e.d_hidden, "d_hidden");
+    expect_near(r.d_weight, e.d_weight, "d_weight");
+  });
 }
 
 TEST_F(LossCuda, accumulates_into_d_weight_where_asked) {
