@@ -1,5 +1,6 @@
 #include "check/child.h"
 
+#include "base/text.h"
 #include "check/context.h"
 #include "check/probe.h"
 #include "check/reference.h"
@@ -67,9 +68,16 @@ class Child {
 
   // Whether this row's turn has come; the one behind which to begin says yes to those after it.
   bool due(const std::string& name) {
-    if (started_) return job_.only.empty() || name.find(job_.only) != std::string::npos || essential(name);
+    if (started_) return wanted(name) || essential(name);
     started_ = name == job_.after;
     return false;
+  }
+
+  bool wanted(const std::string& name) const {
+    const auto parts = split(job_.only, ',');
+    return job_.only.empty() ||
+           std::any_of(parts.begin(), parts.end(),
+                       [&](const std::string& part) { return !part.empty() && name.find(part) != std::string::npos; });
   }
 
   // Without these no other row can run.

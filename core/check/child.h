@@ -17,7 +17,7 @@ struct Job {
   std::string device = "cpu";
   std::string after;               // the row behind which to begin, "" for the first
   std::vector<std::string> failed; // rows that failed before, and those that build on them
-  std::string only;                // rows whose name contains this
+  std::string only;                // rows whose name contains this, or one of these, between commas
   bool bench = false;
 };
 std::string to_text(const Job& job);

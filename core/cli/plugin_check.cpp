@@ -67,7 +67,7 @@ int check_plugin(Arguments arguments) {
     check::run_child(arguments[1], ops::reference_entry);
   }
   Options options(
-      "plugin check FILE|NAME [--bench] [--only TEXT] [--json]",
+      "plugin check FILE|NAME [--bench] [--only TEXT[,...]] [--json]",
       "Holds a plugin to every promise of the ABI: in a process of its own, so that a crash or a hang is a\n"
       "failed check. FILE is a plugin's folder, its plugin.toml or a bare library; NAME an installed plugin,\n"
       "or 'reference'. Exit code 5 where a check failed.",
@@ -75,7 +75,7 @@ int check_plugin(Arguments arguments) {
   with_plugin_options(options)
       .positional("FILE", "a plugin's folder, plugin.toml or library, or an installed plugin's name", false)
       .flag("bench", "also measure speed and memory against the reference")
-      .value("only", "TEXT", "the checks whose name contains this: 'attention.causal'")
+      .value("only", "TEXT[,...]", "the checks whose name contains this, or one of several: 'causal,rotary'")
       .value("time-limit", "SECONDS", "for one check; default 60, for a measurement ten times as long")
       .value("device", "cpu|cuda", "where tensors lie; default cpu")
       .flag("list", "list the checks and run none")

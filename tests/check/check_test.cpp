@@ -11,6 +11,7 @@ namespace fvlm::check {
 namespace {
 
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 Report check(const Job& job) {
   return check_plugin(job, supervision(std::chrono::seconds(240)));
@@ -95,6 +96,15 @@ TEST(Conformance, a_truncated_library_is_a_failed_check) {
     EXPECT_EQ(report.kinds.size(), 0u);
   }
   std::filesystem::remove(path);
+}
+
+TEST(Conformance, several_rows_can_be_asked_for) {
+  Job job;
+  job.library = plugin("packer").string();
+  job.only = "packer.capacity,,packer.creates";
+  std::vector<std::string> names;
+  for (const Entry& entry : check(job).entries) names.push_back(entry.name);
+  EXPECT_THAT(names, UnorderedElementsAre("library.opens", "library.enters", "packer.creates", "packer.capacity"));
 }
 
 TEST(Conformance, a_manifest_that_disagrees_is_found) {
