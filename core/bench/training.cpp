@@ -28,6 +28,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   adamw.lr = {{"default", setting.rate}};
   adamw.moments = setting.moments;
   stage.optimizer = adamw;
+  stage.freeze = setting.freeze;
   stage.samples = std::numeric_limits<int64_t>::max();
   return plan;
 }

@@ -23,6 +23,7 @@ struct TrainingSetting {
   double rate = 1e-5;
   plan::Speed speed;
   bool deterministic = false;
+  std::vector<std::string> freeze;  // groups of parameters
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
 };
 

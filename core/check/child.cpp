@@ -75,9 +75,9 @@ class Child {
 
   bool wanted(const std::string& name) const {
     const auto parts = split(job_.only, ',');
-    return job_.only.empty() ||
-           std::any_of(parts.begin(), parts.end(),
-                       [&](const std::string& part) { return !part.empty() && name.find(part) != std::string::npos; });
+    return job_.only.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+             return !part.empty() && name.find(part) != std::string::npos;
+           });
   }
 
   // Without these no other row can run.

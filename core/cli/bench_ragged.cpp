@@ -1,4 +1,5 @@
 // fvlm-engine bench ragged: training on samples of all lengths, end to end.
+#include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/ragged.h"
@@ -9,6 +10,9 @@
 #include "cli/tensor_module.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
 
 namespace fvlm::cli {
 namespace {
@@ -64,6 +68,18 @@ void print_peer(const bench::RaggedReport& report) {
       fmt::print("packs of {}: {:.2f} times as many samples a second\n", row.packs, report.ratio(row));
 }
 
+std::vector<std::string> frozen_groups(const std::string& names) {
+  const auto known = plan::parameter_groups({});
+  auto groups = split(names, ',');
+  for (const std::string& group : groups)
+    if (std::find(known.begin(), known.end(), group) == known.end())
+      throw Error(ErrorKind::usage, fmt::format("--freeze does not know '{}'", group))
+          .advise("one of " + join_or(known));
+  if (std::set(groups.begin(), groups.end()).size() == known.size())
+    throw Error(ErrorKind::usage, "--freeze leaves nothing to train");
+  return groups;
+}
+
 } // namespace
 
 int bench_ragged(Arguments arguments) {
@@ -81,6 +97,8 @@ int bench_ragged(Arguments arguments) {
       .value("packs", "LIST", fmt::format("FRAMES:TOKENS that a pack, and so a step, holds; default {}", default_packs))
       .value("samples", "N", "of a pass; default 512")
       .value("passes", "N", "default 4")
+      .value("freeze", "NAMES", "parameter groups that are not trained: vision, decoder or connector")
+      .flag("overlap-vision", "a frozen tower encodes the next pack's frames while one is learnt")
       .value("workers", "N", "threads that make samples; default one for each core but one")
       .value("seed", "N", "of the samples; default 42");
   const auto parsed = options.parse(arguments);
@@ -93,7 +111,11 @@ int bench_ragged(Arguments arguments) {
   request.workers = parsed->integer_or("workers", request.workers);
   request.seed = static_cast<uint64_t>(parsed->integer_or("seed", static_cast<int64_t>(request.seed)));
   request.peer = ragged_peer_of(*parsed);
+  if (const auto names = parsed->value("freeze")) request.freeze = frozen_groups(*names);
+  if (!request.freeze.empty() && !request.peer.empty())
+    throw Error(ErrorKind::usage, "--freeze and --peer exclude each other: the peer trains all");
   read_training_options(*parsed, request);
+  request.speed.overlap_vision = parsed->flag("overlap-vision");
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

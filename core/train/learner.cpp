@@ -147,6 +147,7 @@ struct Learner::Inputs {
 struct Learner::Brought {
   Inputs inputs; // stay where they are
   bool watches;
+  std::optional<size_t> turn; // of foresight, where frames are encoded before their turn
   struct Recorded {
     Recorder recorder;
     std::vector<bool> after; // the parameters that have a gradient when it is done
@@ -181,9 +182,12 @@ Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& p
       records_(plan.speed.graphs && device::runtime()) {
   const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   if (device::Runtime* gpu = device::runtime())
-    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device,
-                                           std::vector<int64_t>{most_.frames, 3, image_size_, image_size_},
-                                           plan.speed.overlap_copies);
+    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device, shape_of_frames(), plan.speed.overlap_copies);
+  // Not where other models look at the frames as well, nor where quantized weights take turns with real ones.
+  const bool others_look = frozen_.reference || !frozen_.teachers.empty();
+  if (arrivals_ && arrivals_->overlap() && speed_.overlap_vision && most_.frames > 0 && !policy_.tower().trains() &&
+      !others_look && !plan.quantization)
+    foresight_ = std::make_unique<Foresight>(*device::runtime(), policy_, ops_, shape_of_frames(), records_);
   tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
   entropy_ = at::zeros({}, sums);
   begin_step();
@@ -280,26 +284,37 @@ std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const Ste
   Inputs inputs = inputs_of(host, counts, scale);
   watches = watches && inputs.pack.frames_used > 0;
   watched_ = watched_ || watches;
-  if (!arrivals_) return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
+  if (!arrivals_)
+    return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}, {}});
+  std::optional<size_t> turn;
+  if (foresight_ && inputs.frames.defined()) turn = foresight_->turn();
   auto key = inputs.key();
-  key.push_back(watches);
+  key.insert(key.end(), {watches, turn ? static_cast<int64_t>(*turn) : -1});
   auto& brought = brought_[key];
-  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, {}});
-  lay(std::move(inputs), host, brought->inputs);
+  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, turn, {}});
+  lay(std::move(inputs), host, brought->inputs, turn.has_value());
   return brought;
 }
 
-// `there`: has been laid for inputs of these shapes, or is empty.
-void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there) {
+// `there`: has been laid for inputs of these shapes, or is empty. `ahead`: what the pass reads is not the frames but
+// what the tower makes of them.
+void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there, bool ahead) {
   const at::Device device = ops_.options().device;
   const at::Tensor frames = std::exchange(inputs.frames, {}), joined = inputs.side_by_side(device.is_cuda());
+  const int64_t slots = frames.defined() ? inputs.shares.size(0) : 0;
   if (!there.joined.defined()) {
-    if (frames.defined()) inputs.pack.frames = arrivals_->slots(inputs.shares.size(0));
+    if (slots > 0) inputs.pack.frames = ahead ? arrivals_->arriving(slots) : arrivals_->slots(slots);
     inputs.lie_in(at::empty(joined.sizes(), at::TensorOptions(device).dtype(at::kByte)));
     there = std::move(inputs);
   }
   there.joined.copy_(joined, true);
-  if (frames.defined()) arrivals_->bring(frames, host.buffer, there.pack.frames);
+  if (ahead)
+    arrivals_->bring(frames, host.buffer, slots,
+                     [&](const at::Tensor& arrived, std::shared_ptr<device::Mark> there_by) {
+                       return foresight_->encode(arrived, frames.size(0), std::move(there_by));
+                     });
+  else if (slots > 0)
+    arrivals_->bring(frames, host.buffer, there.pack.frames);
 }
 
 void Learner::take(Brought& brought, PartTimes& times) {
@@ -309,13 +324,17 @@ void Learner::take(Brought& brought, PartTimes& times) {
       brought.passes.try_emplace(before, Brought::Recorded{{"the model", records_}, {}}).first->second;
   const bool ran = recorder.run([this, &brought, &times, before] {
     policy_.parameters().set_with_gradient(before);
-    pass(brought.inputs, times, brought.watches);
+    pass(brought, times);
   });
   if (ran)
     after = parameters.with_gradient();
   else
     parameters.set_with_gradient(after);
   kernels_ = recorder.kernels();
+  if (brought.turn) {
+    foresight_->have_read(*brought.turn);
+    if (kernels_ > 0) kernels_ += foresight_->kernels();
+  }
   if (!ran) times.spent_on("graph");
 }
 
@@ -326,11 +345,14 @@ void Learner::take(const HostPack& host, const StepCounts& counts, double scale,
   take(*brought, times);
 }
 
-void Learner::pass(const Inputs& in, PartTimes& times, bool watches) {
+void Learner::pass(const Brought& brought, PartTimes& times) {
+  const Inputs& in = brought.inputs;
   Work work{in, {}, Tape()};
-  work.seen = policy_.see(work.tape, ops_, in.pack, model::Mode::coarse_fine,
-                          watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens,
-                          [&](const char* part) { times.spent_on(part); });
+  const auto encoded = brought.turn ? foresight_->of(*brought.turn, in.pack.frames.size(0)) : model::Vlm::Encoded();
+  work.seen = policy_.see(
+      work.tape, ops_, in.pack, model::Mode::coarse_fine,
+      brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens,
+      [&](const char* part) { times.spent_on(part); }, encoded);
   if (work.seen.attention.defined()) {
     const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
     entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());

@@ -18,6 +18,7 @@ struct Machine {
   bool takes_guests = false;   // attention without a mask, in its backward
   bool keeps_rests = false;    // a decoder's attention: a byte a number, of what its output lost by rounding
   int64_t packs_of_frames = 1; // on the device; on a GPU the next one waits there
+  bool encodes_ahead = false;  // on a GPU, where the tower is frozen
 };
 
 } // namespace fvlm::budget

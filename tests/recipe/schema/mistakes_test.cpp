@@ -72,7 +72,7 @@ TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
 TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("speed", 4, "fast")})),
               ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
-                          "coarse_in_tower, skip_last_patches, ... }, got the string \"fast\""));
+                          "overlap_vision, coarse_in_tower, ... }, got the string \"fast\""));
   EXPECT_THAT(of_stage({key("batch", 15, "32")}),
               ElementsAre("r.lua:15: stages.align.batch: expected a whole number of at least 1 or a table { samples, "
                           "tokens, frames }, got the string \"32\"\n  a number has no quotes: 32"));
