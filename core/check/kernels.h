@@ -16,7 +16,7 @@ struct KernelCase {
   bool backward = true;
   bool residual = false;    // norms, linear
   bool reaches_sum = false; // norms: a gradient reaches s by other ways too
-  bool keeps_rest = false;  // norms: what the sum loses by rounding is kept
+  bool keeps_rest = false;  // norms, linear: what the sum loses by rounding is kept
   bool rest = false;        // and what the residual lost is given
   bool bias = true;         // linear, bias_gelu
   bool gelu = false;        // linear: in the forward

@@ -134,20 +134,25 @@ Outcome d_sum(Context& context) {
 template <int op>
 Outcome rest(Context& context) {
   if (!offered(context, op)) return not_applicable("not offered");
-  std::string reason = "neither bfloat16 nor float16 is supported";
+  std::vector<KernelCase> all;
+  std::string reason;
   for (auto dtype : {at::kBFloat16, at::kHalf}) {
     const KernelCase kept{.op = op, .dtype = dtype, .gradient_dtype = dtype, .residual = true, .keeps_rest = true};
-    KernelCase given = kept, narrow = kept;
-    given.rest = narrow.rest = true;
-    narrow.rows = 33, narrow.width = 70;
-    const auto trials = kernel_cases({kept, given, narrow});
-    if (reason = refusal(context, trials[0]); !reason.empty()) continue;
-    Variation alias;
-    alias.alias = 1;
-    const Outcome outcome = right(context, trials);
-    return outcome.state == State::ok ? right(context, trials, alias) : outcome;
+    KernelCase given = kept;
+    given.rest = true;
+    KernelCase narrow = given, deep = given, many = given;
+    narrow.rows = 33, narrow.width = 70, narrow.inner = 45;
+    deep.rows = 70, deep.inner = 1608, deep.backward = false;
+    many.rows = 301, many.width = 392, many.backward = false;
+    if (reason = refusal(context, kernel_trial(kept)); reason.empty())
+      all.insert(all.end(), {kept, given, narrow, deep, many});
   }
-  return not_applicable(reason);
+  if (all.empty()) return not_applicable(reason);
+  const auto trials = kernel_cases(all);
+  Variation alias;
+  alias.alias = 1;
+  const Outcome outcome = right(context, trials);
+  return outcome.state == State::ok ? right(context, trials, alias) : outcome;
 }
 
 template <int op>
@@ -338,6 +343,8 @@ Table kernels_table() {
                            {"linear_plain", "without a bias", linear_plain, linear + ",linear_accumulates"},
                            {"linear_residual", "y is the residual and the product, where supports() says so",
                             linear_residual, linear + ",linear_accumulates"},
+                           {"linear_rest", "what y loses by rounding is kept, where supports() says so",
+                            rest<FVLM_OP_LINEAR>, linear + ",linear_residual"},
                            {"linear_gelu", "y is gelu of what goes to pre_activation", linear_gelu, linear},
                            {"linear_gelu_before", "d_x is multiplied by the gelu's derivative", linear_gelu_before,
                             linear + ",linear_gelu"},

@@ -11,20 +11,29 @@ namespace fvlm::check {
 namespace {
 
 struct Numbers {
-  at::Tensor x, weight, bias, d_y, before, held_weight, held_bias, held_sums, residual; // before: x before its gelu
+  at::Tensor x, weight, bias, d_y;
+  at::Tensor before; // x before its gelu
+  at::Tensor held_weight, held_bias, held_sums, residual, rest;
 };
 
 Numbers numbers_of(const KernelCase& c) {
   const uint64_t seed = c.seed * 16;
-  return {normal({c.rows, c.inner}, seed, c.dtype, c.magnitude),
-          normal({c.width, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
-          normal({c.width}, seed + 2, c.dtype),
-          normal({c.rows, c.width}, seed + 3, c.dtype),
-          normal({c.rows, c.inner}, seed + 4, c.dtype),
-          normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
-          normal({c.width}, seed + 6, c.gradient_dtype),
-          normal({c.inner}, seed + 7, c.gradient_dtype),
-          normal({c.rows, c.width}, seed + 8, c.dtype)};
+  Numbers n{normal({c.rows, c.inner}, seed, c.dtype, c.magnitude),
+            normal({c.width, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
+            normal({c.width}, seed + 2, c.dtype),
+            normal({c.rows, c.width}, seed + 3, c.dtype),
+            normal({c.rows, c.inner}, seed + 4, c.dtype),
+            normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
+            normal({c.width}, seed + 6, c.gradient_dtype),
+            normal({c.inner}, seed + 7, c.gradient_dtype),
+            normal({c.rows, c.width}, seed + 8, c.dtype),
+            normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
+  if (!c.keeps_rest) return n;
+  // Sums that float32 holds, in any order: only so is what they lose the same for all.
+  const auto coarse = [](at::Tensor& numbers, double unit) { numbers = (numbers / unit).round_().mul_(unit); };
+  coarse(n.x, 0x1p-3), coarse(n.weight, 0x1p-5), coarse(n.bias, 0x1p-6), coarse(n.residual, 0x1p-6);
+  coarse(n.rest, 0x1p-14);
+  return n;
 }
 
 at::Tensor gelu_of(const at::Tensor& x) {
@@ -41,6 +50,7 @@ Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
   r.pre_activation = at::matmul(x, weight.t());
   if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
   if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
+  if (c.rest) r.pre_activation = r.pre_activation + n.rest.to(work);
   r.y = c.gelu ? gelu_of(r.pre_activation) : r.pre_activation;
   r.d_x = at::matmul(d_y, weight);
   if (c.gelu_before) {
@@ -57,6 +67,10 @@ Expectation expect(const KernelCase& c) {
   const Numbers n = numbers_of(c);
   Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
   Expectation all{{"y", exact.y, naive.y, c.dtype}};
+  if (c.keeps_rest) {
+    const at::Tensor lost = exact.y - exact.y.to(c.dtype).to(at::kDouble);
+    all.push_back({"y_rest", lost, lost, c.dtype});
+  }
   if (!c.backward) return all;
   if (c.gelu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
   all.push_back({"d_x", exact.d_x, naive.d_x, c.dtype});
@@ -77,10 +91,16 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
   Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
   Operand* pre = c.gelu && c.backward ? &bench.output("pre_activation", n.d_y.sizes(), c.dtype) : nullptr;
+  Operand* rest = c.rest ? &bench.input("rest", n.rest) : nullptr;
+  Operand* y_rest = !c.keeps_rest             ? nullptr
+                    : rest && variation.alias ? &bench.alias("y_rest", *rest)
+                                              : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
   std::vector<Operand*> writes{&y};
-  if (pre) writes.push_back(pre);
+  for (Operand* each : {pre, y_rest})
+    if (each) writes.push_back(each);
   bench.call("forward", bench.required().forward_workspace, writes, table.linear_forward,
-             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual)});
+             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
+                                 abi_of(rest), abi_of(y_rest)});
   if (!c.backward || !bench.going()) return bench.finish();
 
   Operand& d_y = bench.input("d_y", n.d_y);

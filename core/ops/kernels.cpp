@@ -143,10 +143,11 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
 }
 
 Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                               const Output& into, const at::Tensor& residual) const {
+                               const Output& into, const at::Tensor& residual, const at::Tensor& rest) const {
   constexpr uint32_t both = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
   const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
-  Output output{this->output(into.y, shape, x.scalar_type()), {}};
+  Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
+  if (query().options & FVLM_WITH_REST) output.rest = this->output(into.rest, shape, x.scalar_type());
   if ((query().options & both) == both)
     output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
   Bound<fvlm_linear_forward> arguments;
@@ -156,6 +157,8 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   arguments.y = arguments.bind(output.y);
   arguments.pre_activation = arguments.bind(output.pre_activation);
   arguments.residual = arguments.bind(residual);
+  arguments.rest = arguments.bind(rest);
+  arguments.y_rest = arguments.bind(output.rest);
   run("linear forward", backend().table().linear_forward, arguments);
   return output;
 }

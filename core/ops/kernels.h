@@ -98,10 +98,11 @@ class Linear : public Kernel {
   struct Output {
     at::Tensor y;
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
+    at::Tensor rest;           // what y loses by rounding, with FVLM_WITH_REST
   };
-  // residual: with FVLM_WITH_RESIDUAL.
+  // residual: with FVLM_WITH_RESIDUAL. rest: what it lost, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
-                 const at::Tensor& residual = {}) const;
+                 const at::Tensor& residual = {}, const at::Tensor& rest = {}) const;
 
   // pre_activation: of the linear that made x by gelu, or undefined. sums: as Norm's, added to with `accumulate`.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},

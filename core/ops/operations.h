@@ -158,7 +158,6 @@ class Operations {
   void join_at_end(Tape& tape) const;
   at::Tensor product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                      Carried* carried);
-  const at::Tensor& ones(int64_t width);
   void add(const at::Tensor& rows, const at::Tensor& to);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
               double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* rest = nullptr);

@@ -81,24 +81,18 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
   return y;
 }
 
-// A product that adds the residual knows what it loses, and tells nobody. So the rows that carry that along are
-// multiplied once more, and summed by a norm; its y is for nobody.
+// The rows that carry what they lose along are multiplied once more, by a product that is made for few.
 at::Tensor Operations::product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                                Carried* carried) {
-  const at::Tensor weight = layer.weight.value(), bias = layer.bias.value();
-  if (!carried || c10::elementSize(options_.dtype) != 2) return op.forward(x, weight, bias, {}, residual).y;
+  const at::Tensor &weight = layer.weight.value(), &bias = layer.bias.value();
+  at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
+  if (!carried || c10::elementSize(options_.dtype) != 2) return sum;
   const auto few = [step = carried->step](const at::Tensor& rows) {
     return rows.unflatten(0, {-1, step}).select(1, step - 1);
   };
   const at::Tensor own = few(x);
-  const Linear& of_few = linear_of(own, layer, 0, gradient_type(layer));
-  const at::Tensor branch = of_few.forward(own, weight, bias).y;
-  at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
-  auto query = kernels_query(FVLM_OP_RMSNORM, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, branch.size(0), branch.size(1));
-  query.epsilon = 1;
-  const Norm::Output summed = kernel<Norm>(query).forward(branch, few(residual), ones(branch.size(1)), {},
-                                                          {{}, few(sum), {}, {}}, carried->rest);
-  carried->rest = summed.rest;
+  const Linear& of_few = linear_of(own, layer, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, gradient_type(layer));
+  carried->rest = of_few.forward(own, weight, bias, {few(sum), {}, {}}, few(residual), carried->rest).rest;
   return sum;
 }
 
@@ -259,14 +253,10 @@ void Operations::add(const at::Tensor& rows, const at::Tensor& to) {
     to.add_(rows);
     return;
   }
+  at::Tensor& ones = ones_[rows.size(1)];
+  if (!ones.defined()) ones = at::ones({rows.size(1)}, tensor_options());
   kernel<LayerScale>(kernels_query(FVLM_OP_LAYERSCALE_RESIDUAL, 0, rows.size(0), rows.size(1)))
-      .forward(rows, ones(rows.size(1)), to, to);
-}
-
-const at::Tensor& Operations::ones(int64_t width) {
-  at::Tensor& all = ones_[width];
-  if (!all.defined()) all = at::ones({width}, tensor_options());
-  return all;
+      .forward(rows, ones, to, to);
 }
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into) {

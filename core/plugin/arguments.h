@@ -124,7 +124,9 @@ struct FieldsOf<fvlm_linear_forward> {
                                             field("bias", &A::bias),
                                             field("y", &A::y),
                                             field("pre_activation", &A::pre_activation),
-                                            field("residual", &A::residual)};
+                                            field("residual", &A::residual),
+                                            field("rest", &A::rest),
+                                            field("y_rest", &A::y_rest)};
 };
 template <>
 struct FieldsOf<fvlm_linear_input_gradient> {

@@ -4,6 +4,7 @@
 // product is 16 rows by 8 columns: thread t of a warp has columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
 #pragma once
 
+#include "common/cuda_mma.cuh"
 #include "common/cuda_packs.cuh"
 #include "problem.h"
 
@@ -112,25 +113,11 @@ __device__ inline Fragment right_of_columns(const Tile& tile, int row, int pair)
   return load_squares<true, 1>(tile, row, pair);
 }
 
-template <class T>
-__device__ void multiply_add(float (&sum)[4], const Fragment& a, std::uint32_t b0, std::uint32_t b1) {
-  if constexpr (std::is_same_v<T, BFloat16>)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b0), "r"(b1));
-}
-
 // Two products side by side.
 template <class T>
 __device__ void multiply_add(float (&one)[4], float (&next)[4], const Fragment& a, const Fragment& b) {
-  multiply_add<T>(one, a, b.at[0], b.at[1]);
-  multiply_add<T>(next, a, b.at[2], b.at[3]);
+  multiply_add<T>(one, a.at, b.at[0], b.at[1]);
+  multiply_add<T>(next, a.at, b.at[2], b.at[3]);
 }
 
 // Which of a block's 8 columns element i of a thread's products is in.

@@ -3,6 +3,7 @@
 #include "common/cuda_device.h"
 #include "gelu_product.h"
 #include "matmul.h"
+#include "rest_product.h"
 #include "timing.h"
 #include "weight_product.h"
 
@@ -22,7 +23,7 @@ constexpr int64_t most_set_bytes = 64 << 20, most_scratch_bytes = 96 << 20, most
 constexpr int64_t row_unit = 128; // of rows that are cut to fit there
 // Of a query; others say what this plugin does not know.
 constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS;
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
 int64_t bytes(fvlm_dtype dtype) {
   return static_cast<int64_t>(bytes_of(dtype));
@@ -88,6 +89,8 @@ class KernelsCublasLt : public Kernels {
     if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
     if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
       return refuse("gelu together with a residual not supported");
+    if (keeps_rest(query) && (query.dtype == float32 || !has_residual(query)))
+      return refuse("a rest is kept of 16 bits and with a residual alone");
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
       return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
@@ -106,7 +109,7 @@ class KernelsCublasLt : public Kernels {
     require(fits(query));
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
     const Key key = key_of(query, deterministic);
-    if (query.rows == 0 || plans_.count(key)) return;
+    if (query.rows == 0 || !has_plan(query) || plans_.count(key)) return;
     Workspace workspace(call);
     const Space space = take(workspace, query);
     Plan plan = planned(query, space.library.size());
@@ -128,6 +131,14 @@ class KernelsCublasLt : public Kernels {
     Matrix residual{};
     if (has_residual(query)) residual = matrix_of(a.residual, query.dtype, query.rows, query.width, "residual");
     if (query.rows == 0) return;
+    if (keeps_rest(query)) {
+      const auto rows = [&](const fvlm_tensor* tensor, const char* name) {
+        return rows_of(matrix_of(tensor, query.dtype, query.rows, query.width, name));
+      };
+      return rest_product(on(call), {query.dtype, query.rows, query.inner, query.width},
+                          {rows_of(x), rows_of(weight), rows_of(residual), a.rest ? rows(a.rest, "rest") : Rows{},
+                           rows_of(y), rows(a.y_rest, "y_rest"), bias});
+    }
     Workspace workspace(call);
     forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, take(workspace, query));
   }
@@ -203,6 +214,9 @@ class KernelsCublasLt : public Kernels {
   static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
   static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
   static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
+  static bool keeps_rest(const Query& query) { return query.options & FVLM_WITH_REST; }
+  // Where it keeps the rest, the forward is a product of our own.
+  static bool has_plan(const Query& query) { return !keeps_rest(query) || has_backward(query); }
 
   static Key key_of(const Query& q, bool deterministic) {
     return {q.rows,
@@ -457,6 +471,7 @@ class KernelsCublasLt : public Kernels {
 
   Space take(Workspace& workspace, const Query& query) const {
     Space space;
+    if (!has_plan(query)) return space;
     const int64_t sum_bytes = may_sum(query) ? weight_product_bytes(multiprocessors_) : 0;
     space.library = workspace.take<char>(query.rows > 0 ? std::max(library_bytes(query), sum_bytes) : 0);
     int64_t summed = has_bias(query) ? query.width : 0; // columns of one call

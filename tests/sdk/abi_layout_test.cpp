@@ -292,7 +292,7 @@ FIELD(fvlm_layerscale_backward, d_x, 32, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_scale, 40, fvlm_tensor*);
 FIELD(fvlm_layerscale_backward, d_x_sums, 48, fvlm_tensor*);
 
-SIZE(fvlm_linear_forward, 56);
+SIZE(fvlm_linear_forward, 72);
 FIELD(fvlm_linear_forward, struct_size, 0, uint32_t);
 FIELD(fvlm_linear_forward, x, 8, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, weight, 16, const fvlm_tensor*);
@@ -300,6 +300,8 @@ FIELD(fvlm_linear_forward, bias, 24, const fvlm_tensor*);
 FIELD(fvlm_linear_forward, y, 32, fvlm_tensor*);
 FIELD(fvlm_linear_forward, pre_activation, 40, fvlm_tensor*);
 FIELD(fvlm_linear_forward, residual, 48, const fvlm_tensor*);
+FIELD(fvlm_linear_forward, rest, 56, const fvlm_tensor*);
+FIELD(fvlm_linear_forward, y_rest, 64, fvlm_tensor*);
 
 SIZE(fvlm_linear_input_gradient, 56);
 FIELD(fvlm_linear_input_gradient, struct_size, 0, uint32_t);

@@ -175,6 +175,14 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   Tensor y = torch_tensor(arguments.y);
   const bool gelu = query.options & FVLM_WITH_GELU;
   const Tensor residual = torch_tensor(arguments.residual);
+  if (arguments.y_rest) {
+    Tensor exact = product(x, weight, wide(y.scalar_type())) + residual;
+    if (bias.defined()) exact += bias;
+    if (arguments.rest) exact += torch_tensor(arguments.rest);
+    store(y, exact);
+    store(torch_tensor(arguments.y_rest), exact - widened(y));
+    return;
+  }
   if (residual.defined() && is_wide(y)) {
     if (bias.defined())
       at::add_out(y, residual, bias);

@@ -34,7 +34,7 @@ enum {
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
   FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: d_x with its sums over rows */
-  FVLM_WITH_REST = 1u << 5      /* rmsnorm, layernorm, with a residual: what the sum loses is kept beside it */
+  FVLM_WITH_REST = 1u << 5      /* rmsnorm, layernorm, linear, with a residual: what the sum loses is kept beside it */
 };
 
 typedef struct fvlm_kernels_query {
@@ -133,13 +133,16 @@ typedef struct fvlm_layerscale_backward {
 } fvlm_layerscale_backward;
 
 /* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it; with
- * FVLM_WITH_RESIDUAL the residual is added before y is rounded. The residual's gradient is d_y itself. */
+ * FVLM_WITH_RESIDUAL the residual is added before y is rounded. The residual's gradient is d_y itself. With
+ * FVLM_WITH_REST, not together with gelu, rest is added too, and what y loses by rounding goes to y_rest. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
   fvlm_tensor* y;                       /* [rows, width] */
   fvlm_tensor* pre_activation;          /* [rows, width]; NULL without FVLM_WITH_GELU, or where no backward follows */
   const fvlm_tensor* residual;          /* [rows, width], may be the memory of y; NULL without FVLM_WITH_RESIDUAL */
+  const fvlm_tensor* rest;              /* [rows, width]: what residual lost; NULL: nothing */
+  fvlm_tensor* y_rest;                  /* [rows, width], may be the memory of rest; NULL without FVLM_WITH_REST */
 } fvlm_linear_forward;
 
 /* d_x = d_y weight. With pre_activation (the one from which x was made by gelu) d_x is multiplied by its derivative:
