@@ -6,18 +6,24 @@ namespace {
 
 // s = x + residual + rest rounded to the element type, as backward will see it. `rest` becomes what that loses.
 template <class Element, int count>
-__device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual, Pack<Element, count>& rest) {
-  float sum[count], other[count], kept[count];
+__device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual,
+                            Pack<Element, count>* rest = nullptr) {
+  float sum[count], other[count];
   x.widen(sum);
   residual.widen(other);
-  rest.widen(kept);
 #pragma unroll
-  for (int i = 0; i < count; ++i) sum[i] = sum[i] + other[i] + kept[i];
+  for (int i = 0; i < count; ++i) sum[i] += other[i];
+  if (rest) {
+    rest->widen(other);
+#pragma unroll
+    for (int i = 0; i < count; ++i) sum[i] += other[i];
+  }
   x.round(sum);
+  if (!rest) return;
   x.widen(other);
 #pragma unroll
   for (int i = 0; i < count; ++i) sum[i] -= other[i];
-  rest.round(sum);
+  rest->round(sum);
 }
 
 template <class Element, int threads, int packs, bool centered>
@@ -37,11 +43,15 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
-      typename Part::Values rest{};
-      if (p.rest.data) rest.load(row_at<const Element>(p.rest, row) + part.first(i));
-      add_rounded(s[i], residual[i], rest);
+      if (p.sum_rest.data) {
+        typename Part::Values rest{};
+        if (p.rest.data) rest.load(row_at<const Element>(p.rest, row) + part.first(i));
+        add_rounded(s[i], residual[i], &rest);
+        rest.store(row_at<Element>(p.sum_rest, row) + part.first(i));
+      } else {
+        add_rounded(s[i], residual[i]);
+      }
       s[i].store(sum + part.first(i));
-      if (p.sum_rest.data) rest.store(row_at<Element>(p.sum_rest, row) + part.first(i));
     }
   }
 
