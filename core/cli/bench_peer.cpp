@@ -7,6 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 namespace fvlm::cli {
 namespace {
 
@@ -52,15 +56,16 @@ std::string peer_of(const ParsedOptions& parsed, const std::string& tool) {
 Options& with_training_peer_option(Options& options) {
   return options.value("peer", "HOW",
                        fmt::format("measure PyTorch's step, too, by {} of the source\n"
-                                   "                    tree: eager; graph, captured as a whole; compiled, and then\n"
-                                   "                    captured, which takes minutes; or another COMMAND",
+                                   "                    tree: eager; graph, captured as a whole; compiled, which\n"
+                                   "                    takes minutes; compiled-graph; or another COMMAND",
                                    training_peer));
 }
 
 std::string training_peer_of(const ParsedOptions& parsed) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
-  if (wanted != "eager" && wanted != "graph" && wanted != "compiled") return wanted;
+  constexpr std::string_view ways[] = {"eager", "graph", "compiled", "compiled-graph"};
+  if (std::find(std::begin(ways), std::end(ways), wanted) == std::end(ways)) return wanted;
   return fmt::format("{} --how {}", wanted_of_the_checkout(training_peer), wanted);
 }
 
