@@ -1,11 +1,51 @@
-// optimizer-cuda: torch.optim.AdamW over a flat arena, in one launch and one pass: moments, master and rounded copy.
+// optimizer-cuda: torch.optim.AdamW over a flat arena, in one launch and one pass: moments, master and rounded copy;
+// torch.optim.Muon over its matrices, all of one shape at once.
 #include "adamw.h"
 #include "common/arena.h"
+#include "muon.h"
+#include "newton_schulz.h"
+
+#include <deque>
+#include <vector>
 
 namespace fvlm::plugins {
 namespace {
 
 using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States;
+
+// What calls refuse as well.
+Support fits(const fvlm_optimizer_query& query) {
+  if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype))
+    return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
+  if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype))
+    return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
+  check_segments(query);
+  return sdk::accept(300, "one launch, one pass");
+}
+
+void* untyped(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name, std::int64_t elements) {
+  void* data = nullptr;
+  sdk::dispatch<float, BFloat16, Half>(dtype, [&](auto element) {
+    using Element = typename decltype(element)::type;
+    data = const_cast<Element*>(flat<const Element>(tensor, name, elements));
+  });
+  return data;
+}
+
+template <class Element, class Tensor>
+Element* matrix(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t cols) {
+  const sdk::View<Element, 2> view(tensor, name);
+  if (view.size(0) != rows || view.size(1) != cols || !view.contiguous())
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld x %lld values expected, got %lld x %lld", name,
+                       static_cast<long long>(rows), static_cast<long long>(cols), static_cast<long long>(view.size(0)),
+                       static_cast<long long>(view.size(1)));
+  return view.data();
+}
+
+void require_device(const fvlm_device& device) {
+  if (Support no = sdk::check_device(device, 8, 0); no.score == 0)
+    throw sdk::Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
+}
 
 class Adamw : public sdk::Optimizer {
  public:
@@ -15,10 +55,7 @@ class Adamw : public sdk::Optimizer {
       {"eps", 1e-8, 0, 1e-1}, {"weight_decay", 1e-2, 0, 1e3},
   };
 
-  explicit Adamw(const fvlm_instance_config& config) {
-    if (Support no = sdk::check_device(config.device, 8, 0); no.score == 0)
-      throw sdk::Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
-  }
+  explicit Adamw(const fvlm_instance_config& config) { require_device(config.device); }
 
   static Support supports(const Query& query) {
     if (Support no = sdk::check_device(query.device, 8, 0); no.score == 0) return no;
@@ -51,39 +88,168 @@ class Adamw : public sdk::Optimizer {
     step.elements = n;
     adamw(sdk::stream_of(call), types, step);
   }
+};
+
+class Muon : public sdk::Optimizer {
+ public:
+  static constexpr const char* algorithm = "muon";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {
+      {"lr", 1e-3, 0, 1e3},          {"momentum", 0.95, 0, 0.9999999}, {"nesterov", 1, 0, 1},
+      {"weight_decay", 0.1, 0, 1e3}, {"eps", 1e-7, 0, 1e-1},
+  };
+
+  explicit Muon(const fvlm_instance_config& config) { require_device(config.device); }
+
+  static Support supports(const Query& query) {
+    if (Support no = sdk::check_device(query.device, 8, 0); no.score == 0) return no;
+    return matrices(query);
+  }
+
+  static States states(const Query& query) {
+    const bool narrow = query.state_dtype == sdk::bfloat16;
+    return {{"momentum", narrow ? sdk::bfloat16 : sdk::float32}};
+  }
+
+  void requirements(const Query& query, sdk::Requirements& wanted) const {
+    sdk::require(matrices(query));
+    wanted.forward_workspace = workspace_of(batches_of(query, types_of(query)));
+  }
+
+  void prepare(const fvlm_call&, const Query& query) {
+    sdk::require(matrices(query));
+    (void)plan_of(query);
+  }
+
+  void step(const fvlm_call& call, const Query& query, const Step& arguments) {
+    sdk::require(matrices(query));
+    const Plan& plan = plan_of(query);
+    if (call.workspace_size < plan.workspace) // before anything is written
+      throw sdk::Failure(FVLM_ERROR_WORKSPACE, "workspace of %llu bytes given, %llu needed",
+                         static_cast<unsigned long long>(call.workspace_size),
+                         static_cast<unsigned long long>(plan.workspace));
+    const std::int64_t n = query.elements;
+    const MuonTypes types = types_of(query);
+    MuonStep step{};
+    step.master = flat<float>(arguments.master, "master", n);
+    if (types.copy != sdk::float32) step.copy = untyped(arguments.parameter, types.copy, "parameter", n);
+    step.gradient = untyped(arguments.gradient, types.gradient, "gradient", n);
+    step.momentum = untyped(arguments.state[0], types.momentum, "momentum", n);
+    step.hyper = matrix<const float>(arguments.hyper, "hyper", query.group_count, std::size(hyperparameters));
+    step.scale = flat<const float>(arguments.scale, "scale", 1);
+    step.skip = flat<const std::int32_t>(arguments.skip, "skip", 1);
+    cudaStream_t stream = sdk::stream_of(call);
+    for (std::size_t i = 0; i < plan.batches.size(); ++i) {
+      const MuonBatch& batch = plan.batches[i];
+      sdk::Workspace space(call);
+      const Scratch scratch = take(space, batch);
+      muon_gather(stream, types, step, batch, scratch.matrices.x, scratch.squares);
+      muon_apply(stream, types, step, batch, plan.products[i].run(library_, stream, scratch.matrices));
+    }
+  }
 
  private:
-  // What calls refuse as well.
-  static Support fits(const Query& query) {
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype))
-      return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
-    if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype))
-      return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
-    check_segments(query);
-    return sdk::accept(300, "one launch, one pass");
+  static constexpr std::int64_t most_bytes = std::int64_t{128} << 20; // of a batch with more than one matrix
+
+  struct Scratch {
+    NewtonSchulzSpace matrices;
+    double* squares;
+  };
+
+  // What is made once for a query, so that a step allocates nothing.
+  struct Plan {
+    MuonTypes types;
+    std::vector<fvlm_optimizer_segment> segments;
+    std::vector<MuonBatch> batches;
+    std::vector<NewtonSchulz> products; // of each batch
+    std::uint64_t workspace;
+
+    bool is_for(const Query& query, const MuonTypes& asked) const {
+      const auto same = [](const fvlm_optimizer_segment& a, const fvlm_optimizer_segment& b) {
+        return a.offset == b.offset && a.rows == b.rows && a.cols == b.cols && a.group == b.group;
+      };
+      return types == asked &&
+             std::equal(segments.begin(), segments.end(), query.segments, query.segments + query.segment_count, same);
+    }
+  };
+
+  const Plan& plan_of(const Query& query) {
+    const MuonTypes types = types_of(query);
+    for (const Plan& plan : plans_)
+      if (plan.is_for(query, types)) return plan;
+    Plan plan{types, {query.segments, query.segments + query.segment_count}, batches_of(query, types), {}, 0};
+    for (const MuonBatch& batch : plan.batches) plan.products.emplace_back(library_, batch.shape);
+    plan.workspace = workspace_of(plan.batches);
+    plans_.push_back(std::move(plan));
+    return plans_.back();
   }
 
-  static void* untyped(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name, std::int64_t elements) {
-    void* data = nullptr;
-    sdk::dispatch<float, BFloat16, Half>(dtype, [&](auto element) {
-      using Element = typename decltype(element)::type;
-      data = const_cast<Element*>(flat<const Element>(tensor, name, elements));
-    });
-    return data;
+  static Support matrices(const Query& query) {
+    if (Support no = fits(query); no.score == 0) return no;
+    for (std::int64_t i = 0; i < query.segment_count; ++i)
+      if (query.segments[i].rows == 1)
+        return sdk::refuse("segment %lld is a vector: muon steps matrices; give vectors to adamw",
+                           static_cast<long long>(i));
+    return sdk::accept(300, "Newton-Schulz in %s by cuBLASLt", sdk::name_of(types_of(query).product()));
   }
 
-  template <class Element, class Tensor>
-  static Element* matrix(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t cols) {
-    const sdk::View<Element, 2> view(tensor, name);
-    if (view.size(0) != rows || view.size(1) != cols || !view.contiguous())
-      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld x %lld values expected, got %lld x %lld", name,
-                         static_cast<long long>(rows), static_cast<long long>(cols),
-                         static_cast<long long>(view.size(0)), static_cast<long long>(view.size(1)));
-    return view.data();
+  static MuonTypes types_of(const Query& query) {
+    return {query.gradient_dtype, query.parameter_dtype, states(query).state[0].dtype};
   }
+
+  // Of x, other, gram and polynomial.
+  static std::int64_t bytes_of_matrix(const MatricesShape& shape) {
+    return 2 * (shape.rows * shape.cols + shape.small() * shape.small()) *
+           static_cast<std::int64_t>(sdk::bytes_of(shape.dtype));
+  }
+
+  static std::vector<MuonBatch> batches_of(const Query& query, const MuonTypes& types) {
+    const auto filled = [](std::int64_t size) { return (size + 7) / 8 * 8; };
+    std::vector<MuonBatch> batches;
+    for (std::int64_t i = 0; i < query.segment_count; ++i) {
+      const fvlm_optimizer_segment& segment = query.segments[i];
+      if (size_of(segment) == 0) continue;
+      const std::int64_t rows = filled(segment.rows), cols = filled(segment.cols);
+      auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
+        return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::most &&
+               (b.shape.count + 1) * bytes_of_matrix(b.shape) <= most_bytes;
+      });
+      if (batch == batches.end()) batch = batches.insert(batch, MuonBatch{{types.product(), rows, cols, 0}, {}});
+      batch->segments[batch->shape.count++] = segment;
+    }
+    return batches;
+  }
+
+  static std::uint64_t workspace_of(const std::vector<MuonBatch>& batches) {
+    std::uint64_t most = 0;
+    for (const MuonBatch& batch : batches) {
+      sdk::Workspace space;
+      (void)take(space, batch);
+      most = std::max<std::uint64_t>(most, space.used());
+    }
+    return most;
+  }
+
+  static Scratch take(sdk::Workspace& space, const MuonBatch& batch) {
+    const MatricesShape& shape = batch.shape;
+    const auto take_matrices = [&](std::int64_t rows, std::int64_t cols) {
+      return space.take<char>(shape.count * rows * cols * static_cast<std::int64_t>(sdk::bytes_of(shape.dtype))).data();
+    };
+    Scratch scratch{};
+    NewtonSchulzSpace& m = scratch.matrices;
+    m.x = take_matrices(shape.rows, shape.cols);
+    m.other = take_matrices(shape.rows, shape.cols);
+    m.gram = take_matrices(shape.small(), shape.small());
+    m.polynomial = take_matrices(shape.small(), shape.small());
+    m.workspace = space.take<char>(BatchedProduct::workspace).data();
+    scratch.squares = space.take<double>(std::int64_t{shape.count} * muon_parts).data();
+    return scratch;
+  }
+
+  CublasLt library_;
+  std::deque<Plan> plans_;
 };
 
 } // namespace
 } // namespace fvlm::plugins
 
-FVLM_PLUGIN("optimizer-cuda", "0.1.0", fvlm::plugins::Adamw)
+FVLM_PLUGIN("optimizer-cuda", "0.1.0", fvlm::plugins::Adamw, fvlm::plugins::Muon)

@@ -411,6 +411,47 @@ void adamw(const char* path, int64_t millions, fvlm_dtype copy, fvlm_dtype momen
   });
 }
 
+// The matrices of fVLM-135M's layers. Bytes are those of one pass; the products move and compute much more.
+void muon(const char* path, fvlm_dtype copy) {
+  const Library<fvlm_optimizer_v1> library(path, FVLM_OPTIMIZER_KIND("muon"));
+  std::vector<fvlm_optimizer_segment> segments;
+  int64_t elements = 0;
+  const auto add = [&](int64_t times, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < times; ++i, elements += rows * cols) segments.push_back({elements, rows, cols, 0});
+  };
+  for (int layer = 0; layer < 30; ++layer) add(2, 576, 576), add(2, 192, 576), add(2, 1536, 576), add(1, 576, 1536);
+  for (int layer = 0; layer < 12; ++layer) add(1, 1152, 384), add(1, 384, 384), add(1, 1536, 384), add(1, 384, 1536);
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CUDA, 0};
+  query.gradient_dtype = bfloat16, query.parameter_dtype = copy, query.state_dtype = float32;
+  query.elements = elements, query.segment_count = static_cast<int64_t>(segments.size()), query.group_count = 1;
+  query.segments = segments.data();
+  fvlm_requirements wanted{};
+  wanted.struct_size = sizeof wanted;
+  need(library.table->requirements(library.instance, &query, &wanted, &sink), "requirements");
+  char name[128];
+  std::snprintf(name, sizeof name, "muon %lldM, copy %s, %.0f MB inside", static_cast<long long>(elements / 1'000'000),
+                name_of(copy), static_cast<double>(wanted.forward_workspace) / 1e6);
+  measure(name, [&](Set& s, uint64_t& workspace) -> Calls {
+    workspace = wanted.forward_workspace;
+    fvlm_optimizer_step a{};
+    a.struct_size = sizeof a;
+    a.master = s.add(float32, {elements}, 2);
+    if (copy != float32) a.parameter = s.add(copy, {elements});
+    a.gradient = s.add(bfloat16, {elements});
+    a.state[0] = s.add(float32, {elements}, 2);
+    a.segments = s.add(int64, {query.segment_count, 4}), a.hyper = s.add(float32, {1, 5});
+    a.step = s.add(int64, {1}), a.scale = s.add(float32, {1}), a.skip = s.add(int32, {1});
+    const float hyper[] = {1e-3f, 0.95f, 1, 0.1f, 1e-7f}, scale = 1;
+    need(cudaMemcpy(a.hyper->data, hyper, sizeof hyper, cudaMemcpyHostToDevice), "hyper");
+    need(cudaMemcpy(a.scale->data, &scale, sizeof scale, cudaMemcpyHostToDevice), "scale");
+    return [=, &library, &query](const fvlm_call& call) {
+      need(library.table->step(library.instance, &call, &query, &a), "step");
+    };
+  });
+}
+
 __global__ void copy_packs(const uint4* from, uint4* to, int64_t count) {
   const int64_t at = item_index();
   if (at < count) to[at] = from[at];
@@ -489,6 +530,7 @@ int main(int count, char** words) {
     adamw(words[2], 135, bfloat16, float32);
     adamw(words[2], 135, bfloat16, bfloat16);
     adamw(words[2], 135, float32, float32);
+    muon(words[2], bfloat16);
   }
   if (count > 3 && std::strcmp(words[3], "-") != 0) measure_linears(words[3]);
   return 0;
