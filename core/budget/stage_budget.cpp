@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace fvlm::budget {
@@ -47,17 +48,24 @@ int64_t quantized_elements(const Setting& setting) {
   return sum;
 }
 
-// What the optimizer's step needs besides the arenas.
-int64_t optimizer_inside(const Setting& setting, int64_t trained) {
-  if (setting.machine.plain_optimizer) return 3 * float32 * trained;
-  if (!std::holds_alternative<plan::Muon>(setting.stage.optimizer)) return 0;
-  int64_t most = 0;
+// The workspace that Muon keeps.
+int64_t muon_workspace(const Setting& setting) {
+  if (setting.machine.plain_optimizer || !std::holds_alternative<plan::Muon>(setting.stage.optimizer)) return 0;
+  std::map<std::pair<int64_t, int64_t>, int64_t> matrices; // of each shape
   for (const ParameterBlock& block : blocks_of(setting.model.vision, setting.model.connector, setting.model.decoder))
-    for (const ParameterSpec& spec : block) {
-      if (spec.shape.size() != 2 || spec.name.find(".layer") == std::string::npos) continue;
-      const int64_t small = std::min(spec.shape[0], spec.shape[1]), large = std::max(spec.shape[0], spec.shape[1]);
-      most = std::max(most, 2 * float32 * small * (large + small));
-    }
+    for (const ParameterSpec& spec : block)
+      if (spec.shape.size() == 2 && spec.name.find(".layer") != std::string::npos)
+        ++matrices[{spec.shape[0], spec.shape[1]}];
+  // optimizer-muon takes one after the other; optimizer-cuda those of one shape together.
+  constexpr int64_t most_matrices = 64, most_bytes = 128 << 20, of_products = 4 << 20;
+  const bool together = setting.machine.matrices_together;
+  int64_t most = 0;
+  for (const auto& [shape, count] : matrices) {
+    const int64_t small = std::min(shape.first, shape.second), large = std::max(shape.first, shape.second);
+    const int64_t one = 2 * (together ? setting.machine.element : float32) * small * (large + small);
+    const int64_t batch = std::min({count, most_matrices, std::max<int64_t>(1, most_bytes / one)});
+    most = std::max(most, together ? batch * one + of_products : one);
+  }
   return most;
 }
 
@@ -76,6 +84,7 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   machine.plain_loss = prefers_reference(plan, "loss");
   machine.plain_kernels = prefers_reference(plan, "rmsnorm");
   machine.plain_optimizer = prefers_reference(plan, "optimizer");
+  machine.matrices_together = device == Device::cuda;
   return machine;
 }
 
@@ -157,7 +166,7 @@ Need step_need(const Setting& setting, const PackShape& samples, const plan::Act
   hold(Item::moments, moment_bytes(setting.stage, machine) * policy.trained());
   if (setting.stage.quantization_aware && setting.plan.quantization)
     hold(Item::real_weights, machine.element * quantized_elements(setting));
-  hold(Item::workspace, loss_workspace(setting.model.decoder, machine, pack.labels));
+  hold(Item::workspace, loss_workspace(setting.model.decoder, machine, pack.labels) + muon_workspace(setting));
 
   shadow::Models models{policy, nullptr, {}};
   std::vector<std::unique_ptr<shadow::Model>> frozen;
@@ -172,7 +181,7 @@ Need step_need(const Setting& setting, const PackShape& samples, const plan::Act
   const int64_t size = setting.model.image_size;
   Need need;
   need.amounts = shadow::learn(ops, models, setting.stage, pack, 3 * size * size);
-  ledger.touch(optimizer_inside(setting, policy.trained()));
+  if (machine.plain_optimizer) ledger.touch(3 * float32 * policy.trained());
   need.peak = ledger.peak();
   need.amounts[static_cast<size_t>(Item::passing)] +=
       need.peak - std::accumulate(need.amounts.begin(), need.amounts.end(), int64_t{0});

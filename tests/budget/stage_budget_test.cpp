@@ -135,13 +135,30 @@ TEST(StageBudget, of_a_gpu_has_two_packs_of_keys_and_values_where_the_tower_is_f
   EXPECT_EQ(budget_of(ahead, Device::cuda).step.peak, budget_of(in_turn, Device::cuda).step.peak);
 }
 
-TEST(StageBudget, of_muon_has_a_moment_more) {
+plan::Plan muon_plan() {
   plan::Plan other = plan();
   plan::Muon muon;
   muon.lr = muon.others.lr = {{"default", 1e-3}};
   other.stages[0].optimizer = muon;
+  return other;
+}
+
+TEST(StageBudget, of_muon_has_a_moment_more) {
+  const plan::Plan other = muon_plan();
   EXPECT_EQ(2 * amount(budget_of(other), Item::moments), 3 * amount(budget_of(plan()), Item::moments))
       << "momentum for the matrices, two moments for the others, each over the whole arena";
+}
+
+TEST(StageBudget, of_muon_has_room_for_a_matrix_and_on_a_gpu_for_those_of_a_shape) {
+  const auto room = [](Device device, plan::Precision precision) {
+    plan::Plan muon = muon_plan(), adamw = plan();
+    muon.precision = adamw.precision = precision;
+    return amount(budget_of(muon, device), Item::workspace) - amount(budget_of(adamw, device), Item::workspace);
+  };
+  const int64_t gate = 2 * 4 * 96 * (96 + 256), products = 4 << 20; // each of 6 layers has a gate and an up
+  EXPECT_EQ(room(Device::cpu, plan::Precision::fp32), gate);
+  EXPECT_EQ(room(Device::cuda, plan::Precision::fp32), 2 * 6 * gate + products);
+  EXPECT_EQ(room(Device::cuda, plan::Precision::bf16), 6 * gate + products);
 }
 
 TEST(StageBudget, of_layers_that_are_computed_again_is_less) {

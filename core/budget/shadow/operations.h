@@ -15,10 +15,11 @@ struct Machine {
   int64_t element = 4;           // bytes of an activation and of a parameter
   bool widened_products = false; // 16-bit numbers on a CPU: products are computed in float32, of copies
   bool plain_attention = false, plain_loss = false, plain_kernels = false, plain_optimizer = false; // the reference
-  bool takes_guests = false;   // attention without a mask, in its backward
-  bool keeps_rests = false;    // a decoder's attention: a byte a number, of what its output lost by rounding
-  int64_t packs_of_frames = 1; // on the device; on a GPU the next one waits there
-  bool encodes_ahead = false;  // on a GPU, where the tower is frozen
+  bool takes_guests = false;      // attention without a mask, in its backward
+  bool keeps_rests = false;       // a decoder's attention: a byte a number, of what its output lost by rounding
+  int64_t packs_of_frames = 1;    // on the device; on a GPU the next one waits there
+  bool encodes_ahead = false;     // on a GPU, where the tower is frozen
+  bool matrices_together = false; // by Muon, on a GPU
 };
 
 } // namespace fvlm::budget

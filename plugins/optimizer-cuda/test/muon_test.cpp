@@ -1,0 +1,97 @@
+// Muon of the built optimizer-cuda library on a GPU against the built optimizer-muon on the CPU.
+#include "common/testing/arena.h"
+
+#include <cuda_runtime_api.h>
+
+namespace fvlm::testing {
+namespace {
+
+constexpr const char* kind = "fvlm.optimizer/1:muon";
+constexpr float lr = 0.02f;
+
+const std::vector<std::vector<float>> groups = {{lr, 0.95f, 1, 0.1f, 1e-7f}, {lr, 0.8f, 0, 0.3f, 1e-7f}};
+
+// Those of optimizer-muon, which has more hyperparameters.
+std::vector<std::vector<float>> groups_on_cpu() {
+  auto longer = groups;
+  for (auto& group : longer) group.insert(group.end(), {5, 3.4445f, -4.7750f, 2.0315f, 0});
+  return longer;
+}
+
+// More matrices of one shape, once filled up, than go into a batch; wide, tall and square ones, one with a row less
+// than a multiple of 8, nothing.
+ArenaShape many_matrices() {
+  ArenaShape shape;
+  const auto add = [&](std::int64_t rows, std::int64_t cols) {
+    shape.segments.push_back({shape.elements, rows, cols, static_cast<std::int64_t>(shape.segments.size() % 2)});
+    shape.elements += rows * cols + static_cast<std::int64_t>(shape.segments.size() % 3);
+  };
+  for (std::int64_t i = 0; i < 150; ++i) add(2 + i % 7, 9 + i % 8);
+  for (const auto& [rows, cols] : {std::pair{33, 65}, {65, 33}, {64, 64}, {5, 1}, {2, 0}, {127, 576}, {576, 192}})
+    add(rows, cols);
+  shape.groups = 2;
+  return shape;
+}
+
+class OnCpu {
+ public:
+  OnCpu() { place().device = {FVLM_CPU, 0}; }
+  ~OnCpu() { place().device = {FVLM_CUDA, 0}; }
+};
+
+class MuonCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    plugin = std::make_unique<Optimizer>(FVLM_TEST_LIBRARY, kind, host);
+    const OnCpu here;
+    reference = std::make_unique<Optimizer>(FVLM_TEST_REFERENCE, kind, host);
+  }
+
+  // Two steps by both.
+  void expect_near_the_cpu(const ArenaShape& shape, float tolerance) {
+    Arena got(*plugin, shape, groups);
+    got.scale = 0.5f;
+    for (got.step = 1; got.step <= 2; ++got.step) ASSERT_EQ(got.run(*plugin, host), FVLM_OK) << got.error;
+    Arena expected(*reference, shape, groups_on_cpu());
+    expected.scale = 0.5f;
+    {
+      const OnCpu here;
+      for (expected.step = 1; expected.step <= 2; ++expected.step)
+        ASSERT_EQ(expected.run(*reference, host), FVLM_OK) << expected.error;
+    }
+    for (std::size_t i = 0; i < got.master.size(); ++i) {
+      ASSERT_NEAR(got.master[i], expected.master[i], tolerance) << "master, element " << i;
+      ASSERT_NEAR(got.states[0].get(static_cast<std::int64_t>(i)), expected.states[0].get(static_cast<std::int64_t>(i)),
+                  1e-6)
+          << "momentum, element " << i;
+    }
+  }
+
+  Host host{2};
+  std::unique_ptr<Optimizer> plugin, reference;
+};
+
+TEST_F(MuonCuda, in_float32_steps_many_matrices_as_the_cpu_does) {
+  expect_near_the_cpu(many_matrices(), 1e-4f * lr);
+}
+
+// Of 30 draws of these shapes, rounded so on the CPU, the farthest was 0.06 off in a step, in a 2 x 15 matrix.
+TEST_F(MuonCuda, in_bfloat16_steps_them_nearly_so) {
+  ArenaShape shape = many_matrices();
+  shape.gradient = shape.parameter = bf16;
+  expect_near_the_cpu(shape, 0.2f * lr);
+}
+
+TEST_F(MuonCuda, refuses_vectors_and_the_cpu_with_a_reason) {
+  Arena arena(*plugin, many_matrices(), groups);
+  fvlm_optimizer_query query = arena.query();
+  query.device.type = FVLM_CPU;
+  EXPECT_NE(std::string(support_of(*plugin, query).reason).find("CUDA"), std::string::npos);
+  arena.shape.segments[3].rows = 1;
+  query = arena.query();
+  EXPECT_NE(std::string(support_of(*plugin, query).reason).find("segment 3 is a vector"), std::string::npos);
+}
+
+} // namespace
+} // namespace fvlm::testing
