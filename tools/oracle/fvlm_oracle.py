@@ -49,8 +49,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Dinov2Model, DynamicCache, LlamaForCausalLM
+from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
+if tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 23):  # before, other names in its modules
+    raise ImportError(f"transformers {transformers_version} is too old for the oracle: ./scripts/setup --oracles installs 5.23")
 logging.disable_progress_bar()
 
 # Letters in shapes: N frames of the batch, T frames of a sample, S text tokens, D tower width, W decoder width.
