@@ -34,19 +34,8 @@ cublasLtMatmulAlgo_t choose(const CublasLt& library, const ProductShape& s, std:
   };
   const Rows rows = rows_of(s);
   ProductDescription d(s, whole(rows.a, s.dtype), whole(rows.b, s.dtype), whole(rows.c, s.result));
-  cublasLtMatmulPreferenceOpaque_t preference{};
-  check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-                 "cublasLtMatmulPreferenceSetAttribute");
-  };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  const auto alignment = [&](fvlm_dtype dtype) { return static_cast<uint32_t>(aligned ? 16 : bytes_of(dtype)); };
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(s.dtype));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(s.dtype));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(s.result));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(s.result));
+  const auto alignment = [&](fvlm_dtype dtype) { return aligned ? 16 : static_cast<int64_t>(bytes_of(dtype)); };
+  auto preference = product_preference(workspace, alignment(s.dtype), alignment(s.dtype), alignment(s.result));
   cublasLtMatmulHeuristicResult_t found[candidates];
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c,

@@ -25,17 +25,7 @@ BatchedProduct::BatchedProduct(const CublasLt& library, const ProductShape& s, i
   batch(description_.a, s.rows * s.inner, count);
   batch(description_.b, s.inner * s.columns, count);
   batch(description_.c, s.rows * s.columns, count);
-  cublasLtMatmulPreferenceOpaque_t preference{};
-  check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-                 "cublasLtMatmulPreferenceSetAttribute");
-  };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  for (const auto operand : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    prefer(operand, std::uint32_t{16});
+  auto preference = product_preference(workspace, 16, 16, 16);
   ProductDescription& d = description_;
   cublasLtMatmulHeuristicResult_t found{};
   int results = 0;
