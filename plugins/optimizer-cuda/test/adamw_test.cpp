@@ -1,12 +1,10 @@
 // The built optimizer-cuda library on a GPU against the built optimizer-adamw on the CPU, bit by bit.
-#include "common/testing/arena.h"
+#include "beside_cpu.h"
 
 #include <cuda_runtime_api.h>
 
 namespace fvlm::testing {
 namespace {
-
-constexpr const char* kind = "fvlm.optimizer/1:adamw";
 
 const std::vector<std::vector<float>> two_groups = {{1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f},
                                                     {1e-2f, 0.8f, 0.95f, 1e-6f, 0.1f}};
@@ -21,31 +19,15 @@ ArenaShape ragged_shape() {
   return shape;
 }
 
-class OnCpu {
- public:
-  OnCpu() { place().device = {FVLM_CPU, 0}; }
-  ~OnCpu() { place().device = {FVLM_CUDA, 0}; }
-};
-
 void need(cudaError_t status) {
   ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
 }
 
-class AdamwCuda : public ::testing::Test {
+class AdamwCuda : public BesideCpu {
  protected:
-  void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
-    plugin = std::make_unique<Optimizer>(FVLM_TEST_LIBRARY, kind, host);
-    const OnCpu here;
-    reference = std::make_unique<Optimizer>(FVLM_TEST_REFERENCE, kind, host);
-  }
+  AdamwCuda() : BesideCpu("fvlm.optimizer/1:adamw") {}
 
   Arena make(const ArenaShape& shape) const { return Arena(*plugin, shape, two_groups); }
-
-  void step_on_cpu(Arena& arena) const {
-    const OnCpu here;
-    ASSERT_EQ(arena.run(*reference, host), FVLM_OK) << arena.error;
-  }
 
   static void expect_equal(const Arena& got, const Arena& expected) {
     if (got.bits() == expected.bits()) return;
@@ -58,9 +40,6 @@ class AdamwCuda : public ::testing::Test {
     }
     FAIL() << "a sign of zero or a NaN's bits differ";
   }
-
-  Host host{2};
-  std::unique_ptr<Optimizer> plugin, reference;
 };
 
 TEST_F(AdamwCuda, has_the_bits_of_the_cpu_in_every_combination_of_types) {

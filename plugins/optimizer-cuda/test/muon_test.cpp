@@ -1,12 +1,11 @@
 // Muon of the built optimizer-cuda library on a GPU against the built optimizer-muon on the CPU.
-#include "common/testing/arena.h"
+#include "beside_cpu.h"
 
 #include <cuda_runtime_api.h>
 
 namespace fvlm::testing {
 namespace {
 
-constexpr const char* kind = "fvlm.optimizer/1:muon";
 constexpr float lr = 0.02f;
 
 const std::vector<std::vector<float>> groups = {{lr, 0.95f, 1, 0.1f, 1e-7f}, {lr, 0.8f, 0, 0.3f, 1e-7f}};
@@ -33,20 +32,9 @@ ArenaShape many_matrices() {
   return shape;
 }
 
-class OnCpu {
- public:
-  OnCpu() { place().device = {FVLM_CPU, 0}; }
-  ~OnCpu() { place().device = {FVLM_CUDA, 0}; }
-};
-
-class MuonCuda : public ::testing::Test {
+class MuonCuda : public BesideCpu {
  protected:
-  void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
-    plugin = std::make_unique<Optimizer>(FVLM_TEST_LIBRARY, kind, host);
-    const OnCpu here;
-    reference = std::make_unique<Optimizer>(FVLM_TEST_REFERENCE, kind, host);
-  }
+  MuonCuda() : BesideCpu("fvlm.optimizer/1:muon") {}
 
   // Two steps by both.
   void expect_near_the_cpu(const ArenaShape& shape, float tolerance) {
@@ -55,11 +43,7 @@ class MuonCuda : public ::testing::Test {
     for (got.step = 1; got.step <= 2; ++got.step) ASSERT_EQ(got.run(*plugin, host), FVLM_OK) << got.error;
     Arena expected(*reference, shape, groups_on_cpu());
     expected.scale = 0.5f;
-    {
-      const OnCpu here;
-      for (expected.step = 1; expected.step <= 2; ++expected.step)
-        ASSERT_EQ(expected.run(*reference, host), FVLM_OK) << expected.error;
-    }
+    for (expected.step = 1; expected.step <= 2; ++expected.step) ASSERT_NO_FATAL_FAILURE(step_on_cpu(expected));
     for (std::size_t i = 0; i < got.master.size(); ++i) {
       ASSERT_NEAR(got.master[i], expected.master[i], tolerance) << "master, element " << i;
       ASSERT_NEAR(got.states[0].get(static_cast<std::int64_t>(i)), expected.states[0].get(static_cast<std::int64_t>(i)),
@@ -67,9 +51,6 @@ class MuonCuda : public ::testing::Test {
           << "momentum, element " << i;
     }
   }
-
-  Host host{2};
-  std::unique_ptr<Optimizer> plugin, reference;
 };
 
 TEST_F(MuonCuda, in_float32_steps_many_matrices_as_the_cpu_does) {
