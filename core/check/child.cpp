@@ -68,16 +68,9 @@ class Child {
 
   // Whether this row's turn has come; the one behind which to begin says yes to those after it.
   bool due(const std::string& name) {
-    if (started_) return wanted(name) || essential(name);
+    if (started_) return asks_for(job_, name) || essential(name);
     started_ = name == job_.after;
     return false;
-  }
-
-  bool wanted(const std::string& name) const {
-    const auto parts = split(job_.only, ',');
-    return job_.only.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
-             return !part.empty() && name.find(part) != std::string::npos;
-           });
   }
 
   // Without these no other row can run.
@@ -169,6 +162,13 @@ class Child {
 };
 
 } // namespace
+
+bool asks_for(const Job& job, const std::string& row) {
+  const auto parts = split(job.only, ',');
+  return job.only.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+           return !part.empty() && row.find(part) != std::string::npos;
+         });
+}
 
 std::string to_text(const Job& job) {
   nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after},

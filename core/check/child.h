@@ -20,6 +20,7 @@ struct Job {
   std::string only;                // rows whose name contains this, or one of these, between commas
   bool bench = false;
 };
+bool asks_for(const Job& job, const std::string& row);
 std::string to_text(const Job& job);
 Job job_from(const std::string& text);
 

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace fvlm::cli {
@@ -106,14 +107,15 @@ int check_plugin(Arguments arguments) {
       fmt::print("{}", check::line_of(entry));
       std::fflush(stdout);
     };
-  check::Report report = check::check_plugin(std::move(job), supervision);
+  check::Report report = check::check_plugin(job, supervision);
   if (report.plugin.empty() && report.library.empty()) report.plugin = "reference";
   if (json)
     fmt::print("{}\n", report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   else
     fmt::print("{}", report.summary());
-  if (report.entries.empty())
-    throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", parsed->value_or("only", "")))
+  const auto asked_for = [&](const check::Entry& entry) { return check::asks_for(job, entry.name); };
+  if (report.passed() && std::none_of(report.entries.begin(), report.entries.end(), asked_for))
+    throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", job.only))
         .advise("fvlm-engine plugin check --list shows them all");
   return report.passed() ? 0 : static_cast<int>(ErrorKind::plugin);
 }

@@ -105,9 +105,13 @@ TEST_P(TemplateCheck, passes_plugin_check_as_it_comes) {
   ASSERT_EQ(plugin_new({kind, name, "--lang", lang, "--dir", (folder / name).string()}), 0);
   const Result make = run("make", folder / name);
   ASSERT_EQ(make.status, 0) << make.output;
-  const Result check = run("NO_COLOR=1 '" + (build / "bin/fvlm-engine").string() + "' plugin check .", folder / name);
+  const std::string command = "NO_COLOR=1 '" + (build / "bin/fvlm-engine").string() + "' plugin check .";
+  const Result check = run(command, folder / name);
   EXPECT_EQ(check.status, 0) << check.output;
   EXPECT_NE(check.output.find("\n" + name + " 0.1.0: passed"), std::string::npos) << check.output;
+  const Result none = run(command + " --only creates_,nosuch", folder / name);
+  EXPECT_EQ(none.status, 2) << none.output;
+  EXPECT_NE(none.output.find("no check's name contains 'creates_,nosuch'"), std::string::npos) << none.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(Templates, TemplateCheck,
