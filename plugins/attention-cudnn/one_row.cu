@@ -14,8 +14,8 @@ using std::int64_t;
 
 constexpr int threads = 256, warps = threads / warp;
 constexpr int least_blocks = 64; // they share the rows that are zeroed
-// Rows of keys and of values that are on their way to a thread. More arrive later, all of them at about the same time;
-// and in backward the sums of several query heads want shared memory too.
+// Rows of keys and of values that are on their way to a thread. All of them at once were slower (bench/LOG.md), and in
+// backward the sums of several query heads want shared memory too.
 constexpr int forward_ahead = 3;
 template <int sharing>
 constexpr int backward_ahead = sharing == 1 ? 5 : 3;

@@ -128,7 +128,7 @@ void rest_product(const Device& device, const RestProductShape& shape, const Res
     return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % pack == 0;
   };
   const bool wide = shape.inner % pack == 0 && lies_wide(operands.x) && lies_wide(operands.weight);
-  // Many small tiles would read everything too often: the L2 is what they wait for.
+  // Small tiles read everything more often; where there are many, larger ones were faster (bench/LOG.md).
   using Small = Tile<16, 16, 16>;
   using Large = Tile<32, 16, 8>;
   const dim3 small = tiles_of<Small>(shape);

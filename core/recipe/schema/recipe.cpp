@@ -54,7 +54,7 @@ Ref<Speed> speed() {
           "overlap_vision", &Speed::overlap_vision, flag(),
           "Encode the next pack's frames while this one is learnt, where the vision tower is frozen and no other "
           "model looks at them (on a GPU, with overlap_copies). Off unless asked for: it holds keys and values of two "
-          "packs, and where a pack's frames fill the GPU it gains nothing.")
+          "packs, and packs of 64 and of 512 frames gained nothing by it.")
       .field("coarse_in_tower", &Speed::coarse_in_tower, flag(),
              "Let the static query ride through the tower as one more row while keys and values are computed.")
       .field("skip_last_patches", &Speed::skip_last_patches, flag(),
