@@ -53,6 +53,17 @@ Element* flat(Tensor* tensor, const char* name, std::int64_t elements) {
   return view.data();
 }
 
+template <class Element, class Tensor>
+Element* matrix(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t cols) {
+  const sdk::View<Element, 2> view(tensor, name);
+  if (view.size(0) != rows || view.size(1) != cols || !view.contiguous()) {
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld x %lld values expected, got %lld x %lld", name,
+                       static_cast<long long>(rows), static_cast<long long>(cols), static_cast<long long>(view.size(0)),
+                       static_cast<long long>(view.size(1)));
+  }
+  return view.data();
+}
+
 // The scalars of a step, read once.
 struct StepScalars {
   std::int64_t step;
@@ -63,14 +74,8 @@ struct StepScalars {
   StepScalars(const fvlm_optimizer_query& query, const fvlm_optimizer_step& arguments, std::int64_t hyperparameters)
       : step(*flat<const std::int64_t>(arguments.step, "step", 1)),
         scale(*flat<const float>(arguments.scale, "scale", 1)),
-        skip(*flat<const std::int32_t>(arguments.skip, "skip", 1) != 0) {
-    const sdk::View<const float, 2> table(arguments.hyper, "hyper");
-    if (table.size(0) != query.group_count || table.size(1) != hyperparameters || !table.contiguous()) {
-      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "hyper: %lld x %lld values expected, got %lld x %lld",
-                         static_cast<long long>(query.group_count), static_cast<long long>(hyperparameters),
-                         static_cast<long long>(table.size(0)), static_cast<long long>(table.size(1)));
-    }
-    hyper = table.data();
+        skip(*flat<const std::int32_t>(arguments.skip, "skip", 1) != 0),
+        hyper(matrix<const float>(arguments.hyper, "hyper", query.group_count, hyperparameters)) {
     if (step < 1) {
       throw sdk::Failure(FVLM_ERROR_ARGUMENT, "step is %lld: the first is 1", static_cast<long long>(step));
     }

@@ -41,7 +41,7 @@ struct Elements {
   __device__ void load(const AdamwStep& p, std::int64_t at) {
     gradient.load(static_cast<const Gradient*>(p.gradient) + at);
     master.load(p.master + at);
-    first.load(static_cast<const Moment*>(p.first) + at);
+    first.load(static_cast<const Moment*>(p.moment) + at);
     second.load(p.second + at);
   }
 
@@ -58,7 +58,7 @@ struct Elements {
       v[i] = v[i] * k.second_decay + k.second_weight * (g[i] * g[i]);
       w[i] = w[i] * k.keep - k.step_size * (m[i] / (sqrtf(v[i]) * k.inverse_correction + k.epsilon));
     }
-    write(static_cast<Moment*>(p.first) + at, m);
+    write(static_cast<Moment*>(p.moment) + at, m);
     write(p.second + at, v);
     write(p.master + at, w);
     if constexpr (!std::is_same_v<Copy, NoCopy>) write(static_cast<Copy*>(p.copy) + at, w);
@@ -134,16 +134,16 @@ bool aligned(const void* data) {
 
 } // namespace
 
-void adamw(cudaStream_t stream, const AdamwTypes& types, const AdamwStep& step) {
+void adamw(cudaStream_t stream, const StepTypes& types, const AdamwStep& step) {
   if (step.elements == 0 || step.segment_count == 0) return;
   const std::int64_t blocks = (step.elements + range - 1) / range;
   if (blocks > 0x7fffffff)
     throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld elements", static_cast<long long>(step.elements));
-  const bool wide = aligned(step.master) && aligned(step.copy) && aligned(step.gradient) && aligned(step.first) &&
+  const bool wide = aligned(step.master) && aligned(step.copy) && aligned(step.gradient) && aligned(step.moment) &&
                     aligned(step.second);
   sdk::dispatch<float, BFloat16, Half>(types.gradient, [&](auto gradient) {
     sdk::dispatch<NoCopy, BFloat16, Half>(types.copy, [&](auto copy) {
-      sdk::dispatch<float, BFloat16>(types.first, [&](auto moment) {
+      sdk::dispatch<float, BFloat16>(types.moment, [&](auto moment) {
         using Gradient = typename decltype(gradient)::type;
         using Copy = typename decltype(copy)::type;
         using Moment = typename decltype(moment)::type;

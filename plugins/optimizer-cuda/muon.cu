@@ -26,14 +26,14 @@ __device__ double sum_over_block(double value) {
 }
 
 template <class Gradient, class Moment, class Update>
-__global__ void __launch_bounds__(threads) gather(MuonStep p, MuonBatch batch, Update* update, double* squares) {
+__global__ void __launch_bounds__(threads) gather(ArenaStep p, MuonBatch batch, Update* update, double* squares) {
   if (*p.skip != 0) return;
   const fvlm_optimizer_segment segment = batch.segments[blockIdx.y];
   const float* hyper = p.hyper + segment.group * hyperparameters;
   const float scale = *p.scale, keep = hyper[1], add = static_cast<float>(1 - static_cast<double>(keep));
   const bool nesterov = hyper[2] != 0;
   const auto* gradient = static_cast<const Gradient*>(p.gradient) + segment.offset;
-  auto* momentum = static_cast<Moment*>(p.momentum) + segment.offset;
+  auto* momentum = static_cast<Moment*>(p.moment) + segment.offset;
   update += blockIdx.y * batch.shape.rows * batch.shape.cols;
   double sum = 0;
   for_elements(batch.shape.rows, batch.shape.cols, [&](std::int64_t row, std::int64_t col) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(threads) gather(MuonStep p, MuonBatch batch, U
 
 template <class Update>
 __global__ void __launch_bounds__(threads)
-    divide_by_norm(MuonStep p, MuonBatch batch, Update* update, const double* squares) {
+    divide_by_norm(ArenaStep p, MuonBatch batch, Update* update, const double* squares) {
   if (*p.skip != 0) return;
   const double part = threadIdx.x < muon_parts ? squares[blockIdx.y * muon_parts + threadIdx.x] : 0;
   const auto norm = static_cast<float>(sqrt(sum_over_block(part)));
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class Copy, class Update>
-__global__ void __launch_bounds__(threads) apply(MuonStep p, MuonBatch batch, const Update* update) {
+__global__ void __launch_bounds__(threads) apply(ArenaStep p, MuonBatch batch, const Update* update) {
   if (*p.skip != 0) return;
   const fvlm_optimizer_segment segment = batch.segments[blockIdx.y];
   const float* hyper = p.hyper + segment.group * hyperparameters;
@@ -91,13 +91,13 @@ dim3 blocks_of(const MuonBatch& batch) {
 
 } // namespace
 
-void muon_gather(cudaStream_t stream, const MuonTypes& types, const MuonStep& step, const MuonBatch& batch,
+void muon_gather(cudaStream_t stream, const StepTypes& types, const ArenaStep& step, const MuonBatch& batch,
                  void* update, double* squares) {
-  sdk::dispatch<float, BFloat16>(types.product(), [&](auto product) {
+  sdk::dispatch<float, BFloat16>(dtype_of_products(types), [&](auto product) {
     using Update = typename decltype(product)::type;
     auto* out = static_cast<Update*>(update);
     sdk::dispatch<float, BFloat16, Half>(types.gradient, [&](auto gradient) {
-      sdk::dispatch<float, BFloat16>(types.momentum, [&](auto moment) {
+      sdk::dispatch<float, BFloat16>(types.moment, [&](auto moment) {
         gather<typename decltype(gradient)::type, typename decltype(moment)::type>
             <<<blocks_of(batch), threads, 0, stream>>>(step, batch, out, squares);
       });
@@ -108,11 +108,11 @@ void muon_gather(cudaStream_t stream, const MuonTypes& types, const MuonStep& st
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 
-void muon_apply(cudaStream_t stream, const MuonTypes& types, const MuonStep& step, const MuonBatch& batch,
+void muon_apply(cudaStream_t stream, const StepTypes& types, const ArenaStep& step, const MuonBatch& batch,
                 const void* update) {
   sdk::dispatch<NoCopy, BFloat16, Half>(types.copy, [&](auto copy) {
     using Copy = typename decltype(copy)::type;
-    using Update = std::conditional_t<std::is_same_v<Copy, NoCopy>, float, BFloat16>; // as types.product()
+    using Update = std::conditional_t<std::is_same_v<Copy, NoCopy>, float, BFloat16>; // as dtype_of_products(types)
     apply<Copy><<<blocks_of(batch), threads, 0, stream>>>(step, batch, static_cast<const Update*>(update));
   });
   sdk::check_cuda(cudaGetLastError(), "launch");

@@ -4,6 +4,7 @@
 #include "common/arena.h"
 #include "muon.h"
 #include "newton_schulz.h"
+#include "step.h"
 
 #include <deque>
 #include <vector>
@@ -32,19 +33,27 @@ void* untyped(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name, std
   return data;
 }
 
-template <class Element, class Tensor>
-Element* matrix(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t cols) {
-  const sdk::View<Element, 2> view(tensor, name);
-  if (view.size(0) != rows || view.size(1) != cols || !view.contiguous())
-    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld x %lld values expected, got %lld x %lld", name,
-                       static_cast<long long>(rows), static_cast<long long>(cols), static_cast<long long>(view.size(0)),
-                       static_cast<long long>(view.size(1)));
-  return view.data();
-}
-
 void require_device(const fvlm_device& device) {
   if (Support no = sdk::check_device(device, 8, 0); no.score == 0)
     throw sdk::Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
+}
+
+template <class Algorithm>
+StepTypes types_of(const fvlm_optimizer_query& query) {
+  return {query.gradient_dtype, query.parameter_dtype, Algorithm::states(query).state[0].dtype};
+}
+
+template <class Algorithm>
+void fill(ArenaStep& step, const fvlm_optimizer_query& query, const fvlm_optimizer_step& arguments) {
+  const std::int64_t n = query.elements;
+  const StepTypes types = types_of<Algorithm>(query);
+  step.master = flat<float>(arguments.master, "master", n);
+  if (types.copy != sdk::float32) step.copy = untyped(arguments.parameter, types.copy, "parameter", n);
+  step.gradient = untyped(arguments.gradient, types.gradient, "gradient", n);
+  step.moment = untyped(arguments.state[0], types.moment, Algorithm::states(query).state[0].name, n);
+  step.hyper = matrix<const float>(arguments.hyper, "hyper", query.group_count, std::size(Algorithm::hyperparameters));
+  step.scale = flat<const float>(arguments.scale, "scale", 1);
+  step.skip = flat<const std::int32_t>(arguments.skip, "skip", 1);
 }
 
 class Adamw : public sdk::Optimizer {
@@ -70,23 +79,15 @@ class Adamw : public sdk::Optimizer {
 
   void step(const fvlm_call& call, const Query& query, const Step& arguments) const {
     sdk::require(fits(query));
-    const std::int64_t n = query.elements;
-    const AdamwTypes types{query.gradient_dtype, query.parameter_dtype, states(query).state[0].dtype};
     AdamwStep step{};
-    step.master = flat<float>(arguments.master, "master", n);
-    if (types.copy != sdk::float32) step.copy = untyped(arguments.parameter, types.copy, "parameter", n);
-    step.gradient = untyped(arguments.gradient, types.gradient, "gradient", n);
-    step.first = untyped(arguments.state[0], types.first, "m", n);
-    step.second = flat<float>(arguments.state[1], "v", n);
+    fill<Adamw>(step, query, arguments);
+    step.second = flat<float>(arguments.state[1], "v", query.elements);
     step.segments = reinterpret_cast<const fvlm_optimizer_segment*>(
         matrix<const std::int64_t>(arguments.segments, "segments", query.segment_count, 4));
-    step.hyper = matrix<const float>(arguments.hyper, "hyper", query.group_count, std::size(hyperparameters));
     step.step = flat<const std::int64_t>(arguments.step, "step", 1);
-    step.scale = flat<const float>(arguments.scale, "scale", 1);
-    step.skip = flat<const std::int32_t>(arguments.skip, "skip", 1);
     step.segment_count = query.segment_count;
-    step.elements = n;
-    adamw(sdk::stream_of(call), types, step);
+    step.elements = query.elements;
+    adamw(sdk::stream_of(call), types_of<Adamw>(query), step);
   }
 };
 
@@ -112,7 +113,7 @@ class Muon : public sdk::Optimizer {
 
   void requirements(const Query& query, sdk::Requirements& wanted) const {
     sdk::require(matrices(query));
-    wanted.forward_workspace = workspace_of(batches_of(query, types_of(query)));
+    wanted.forward_workspace = workspace_of(batches_of(query, types_of<Muon>(query)));
   }
 
   void prepare(const fvlm_call&, const Query& query) {
@@ -127,16 +128,9 @@ class Muon : public sdk::Optimizer {
       throw sdk::Failure(FVLM_ERROR_WORKSPACE, "workspace of %llu bytes given, %llu needed",
                          static_cast<unsigned long long>(call.workspace_size),
                          static_cast<unsigned long long>(plan.workspace));
-    const std::int64_t n = query.elements;
-    const MuonTypes types = types_of(query);
-    MuonStep step{};
-    step.master = flat<float>(arguments.master, "master", n);
-    if (types.copy != sdk::float32) step.copy = untyped(arguments.parameter, types.copy, "parameter", n);
-    step.gradient = untyped(arguments.gradient, types.gradient, "gradient", n);
-    step.momentum = untyped(arguments.state[0], types.momentum, "momentum", n);
-    step.hyper = matrix<const float>(arguments.hyper, "hyper", query.group_count, std::size(hyperparameters));
-    step.scale = flat<const float>(arguments.scale, "scale", 1);
-    step.skip = flat<const std::int32_t>(arguments.skip, "skip", 1);
+    const StepTypes types = types_of<Muon>(query);
+    ArenaStep step{};
+    fill<Muon>(step, query, arguments);
     cudaStream_t stream = sdk::stream_of(call);
     for (std::size_t i = 0; i < plan.batches.size(); ++i) {
       const MuonBatch& batch = plan.batches[i];
@@ -157,13 +151,13 @@ class Muon : public sdk::Optimizer {
 
   // What is made once for a query, so that a step allocates nothing.
   struct Plan {
-    MuonTypes types;
+    StepTypes types;
     std::vector<fvlm_optimizer_segment> segments;
     std::vector<MuonBatch> batches;
     std::vector<NewtonSchulz> products; // of each batch
     std::uint64_t workspace;
 
-    bool is_for(const Query& query, const MuonTypes& asked) const {
+    bool is_for(const Query& query, const StepTypes& asked) const {
       const auto same = [](const fvlm_optimizer_segment& a, const fvlm_optimizer_segment& b) {
         return a.offset == b.offset && a.rows == b.rows && a.cols == b.cols && a.group == b.group;
       };
@@ -173,7 +167,7 @@ class Muon : public sdk::Optimizer {
   };
 
   const Plan& plan_of(const Query& query) {
-    const MuonTypes types = types_of(query);
+    const StepTypes types = types_of<Muon>(query);
     for (const Plan& plan : plans_)
       if (plan.is_for(query, types)) return plan;
     Plan plan{types, {query.segments, query.segments + query.segment_count}, batches_of(query, types), {}, 0};
@@ -189,11 +183,7 @@ class Muon : public sdk::Optimizer {
       if (query.segments[i].rows == 1)
         return sdk::refuse("segment %lld is a vector: muon steps matrices; give vectors to adamw",
                            static_cast<long long>(i));
-    return sdk::accept(300, "Newton-Schulz in %s by cuBLASLt", sdk::name_of(types_of(query).product()));
-  }
-
-  static MuonTypes types_of(const Query& query) {
-    return {query.gradient_dtype, query.parameter_dtype, states(query).state[0].dtype};
+    return sdk::accept(300, "Newton-Schulz in %s by cuBLASLt", sdk::name_of(dtype_of_products(types_of<Muon>(query))));
   }
 
   // Of x, other, gram and polynomial.
@@ -202,7 +192,7 @@ class Muon : public sdk::Optimizer {
            static_cast<std::int64_t>(sdk::bytes_of(shape.dtype));
   }
 
-  static std::vector<MuonBatch> batches_of(const Query& query, const MuonTypes& types) {
+  static std::vector<MuonBatch> batches_of(const Query& query, const StepTypes& types) {
     const auto filled = [](std::int64_t size) { return (size + 7) / 8 * 8; };
     std::vector<MuonBatch> batches;
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
@@ -213,7 +203,8 @@ class Muon : public sdk::Optimizer {
         return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::most &&
                (b.shape.count + 1) * bytes_of_matrix(b.shape) <= most_bytes;
       });
-      if (batch == batches.end()) batch = batches.insert(batch, MuonBatch{{types.product(), rows, cols, 0}, {}});
+      if (batch == batches.end())
+        batch = batches.insert(batch, MuonBatch{{dtype_of_products(types), rows, cols, 0}, {}});
       batch->segments[batch->shape.count++] = segment;
     }
     return batches;

@@ -24,6 +24,9 @@ local function mix(source)
 end
 local function stage(name, described)
   described.optimizer = fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }
+  if fvlm.arg("optimizer", "adamw") == "muon" then
+    described.optimizer = fvlm.muon { lr = 2e-3, weight_decay = 0.01, others = { lr = 2e-3 } }
+  end
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.1 }
   if fvlm.arg("explodes", "no") == "yes" then -- weights a million times as large with each of the later steps
     described.optimizer.weight_decay = 1000
@@ -177,6 +180,13 @@ class OnGpu(unittest.TestCase):
 
     def test_a_gpu_and_a_cpu_take_the_same_steps_but_for_rounding(self):
         self.assert_close(self.run_stages("gpu", "cuda"), self.run_stages("cpu", "cpu"))
+
+    def test_muon_takes_the_same_steps_recorded_or_not_and_those_of_a_cpu_but_for_rounding(self):
+        self.run_stages("muon", "cuda", "deterministic=true", optimizer="muon")
+        self.run_stages("muon-eager", "cuda", "deterministic=true", "speed.graphs=false", optimizer="muon")
+        self.assert_same("muon", "muon-eager")
+        self.assert_close(self.run_stages("muon-gpu", "cuda", optimizer="muon"),
+                          self.run_stages("muon-cpu", "cpu", optimizer="muon"))
 
     def test_work_that_is_saved_changes_nothing_but_rounding(self):
         saved = self.run_stages("gpu", "cuda")
