@@ -21,9 +21,7 @@ struct ArenaStep {
 struct StepTypes {
   fvlm_dtype gradient, copy, moment;
 
-  bool operator==(const StepTypes& o) const {
-    return gradient == o.gradient && copy == o.copy && moment == o.moment;
-  }
+  bool operator==(const StepTypes& o) const { return gradient == o.gradient && copy == o.copy && moment == o.moment; }
 };
 
 } // namespace fvlm::plugins
