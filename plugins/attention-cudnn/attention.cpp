@@ -73,7 +73,7 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
-      if (query.tokens_q > 0) one_row_forward(call, query.dtype, one_row_problem(query, tensors));
+      if (query.tokens_q > 0) one_row_forward(call, query.dtype, {segments_of(query, tensors), tensors.statistics});
       return;
     }
     run(call, query, tensors, false, {out});
@@ -83,7 +83,8 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
-      if (query.tokens_q + query.tokens_kv > 0) one_row_backward(call, query.dtype, one_row_problem(query, tensors));
+      if (query.tokens_q + query.tokens_kv > 0)
+        one_row_backward(call, query.dtype, {segments_of(query, tensors), tensors.statistics});
       return;
     }
     run(call, query, tensors, true, {d_q, d_k, d_v});
@@ -228,23 +229,28 @@ class AttentionCudnn : public Attention {
     backward ? finish_even_backward(call, query.dtype, problem) : finish_even_forward(call, query.dtype, problem);
   }
 
+  static Segments segments_of(const Query& query, const Operands& tensors) {
+    Segments all;
+    all.cu_q = tensors.cu_q;
+    all.cu_kv = tensors.cu_kv;
+    all.segments = static_cast<int>(query.segments);
+    all.heads_q = query.heads_q;
+    all.heads_kv = query.heads_kv;
+    all.head_dim = query.head_dim;
+    all.tokens_q = query.tokens_q;
+    all.tokens_kv = query.tokens_kv;
+    all.scale = query.scale;
+    all.q = tensors.rows[q], all.k = tensors.rows[k], all.v = tensors.rows[v];
+    all.out = tensors.rows[out], all.d_out = tensors.rows[d_out];
+    all.d_q = tensors.rows[d_q], all.d_k = tensors.rows[d_k], all.d_v = tensors.rows[d_v];
+    return all;
+  }
+
   static EvenProblem even_problem(const Query& query, const Operands& tensors, const Arrangement& arrangement) {
-    EvenProblem problem;
-    problem.cu_q = tensors.cu_q;
-    problem.cu_kv = tensors.cu_kv;
-    problem.segments = arrangement.segments;
+    EvenProblem problem{segments_of(query, tensors)};
     problem.step = even_step(query);
     problem.longest_q = query.max_seqlen_q;
     problem.longest_kv = query.max_seqlen_kv;
-    problem.heads_q = query.heads_q;
-    problem.heads_kv = query.heads_kv;
-    problem.head_dim = query.head_dim;
-    problem.tokens_q = query.tokens_q;
-    problem.tokens_kv = query.tokens_kv;
-    problem.scale = query.scale;
-    problem.q = tensors.rows[q], problem.k = tensors.rows[k], problem.v = tensors.rows[v];
-    problem.out = tensors.rows[out], problem.d_out = tensors.rows[d_out];
-    problem.d_q = tensors.rows[d_q], problem.d_k = tensors.rows[d_k], problem.d_v = tensors.rows[d_v];
     problem.statistics = tensors.statistics;
     std::copy(arrangement.zeros, arrangement.zeros + arrangement.zero_count, problem.zeros);
     return problem;
@@ -265,24 +271,6 @@ class AttentionCudnn : public Attention {
       throw Failure(FVLM_ERROR_UNSUPPORTED,
                     "no plan for tensors that lie so: call once outside of a recording, which makes one");
     return graph(shape);
-  }
-
-  static OneRowProblem one_row_problem(const Query& query, const Operands& tensors) {
-    OneRowProblem problem;
-    problem.cu_q = tensors.cu_q;
-    problem.cu_kv = tensors.cu_kv;
-    problem.segments = static_cast<int>(query.segments);
-    problem.heads_q = query.heads_q;
-    problem.heads_kv = query.heads_kv;
-    problem.head_dim = query.head_dim;
-    problem.tokens_q = query.tokens_q;
-    problem.tokens_kv = query.tokens_kv;
-    problem.scale = query.scale;
-    problem.log_sums = tensors.statistics;
-    problem.q = tensors.rows[q], problem.k = tensors.rows[k], problem.v = tensors.rows[v];
-    problem.out = tensors.rows[out], problem.d_out = tensors.rows[d_out];
-    problem.d_q = tensors.rows[d_q], problem.d_k = tensors.rows[d_k], problem.d_v = tensors.rows[d_v];
-    return problem;
   }
 
   Cudnn cudnn_;

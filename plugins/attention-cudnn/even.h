@@ -5,17 +5,12 @@
 // reads: rows that ride through a vision tower with the patches of their frame.
 #pragma once
 #include "arrange.h"
-#include "one_row.h"
+#include "segments.h"
 
 namespace fvlm::plugins {
 
-struct EvenProblem {
-  const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
-  int segments = 0, longest_q = 0, longest_kv = 0, heads_q = 0, heads_kv = 0, head_dim = 0;
-  int step = 1;
-  std::int64_t tokens_q = 0, tokens_kv = 0;
-  float scale = 0;
-  HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
+struct EvenProblem : Segments {
+  int longest_q = 0, longest_kv = 0, step = 1;
   float* statistics = nullptr; // [full segments, heads_q, longest_q]; [tokens_q, heads_q] where they are not even
   ZerosWanted zeros[3];        // out, or d_q, d_k and d_v
 };

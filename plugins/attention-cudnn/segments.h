@@ -1,0 +1,18 @@
+// segments.h: what kernels are told of every call over packed segments.
+#pragma once
+#include "common/attention_operands.h"
+
+#include <cstdint>
+
+namespace fvlm::plugins {
+
+struct Segments {
+  const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
+  int segments = 0, heads_q = 0, heads_kv = 0, head_dim = 0;
+  std::int64_t tokens_q = 0, tokens_kv = 0;
+  float scale = 0;
+  HeadRows q, k, v, out;
+  HeadRows d_out, d_q, d_k, d_v; // d_k and d_v without data: not wanted
+};
+
+} // namespace fvlm::plugins
