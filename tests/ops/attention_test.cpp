@@ -28,6 +28,9 @@ struct Case {
   int rotary_dim;
   int64_t padding_q, padding_kv;
 };
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
 
 // Packed float64 inputs with NaN in their padding rows.
 struct Problem {
@@ -210,8 +213,7 @@ TEST_P(Attentions, low_precision_rounds_results_and_not_sums) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Reference, Attentions, testing::ValuesIn(cases),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Reference, Attentions, testing::ValuesIn(cases), testing::PrintToStringParamName());
 
 TEST(Attention, views_of_one_buffer_go_in_and_come_out) {
   const Case c{"", {4, 3}, {4, 3}, 4, 2, 8, true, 4, 1, 1};

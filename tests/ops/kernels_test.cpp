@@ -39,6 +39,9 @@ struct Precision {
   at::ScalarType type, gradient_type;
   double rounded, gradient;
 };
+void PrintTo(const Precision& precision, std::ostream* out) {
+  *out << c10::toString(precision.type) << "_gradients_" << c10::toString(precision.gradient_type);
+}
 constexpr Precision precisions[] = {{at::kDouble, at::kDouble, 1e-12, 1e-12},
                                     {at::kFloat, at::kFloat, 3e-6, 3e-6},
                                     {at::kBFloat16, at::kBFloat16, 8e-3, 8e-3},
@@ -317,10 +320,9 @@ TEST_P(Kernels, scaled_rows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Kernels, testing::Combine(testing::ValuesIn(precisions), testing::Values(0, 1, 9)),
-                         [](const auto& info) -> std::string {
-                           const Precision precision = std::get<0>(info.param);
-                           return fmt::format("{}_gradients_{}_{}_rows", c10::toString(precision.type),
-                                              c10::toString(precision.gradient_type), std::get<1>(info.param));
+                         [](const auto& info) {
+                           return fmt::format("{}_{}_rows", testing::PrintToString(std::get<0>(info.param)),
+                                              std::get<1>(info.param));
                          });
 
 TEST(KernelGradients, are_the_slopes_of_the_outputs) {

@@ -18,8 +18,8 @@ struct Broken {
   std::string kinds = R"(["fvlm.attention/1"])";
 };
 
-std::string name_of(const testing::TestParamInfo<Broken>& info) {
-  return info.param.name;
+void PrintTo(const Broken& broken, std::ostream* out) {
+  *out << broken.name;
 }
 
 class BrokenPlugin : public Workshop {
@@ -119,7 +119,7 @@ TEST_P(BrokenLibrary, is_refused_with_its_own_reason) {
   lay("broken", GetParam().name, manifest);
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr(GetParam().reason));
 }
-INSTANTIATE_TEST_SUITE_P(built, BrokenLibrary, testing::ValuesIn(built), name_of);
+INSTANTIATE_TEST_SUITE_P(built, BrokenLibrary, testing::ValuesIn(built), testing::PrintToStringParamName());
 
 // Hanging is told from slow by the time limit alone, so these have a short one.
 class HangingLibrary : public BrokenPlugin, public testing::WithParamInterface<Broken> {};
@@ -133,7 +133,7 @@ TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
   settings.load.probe.limit = std::chrono::seconds(3);
   EXPECT_THAT(refusal_beside_a_good_one(settings), HasSubstr(GetParam().reason));
 }
-INSTANTIATE_TEST_SUITE_P(built, HangingLibrary, testing::ValuesIn(hanging), name_of);
+INSTANTIATE_TEST_SUITE_P(built, HangingLibrary, testing::ValuesIn(hanging), testing::PrintToStringParamName());
 
 // A long jump into a frame that is gone ends in one of several ways, none of them in this process.
 TEST_F(BrokenPlugin, that_jumps_out_of_its_entry_is_refused) {
@@ -155,8 +155,8 @@ struct Mangled {
   std::string reason;
   std::function<void(const fs::path& home)> mangle;
 };
-std::string mangled_name(const testing::TestParamInfo<Mangled>& info) {
-  return info.param.name;
+void PrintTo(const Mangled& mangled, std::ostream* out) {
+  *out << mangled.name;
 }
 
 void patch(const fs::path& home, size_t offset, const std::string& bytes) {
@@ -286,7 +286,7 @@ TEST_P(MangledPlugin, is_refused_with_its_own_reason) {
   GetParam().mangle(home);
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr(GetParam().reason));
 }
-INSTANTIATE_TEST_SUITE_P(made, MangledPlugin, testing::ValuesIn(mangled), mangled_name);
+INSTANTIATE_TEST_SUITE_P(made, MangledPlugin, testing::ValuesIn(mangled), testing::PrintToStringParamName());
 
 TEST_F(BrokenPlugin, below_a_folder_that_others_can_write_is_refused) {
   fs::path outer = folder("outer");

@@ -2,11 +2,15 @@
 // write(), fsync(), rename() and mkdir() stand before the C library's.
 #pragma once
 #include <cstdint>
+#include <ostream>
 #include <string>
 
 namespace fvlm::train {
 
 enum class DiskFault { full, failing, short_write }; // ENOSPC, EIO, half of what was asked for
+inline void PrintTo(DiskFault fault, std::ostream* out) {
+  *out << (fault == DiskFault::full ? "full" : fault == DiskFault::failing ? "failing" : "short_write");
+}
 
 struct FailingWrites {
   // The calls from number `first` on, so many of them.

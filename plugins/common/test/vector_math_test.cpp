@@ -8,6 +8,11 @@
 #include <vector>
 
 namespace fvlm::plugins {
+
+void PrintTo(CpuLevel level, std::ostream* out) {
+  *out << (level == CpuLevel::baseline ? "baseline" : level == CpuLevel::avx2 ? "avx2" : "avx512");
+}
+
 namespace {
 
 struct Worst {
@@ -122,11 +127,7 @@ std::vector<CpuLevel> levels() {
   return found;
 }
 
-INSTANTIATE_TEST_SUITE_P(levels, VectorMath, ::testing::ValuesIn(levels()), [](const auto& level) {
-  return std::string(level.param == CpuLevel::baseline ? "baseline"
-                     : level.param == CpuLevel::avx2   ? "avx2"
-                                                       : "avx512");
-});
+INSTANTIATE_TEST_SUITE_P(levels, VectorMath, ::testing::ValuesIn(levels()), ::testing::PrintToStringParamName());
 
 } // namespace
 } // namespace fvlm::plugins

@@ -7,6 +7,9 @@ struct Failure {
   const char* text;
   const char *where, *what, *advice;
 };
+void PrintTo(const Failure& failure, std::ostream* out) {
+  *out << failure.what;
+}
 
 class SandboxError : public testing::TestWithParam<Failure> {};
 
@@ -63,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "is a comma missing in front of it?"},
         Failure{"local f = require 'flvm'", "recipe.lua:1", "require found no module 'flvm': no file flvm.lua",
                 "did you mean 'fvlm'?"},
-        Failure{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}));
+        Failure{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}),
+    [](const auto& info) { return fmt::format("mistake_{}", info.index + 1); });
 
 TEST(SandboxErrors, a_long_path_is_named_whole) {
   Author author;

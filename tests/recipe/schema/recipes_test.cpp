@@ -24,6 +24,9 @@ struct Expected {
   std::string recipe, decoder;
   double connector, vision, decoder_rate, to, instruct, prefer;
 };
+void PrintTo(const Expected& expected, std::ostream* out) {
+  *out << expected.recipe;
+}
 
 class Family : public testing::TestWithParam<Expected> {};
 
