@@ -10,10 +10,6 @@
 #include "plugin/selection.h"
 #include "train/labels.h"
 
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/neg.h>
-#include <ATen/ops/ones.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
@@ -29,7 +25,7 @@ constexpr const char* optimizer_algorithm = "adamw";
 
 // A query, and what it points to.
 struct Asked {
-  std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query, fvlm_optimizer_query> query;
+  ops::CalledQuery query;
   std::shared_ptr<const fvlm_optimizer_segment> whole;
 };
 
@@ -161,18 +157,6 @@ Asked asked_by_name(const std::string& name) {
   return asked;
 }
 
-std::string shape_of(const Asked& asked) {
-  return std::visit(
-      [](const auto& query) -> std::string {
-        using Table = typename TableOf<std::decay_t<decltype(query)>>::Table;
-        if constexpr (requires { KindOf<Table>::shape(query); })
-          return KindOf<Table>::shape(query);
-        else
-          return fmt::format("{} parameters", query.elements);
-      },
-      asked.query);
-}
-
 class OpBench {
  public:
   OpBench(const OpRequest& request, Registry& registry, const OpProgress& progress)
@@ -183,7 +167,7 @@ class OpBench {
   OpReport measure() {
     OpReport report;
     report.on_gpu = device_.is_cuda();
-    raise_ceiling(report);
+    report.ceiling.raise(device_, dtype_);
     std::vector<Asked> all;
     std::vector<std::string> configurations;
     for (const std::string& name : request_.shapes) all.push_back(completed(asked_by_name(name)));
@@ -200,12 +184,12 @@ class OpBench {
             if (!request_.operations.empty() && std::find(request_.operations.begin(), request_.operations.end(),
                                                           operation) == request_.operations.end())
               return;
-            OpReport::Row row{configurations[i], operation, shape_of(all[i]), {}, least_work(query), {}};
+            OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, least_work(query), {}};
             time(query, row);
             report.rows.push_back(std::move(row));
           },
           all[i].query);
-    raise_ceiling(report); // others may have slowed the first
+    report.ceiling.raise(device_, dtype_); // others may have slowed the first
     return report;
   }
 
@@ -277,52 +261,17 @@ class OpBench {
 
   void time(const ops::Calls& calls, OpReport::Side& side) const {
     side.recorded = device::runtime() != nullptr;
-    side.both = seconds_of(calls.both, side);
+    const auto seconds_of = [&](const std::function<void()>& call) {
+      return seconds_of_call(call, device_, side.recorded);
+    };
+    side.both = seconds_of(calls.both);
     if (!calls.backward) {
       side.forward = side.both;
       return;
     }
-    side.forward = seconds_of(calls.forward, side);
+    side.forward = seconds_of(calls.forward);
     calls.forward(); // what a recording left goes with it
-    side.backward = seconds_of(calls.backward, side);
-  }
-
-  // On a GPU from a recording, where it can be made: without the host's part.
-  double seconds_of(const std::function<void()>& work, OpReport::Side& side) const {
-    const double plain = ops::fastest(work, device_);
-    device::Runtime* const gpu = device::runtime();
-    if (!gpu || !side.recorded) return plain;
-    const int calls = plain < 1e-3 ? 32 : 4;
-    std::unique_ptr<device::Recording> recording;
-    try {
-      recording = gpu->record([&] {
-        for (int call = 0; call < calls; ++call) work();
-      });
-    } catch (const std::exception&) { // it waits for the device
-      side.recorded = false;
-      return plain;
-    }
-    return ops::fastest([&] { recording->replay(); }, device_) / calls;
-  }
-
-  void raise_ceiling(OpReport& report) const {
-    const int64_t elements = int64_t{1} << (device_.is_cpu() ? 26 : 28), side = device_.is_cpu() ? 1024 : 8192;
-    const auto speed = [&](double work, const std::function<void()>& call) {
-      OpReport::Side recorded;
-      recorded.recorded = true;
-      return work / seconds_of(call, recorded);
-    };
-    {
-      const at::Tensor from = at::ones({elements}, at::TensorOptions(device_));
-      at::Tensor to = at::empty_like(from);
-      // A kernel of LibTorch: its copy is the driver's, which is slower.
-      const double copied = speed(2.0 * static_cast<double>(from.nbytes()), [&] { at::neg_out(to, from); });
-      report.bytes_a_second = std::max(report.bytes_a_second, copied);
-    }
-    const at::Tensor a = at::ones({side, side}, at::TensorOptions(device_).dtype(dtype_));
-    at::Tensor c = at::empty_like(a);
-    const double multiplied = speed(2 * std::pow(static_cast<double>(side), 3), [&] { at::mm_out(c, a, a); });
-    report.flops_a_second = std::max(report.flops_a_second, multiplied);
+    side.backward = seconds_of(calls.backward);
   }
 
   uint32_t flags() const { return request_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0; }
@@ -361,9 +310,7 @@ std::string shapes_help() {
 }
 
 nlohmann::ordered_json OpReport::json() const {
-  nlohmann::ordered_json document{
-      {"ceiling", {{"bytes_per_second", bytes_a_second}, {"flops_per_second", flops_a_second}}},
-      {"rows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json document{{"ceiling", ceiling.json()}, {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : rows) {
     nlohmann::ordered_json one;
     if (!row.configuration.empty()) one["configuration"] = row.configuration;
@@ -378,7 +325,7 @@ nlohmann::ordered_json OpReport::json() const {
         of[name] = {{"seconds", *seconds},
                     {"bytes_per_second", work.bytes / *seconds},
                     {"flops_per_second", work.flops / *seconds},
-                    {"of_ceiling", share(work, *seconds)}};
+                    {"of_ceiling", ceiling.share(work, *seconds)}};
       };
       add("forward", side.forward, row.least.forward);
       add("backward", side.backward, row.least.backward);

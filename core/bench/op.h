@@ -1,5 +1,6 @@
 // Operations by themselves: each plugin that has one, and the reference, against what the device can do at most.
 #pragma once
+#include "bench/ceiling.h"
 #include "bench/op_work.h"
 #include "bench/training.h"
 #include "plugin/registry.h"
@@ -19,8 +20,7 @@ struct OpRequest : TrainingSetting {
 };
 
 struct OpReport {
-  // Of the device, measured in the same run: bytes read and written by a copy, and one large product of matrices.
-  double bytes_a_second = 0, flops_a_second = 0;
+  Ceiling ceiling; // measured in the same run
   bool on_gpu = false;
 
   struct Side {
@@ -38,10 +38,6 @@ struct OpReport {
   };
   std::vector<Row> rows;
 
-  // What of the device's most the work comes to; in a cache it may be above 1.
-  double share(const LeastWork& work, double seconds) const {
-    return work.seconds(bytes_a_second, flops_a_second) / seconds;
-  }
   nlohmann::ordered_json json() const;
 };
 

@@ -1,6 +1,9 @@
 #include "bench/op_work.h"
 
 #include "ops/measure.h"
+#include "plugin/kinds.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -29,6 +32,16 @@ double pairs(const ops::Filling& filling, bool causal) {
   if (!causal) return q * kv;
   const double seen = std::min(q, kv); // queries that see any key; the last of them sees all
   return seen * kv - seen * (seen - 1) / 2;
+}
+
+// Matrix products of one call, each as large as that of a forward pass.
+double products_of(std::string_view operation, const fvlm_attention_query& query) {
+  if (operation == "attention forward") return 2;
+  return query.queries_alone ? 3 : 5;
+}
+double products_of(std::string_view operation, const fvlm_loss_query& query) {
+  const double backward = (query.needs_d_hidden ? 1 : 0) + (query.needs_d_weight ? 1 : 0);
+  return operation == "loss forward" ? 1 : operation == "loss backward" ? backward : 1 + backward;
 }
 
 } // namespace
@@ -86,6 +99,32 @@ Passes least_work(const fvlm_kernels_query& query) {
   }
   if (!(query.options & FVLM_WITH_BACKWARD)) passes.backward = {};
   return passes;
+}
+
+LeastWork least_work(std::string_view operation, const ops::CalledQuery& query, double bytes) {
+  struct Work {
+    std::string_view operation;
+    double bytes;
+    LeastWork operator()(const fvlm_attention_query& of) const {
+      return {bytes, products_of(operation, of) * least_work(of).forward.flops / 2};
+    }
+    LeastWork operator()(const fvlm_loss_query& of) const {
+      return {bytes, products_of(operation, of) * least_work(of).forward.flops};
+    }
+    LeastWork operator()(const fvlm_kernels_query& of) const { return {bytes, least_work(of).forward.flops}; }
+    LeastWork operator()(const fvlm_optimizer_query& of) const { return least_work(of).forward; }
+  };
+  return std::visit(Work{operation, bytes}, query);
+}
+
+std::string shape_of(const ops::CalledQuery& query) {
+  struct Shape {
+    std::string operator()(const fvlm_attention_query& of) const { return KindOf<fvlm_attention_v1>::shape(of); }
+    std::string operator()(const fvlm_loss_query& of) const { return KindOf<fvlm_loss_v1>::shape(of); }
+    std::string operator()(const fvlm_kernels_query& of) const { return KindOf<fvlm_kernels_v1>::shape(of); }
+    std::string operator()(const fvlm_optimizer_query& of) const { return fmt::format("{} parameters", of.elements); }
+  };
+  return std::visit(Shape(), query);
 }
 
 // Master and both moments are read and written, the second always in float32; the gradient is read, the copy written.

@@ -1,9 +1,10 @@
 // What an operation cannot do without: the least memory that it reads and writes, and its multiplications and
 // additions.
 #pragma once
-#include "ops/operations.h"
+#include "ops/call_watch.h"
 
-#include <variant>
+#include <string>
+#include <string_view>
 
 namespace fvlm::bench {
 
@@ -24,5 +25,9 @@ Passes least_work(const fvlm_attention_query& query);
 Passes least_work(const fvlm_loss_query& query);
 Passes least_work(const fvlm_kernels_query& query);
 Passes least_work(const fvlm_optimizer_query& query); // AdamW's
+// Of one call, which was given tensors of so many bytes: these, once each; of an optimizer's as above.
+LeastWork least_work(std::string_view operation, const ops::CalledQuery& query, double bytes);
+
+std::string shape_of(const ops::CalledQuery& query);
 
 } // namespace fvlm::bench

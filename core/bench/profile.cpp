@@ -47,27 +47,6 @@ Job job_of_files(const ProfileRequest& request) {
   return job;
 }
 
-StepAnatomy anatomy_of(const std::vector<device::Activity>& activities,
-                       const std::vector<std::pair<std::string, uint64_t>>& marks) {
-  StepAnatomy anatomy;
-  const auto add = [](std::vector<StepAnatomy::Share>& shares, const std::string& name, double milliseconds) {
-    auto share = std::find_if(shares.begin(), shares.end(), [&](const auto& each) { return each.name == name; });
-    if (share == shares.end()) share = shares.insert(share, {name, 0, 0});
-    share->milliseconds += milliseconds;
-    ++share->launches;
-  };
-  for (const device::Activity& activity : activities) {
-    const double milliseconds = static_cast<double>(activity.end - activity.begin) / 1e6;
-    const auto mark =
-        std::find_if(marks.begin(), marks.end(), [&](const auto& each) { return activity.end <= each.second; });
-    add(anatomy.parts, mark == marks.end() ? "after the step" : mark->first, milliseconds);
-    add(anatomy.kernels, activity.name, milliseconds);
-  }
-  std::stable_sort(anatomy.kernels.begin(), anatomy.kernels.end(),
-                   [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
-  return anatomy;
-}
-
 class Profile {
  public:
   Profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress)
@@ -140,7 +119,7 @@ class Profile {
     if (const auto at_best = train::peak_flops(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (!request_.numbers.empty()) write_numbers(training, losses, norms);
-    if (request_.watch) row.anatomy = watched(training, job, counts);
+    if (request_.watch) row.anatomy = anatomy_of(training, job, counts, step, row.times.median());
     choices = training.choices();
   }
 
@@ -155,29 +134,6 @@ class Profile {
       if (i >= request_.warmup) row.asked.add(watch.stop());
     }
     training.end_remembering();
-  }
-
-  // A step of its own, operation by operation.
-  static StepAnatomy watched(Training& training, const Job& job, const train::StepCounts& counts) {
-    device::Runtime* const gpu = device::runtime();
-    plan::Plan plain = job.plan;
-    plain.speed.graphs = false;
-    const auto learner = training.learner_of(plain);
-    std::vector<std::pair<std::string, uint64_t>> marks;
-    const auto mark = [&](const std::string& part) {
-      gpu->synchronize();
-      marks.emplace_back(part, gpu->now());
-    };
-    train::PartTimes times;
-    times.tell(mark);
-    const auto brought = learner->bring(job.pack.host, counts, 1);
-    const auto activities = gpu->watch([&] {
-      learner->begin_step();
-      learner->take(*brought, times);
-      training.optimize();
-      mark("optimizer");
-    });
-    return anatomy_of(activities, marks);
   }
 
   void write_numbers(Training& training, const std::vector<double>& losses, const std::vector<double>& norms) const {
@@ -233,12 +189,6 @@ class Profile {
 
 } // namespace
 
-double StepAnatomy::milliseconds() const {
-  double sum = 0;
-  for (const Share& share : parts) sum += share.milliseconds;
-  return sum;
-}
-
 ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
@@ -285,13 +235,7 @@ nlohmann::ordered_json ProfileReport::json() const {
                        {"first_loss", row.peer->first_loss}};
         one["ratio"] = row.ratio();
       }
-      if (row.anatomy) {
-        one["busy_ms"] = row.anatomy->milliseconds();
-        for (const auto& [key, shares] :
-             {std::pair{"parts", &row.anatomy->parts}, {"kernel_names", &row.anatomy->kernels}})
-          for (const auto& share : *shares)
-            one[key].push_back({{"name", share.name}, {"ms", share.milliseconds}, {"launches", share.launches}});
-      }
+      if (row.anatomy) one.update(row.anatomy->json());
     }
     document["rows"].push_back(std::move(one));
   }

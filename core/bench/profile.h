@@ -1,5 +1,6 @@
 // A whole training step on a device, forward, backward, clip and optimizer, on made data that lie there.
 #pragma once
+#include "bench/anatomy.h"
 #include "bench/times.h"
 #include "bench/training.h"
 #include "plugin/registry.h"
@@ -21,18 +22,6 @@ struct ProfileRequest : TrainingSetting {
   std::string peer;                   // a command, see peer.h; empty: none
   int64_t warmup = 3, repeat = 10;
   bool watch = false; // what the device does in a step, too
-};
-
-// What the device did in a step that ran operation by operation.
-struct StepAnatomy {
-  struct Share {
-    std::string name;
-    double milliseconds = 0;
-    int64_t launches = 0;
-  };
-  std::vector<Share> parts;   // in their order
-  std::vector<Share> kernels; // by name, the longest first
-  double milliseconds() const;
 };
 
 // What the peer came to on the same steps.

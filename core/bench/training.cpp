@@ -55,9 +55,10 @@ std::unique_ptr<train::Learner> Training::learner_of(const plan::Plan& plan) {
   return std::make_unique<train::Learner>(plan, plan.stages.front(), *made_.vlm, *operations_, most_, made_.frozen);
 }
 
-void Training::optimize() {
+void Training::optimize(bool recorded) {
   train::Optimization& optimization = *made_.optimization;
-  optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip, learner_->sums());
+  optimization.step(optimization.base_rates(), 1, plan::common(plan_.stages.front().optimizer).clip, learner_->sums(),
+                    recorded);
 }
 
 double Training::loss() const {

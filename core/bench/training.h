@@ -56,7 +56,7 @@ class Training {
   void remember(const HostPack& pack) { learner_->remember(pack, *made_.vlm); }
   void end_remembering() { learner_->end_remembering(); }
 
-  void optimize(); // clip and optimizer, with the gradients as they stand
+  void optimize(bool recorded = true); // clip and optimizer, with the gradients as they stand
   // Of the step before; they wait for the device.
   double loss() const;
   double gradient_norm() const { return made_.optimization->gradient_norm(); }

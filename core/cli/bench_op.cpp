@@ -18,12 +18,11 @@ constexpr const char* default_configurations = "135m:8";
 std::vector<std::string> cells_of(const bench::OpReport& report, const std::optional<double>& seconds,
                                   const bench::LeastWork& work) {
   if (!seconds) return {"", ""};
-  return {fmt::format("{:.1f}", *seconds * 1e6), fmt::format("{:.0f} %", report.share(work, *seconds) * 100)};
+  return {fmt::format("{:.1f}", *seconds * 1e6), fmt::format("{:.0f} %", report.ceiling.share(work, *seconds) * 100)};
 }
 
 void print(const bench::OpReport& report) {
-  fmt::print("copied here: {:.1f} GB/s, read and written; a large product: {:.2f} TFLOP/s\n\n",
-             report.bytes_a_second / 1e9, report.flops_a_second / 1e12);
+  fmt::print("{}\n\n", report.ceiling.text());
   std::string configuration;
   for (const auto& row : report.rows) {
     const bench::LeastWork both = row.least.forward + row.least.backward;

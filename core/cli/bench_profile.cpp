@@ -60,21 +60,38 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
   fmt::print("{}", table.text());
 }
 
-constexpr size_t kernels_shown = 30, name_shown = 100;
+constexpr size_t rows_shown = 30, name_shown = 100;
+
+void print_shares(const char* what, const std::vector<bench::StepAnatomy::Share>& shares) {
+  TextTable table({what, "ms", "launches"});
+  for (size_t i = 0; i < std::min(shares.size(), rows_shown); ++i)
+    table.row({shares[i].name.substr(0, name_shown), fmt::format("{:.3f}", shares[i].milliseconds),
+               fmt::format("{}", shares[i].launches)});
+  fmt::print("{}\n", table.text());
+}
 
 void print_anatomy(const bench::ProfileReport::Row& row) {
   const bench::StepAnatomy& anatomy = *row.anatomy;
-  fmt::print("\n{}: a step takes {:.2f} ms; operation by operation, the device is busy for {:.2f} ms of one\n",
-             row.configuration, row.times.median(), anatomy.milliseconds());
-  for (const auto* shares : {&anatomy.parts, &anatomy.kernels}) {
-    TextTable table({shares == &anatomy.parts ? "part" : "kernel", "ms", "launches"});
-    for (size_t i = 0; i < std::min(shares->size(), kernels_shown); ++i) {
-      const auto& share = (*shares)[i];
-      table.row({share.name.substr(0, name_shown), fmt::format("{:.3f}", share.milliseconds),
-                 fmt::format("{}", share.launches)});
-    }
-    fmt::print("{}", table.text());
+  const auto& flow = anatomy.flow;
+  fmt::print("\n{}: a step takes {:.2f} ms; the device is at work for {:.2f} ms of it, for {:.2f} ms at more than one "
+             "kernel, and waits for {:.2f} ms; {} launches\n\n",
+             row.configuration, flow.step, flow.busy, flow.beside, flow.gaps(), flow.launches);
+  fmt::print("the same operation by operation, each by itself: {:.2f} ms\n\n", anatomy.milliseconds());
+  print_shares("part", anatomy.parts);
+  fmt::print("{}\n\n", anatomy.ceiling.text());
+  TextTable table({"operation", "shape", "calls", "ms", "least ms", "of ceiling"});
+  for (size_t i = 0; i < std::min(anatomy.operations.size(), rows_shown); ++i) {
+    const auto& operation = anatomy.operations[i];
+    const double least = anatomy.least_ms(operation);
+    table.row({operation.name, operation.shape, fmt::format("{}", operation.calls),
+               fmt::format("{:.3f}", operation.milliseconds), fmt::format("{:.3f}", least),
+               fmt::format("{:.0f} %", least / operation.milliseconds * 100)});
   }
+  const auto& others = anatomy.others;
+  table.row({"others", "LibTorch's kernels, copies", fmt::format("{}", others.launches),
+             fmt::format("{:.3f}", others.milliseconds), "", ""});
+  fmt::print("{}\n", table.text());
+  print_shares("kernel", anatomy.kernels);
 }
 
 // What the verbs of this file differ in.
@@ -162,7 +179,11 @@ int bench_step(Arguments arguments) {
   return profile(
       arguments,
       Options("bench step [--configurations LIST] [--json]",
-              "What the GPU does in a training step: its time by part and by kernel. The steps of bench profile.",
+              "What the GPU does in a training step: how long it is at work and how long it waits, and, operation by\n"
+              "operation, its time by part, by operation and by kernel. The steps of bench profile. copies: a pack's\n"
+              "way to the device. Operations come by what they take beyond their least time: to move each tensor of\n"
+              "their calls once as fast as the device copies, or to multiply as fast as in one large product, both\n"
+              "measured here. In a cache it may be less.",
               "bench step --configurations 135m:8"),
       {.name = "step", .configurations = "135m:8", .text = 128, .watch = true});
 }

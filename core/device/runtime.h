@@ -24,8 +24,9 @@ class Recording {
 };
 
 // Something that the device did, in nanoseconds of one clock.
+inline constexpr const char *copy_to_device = "memcpy to the device", *copy_to_host = "memcpy to the host";
 struct Activity {
-  std::string name; // of a kernel as its author named it; "memcpy", "memset"
+  std::string name; // of a kernel as its author named it; "memset", "memcpy" within the device, or one of those above
   uint64_t begin = 0, end = 0;
 };
 

@@ -8,6 +8,7 @@
 // What goes wrong is an Error that names the plugin, the operation and the shapes. Results go to new tensors or, where
 // a call is given `into`, to the caller's. Nothing is recorded for autograd.
 #pragma once
+#include "ops/call_watch.h"
 #include "ops/tensor_bridge.h"
 #include "plugin/guard.h"
 #include "plugin/kinds.h"
@@ -23,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace fvlm::ops {
@@ -105,6 +107,12 @@ class Bound : public Arguments {
     for (size_t index = 0; index < tensors.size(); ++index) slots[index] = bind(tensors[index]);
   }
 
+  double bytes() const {
+    double sum = 0;
+    for (const AbiTensor& tensor : tensors_) sum += tensor.bytes();
+    return sum;
+  }
+
  private:
   std::array<AbiTensor, 16 + FVLM_MAX_SAVED> tensors_;
   size_t count_ = 0;
@@ -174,8 +182,13 @@ class Prepared {
            const Bound<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
     Instance& instance = backend_.instance();
     if (!function) detail::refuse_missing(instance, operation);
+    const CallWatch* watch = nullptr;
+    if constexpr (std::is_constructible_v<CalledQuery, Query>) watch = call_watch();
+    if (watch) watch->begin();
     invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,
            static_cast<const Arguments&>(arguments));
+    if constexpr (std::is_constructible_v<CalledQuery, Query>)
+      if (watch) watch->end(operation, query_, arguments.bytes());
   }
 
   at::Tensor output(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type) const {

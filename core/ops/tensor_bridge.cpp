@@ -118,6 +118,13 @@ AbiTensor& AbiTensor::operator=(const AbiTensor& other) {
   return *this;
 }
 
+double AbiTensor::bytes() const {
+  if (!defined_) return 0;
+  double elements = 1;
+  for (int32_t i = 0; i < tensor_.ndim; ++i) elements *= static_cast<double>(shape_[static_cast<size_t>(i)]);
+  return elements * tensor_.dtype.bits * tensor_.dtype.lanes / 8;
+}
+
 at::Tensor torch_tensor(const fvlm_tensor* tensor) {
   if (!tensor) return {};
   if (tensor->ndim < 0 || tensor->ndim > FVLM_MAX_DIMS || (tensor->ndim > 0 && (!tensor->shape || !tensor->strides)))

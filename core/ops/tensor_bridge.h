@@ -29,6 +29,7 @@ class AbiTensor {
 
   fvlm_tensor* get() { return defined_ ? &tensor_ : nullptr; }
   const fvlm_tensor* get() const { return defined_ ? &tensor_ : nullptr; }
+  double bytes() const; // of its elements
 
  private:
   fvlm_tensor tensor_{};

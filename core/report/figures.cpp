@@ -46,8 +46,8 @@ double seconds_of_rates(const StepLines& lines) {
 
 std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
   const StepLines& lines = stage.lines;
-  static const std::vector<std::string> order = {"data", "wait",     "vision",    "coarse",  "fine",      "decoder",
-                                                 "loss", "backward", "optimizer", "metrics", "checkpoint"};
+  static const std::vector<std::string> order = {"data", "wait",      "vision",   "coarse",    "fine",    "decoder",
+                                                 "head", "reference", "backward", "optimizer", "metrics", "checkpoint"};
   std::vector<std::string> names;
   for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
   auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };

@@ -168,8 +168,14 @@ struct Learner::Answer {
 
 struct Learner::Work {
   const Inputs& in;
+  PartTimes& times;
   model::Vlm::Seen seen;
   Tape tape;
+
+  // A part of the forward pass begins, which ends the backward pass of what follows.
+  void begin(const char* part) {
+    if (times.tells()) tape.push([&times = times, name = std::string(part) + " backward"] { times.tell_of(name); });
+  }
 
   at::Tensor weights(size_t term) const { return in.masks[term] * in.weights[static_cast<int64_t>(term)]; }
 };
@@ -347,12 +353,15 @@ void Learner::take(const HostPack& host, const StepCounts& counts, double scale,
 
 void Learner::pass(const Brought& brought, PartTimes& times) {
   const Inputs& in = brought.inputs;
-  Work work{in, {}, Tape()};
+  Work work{in, times, {}, Tape()};
   const auto encoded = brought.turn ? foresight_->of(*brought.turn, in.pack.frames.size(0)) : model::Vlm::Encoded();
-  work.seen = policy_.see(
-      work.tape, ops_, in.pack, model::Mode::coarse_fine,
-      brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens,
-      [&](const char* part) { times.spent_on(part); }, encoded);
+  work.begin("vision");
+  const auto done = [&](std::string_view part) {
+    times.spent_on(std::string(part));
+    if (part != "fine") work.begin(part == "vision" ? "coarse" : "fine");
+  };
+  work.seen = policy_.see(work.tape, ops_, in.pack, model::Mode::coarse_fine,
+                          brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done, encoded);
   if (work.seen.attention.defined()) {
     const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
     entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());
@@ -362,13 +371,15 @@ void Learner::pass(const Brought& brought, PartTimes& times) {
   const auto& terms = stage_.objective;
   if (!std::all_of(terms.begin(), terms.end(), is_coarse)) learn_fine(work);
   if (std::any_of(terms.begin(), terms.end(), is_coarse)) learn_coarse(work);
-  times.spent_on("decoder");
   work.tape.backward();
   times.spent_on("backward");
 }
 
 void Learner::learn_fine(Work& work) {
+  work.begin("decoder");
   const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.in.pack, work.seen.next);
+  work.times.spent_on("decoder");
+  work.begin("head");
   at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
   bool known = true; // the gradient of each loss, before the losses are
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
@@ -383,6 +394,7 @@ void Learner::learn_fine(Work& work) {
     losses = model::label_losses(work.tape, ops_, policy_, hidden, work.in.pack);
     if (losses.wants_gradient()) losses.gradient->add(weights);
   }
+  work.times.spent_on("head");
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     const at::Tensor& mask = work.in.masks[term];
     if (std::holds_alternative<plan::Dpo>(stage_.objective[term]))
@@ -392,11 +404,16 @@ void Learner::learn_fine(Work& work) {
     else if (!is_coarse(stage_.objective[term]))
       add(term, {losses.data.mul(mask).sum(), mask.sum()});
   }
+  const auto asks = [](const plan::Term& term) { return !std::holds_alternative<plan::NextToken>(term); };
+  if (std::any_of(stage_.objective.begin(), stage_.objective.end(), asks)) work.times.spent_on("reference");
 }
 
 // The public lambda_coarse: the same text behind the tokens of the coarse pass.
 void Learner::learn_coarse(Work& work) {
+  work.begin("decoder");
   const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.in.pack);
+  work.times.spent_on("decoder");
+  work.begin("head");
   at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     if (is_coarse(stage_.objective[term])) weights.add_(work.weights(term));
@@ -405,6 +422,7 @@ void Learner::learn_coarse(Work& work) {
     const at::Tensor& mask = work.in.masks[term];
     if (is_coarse(stage_.objective[term])) add(term, {losses.mul(mask).sum(), mask.sum()});
   }
+  work.times.spent_on("head");
 }
 
 // What a model that does not learn makes of the pack.

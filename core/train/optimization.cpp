@@ -164,7 +164,8 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
       .advise("it has " + join_or(names));
 }
 
-void Optimization::step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums) {
+void Optimization::step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums,
+                        bool recorded) {
   for (Part& part : parts_) {
     for (size_t group = 0; group < rates.size(); ++group)
       set(part, "lr", group, part.others ? rates[group].others : rates[group].lr);
@@ -173,6 +174,7 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   send(at::tensor({scale, clip > 0 ? clip : std::numeric_limits<double>::infinity()}, at::kDouble), limits_);
   if (!sums_.defined()) sums_ = at::empty_like(sums);
   sums_.copy_(sums);
+  if (!recorded) return apply();
   const auto gradients = parameters_.with_gradient();
   Recorder& recorder = recorders_.try_emplace(gradients, "the optimizer", records_).first->second;
   recorder.run([this] { apply(); });

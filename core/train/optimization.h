@@ -27,7 +27,8 @@ class Optimization {
   };
   // A step with the gradients as they stand, times `scale`, and no longer together than `clip` (0: any length). Where
   // they or `sums` (float64, of one shape) are not finite it changes nothing, and is not counted. Nothing is read back.
-  void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums);
+  // recorded: false where it is to run operation by operation in any case.
+  void step(const std::vector<Rates>& rates, double scale, double clip, const at::Tensor& sums, bool recorded = true);
   // Of those gradients, scaled. Waits for the device.
   double gradient_norm() const { return norm_.item<double>(); }
   // The same where the device has it: float64, a scalar.

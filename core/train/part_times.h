@@ -11,15 +11,19 @@ class PartTimes {
  public:
   // What has passed since the last call belongs to `part`.
   void spent_on(const std::string& part) {
-    if (told_) told_(part);
+    tell_of(part);
     const auto now = Clock::now();
     seconds_[part] += std::chrono::duration<double>(now - last_).count();
     last_ = now;
   }
   // What has passed since the last call belongs to nothing that is counted here.
   void pass_over() { last_ = Clock::now(); }
-  // Is told of each part as it ends.
+  // Is told of each part as it ends, and of the parts of the backward pass, which are counted as one.
   void tell(std::function<void(const std::string& part)> told) { told_ = std::move(told); }
+  bool tells() const { return told_ != nullptr; }
+  void tell_of(const std::string& part) const {
+    if (told_) told_(part);
+  }
   // Gives what was counted, and begins anew.
   std::map<std::string, double> take() { return std::exchange(seconds_, {}); }
 

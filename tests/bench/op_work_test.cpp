@@ -109,6 +109,46 @@ TEST(LeastWork, of_the_loss_and_the_optimizer) {
   expect_work(least_work(optimizer).forward, 7 * (8 + 4 + 8 + 4), 0, "AdamW without");
 }
 
+TEST(LeastWork, of_a_call_is_to_move_its_tensors_and_the_products_of_this_call) {
+  const auto linear = rows(FVLM_OP_LINEAR, FVLM_WITH_BACKWARD);
+  for (const char* operation : {"linear forward", "linear input gradient", "linear weight gradient"})
+    expect_work(least_work(operation, linear, 77), 77, 2 * 10 * 6 * 4, operation);
+  expect_work(least_work("swiglu forward", rows(FVLM_OP_SWIGLU, 0), 77), 77, 0, "no matrix is multiplied");
+
+  fvlm_attention_query attention{};
+  attention.head_dim = attention.heads_q = attention.heads_kv = 1;
+  attention.segments = 1;
+  attention.max_seqlen_q = attention.max_seqlen_kv = 5;
+  attention.tokens_q = attention.tokens_kv = 5;
+  expect_work(least_work("attention forward", attention, 7), 7, 2 * 50, "attention");
+  expect_work(least_work("attention backward", attention, 7), 7, 5 * 50, "its backward");
+  attention.queries_alone = 1;
+  expect_work(least_work("attention backward", attention, 7), 7, 3 * 50, "without keys and values");
+
+  fvlm_loss_query loss{};
+  loss.tokens = 10;
+  loss.width = 4;
+  loss.vocab = 100;
+  loss.needs_d_hidden = loss.needs_d_weight = 1;
+  const double product = 2 * 10 * 4 * 100;
+  expect_work(least_work("loss forward", loss, 7), 7, product, "loss");
+  expect_work(least_work("loss backward", loss, 7), 7, 2 * product, "its backward");
+  expect_work(least_work("loss fused", loss, 7), 7, 3 * product, "both at once");
+
+  fvlm_optimizer_query optimizer{};
+  optimizer.gradient_dtype = optimizer.state_dtype = optimizer.parameter_dtype = fp32;
+  optimizer.elements = 7;
+  expect_work(least_work("optimizer step", optimizer, 1), least_work(optimizer).forward.bytes, 0,
+              "masters and moments are read and written");
+}
+
+TEST(LeastWork, says_its_shape) {
+  EXPECT_EQ(shape_of(rows(FVLM_OP_LINEAR, FVLM_WITH_BIAS)), "10 rows of 6 from 4, with bias");
+  fvlm_optimizer_query optimizer{};
+  optimizer.elements = 7;
+  EXPECT_EQ(shape_of(optimizer), "7 parameters");
+}
+
 TEST(LeastWork, takes_as_long_as_the_slower_of_both) {
   const LeastWork work{100, 30};
   EXPECT_EQ(work.seconds(10, 30), 10);

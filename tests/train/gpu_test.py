@@ -195,6 +195,23 @@ class OnGpu(unittest.TestCase):
             with self.subTest(switch):
                 self.assert_close(saved, self.run_stages(switch, "cuda", f"speed.{switch}=false"))
 
+    def test_a_step_taken_apart_adds_up(self):
+        done = subprocess.run([engine, "bench", "step", "--configurations", "tiny:2", "--frames", "2", "--text", "9", "--json"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (row,) = json.loads(done.stdout)["rows"]
+        parts = [part["name"] for part in row["parts"]]
+        for name in ("vision", "coarse", "fine", "decoder", "head", "decoder backward", "fine backward", "coarse backward",
+                     "vision backward", "optimizer"):
+            self.assertIn(name, parts)
+        of_operations = sum(operation["ms"] for operation in row["operations"])
+        self.assertAlmostEqual(of_operations + row["others"]["ms"], row["busy_ms"])
+        self.assertGreater(of_operations, row["others"]["ms"])
+        self.assertGreaterEqual(row["flow"]["launches"], row["recorded_kernels"])
+        self.assertGreater(row["flow"]["busy_ms"], 0)
+        for operation in row["operations"]:
+            self.assertGreater(min(operation["ms"], operation["least_ms"], operation["calls"]), 0, operation)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -32,6 +32,11 @@ std::string plain_name(const char* mangled) {
   return name;
 }
 
+const char* name_of_copy(uint8_t kind) {
+  if (kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOD) return copy_to_device;
+  return kind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH ? copy_to_host : "memcpy";
+}
+
 std::vector<Activity>* seen = nullptr; // by the watch that is on
 
 void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
@@ -48,7 +53,7 @@ void CUPTIAPI read_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
       seen->push_back({plain_name(kernel->name), kernel->start, kernel->end});
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
-      seen->push_back({"memcpy", copy->start, copy->end});
+      seen->push_back({name_of_copy(copy->copyKind), copy->start, copy->end});
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
       const auto* set = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
       seen->push_back({"memset", set->start, set->end});

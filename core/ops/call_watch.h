@@ -1,0 +1,23 @@
+// Who is told of each call to a plugin while a step is looked at.
+#pragma once
+#include <fvlm/fvlm.h>
+
+#include <functional>
+#include <string_view>
+#include <variant>
+
+namespace fvlm::ops {
+
+using CalledQuery = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query, fvlm_optimizer_query>;
+
+struct CallWatch {
+  std::function<void()> begin;
+  // "linear input gradient"; the bytes of all tensors that the call was given.
+  std::function<void(std::string_view operation, const CalledQuery& query, double bytes)> end;
+};
+
+// Null: nobody. The thread that calls plugins is the one that sets it.
+const CallWatch* call_watch();
+void use_call_watch(const CallWatch* watch);
+
+} // namespace fvlm::ops

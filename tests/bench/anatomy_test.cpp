@@ -1,0 +1,96 @@
+// What a step is made of, as a device of our own tells it: something happens between any two looks at its clock.
+#include "../train/own_runtime.h"
+#include "bench/anatomy.h"
+#include "ops/call_watch.h"
+#include "ops/reference.h"
+#include "ops/reference_manifest.h"
+#include "train/labels.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <gmock/gmock.h>
+
+namespace fvlm::bench {
+namespace {
+
+class Watched : public train::OwnRuntime {
+ public:
+  std::vector<device::Activity> watch(const std::function<void()>& work) override {
+    seen_.clear();
+    work();
+    return seen_.empty() ? as_a_whole : seen_;
+  }
+  uint64_t now() const override {
+    seen_.push_back({fmt::format("kernel {}", seen_.size() % 3), clock_ + 1, clock_ + 1'000'001});
+    return clock_ += 2'000'000;
+  }
+
+  std::vector<device::Activity> as_a_whole; // of work that does not look at the clock
+
+ private:
+  mutable uint64_t clock_ = 0;
+  mutable std::vector<device::Activity> seen_;
+};
+
+TEST(Anatomy, adds_up) {
+  const c10::InferenceMode without_autograd;
+  Watched gpu;
+  gpu.as_a_whole = {{"a", 0, 4'000'000},
+                    {"b", 3'000'000, 5'000'000},
+                    {device::copy_to_device, 7'000'000, 8'000'000},
+                    {"memcpy", 8'000'000, 9'000'000}};
+  Registry registry{RegistryOptions{}};
+  registry.add_static(ops::reference_manifest(), [] { return ops::reference_entry; });
+  MadeModels models;
+  TrainingSetting setting;
+  setting.precision = plan::Precision::fp32;
+  setting.speed.graphs = false;
+  const Job job = job_of(configuration_named("tiny:2"), setting, 2, 9, "", models, at::kCPU);
+  Training training(job.plan, registry, at::kCPU, job.model, job.capacity, job.samples());
+  const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
+
+  const StepAnatomy anatomy = anatomy_of(
+      training, job, counts, [] {}, 10);
+  EXPECT_EQ(anatomy.flow.launches, 4);
+  EXPECT_DOUBLE_EQ(anatomy.flow.busy, 7);
+  EXPECT_DOUBLE_EQ(anatomy.flow.beside, 1);
+  EXPECT_DOUBLE_EQ(anatomy.flow.copies, 1);
+  EXPECT_DOUBLE_EQ(anatomy.flow.gaps(), 3);
+
+  std::vector<std::string> parts;
+  for (const auto& part : anatomy.parts) parts.push_back(part.name);
+  EXPECT_THAT(parts, testing::ElementsAre("copies", "vision", "coarse", "fine", "decoder", "head", "head backward",
+                                          "decoder backward", "fine backward", "coarse backward", "vision backward",
+                                          "backward", "optimizer"));
+
+  // Each call is one millisecond, and so is what came before it.
+  int64_t calls = 0;
+  for (const auto& operation : anatomy.operations) {
+    calls += operation.calls;
+    EXPECT_DOUBLE_EQ(operation.milliseconds, static_cast<double>(operation.calls)) << operation.name;
+    EXPECT_GT(operation.least.bytes, 0) << operation.name;
+  }
+  double kernels = 0;
+  for (const auto& kernel : anatomy.kernels) kernels += kernel.milliseconds;
+  EXPECT_DOUBLE_EQ(kernels, anatomy.milliseconds());
+  EXPECT_DOUBLE_EQ(anatomy.milliseconds(), static_cast<double>(calls) + anatomy.others.milliseconds);
+  const auto named = [&](std::string_view name) {
+    return std::any_of(anatomy.operations.begin(), anatomy.operations.end(),
+                       [&](const auto& operation) { return operation.name == name; });
+  };
+  for (const char* name : {"linear forward", "linear input gradient", "linear weight gradient", "attention backward",
+                           "rmsnorm forward", "layernorm backward", "loss fused", "optimizer step"})
+    EXPECT_TRUE(named(name)) << name;
+  EXPECT_EQ(ops::call_watch(), nullptr);
+
+  double before = std::numeric_limits<double>::infinity();
+  for (const auto& operation : anatomy.operations) {
+    const double above = operation.milliseconds - anatomy.least_ms(operation);
+    EXPECT_LE(above, before) << operation.name;
+    before = above;
+  }
+}
+
+} // namespace
+} // namespace fvlm::bench
