@@ -29,8 +29,10 @@ StepAnatomy::Flow flow_of(const std::vector<Activity>& activities) {
     if (is_copy(each)) flow.copies += milliseconds_of(each);
   }
   std::sort(turns.begin(), turns.end());
+  if (turns.empty()) return flow;
   int at_work = 0;
-  uint64_t before = 0;
+  uint64_t before = turns.front().first;
+  flow.span = static_cast<double>(turns.back().first - before) / 1e6;
   for (const auto& [time, change] : turns) {
     const double passed = static_cast<double>(time - before) / 1e6;
     if (at_work > 0) flow.busy += passed;
@@ -157,7 +159,7 @@ double StepAnatomy::milliseconds() const {
 
 nlohmann::ordered_json StepAnatomy::json() const {
   nlohmann::ordered_json document{{"flow",
-                                   {{"step_ms", flow.step},
+                                   {{"span_ms", flow.span},
                                     {"busy_ms", flow.busy},
                                     {"beside_ms", flow.beside},
                                     {"copies_ms", flow.copies},
@@ -180,10 +182,9 @@ nlohmann::ordered_json StepAnatomy::json() const {
 }
 
 StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCounts& counts,
-                       const std::function<void()>& step, double milliseconds) {
+                       const std::function<void()>& step) {
   StepAnatomy anatomy;
   anatomy.flow = flow_of(device::runtime()->watch(step));
-  anatomy.flow.step = milliseconds;
   cut(anatomy, training, job, counts);
   const ops::OperationsOptions& made = training.operations().options();
   anatomy.ceiling.raise(made.device, made.dtype);

@@ -12,14 +12,14 @@
 namespace fvlm::bench {
 
 struct StepAnatomy {
-  // The step as training takes it, in milliseconds.
+  // The step as training takes it but for being watched, in milliseconds.
   struct Flow {
-    double step = 0;   // nobody watching
-    double busy = 0;   // with at least one kernel or copy at work
+    double span = 0;   // from the first launch's begin to the last one's end
+    double busy = 0;   // of these with at least one kernel or copy at work
     double beside = 0; // with more than one
     double copies = 0; // those to the device and from it
     int64_t launches = 0;
-    double gaps() const { return step - busy; }
+    double gaps() const { return span - busy; }
   } flow;
 
   // The same step operation by operation, each waiting for the one before.
@@ -45,8 +45,8 @@ struct StepAnatomy {
   nlohmann::ordered_json json() const;
 };
 
-// `step`: the training's usual one, which takes `milliseconds` where nobody watches.
+// `step`: the training's usual one.
 StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCounts& counts,
-                       const std::function<void()>& step, double milliseconds);
+                       const std::function<void()>& step);
 
 } // namespace fvlm::bench

@@ -119,7 +119,7 @@ class Profile {
     if (const auto at_best = train::peak_flops(device_, request_.precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (!request_.numbers.empty()) write_numbers(training, losses, norms);
-    if (request_.watch) row.anatomy = anatomy_of(training, job, counts, step, row.times.median());
+    if (request_.watch) row.anatomy = anatomy_of(training, job, counts, step);
     choices = training.choices();
   }
 

@@ -50,13 +50,13 @@ TEST(Anatomy, adds_up) {
   Training training(job.plan, registry, at::kCPU, job.model, job.capacity, job.samples());
   const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
 
-  const StepAnatomy anatomy = anatomy_of(
-      training, job, counts, [] {}, 10);
+  const StepAnatomy anatomy = anatomy_of(training, job, counts, [] {});
   EXPECT_EQ(anatomy.flow.launches, 4);
   EXPECT_DOUBLE_EQ(anatomy.flow.busy, 7);
   EXPECT_DOUBLE_EQ(anatomy.flow.beside, 1);
   EXPECT_DOUBLE_EQ(anatomy.flow.copies, 1);
-  EXPECT_DOUBLE_EQ(anatomy.flow.gaps(), 3);
+  EXPECT_DOUBLE_EQ(anatomy.flow.span, 9);
+  EXPECT_DOUBLE_EQ(anatomy.flow.gaps(), 2);
 
   std::vector<std::string> parts;
   for (const auto& part : anatomy.parts) parts.push_back(part.name);

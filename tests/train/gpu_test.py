@@ -208,7 +208,8 @@ class OnGpu(unittest.TestCase):
         self.assertAlmostEqual(of_operations + row["others"]["ms"], row["busy_ms"])
         self.assertGreater(of_operations, row["others"]["ms"])
         self.assertGreaterEqual(row["flow"]["launches"], row["recorded_kernels"])
-        self.assertGreater(row["flow"]["busy_ms"], 0)
+        self.assertGreaterEqual(row["flow"]["span_ms"], row["flow"]["busy_ms"])
+        self.assertGreaterEqual(row["flow"]["busy_ms"], row["flow"]["beside_ms"])
         for operation in row["operations"]:
             self.assertGreater(min(operation["ms"], operation["least_ms"], operation["calls"]), 0, operation)
 
