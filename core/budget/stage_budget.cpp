@@ -85,6 +85,7 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   machine.plain_kernels = prefers_reference(plan, "rmsnorm");
   machine.plain_optimizer = prefers_reference(plan, "optimizer");
   machine.matrices_together = device == Device::cuda;
+  if (device == Device::cuda) machine.row_unit = 16;
   return machine;
 }
 

@@ -329,6 +329,35 @@ struct Operations::Stack {
   }
 };
 
+int64_t Operations::widened(int64_t columns) const {
+  if (options_.device.is_cpu()) return columns;
+  const int64_t at_once = 16 / static_cast<int64_t>(c10::elementSize(options_.dtype));
+  return (columns + at_once - 1) / at_once * at_once;
+}
+
+Weight Operations::widened(Tape& tape, const Weight& weight) {
+  const int64_t rows = weight.value().size(0), own = weight.value().size(1), all = widened(own);
+  if (all == own) return weight;
+  auto parameter = std::make_shared<Parameter>();
+  parameter->value = at::zeros({rows, all}, weight.value().options());
+  parameter->value.narrow(1, 0, own).copy_(weight.value());
+  if (tape.records(weight)) parameter->gradient = at::empty({rows, all}, weight.gradient().options());
+  const Weight wide(std::move(parameter));
+  if (!wide.trains()) return wide;
+  join_at_end(tape);
+  tape.push([this, weight, wide, own] {
+    if (!wide.has_gradient()) return;
+    const bool adds = Weight::claim(weight);
+    beside(
+        [weight, wide, own, adds] {
+          const at::Tensor gradient = wide.gradient().narrow(1, 0, own);
+          adds ? weight.gradient().add_(gradient) : weight.gradient().copy_(gradient);
+        },
+        static_cast<int64_t>(wide.gradient().nbytes()), std::array{weight});
+  });
+  return wide;
+}
+
 // As few calls as they lie evenly apart in memory: one for the layers of a tower.
 std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers) {
   std::vector<Layer> all;

@@ -36,12 +36,13 @@ Value Model::vision_linear(Tape& tape, const Value& x, const std::string& name, 
 
 // [frames * (1 + patches), width], and a row more a frame for one that rides
 Value Model::embed(Tape& tape, int64_t frames, const Value& riders) const {
-  const int64_t width = shape_.vision.hidden_size, patch = shape_.vision.patch_size, channels = 3;
+  const int64_t width = shape_.vision.hidden_size, patch = shape_.vision.patch_size, channels = 3,
+                columns = ops_.widened(channels * patch * patch);
   const std::string embeddings = "vision.embeddings.";
-  const Value pixels(ops_.tensor(frames * patches(), channels * patch * patch));
-  const Value patch_values = ops_.linear(
-      tape, pixels, weight(embeddings + "patch_embeddings.projection.weight", width, channels * patch * patch),
-      trains(embeddings + "patch_embeddings.projection.bias"));
+  const Value pixels(ops_.tensor(frames * patches(), columns));
+  const Value patch_values =
+      ops_.linear(tape, pixels, weight(embeddings + "patch_embeddings.projection.weight", width, columns),
+                  trains(embeddings + "patch_embeddings.projection.bias"));
   const bool position_trains = trains(embeddings + "position_embeddings"),
              token_trains = trains(embeddings + "cls_token");
   Tensor resampled;

@@ -2,6 +2,7 @@
 #pragma once
 #include "budget/shadow/tape.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@ struct Machine {
   int64_t packs_of_frames = 1;    // on the device; on a GPU the next one waits there
   bool encodes_ahead = false;     // on a GPU, where the tower is frozen
   bool matrices_together = false; // by Muon, on a GPU
+  int64_t row_unit = 1;           // bytes: rows that products read are of as many as are a multiple of these
 };
 
 } // namespace fvlm::budget
@@ -54,6 +56,10 @@ class Operations {
   Ledger& ledger() const { return ledger_; }
   const Machine& machine() const { return machine_; }
   Tensor tensor(int64_t rows, int64_t columns) const { return make(ledger_, rows, columns, machine_.element); }
+  int64_t widened(int64_t columns) const {
+    const int64_t at_once = std::max<int64_t>(1, machine_.row_unit / machine_.element);
+    return (columns + at_once - 1) / at_once * at_once;
+  }
   Tensor wide(int64_t rows, int64_t columns = 1) const { return make(ledger_, rows, columns, 4); }
 
   Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false, const JointPass& pass = {},

@@ -22,17 +22,21 @@ std::string layer_name(int64_t index, const char* rest) {
   return fmt::format("vision.encoder.layer.{}.{}", index, rest);
 }
 
-// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch], of this type.
-at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type) {
+// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch], and columns of zeros up to `width`.
+at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width) {
   const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
-                columns = frames.size(3) / patch;
-  return frames.narrow(2, 0, rows * patch)
-      .narrow(3, 0, columns * patch)
-      .unflatten(2, {rows, patch})
-      .unflatten(4, {columns, patch})
-      .permute({0, 2, 4, 1, 3, 5})
-      .to(type, false, true, at::MemoryFormat::Contiguous)
-      .view({n * rows * columns, channels * patch * patch});
+                columns = frames.size(3) / patch, own = channels * patch * patch;
+  const at::Tensor patches = at::empty({n * rows * columns, width}, frames.options().dtype(type));
+  if (width > own) patches.narrow(1, own, width - own).zero_();
+  patches.narrow(1, 0, own)
+      .unflatten(1, {channels, patch, patch})
+      .unflatten(0, {n, rows, columns})
+      .copy_(frames.narrow(2, 0, rows * patch)
+                 .narrow(3, 0, columns * patch)
+                 .unflatten(2, {rows, patch})
+                 .unflatten(4, {columns, patch})
+                 .permute({0, 2, 4, 1, 3, 5}));
+  return patches;
 }
 
 } // namespace
@@ -129,8 +133,8 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
   const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns,
                 of_frame = tokens + (riders.defined() ? 1 : 0);
-  const Value pixels(patches_of(frames, patch, ops.options().dtype));
-  const Value patches = ops.linear(tape, pixels, patch_weight_, patch_bias_);
+  const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.widened(patch_weight_.value().size(1))));
+  const Value patches = ops.linear(tape, pixels, ops.widened(tape, patch_weight_), patch_bias_);
   const Value position = positions(tape, rows, columns);
 
   const at::Tensor x = at::empty({n, of_frame, width}, ops.tensor_options());
