@@ -45,7 +45,7 @@ struct StepAnatomy {
   nlohmann::ordered_json json() const;
 };
 
-// `step`: the training's usual one.
+// `step`: the training's usual one, and a wait for the device.
 StepAnatomy anatomy_of(Training& training, const Job& job, const train::StepCounts& counts,
                        const std::function<void()>& step);
 
