@@ -4,6 +4,8 @@
 #include "ops/call_watch.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 
 namespace fvlm::bench {
 namespace {
@@ -20,17 +22,7 @@ bool is_copy(const Activity& activity) {
   return activity.name == device::copy_to_device || activity.name == device::copy_to_host;
 }
 
-// The last of several steps: watching makes the first launches of recordings slow.
-StepAnatomy::Flow flow_of(const std::function<void()>& step) {
-  constexpr int steps = 3;
-  uint64_t last = 0;
-  auto activities = device::runtime()->watch([&] {
-    for (int i = 0; i < steps; ++i) {
-      last = device::runtime()->now();
-      step();
-    }
-  });
-  std::erase_if(activities, [last](const Activity& each) { return each.begin < last; });
+StepAnatomy::Flow flow_of(std::span<const Activity> activities) {
   StepAnatomy::Flow flow;
   flow.launches = std::ssize(activities);
   std::vector<std::pair<uint64_t, int>> turns; // activities that begin and end
@@ -51,6 +43,29 @@ StepAnatomy::Flow flow_of(const std::function<void()>& step) {
     before = time;
   }
   return flow;
+}
+
+// Of several steps the shortest: where the host is slow to enqueue a recording that is watched, the device waits.
+StepAnatomy::Flow flow_of(const std::function<void()>& step) {
+  constexpr int steps = 6;
+  device::Runtime* const gpu = device::runtime();
+  std::vector<uint64_t> begins;
+  const auto activities = gpu->watch([&] {
+    for (int i = 0; i < steps; ++i) {
+      begins.push_back(gpu->now());
+      step();
+    }
+  });
+  StepAnatomy::Flow shortest{.span = std::numeric_limits<double>::infinity()};
+  begins.push_back(std::numeric_limits<uint64_t>::max());
+  auto from = activities.begin();
+  for (int i = 0; i < steps; ++i) {
+    const auto to = std::find_if(
+        from, activities.end(), [&](const Activity& each) { return each.begin >= begins[static_cast<size_t>(i) + 1]; });
+    if (const auto flow = flow_of(std::span(from, to)); flow.span < shortest.span) shortest = flow;
+    from = to;
+  }
+  return shortest;
 }
 
 // Calls of plugins, each between two waits for the device.

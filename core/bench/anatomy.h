@@ -14,7 +14,7 @@ namespace fvlm::bench {
 struct StepAnatomy {
   // The step as training takes it but for being watched, in milliseconds.
   struct Flow {
-    double span = 0;   // from the first launch's begin to the last one's end
+    double span = 0;   // from the first launch to the last one's end
     double busy = 0;   // of these with at least one kernel or copy at work
     double beside = 0; // with more than one
     double copies = 0; // those to the device and from it
