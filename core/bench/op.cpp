@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/job.h"
+#include "bench/peer.h"
 #include "device/runtime.h"
 #include "model/execution.h"
 #include "ops/host_memory.h"
@@ -157,12 +158,59 @@ Asked asked_by_name(const std::string& name) {
   return asked;
 }
 
+// As tools/oracle/time-op is asked.
+struct Description {
+  using Json = nlohmann::ordered_json;
+  static Json base(const std::string& operation, fvlm_dtype dtype, bool backward) {
+    return {{"operation", operation}, {"dtype", ops::dtype_name(dtype)}, {"backward", backward}};
+  }
+  Json operator()(const fvlm_attention_query& of) const {
+    const ops::Filling filling = ops::filling_of(of);
+    Json told = base(TableOf<fvlm_attention_query>::operation(of), of.dtype, of.needs_backward);
+    told.update({{"causal", of.causal != 0},
+                 {"segments", filling.segments},
+                 {"of_q", filling.of_q},
+                 {"of_kv", filling.of_kv},
+                 {"heads_q", of.heads_q},
+                 {"heads_kv", of.heads_kv},
+                 {"head_dim", of.head_dim}});
+    return told;
+  }
+  Json operator()(const fvlm_loss_query& of) const {
+    Json told = base("loss", of.dtype, of.needs_d_hidden || of.needs_d_weight);
+    told.update({{"tokens", of.tokens}, {"width", of.width}, {"vocab", of.vocab}});
+    return told;
+  }
+  Json operator()(const fvlm_kernels_query& of) const {
+    Json told = base(operation_name(of.op), of.dtype, of.options & FVLM_WITH_BACKWARD);
+    told.update({{"rows", of.rows},
+                 {"width", of.width},
+                 {"inner", of.inner},
+                 {"heads", of.heads},
+                 {"head_dim", of.head_dim},
+                 {"theta", of.rope_theta},
+                 {"epsilon", of.epsilon}});
+    Json& with = told["with"] = Json::array();
+    for (const auto& [bit, name] :
+         {std::pair(FVLM_WITH_RESIDUAL, "residual"), {FVLM_WITH_BIAS, "bias"}, {FVLM_WITH_GELU, "gelu"}})
+      if (of.options & bit) with.push_back(name);
+    return told;
+  }
+  Json operator()(const fvlm_optimizer_query& of) const {
+    Json told = base("optimizer", of.parameter_dtype, false);
+    told["elements"] = of.elements;
+    return told;
+  }
+};
+
 class OpBench {
  public:
   OpBench(const OpRequest& request, Registry& registry, const OpProgress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
         wish_(Wish::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
-        dtype_(train::type_of(plan_.precision)) {}
+        dtype_(train::type_of(plan_.precision)) {
+    if (!request.peer.empty()) peer_.emplace(request.peer, std::vector<std::string>{"--device", request.device});
+  }
 
   OpReport measure() {
     OpReport report;
@@ -186,6 +234,7 @@ class OpBench {
               return;
             OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, least_work(query), {}};
             time(query, row);
+            if (peer_) ask_peer(all[i].query, row);
             report.rows.push_back(std::move(row));
           },
           all[i].query);
@@ -274,6 +323,22 @@ class OpBench {
     side.backward = seconds_of(calls.backward);
   }
 
+  void ask_peer(const ops::CalledQuery& query, OpReport::Row& row) {
+    const auto answer = peer_->ask(std::visit(Description(), query).dump());
+    OpReport::Side& side = row.sides.emplace_back();
+    side.plugin = "peer";
+    side.recorded = device_.is_cuda();
+    try {
+      side.reason = answer.value("what", request_.peer);
+      side.problem = answer.value("problem", "");
+      if (!side.problem.empty()) return;
+      side.forward = answer.at("forward").get<double>();
+      side.both = answer.value("both", *side.forward);
+    } catch (const nlohmann::json::exception&) {
+      peer_->fail_at_answer("seconds");
+    }
+  }
+
   uint32_t flags() const { return request_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0; }
 
   const OpRequest& request_;
@@ -284,6 +349,7 @@ class OpBench {
   const plan::Plan plan_;
   const at::ScalarType dtype_;
   MadeModels models_;
+  std::optional<Peer> peer_;
 };
 
 nlohmann::ordered_json json_of(const LeastWork& work) {

@@ -17,6 +17,7 @@ struct OpRequest : TrainingSetting {
   std::vector<std::string> configurations, shapes;
   std::vector<std::string> operations; // of those alone; empty: all
   int64_t frames = 8, text = 128;      // of each sample
+  std::string peer;                    // a command, see peer.h; empty: none
 };
 
 struct OpReport {

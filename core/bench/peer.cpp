@@ -58,8 +58,8 @@ void Peer::fail(const std::string& what) {
       .advise("see what it says above; --peer names another program, --peer none measures without one");
 }
 
-nlohmann::json Peer::ask(int64_t count) {
-  const std::string line = fmt::format("{}\n", count);
+nlohmann::json Peer::ask(const std::string& what) {
+  const std::string line = what + "\n";
   // A peer that has ended is noticed by its missing answer.
   (void)!send(socket_, line.data(), line.size(), MSG_NOSIGNAL);
   answer_ = read_line();

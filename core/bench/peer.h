@@ -1,8 +1,9 @@
 // The program we are measured against: a process that takes turns with us, so that a busy machine slows both alike.
 //
-// It is started with arguments that say what to run. For each line of its standard input, a number of things to do, it
-// does them and answers with a line of JSON. At the end of its input it ends. tools/oracle/bench-step --turns is one
-// that runs training steps: {"times_ms": [one a step], "cpu_ms": [one a step], "loss": of the last}.
+// It is started with arguments that say what to run. For each line of its standard input, a number of things to do or
+// one of them by its description, it does them and answers with a line of JSON. At the end of its input it ends.
+// tools/oracle/bench-step --turns is one that runs training steps: {"times_ms": [one a step], "cpu_ms": [one a step],
+// "loss": of the last}.
 #pragma once
 #include "bench/times.h"
 
@@ -19,8 +20,10 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // Does so many of what it does. Throws Error(device) where there is no answer, or one that is not JSON.
-  nlohmann::json ask(int64_t count);
+  // Does so many of what it does, or what the line says. Throws Error(device) where there is no answer, or one that is
+  // not JSON.
+  nlohmann::json ask(int64_t count) { return ask(std::to_string(count)); }
+  nlohmann::json ask(const std::string& line);
   // Throws Error(device) that quotes the last answer.
   [[noreturn]] void fail_at_answer(const std::string& missing);
 

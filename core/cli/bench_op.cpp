@@ -3,6 +3,7 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/op.h"
+#include "cli/bench_peer.h"
 #include "cli/bench_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
@@ -56,9 +57,10 @@ int bench_op(Arguments arguments) {
       "By default those that a training step asks for; --shapes names others. of ceiling: the time that\n"
       "the device needs at least, to move the bytes as fast as it copies or to multiply as fast as in one\n"
       "large product, both measured here, over the time it took; above 100 % where a cache holds the\n"
-      "tensors. On a GPU calls are recorded, where they can be, so that the host does not count.",
+      "tensors. On a GPU calls are recorded, where they can be, so that the host does not count. PyTorch's\n"
+      "gradients, moments and weights are all of the precision.",
       "bench op --configurations 135m:8 --operations attention,linear");
-  with_training_options(options)
+  with_op_peer_option(with_training_options(options))
       .value("configurations", "LIST", fmt::format("SHAPE:SAMPLES; default {}", default_configurations))
       .value("shapes", "LIST",
              "of operations, in place of configurations:\n                    " +
@@ -78,6 +80,7 @@ int bench_op(Arguments arguments) {
   if (const auto names = parsed->value("operations")) request.operations = split(*names, ',');
   request.frames = parsed->integer_or("frames", request.frames);
   request.text = parsed->integer_or("text", request.text);
+  request.peer = op_peer_of(*parsed);
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* training_peer = "tools/oracle/train-step";
 constexpr const char* ragged_peer = "tools/oracle/train-ragged";
+constexpr const char* op_peer = "tools/oracle/time-op";
 
 std::string peer_of_the_checkout(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
@@ -34,6 +35,15 @@ std::string wanted_of_the_checkout(const std::string& tool) {
     throw Error(ErrorKind::usage, fmt::format("{} is not beside this program's build", tool))
         .advise("--peer COMMAND names a program");
   return peer;
+}
+
+// What --peer names: a way in which a tool goes, or a command.
+std::string peer_that_goes(const ParsedOptions& parsed, const char* tool,
+                           std::initializer_list<std::string_view> ways) {
+  const std::string wanted = parsed.value_or("peer", "none");
+  if (wanted == "none") return "";
+  if (std::find(ways.begin(), ways.end(), wanted) == ways.end()) return wanted;
+  return fmt::format("{} --how {}", wanted_of_the_checkout(tool), wanted);
 }
 
 } // namespace
@@ -62,11 +72,7 @@ Options& with_training_peer_option(Options& options) {
 }
 
 std::string training_peer_of(const ParsedOptions& parsed) {
-  const std::string wanted = parsed.value_or("peer", "none");
-  if (wanted == "none") return "";
-  constexpr std::string_view ways[] = {"eager", "graph", "compiled", "compiled-graph"};
-  if (std::find(std::begin(ways), std::end(ways), wanted) == std::end(ways)) return wanted;
-  return fmt::format("{} --how {}", wanted_of_the_checkout(training_peer), wanted);
+  return peer_that_goes(parsed, training_peer, {"eager", "graph", "compiled", "compiled-graph"});
 }
 
 Options& with_ragged_peer_option(Options& options) {
@@ -80,6 +86,18 @@ std::string ragged_peer_of(const ParsedOptions& parsed) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
   return wanted == "eager" ? wanted_of_the_checkout(ragged_peer) : wanted;
+}
+
+Options& with_op_peer_option(Options& options) {
+  return options.value(
+      "peer", "HOW",
+      fmt::format("measure PyTorch's operations, too, by {} of the source\n"
+                  "                    tree: eager; compiled, which takes its time; or another COMMAND",
+                  op_peer));
+}
+
+std::string op_peer_of(const ParsedOptions& parsed) {
+  return peer_that_goes(parsed, op_peer, {"eager", "compiled"});
 }
 
 } // namespace fvlm::cli

@@ -20,4 +20,8 @@ std::string training_peer_of(const ParsedOptions& parsed);
 Options& with_ragged_peer_option(Options& options);
 std::string ragged_peer_of(const ParsedOptions& parsed);
 
+// Operations by themselves.
+Options& with_op_peer_option(Options& options);
+std::string op_peer_of(const ParsedOptions& parsed);
+
 } // namespace fvlm::cli

@@ -73,9 +73,10 @@ void print_shares(const char* what, const std::vector<bench::StepAnatomy::Share>
 void print_anatomy(const bench::ProfileReport::Row& row) {
   const bench::StepAnatomy& anatomy = *row.anatomy;
   const auto& flow = anatomy.flow;
-  fmt::print("\n{}: a step takes {:.2f} ms, watched {:.2f}; the device is at work for {:.2f} ms of these, for {:.2f} ms at "
-             "more than one kernel, and waits for {:.2f} ms; {} launches\n\n",
-             row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
+  fmt::print(
+      "\n{}: a step takes {:.2f} ms, watched {:.2f}; the device is at work for {:.2f} ms of these, for {:.2f} ms at "
+      "more than one kernel, and waits for {:.2f} ms; {} launches\n\n",
+      row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
   fmt::print("the same operation by operation, each by itself: {:.2f} ms\n\n", anatomy.milliseconds());
   print_shares("part", anatomy.parts);
   fmt::print("{}\n\n", anatomy.ceiling.text());

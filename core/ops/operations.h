@@ -77,8 +77,9 @@ class Operations {
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
                  Carried* carried = nullptr);
 
-  // A matrix whose rows a GPU's products cannot read 16 bytes at a time, with as many columns of zeros behind its own as
-  // that wants: for a linear of rows that have them, too. Its gradient is passed on when the tape has come back here.
+  // A matrix whose rows a GPU's products cannot read 16 bytes at a time, with as many columns of zeros behind its own
+  // as that wants: for a linear of rows that have them, too. Its gradient is passed on when the tape has come back
+  // here.
   Weight widened(Tape& tape, const Weight& weight);
   int64_t widened(int64_t columns) const;
 

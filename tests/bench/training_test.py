@@ -121,15 +121,32 @@ class Op(Bench):
         (loss,) = [row for row in rows if row["operation"] == "loss"]
         self.assertEqual(loss["least"]["backward"]["flops"], 2 * loss["least"]["forward"]["flops"])
 
+    SHAPES = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
+              "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8",
+              "scaled_rows:3x8x10", "linear:6x8x10")
+
     def test_shapes_of_ones_own(self):
-        shapes = ("attention:3x7x2x8", "causal-attention:3x7x2x8", "loss:6x8x40", "optimizer:1000", "rmsnorm:6x8",
-                  "layernorm:6x8", "rope:6x2x4", "swiglu:6x8", "bias_gelu:6x8", "layerscale_residual:6x8",
-                  "scaled_rows:3x8x10", "linear:6x8x10")
-        rows = self.rows("--shapes", ",".join(shapes))
-        self.assertEqual([row["operation"] for row in rows], [shape.split(":")[0] for shape in shapes])
+        rows = self.rows("--shapes", ",".join(self.SHAPES))
+        self.assertEqual([row["operation"] for row in rows], [shape.split(":")[0] for shape in self.SHAPES])
         self.assertEqual(rows[-1]["shape"], "6 rows of 10 from 8, with backward")
         self.assertEqual(rows[-1]["least"]["forward"]["flops"], 2 * 6 * 8 * 10)
         self.assertNotIn("configuration", rows[0])
+
+    def test_pytorch_has_each_of_them_too(self):
+        of_a_step = self.measured("op", "--configurations", "tiny:1", "--peer", "eager")["rows"]
+        for row in of_a_step + self.measured("op", "--shapes", ",".join(self.SHAPES), "--peer", "eager")["rows"]:
+            (peer,) = [side for side in row["plugins"] if side["plugin"] == "peer"]
+            self.assertNotIn("problem", peer, row)
+            self.assertGreater(min(peer["forward"]["seconds"], peer["both"]["seconds"]), 0)
+            self.assertNotIn("backward", peer)
+
+    def test_a_peer_that_cannot_says_why_and_one_that_talks_nonsense_is_quoted(self):
+        loop = "sh -c 'while read line; do echo \"%s\"; done'"
+        (row,) = self.measured("op", "--shapes", "swiglu:6x8", "--peer", loop % '{\\"problem\\": \\"too large\\"}')["rows"]
+        self.assertEqual(row["plugins"][-1]["problem"], "too large")
+        found = bench("op", "--shapes", "swiglu:6x8", "--peer", loop % '{\\"back\\": 1}', "--precision", "fp32")
+        self.assertEqual((found.returncode, found.stdout), (6, ""), found.stderr)
+        self.assertIn('answered without seconds: {"back": 1}', found.stderr)
 
     def test_some_operations_and_plugins_alone(self):
         rows = self.rows("--configurations", "tiny:1", "--operations", "swiglu,loss", "--kernels", "reference")
