@@ -1,16 +1,13 @@
 // cuda_sums.cuh: sums over rows that many blocks have parts of, within one launch; see Sums.
 #pragma once
 
+#include "common/cuda_cluster.cuh"
 #include "common/cuda_packs.cuh"
 #include "common/cuda_rows.h"
 
 namespace fvlm::plugins {
 
 inline constexpr int sum_threads = 256; // of every block that sums
-
-__device__ inline void add(float4& sum, const float4& other) {
-  sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-}
 
 // Columns of parameters' gradients that the same blocks have parts of. All threads of those blocks call begin_sums(),
 // then put() for what the block has summed, and finish_sums(). put() and finish_sums() are there once for all kernels
@@ -138,55 +135,5 @@ static __device__ __noinline__ void finish_sums(const Sums sums, const Slice sli
   }
   if (thread == 0) sums.arrivals[slice.index] = 0;
 }
-
-// A cluster of blocks, which see each other's shared memory; a block alone where the device has none.
-struct Cluster {
-  __device__ static int blocks() {
-#if __CUDA_ARCH__ >= 900
-    int blocks;
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
-    return blocks;
-#else
-    return 1;
-#endif
-  }
-  __device__ static int rank() {
-#if __CUDA_ARCH__ >= 900
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-#else
-    return 0;
-#endif
-  }
-  // A barrier in two halves: what threads wrote before the first is seen by all behind the second.
-  __device__ static void arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#else
-    __syncthreads();
-#endif
-  }
-  __device__ static void wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-  }
-  // From the block of that rank, what lies there where `here` lies in this one's shared memory.
-  __device__ static float4 read(const float* here, [[maybe_unused]] int rank) {
-#if __CUDA_ARCH__ >= 900
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(here));
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    float4 value;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(there));
-    return value;
-#else
-    return *reinterpret_cast<const float4*>(here);
-#endif
-  }
-};
 
 } // namespace fvlm::plugins

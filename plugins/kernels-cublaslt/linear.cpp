@@ -1,9 +1,9 @@
 // linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
 #include "around.h"
 #include "common/cuda_device.h"
+#include "few_rows.h"
 #include "gelu_product.h"
 #include "matmul.h"
-#include "rest_product.h"
 #include "timing.h"
 #include "weight_product.h"
 
@@ -135,9 +135,10 @@ class KernelsCublasLt : public Kernels {
       const auto rows = [&](const fvlm_tensor* tensor, const char* name) {
         return rows_of(matrix_of(tensor, query.dtype, query.rows, query.width, name));
       };
-      return rest_product(on(call), {query.dtype, query.rows, query.inner, query.width},
-                          {rows_of(x), rows_of(weight), rows_of(residual), a.rest ? rows(a.rest, "rest") : Rows{},
-                           rows_of(y), rows(a.y_rest, "y_rest"), bias});
+      FewRows product{rows_of(x), rows_of(weight), rows_of(y), bias, rows_of(residual)};
+      if (a.rest) product.rest = rows(a.rest, "rest");
+      product.y_rest = rows(a.y_rest, "y_rest");
+      return few_rows(on(call), few_forward_shape(query), product);
     }
     Workspace workspace(call);
     forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, take(workspace, query));
@@ -188,7 +189,9 @@ class KernelsCublasLt : public Kernels {
   struct Plan {
     Matmul forward, input, weight;
     bool adds_bias = false; // the forward's epilogue does
-    // On products of our own: gelu, its derivative, the sums over rows, also those of a bias's gradient.
+    // Products of our own: of few rows, and with them whatever else is wanted.
+    bool forward_is_few = false, input_is_few = false;
+    // On others of our own: gelu, its derivative, the sums over rows, also those of a bias's gradient.
     bool gelu_rides = false, slope_rides = false, weight_is_ours = false, weight_and_bias_are_ours = false;
   };
 
@@ -249,12 +252,15 @@ class KernelsCublasLt : public Kernels {
     return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
   }
 
+  static FewRowsShape few_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
+  static FewRowsShape few_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner, true}; }
   static GeluProductShape gelu_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
   static GeluProductShape slope_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
   static WeightProductShape sum_shape(const Query& q) { return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width}; }
   bool may_sum(const Query& query) const {
     return is_hopper_ && has_backward(query) && fits_weight_product(multiprocessors_, sum_shape(query));
   }
+  bool may_be_few(const FewRowsShape& shape) const { return fits_few_rows(device_of(nullptr), shape); }
   bool may_ride(const GeluProductShape& shape) const { return is_hopper_ && fits_gelu_product(shape); }
 
   // Products of our own give the same bits in every run: where there are any, they are taken until something is
@@ -269,8 +275,10 @@ class KernelsCublasLt : public Kernels {
     plan.adds_bias = plan.forward.exists();
     if (!plan.adds_bias)
       plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
+    plan.forward_is_few = may_be_few(few_forward_shape(query));
     plan.gelu_rides = may_ride(gelu_shape(query));
     if (!has_backward(query)) return plan;
+    plan.input_is_few = may_be_few(few_input_shape(query));
     plan.slope_rides = may_ride(slope_shape(query));
     plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
     plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
@@ -280,6 +288,11 @@ class KernelsCublasLt : public Kernels {
 
   void forward(const fvlm_call& call, const Query& query, const Plan& plan, const GeluForward& o,
                const Matrix& residual, bool gelu, const Space& space) const {
+    FewRows few{rows_of(o.x), rows_of(o.weight), rows_of(o.y), o.bias, rows_of(residual)};
+    few.gelu = gelu;
+    if (o.sum.data != o.y.data) few.sum = rows_of(o.sum);
+    if (plan.forward_is_few && takes_few_rows(few_forward_shape(query), few))
+      return few_rows(on(call), few_forward_shape(query), few);
     if (gelu && plan.gelu_rides && copy_engine_takes(query.dtype, {o.x, o.weight, o.sum, o.y}))
       return gelu_forward(on(call), gelu_shape(query), o);
     Matrix bias{o.bias, 0};
@@ -294,6 +307,10 @@ class KernelsCublasLt : public Kernels {
   void input_gradient(const fvlm_call& call, const Query& query, const Plan& plan, GeluBackward o, const Sums& sums,
                       const Space& space) const {
     const bool gelu = o.x.data != nullptr;
+    FewRows few{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
+    few.slope = rows_of(o.x), few.sums = sums;
+    if (plan.input_is_few && takes_few_rows(few_input_shape(query), few))
+      return few_rows(on(call), few_input_shape(query), few);
     if (gelu && plan.slope_rides && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
       if (sums.wanted()) o.sums = space.slope_sums.data();
       gelu_backward(on(call), slope_shape(query), o);
@@ -347,17 +364,18 @@ class KernelsCublasLt : public Kernels {
               s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr, false, has_residual(query) ? s.y : Matrix{}};
         },
         "forward");
-    if (!has_backward(query)) return measure_riders(call, query, space, sets, plan);
-    timed(
-        plan.input, input_shape(query, sets.rows),
-        [&](int turn) {
-          const Set s = set(turn);
-          return MatmulOperands{s.y, s.weight, s.x};
-        },
-        "input gradient");
+    if (has_backward(query))
+      timed(
+          plan.input, input_shape(query, sets.rows),
+          [&](int turn) {
+            const Set s = set(turn);
+            return MatmulOperands{s.y, s.weight, s.x};
+          },
+          "input gradient");
+    measure_few(call, query, space, sets, plan);
     measure_riders(call, query, space, sets, plan);
     // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
-    if (sets.rows < query.rows) return;
+    if (!has_backward(query) || sets.rows < query.rows) return;
     timed(
         plan.weight, weight_shape(query, sets.rows),
         [&](int turn) {
@@ -368,8 +386,30 @@ class KernelsCublasLt : public Kernels {
     measure_sums(call, query, space, sets, plan);
   }
 
-  // Whether gelu and its derivative are to ride. With half the rows: where the results of the others lie there is room
-  // for what they are computed of.
+  // Whether products of few rows are to be our own.
+  void measure_few(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets, Plan& plan) const {
+    const auto choose = [&](bool Plan::*few, const std::function<void(const Plan&, const Set&)>& run,
+                            const char* what) {
+      plan.*few = is_faster(call, query, query.rows, plan, few, what,
+                            [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
+    };
+    choose(
+        &Plan::forward_is_few,
+        [&](const Plan& way, const Set& s) {
+          forward(call, query, way, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{}, false,
+                  space);
+        },
+        "forward");
+    choose(
+        &Plan::input_is_few,
+        [&](const Plan& way, const Set& s) {
+          input_gradient(call, query, way, {s.y, s.weight, {}, s.x}, {}, space);
+        },
+        "input gradient");
+  }
+
+  // Whether gelu and its derivative are to ride where rows are not few. With half the rows: where the results of the
+  // others lie there is room for what they are computed of.
   void measure_riders(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
                       Plan& plan) const {
     Query half = query;
@@ -381,19 +421,20 @@ class KernelsCublasLt : public Kernels {
     const auto rest_of = [&](const Matrix& whole) {
       return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row * bytes(query.dtype), whole.row};
     };
-    const auto choose = [&](bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
+    const auto choose = [&](bool Plan::*few, bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
                             const char* what) {
+      if (plan.*few) return;
       plan.*rider = is_faster(call, query, half.rows, rides, rider, what,
                               [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
     };
     choose(
-        &Plan::gelu_rides,
+        &Plan::forward_is_few, &Plan::gelu_rides,
         [&](const Plan& way, const Set& s) {
           forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, {}, true, space);
         },
         "gelu");
     choose(
-        &Plan::slope_rides,
+        &Plan::input_is_few, &Plan::slope_rides,
         [&](const Plan& way, const Set& s) {
           input_gradient(call, half, way, {s.y, s.weight, s.x, rest_of(s.x)}, {}, space);
         },
@@ -440,7 +481,8 @@ class KernelsCublasLt : public Kernels {
     return sums;
   }
 
-  Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_}; }
+  Device device_of(cudaStream_t stream) const { return {stream, multiprocessors_, is_hopper_}; }
+  Device on(const fvlm_call& call) const { return device_of(stream_of(call)); }
 
   // Room for 16 parts of the largest sum that cuBLASLt may want to split.
   static int64_t library_bytes(const Query& query) {
@@ -486,7 +528,7 @@ class KernelsCublasLt : public Kernels {
 
   CublasLt library_;
   int multiprocessors_;
-  bool is_hopper_; // there are products of our own
+  bool is_hopper_; // there are clusters, and products by the copy engine
   std::map<Key, Plan> plans_;
 };
 

@@ -247,6 +247,37 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
   }
 }
 
+// Deterministic calls take a product of our own for them.
+TEST_F(Linear, products_of_few_rows_agree_with_float64_loops_and_have_the_same_bits_again) {
+  for (const Shape& s : std::vector<Shape>{{1, 8, 8},
+                                           {1, 1, 1},
+                                           {2, 3072, 16, bf16, f32, 8},
+                                           {15, 40, 24, bf16, f32, 0, false},
+                                           {17, 33, 70, bf16, f32, 3, true, true, true},
+                                           {33, 1000, 40, bf16, f32, 0, true, false, false, false, false, true},
+                                           {63, 70, 33, bf16, bf16, 1, true, false, false, false, false, true},
+                                           {64, 576, 960},
+                                           {64, 576, 3072, bf16, bf16, 8, false},
+                                           {64, 3072, 576, bf16, bf16, 16, false, false, true},
+                                           {64, 384, 1536, bf16, bf16, 0, true, true, true, true, true},
+                                           {64, 1536, 384, bf16, f32, 0, true, true, true, true, true},
+                                           {65, 1544, 200, bf16, f32, 8, true, true},
+                                           {128, 576, 576, bf16, bf16, 0, false, false, false, false, false, true},
+                                           {130, 200, 1032, bf16, f32, 8, true, true, true}}) {
+    SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
+    Operands first(s), again(s);
+    for (Operands* each : {&first, &again}) {
+      Bench bench(s);
+      bench.prepare(FVLM_DETERMINISTIC);
+      run_all(s, bench, *each, FVLM_DETERMINISTIC);
+      each->expect_intact();
+    }
+    expect_right(s, first);
+    EXPECT_EQ(first.y.values(), again.y.values());
+    EXPECT_EQ(first.d_x.values(), again.d_x.values());
+  }
+}
+
 // Of such a shape, prepared for by a plugin of its own.
 struct Gradients {
   GuardedTensor x, d_y, d_weight, d_bias;

@@ -1,0 +1,78 @@
+// cuda_cluster.cuh: a cluster of blocks, which see each other's shared memory; a block alone where the device has none.
+#pragma once
+
+#include <fvlm/cuda.hpp>
+
+namespace fvlm::plugins {
+
+__device__ inline void add(float4& sum, const float4& other) {
+  sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+}
+
+struct Cluster {
+  __device__ static int blocks() {
+#if __CUDA_ARCH__ >= 900
+    int blocks;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+    return blocks;
+#else
+    return 1;
+#endif
+  }
+  __device__ static int rank() {
+#if __CUDA_ARCH__ >= 900
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+#else
+    return 0;
+#endif
+  }
+  // A barrier in two halves: what threads wrote before the first is seen by all behind the second.
+  __device__ static void arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+  }
+  __device__ static void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+  }
+  // From the block of that rank, what lies there where `here` lies in this one's shared memory.
+  __device__ static float4 read(const float* here, [[maybe_unused]] int rank) {
+#if __CUDA_ARCH__ >= 900
+    float4 value;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "r"(address_at(here, rank)));
+    return value;
+#else
+    return *reinterpret_cast<const float4*>(here);
+#endif
+  }
+  // To there.
+  __device__ static void write(float* here, [[maybe_unused]] int rank, const float4& value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_at(here, rank)), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+#else
+    *reinterpret_cast<float4*>(here) = value;
+#endif
+  }
+
+ private:
+#if __CUDA_ARCH__ >= 900
+  __device__ static unsigned address_at(const float* here, int rank) {
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(here));
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+  }
+#endif
+};
+
+} // namespace fvlm::plugins
