@@ -245,9 +245,18 @@ Outcome large_scores(Context& context) {
 }
 
 Outcome rotary(Context& context) {
-  return cases(
-      context,
-      {{.rotary_dim = 64}, {.causal = true, .rotary_dim = 32}, {.head_dim = 32, .lengths_q = {200}, .rotary_dim = 32}});
+  return cases(context, {{.rotary_dim = 64},
+                         {.causal = true, .rotary_dim = 32},
+                         {.head_dim = 32, .lengths_q = {200}, .rotary_dim = 32},
+                         {.causal = true,
+                          .heads_q = 9,
+                          .heads_kv = 3,
+                          .lengths_q = {8, 16, 0, 5, 12},
+                          .lengths_kv = {16, 3, 4, 0, 12},
+                          .padding_q = 9,
+                          .padding_kv = 2,
+                          .rotary_dim = 64},
+                         {.causal = true, .heads_q = 6, .heads_kv = 2, .lengths_q = {136, 70, 200}, .rotary_dim = 64}});
 }
 
 Outcome forward_alone(Context& context) {

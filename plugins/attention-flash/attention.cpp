@@ -58,6 +58,8 @@ class AttentionFlash : public Attention {
     const Problem problem = problem_of(query, a);
     if (is_of_frames(query) && takes_frames(problem))
       return frame_forward(call, multiprocessors_, query.dtype, problem);
+    if (is_for_short(problem, query.max_seqlen_q, query.max_seqlen_kv))
+      return short_forward(call, query.dtype, problem);
     attention_forward(call, query.dtype, problem);
   }
 
@@ -67,6 +69,8 @@ class AttentionFlash : public Attention {
     if (is_of_frames(query) && takes_frames_backward(problem))
       return frame_backward(call, multiprocessors_, query.dtype, problem);
     if (problem.cu_guests) throw Failure(FVLM_ERROR_UNSUPPORTED, "guests on rows that the copy engine does not read");
+    if (is_for_short(problem, query.max_seqlen_q, query.max_seqlen_kv))
+      return short_backward(call, query.dtype, problem);
     attention_backward(call, multiprocessors_, query.dtype, problem);
   }
 

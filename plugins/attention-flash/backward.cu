@@ -1,7 +1,7 @@
 // backward.cu: one launch of two sorts of blocks. Those of keys have a tile of them, and go through the queries that
 // see it: d_k and d_v stay in registers. Those of queries have a tile of them, and go through the keys they see: so
 // does d_q. Each computes the weights anew, from their logarithms' sums; nothing is added up by two blocks.
-#include "rows.cuh"
+#include "gradients.cuh"
 
 #include <cmath>
 
@@ -13,40 +13,10 @@ constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, grou
 constexpr int stage_rows = groups * span, stages = 3;
 constexpr int chunk = 256; // keys that a block of queries has
 
-// d_out . out for a pack, in float. `rest`: what rounding took from `out`, a byte each, as Problem says.
-template <class T>
-__device__ float dot(const Pack<T, pack>& d_out, const Pack<T, pack>& out, uint2 rest) {
-  float a[pack], b[pack], sum = 0;
-  d_out.widen(a);
-  out.widen(b);
-#pragma unroll
-  for (int i = 0; i < pack; ++i) {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      // Byte i, its sign extended, in the place of bits 16 to 23.
-      std::int32_t more;
-      asm("prmt.b32 %0, %1, 0, %2;" : "=r"(more) : "r"(i < 4 ? rest.x : rest.y), "r"(0x8804 | 0x1110 * (i % 4)));
-      b[i] = __int_as_float(__float_as_int(b[i]) + more);
-    }
-    sum += a[i] * b[i];
-  }
-  return sum;
-}
-
 // What a query's row of weights comes from: the logarithm of their sum, and d_out . out.
 struct alignas(8) Statistic {
   float log_sum, delta;
 };
-
-// Weights, and from the gradients of weights those of scaled scores. Where `visible(i)` is false the weight is 0.
-template <class Visible>
-__device__ void differentiate(float (&scores)[4], float (&d_weights)[4], float scale, const float (&log_sum)[4],
-                              const float (&delta)[4], const Visible& visible) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    scores[i] = visible(i) ? power_of_2(scores[i] * scale - log_sum[i]) : 0;
-    d_weights[i] = scores[i] * (d_weights[i] - delta[i]);
-  }
-}
 
 // Flat rows of queries as a block of keys goes through them, stage_rows at a time: q and d_out beside each row's
 // statistic. While one stage is computed with, the next two are on their way. A quarter of a row a thread.
@@ -270,29 +240,10 @@ __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* 
     log_sum[h] = p.log_sums[rows.token[h] * p.heads_q + rows.head[h]];
     if (!rows.there[h]) log_sum[h] = INFINITY; // weight 0
   }
+  const Outputs<T> outputs(p, own.rows);
   wait_for_copies<1>();
   __syncwarp();
-  // Eight threads read a row of `out`; its sum goes to those that have it in their products.
-  each_pack([&](int row, int index) {
-    Pack<T, pack> one, other;
-    const int flat = own.rows.there(own.rows.first + row);
-    one.load(mine_d.at<T>(row, index));
-    other.load(own.rows.at<T>(p.out, flat) + index * pack);
-    const uint2 rest =
-        p.out_rest ? reinterpret_cast<const uint2*>(
-                         p.out_rest +
-                         (std::int64_t{own.rows.token(flat)} * p.heads_q + own.rows.head_of(flat)) * head_dim)[index]
-                   : uint2{};
-    float sum = sum_of_four(dot<T>(one, other, rest));
-    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
-    // Rows 4 n to 4 n + 3 are summed now, n = row / 4; those of threads t are t / 4 and t / 4 + 8.
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int wanted = lane_index() / 4 + 8 * h;
-      const float found = __shfl_sync(0xffffffffu, sum, wanted % 4 * packs);
-      if (wanted / 4 == row / 4) delta[h] = found;
-    }
-  });
+  outputs.deltas(mine_d, delta);
   if (p.positions_q) turn_rows<T>(mine, positions, steps);
   Fragment q[head_dim / 16], d_out[head_dim / 16];
 #pragma unroll
@@ -355,7 +306,7 @@ void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype d
     const int key_slots = slots_of(p.tokens_kv, 1, keys_in_block, p.segments);
     const int slots = key_slots + slots_of(p.tokens_q, p.sharing.heads, queries, p.segments);
     // Few blocks are faster with more registers each, many with two on a multiprocessor.
-    const bool few = int64_t{slots} * p.heads_kv <= 2 * multiprocessors;
+    const bool few = int64_t{slots} * p.heads_kv <= 3 * multiprocessors;
     enqueue(call, few ? backward_kernel<T, 1> : backward_kernel<T, 2>, slots, shared_bytes<T>, p, key_slots);
   });
 }

@@ -50,6 +50,12 @@ struct Problem {
 void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
+// Kernels for segments of at most so many rows.
+constexpr int most_short = 16;
+bool is_for_short(const Problem& problem, int longest_q, int longest_kv);
+void short_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+void short_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+
 // Kernels for Hopper and calls that are not causal, do not rotate, whose segments have at most so many rows, and where
 // each query head has a key head of its own. A guest lies in shared memory behind the most queries that it may have
 // beside it.
