@@ -41,6 +41,13 @@ struct Cluster {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
   }
+  // The first half where nothing is to be seen: wait() then is until all blocks have begun. What arrive() orders has to
+  // be in memory first.
+  __device__ static void begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+  }
   // From the block of that rank, what lies there where `here` lies in this one's shared memory.
   __device__ static float4 read(const float* here, [[maybe_unused]] int rank) {
 #if __CUDA_ARCH__ >= 900
@@ -54,6 +61,13 @@ struct Cluster {
 #endif
   }
   // To there.
+  __device__ static void write(float* here, [[maybe_unused]] int rank, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_at(here, rank)), "f"(value) : "memory");
+#else
+    *here = value;
+#endif
+  }
   __device__ static void write(float* here, [[maybe_unused]] int rank, const float4& value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_at(here, rank)), "f"(value.x),

@@ -29,36 +29,36 @@ struct Operation {
 struct PartOfRows {
   std::int64_t rows;
   int part, parts;
+  int each; // rows of a thread in a row, rows_at_once at most
 };
 
-// Goes through them for one pack of columns. The block's groups of threads take rows in turn, and rows_at_once are read
-// before the first is computed with.
+// Goes through them for one pack of columns. The block's groups of threads take rows in turn, and those of a thread are
+// read before the first is computed with.
 template <class Operation, int sums>
 __device__ void walk(const Operation& operation, const PartOfRows& of, std::int64_t groups, int group,
                      std::int64_t first, float (&sum)[sums][Operation::size]) {
   constexpr int rows_at_once = Operation::rows_at_once;
   const auto column = operation.column(first);
-  for (std::int64_t begin = of.part * groups * rows_at_once + group; begin < of.rows;
-       begin += of.parts * groups * rows_at_once) {
+  for (std::int64_t begin = of.part * groups * of.each + group; begin < of.rows; begin += of.parts * groups * of.each) {
     typename Operation::Row row[rows_at_once];
 #pragma unroll
     for (int i = 0; i < rows_at_once; ++i) {
-      if (begin + i * groups < of.rows) row[i] = operation.load(begin + i * groups, first);
+      if (i < of.each && begin + i * groups < of.rows) row[i] = operation.load(begin + i * groups, first);
     }
 #pragma unroll
     for (int i = 0; i < rows_at_once; ++i) {
-      if (begin + i * groups < of.rows) operation.apply(column, row[i], begin + i * groups, first, sum);
+      if (i < of.each && begin + i * groups < of.rows) operation.apply(column, row[i], begin + i * groups, first, sum);
     }
   }
 }
 
 // Blocks of (columns, groups of rows) threads.
 template <class Operation>
-__global__ void __launch_bounds__(256) by_columns(Operation operation, std::int64_t rows, int packs) {
+__global__ void __launch_bounds__(256) by_columns(Operation operation, std::int64_t rows, int packs, int each) {
   const int pack = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (pack >= packs) return;
   float no_sum[1][Operation::size];
-  walk(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)}, blockDim.y,
+  walk(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), each}, blockDim.y,
        static_cast<int>(threadIdx.y), static_cast<std::int64_t>(pack) * Operation::size, no_sum);
 }
 
@@ -98,8 +98,8 @@ __device__ void sum_slice(const Operation& operation, const PartOfRows& of, std:
 template <class Operation>
 __global__ void __launch_bounds__(sum_threads, summing_blocks)
     sums_by_columns(Operation operation, std::int64_t rows, std::int64_t width, int lanes, Sums sums) {
-  sum_slice<warp>(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)}, width,
-                  static_cast<int>(blockIdx.y), lanes, sums);
+  sum_slice<warp>(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), Operation::rows_at_once},
+                  width, static_cast<int>(blockIdx.y), lanes, sums);
 }
 
 // How a kernel that sums by columns is cut.
@@ -143,10 +143,11 @@ void launch_by_columns(const Device& device, std::int64_t rows, std::int64_t wid
     if (packs > 1 << 30 || tiles > 65535) throw unsupported();
     const auto columns = static_cast<unsigned>((packs + tiles - 1) / tiles);
     const unsigned groups = std::max(1u, 256 / columns);
-    const std::int64_t blocks =
-        std::min<std::int64_t>((rows + groups * rows_at_once - 1) / (groups * rows_at_once), 0x7fffffff);
+    // Few rows are spread over all multiprocessors.
+    const std::int64_t each = std::clamp<std::int64_t>(rows / (groups * 2 * device.multiprocessors), 1, rows_at_once);
+    const std::int64_t blocks = std::min<std::int64_t>((rows + groups * each - 1) / (groups * each), 0x7fffffff);
     by_columns<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)), dim3(columns, groups), 0,
-                 device.stream>>>(operation, rows, static_cast<int>(packs));
+                 device.stream>>>(operation, rows, static_cast<int>(packs), static_cast<int>(each));
   }
   sdk::check_cuda(cudaGetLastError(), "launch");
 }

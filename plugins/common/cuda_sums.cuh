@@ -35,32 +35,39 @@ __device__ inline void begin_sums(const Sums& sums, const Slice& slice) {
   // Whoever adds to the gradients then finds them in the L2.
   constexpr int line = 128 / sizeof(float);
   const int bytes = sums.type.bits / 8;
-#pragma unroll
+#pragma unroll 1
   for (int which = 0; which < 3; ++which) {
-    if (!sums.out[which]) continue;
-    const char* from = static_cast<const char*>(sums.out[which]) + slice.first * bytes;
+    void* const out = which == 0 ? sums.out[0] : which == 1 ? sums.out[1] : sums.out[2];
+    if (!out) continue;
+    const char* from = static_cast<const char*>(out) + slice.first * bytes;
+#pragma unroll 1
     for (int column = static_cast<int>(threadIdx.x) * line; column < slice.width; column += sum_threads * line)
       if (slice.first + column < slice.row_width) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + column * bytes));
   }
 }
 
+// Calls body with the pointer to a column of a gradient, where it is wanted.
+template <class Body>
+__device__ void with_gradient(const Sums& sums, int which, std::int64_t column, const Body& body) {
+  void* const out = which == 0 ? sums.out[0] : which == 1 ? sums.out[1] : sums.out[2];
+  if (!out) return;
+  if (sums.type.bits == 32)
+    body(static_cast<float*>(out) + column);
+  else if (sums.type.code == FVLM_BFLOAT)
+    body(static_cast<BFloat16*>(out) + column);
+  else
+    body(static_cast<Half*>(out) + column);
+}
+
 // Calls body(pointer to the gradient's element, index) for four columns of a slice, as many of them as there are.
 template <class Body>
 __device__ void each_gradient(const Sums& sums, const Slice& slice, int which, int column, const Body& body) {
-  void* const out = which == 0 ? sums.out[0] : which == 1 ? sums.out[1] : sums.out[2];
-  if (!out) return;
   const std::int64_t first = slice.first + column;
-  const auto each = [&](auto* from) {
+  with_gradient(sums, which, first, [&](auto* from) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (first + i < slice.row_width) body(from + i, i);
-  };
-  if (sums.type.bits == 32)
-    each(static_cast<float*>(out) + first);
-  else if (sums.type.code == FVLM_BFLOAT)
-    each(static_cast<BFloat16*>(out) + first);
-  else
-    each(static_cast<Half*>(out) + first);
+  });
 }
 
 // What sums are added to.
@@ -105,12 +112,11 @@ static __device__ __noinline__ void finish_sums(const Sums sums, const Slice sli
   if (!last) return;
   __threadfence();
   const int all = slice.parameters * slice.width;
-  int lanes = 1;
-  while (4 * lanes < all && lanes < sum_threads) lanes *= 2;
-  const int turns = sum_threads / lanes, lane = thread % lanes, turn = thread / lanes;
+  const int lanes = min((all + 3) / 4, sum_threads), turns = sum_threads / lanes, lane = thread % lanes,
+            turn = thread / lanes;
   for (int begin = 0; begin < all; begin += 4 * lanes) {
     const int column = begin + 4 * lane, which = column / slice.width, of_slice = column - which * slice.width;
-    const bool inside = column < all && slice.first + of_slice < slice.row_width;
+    const bool inside = turn < turns && column < all && slice.first + of_slice < slice.row_width;
     float4 sum{}, before{};
     if (inside) {
       if (turn == 0) before = held(sums, slice, which, of_slice);

@@ -67,6 +67,8 @@ std::int64_t norm_parts(std::int64_t rows, const Device& device);
 
 void norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
 void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
+// A way of its own for few rows, which leaves the sums of d_x to others. False where this is no case for it.
+bool norm_backward_of_few(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu);

@@ -1,7 +1,7 @@
 // norm_backward.cu: the gradients of rmsnorm and layernorm. A few blocks a multiprocessor go through all rows, so that
 // each sums the parameters' gradients over many rows in its registers. A cluster's blocks add their sums by way of
-// shared memory, each a slice of the columns; what is left are the clusters' parts of each slice. Few rows are read
-// once more, by blocks of the same launch that sum columns: that is over sooner than parts could be added.
+// shared memory, each a slice of the columns; what is left are the clusters' parts of each slice. Few rows have a way
+// of their own: norm_backward_few.cu.
 #include "common/cuda_columns.cuh"
 #include "norms.cuh"
 
@@ -9,9 +9,6 @@ namespace fvlm::plugins {
 namespace {
 
 constexpr int most_of_cluster = 4; // blocks; in a step two and eight are slower (bench/LOG.md)
-// Rows, and the columns of a block that sums them.
-constexpr std::int64_t most_of_few = 2048;
-constexpr int columns_of_few = 16;
 
 // How many columns of a parameter are one block's of a cluster to add up.
 __device__ int slice_of(int width, int blocks) {
@@ -76,29 +73,11 @@ struct ParameterGradients : Operation<Type, pack> {
   }
 };
 
-// Where blocks of their own for few rows are worth their code.
-template <class Element>
-inline constexpr bool has_few = std::is_same_v<Element, BFloat16>;
-
-template <class Element, bool centered>
-__device__ __noinline__ void sum_few_rows(const NormBackward p, std::int64_t rows, int width, int index,
-                                          const Sums sums) {
-  constexpr int size = pack_size<Element>, lanes = columns_of_few / size;
-  sum_slice<lanes>(ParameterGradients<Element, size, centered>{{}, p}, {rows, 0, 1}, width, index, lanes, sums);
-}
-
 // sums: 1, rmsnorm's weight; 2, layernorm's weight and bias; 3, and d_x.
 template <class Element, int threads, int packs, int sums>
 __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::blocks)
-    rows_in_registers(NormBackward p, std::int64_t rows, int width, int row_blocks, Sums all_sums) {
+    rows_in_registers(NormBackward p, std::int64_t rows, int width, Sums all_sums) {
   constexpr bool centered = sums > 1;
-  if constexpr (has_few<Element> && sums < 3) {
-    if (static_cast<int>(blockIdx.x) >= row_blocks) {
-      sum_few_rows<Element, centered>(p, rows, width, static_cast<int>(blockIdx.x) - row_blocks, all_sums);
-      return;
-    }
-  }
-  const bool summed_elsewhere = row_blocks < static_cast<int>(gridDim.x);
   using Part = RowPart<Element, threads, packs>;
   constexpr bool reads_ahead = Budget<Element, packs, sums>::reads_ahead;
   constexpr int size = Part::size;
@@ -111,8 +90,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
                     slice_width,
                     static_cast<std::int64_t>(rank) * slice_width,
                     width};
-  const bool sums_up = all_sums.wanted() && !summed_elsewhere;
-  if (sums_up) begin_sums(all_sums, slice);
+  if (all_sums.wanted()) begin_sums(all_sums, slice);
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   const float inverse_width = 1 / static_cast<float>(width);
   const Element* const weight = static_cast<const Element*>(p.weight);
@@ -124,7 +102,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
     else
       held_weight[i].widen(values);
   };
-  const std::int64_t step = static_cast<std::int64_t>(row_blocks) * rows_at_once;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
   std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
   float d_parameter[sums][packs][size] = {};
   GroupSum<threads> sum;
@@ -184,7 +162,7 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
       write(d_x + part.first(i), d);
     }
   }
-  if (!sums_up) return;
+  if (!all_sums.wanted()) return;
 
   constexpr int columns = threads * packs * size, at_once = sums * columns <= 8192 ? sums : 1;
   __shared__ alignas(32) float shared[at_once][columns];
@@ -291,11 +269,7 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
   config.blockDim = dim3(block_threads);
   config.stream = device.stream;
   config.attrs = &cluster;
-  const bool few = has_few<Element> && shape.rows <= most_of_few && norm.d_x.data != norm.d_y.data;
-  std::int64_t more = 0;
-  if (sums.wanted() && few) {
-    more = (shape.width + columns_of_few - 1) / columns_of_few;
-  } else if (sums.wanted() && device.has_clusters) {
+  if (sums.wanted() && device.has_clusters) {
     config.numAttrs = 1;
     if (needed <= most_of_cluster) { // one that leaves no parts to add up
       unsigned& size = cluster.val.clusterDim.x;
@@ -312,10 +286,8 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
       blocks = std::min<std::int64_t>((blocks + most_of_cluster - 1) / most_of_cluster, resident) * most_of_cluster;
     }
   }
-  config.gridDim = dim3(static_cast<unsigned>(blocks + more));
-  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, norm, shape.rows, static_cast<int>(shape.width),
-                                     static_cast<int>(blocks), sums),
-                  "launch");
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, norm, shape.rows, static_cast<int>(shape.width), sums), "launch");
 }
 
 } // namespace
@@ -330,20 +302,22 @@ void norm_backward(const Device& device, const Shape& shape, const NormBackward&
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
     bool summed = !sums.out[2];
-    const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
-                        constexpr bool has_room = sizeof(Element) == 2 && threads() == warp;
-                        if constexpr (has_room) {
-                          if (norm.mean && !summed && shape.rows > most_of_few) {
-                            in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
-                            summed = true;
-                            return;
-                          }
-                        }
-                        if (norm.mean)
-                          in_registers<Element, threads(), packs(), 2>(device, shape, norm, sums);
-                        else
-                          in_registers<Element, threads(), packs(), 1>(device, shape, norm, sums);
-                      });
+    const auto by_rows = [&](auto threads, auto packs) {
+      constexpr bool has_room = sizeof(Element) == 2 && threads() == warp;
+      if constexpr (has_room) {
+        if (norm.mean && !summed && shape.rows > most_of_few) {
+          in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
+          summed = true;
+          return;
+        }
+      }
+      if (norm.mean)
+        in_registers<Element, threads(), packs(), 2>(device, shape, norm, sums);
+      else
+        in_registers<Element, threads(), packs(), 1>(device, shape, norm, sums);
+    };
+    const bool done = norm_backward_of_few(device, shape, norm, sums) ||
+                      (shape.wide && with_row_parts<Element>(shape.width, false, by_rows));
     if (!done) by_elements<Element>(device, shape, norm, sums);
     if (!summed) sum_d_x(device, shape, norm, sums);
   });

@@ -26,28 +26,30 @@ __device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>&
   rest->round(sum);
 }
 
-template <class Element, int threads, int packs, bool centered>
+// early: the parameters are read before the rows are waited for. That takes registers, which layernorm of many rows
+// lacks.
+template <class Element, int threads, int packs, bool centered, bool early>
 __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p, std::int64_t rows, int width) {
   using Part = RowPart<Element, threads, packs>;
   constexpr int size = Part::size;
-  const std::int64_t row =
-      threads == warp ? static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp : blockIdx.x;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / threads) + threadIdx.x / threads;
   if (row >= rows) return;
   const Part part{static_cast<int>(threadIdx.x % threads), width};
-  typename Part::Values s[packs];
+  typename Part::Values s[packs], residual[packs], rest[packs]{}, weights[packs], biases[packs];
   part.load(row_at<const Element>(p.x, row), s);
+  if (p.residual.data) part.load(row_at<const Element>(p.residual, row), residual);
+  if (p.rest.data) part.load(row_at<const Element>(p.rest, row), rest);
+  const Element *weight = static_cast<const Element*>(p.weight), *bias = static_cast<const Element*>(p.bias);
+  if constexpr (early) part.load(weight, weights);
+  if constexpr (early && centered) part.load(bias, biases);
   if (p.residual.data) {
-    typename Part::Values residual[packs];
-    part.load(row_at<const Element>(p.residual, row), residual);
     Element* sum = row_at<Element>(p.sum, row);
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
       if (p.sum_rest.data) {
-        typename Part::Values rest{};
-        if (p.rest.data) rest.load(row_at<const Element>(p.rest, row) + part.first(i));
-        add_rounded(s[i], residual[i], &rest);
-        rest.store(row_at<Element>(p.sum_rest, row) + part.first(i));
+        add_rounded(s[i], residual[i], &rest[i]);
+        rest[i].store(row_at<Element>(p.sum_rest, row) + part.first(i));
       } else {
         add_rounded(s[i], residual[i]);
       }
@@ -84,17 +86,19 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
 #pragma unroll
   for (int i = 0; i < packs; ++i) {
     if (!part.inside(i)) continue;
-    float values[size], weight[size];
+    float values[size], w[size];
     s[i].widen(values);
-    read(static_cast<const Element*>(p.weight) + part.first(i), weight);
+    if constexpr (!early) weights[i].load(weight + part.first(i));
+    weights[i].widen(w);
     if constexpr (centered) {
-      float bias[size];
-      read(static_cast<const Element*>(p.bias) + part.first(i), bias);
+      float b[size];
+      if constexpr (!early) biases[i].load(bias + part.first(i));
+      biases[i].widen(b);
 #pragma unroll
-      for (int j = 0; j < size; ++j) values[j] = fmaf((values[j] - mean) * inverse, weight[j], bias[j]);
+      for (int j = 0; j < size; ++j) values[j] = fmaf((values[j] - mean) * inverse, w[j], b[j]);
     } else {
 #pragma unroll
-      for (int j = 0; j < size; ++j) values[j] = values[j] * inverse * weight[j];
+      for (int j = 0; j < size; ++j) values[j] = values[j] * inverse * w[j];
     }
     write(y + part.first(i), values);
   }
@@ -159,16 +163,21 @@ void norm_forward(const Device& device, const Shape& shape, const NormForward& n
   if (shape.rows == 0) return;
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
-    const bool done = shape.wide && with_row_parts<Element>(shape.width, [&](auto threads, auto packs) {
-                        const unsigned blocks = blocks_for(shape.rows, block_threads / threads);
-                        const int width = static_cast<int>(shape.width);
-                        if (norm.bias)
-                          rows_in_registers<Element, threads(), packs(), true>
-                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width);
-                        else
-                          rows_in_registers<Element, threads(), packs(), false>
-                              <<<blocks, block_threads, 0, device.stream>>>(norm, shape.rows, width);
-                      });
+    const auto by_rows = [&](auto threads, auto packs) {
+      const int of_block = rows_of_block(shape.rows, block_threads / threads, 2 * device.multiprocessors);
+      const unsigned blocks = blocks_for(shape.rows, of_block), size = of_block * threads();
+      const auto launch = [&](auto kernel) {
+        kernel<<<blocks, size, 0, device.stream>>>(norm, shape.rows, static_cast<int>(shape.width));
+      };
+      if (!norm.bias)
+        launch(rows_in_registers<Element, threads(), packs(), false, true>);
+      else if (has_few<Element> && shape.rows <= most_of_few)
+        launch(rows_in_registers<Element, threads(), packs(), true, has_few<Element>>);
+      else
+        launch(rows_in_registers<Element, threads(), packs(), true, false>);
+    };
+    const bool done =
+        shape.wide && with_row_parts<Element>(shape.width, shape.rows <= 2 * device.multiprocessors, by_rows);
     if (!done)
       rows_by_elements<Element><<<blocks_for(shape.rows, 1), block_threads, 0, device.stream>>>(norm, shape.width);
   });

@@ -7,7 +7,12 @@
 
 namespace fvlm::plugins {
 
-inline constexpr int block_threads = 256, rows_of_block = block_threads / warp;
+// Where ways of their own for few rows are worth their code, and how many rows that is.
+template <class Element>
+inline constexpr bool has_few = std::is_same_v<Element, BFloat16>;
+inline constexpr std::int64_t most_of_few = 2048;
+
+inline constexpr int block_threads = 256;
 
 template <class Element>
 __device__ Element* row_at(const Rows& rows, std::int64_t row) {
@@ -34,10 +39,17 @@ struct RowPart {
   }
 };
 
-// Calls body(threads, packs), integral constants, with the smallest kernel that holds a row in registers. False where
+// How many rows a block has at once, so many at most: as many as leave `blocks` of them busy.
+inline int rows_of_block(std::int64_t rows, int most, std::int64_t blocks) {
+  while (most > 1 && rows < most * blocks) most /= 2;
+  return most;
+}
+
+// Calls body(threads, packs), integral constants, with the smallest kernel that holds a row in registers; where there
+// is a block for each of few rows, with the shortest: most of its time goes to reading its instructions. False where
 // the row is too wide for any.
 template <class Element, class Body>
-bool with_row_parts(std::int64_t width, const Body& body) {
+bool with_row_parts(std::int64_t width, bool a_block_each, const Body& body) {
   const std::int64_t packs = width / pack_size<Element>;
   const auto fits = [&](auto threads, auto each) {
     if (packs > threads * each) return false;
@@ -48,7 +60,8 @@ bool with_row_parts(std::int64_t width, const Body& body) {
   constexpr integral_constant<int, warp> warp_of_threads;
   constexpr integral_constant<int, block_threads> block_of_threads;
   if constexpr (std::is_same_v<Element, BFloat16>) // models are trained in it: a kernel for each of their widths
-    return fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
+    return (a_block_each && fits(block_of_threads, integral_constant<int, 1>{})) ||
+           fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
            fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
            fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});
   else

@@ -41,6 +41,8 @@ std::vector<Shape> shapes() {
                                                 {"1536 in float32", 5, 1536, f32, 4},
                                                 {"4096 in float32", 3, 4096, f32},
                                                 {"8192 in float32", 3, 8192, f32},
+                                                {"hundreds of rows", 140, 1048, bf16},
+                                                {"a thousand rows, strided", 1100, 584, bf16, 8},
                                                 {"thousands of rows", 5000, 64, bf16}})
       all.push_back(wide);
   return all;

@@ -59,16 +59,20 @@ std::uint16_t bf16_of(int value) {
 struct Shape {
   int32_t op;
   int64_t rows, width;
+  bool sums_d_x = false;
 };
 
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
-  for (const int64_t rows : {1, 64, 1088, 2049, 9000}) {
+  for (const int64_t rows : {1, 64, 65, 129, 1088, 2048, 2049, 9000}) {
     all.push_back({FVLM_OP_LAYERNORM, rows, 384});
+    all.push_back({FVLM_OP_LAYERNORM, rows, 392, true});
     all.push_back({FVLM_OP_RMSNORM, rows, 576});
     all.push_back({FVLM_OP_LAYERSCALE_RESIDUAL, rows, 384});
   }
   for (const Shape& more : {Shape{FVLM_OP_RMSNORM, 2200, 2048}, Shape{FVLM_OP_LAYERNORM, 2100, 4096},
+                            Shape{FVLM_OP_RMSNORM, 300, 8}, Shape{FVLM_OP_LAYERNORM, 200, 1000},
+                            Shape{FVLM_OP_RMSNORM, 600, 2056}, Shape{FVLM_OP_LAYERNORM, 40, 1000, true},
                             Shape{FVLM_OP_BIAS_GELU, 5000, 1536}, Shape{FVLM_OP_BIAS_GELU, 70, 1536},
                             Shape{FVLM_OP_RMSNORM, 5000, 101}, Shape{FVLM_OP_LAYERSCALE_RESIDUAL, 5000, 37}})
     all.push_back(more);
@@ -83,22 +87,27 @@ class Work {
     query_.op = s.op;
     query_.device = place().device;
     query_.dtype = bf16, query_.gradient_dtype = f32;
-    query_.options = FVLM_WITH_BACKWARD | (s.op == FVLM_OP_BIAS_GELU ? uint32_t{FVLM_WITH_BIAS} : 0u);
+    query_.options = FVLM_WITH_BACKWARD | (s.op == FVLM_OP_BIAS_GELU ? uint32_t{FVLM_WITH_BIAS} : 0u) |
+                     (s.sums_d_x ? uint32_t{FVLM_WITH_SUMS} : 0u);
     query_.rows = s.rows, query_.width = s.width;
     const auto width = static_cast<std::size_t>(s.width), count = static_cast<std::size_t>(s.rows) * width;
-    std::vector<std::uint16_t> x(count), d_y(count);
-    expected_[0].resize(width), expected_[1].resize(width);
+    std::vector<std::uint16_t> x(count), d_y(count), d_sum(count);
+    for (auto& sums : expected_) sums.resize(width);
     for (std::size_t i = 0, column = 0; i < count; ++i, column = column + 1 == width ? 0 : column + 1) {
       const int gradient = static_cast<int>((i * 2654435761u >> 7) % 5) - 2;
       // gelu's slope is 1 there, up to what float32 keeps
       const int value = gelu() ? 64 : static_cast<int>((i * 2246822519u >> 9) % 3) - 1;
-      x[i] = bf16_of(value), d_y[i] = bf16_of(gradient);
+      const int other = static_cast<int>((i * 3266489917u >> 8) % 7) - 3;
+      x[i] = bf16_of(value), d_y[i] = bf16_of(gradient), d_sum[i] = bf16_of(other);
       expected_[0][column] += static_cast<float>(gradient * (gelu() ? 1 : value));
       expected_[1][column] += static_cast<float>(gradient);
+      expected_[2][column] += static_cast<float>(other);
     }
     x_ = device_.tensor(bf16, {s.rows, s.width}, x), d_y_ = device_.tensor(bf16, {s.rows, s.width}, d_y);
-    d_x_ = device_.tensor(bf16, {s.rows, s.width}, x);
-    weight_ = device_.tensor(bf16, {s.width}, std::vector<std::uint16_t>(width, bf16_of(gelu() ? 0 : 1)));
+    d_x_ = device_.tensor(bf16, {s.rows, s.width}, x), d_sum_ = device_.tensor(bf16, {s.rows, s.width}, d_sum);
+    // Where d_x is summed, a weight of 0 leaves d_sum of it.
+    const int weight = gelu() || s.sums_d_x ? 0 : 1;
+    weight_ = device_.tensor(bf16, {s.width}, std::vector<std::uint16_t>(width, bf16_of(weight)));
     const std::vector<float> rows(static_cast<std::size_t>(s.rows));
     mean_ = device_.tensor(f32, {s.rows}, rows);
     inverse_ = device_.tensor(f32, {s.rows}, std::vector<float>(rows.size(), 1));
@@ -136,12 +145,13 @@ class Work {
     a.saved[0] = inverse_.get(), a.d_weight = sums_[0].get();
     if (shape_.op == FVLM_OP_RMSNORM) return plugin->rmsnorm_backward(plugin.instance(), &call, &query_, &a);
     a.saved[1] = mean_.get(), a.d_bias = sums_[1].get();
+    if (shape_.sums_d_x) a.d_sum = d_sum_.get(), a.d_x_sums = sums_[2].get();
     return plugin->layernorm_backward(plugin.instance(), &call, &query_, &a);
   }
 
   // Times more than run() was called: replays.
   void expect_right(const std::string& what, int more = 0) {
-    for (int which = 0; which < (shape_.op == FVLM_OP_LAYERNORM ? 2 : 1); ++which) {
+    for (int which = 0; which < (shape_.sums_d_x ? 3 : shape_.op == FVLM_OP_LAYERNORM ? 2 : 1); ++which) {
       std::vector<float> got(expected_[which].size());
       need(cudaMemcpy(got.data(), sums_[which].get()->data, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
       int wrong = 0;
@@ -161,8 +171,8 @@ class Work {
   Shape shape_;
   fvlm_kernels_query query_{};
   Device device_;
-  Tensor x_, d_y_, d_x_, weight_, mean_, inverse_, sums_[2];
-  std::vector<float> expected_[2];
+  Tensor x_, d_y_, d_sum_, d_x_, weight_, mean_, inverse_, sums_[3];
+  std::vector<float> expected_[3];
   int times_ = 0;
 };
 
@@ -264,7 +274,7 @@ TEST_F(Sums, are_right_of_every_replay_of_a_recording) {
   need(cudaGraphInstantiate(&executable, graph, 0));
   std::size_t nodes = 0;
   need(cudaGraphGetNodes(graph, nullptr, &nodes));
-  EXPECT_LE(nodes, here.works.size() + 1) << "one launch each, but for a norm of odd rows, which has two";
+  EXPECT_LE(nodes, here.works.size() + 8) << "one launch each, but for a norm of odd rows and sums of few rows' d_x";
   for (int replay = 0; replay < 100; ++replay) need(cudaGraphLaunch(executable, here.stream.get()));
   here.expect_right("a hundred replays", 99);
   need(cudaGraphExecDestroy(executable));
