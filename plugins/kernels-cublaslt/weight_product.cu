@@ -13,7 +13,8 @@ using std::int64_t;
 
 constexpr int blocks = 2, groups = 3, stages = 4; // blocks of a cluster, groups of warps that multiply
 constexpr int multiplying = groups * group_threads, threads = multiplying + warp;
-constexpr int chunk = 64;                                                                      // rows that come at once
+constexpr int adding = 256; // threads of a block that adds up parts
+constexpr int chunk = 64;   // rows that come at once
 constexpr int boxes = 3, block_columns = boxes * box_width, box_bytes = chunk * box_row_bytes; // of either operand
 constexpr int products = block_columns * block_columns / 4;                                    // of a block, in fours
 
@@ -79,27 +80,18 @@ __device__ inline void fetch(Shared& s, const Problem& p, const Share& share) {
   constexpr int rows = chunk / blocks; // of the left operand: each block fetches as many for both
   const bool leads = threadIdx.x % warp == 0;
   const int left = share.left_tile * block_columns, right = (share.right_tile * blocks + share.rank) * block_columns;
-  const auto fetch_right = [&](int index) {
-    const unsigned at = Stage(index).index;
-    s.there[at].expect(2 * boxes * box_bytes);
-    for (int box = 0; box < boxes; ++box)
-      load_box(s.chunks[at].right[box], p.right, right + box * box_width, (share.begin + index) * chunk, s.there[at]);
-  };
-  const auto fetch_left = [&](int index) {
-    const unsigned at = Stage(index).index;
-    for (int box = 0; box < boxes; ++box)
-      load_box(s.chunks[at].left[box] + share.rank * rows * box_row_bytes, p.left, left + box * box_width,
-               (share.begin + index) * chunk + share.rank * rows, s.there[at], (1u << blocks) - 1);
-  };
-  if (leads)
-    for (int i = 0; i < min(stages, share.chunks()); ++i) fetch_right(i);
-  __syncwarp();
-  meet_cluster();
   for (int i = 0; i < share.chunks(); ++i) {
     const Stage stage(i);
+    const int row = (share.begin + i) * chunk, left_row = share.rank * rows;
+    Shared::Chunk& to = s.chunks[stage.index];
+    Barrier& there = s.there[stage.index];
     s.free[stage.index].wait(stage.parity ^ 1);
-    if (leads && i >= stages) fetch_right(i);
-    if (leads) fetch_left(i);
+    if (!leads) continue;
+    there.expect(2 * boxes * box_bytes);
+    for (int box = 0; box < boxes; ++box) load_box(to.right[box], p.right, right + box * box_width, row, there);
+    for (int box = 0; box < boxes; ++box)
+      load_box(to.left[box] + left_row * box_row_bytes, p.left, left + box * box_width, row + left_row, there,
+               (1u << blocks) - 1);
   }
   // As long as the other block has chunks to leave, it tells this one.
   for (int i = share.chunks(); i < share.chunks() + stages; ++i) s.free[Stage(i).index].wait(Stage(i).parity ^ 1);
@@ -116,6 +108,18 @@ __device__ void multiply_chunk(float (&sum)[100], std::uint64_t left, std::uint6
   end_products();
 }
 
+// By all that multiply, while the first chunk is on its way.
+template <class T>
+__device__ void write_ones(Shared& s, const Share& share) {
+  for (unsigned stage = 0; stage < stages; ++stage) {
+    const T one(share.sums(stage) ? 1.0f : 0.0f);
+    for (int i = static_cast<int>(threadIdx.x); i < box_bytes / 2; i += multiplying)
+      reinterpret_cast<T*>(s.chunks[stage].ones)[i] = one;
+  }
+  before_copies(); // and products, which read as they do
+  asm volatile("bar.sync 1, %0;" ::"n"(multiplying) : "memory");
+}
+
 template <class T>
 __device__ void multiply(Shared& s, const Problem& p, const Share& share, int group) {
   const std::uint64_t left = operand(s.chunks[0].left[group]), right = operand(s.chunks[0].right, box_bytes);
@@ -124,6 +128,7 @@ __device__ void multiply(Shared& s, const Problem& p, const Share& share, int gr
   const auto leave = [&](int index) {
     if (thread % warp < blocks) s.free[Stage(index).index].arrive_at(thread % warp);
   };
+  if (p.column_sums) write_ones<T>(s, share);
   float sum[100];
   for (int i = 0; i < share.chunks(); ++i) {
     const Stage stage(i);
@@ -150,24 +155,6 @@ __device__ void multiply(Shared& s, const Problem& p, const Share& share, int gr
   }
 }
 
-template <class T>
-__device__ void begin(Shared& s, const Problem& p, const Share& share) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == multiplying) {
-    for (Barrier& each : s.there) each.begin(1);
-    for (Barrier& each : s.free) each.begin(blocks * groups * group_warps);
-    Barrier::begun();
-  }
-  if (p.column_sums) {
-    for (unsigned stage = 0; stage < stages; ++stage) {
-      const T one(share.sums(stage) ? 1.0f : 0.0f);
-      for (int i = thread; i < box_bytes / 2; i += threads) reinterpret_cast<T*>(s.chunks[stage].ones)[i] = one;
-    }
-    before_copies(); // and products, which read as they do
-  }
-  __syncthreads();
-}
-
 #endif
 
 template <class T>
@@ -176,14 +163,18 @@ __global__ void __launch_bounds__(threads, 1) sum_parts(const __grid_constant__ 
   extern __shared__ char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));
   const Share share(p);
-  begin<T>(s, p, share);
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / group_threads, 0); // one for the warp
-  if (group == groups) {
-    fetch(s, p, share);
-  } else {
-    meet_cluster();
-    multiply<T>(s, p, share, group);
+  if (threadIdx.x == multiplying) {
+    for (Barrier& each : s.there) each.begin(1);
+    for (Barrier& each : s.free) each.begin(blocks * groups * group_warps);
+    Barrier::begun();
   }
+  __syncwarp();
+  meet_cluster();
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / group_threads, 0); // one for the warp
+  if (group == groups)
+    fetch(s, p, share);
+  else
+    multiply<T>(s, p, share, group);
 #endif
 }
 
@@ -198,47 +189,56 @@ struct Results {
   }
 };
 
-__device__ inline void add(float& sum, float other) {
-  sum += other;
-}
 __device__ inline void add(float4& sum, const float4& other) {
   sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
 }
 
 // Of all parts, which are so many values apart.
-template <class Value>
-__device__ Value sum_of_parts(const Value* first, int64_t distance, int parts) {
-  constexpr int at_once = 11; // loads under way
-  Value sum{};
-  for (int part = 0; part < parts; part += at_once, first += at_once * distance) {
-    Value loaded[at_once]{};
+template <int at_once = 8> // loads under way
+__device__ float4 sum_of_parts(const float4* first, int64_t distance, int parts) {
+  float4 sum{};
+  for (; parts >= at_once; parts -= at_once, first += at_once * distance) {
+    float4 loaded[at_once];
 #pragma unroll
-    for (int i = 0; i < at_once; ++i)
-      if (part + i < parts) loaded[i] = __ldcg(first + i * distance);
+    for (int i = 0; i < at_once; ++i) loaded[i] = __ldcg(first + i * distance);
 #pragma unroll
     for (int i = 0; i < at_once; ++i) add(sum, loaded[i]);
   }
+  if constexpr (at_once > 1)
+    if (parts > 0) add(sum, sum_of_parts<at_once / 2>(first, distance, parts));
   return sum;
 }
 
+// A column's sums are added by a thread of each warp.
 template <class T>
 __device__ void add_column_sums(const Problem& p, const Results& results) {
-  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (column >= p.left_columns) return;
-  float sum = 0;
-  for (int i = 0; i < p.right_tiles * blocks; ++i) {
-    const int tile = i / blocks * p.left_tiles + column / block_columns;
-    sum += sum_of_parts(p.column_sums + (tile * blocks + i % blocks) * block_columns + column % block_columns,
-                        static_cast<int64_t>(p.tiles()) * blocks * block_columns, p.parts);
+  __shared__ float sums[adding / warp][warp];
+  const int lane = static_cast<int>(threadIdx.x) % warp, turn = static_cast<int>(threadIdx.x) / warp;
+  const int sharers = min(p.right_tiles * blocks, stages), parts = p.parts * sharers;
+  for (int first = static_cast<int>(blockIdx.x) * warp; first < p.left_columns; first += gridDim.x * warp) {
+    const int column = first + lane;
+    float sum = 0;
+#pragma unroll 4
+    for (int i = turn; i < parts; i += adding / warp) {
+      const int tile = i % sharers / blocks * p.left_tiles + column / block_columns, part = i / sharers;
+      const int64_t block = (static_cast<int64_t>(part) * p.tiles() + tile) * blocks + i % blocks;
+      if (column < p.left_columns) sum += __ldcg(p.column_sums + block * block_columns + column % block_columns);
+    }
+    sums[turn][lane] = sum;
+    __syncthreads();
+    if (turn == 0 && column < p.left_columns) {
+      for (int i = 1; i < adding / warp; ++i) sum += sums[i][lane];
+      results.give<T>(results.d_bias, column, sum);
+    }
+    __syncthreads();
   }
-  results.give<T>(results.d_bias, column, sum);
 }
 
-// blockIdx.y: a tile, and behind the last the sums of columns.
+// blockIdx.y: a tile, and before the first the sums of columns, if any.
 template <class T>
-__global__ void __launch_bounds__(256) add_parts(const __grid_constant__ Problem p, const Results results) {
-  const int tile = static_cast<int>(blockIdx.y);
-  if (tile == p.tiles()) return add_column_sums<T>(p, results);
+__global__ void __launch_bounds__(adding) add_parts(const __grid_constant__ Problem p, const Results results) {
+  const int tile = static_cast<int>(blockIdx.y) - (p.column_sums ? 1 : 0);
+  if (tile < 0) return add_column_sums<T>(p, results);
   const int item = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), rank = item / products,
             thread = item % multiplying, lane = thread % warp, eight = item % products / multiplying;
   const float4 sum = sum_of_parts(p.sums + static_cast<int64_t>(tile) * blocks * products + item,
@@ -332,10 +332,9 @@ void weight_product(const Device& device, const WeightProductShape& shape, const
     sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
   });
   sdk::dispatch<float, BFloat16, Half>(shape.gradient_dtype, [&](auto element) {
-    constexpr unsigned in_block = 256;
-    const dim3 adding(blocks * products / in_block, static_cast<unsigned>(p.tiles() + (o.d_bias ? 1 : 0)));
+    const dim3 grid(blocks * products / adding, static_cast<unsigned>(p.tiles() + (o.d_bias ? 1 : 0)));
     add_parts<typename decltype(element)::type>
-        <<<adding, in_block, 0, device.stream>>>(p, {o.d_weight, o.d_bias, o.accumulate, cut.left_is_x});
+        <<<grid, adding, 0, device.stream>>>(p, {o.d_weight, o.d_bias, o.accumulate, cut.left_is_x});
     sdk::check_cuda(cudaGetLastError(), "launch");
   });
 }
