@@ -2,6 +2,7 @@
 // in registers. Clusters sum the same tile of results over different rows, and a second kernel adds up these parts. All
 // tiles are cut at the same rows, so that rows come from memory once.
 #include "common/cuda_boxes.h"
+#include "common/cuda_cluster.cuh"
 #include "common/cuda_wide_products.cuh"
 #include "weight_product.h"
 
@@ -188,10 +189,6 @@ struct Results {
     element = T(accumulate ? static_cast<float>(element) + value : value);
   }
 };
-
-__device__ inline void add(float4& sum, const float4& other) {
-  sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
-}
 
 // Of all parts, which are so many values apart.
 template <int at_once = 8> // loads under way
