@@ -190,7 +190,8 @@ __global__ void __launch_bounds__(most_sharing* warp) short_backward_kernel(cons
   // away of each; where it keeps one, those are free for its rows.
   const int last = p.sharing.heads - 1;
   const auto given = [&](int from, bool of_v, int b, int i) -> float& {
-    return reinterpret_cast<float*>(&memory_of_warp(from))[(of_v ? half_of_tiles : 0) + (b * 4 + i) * warp + lane_index()];
+    return reinterpret_cast<float*>(
+        &memory_of_warp(from))[(of_v ? half_of_tiles : 0) + (b * 4 + i) * warp + lane_index()];
   };
   const auto give = [&](const float(&x)[blocks][4], bool of_v) {
 #pragma unroll
@@ -241,15 +242,13 @@ bool is_for_short(const Problem& p, int longest_q, int longest_kv) {
 }
 
 void short_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& p) {
-  sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
-    enqueue_short(call, short_forward_kernel<typename decltype(element)::type>, p);
-  });
+  sdk::dispatch<BFloat16, Half>(
+      dtype, [&](auto element) { enqueue_short(call, short_forward_kernel<typename decltype(element)::type>, p); });
 }
 
 void short_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& p) {
-  sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
-    enqueue_short(call, short_backward_kernel<typename decltype(element)::type>, p);
-  });
+  sdk::dispatch<BFloat16, Half>(
+      dtype, [&](auto element) { enqueue_short(call, short_backward_kernel<typename decltype(element)::type>, p); });
 }
 
 } // namespace fvlm::plugins
