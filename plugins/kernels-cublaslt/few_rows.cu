@@ -468,6 +468,19 @@ Way way_of(int multiprocessors, const FewRowsShape& shape) {
   return Way::large;
 }
 
+// Whether a block finishes all rows of its columns, so that it can sum them, too.
+bool sums_rows(int multiprocessors, const FewRowsShape& shape) {
+  const Way way = way_of(multiprocessors, shape);
+  return shape.rows <= Narrow::rows && (way == Way::narrow || way == Way::wide);
+}
+
+bool are_wide(const FewRowsShape& shape, const FewRows& o) {
+  bool wide = shape.inner % pack == 0 && shape.width % pack == 0 && reinterpret_cast<std::uintptr_t>(o.bias) % 16 == 0;
+  for (const Rows& each : {o.x, o.weight, o.y, o.residual, o.rest, o.y_rest, o.sum, o.slope})
+    wide = wide && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.stride % pack == 0;
+  return wide;
+}
+
 template <class T, bool across, Ending ending>
 void product(const Device& device, const Problem& p, Way way, bool wide) {
   if constexpr (ending == Ending::rest) {
@@ -495,20 +508,14 @@ bool fits_few_rows(const Device& device, const FewRowsShape& shape) {
          shape.width % pack == 0 && way_of(device.multiprocessors, shape) != Way::large;
 }
 
-bool takes_few_rows(const FewRowsShape& shape, const FewRows& o) {
-  bool wide = shape.inner % pack == 0 && shape.width % pack == 0 && reinterpret_cast<std::uintptr_t>(o.bias) % 16 == 0;
-  for (const Rows& each : {o.x, o.weight, o.y, o.residual, o.rest, o.y_rest, o.sum, o.slope})
-    wide = wide && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.stride % pack == 0;
-  return wide;
+bool takes_few_rows(const Device& device, const FewRowsShape& shape, const FewRows& o) {
+  return are_wide(shape, o) && (!o.slope.data || sums_rows(device.multiprocessors, shape));
 }
 
 void few_rows(const Device& device, const FewRowsShape& shape, const FewRows& o) {
   const Way way = device.has_clusters ? way_of(device.multiprocessors, shape) : Way::large;
-  const bool wide = takes_few_rows(shape, o);
-  const bool sums_inside =
-      o.slope.data && wide && shape.rows <= Narrow::rows && (way == Way::narrow || way == Way::wide);
-  Problem p{o, static_cast<int>(shape.rows), static_cast<int>(shape.inner), static_cast<int>(shape.width), 0};
-  if (!sums_inside) p.sums = {};
+  const bool wide = are_wide(shape, o);
+  const Problem p{o, static_cast<int>(shape.rows), static_cast<int>(shape.inner), static_cast<int>(shape.width), 0};
   sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     if (shape.across && o.slope.data)
@@ -522,7 +529,7 @@ void few_rows(const Device& device, const FewRowsShape& shape, const FewRows& o)
     else
       product<T, false, Ending::add>(device, p, way, wide);
   });
-  if (o.sums.wanted() && !sums_inside) column_sums(device, {shape.dtype, shape.rows, shape.width, wide}, o.y, o.sums);
+  if (o.sums.wanted() && !o.slope.data) column_sums(device, {shape.dtype, shape.rows, shape.width, wide}, o.y, o.sums);
 }
 
 } // namespace fvlm::plugins

@@ -22,9 +22,10 @@ struct FewRows {
   Sums sums{};                   // of y over rows
 };
 
-// Whether it is made for such a product, and for such operands. With y_rest it takes others, too.
+// Whether it is made for such a product, and for such operands: of those with gelu's derivative where it can sum rows,
+// too, whether that is asked or not, so that y has the same bits. With y_rest it takes others.
 bool fits_few_rows(const Device& device, const FewRowsShape& shape);
-bool takes_few_rows(const FewRowsShape& shape, const FewRows& operands);
+bool takes_few_rows(const Device& device, const FewRowsShape& shape, const FewRows& operands);
 
 void few_rows(const Device& device, const FewRowsShape& shape, const FewRows& operands);
 

@@ -1,6 +1,6 @@
 // A block keeps 128 columns of the weight in shared memory and goes through tiles of 128 rows, which one warp fetches
-// ahead. Two groups of four warps take tiles in turn: while one computes gelu, the other multiplies. Each warp of them
-// reads and writes its rows of a tile by itself, in boxes of 16 rows.
+// ahead. Two groups of four warps take tiles in turn: while one finishes its sums, the other multiplies. Each warp of
+// them reads and writes its rows of a tile by itself, in boxes of 16 rows.
 #include "common/cuda_boxes.h"
 #include "common/cuda_gelu.cuh"
 #include "common/cuda_hopper.cuh"
@@ -21,11 +21,11 @@ constexpr int box_rows = 16, box_bytes = box_rows * box_row_bytes;
 constexpr int quarters = 4; // of a tile: 64 rows and 64 columns
 
 struct Problem {
-  CUtensorMap left, right, before, out; // before: what gelu was or is computed of
+  CUtensorMap left, right, before, out; // before: what gelu was or is computed of, or a residual
   const void* bias;
   float* sums;
   int row_tiles, column_tiles, chunks, width;
-  bool keeps_before;
+  bool keeps_before, adds_before;
 };
 
 struct alignas(8 * box_row_bytes) Shared {
@@ -42,6 +42,10 @@ template <class T>
 struct Forward;
 template <class T>
 struct Backward;
+template <class T>
+struct Plain;
+template <class T>
+struct PlainByRows;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
@@ -182,17 +186,24 @@ struct Around {
   __device__ Around(const Problem& problem, const Share& its, Shared& shared) : p(problem), share(its), s(shared) {}
 
   __device__ char* box(int index) const { return s.boxes[warp_index][index]; }
+  __device__ Barrier& there() const { return s.boxes_there[warp_index]; }
+  // What lies beside a tile, into boxes.
+  __device__ void load_before(int row_tile) const {
+    if (!leads) return;
+    wait_until_read<0>();
+    there().expect(sizeof s.boxes[0]);
+    for (int i = 0; i < quarters; ++i)
+      load_box(box(i), p.before, Quarter(i).column(share), Quarter(i).row(row_tile), there());
+  }
   __device__ void store(const CUtensorMap& to, const Quarter& quarter, int row_tile, const char* from) const {
     store_box(to, quarter.column(share), quarter.row(row_tile), from);
   }
 };
 
-template <class T>
-struct Forward : Around {
-  static constexpr bool right_by_rows = false;
+struct AddsBias : Around {
   float2 bias[halves][pairs][2]; // of its columns
 
-  __device__ Forward(const Problem& problem, const Share& its, Shared& shared) : Around(problem, its, shared) {
+  __device__ AddsBias(const Problem& problem, const Share& its, Shared& shared) : Around(problem, its, shared) {
 #pragma unroll
     for (int columns = 0; columns < halves; ++columns)
 #pragma unroll
@@ -201,6 +212,77 @@ struct Forward : Around {
         for (int square = 0; square < 2; ++square)
           bias[columns][pair][square] = *reinterpret_cast<const float2*>(&s.bias[column_of(columns, pair, square)]);
   }
+  __device__ void add(const Product& sum, int columns, int pair, float (&x)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const int at = Quarter::first_value(columns, pair) + i;
+      x[i] = sum[at] + bias[columns][pair][i / 4].x;
+      x[i + 1] = sum[at + 1] + bias[columns][pair][i / 4].y;
+    }
+  }
+};
+
+// And a residual, if there is one.
+template <class T>
+struct Plain : AddsBias {
+  static constexpr bool right_by_rows = false;
+
+  using AddsBias::AddsBias;
+
+  __device__ void prepare(int row_tile) {
+    if (p.adds_before) load_before(row_tile);
+  }
+  __device__ void finish(const Product (&sum)[halves], int row_tile, int turn) {
+    if (p.adds_before) there().wait(static_cast<unsigned>(turn) & 1);
+#pragma unroll
+    for (int i = 0; i < quarters; ++i) {
+      const Quarter quarter(i);
+      if (!p.adds_before) {
+        if (leads) wait_until_read<quarters - 1>();
+        __syncwarp();
+      }
+#pragma unroll
+      for (int pair = 0; pair < pairs; ++pair)
+        finish(sum[quarter.rows], quarter.columns, pair, Quarter::at(box(i), pair));
+      before_copies();
+      __syncwarp();
+      if (!leads) continue;
+      store(p.out, quarter, row_tile, box(i));
+      end_stores();
+    }
+  }
+  __device__ void end() {
+    if (leads) wait_until_read<0>();
+  }
+
+ private:
+  __device__ void finish(const Product& sum, int columns, int pair, std::uint32_t at) {
+    float x[8];
+    add(sum, columns, pair, x);
+    Squares squares;
+    if (p.adds_before) {
+      float residual[8];
+      squares.load(at);
+      widen<T>(squares, residual);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] += residual[i];
+    }
+    round<T>(x, squares);
+    squares.store(at);
+  }
+};
+template <class T>
+struct PlainByRows : Plain<T> {
+  static constexpr bool right_by_rows = true;
+
+  using Plain<T>::Plain;
+};
+
+template <class T>
+struct Forward : AddsBias {
+  static constexpr bool right_by_rows = false;
+
+  using AddsBias::AddsBias;
 
   __device__ void prepare(int) {}
   __device__ void finish(const Product (&sum)[halves], int row_tile, int) {
@@ -227,12 +309,7 @@ struct Forward : Around {
  private:
   __device__ void finish(const Product& sum, int columns, int pair, const char* before, const char* out) {
     float x[8];
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const int at = Quarter::first_value(columns, pair) + i;
-      x[i] = sum[at] + bias[columns][pair][i / 4].x;
-      x[i + 1] = sum[at + 1] + bias[columns][pair][i / 4].y;
-    }
+    add(sum, columns, pair, x);
     Squares squares;
     round<T>(x, squares);
     if (p.keeps_before) squares.store(Quarter::at(before, pair));
@@ -251,15 +328,7 @@ struct Backward : Around {
 
   using Around::Around;
 
-  __device__ Barrier& there() const { return s.boxes_there[warp_index]; }
-
-  __device__ void prepare(int row_tile) {
-    if (!leads) return;
-    wait_until_read<0>();
-    there().expect(sizeof s.boxes[0]);
-    for (int i = 0; i < quarters; ++i)
-      load_box(box(i), p.before, Quarter(i).column(share), Quarter(i).row(row_tile), there());
-  }
+  __device__ void prepare(int row_tile) { load_before(row_tile); }
   __device__ void finish(const Product (&sum)[halves], int row_tile, int turn) {
     there().wait(static_cast<unsigned>(turn) & 1);
 #pragma unroll
@@ -420,6 +489,22 @@ bool copy_engine_takes(fvlm_dtype dtype, std::initializer_list<Matrix> matrices)
 
 int64_t parts_of_sums(int multiprocessors, const GeluProductShape& shape) {
   return std::clamp<int64_t>(multiprocessors / tiles_in(shape.width), 1, tiles_in(shape.rows));
+}
+
+void plain_product(const Device& device, const GeluProductShape& shape, const PlainProduct& o) {
+  Problem p{};
+  p.left = map_of(shape.dtype, o.x, shape.rows, shape.inner, tile);
+  p.out = map_of(shape.dtype, o.y, shape.rows, shape.width, box_rows);
+  p.adds_before = o.residual.data != nullptr;
+  if (p.adds_before) p.before = map_of(shape.dtype, o.residual, shape.rows, shape.width, box_rows);
+  p.bias = o.bias;
+  if (o.by_rows) {
+    p.right = map_of(shape.dtype, o.weight, shape.inner, shape.width, box_width);
+    launch<PlainByRows>(device, shape, p);
+  } else {
+    p.right = map_of(shape.dtype, o.weight, shape.width, shape.inner, tile);
+    launch<Plain>(device, shape, p);
+  }
 }
 
 void gelu_forward(const Device& device, const GeluProductShape& shape, const GeluForward& o) {

@@ -1,4 +1,5 @@
-// gelu_product.h: products on Hopper that gelu, or its derivative, is computed on the way of, while others are made.
+// gelu_product.h: products on Hopper of short rows. What comes behind a product is computed while others are made:
+// gelu, its derivative, or no more than bias and residual.
 #pragma once
 
 #include "common/cublaslt.h"
@@ -16,6 +17,16 @@ struct GeluProductShape {
 bool has_gelu_products(fvlm_device device);
 bool fits_gelu_product(const GeluProductShape& shape);
 bool copy_engine_takes(fvlm_dtype dtype, std::initializer_list<Matrix> matrices);
+
+// y = x weight^T + bias + residual, where the weight is [width, inner]; or x weight, where it is [inner, width], by
+// rows.
+struct PlainProduct {
+  Matrix x, weight, y;
+  void* bias = nullptr;
+  Matrix residual{}; // may be in the memory of y
+  bool by_rows = false;
+};
+void plain_product(const Device& device, const GeluProductShape& shape, const PlainProduct& operands);
 
 // sum = x weight^T + bias, y = gelu of the sum as it is rounded. x [rows, inner], weight [width, inner].
 struct GeluForward {

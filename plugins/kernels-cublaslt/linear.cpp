@@ -191,8 +191,9 @@ class KernelsCublasLt : public Kernels {
     bool adds_bias = false; // the forward's epilogue does
     // Products of our own: of few rows, and with them whatever else is wanted.
     bool forward_is_few = false, input_is_few = false;
-    // On others of our own: gelu, its derivative, the sums over rows, also those of a bias's gradient.
-    bool gelu_rides = false, slope_rides = false, weight_is_ours = false, weight_and_bias_are_ours = false;
+    // Others: without gelu, with it, with its derivative; sums over rows, also those of a bias's gradient.
+    bool forward_is_ours = false, input_is_ours = false, gelu_rides = false, slope_rides = false;
+    bool weight_is_ours = false, weight_and_bias_are_ours = false;
   };
 
   struct Space {
@@ -276,10 +277,10 @@ class KernelsCublasLt : public Kernels {
     if (!plan.adds_bias)
       plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
     plan.forward_is_few = may_be_few(few_forward_shape(query));
-    plan.gelu_rides = may_ride(gelu_shape(query));
+    plan.forward_is_ours = plan.gelu_rides = may_ride(gelu_shape(query));
     if (!has_backward(query)) return plan;
     plan.input_is_few = may_be_few(few_input_shape(query));
-    plan.slope_rides = may_ride(slope_shape(query));
+    plan.input_is_ours = plan.slope_rides = may_ride(slope_shape(query));
     plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
     plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
     plan.weight_is_ours = plan.weight_and_bias_are_ours = may_sum(query);
@@ -291,10 +292,13 @@ class KernelsCublasLt : public Kernels {
     FewRows few{rows_of(o.x), rows_of(o.weight), rows_of(o.y), o.bias, rows_of(residual)};
     few.gelu = gelu;
     if (o.sum.data != o.y.data) few.sum = rows_of(o.sum);
-    if (plan.forward_is_few && takes_few_rows(few_forward_shape(query), few))
+    if (plan.forward_is_few && takes_few_rows(on(call), few_forward_shape(query), few))
       return few_rows(on(call), few_forward_shape(query), few);
     if (gelu && plan.gelu_rides && copy_engine_takes(query.dtype, {o.x, o.weight, o.sum, o.y}))
       return gelu_forward(on(call), gelu_shape(query), o);
+    if (!gelu && plan.forward_is_ours && copy_engine_takes(query.dtype, {o.x, o.weight, o.y}) &&
+        (!residual.data || copy_engine_takes(query.dtype, {residual})))
+      return plain_product(on(call), gelu_shape(query), {o.x, o.weight, o.y, o.bias, residual});
     Matrix bias{o.bias, 0};
     plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr, false, residual},
                      space.library);
@@ -309,7 +313,7 @@ class KernelsCublasLt : public Kernels {
     const bool gelu = o.x.data != nullptr;
     FewRows few{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
     few.slope = rows_of(o.x), few.sums = sums;
-    if (plan.input_is_few && takes_few_rows(few_input_shape(query), few))
+    if (plan.input_is_few && takes_few_rows(on(call), few_input_shape(query), few))
       return few_rows(on(call), few_input_shape(query), few);
     if (gelu && plan.slope_rides && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
       if (sums.wanted()) o.sums = space.slope_sums.data();
@@ -321,7 +325,10 @@ class KernelsCublasLt : public Kernels {
                     rows_of(parts), sums);
       return;
     }
-    plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, space.library);
+    if (!gelu && plan.input_is_ours && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.d_x}))
+      plain_product(on(call), slope_shape(query), {o.d_y, o.weight, o.d_x, nullptr, {}, true});
+    else
+      plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, space.library);
     const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
     if (gelu && sums.wanted())
       gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)}, sums);
@@ -372,7 +379,7 @@ class KernelsCublasLt : public Kernels {
             return MatmulOperands{s.y, s.weight, s.x};
           },
           "input gradient");
-    measure_few(call, query, space, sets, plan);
+    measure_plain(call, query, space, sets, plan);
     measure_riders(call, query, space, sets, plan);
     // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
     if (!has_backward(query) || sets.rows < query.rows) return;
@@ -386,55 +393,61 @@ class KernelsCublasLt : public Kernels {
     measure_sums(call, query, space, sets, plan);
   }
 
-  // Whether products of few rows are to be our own.
-  void measure_few(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets, Plan& plan) const {
-    const auto choose = [&](bool Plan::*few, const std::function<void(const Plan&, const Set&)>& run,
+  // Whether products by themselves are to be our own.
+  void measure_plain(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
+                     Plan& plan) const {
+    Query timed = query;
+    timed.rows = sets.rows;
+    const auto choose = [&](bool Plan::*ours, const std::function<void(const Plan&, const Set&)>& run,
                             const char* what) {
-      plan.*few = is_faster(call, query, query.rows, plan, few, what,
-                            [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
+      Plan ways;
+      ways.forward = plan.forward.with_rows(timed.rows);
+      ways.input = plan.input.with_rows(timed.rows);
+      ways.adds_bias = plan.adds_bias;
+      ways.*ours = plan.*ours;
+      plan.*ours = is_faster(call, query, timed.rows, ways, ours, what,
+                             [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
     };
-    choose(
-        &Plan::forward_is_few,
-        [&](const Plan& way, const Set& s) {
-          forward(call, query, way, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{}, false,
-                  space);
-        },
-        "forward");
-    choose(
-        &Plan::input_is_few,
-        [&](const Plan& way, const Set& s) {
-          input_gradient(call, query, way, {s.y, s.weight, {}, s.x}, {}, space);
-        },
-        "input gradient");
+    const auto run_forward = [&](const Plan& way, const Set& s) {
+      forward(call, timed, way, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{}, false, space);
+    };
+    const auto run_input = [&](const Plan& way, const Set& s) {
+      input_gradient(call, timed, way, {s.y, s.weight, {}, s.x}, {}, space);
+    };
+    choose(&Plan::forward_is_few, run_forward, "forward of few rows");
+    if (!plan.forward_is_few) choose(&Plan::forward_is_ours, run_forward, "forward");
+    if (!has_backward(query)) return;
+    choose(&Plan::input_is_few, run_input, "input gradient of few rows");
+    if (!plan.input_is_few) choose(&Plan::input_is_ours, run_input, "input gradient");
   }
 
-  // Whether gelu and its derivative are to ride where rows are not few. With half the rows: where the results of the
-  // others lie there is room for what they are computed of.
+  // Whether gelu and its derivative are to ride where a product of few rows does not take them. With half the rows:
+  // where the results of the others lie there is room for what they are computed of.
   void measure_riders(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
                       Plan& plan) const {
     Query half = query;
     half.rows = sets.rows / 2;
     if (half.rows == 0) return;
     Plan rides = plan;
+    rides.forward_is_few = rides.input_is_few = false;
     rides.forward = plan.forward.with_rows(half.rows);
     rides.input = plan.input.with_rows(half.rows);
     const auto rest_of = [&](const Matrix& whole) {
       return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row * bytes(query.dtype), whole.row};
     };
-    const auto choose = [&](bool Plan::*few, bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
+    const auto choose = [&](bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
                             const char* what) {
-      if (plan.*few) return;
       plan.*rider = is_faster(call, query, half.rows, rides, rider, what,
                               [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
     };
     choose(
-        &Plan::forward_is_few, &Plan::gelu_rides,
+        &Plan::gelu_rides,
         [&](const Plan& way, const Set& s) {
           forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, {}, true, space);
         },
         "gelu");
     choose(
-        &Plan::input_is_few, &Plan::slope_rides,
+        &Plan::slope_rides,
         [&](const Plan& way, const Set& s) {
           input_gradient(call, half, way, {s.y, s.weight, s.x, rest_of(s.x)}, {}, space);
         },
