@@ -284,12 +284,12 @@ TEST_F(Linear, products_of_few_rows_agree_with_float64_loops_and_have_the_same_b
 
 TEST_F(Linear, products_of_short_rows_agree_with_float64_loops_and_have_the_same_bits_again) {
   for (const Shape& s : std::vector<Shape>{
-           {.rows = 2000, .inner = 8, .width = 384},
-           {.rows = 3000, .inner = 384, .width = 24, .gradient = f32, .bias = false},
-           {.rows = 2111, .inner = 384, .width = 1152, .gap = 8},
-           {.rows = 1999, .inner = 72, .width = 200, .dtype = f16, .gradient = f16, .residual = true},
-           {.rows = 2500, .inner = 384, .width = 384, .gap = 16, .residual = true},
-           {.rows = 4100, .inner = 320, .width = 136, .bias = false, .residual = true},
+           {.rows = 700, .inner = 8, .width = 384},
+           {.rows = 1400, .inner = 384, .width = 24, .gradient = f32, .bias = false},
+           {.rows = 711, .inner = 384, .width = 1152, .gap = 8},
+           {.rows = 999, .inner = 72, .width = 200, .residual = true},
+           {.rows = 800, .inner = 384, .width = 384, .gap = 16, .residual = true},
+           {.rows = 1100, .inner = 320, .width = 136, .bias = false, .residual = true},
        })
     expect_right_twice(s);
 }
