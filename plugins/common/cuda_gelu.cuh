@@ -1,7 +1,10 @@
-// cuda_gelu.cuh: the normal distribution in float, for gelu (the one with erf) and its derivative.
+// cuda_gelu.cuh: gelu (the one with erf) and its derivative, in float.
 #pragma once
 
+#include <fvlm/cuda.hpp>
+
 #include <cmath>
+#include <type_traits>
 
 namespace fvlm::plugins {
 
@@ -14,40 +17,71 @@ __device__ float exponential(float x) {
   return fast<Element> ? __expf(x) : expf(x);
 }
 
-// The normal distribution: its density is peak * bell; inside is its integral from 0 to |x|.
-constexpr float peak_of_normal = 0.39894228040143268f;
-struct Normal {
-  float bell, inside;
-};
+// For results of 16 bits. Below -a lies 2^p(a) of the normal distribution, and gelu's derivative at -a is
+// (root - a) 2^q(a). Both p and q are nearly parabolas.
+namespace tails {
 
+constexpr float root = 0.75179152f, far = 8; // further out both powers are nearly 0
+
+// |x| as far as that, or x if it is no number.
+__device__ inline float near(float x) {
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(fabsf(x)), "f"(far));
+  return result;
+}
+
+template <int size>
+__device__ float power(const float (&coefficients)[size], float a) {
+  float exponent = coefficients[size - 1], result;
+#pragma unroll
+  for (int i = size - 2; i >= 0; --i) exponent = fmaf(exponent, a, coefficients[i]);
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(exponent));
+  return result;
+}
+
+// Off by 1.4e-4 of it at most for bfloat16, and 3.3e-6 for half, to a = 4.
 template <class Element>
-__device__ Normal normal(float x) {
-  constexpr float root_half = 0.70710678118654752f, half_log2_e = 0.72134752044448170f;
-  if constexpr (fast<Element>) {
-    // Abramowitz and Stegun 7.1.26, off by 1.5e-7 at most, and halved; its exp(-z^2) is the bell.
-    float bell, t;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bell) : "f"(x * x * -half_log2_e));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.3275911f * root_half, fabsf(x), 1)));
-    const float outside =
-        fmaf(t, fmaf(t, fmaf(t, fmaf(t, 0.5307027145f, -0.7265760135f), 0.7107068705f), -0.142248368f), 0.127414796f) *
-        t;
-    return {bell, fmaf(-outside, bell, 0.5f)};
+__device__ float below(float a) {
+  if constexpr (std::is_same_v<Element, sdk::BFloat16>) {
+    constexpr float p[] = {-1.00019264f, -1.14822984f, -0.466059864f, -0.046875447f, 0.00544328569f, -0.000283099449f};
+    return power(p, a);
   } else {
-    return {expf(-0.5f * x * x), 0.5f * erff(fabsf(x) * root_half)};
+    constexpr float p[] = {-0.999996185f,  -1.15122843f,     -0.458553463f,   -0.0538331531f,
+                           0.00842420012f, -0.000902836677f, 5.71396668e-05f, -1.5570472e-06f};
+    return power(p, a);
   }
 }
 
-template <class Element>
-__device__ float gelu(float x) {
-  return fmaf(fabsf(x), normal<Element>(x).inside, 0.5f * x);
+// Off by 1.5e-5 of it.
+__device__ inline float slope(float a) {
+  constexpr float q[] = {-0.588422596f, -0.382729143f,   -0.562603474f,   -0.0518094227f,
+                         0.012512356f,  -0.00203660317f, 0.000194712076f, -8.13998668e-06f};
+  return (root - a) * power(q, a);
 }
 
-// gelu's derivative. Far out the bell is 0, where x may be infinite.
+} // namespace tails
+
+template <class Element>
+__device__ float gelu(float x) {
+  if constexpr (fast<Element>) {
+    const float a = tails::near(x);
+    return fmaf(-a, tails::below<Element>(a), fmaxf(x, 0));
+  } else {
+    constexpr float root_half = 0.70710678118654752f;
+    return fmaf(fabsf(x), 0.5f * erff(fabsf(x) * root_half), 0.5f * x);
+  }
+}
+
+// gelu's derivative.
 template <class Element>
 __device__ float gelu_slope(float x) {
-  const Normal at_x = normal<Element>(x);
-  const float near = fminf(fabsf(x), 1e4f);
-  return 0.5f + copysignf(fmaf(peak_of_normal * near, at_x.bell, at_x.inside), x);
+  if constexpr (fast<Element>) {
+    return 0.5f + copysignf(0.5f - tails::slope(tails::near(x)), x);
+  } else {
+    constexpr float root_half = 0.70710678118654752f, peak_of_normal = 0.39894228040143268f;
+    const float near = fminf(fabsf(x), 1e4f); // far out the density is 0, where x may be infinite
+    return 0.5f + copysignf(fmaf(peak_of_normal * near, expf(-0.5f * x * x), 0.5f * erff(fabsf(x) * root_half)), x);
+  }
 }
 
 } // namespace fvlm::plugins

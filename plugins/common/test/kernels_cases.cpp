@@ -1,6 +1,8 @@
 // Each operation of a kernels plugin against plain loops in float64, over the shapes at the edges of the contract.
 #include "common/testing/guarded.h"
 
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -292,6 +294,38 @@ TEST_P(Kernels, bias_gelu_agrees_with_float64_loops) {
         if (with_bias) expect_close(d_bias, e_bias, 2e-5, "d_bias");
         for (const GuardedTensor* t : {&y, &d_y, &d_bias}) t->expect_intact("an output");
       }
+}
+
+// Of rounding alone an error has half a step.
+TEST_P(Kernels, gelu_and_its_derivative_of_every_bfloat16_are_right_but_for_rounding) {
+  const Shape s{"", 256, 256, bf16};
+  Bench bench(s, FVLM_OP_BIAS_GELU);
+  bench.ask();
+  GuardedTensor x = rows_like(s, 1), y = rows_like(s, 2), d = rows_like(s, 3);
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const uint32_t bits = static_cast<uint32_t>(i) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    x.set(i, value);
+  }
+  d.fill(1);
+  fvlm_bias_gelu_forward f{};
+  f.x = x.get(), f.y = y.get();
+  bench.run(bench.plugin->bias_gelu_forward, f, bench.needs.forward_workspace);
+  fvlm_bias_gelu_backward b{};
+  b.x = x.get(), b.d_y = d.get(), b.d_x = d.get();
+  bench.run(bench.plugin->bias_gelu_backward, b, bench.needs.backward_workspace);
+  const auto steps_off = [](double got, double exact) {
+    return std::fabs(got - exact) / std::ldexp(1.0, std::ilogb(std::max(std::fabs(exact), 1e-4)) - 7);
+  };
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const double v = x.value(i);
+    if (!std::isfinite(v)) continue;
+    const double below = 0.5 * std::erfc(-v / std::sqrt(2.0)),
+                 slope = below + v * std::exp(-v * v / 2) / std::sqrt(2 * 3.14159265358979323846);
+    ASSERT_LE(steps_off(y.value(i), v * below), 0.54) << "gelu of " << v << " is " << y.value(i);
+    ASSERT_LE(steps_off(d.value(i), slope), 0.54) << "its derivative at " << v << " is " << d.value(i);
+  }
 }
 
 TEST_P(Kernels, layerscale_agrees_with_float64_loops) {
