@@ -29,8 +29,8 @@ __device__ float dot(const BFloat16* one, const BFloat16* other, int vectors) {
   return sum_of_warp(sum);
 }
 
-__device__ const BFloat16* row_of(const Matrix& matrix, int64_t row) {
-  return static_cast<const BFloat16*>(matrix.data) + row * matrix.row;
+__device__ BFloat16* row_of(const Matrix& matrix, int64_t row) {
+  return static_cast<BFloat16*>(matrix.data) + row * matrix.row;
 }
 
 // A warp for each.
@@ -80,45 +80,58 @@ __device__ __noinline__ Total compute_again(const LossTokens& t, int64_t row, BF
   return total;
 }
 
-// A block for each row.
+// A block for each row. What does not wait for the total is under way before it.
 __global__ void __launch_bounds__(threads) settle_kernel(LossTokens t, Settlement s) {
-  const int64_t row = blockIdx.x, target = t.targets[row];
-  const bool leads = threadIdx.x == 0;
+  const int64_t row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x), vectors = static_cast<int>(t.width / 8);
+  const bool leads = thread == 0, scales = s.d_losses && s.scaled_hidden.data;
+  const BFloat16* from = row_of(t.hidden, row);
+  Vector first;
+  if (scales && thread < vectors) first.load(from + thread * 8);
+  float sum = 0;
+  if (!t.known_log_sums)
+    for (int i = thread; i < s.part_count; i += threads) sum += s.parts[i * t.count + row];
+  Total total{t.shifts[row], 1};
+  const float d_loss = s.d_losses ? s.d_losses[row] : 0;
+  const int64_t target = t.targets[row];
   BFloat16* exponentials =
       s.d_losses ? static_cast<BFloat16*>(s.exponentials.data) + row * s.exponentials.row : nullptr;
+  const bool has_label = target >= 0 && target < t.vocab;
+  BFloat16 of_label = leads && exponentials && has_label ? exponentials[target] : BFloat16(0.0f);
+
   float factor = 0;
   if (target < 0) {
     if (leads && s.losses) s.losses[row] = 0;
     if (leads && s.log_sums) s.log_sums[row] = 0;
   } else {
-    Total total{t.shifts[row], 1};
     if (!t.known_log_sums) {
       const float label = total.shift - headroom;
-      float sum = 0;
-      for (int i = static_cast<int>(threadIdx.x); i < s.part_count; i += threads) sum += s.parts[i * t.count + row];
       total.sum = GroupSum<threads>()(sum);
-      if (!(total.sum <= most_total) && target < t.vocab) total = compute_again(t, row, exponentials);
+      if (!(total.sum <= most_total) && has_label) {
+        total = compute_again(t, row, exponentials);
+        if (leads && exponentials) of_label = exponentials[target];
+      }
       const float log_sum = total.shift + log2f(total.sum);
       const float loss = (log_sum - label) * ln_2;
       if (leads && s.losses) s.losses[row] = loss < 0 ? 0 : loss;
       if (leads && s.log_sums) s.log_sums[row] = log_sum * ln_2;
     }
     if (!exponentials) return;
-    factor = s.d_losses[row] / total.sum;
-    if (leads && target < t.vocab) {
-      const float rest = static_cast<float>(exponentials[target]) - total.sum;
+    factor = d_loss / total.sum;
+    if (leads && has_label) {
+      const float rest = static_cast<float>(of_label) - total.sum;
       exponentials[target] = BFloat16(rest > 0 ? 0.0f : rest);
     }
   }
   if (!exponentials) return;
   if (leads) s.factors[row] = factor;
-  if (!s.scaled_hidden.data) return;
-  const BFloat16* from = row_of(t.hidden, row);
-  BFloat16* to = static_cast<BFloat16*>(s.scaled_hidden.data) + row * s.scaled_hidden.row;
-  for (int i = static_cast<int>(threadIdx.x); i < t.width / 8; i += threads) {
+  if (!scales) return;
+  BFloat16* to = row_of(s.scaled_hidden, row);
+  for (int i = thread; i < vectors; i += threads) {
+    if (i != thread) first.load(from + i * 8);
     float x[8] = {};
     if (target >= 0) {
-      read(from + i * 8, x);
+      first.widen(x);
 #pragma unroll
       for (float& each : x) each *= factor;
     }
