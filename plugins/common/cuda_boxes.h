@@ -23,7 +23,7 @@ inline bool copy_engine_takes(const void* data, std::int64_t row) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row > 0 && row % 8 == 0;
 }
 
-// Boxes of 64 columns and so many rows.
+// Boxes of so many rows, and of as many columns as 128 bytes hold: 64 of 16 bits.
 inline CUtensorMap boxes_of(fvlm_dtype dtype, void* data, std::int64_t row, std::int64_t rows, std::int64_t columns,
                             int rows_of_box) {
   static const auto encode = [] {
@@ -34,10 +34,14 @@ inline CUtensorMap boxes_of(fvlm_dtype dtype, void* data, std::int64_t row, std:
         "cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
-  const auto type = dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto type = dtype == sdk::float32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                    : dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto element = static_cast<cuuint64_t>(sdk::bytes_of(dtype));
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(row) * 2};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows_of_box)}, every[] = {1, 1};
+  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(row) * element};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(rows_of_box)},
+                   every[] = {1, 1};
   CUtensorMap map;
   const CUresult result =
       encode(&map, type, 2, data, sizes, row_bytes, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -108,6 +108,12 @@ __device__ inline void store_box(const CUtensorMap& matrix, int column, int row,
                "r"(column), "r"(row), "r"(shared_address(from))
                : "memory");
 }
+// The same, added to what is there: float32.
+__device__ inline void add_box(const CUtensorMap& matrix, int column, int row, const void* from) {
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&matrix),
+               "r"(column), "r"(row), "r"(shared_address(from))
+               : "memory");
+}
 __device__ inline void end_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -32,9 +32,9 @@ namespace fvlm::plugins::hopper {
 
 // sum = left^T right, or is added to: as multiply(), but boxes of the left operand too hold 64 columns of rows. Of 200
 // columns the last eight are the first of a fourth box.
-template <class T, int columns>
-__device__ void multiply_by_rows(float (&sum)[100], std::uint64_t left, std::uint64_t right, bool adds) {
-  static_assert(columns == 192 || columns == 200);
+template <class T, int columns, int size>
+__device__ void multiply_by_rows(float (&sum)[size], std::uint64_t left, std::uint64_t right, bool adds) {
+  static_assert((columns == 192 || columns == 200) && size >= columns / 2);
   if constexpr (std::is_same_v<T, BFloat16> && columns == 192)
     FVLM_MULTIPLY_192("bf16");
   else if constexpr (std::is_same_v<T, BFloat16>)

@@ -2,8 +2,8 @@
 // multiplies. Two blocks of a cluster have tiles of the same words, or of the same tokens, and fetch those once, half
 // each.
 #include "common/cuda_boxes.h"
-#include "common/cuda_hopper.cuh"
 #include "exponentials.h"
+#include "turns.cuh"
 
 namespace fvlm::plugins {
 namespace {
@@ -12,10 +12,9 @@ using namespace hopper;
 using std::int64_t;
 
 constexpr int tile_rows = 128, tile_columns = 192;
-constexpr int left_bytes = tile_rows * box_row_bytes, right_bytes = tile_columns * box_row_bytes, stages = 5;
-constexpr int groups = 2, multiplying_warps = groups * group_warps, threads = (groups + 1) * group_threads;
+constexpr int left_bytes = tile_rows * box_row_bytes, right_bytes = tile_columns * box_row_bytes;
+constexpr int groups = turn_groups, multiplying_warps = groups * group_warps;
 constexpr int box_rows = 16, box_bytes = box_rows * box_row_bytes; // of what a warp stores
-constexpr int together = 2;                                        // blocks of a cluster
 
 struct Problem {
   CUtensorMap left, right, out;
@@ -29,12 +28,11 @@ struct alignas(8 * box_row_bytes) Shared {
   char left[stages][left_bytes];
   char right[stages][right_bytes];
   char out[multiplying_warps][box_bytes];
-  Barrier there[stages], free[stages], turns[groups];
+  Turns turns;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
-constexpr int multiplying_registers = 240, fetching_registers = 24;
 constexpr int halves = 2, column_boxes = tile_columns / box_width; // of a tile
 constexpr float log2_e = 1.44269504088896340736f;
 using Tile = ProductOf<tile_columns>;
@@ -58,13 +56,6 @@ struct Share {
   }
 };
 
-// Where the chunk lies that is the block's `count`-th.
-struct Stage {
-  unsigned index, parity;
-
-  __device__ explicit Stage(unsigned count) : index(count % stages), parity(count / stages % 2) {}
-};
-
 template <bool same_columns>
 __device__ void fetch(Shared& s, const Problem& p, const Share<same_columns>& share) {
   constexpr unsigned both = (1 << together) - 1;
@@ -74,8 +65,8 @@ __device__ void fetch(Shared& s, const Problem& p, const Share<same_columns>& sh
     for (int at = 0; at < p.chunks * box_width; at += box_width, ++count) {
       const Stage stage(count);
       char *left = s.left[stage.index], *right = s.right[stage.index];
-      Barrier& there = s.there[stage.index];
-      s.free[stage.index].wait(stage.parity ^ 1);
+      Barrier& there = s.turns.there[stage.index];
+      s.turns.free[stage.index].wait(stage.parity ^ 1);
       there.expect(left_bytes + right_bytes);
       if constexpr (same_columns) {
         load_box(left, p.left, at, share.row, there);
@@ -88,20 +79,16 @@ __device__ void fetch(Shared& s, const Problem& p, const Share<same_columns>& sh
     }
 }
 
-// The product of the group's `turn`-th tile. A group begins when the other one has seen all its chunks arrive: of a
-// stage's two latest chunks the parity cannot tell which has.
+// The product of the group's `turn`-th tile.
 __device__ void multiply_tile(Tile (&sum)[halves], Shared& s, int chunks, int group, int turn) {
   constexpr unsigned depth = 16, steps = box_width / depth; // of one product
   const std::uint64_t left = operand(s.left), right = operand(s.right);
   const unsigned first = static_cast<unsigned>((groups * turn + group) * chunks),
                  last = first + static_cast<unsigned>(chunks) - 1;
-  const auto leave = [&](unsigned chunk) {
-    if (threadIdx.x % warp < together) s.free[Stage(chunk).index].arrive_at(threadIdx.x % warp);
-  };
-  s.turns[group].wait(static_cast<unsigned>(turn + 1 - group) & 1);
+  s.turns.wait(group, turn);
   for (unsigned chunk = first; chunk <= last; ++chunk) {
     const Stage stage(chunk);
-    s.there[stage.index].wait(stage.parity);
+    s.turns.there[stage.index].wait(stage.parity);
     const std::uint64_t its_left = behind(left, stage.index * left_bytes),
                         its_right = behind(right, stage.index * right_bytes);
     before_products();
@@ -112,13 +99,13 @@ __device__ void multiply_tile(Tile (&sum)[halves], Shared& s, int chunks, int gr
         multiply<BFloat16, false>(sum[half], behind(its_left, half * left_bytes / halves + step * depth * 2),
                                   behind(its_right, step * depth * 2), chunk > first || step > 0);
     end_products();
-    if (chunk == last && threadIdx.x % group_threads == 0) s.turns[groups - 1 - group].arrive();
+    if (chunk == last) s.turns.pass_on(group);
     if (chunk == first) continue;
     wait_for_products<1>();
-    leave(chunk - 1);
+    s.turns.leave(chunk - 1);
   }
   wait_for_products<0>();
-  leave(last);
+  s.turns.leave(last);
 }
 
 __device__ inline float power_of_2(float x) {
@@ -214,26 +201,16 @@ struct Around {
   }
 };
 
-__device__ inline void begin(Shared& s) {
-  if (threadIdx.x == 0) {
-    for (Barrier& each : s.there) each.begin(1);
-    for (Barrier& each : s.free) each.begin(group_warps * together);
-    for (Barrier& each : s.turns) each.begin(1);
-    Barrier::begun();
-  }
-  meet_cluster();
-}
-
 #endif
 
 template <bool same_columns>
-__global__ void __cluster_dims__(together) __launch_bounds__(threads, 1)
+__global__ void __cluster_dims__(together) __launch_bounds__(turn_threads, 1)
     exponentials_kernel(const __grid_constant__ Problem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));
   const Share<same_columns> share(p);
-  begin(s);
+  s.turns.begin();
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / group_threads, 0); // one for the warp
   if (group == groups) {
     give_registers_away<fetching_registers>();
@@ -298,7 +275,7 @@ void exponentials(const Device& device, const Exponentials& o) {
   const auto blocks = static_cast<unsigned>(clusters_of_a_row(device.multiprocessors, o.rows) * p.row_turns * together);
   constexpr int bytes = sizeof(Shared) + alignof(Shared);
   sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-  kernel<<<blocks, threads, bytes, device.stream>>>(p);
+  kernel<<<blocks, turn_threads, bytes, device.stream>>>(p);
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 

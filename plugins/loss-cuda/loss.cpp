@@ -2,6 +2,7 @@
 #include "common/cuda_boxes.h"
 #include "common/cuda_device.h"
 #include "exponentials.h"
+#include "gradients.h"
 #include "product.h"
 #include "rows.h"
 #include "settle.h"
@@ -148,12 +149,12 @@ class LossCuda : public Loss {
     Products whole, last; // the last chunk has fewer rows
   };
   struct Space {
-    Span<char> logits, clean_hidden, library;
+    Span<char> logits, clean_hidden, scratch;
     Span<float> shifts, factors, parts;
   };
   struct Gradients {
     Matrix d_hidden, d_weight; // without data: not wanted
-    bool accumulate = false;
+    bool accumulate = false, at_once = false;
   };
 
   static Key key_of(const Query& q) {
@@ -184,10 +185,20 @@ class LossCuda : public Loss {
     return on_hopper_ && query.dtype == bfloat16 && query.width % 8 == 0;
   }
 
+  // Whether both gradients may then be made at once. Of bfloat16 d_weight the library's products are fast enough.
+  bool may_be_both(const Query& query) const {
+    return may_be_exponentials(query) && query.needs_d_hidden && query.needs_d_weight &&
+           query.gradient_dtype == float32 && !is_wide(query);
+  }
+  int64_t scratch_bytes(const Query& query) const {
+    return may_be_both(query) ? std::max(library_bytes(query), gradient_parts_bytes(multiprocessors_))
+                              : library_bytes(query);
+  }
+
   // The tokens are cut evenly.
   int64_t chunk_rows(const Query& query) const {
     const int64_t row_bytes = (logits_row(query) + clean_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
-    int64_t left = most_workspace * std::max<int64_t>(1, query.tokens / tokens_of_workspace) - library_bytes(query);
+    int64_t left = most_workspace * std::max<int64_t>(1, query.tokens / tokens_of_workspace) - scratch_bytes(query);
     if (may_be_exponentials(query)) left -= (2 * query.tokens + most_part_sums(multiprocessors_, row_unit)) * 4;
     const int64_t most = std::max(row_unit, left / row_bytes / row_unit * row_unit);
     if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
@@ -202,8 +213,8 @@ class LossCuda : public Loss {
     space.logits = workspace.take<char>(rows * logits_row(query) * element);
     space.clean_hidden =
         workspace.take<char>(gradients && query.needs_d_weight ? rows * clean_row(query) * element : 0);
-    space.library =
-        workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? library_bytes(query) : 0);
+    space.scratch =
+        workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? scratch_bytes(query) : 0);
     const bool exponentials = may_be_exponentials(query);
     space.shifts = workspace.take<float>(exponentials ? query.tokens : 0);
     space.factors = workspace.take<float>(exponentials && gradients ? query.tokens : 0);
@@ -267,6 +278,9 @@ class LossCuda : public Loss {
       const bool exponentials = plugin.may_be_exponentials(query) && lie_well({hidden, weight, gradients.d_hidden});
       if (exponentials) make_shifts(device(), tokens_of(a, 0, query.tokens));
       const int64_t chunk = plugin.chunk_rows(query);
+      gradients.at_once = exponentials && plugin.may_be_both(query) && gradients.d_hidden.data &&
+                          gradients.d_weight.data && lie_well({gradients.d_weight}) &&
+                          fits_gradients(plugin.multiprocessors_, {chunk, query.width, query.vocab});
       for (int64_t first = 0; first < query.tokens; first += chunk) {
         a.rows = std::min(chunk, query.tokens - first);
         const Products& products = a.rows == chunk ? plan->second.whole : plan->second.last;
@@ -276,7 +290,7 @@ class LossCuda : public Loss {
           one(products, at(a, first), gradients, first);
         gradients.accumulate = true;
       }
-      if (exponentials && gradients.d_hidden.data)
+      if (exponentials && gradients.d_hidden.data && !gradients.at_once)
         scale_rows(device(), gradients.d_hidden, query.tokens, query.width, space.factors.data());
     }
 
@@ -311,6 +325,12 @@ class LossCuda : public Loss {
              {space.parts.data(), parts_of_exponentials(plugin.multiprocessors_, a.rows), behind(a.losses, first),
               behind(a.log_sums, first), behind(a.d_losses, first), out, scaled_hidden,
               space.factors.data() + (a.d_losses ? first : 0)});
+      if (gradients.at_once)
+        return both_gradients(device(), {a.rows, query.width, query.vocab},
+                              {out, weight, scaled_hidden, space.factors.data() + first,
+                               row_of(gradients.d_hidden, first, query.dtype), gradients.d_weight,
+                               gradients.accumulate},
+                              space.scratch.data());
       if (gradients.d_hidden.data)
         run(products.d_hidden, out, weight, row_of(gradients.d_hidden, first, query.dtype), false);
       if (gradients.d_weight.data) run(products.d_weight, out, scaled_hidden, gradients.d_weight, gradients.accumulate);
@@ -328,7 +348,7 @@ class LossCuda : public Loss {
     }
 
     void run(const Product& product, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
-      product.run(plugin.library_, call, a, b, c, accumulate, space.library.data());
+      product.run(plugin.library_, call, a, b, c, accumulate, space.scratch.data());
     }
 
     void clear(const Matrix& matrix) const {

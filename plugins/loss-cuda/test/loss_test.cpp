@@ -18,6 +18,8 @@ const std::vector<Shape> shapes{
     {"rows of tiles in pairs, and rows apart", 256, 64, 390, 3, bf16, 8},
     {"three rows of tiles", 300, 200, 1003, 3, bf16, 0, bf16},
     {"strided, d_weight too", 140, 40, 777, 3, bf16, 24, bf16},
+    {"strided, d_weight in float32", 140, 40, 777, 3, bf16, 24},
+    {"pairs of rows of tiles, and columns of tiles", 300, 400, 1003, 3, bf16},
     {"rows that the copy engine does not take", 31, 24, 77, 3, bf16, 5},
 };
 
@@ -45,7 +47,8 @@ TEST_F(LossCuda, agrees_with_float64_loops) {
 }
 
 TEST_F(LossCuda, accumulates_into_d_weight_where_asked) {
-  for (const Shape& s : {Shape{"", 300, 16, 200, 3, bf16}, Shape{"", 300, 72, 333, 3, bf16, 0, bf16}}) {
+  for (const Shape& s : {Shape{"", 300, 16, 200, 3, bf16}, Shape{"", 300, 8, 30000, 3, bf16},
+                         Shape{"", 300, 72, 333, 3, bf16, 0, bf16}}) {
     Inputs in(s);
     Expected e = in.expected();
     for (double& d : e.d_weight) d += 99;
@@ -124,7 +127,8 @@ TEST_F(LossCuda, lets_a_nan_through_to_its_own_token_only) {
 }
 
 TEST_F(LossCuda, has_the_same_bits_each_time) {
-  for (const Shape& s : {Shape{"", 300, 72, 1003, 3, bf16}, Shape{"", 530, 8, 49152, 3, bf16, 0, bf16}}) {
+  for (const Shape& s : {Shape{"", 300, 72, 1003, 3, bf16}, Shape{"", 530, 8, 49152, 3, bf16},
+                         Shape{"", 530, 8, 49152, 3, bf16, 0, bf16}}) {
     Inputs in(s);
     const Results one = at_once(s, in, 1, true, true, true), again = at_once(s, in, 1, true, true, true);
     EXPECT_EQ(one.losses.bytes(), again.losses.bytes());
