@@ -73,7 +73,7 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
-      if (query.tokens_q > 0) one_row_forward(call, query.dtype, {segments_of(query, tensors), tensors.statistics});
+      if (query.tokens_q > 0) one_row_forward(call, query.dtype, one_row_problem(query, tensors));
       return;
     }
     run(call, query, tensors, false, {out});
@@ -83,8 +83,7 @@ class AttentionCudnn : public Attention {
     require(supports(query));
     const Operands tensors = operands_of(query, a);
     if (takes_one_row(query)) {
-      if (query.tokens_q + query.tokens_kv > 0)
-        one_row_backward(call, query.dtype, {segments_of(query, tensors), tensors.statistics});
+      if (query.tokens_q + query.tokens_kv > 0) one_row_backward(call, query.dtype, one_row_problem(query, tensors));
       return;
     }
     run(call, query, tensors, true, {d_q, d_k, d_v});
@@ -244,6 +243,10 @@ class AttentionCudnn : public Attention {
     all.out = tensors.rows[out], all.d_out = tensors.rows[d_out];
     all.d_q = tensors.rows[d_q], all.d_k = tensors.rows[d_k], all.d_v = tensors.rows[d_v];
     return all;
+  }
+
+  static OneRowProblem one_row_problem(const Query& query, const Operands& tensors) {
+    return {segments_of(query, tensors), tensors.statistics, query.even ? query.max_seqlen_kv : 0};
   }
 
   static EvenProblem even_problem(const Query& query, const Operands& tensors, const Arrangement& arrangement) {

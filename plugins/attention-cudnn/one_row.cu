@@ -18,7 +18,7 @@ constexpr int least_blocks = 64; // they share the rows that are zeroed
 // backward the sums of several query heads want shared memory too.
 constexpr int forward_ahead = 3;
 template <int sharing>
-constexpr int backward_ahead = sharing == 1 ? 5 : 3;
+constexpr int backward_ahead = sharing == 1 ? 4 : 3;
 constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
 
 // How a block's threads lie on rows of head_dim elements.
@@ -37,11 +37,17 @@ __device__ float sum_of_group(float value) {
   return value;
 }
 
-// The sum over a warp's groups, in each of them.
+// The sum, or the largest, over a warp's groups, in each of them.
 template <int lanes>
 __device__ float sum_over_groups(float value) {
 #pragma unroll
   for (int apart = lanes; apart < warp; apart *= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
+  return value;
+}
+template <int lanes>
+__device__ float largest_over_groups(float value) {
+#pragma unroll
+  for (int apart = lanes; apart < warp; apart *= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, apart));
   return value;
 }
 
@@ -51,18 +57,35 @@ __device__ float power_of_2(float exponent) {
   return power;
 }
 
+// In 32 bits but for the last step: instructions before the first read cost time.
+__device__ const char* advanced(const void* from, unsigned count, unsigned bytes) {
+  return static_cast<const char*>(from) + std::uint64_t{count} * bytes;
+}
 template <class T>
-__device__ T* at(const HeadRows& rows, int64_t row, int head) {
-  return static_cast<T*>(rows.data) + row * rows.row + head * rows.head;
+__device__ unsigned in_bytes(int64_t elements) {
+  return static_cast<unsigned>(elements) * static_cast<unsigned>(sizeof(T));
 }
 
-// A segment's rows, and how many rows all segments have. Read at once, as each read takes its time.
+template <class T>
+__device__ T* at(const HeadRows& rows, unsigned row, unsigned head) {
+  return reinterpret_cast<T*>(static_cast<char*>(rows.data) + std::uint64_t{head} * in_bytes<T>(rows.head) +
+                              std::uint64_t{row} * in_bytes<T>(rows.row));
+}
+
+// A segment's rows, and how many rows all segments have.
 struct Segment {
   int row, begin, keys, filled_q, filled_kv;
   bool asked; // it has a query
 
   // Behind the last segment, where blocks only zero rows, it is empty.
   __device__ Segment(const OneRowProblem& p, int index) {
+    if (p.even_keys > 0) {
+      filled_q = static_cast<int>(p.tokens_q), filled_kv = static_cast<int>(p.tokens_kv);
+      row = index, begin = index * p.even_keys;
+      asked = index < filled_q;
+      keys = asked ? p.even_keys : 0;
+      return;
+    }
     const int here = min(index, p.segments), next = min(index + 1, p.segments);
     row = p.cu_q[here];
     begin = p.cu_kv[here];
@@ -70,152 +93,268 @@ struct Segment {
     filled_q = p.cu_q[p.segments];
     filled_kv = p.cu_kv[p.segments];
     keys = end - begin;
-    asked = end_q > row;
+    asked = (end_q > row) & (keys >= 0); // needs all four, which are thus read at once: each read takes its time
   }
 };
 
+// Zeros a head's rows, `worker` of `workers` doing its share.
+template <class T, int head_dim>
+__device__ void zero_rows(const HeadRows& rows, unsigned head, unsigned begin, unsigned end, unsigned worker,
+                          unsigned workers) {
+  using S = Shape<T, head_dim>;
+  const Pack<T, S::pack> zero{};
+  for (unsigned i = worker; i < (end - begin) * S::lanes; i += workers)
+    zero.store(at<T>(rows, begin + i / S::lanes, head) + i % S::lanes * S::pack);
+}
 // Zeros the rows that belong to no segment, all blocks sharing the work.
 template <class T, int head_dim>
-__device__ void zero_tail(const HeadRows& rows, int heads, int64_t begin, int64_t end) {
-  using S = Shape<T, head_dim>;
-  const int64_t packs = (end - begin) * heads * S::lanes, workers = int64_t{gridDim.x} * gridDim.y * threads;
-  const Pack<T, S::pack> zero{};
-  for (int64_t i = (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * threads + threadIdx.x; i < packs; i += workers) {
-    const int64_t row = begin + i / (heads * S::lanes), in_row = i % (heads * S::lanes);
-    zero.store(at<T>(rows, row, static_cast<int>(in_row / S::lanes)) + in_row % S::lanes * S::pack);
-  }
+__device__ void zero_tail(const HeadRows& rows, int heads, int begin, int64_t end) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  for (int head = 0; begin < end && head < heads; ++head)
+    zero_rows<T, head_dim>(rows, static_cast<unsigned>(head), static_cast<unsigned>(begin), static_cast<unsigned>(end),
+                           block * threads + threadIdx.x, gridDim.x * gridDim.y * gridDim.z * threads);
 }
 
+// A row that is multiplied with each row of keys or values.
+template <class T, int head_dim, bool by_tensor_cores = sizeof(T) == 2 && head_dim == 64>
+class Factor {
+  using S = Shape<T, head_dim>;
+  using P = Pack<T, S::pack>;
+
+ public:
+  __device__ void load(const T* row) { own_.load(row + threadIdx.x % S::lanes * S::pack); }
+  __device__ P own() const { return own_; } // the thread's columns
+  // With the row of the thread's group. Every thread of the warp takes part.
+  __device__ float product(const P& pack) const {
+    float values[S::pack], other[S::pack], sum = 0;
+    own_.widen(values);
+    pack.widen(other);
+#pragma unroll
+    for (int i = 0; i < S::pack; ++i) sum += values[i] * other[i];
+    return sum_of_group<S::lanes>(sum);
+  }
+
+ private:
+  P own_;
+};
+
+// 16 bits by tensor cores. Of a product of 16 x 8 x 16 the right columns are halves of the warp's four rows, as the
+// threads hold them, and the left rows are this row's first half, eight times, and then its second.
+template <class T>
+class Factor<T, 64, true> {
+  using P = Pack<T, 8>;
+
+ public:
+  __device__ void load(const T* row) {
+    first_.load(row + threadIdx.x % 4 * 8);
+    second_.load(row + threadIdx.x % 4 * 8 + 32);
+  }
+  __device__ P own() const {
+    P own;
+#pragma unroll
+    for (int i = 0; i < P::words; ++i) own.bits.at[i] = threadIdx.x & 4 ? second_.bits.at[i] : first_.bits.at[i];
+    return own;
+  }
+  __device__ float product(const P& pack) const {
+    float low[4] = {}, high[4] = {}; // a thread has columns 2 (t % 4) and the next: both halves of row t % 4
+    multiply(low, first_.bits.at[0], second_.bits.at[0], first_.bits.at[1], second_.bits.at[1], pack.bits.at[0],
+             pack.bits.at[1]);
+    multiply(high, first_.bits.at[2], second_.bits.at[2], first_.bits.at[3], second_.bits.at[3], pack.bits.at[2],
+             pack.bits.at[3]);
+    return __shfl_sync(0xffffffffu, low[0] + low[3] + (high[0] + high[3]), threadIdx.x % warp / 8, 4);
+  }
+
+ private:
+  __device__ static void multiply(float (&sum)[4], std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d,
+                                  std::uint32_t x, std::uint32_t y) {
+    if constexpr (std::is_same_v<T, BFloat16>)
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+          : "r"(a), "r"(b), "r"(c), "r"(d), "r"(x), "r"(y));
+    else
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+          : "r"(a), "r"(b), "r"(c), "r"(d), "r"(x), "r"(y));
+  }
+  P first_, second_;
+};
+
 // A thread's packs of the keys and values that its group takes. They pass through shared memory, where nobody but the
-// thread itself waits for them. Rows behind the last one repeat it, so that a warp's groups take equally many.
+// thread itself waits for them. The first rows, as many as do not fill a step of all groups, come by themselves, so
+// that no warp has a step more to wait for at the end.
 template <class T, int head_dim, int ahead>
 class KeyRows {
   using S = Shape<T, head_dim>;
   using P = Pack<T, S::pack>;
 
  public:
-  __device__ KeyRows(const OneRowProblem& p, const Segment& segment, int head)
-      : row_(static_cast<int>(threadIdx.x) / S::lanes), last_(segment.keys - 1) {
-    const int column = static_cast<int>(threadIdx.x) % S::lanes * S::pack;
-    const int first_of_warp = row_ - row_ % (warp / S::lanes);
-    steps_ = (segment.keys - first_of_warp + S::groups - 1) / S::groups;
-    k_ = at<T>(p.k, segment.begin, head) + column;
-    v_ = at<T>(p.v, segment.begin, head) + column;
-    k_row_ = p.k.row;
-    v_row_ = p.v.row;
+  // Before it is known where they begin.
+  __device__ KeyRows(const OneRowProblem& p, unsigned head)
+      : row_(threadIdx.x / S::lanes), k_row_(in_bytes<T>(p.k.row)), v_row_(in_bytes<T>(p.v.row)) {
+    __shared__ P memory[(ahead + 1) * 2 * threads];
+    mine_ = memory + threadIdx.x;
+    to_ = shared_address(mine_);
+    k_ = at<T>(p.k, row_, head) + threadIdx.x % S::lanes * S::pack;
+    v_ = at<T>(p.v, row_, head) + threadIdx.x % S::lanes * S::pack;
   }
 
-  __device__ void begin() {
+  __device__ void begin(int begin, int keys) {
+    k_ = advanced(k_, static_cast<unsigned>(begin), k_row_);
+    v_ = advanced(v_, static_cast<unsigned>(begin), v_row_);
+    rest_ = static_cast<unsigned>(keys) % S::groups;
+    steps_ = static_cast<unsigned>(keys) / S::groups;
+    if (has_rest()) fetch(0, ahead, row_ < rest_);
+    end_fetch();
 #pragma unroll
-    for (int step = 0; step < ahead; ++step) fetch(step, step);
+    for (unsigned step = 0; step < ahead; ++step) {
+      if (step < steps_) fetch(rest_ + step * S::groups, step);
+      end_fetch();
+    }
   }
-  // body(key, k, v) for each row.
+  // body(key, whether there is such a key, k, v) for each row.
   template <class Body>
   __device__ void each(const Body& body) {
-    int slot = 0;
+    if (has_rest()) {
+      wait<ahead>();
+      body(row_, row_ < rest_, *place(ahead, 0), *place(ahead, 1));
+    }
+    unsigned slot = 0;
 #pragma unroll 1
-    for (int step = 0; step < steps_; ++step) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(ahead - 1) : "memory");
-      body(row_ + step * S::groups, *place(slot, 0), *place(slot, 1));
-      fetch(step + ahead, slot);
+    for (unsigned step = 0; step < steps_; ++step) {
+      wait<ahead - 1>();
+      const unsigned row = rest_ + step * S::groups;
+      const P k = *place(slot, 0), v = *place(slot, 1);
+      if (step + ahead < steps_) fetch(row + ahead * S::groups, slot);
+      end_fetch();
+      body(row + row_, true, k, v);
       slot = slot + 1 == ahead ? 0 : slot + 1;
     }
   }
 
  private:
-  __device__ static P* place(int slot, int which) {
-    __shared__ P memory[ahead * 2 * threads];
-    return memory + (slot * 2 + which) * threads + threadIdx.x;
+  // For the warp.
+  __device__ bool has_rest() const {
+    return row_ - row_ % (warp / S::lanes) < rest_;
   }
-  __device__ void fetch(int step, int slot) {
-    if (step < steps_) {
-      const int64_t row = min(row_ + step * S::groups, last_);
-      copy(place(slot, 0), k_ + row * k_row_);
-      copy(place(slot, 1), v_ + row * v_row_);
-    }
+  __device__ const P* place(unsigned slot, unsigned which) const {
+    return mine_ + (slot * 2 + which) * threads;
+  }
+  // A row that is not there is 0.
+  __device__ void fetch(unsigned row, unsigned slot, bool is_there = true) {
+    const unsigned to = to_ + slot * 2 * threads * static_cast<unsigned>(sizeof(P));
+    copy(to, advanced(k_, row, k_row_), is_there);
+    copy(to + threads * static_cast<unsigned>(sizeof(P)), advanced(v_, row, v_row_), is_there);
+  }
+  __device__ static void copy(unsigned to, const char* from, bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0)
+                 : "memory");
+  }
+  __device__ static void end_fetch() {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
-  __device__ static void copy(P* to, const T* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+  template <int fetches>
+  __device__ static void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(fetches) : "memory");
   }
 
-  int row_, last_, steps_;
-  const T *k_, *v_;
-  int64_t k_row_, v_row_;
+  unsigned row_, rest_ = 0, steps_ = 0;
+  unsigned k_row_, v_row_, to_;
+  const void *k_, *v_;
+  const P* mine_;
 };
+
+// Sums over a warp's groups to `to`, a row of all columns. Where it can, a thread hands half of what it has over in
+// each step.
+template <class T, int head_dim>
+__device__ void join_groups(const float (&sum)[pack_size<T>], float* to) {
+  using S = Shape<T, head_dim>;
+  const unsigned lane = threadIdx.x % warp;
+  to += lane % S::lanes * S::pack;
+  if constexpr (S::lanes == 8 && S::pack == 8) {
+    const auto halve = [lane](const auto& from, auto& half, unsigned apart) {
+      constexpr int count = sizeof half / sizeof half[0];
+      const bool upper = lane & apart;
+#pragma unroll
+      for (int i = 0; i < count; ++i)
+        half[i] = (upper ? from[i + count] : from[i]) +
+                  __shfl_xor_sync(0xffffffffu, upper ? from[i] : from[i + count], static_cast<int>(apart));
+    };
+    float four[4], two[2];
+    halve(sum, four, 16);
+    halve(four, two, 8);
+    *reinterpret_cast<float2*>(to + (lane & 16) / 4 + (lane & 8) / 4) = {two[0], two[1]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < S::pack; ++i) {
+      const float all = sum_over_groups<S::lanes>(sum[i]);
+      if (lane < S::lanes) to[i] = all;
+    }
+  }
+}
 
 template <class T, int head_dim>
 __global__ void __launch_bounds__(threads) forward_kernel(OneRowProblem p) {
   using S = Shape<T, head_dim>;
   using P = Pack<T, S::pack>;
-  const int head = static_cast<int>(blockIdx.x);
-  const Segment segment(p, static_cast<int>(blockIdx.y));
+  const unsigned head = blockIdx.y * gridDim.x + blockIdx.x;
+  KeyRows<T, head_dim, forward_ahead> rows(p, blockIdx.y);
+  const Segment segment(p, static_cast<int>(blockIdx.z));
+  rows.begin(segment.begin, segment.asked ? segment.keys : 0);
   if (segment.asked) {
-    const int lane = static_cast<int>(threadIdx.x) % warp, warp_index = static_cast<int>(threadIdx.x) / warp;
-    const int column = lane % S::lanes * S::pack, keys = segment.keys;
-    P query;
-    query.load(at<T>(p.q, segment.row, head) + column);
-    KeyRows<T, head_dim, forward_ahead> rows(p, segment, head / (p.heads_q / p.heads_kv));
-    rows.begin();
-    // Weights are 2^(score - base). The base is that of an earlier score as long as none is larger by much.
+    Factor<T, head_dim> query;
+    query.load(at<T>(p.q, static_cast<unsigned>(segment.row), head));
+    // Weights are 2^(score - base). The base is a warp's largest score of some time ago, as long as none is larger by
+    // much.
     constexpr float much = 8, least_base = -1e30f;
-    float q[S::pack], sum[S::pack] = {}, base = least_base, total = 0;
-    query.widen(q);
-#pragma unroll
-    for (float& value : q) value *= p.scale * log2_e;
-    rows.each([&](int key, const P& k, const P& v) {
-      float values[S::pack], score = 0;
-      k.widen(values);
-#pragma unroll
-      for (int i = 0; i < S::pack; ++i) score += q[i] * values[i];
-      score = sum_of_group<S::lanes>(score); // every thread of the warp takes part
-      if (key >= keys) score = -INFINITY;
-      if (score > base + much) {
-        const float shrink = power_of_2(base - score);
-        base = score;
+    float sum[S::pack] = {}, base = least_base, total = 0;
+    const float scale = p.scale * log2_e;
+    rows.each([&](unsigned, bool is_there, const P& k, const P& v) {
+      float score = query.product(k) * scale;
+      if (!is_there) score = -INFINITY;
+      if (__any_sync(0xffffffffu, score > base + much)) {
+        const float most = fmaxf(largest_over_groups<S::lanes>(score), base), shrink = power_of_2(base - most);
+        base = most;
         total *= shrink;
 #pragma unroll
         for (float& value : sum) value *= shrink;
       }
       const float weight = power_of_2(score - base);
       total += weight;
+      float values[S::pack];
       v.widen(values);
 #pragma unroll
       for (int i = 0; i < S::pack; ++i) sum[i] += weight * values[i];
     });
 
-    // A warp's groups are joined at the largest base, and then the warps.
-    __shared__ float sums[warps][head_dim], totals[warps], bases[warps];
-    float most = base;
-#pragma unroll
-    for (int apart = S::lanes; apart < warp; apart *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
-    const float shrink = power_of_2(base - most);
-    total = sum_over_groups<S::lanes>(total * shrink);
-#pragma unroll
-    for (int i = 0; i < S::pack; ++i) {
-      sum[i] = sum_over_groups<S::lanes>(sum[i] * shrink);
-      if (lane < S::lanes) sums[warp_index][column + i] = sum[i];
-    }
-    if (lane == 0) {
-      totals[warp_index] = total;
-      bases[warp_index] = most;
-    }
+    // Warps are joined at the largest base.
+    __shared__ float sums[warps][head_dim];
+    __shared__ float2 totals[warps]; // and bases
+    const unsigned warp_index = threadIdx.x / warp;
+    join_groups<T, head_dim>(sum, sums[warp_index]);
+    total = sum_over_groups<S::lanes>(total);
+    if (threadIdx.x % warp == 0) totals[warp_index] = {total, base};
     __syncthreads();
     if (threadIdx.x < head_dim) {
-#pragma unroll
-      for (const float value : bases) most = fmaxf(most, value);
+      float2 all[warps];
       float out[1] = {};
+#pragma unroll
+      for (int w = 0; w < warps; ++w) all[w] = totals[w];
+#pragma unroll
+      for (int w = 0; w < warps; ++w) base = fmaxf(base, all[w].y);
       total = 0;
 #pragma unroll
       for (int w = 0; w < warps; ++w) {
-        const float share = power_of_2(bases[w] - most);
-        total += share * totals[w];
+        const float share = power_of_2(all[w].y - base);
+        total += share * all[w].x;
         out[0] += share * sums[w][threadIdx.x];
       }
-      out[0] = keys == 0 ? 0 : out[0] / total;
-      write(at<T>(p.out, segment.row, head) + threadIdx.x, out);
+      const bool is_blind = segment.keys == 0;
+      out[0] = is_blind ? 0 : __fdividef(out[0], total);
+      write(at<T>(p.out, static_cast<unsigned>(segment.row), head) + threadIdx.x, out);
       if (threadIdx.x == 0 && p.log_sums)
-        p.log_sums[static_cast<int>(blockIdx.y) * p.heads_q + head] = keys == 0 ? 0 : most * ln_2 + logf(total);
+        p.log_sums[blockIdx.z * static_cast<unsigned>(p.heads_q) + head] = is_blind ? 0 : base * ln_2 + __logf(total);
     }
   }
   zero_tail<T, head_dim>(p.out, p.heads_q, segment.filled_q, p.tokens_q);
@@ -223,93 +362,83 @@ __global__ void __launch_bounds__(threads) forward_kernel(OneRowProblem p) {
 
 // sharing: query heads that read the same keys. writes_keys: d_k and d_v are wanted.
 template <class T, int head_dim, int sharing, bool writes_keys>
-__device__ void differentiate(const OneRowProblem& p, const Segment& segment, int head_kv) {
+__device__ void differentiate(const OneRowProblem& p, const Segment& segment,
+                              KeyRows<T, head_dim, backward_ahead<sharing>>& rows) {
   using S = Shape<T, head_dim>;
   using P = Pack<T, S::pack>;
-  const bool asked = segment.asked;
-  const int lane = static_cast<int>(threadIdx.x) % warp, warp_index = static_cast<int>(threadIdx.x) / warp;
-  const int column = lane % S::lanes * S::pack, keys = segment.keys;
-  P q_packs[sharing] = {}, d_out_packs[sharing] = {}, out_packs[sharing] = {};
-  float log_sum[sharing], delta[sharing];
+  const unsigned head_kv = blockIdx.y, column = threadIdx.x % S::lanes * S::pack, warp_index = threadIdx.x / warp;
+  const auto row = static_cast<unsigned>(segment.row), begin = static_cast<unsigned>(segment.begin);
+  Factor<T, head_dim> queries[sharing], d_outs[sharing];
+  P out_packs[sharing];
+  float log_sum[sharing], delta[sharing], d_q[sharing][S::pack] = {};
 #pragma unroll
-  for (int g = 0; g < sharing; ++g) {
-    const int head = head_kv * sharing + g;
-    log_sum[g] = INFINITY; // weights of 0
-    if (!asked) continue;
-    q_packs[g].load(at<T>(p.q, segment.row, head) + column);
-    d_out_packs[g].load(at<T>(p.d_out, segment.row, head) + column);
-    out_packs[g].load(at<T>(p.out, segment.row, head) + column);
-    log_sum[g] = p.log_sums[static_cast<int>(blockIdx.y) * p.heads_q + head];
+  for (unsigned g = 0; g < sharing; ++g) {
+    const unsigned head = head_kv * sharing + g;
+    queries[g].load(at<T>(p.q, row, head));
+    d_outs[g].load(at<T>(p.d_out, row, head));
+    out_packs[g].load(at<T>(p.out, row, head) + column);
+    log_sum[g] = p.log_sums[blockIdx.z * static_cast<unsigned>(p.heads_q) + head];
   }
-  KeyRows<T, head_dim, backward_ahead<sharing>> rows(p, segment, head_kv);
-  rows.begin();
-  float q[sharing][S::pack], d_out[sharing][S::pack], d_q[sharing][S::pack] = {};
 #pragma unroll
   for (int g = 0; g < sharing; ++g) {
-    float out[S::pack], product = 0;
-    q_packs[g].widen(q[g]);
-    d_out_packs[g].widen(d_out[g]);
+    float out[S::pack], d_out[S::pack], product = 0;
+    d_outs[g].own().widen(d_out);
     out_packs[g].widen(out);
 #pragma unroll
-    for (int i = 0; i < S::pack; ++i) product += d_out[g][i] * out[i];
+    for (int i = 0; i < S::pack; ++i) product += d_out[i] * out[i];
     delta[g] = sum_of_group<S::lanes>(product);
     log_sum[g] *= log2_e;
   }
   const float scale2 = p.scale * log2_e;
-  rows.each([&](int key, const P& k, const P& v) {
-    float keys_row[S::pack], values_row[S::pack], d_k[S::pack] = {}, d_v[S::pack] = {};
+  rows.each([&](unsigned key, bool is_there, const P& k, const P& v) {
+    float keys_row[S::pack], d_k[S::pack] = {}, d_v[S::pack] = {};
     k.widen(keys_row);
-    v.widen(values_row);
 #pragma unroll
     for (int g = 0; g < sharing; ++g) {
-      float score = 0, d_weight = 0;
-#pragma unroll
-      for (int i = 0; i < S::pack; ++i) {
-        score += q[g][i] * keys_row[i];
-        d_weight += d_out[g][i] * values_row[i];
-      }
-      score = sum_of_group<S::lanes>(score); // every thread of the warp takes part
-      d_weight = sum_of_group<S::lanes>(d_weight);
-      const float weight = key < keys ? power_of_2(score * scale2 - log_sum[g]) : 0;
+      const float score = queries[g].product(k), d_weight = d_outs[g].product(v);
+      const float weight = is_there ? power_of_2(score * scale2 - log_sum[g]) : 0;
       const float d_score = weight * (d_weight - delta[g]) * p.scale;
+      float q[S::pack], d_out[S::pack];
+      queries[g].own().widen(q);
+      d_outs[g].own().widen(d_out);
 #pragma unroll
       for (int i = 0; i < S::pack; ++i) {
         if constexpr (writes_keys) {
-          d_v[i] += weight * d_out[g][i];
-          d_k[i] += d_score * q[g][i];
+          d_v[i] += weight * d_out[i];
+          d_k[i] += d_score * q[i];
         }
         d_q[g][i] += d_score * keys_row[i];
       }
     }
-    if (!writes_keys || key >= keys) return;
-    write(at<T>(p.d_k, segment.begin + key, head_kv) + column, d_k);
-    write(at<T>(p.d_v, segment.begin + key, head_kv) + column, d_v);
+    if (!writes_keys || !is_there) return;
+    write(at<T>(p.d_k, begin + key, head_kv) + column, d_k);
+    write(at<T>(p.d_v, begin + key, head_kv) + column, d_v);
   });
-  if (!asked) return;
   __shared__ float sums[warps][sharing * head_dim];
 #pragma unroll
-  for (int g = 0; g < sharing; ++g)
-#pragma unroll
-    for (int i = 0; i < S::pack; ++i) {
-      d_q[g][i] = sum_over_groups<S::lanes>(d_q[g][i]);
-      if (lane < S::lanes) sums[warp_index][g * head_dim + column + i] = d_q[g][i];
-    }
+  for (int g = 0; g < sharing; ++g) join_groups<T, head_dim>(d_q[g], sums[warp_index] + g * head_dim);
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < sharing * head_dim; i += threads) {
+  for (unsigned i = threadIdx.x; i < sharing * head_dim; i += threads) {
     float sum[1] = {};
 #pragma unroll
     for (int w = 0; w < warps; ++w) sum[0] += sums[w][i];
-    write(at<T>(p.d_q, segment.row, head_kv * sharing + i / head_dim) + i % head_dim, sum);
+    write(at<T>(p.d_q, row, head_kv * sharing + i / head_dim) + i % head_dim, sum);
   }
 }
 
 template <class T, int head_dim, int sharing, bool writes_keys>
-__global__ void __launch_bounds__(threads) backward_kernel(OneRowProblem p) {
-  const Segment segment(p, static_cast<int>(blockIdx.y));
-  if (segment.asked || (writes_keys && segment.keys > 0))
-    differentiate<T, head_dim, sharing, writes_keys>(p, segment, static_cast<int>(blockIdx.x));
+__global__ void __launch_bounds__(threads, sharing == 1 ? 3 : 1) backward_kernel(OneRowProblem p) {
+  KeyRows<T, head_dim, backward_ahead<sharing>> rows(p, blockIdx.y);
+  const Segment segment(p, static_cast<int>(blockIdx.z));
+  rows.begin(segment.begin, segment.asked ? segment.keys : 0);
+  if (segment.asked) differentiate<T, head_dim, sharing, writes_keys>(p, segment, rows);
   zero_tail<T, head_dim>(p.d_q, p.heads_q, segment.filled_q, p.tokens_q);
   if constexpr (!writes_keys) return;
+  if (!segment.asked) {
+    const auto begin = static_cast<unsigned>(segment.begin), end = begin + static_cast<unsigned>(segment.keys);
+    zero_rows<T, head_dim>(p.d_k, blockIdx.y, begin, end, threadIdx.x, threads);
+    zero_rows<T, head_dim>(p.d_v, blockIdx.y, begin, end, threadIdx.x, threads);
+  }
   zero_tail<T, head_dim>(p.d_k, p.heads_kv, segment.filled_kv, p.tokens_kv);
   zero_tail<T, head_dim>(p.d_v, p.heads_kv, segment.filled_kv, p.tokens_kv);
 }
@@ -325,8 +454,9 @@ void with_head_dim(int head_dim, const Body& body) {
     body(std::integral_constant<int, 128>{});
 }
 
-dim3 blocks_of(int segments, int heads) {
-  return dim3(static_cast<unsigned>(heads), static_cast<unsigned>(std::max(segments, (least_blocks - 1) / heads + 1)));
+dim3 blocks_of(int segments, int heads_kv, int sharing) {
+  const auto size = [](int blocks) { return static_cast<unsigned>(blocks); };
+  return dim3(size(sharing), size(heads_kv), size(std::max(segments, (least_blocks - 1) / (heads_kv * sharing) + 1)));
 }
 
 } // namespace
@@ -340,7 +470,8 @@ void one_row_forward(const fvlm_call& call, fvlm_dtype dtype, const OneRowProble
   dispatch<float, BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     with_head_dim(p.head_dim, [&](auto head_dim) {
-      forward_kernel<T, head_dim.value><<<blocks_of(p.segments, p.heads_q), threads, 0, stream_of(call)>>>(p);
+      forward_kernel<T, head_dim.value>
+          <<<blocks_of(p.segments, p.heads_kv, p.heads_q / p.heads_kv), threads, 0, stream_of(call)>>>(p);
     });
   });
   check_cuda(cudaGetLastError(), "launch");
@@ -351,7 +482,7 @@ void one_row_backward(const fvlm_call& call, fvlm_dtype dtype, const OneRowProbl
     using T = typename decltype(element)::type;
     with_head_dim(p.head_dim, [&](auto head_dim) {
       const auto launch = [&](auto kernel) {
-        kernel<<<blocks_of(p.segments, p.heads_kv), threads, 0, stream_of(call)>>>(p);
+        kernel<<<blocks_of(p.segments, p.heads_kv, 1), threads, 0, stream_of(call)>>>(p);
       };
       const auto launch_for = [&](auto sharing) {
         if (p.d_k.data)

@@ -9,6 +9,7 @@ namespace fvlm::plugins {
 
 struct OneRowProblem : Segments {
   float* log_sums = nullptr; // [segments, heads_q], of scaled scores; NULL in a forward that nothing follows
+  int even_keys = 0;         // not 0: the first segments have as many and a query each, and fill all rows
 };
 
 // Head dimensions and groups of query heads that the kernels are compiled for.
