@@ -371,7 +371,7 @@ struct Backward : Around {
     float x[8];
     widen<T>(squares, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = sum[Quarter::first_value(columns, pair) + i] * gelu_slope<T>(x[i]);
+    for (int i = 0; i < 8; ++i) x[i] = sum[Quarter::first_value(columns, pair) + i] * quick_gelu_slope(x[i]);
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       sums[columns][pair][i / 4].x += x[i];
