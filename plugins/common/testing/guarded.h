@@ -8,7 +8,7 @@
 
 namespace fvlm::testing {
 
-// A float32 or bfloat16 or integer tensor with canaries before, behind and between its rows.
+// A tensor of floats of 32 or 16 bits, or of integers, with canaries before, behind and between its rows.
 class GuardedTensor {
  public:
   // row_gap: elements left out between two items of the second but last dimension.
@@ -100,10 +100,10 @@ inline std::size_t GuardedTensor::offset_of(std::int64_t index) const {
 
 inline float GuardedTensor::value(std::int64_t index) const {
   const char* from = static_cast<const char*>(tensor_.data) + offset_of(index);
-  if (tensor_.dtype.code == FVLM_BFLOAT) {
+  if (tensor_.dtype.bits == 16) {
     std::uint16_t bits;
     std::memcpy(&bits, from, sizeof bits);
-    return widen_bf16(bits);
+    return tensor_.dtype.code == FVLM_BFLOAT ? widen_bf16(bits) : widen_f16(bits);
   }
   float value;
   std::memcpy(&value, from, sizeof value);
@@ -112,8 +112,9 @@ inline float GuardedTensor::value(std::int64_t index) const {
 
 inline void GuardedTensor::set(std::int64_t index, double value) {
   char* to = static_cast<char*>(tensor_.data) + offset_of(index);
-  if (tensor_.dtype.code == FVLM_BFLOAT) {
-    const std::uint16_t bits = rounded_bf16(static_cast<float>(value));
+  if (tensor_.dtype.bits == 16) {
+    const auto single = static_cast<float>(value);
+    const std::uint16_t bits = tensor_.dtype.code == FVLM_BFLOAT ? rounded_bf16(single) : narrow(single, widen_f16);
     std::memcpy(to, &bits, sizeof bits);
   } else if (tensor_.dtype.code == FVLM_INT && tensor_.dtype.bits == 32) {
     const auto integer = static_cast<std::int32_t>(value);
