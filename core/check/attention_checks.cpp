@@ -73,35 +73,6 @@ Outcome one_token(Context& context) {
   return cases(context, {{.lengths_q = {1}}, {.causal = true, .lengths_q = {1}}, {.lengths_q = {1, 1, 1, 1, 1}}});
 }
 
-// One query on many keys, or none, as a frame's fine query has them.
-Outcome one_query(Context& context) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  std::vector<AttentionCase> all;
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
-    for (int head_dim : {32, 64, 128})
-      for (int sharing : {1, 3}) {
-        all.push_back({.dtype = dtype,
-                       .heads_q = 2 * sharing,
-                       .head_dim = head_dim,
-                       .lengths_q = {1, 1, 0, 1, 0, 1, 1, 1},
-                       .lengths_kv = {257, 1, 33, 0, 0, 31, 64, 130},
-                       .padding_q = 5,
-                       .padding_kv = 7,
-                       .spare_segments = 2,
-                       .padding_holds = nan,
-                       .unseen_keys_hold = nan});
-        all.push_back({.dtype = dtype,
-                       .heads_q = 2 * sharing,
-                       .head_dim = head_dim,
-                       .lengths_q = {1, 1, 1},
-                       .lengths_kv = {257, 257, 257},
-                       .spare_segments = sharing,
-                       .even = true});
-      }
-  all.push_back({.dtype = at::kBFloat16, .lengths_q = {1, 1}, .lengths_kv = {257, 700}, .magnitude = 300});
-  return right(context, attention_cases(all));
-}
-
 Outcome one_segment(Context& context) {
   return cases(context, {{.lengths_q = {8}}, {.lengths_q = {300}}, {.causal = true, .lengths_q = {257}}});
 }
@@ -250,6 +221,35 @@ Outcome padding_nan(Context& context) {
                           .padding_holds = nan}});
 }
 
+// One query on many keys, or none, as a frame's fine query has them.
+Outcome one_query(Context& context) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<AttentionCase> all;
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    for (int head_dim : {32, 64, 128})
+      for (int sharing : {1, 3}) {
+        all.push_back({.dtype = dtype,
+                       .heads_q = 2 * sharing,
+                       .head_dim = head_dim,
+                       .lengths_q = {1, 1, 0, 1, 0, 1, 1, 1},
+                       .lengths_kv = {257, 1, 33, 0, 0, 31, 64, 130},
+                       .padding_q = 5,
+                       .padding_kv = 7,
+                       .spare_segments = 2,
+                       .padding_holds = nan,
+                       .unseen_keys_hold = nan});
+        all.push_back({.dtype = dtype,
+                       .heads_q = 2 * sharing,
+                       .head_dim = head_dim,
+                       .lengths_q = {1, 1, 1},
+                       .lengths_kv = {257, 257, 257},
+                       .spare_segments = sharing,
+                       .even = true});
+      }
+  all.push_back({.dtype = at::kBFloat16, .lengths_q = {1, 1}, .lengths_kv = {257, 700}, .magnitude = 300});
+  return right(context, attention_cases(all));
+}
+
 // Whatever one segment holds, the others give the same bits.
 Outcome segments_apart(Context& context) {
   const auto dtype = attention_dtype(context);
@@ -365,7 +365,6 @@ Table attention_table() {
           {"head_dims", "head_dim 1 to 256, odd ones too", head_dims, plain},
           {"scale", "the query's scale is the one applied", scale, plain},
           {"one_token", "segments of one token", one_token, plain},
-          {"one_query", "one query a segment, or none, on up to 257 keys", one_query, plain},
           {"one_segment", "a single segment, short and long", one_segment, plain},
           {"empty_first", "empty segments before others", empty_first, plain},
           {"empty_middle", "empty segments between others", empty_middle, plain},
@@ -385,6 +384,8 @@ Table attention_table() {
           {"frames", "segments of up to 272 rows, NaN in keys that nobody reads", frames, plain + ",riding"},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
+          {"one_query", "one query a segment, or none, on up to 257 keys", one_query,
+           plain + ",groups,padding_zeroed,padding_nan"},
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},
           {"large_scores", "scores in the thousands do not overflow", large_scores, plain},
           {"rotary", "rotation inside the attention, where offered", rotary, plain},
