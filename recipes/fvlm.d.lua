@@ -32,7 +32,6 @@ function fvlm.sum(terms) end
 ---@field loader? fvlm.Loader How shards are read.
 ---@field checkpoint? fvlm.Checkpoint When the run is saved.
 ---@field guard? fvlm.Guard What happens when numbers go wrong.
----@field distributed? fvlm.Distributed How several processes share the work.
 ---@field quantization? string|fvlm.Quantization How weights are stored in few bits.
 ---@field log_every? integer How often metrics are written. In steps. Default: `10`.
 ---@field [integer] fvlm.Stage The stages, in the order they run.
@@ -147,12 +146,6 @@ function fvlm.llama(table) end
 ---@field nonfinite_limit? integer The run stops after so many such steps in a row, and names the last good checkpoint. In steps. Default: `10`.
 ---@field spike_factor? number A loss above this many times its running mean is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
-
----How several processes share the work. How many there are comes from torchrun or Slurm; those that do not split a
----sequence split the batch.
----@class fvlm.Distributed
----@field zero? boolean Each process keeps a part of the masters and moments (ZeRO). Default: `false`.
----@field context_parallel? integer Processes that share one sequence, for long contexts. Default: `1`.
 
 ---How weights are stored in few bits: by `export`, and during stages that are quantization_aware.
 ---@class fvlm.Quantization

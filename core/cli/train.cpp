@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 namespace fvlm::cli {
 namespace {
 
@@ -44,6 +46,16 @@ void refuse_beside_find_batch(const ParsedOptions& parsed) {
     if (parsed.flag(option)) throw Error(ErrorKind::usage, fmt::format("--find-batch goes without --{}", option));
 }
 
+// One process trains a run: several, as launchers start them, would each train the same.
+void refuse_several_processes() {
+  for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"})
+    if (const char* count = std::getenv(name); count && std::atoll(count) > 1)
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} is {}: one process trains a run, on one GPU; start it once, without torchrun, srun "
+                              "or mpirun, or with one process",
+                              name, count));
+}
+
 } // namespace
 
 int train_stages(Arguments arguments) {
@@ -71,6 +83,7 @@ int train_stages(Arguments arguments) {
       .flag("json", "one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
+  refuse_several_processes();
   const auto resolved = recipe::resolve(recipe_request(*parsed));
 
   train::TrainRequest request;

@@ -331,11 +331,6 @@ struct Guard {
   bool rollback = false;
 };
 
-struct Distributed {
-  bool zero = false;
-  int64_t context_parallel = 1;
-};
-
 struct Quantization {
   std::string scheme = "int8"; // a plugin's kind "fvlm.quantizer/1:SCHEME"
   std::vector<std::string> skip = {"decoder.lm_head", "vision.*"};
@@ -353,7 +348,6 @@ struct Plan {
   Loader loader;
   Checkpoint checkpoint;
   Guard guard;
-  Distributed distributed;
   std::optional<Quantization> quantization;
   int64_t log_every = 10; // steps
   std::vector<Stage> stages;

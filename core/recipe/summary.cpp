@@ -129,7 +129,7 @@ class Summary {
     for (const auto& [name, patterns] : plan_.model.groups)
       line("group", {fmt::format("{}: {}", name, join(patterns, ", "))});
     kernels();
-    for (const char* section : {"speed", "loader", "checkpoint", "guard", "distributed", "quantization"})
+    for (const char* section : {"speed", "loader", "checkpoint", "guard", "quantization"})
       line(section, values_.below(section));
   }
 

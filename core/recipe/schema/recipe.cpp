@@ -123,17 +123,6 @@ Ref<Guard> guard() {
       .done();
 }
 
-Ref<Distributed> distributed() {
-  return record<Distributed>("Distributed", "",
-                             "How several processes share the work. How many there are comes from torchrun or Slurm; "
-                             "those that do not split a sequence split the batch.")
-      .field("zero", &Distributed::zero, flag(), "Each process keeps a part of the masters and moments (ZeRO).")
-      .field("context_parallel", &Distributed::context_parallel, whole(at_least(1)),
-             "Processes that share one sequence, for long contexts.")
-      .elsewhere({"sequence_parallel"})
-      .done();
-}
-
 Ref<Quantization> quantization() {
   return record<Quantization>(
              "Quantization", "",
@@ -211,7 +200,6 @@ Ref<Plan> recipe_schema() {
           .beside()
           .elsewhere({"checkpoints", "save"})
           .field("guard", &Plan::guard, guard(), "What happens when numbers go wrong.")
-          .field("distributed", &Plan::distributed, distributed(), "How several processes share the work.")
           .field("quantization", &Plan::quantization, optional(quantization()), "How weights are stored in few bits.")
           .example("{ scheme = \"int8\" }")
           .field("log_every", &Plan::log_every, whole(at_least(1)), "How often metrics are written.")

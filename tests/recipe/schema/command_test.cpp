@@ -214,3 +214,12 @@ TEST_F(CommandTest, a_missing_recipe_is_named) {
   EXPECT_NE(ran.code, 0);
   EXPECT_THAT(ran.err, HasSubstr("nowhere.lua"));
 }
+
+TEST_F(CommandTest, train_refuses_to_be_one_of_several_processes) {
+  for (std::string variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
+    auto ran = run("train fvlm-135m.lua --dry-run", variable + "=2");
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: one process trains a run"));
+    EXPECT_EQ(run("train fvlm-135m.lua --dry-run", variable + "=1").code, 4) << "there are no weights";
+  }
+}
