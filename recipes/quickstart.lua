@@ -34,6 +34,7 @@ return fvlm.recipe {
     connector = { query_dim = 64 },
   },
   checkpoint = { every = 500, keep_last = 2 },
+  guard = { spike_factor = 6 }, -- what is learnt so well has a mean near 0, and single steps several times as much
 
   stage("align", {
     data = mix { { shapes .. "/captions/*.tar" }, { text = shapes .. "/text/*.tar" }, text_ratio = 0.05 },
