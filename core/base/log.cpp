@@ -9,6 +9,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <unistd.h>
 
 namespace fvlm {
@@ -43,6 +44,7 @@ spdlog::logger& logger() {
 
 void log_text(LogLevel level, std::string_view text) {
   StatusLine::step_aside();
+  std::fflush(stdout); // where both streams go to one file, it has things in the order they were said
   logger().log(to_spdlog(level), text);
 }
 LogFile::LogFile(const std::filesystem::path& path) {

@@ -10,9 +10,9 @@ import zlib
 from against_oracle import engine, folder, load_file, save_file, tokenizers, tool, torch
 
 
-def run(model, batch, *options):
+def run(model, batch, *options, errors=subprocess.PIPE):
     command = [engine, "generate", folder / model, "--batch", folder / f"{batch}.safetensors", *options]
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    return subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def ours(model, batch, *options):
@@ -104,6 +104,8 @@ class Generate(unittest.TestCase):
             if text.isprintable():
                 self.assertIn(f"\n{text}\n", printed.stdout)
         self.assertIn("tokens in", printed.stderr)
+        together = run("gqa", "gqa.mix", "--limit", "12", errors=subprocess.STDOUT).stdout
+        self.assertTrue(together.rstrip("\n").rsplit("\n", 1)[1].startswith("info: "), together)
 
     def write_picture(self, path, shade):
         """A PNG of 28 x 28 pixels; -> the frame as the model gets it."""
