@@ -95,6 +95,23 @@ __device__ inline void load_rows(char* to, const HeadBoxes& boxes, int head, int
   for (; row < end; row += small_box) hopper::load_box(to + row * row_bytes, boxes.small, column, begin + row, barrier);
 }
 
+// A left operand's registers of a step of a product, from eight values of a thread's rows of another one.
+using Left = std::uint32_t[4];
+
+template <class T>
+__device__ void round_to(Left& left, const float* x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) left[i] = rounded<T>(x[2 * i], x[2 * i + 1]);
+}
+
+// Where a thread has its row of the four squares that make up sixteen rows and columns of a tile; `step` squares' pairs
+// further it is that ^ step << 5.
+__device__ inline std::uint32_t squares_at(const char* memory) {
+  const int lane = lane_index(), in_square = lane % 8;
+  return shared_address(memory) +
+         static_cast<std::uint32_t>((lane / 8 % 2 * 8 + in_square) * row_bytes + ((lane / 16 ^ in_square) << 4));
+}
+
 // Zeros the rows behind those of a segment, as products read them. For a warp; the tensor cores see it.
 template <class T>
 __device__ void zero_behind(char* memory, int rows) {
@@ -111,10 +128,7 @@ __device__ void zero_behind(char* memory, int rows) {
 template <class T>
 __device__ void store_products(const Rows& to, int row, int count, int head, const hopper::ProductOf<64>& x,
                                const float (&factor)[2], char* memory) {
-  const int lane = lane_index(), in_square = lane % 8;
-  const std::uint32_t squares =
-      shared_address(memory) +
-      static_cast<std::uint32_t>((lane / 8 % 2 * 8 + in_square) * row_bytes + ((lane / 16 ^ in_square) << 4));
+  const std::uint32_t squares = squares_at(memory);
 #pragma unroll
   for (unsigned step = 0; step < head_dim / 16; ++step) {
     const float* y = x + 8 * step;
@@ -124,7 +138,7 @@ __device__ void store_products(const Rows& to, int row, int count, int head, con
   }
   __syncwarp();
   constexpr int at_once = warp / packs; // rows
-  const int first = lane / packs, index = lane % packs;
+  const int first = lane_index() / packs, index = lane_index() % packs;
   char* const own = reinterpret_cast<char*>(at<T>(to, row + first, head) + index * pack);
 #pragma unroll
   for (int n = 0; n < rows_of_warp; n += at_once) {

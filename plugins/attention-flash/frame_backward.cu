@@ -318,15 +318,6 @@ __device__ void help(Shared& s, const FrameProblem& p, int helper) {
   zero_others<T>(p.call, helper);
 }
 
-using Left = std::uint32_t[4];
-
-// Eight values of a product's row pair as a part of a left operand.
-template <class T>
-__device__ void round_to(Left& left, const float* x) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) left[i] = rounded<T>(x[2 * i], x[2 * i + 1]);
-}
-
 // One of the groups that multiply.
 template <class T>
 class Group {

@@ -23,32 +23,51 @@ inline bool copy_engine_takes(const void* data, std::int64_t row) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row > 0 && row % 8 == 0;
 }
 
+// A matrix of up to three dimensions, as the copy engine knows it. Sizes and box sizes are counted from the dimension
+// whose numbers lie side by side; `apart`: bytes from one of the others to the next.
+struct BoxesOf {
+  CUtensorMapDataType type;
+  int dimensions;
+  cuuint64_t sizes[3], apart[2];
+  cuuint32_t box[3];
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+
+  CUtensorMap encode(void* data) const {
+    static const auto function = [] {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult result;
+      sdk::check_cuda(
+          cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
+          "cuTensorMapEncodeTiled");
+      return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+    }();
+    const cuuint32_t every[] = {1, 1, 1};
+    CUtensorMap map;
+    const CUresult result = function(&map, type, static_cast<cuuint32_t>(dimensions), data, sizes, apart, box, every,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+      throw sdk::Failure(FVLM_ERROR_DEVICE, "cuTensorMapEncodeTiled: error %d", static_cast<int>(result));
+    return map;
+  }
+};
+
+inline CUtensorMapDataType box_type(fvlm_dtype dtype) {
+  return dtype == sdk::float32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+         : dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
 // Boxes of so many rows, and of as many columns as 128 bytes hold: 64 of 16 bits.
 inline CUtensorMap boxes_of(fvlm_dtype dtype, void* data, std::int64_t row, std::int64_t rows, std::int64_t columns,
                             int rows_of_box) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    sdk::check_cuda(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result),
-        "cuTensorMapEncodeTiled");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  const auto type = dtype == sdk::float32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                    : dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const auto element = static_cast<cuuint64_t>(sdk::bytes_of(dtype));
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t row_bytes[] = {static_cast<cuuint64_t>(row) * element};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(rows_of_box)},
-                   every[] = {1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      encode(&map, type, 2, data, sizes, row_bytes, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    throw sdk::Failure(FVLM_ERROR_DEVICE, "cuTensorMapEncodeTiled: error %d", static_cast<int>(result));
-  return map;
+  return BoxesOf{box_type(dtype),
+                 2,
+                 {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                 {static_cast<cuuint64_t>(row) * element},
+                 {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(rows_of_box)}}
+      .encode(data);
 }
 
 } // namespace fvlm::plugins

@@ -90,7 +90,15 @@ __device__ inline void load_box(void* to, const CUtensorMap& matrix, int column,
       "l"(&matrix), "r"(column), "r"(row), "r"(shared_address(&barrier))
       : "memory");
 }
-// The same to that place of each block of the cluster whose bit is set, whose barrier there hears of its bytes.
+// The same where the matrix has planes of rows.
+__device__ inline void load_box(void* to, const CUtensorMap& matrix, int column, int row, int plane, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared_address(to)),
+      "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(shared_address(&barrier))
+      : "memory");
+}
+// A box to that place of each block of the cluster whose bit is set, whose barrier there hears of its bytes.
 __device__ inline void load_box(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier,
                                 unsigned blocks) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -233,11 +241,17 @@ using Product = ProductOf<128>;
   else                                                                                                                 \
     FVLM_MULTIPLY(columns, "f16", operands, adds_name, turned "0", __VA_ARGS__)
 
-// sum = left right, or is added to. It runs in the background until wait_for_products().
-template <class T, bool right_by_rows, int size>
+// sum = left right, or is added to. It runs in the background until wait_for_products(). left_by_rows: each row of its
+// boxes holds 64 rows of one column of the left operand.
+template <class T, bool right_by_rows, bool left_by_rows = false, int size>
 __device__ void multiply(float (&sum)[size], std::uint64_t left, std::uint64_t right, bool adds) {
   static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68 || size == 96);
-  if constexpr (size == 8) {
+  static_assert(!left_by_rows || size == 8 || size == 32);
+  if constexpr (left_by_rows && size == 8) {
+    FVLM_MULTIPLY_ANY(16, "%8, %9", "%10", "1, ", "l"(left));
+  } else if constexpr (left_by_rows) {
+    FVLM_MULTIPLY_ANY(64, "%32, %33", "%34", "1, ", "l"(left));
+  } else if constexpr (size == 8) {
     FVLM_MULTIPLY_ANY(16, "%8, %9", "%10", "0, ", "l"(left));
   } else if constexpr (size == 16) {
     FVLM_MULTIPLY_ANY(32, "%16, %17", "%18", "0, ", "l"(left));
