@@ -71,14 +71,13 @@ __device__ inline void store_rests(const WarpRows& own, std::int8_t* rests, int 
   for (int b = 0; b < blocks; ++b)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      std::uint32_t both = 0;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float value = x[b][2 * h + i] * factor[h];
-        const std::int32_t bits = __float_as_int(value),
-                           kept = __float_as_int(__bfloat162float(__float2bfloat16(value)));
-        both |= (static_cast<std::uint32_t>(min((bits - kept) >> 8, 127)) & 0xff) << 8 * i;
-      }
+      const float low = x[b][2 * h] * factor[h], high = x[b][2 * h + 1] * factor[h];
+      const std::uint32_t kept = rounded<BFloat16>(low, high);
+      const std::int32_t of_low = __float_as_int(low) - static_cast<std::int32_t>(kept << 16),
+                         of_high = __float_as_int(high) - static_cast<std::int32_t>(kept & 0xffff0000u);
+      // The second bytes of both.
+      const std::uint32_t both = __byte_perm(static_cast<std::uint32_t>(min(of_low, 0x7fff)),
+                                             static_cast<std::uint32_t>(min(of_high, 0x7fff)), 0x51);
       tile.at<std::uint16_t>(lane_index() / 4 + 8 * h, b / 2)[b % 2 * 4 + part_index()] =
           static_cast<std::uint16_t>(both);
     }
