@@ -288,6 +288,35 @@ Outcome rotary(Context& context) {
                          {.causal = true, .heads_q = 6, .heads_kv = 2, .lengths_q = {136, 70, 200}, .rotary_dim = 64}});
 }
 
+// As a decoder has them where texts are short, few and many of them: some kernels hold all keys of such a segment.
+Outcome decoder(Context& context) {
+  const Lengths ragged{136, 1, 27, 64, 65, 128, 129, 144, 0, 100, 43, 21, 22},
+      others{27, 19, 40, 8, 33, 64, 10, 90, 11, 70, 17, 120, 144};
+  const AttentionCase rotated{.causal = true,
+                              .heads_q = 9,
+                              .heads_kv = 3,
+                              .padding_q = 5,
+                              .padding_kv = 5,
+                              .rotary_dim = 64,
+                              .padding_holds = std::numeric_limits<double>::quiet_NaN()};
+  const auto of = [&rotated](Lengths lengths_q, Lengths lengths_kv = {}) {
+    AttentionCase one = rotated;
+    one.lengths_q = std::move(lengths_q), one.lengths_kv = std::move(lengths_kv);
+    return one;
+  };
+  std::vector<AttentionCase> all{of({136, 136}), of(ragged), of(ragged, others), of(Lengths(24, 136))};
+  const auto with_heads = [&all](AttentionCase one, int heads_q, int heads_kv) {
+    one.heads_q = heads_q, one.heads_kv = heads_kv;
+    all.push_back(std::move(one));
+  };
+  with_heads(of(ragged), 4, 4);
+  with_heads(of(others, ragged), 5, 1);
+  with_heads(of({136, 70}), 18, 2);
+  with_heads(of({144, 100, 0, 128, 129, 144}, {100, 144, 9, 144, 65, 143}), 32, 16);
+  with_heads(of({144, 100, 120, 128, 129, 144}), 80, 80);
+  return cases(context, all);
+}
+
 Outcome forward_alone(Context& context) {
   return cases(context, {{.backward = false}, {.causal = true, .heads_q = 3, .heads_kv = 3, .backward = false}});
 }
@@ -389,6 +418,7 @@ Table attention_table() {
           {"segments_apart", "segments do not see each other", segments_apart, "forward_*"},
           {"large_scores", "scores in the thousands do not overflow", large_scores, plain},
           {"rotary", "rotation inside the attention, where offered", rotary, plain},
+          {"decoder", "short segments, causal and rotated, where offered", decoder, plain + ",rotary"},
           {"forward_alone", "the forward without a backward to follow", forward_alone, "forward_*"},
           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
       });

@@ -60,6 +60,9 @@ class AttentionFlash : public Attention {
       return frame_forward(call, multiprocessors_, query.dtype, problem);
     if (is_for_short(problem, query.max_seqlen_q, query.max_seqlen_kv))
       return short_forward(call, query.dtype, problem);
+    if (is_hopper(query.device) &&
+        takes_whole_forward(problem, multiprocessors_, query.max_seqlen_q, query.max_seqlen_kv))
+      return whole_forward(call, multiprocessors_, query.dtype, problem);
     attention_forward(call, query.dtype, problem);
   }
 
@@ -71,6 +74,9 @@ class AttentionFlash : public Attention {
     if (problem.cu_guests) throw Failure(FVLM_ERROR_UNSUPPORTED, "guests on rows that the copy engine does not read");
     if (is_for_short(problem, query.max_seqlen_q, query.max_seqlen_kv))
       return short_backward(call, query.dtype, problem);
+    if (is_hopper(query.device) &&
+        takes_whole_backward(problem, multiprocessors_, query.max_seqlen_q, query.max_seqlen_kv))
+      return whole_backward(call, multiprocessors_, query.dtype, problem, query.max_seqlen_q);
     attention_backward(call, multiprocessors_, query.dtype, problem);
   }
 

@@ -65,4 +65,13 @@ void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype,
 bool takes_frames_backward(const Problem& problem);
 void frame_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
+// Kernels for Hopper and segments of at most so many rows, of which all keys lie in shared memory; where they are
+// faster.
+constexpr int most_whole = 144, most_sharing_whole = 8;
+bool takes_whole_forward(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
+void whole_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+bool takes_whole_backward(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
+void whole_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
+                    int longest_q);
+
 } // namespace fvlm::plugins

@@ -10,6 +10,7 @@ namespace fvlm::plugins {
 struct Turn {
   float cosine, sine;
 
+  __device__ Turn(float cosine, float sine) : cosine(cosine), sine(sine) {}
   __device__ Turn(std::uint64_t step, std::int32_t position) {
     const float angle = rotary_angle(step, position, 3.14159265358979f);
     cosine = __cosf(angle), sine = __sinf(angle);
