@@ -20,7 +20,8 @@ function(fvlm_plugin)
   set(test $<TARGET_FILE:fvlm-engine> plugin check ${folder})
   if(ARG_SOURCES MATCHES "[.]cu(;|$)")
     set_target_properties(${target} PROPERTIES CUDA_RUNTIME_LIBRARY Static)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra -Werror=all-warnings>)
+    set(warnings -Xcompiler=-Wall,-Wextra -Werror=all-warnings)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${warnings}>")
     set(architectures ${CMAKE_CUDA_ARCHITECTURES})
     list(FILTER architectures INCLUDE REGEX "^[0-9]+(a|-real|a-real)$")
     if(architectures STREQUAL CMAKE_CUDA_ARCHITECTURES) # no PTX that others could translate
@@ -29,6 +30,13 @@ function(fvlm_plugin)
       string(APPEND manifest "architectures = [${architectures}]\n")
     endif()
     fvlm_gpu_command(test ${test} --device cuda)
+    # Others can be asked for than what is built here: the oldest one that is taken, and one that came later.
+    list(FILTER ARG_SOURCES INCLUDE REGEX "[.]cu$")
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/others)
+    add_test(NAME plugin_compiles_for_others.${ARG_NAME} WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+      COMMAND ${CMAKE_CUDA_COMPILER} -fdevice-syntax-only -gencode arch=compute_80,code=compute_80
+              -gencode arch=compute_100,code=compute_100 -std=c++17 ${warnings} -I.. -I${PROJECT_SOURCE_DIR}/sdk/include
+              -c ${ARG_SOURCES} -odir ${CMAKE_CURRENT_BINARY_DIR}/others)
   endif()
   file(CONFIGURE OUTPUT ${folder}/plugin.toml CONTENT "${manifest}" @ONLY)
   add_dependencies(product ${target})

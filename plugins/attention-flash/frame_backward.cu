@@ -15,11 +15,8 @@ using namespace hopper;
 
 constexpr int tile = 64, whole_tiles = most_rows / tile, tiles = whole_tiles + 1; // the last one has fewer rows
 constexpr int whole_rows = whole_tiles * tile, tail_rows = most_rows - whole_rows;
-constexpr int tile_bytes = tile * row_bytes;
 constexpr int groups = 2, multiplying_warps = groups * group_warps, frame_threads = (groups + 1) * group_threads;
-constexpr int guest_row = most_rows_beside_guest; // where a guest is in shared memory
-constexpr int helpers = 3, helping_threads = helpers * warp;
-constexpr int users = multiplying_warps * warp + helping_threads; // threads, of what was fetched
+constexpr int helpers = 3;
 
 static_assert(tail_rows == rows_of_warp);
 
@@ -44,6 +41,10 @@ struct alignas(1024) Shared {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
 constexpr int multiplying_registers = 208, helping_registers = 88;
+constexpr int tile_bytes = tile * row_bytes;
+constexpr int guest_row = most_rows_beside_guest; // where a guest is in shared memory
+constexpr int helping_threads = helpers * warp;
+constexpr int users = multiplying_warps * warp + helping_threads; // threads, of what was fetched
 
 // The block's how-manieth unit it is.
 struct Turn {

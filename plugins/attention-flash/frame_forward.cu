@@ -11,7 +11,6 @@ namespace {
 
 using hopper::Barrier, hopper::group_warps, hopper::group_threads;
 
-constexpr int tile = 64; // queries
 constexpr int groups = 2, multiplying_warps = groups * group_warps, frame_threads = (groups + 1) * group_threads;
 constexpr int stages = 2;
 
@@ -33,6 +32,7 @@ struct alignas(1024) Shared {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
+constexpr int tile = 64; // queries
 // Of a thread; all together have what the kernel was started with, 168 a thread.
 constexpr int multiplying_registers = 232, other_registers = 40;
 static_assert(groups * multiplying_registers + other_registers == (groups + 1) * 168);

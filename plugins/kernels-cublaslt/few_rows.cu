@@ -22,7 +22,7 @@ template <int of_rows, int of_columns, int of_parts, int at_once>
 struct Tile {
   static constexpr int rows = of_rows, columns = of_columns, parts = of_parts, ahead = at_once, blocks = 1,
                        threads = warp * parts, groups = rows * columns / 4;
-  static constexpr bool sums_rows = false;
+  static constexpr bool sums_rows() { return false; }
   // Of sums in shared memory, so that a warp's writes meet in few banks.
   template <bool across>
   static constexpr int stride = columns + (across ? 4 : 8);
@@ -189,7 +189,7 @@ __device__ void leave(const Sums& sum_at, float* parts, int part, int first_row,
 // What comes behind the products: parts of sums are added up, each block of a cluster finishes a share of them.
 template <class T, bool wide, bool across, Ending ending, class Tile>
 struct End {
-  static constexpr bool may_sum = ending == Ending::slope && Tile::sums_rows;
+  static constexpr bool may_sum = ending == Ending::slope && Tile::sums_rows();
   static constexpr int blocks = Tile::blocks, each = Tile::groups / blocks,
                        of_thread = (each + Tile::threads - 1) / Tile::threads;
   const Problem& p;
@@ -330,7 +330,7 @@ template <int of_columns, int of_cluster>
 struct BoxTile {
   static constexpr int rows = 64, columns = of_columns, parts = 2, threads = hopper::group_threads * parts,
                        groups = rows * columns / 4, blocks = of_cluster;
-  static constexpr bool sums_rows = blocks == 1;
+  static constexpr bool sums_rows() { return blocks == 1; }
   template <bool>
   static constexpr int stride = columns + 8;
   static constexpr int left_bytes = rows * hopper::box_row_bytes;

@@ -204,7 +204,7 @@ struct Around {
 #endif
 
 template <bool same_columns>
-__global__ void __cluster_dims__(together) __launch_bounds__(turn_threads, 1)
+__global__ void FVLM_TOGETHER __launch_bounds__(turn_threads, 1)
     exponentials_kernel(const __grid_constant__ Problem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char memory[];

@@ -15,7 +15,7 @@ using std::int64_t;
 constexpr int tile_rows = 128, tile_columns = 192, depth = 64; // of a product, and what of the inner size comes at once
 constexpr int halves = 2, box_bytes = depth * box_row_bytes, right_boxes = tile_columns / box_width;
 constexpr int left_bytes = halves * box_bytes, right_bytes = right_boxes * box_bytes;
-constexpr int out_rows = 16, out_columns = box_row_bytes / 4, out_bytes = out_rows * box_row_bytes;
+constexpr int out_rows = 16, out_bytes = out_rows * box_row_bytes;
 constexpr int outs = 2; // such boxes has a warp to store from
 constexpr int tile_fours = tile_rows * tile_columns / 4;
 constexpr int words_together = together * tile_rows; // of a cluster's two tiles of d_weight
@@ -37,6 +37,7 @@ struct alignas(8 * box_row_bytes) Shared {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
 
+constexpr int out_columns = box_row_bytes / 4;
 using Tile = ProductOf<tile_columns>;
 
 // What a cluster has to do: in each turn two tiles of d_weight, and then some of the sums of its tiles of d_hidden. The
@@ -227,8 +228,7 @@ __device__ inline void make_weight(Shared& s, const Problem& p, const Share& sha
 
 #endif
 
-__global__ void __cluster_dims__(together) __launch_bounds__(turn_threads, 1)
-    gradients_kernel(const __grid_constant__ Problem p) {
+__global__ void FVLM_TOGETHER __launch_bounds__(turn_threads, 1) gradients_kernel(const __grid_constant__ Problem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory + (-shared_address(memory) & (alignof(Shared) - 1)));

@@ -8,6 +8,12 @@
 namespace fvlm::plugins::hopper {
 
 constexpr int together = 2; // blocks of a cluster
+// For a kernel, which is empty for devices that have none.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define FVLM_TOGETHER __cluster_dims__(together)
+#else
+#define FVLM_TOGETHER
+#endif
 constexpr int stages = 5, turn_groups = 2, turn_threads = (turn_groups + 1) * group_threads;
 constexpr int multiplying_registers = 240, fetching_registers = 24;
 
