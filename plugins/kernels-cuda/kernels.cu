@@ -148,11 +148,8 @@ class Linears {
 
 class KernelsCuda : public Kernels {
  public:
-  explicit KernelsCuda(const fvlm_instance_config& config) : multiprocessors_(multiprocessors_of(config.device)) {
-    int has = 0;
-    check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, config.device.id), "whether there are clusters");
-    has_clusters_ = has != 0;
-  }
+  explicit KernelsCuda(const fvlm_instance_config& config)
+      : multiprocessors_(multiprocessors_of(config.device)), has_clusters_(norms_have_clusters(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -387,7 +384,7 @@ class KernelsCuda : public Kernels {
   }
 
   int multiprocessors_;
-  bool has_clusters_ = false;
+  bool has_clusters_;
 };
 
 } // namespace

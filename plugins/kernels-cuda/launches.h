@@ -62,6 +62,8 @@ struct Rope {
   bool inverse;
 };
 
+// Whether a norm's blocks meet in clusters: the device has to have them, and the code that was made for it.
+bool norms_have_clusters(fvlm_device device);
 // How many parts the sums of a norm's parameters may have.
 std::int64_t norm_parts(std::int64_t rows, const Device& device);
 

@@ -292,6 +292,14 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
 
 } // namespace
 
+bool norms_have_clusters(fvlm_device device) {
+  int has = 0;
+  sdk::check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device.id), "whether there are clusters");
+  cudaFuncAttributes code{};
+  sdk::check_cuda(cudaFuncGetAttributes(&code, rows_in_registers<BFloat16, warp, 2, 1>), "what a kernel is made for");
+  return has != 0 && code.ptxVersion >= 90; // older code, translated for this device, takes each block for a cluster
+}
+
 std::int64_t norm_parts(std::int64_t rows, const Device& device) {
   const std::int64_t blocks = most_summing_blocks(device.multiprocessors);
   return std::min(rows, device.has_clusters ? blocks / most_of_cluster : blocks);
