@@ -32,17 +32,18 @@ struct Turns {
     if (threadIdx.x == 0) {
       for (Barrier& each : there) each.begin(1);
       for (Barrier& each : free) each.begin(group_warps * together);
-      for (Barrier& each : begins) each.begin(1);
+      for (Barrier& each : begins) each.begin(group_warps);
       Barrier::begun();
     }
     meet_cluster();
   }
 
   // A group's turn begins when the other one has seen all its chunks arrive: of a stage's two latest chunks the parity
-  // cannot tell which has.
+  // cannot tell which has. All its warps pass it on: for one that still has to see its own turn begin the other's end
+  // would undo that.
   __device__ void wait(int group, int turn) { begins[group].wait(static_cast<unsigned>(turn + 1 - group) & 1); }
   __device__ void pass_on(int group) {
-    if (threadIdx.x % group_threads == 0) begins[turn_groups - 1 - group].arrive();
+    if (threadIdx.x % warp == 0) begins[turn_groups - 1 - group].arrive();
   }
   // A warp has done with a chunk. Both blocks are told.
   __device__ void leave(unsigned chunk) {
