@@ -281,7 +281,7 @@ __device__ void multiply(Shared& s, const Problem& p, int group) {
     multiply_keys<T>(scores, stage.q + next.index * tile * row_bytes, stage.k);
     store(); // nothing, the first time
     hopper::wait_for_products<0>();
-    if (thread_index() % group_threads == 0) s.may_multiply[groups - 1 - group].arrive();
+    leave(s.may_multiply[groups - 1 - group]);
     if (next.is_last_of_group()) leave(s.free[next.turn.stage()]);
     hide_behind(scores, next.unit.rows_kv);
     weigh<T>(scores, p.scale * log2_e, most, total, left);
@@ -301,7 +301,7 @@ __device__ void begin(Shared& s) {
       s.free[n].begin(multiplying_warps);
       s.v_free[n].begin(multiplying_warps);
     }
-    for (Barrier& each : s.may_multiply) each.begin(1);
+    for (Barrier& each : s.may_multiply) each.begin(group_warps);
     Barrier::begun();
   }
   __syncthreads();

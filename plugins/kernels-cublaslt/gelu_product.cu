@@ -129,7 +129,7 @@ __device__ void multiply_tile(Product (&sum)[halves], Shared& s, int chunks, int
     wait_for_products<1>();
     leave(count + static_cast<unsigned>(chunk) - 1);
   }
-  if (threadIdx.x % group_threads == 0) s.turns[groups - 1 - group].arrive();
+  if (threadIdx.x % warp == 0) s.turns[groups - 1 - group].arrive();
   wait_for_products<0>();
   leave(count + static_cast<unsigned>(chunks) - 1);
 }
@@ -407,7 +407,7 @@ __device__ void begin(Shared& s, const Problem& p, const Share& share) {
     for (Barrier& each : s.left_there) each.begin(1);
     for (Barrier& each : s.left_free) each.begin(group_warps);
     for (Barrier& each : s.boxes_there) each.begin(1);
-    for (Barrier& each : s.turns) each.begin(1);
+    for (Barrier& each : s.turns) each.begin(group_warps);
     Barrier::begun();
   }
   __syncthreads();
