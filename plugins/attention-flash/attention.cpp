@@ -42,6 +42,9 @@ class AttentionFlash : public Attention {
       return refuse("%lld tokens in %lld segments: 32 bits do not reach", static_cast<long long>(query.tokens_q),
                     static_cast<long long>(query.segments));
     if (is_of_frames(query)) return accept(250, "one launch, a segment's keys at once");
+    if (const int most = most_memory(query.device); query.needs_backward && most < backward_memory())
+      return refuse("a block of the backward takes %d bytes of shared memory, the device has %d", backward_memory(),
+                    most);
     const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= most_where_fast && query.causal;
     return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
   }
@@ -89,6 +92,12 @@ class AttentionFlash : public Attention {
     const auto is_long_enough = [most](int rows) { return rows > most_rows / 2 && rows <= most; };
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
+  }
+  // Bytes of shared memory that a block may have.
+  static int most_memory(fvlm_device device) {
+    int most = 0;
+    check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.id), "shared memory");
+    return most;
   }
   // A decoder's rows are few beside a vision tower's.
   static bool keeps_rest(const Query& query) { return query.causal && query.dtype == bfloat16; }

@@ -300,6 +300,10 @@ __global__ void __launch_bounds__(threads, resident) backward_kernel(const __gri
 
 } // namespace
 
+int backward_memory() {
+  return shared_bytes<BFloat16> + static_cast<int>(sizeof(Place) + frequencies * sizeof(std::uint64_t));
+}
+
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;

@@ -49,6 +49,7 @@ struct Problem {
 
 void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+int backward_memory(); // bytes of shared memory that its blocks have, more than some devices give
 
 // Kernels for segments of at most so many rows.
 constexpr int most_short = 16;
