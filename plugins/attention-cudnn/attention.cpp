@@ -246,6 +246,11 @@ class AttentionCudnn : public Attention {
   }
 
   static OneRowProblem one_row_problem(const Query& query, const Operands& tensors) {
+    for (const HeadRows& each : tensors.rows)
+      if (const int64_t apart = std::max(each.row, each.head);
+          apart > UINT32_MAX / static_cast<int64_t>(bytes_of(query.dtype)))
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: bytes of 32 bits do not reach",
+                      static_cast<long long>(apart));
     return {segments_of(query, tensors), tensors.statistics, query.even ? query.max_seqlen_kv : 0};
   }
 

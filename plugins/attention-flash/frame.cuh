@@ -17,8 +17,9 @@ struct HeadBoxes {
   int head; // elements from a head to the next
 };
 
-inline bool fits_boxes(const Rows& rows) {
-  return copy_engine_takes(rows.data, rows.row / 2) && rows.head % 16 == 0;
+inline bool fits_boxes(const Rows& rows, int heads) {
+  return copy_engine_takes(rows.data, rows.row / 2) && rows.head % 16 == 0 &&
+         int64_t{rows.head} / 2 * heads <= INT32_MAX; // columns of boxes
 }
 inline HeadBoxes boxes_of_heads(fvlm_dtype dtype, const Rows& rows, int tokens, int heads) {
   const int64_t row = rows.row / 2, head = rows.head / 2, columns = (heads - 1) * head + head_dim;

@@ -571,7 +571,7 @@ __global__ void __launch_bounds__(frame_threads, 1) frame_backward_kernel(const 
 } // namespace
 
 bool takes_frames_backward(const Problem& p) {
-  return takes_frames(p) && fits_boxes(p.d_out);
+  return takes_frames(p) && fits_boxes(p.d_out, p.heads_q);
 }
 
 void frame_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem) {

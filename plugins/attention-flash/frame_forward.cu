@@ -341,7 +341,8 @@ __global__ void __launch_bounds__(frame_threads, 1) frame_forward_kernel(const _
 } // namespace
 
 bool takes_frames(const Problem& p) {
-  return p.tokens_q > 0 && p.tokens_kv > 0 && fits_boxes(p.q) && fits_boxes(p.k) && fits_boxes(p.v);
+  return p.tokens_q > 0 && p.tokens_kv > 0 && fits_boxes(p.q, p.heads_q) && fits_boxes(p.k, p.heads_kv) &&
+         fits_boxes(p.v, p.heads_kv);
 }
 
 void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem) {

@@ -301,7 +301,9 @@ struct Cut {
 } // namespace
 
 bool fits_gradients(int multiprocessors, const GradientsShape& shape) {
-  return Cut(multiprocessors, shape).splits > 0;
+  const Cut cut(multiprocessors, shape);
+  return cut.splits > 0 && // and Share counts chunks times turns in 32 bits
+         int64_t{cut.word_pairs} * cut.word_pairs * (words_together / depth) <= INT32_MAX;
 }
 
 int64_t gradient_parts_bytes(int multiprocessors) {
