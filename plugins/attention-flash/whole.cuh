@@ -21,7 +21,8 @@ inline int64_t units_of(const Problem& p) {
 // Whether the copy engine reads its operands, and a block holds its keys.
 inline bool takes_whole(const Problem& p, int longest_q, int longest_kv) {
   return p.segments > 0 && p.tokens_q > 0 && p.tokens_kv > 0 && p.sharing.heads <= most_sharing_whole &&
-         longest_q <= most_whole && longest_kv <= most_whole && fits_boxes(p.q) && fits_boxes(p.k) && fits_boxes(p.v);
+         longest_q <= most_whole && longest_kv <= most_whole && fits_boxes(p.q, p.heads_q) &&
+         fits_boxes(p.k, p.heads_kv) && fits_boxes(p.v, p.heads_kv);
 }
 
 // Rows of queries as the copy engine brings them: whole tokens with the heads that share a key head.

@@ -451,7 +451,7 @@ __global__ void __launch_bounds__(whole_threads, 1)
 // Few and short segments have less to gain than it costs to begin.
 bool takes_whole_backward(const Problem& p, int multiprocessors, int longest_q, int longest_kv) {
   return takes_whole(p, longest_q, longest_kv) && (longest_q > whole_tile || units_of(p) >= multiprocessors) &&
-         fits_boxes(p.out) && fits_boxes(p.d_out);
+         fits_boxes(p.out, p.heads_q) && fits_boxes(p.d_out, p.heads_q);
 }
 
 void whole_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p, int longest_q) {
