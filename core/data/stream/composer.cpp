@@ -11,6 +11,8 @@
 namespace fvlm {
 namespace {
 
+constexpr int64_t most_useless = 10000; // samples one after the other
+
 bool by_budget(const plan::Batch& batch) {
   return batch.tokens || batch.frames;
 }
@@ -105,12 +107,27 @@ bool Composer::wait_for(int64_t samples, ComposedStep& step) {
       cursor_.done.resize(place + 1);
       ++cursor_.read;
     }
+    note_use(*found);
     if (found->sample)
       waiting_.push_back(std::move(*found));
     else
       set_aside(std::move(found->aside), step);
   }
   return !waiting_.empty();
+}
+
+// Sources without a number of epochs never end: where nothing in them can be used, no step would ever be full.
+void Composer::note_use(const Measured& found) {
+  if (found.sample && fits(*found.sample, plan_.capacity)) {
+    useless_ = 0;
+    return;
+  }
+  if (++useless_ < most_useless) return;
+  throw Error(ErrorKind::data,
+              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample '{}': {}", useless_,
+                          found.aside.place, found.aside.key,
+                          found.sample ? too_large(*found.sample) : found.aside.reason))
+      .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
 
 std::vector<int32_t> Composer::bins(const PackSize& capacity, int64_t most_items) const {
@@ -132,11 +149,15 @@ bool Composer::set_oversized_aside(ComposedStep& step) {
   waiting_.erase(large, waiting_.end());
   for (const Measured& measured : all) {
     SetAside aside = measured.aside;
-    aside.reason = fmt::format("{} frames and {} rows are more than a pack of {} and {} holds", measured.sample->frames,
-                               measured.sample->rows(), plan_.capacity.frames, plan_.capacity.rows);
+    aside.reason = too_large(*measured.sample);
     set_aside(std::move(aside), step);
   }
   return true;
+}
+
+std::string Composer::too_large(const Sample& sample) const {
+  return fmt::format("{} frames and {} rows are more than a pack of {} and {} holds", sample.frames, sample.rows(),
+                     plan_.capacity.frames, plan_.capacity.rows);
 }
 
 // Makes packs of the first bins; what lies in others goes on waiting.

@@ -56,7 +56,7 @@ class Composer {
   Composer(const BatchPlan& plan, const Order& order, PackFunction pack, Cursor start,
            std::function<std::optional<Measured>()> take);
 
-  // Nothing at the stage's end.
+  // Nothing at the stage's end. Throws Error(data) where it reads on and on and finds no sample of use.
   std::optional<ComposedStep> next();
 
   // Of a stage that begins.
@@ -69,8 +69,10 @@ class Composer {
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);
+  void note_use(const Measured& found);
   std::vector<int32_t> bins(const PackSize& capacity, int64_t most_items) const;
   bool set_oversized_aside(ComposedStep& step);
+  std::string too_large(const Sample& sample) const;
   void take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step);
   void set_aside(SetAside aside, ComposedStep& step);
   void done_with(int64_t position);
@@ -80,6 +82,7 @@ class Composer {
   std::function<std::optional<Measured>()> take_;
   PackFunction pack_;
   std::deque<Measured> waiting_; // for a pack, the oldest first
+  int64_t useless_ = 0;          // samples of no use that were read one after the other
   Cursor cursor_;
 };
 

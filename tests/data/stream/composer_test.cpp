@@ -14,8 +14,8 @@ BatchPlan plan_of(plan::Batch batch, int64_t samples = 0) {
 
 // The stage from the cursor on, one sample after the other.
 std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& plan,
-                                   const std::optional<Cursor>& start = {}, size_t most = 1000000) {
-  const auto order = Order::shuffled(mix_of({2, 1}, 1), source.sizes(), 42, "align", 0);
+                                   const std::optional<Cursor>& start = {}, size_t most = 1000000, int64_t epochs = 1) {
+  const auto order = Order::shuffled(mix_of({2, 1}, epochs), source.sizes(), 42, "align", 0);
   Cursor cursor = start.value_or(Composer::start(plan, order));
   auto state = cursor.order;
   size_t passed = 0;
@@ -131,6 +131,31 @@ TEST(Composer, goes_on_from_any_cursor_as_if_it_had_not_stopped) {
       }
     }
   }
+}
+
+TEST(Composer, data_without_a_sample_of_use_are_an_error_however_often_they_may_be_read) {
+  struct Useless {
+    const char* what;
+    const char* reason;
+    int64_t rows = 200;
+    MadeSource source = MadeSource({30, 10});
+  };
+  std::vector<Useless> all = {{"broken", "no text"}, {"left out", "too long"}, {"larger than a pack", "holds", 1}};
+  all[0].source.broken = all[1].source.leaves_out = [](const Drawn&) { return true; };
+  for (const Useless& useless : all)
+    for (const auto& batch : {plan::Batch{.samples = 4}, plan::Batch{.tokens = 300}}) {
+      SCOPED_TRACE(useless.what);
+      BatchPlan plan = plan_of(batch);
+      plan.capacity.rows = useless.rows;
+      try {
+        composed(useless.source, plan, {}, 1, 0);
+        FAIL() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::data);
+        EXPECT_THAT(error.text(), testing::AllOf(testing::HasSubstr("none can be used"),
+                                                 testing::HasSubstr(useless.reason), testing::HasSubstr("source ")));
+      }
+    }
 }
 
 TEST(Composer, another_takes_the_place_of_a_broken_sample) {
