@@ -22,6 +22,7 @@ struct MixDataOptions {
   std::filesystem::path quarantine_log; // empty: none
   at::Device device = at::kCPU;         // that reads the frames
   MixSamples::Progress progress;
+  int64_t texts = 0; // see MixSamples
 };
 
 class MixData {

@@ -12,11 +12,16 @@ namespace {
 constexpr int64_t usual_rows = 8192;      // of a pack whose size the recipe leaves open
 constexpr int64_t samples_for_size = 256; // that are looked at to give it as many frames as go with the rows
 
+feed::MixDataOptions with_texts(feed::MixDataOptions options, int64_t texts) {
+  options.texts = texts;
+  return options;
+}
+
 } // namespace
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, int64_t ranks)
-    : stage_(stage), mix_(plan, stage.data, registry, options),
+    : stage_(stage), mix_(plan, stage.data, registry, with_texts(options, stage.texts())),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,

@@ -227,6 +227,28 @@ TEST_F(TrainRun, control_acts_is_journaled_and_replayed) {
   expect_equal_runs("whole", "parts");
 }
 
+TEST_F(TrainRun, samples_with_other_answers_than_the_objective_learns_from_are_broken) {
+  struct Wrong {
+    const char *run, *stage, *data, *reason;
+  };
+  for (const Wrong& wrong :
+       {Wrong{"a", "prefer", "captions", "it is no pair of answers, from which dpo learns"},
+        Wrong{"b", "prefer", "heldout/questions", "it is no pair of answers, from which dpo learns"},
+        Wrong{"c", "instruct", "pairs", "it has 2 answers, and the objective learns one"}}) {
+    const std::string shards = (data() / wrong.data / "*.tar").string();
+    try {
+      run(wrong.run,
+          {fmt::format(R"(stages.{}.data.sources.1.shards=["{}"])", wrong.stage, shards),
+           fmt::format("stages.{}.from=model", wrong.stage)},
+          {.stage = wrong.stage});
+      ADD_FAILURE() << wrong.stage << " learnt " << wrong.data;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_NE(error.text().find(wrong.reason), std::string::npos) << error.text();
+    }
+  }
+}
+
 TEST_F(TrainRun, muon_steps_matrices_and_adamw_the_rest) {
   change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
                 "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");

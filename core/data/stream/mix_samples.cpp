@@ -1,5 +1,7 @@
 #include "data/stream/mix_samples.h"
 
+#include "base/error.h"
+
 #include <fmt/format.h>
 
 namespace fvlm {
@@ -10,8 +12,8 @@ std::string name_of(const plan::Source& source) {
 }
 
 MixSamples::MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
-                       const ShardOptions& options, const Progress& progress)
-    : mix_(mix), image_size_(image_size), reader_(mix, tokenizer, image_size, video) {
+                       const ShardOptions& options, const Progress& progress, int64_t texts)
+    : mix_(mix), image_size_(image_size), texts_(texts), reader_(mix, tokenizer, image_size, video) {
   for (const plan::Source& source : mix.sources)
     sources_.emplace_back(source.patterns(), options, [&](int64_t done, int64_t all) {
       if (progress) progress(name_of(source), done, all);
@@ -28,7 +30,19 @@ Sample MixSamples::measure(const Drawn& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
   const Place place = shards.locate(drawn.sample);
   const auto shard = shards.shard(place);
-  return reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
+  Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
+  if (sample.dropped.empty()) check_texts(sample);
+  return sample;
+}
+
+void MixSamples::check_texts(const Sample& sample) const {
+  const size_t count = sample.texts.size();
+  if (texts_ == 2 && (count != 2 || sample.right_choice))
+    throw Error(ErrorKind::data, "it is no pair of answers, from which dpo learns")
+        .advise("a pair has chosen_assistant and rejected_assistant; the source's `fields` says what they are called");
+  if (texts_ == 1 && count != 1)
+    throw Error(ErrorKind::data, fmt::format("it has {} answers, and the objective learns one", count))
+        .advise("the source's fields = { assistant = \"chosen_assistant\" } takes that one of a pair");
 }
 
 void MixSamples::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {

@@ -17,8 +17,9 @@ class MixSamples : public SampleSource {
   using Progress = std::function<void(const std::string& source, int64_t done, int64_t all)>;
 
   // All but the options and the progress must outlive it. No decoder: mp4s are refused, each as a broken sample.
+  // `texts`: what an objective learns from, one of a sample or the two of a pair; others are broken. 0: any number.
   MixSamples(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video,
-             const ShardOptions& options = {}, const Progress& progress = {});
+             const ShardOptions& options = {}, const Progress& progress = {}, int64_t texts = 0);
 
   std::vector<int64_t> sizes() const override;
   int64_t frame_elements() const override { return 3 * image_size_ * image_size_; }
@@ -29,8 +30,10 @@ class MixSamples : public SampleSource {
   std::vector<SetAside> damage() const override;
 
  private:
+  void check_texts(const Sample& sample) const;
+
   const plan::Mix& mix_;
-  int64_t image_size_;
+  int64_t image_size_, texts_;
   SampleReader reader_;
   std::deque<ShardSet> sources_; // they do not move
 };
