@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace fvlm::train {
 namespace {
@@ -196,11 +197,18 @@ TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request,
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd;
   const ModelDescription description = describe(resolved.plan);
+  std::optional<fs::path> first_from = request.from;
   for (const plan::Stage& stage : resolved.plan.stages) {
     if (request.stage && stage.name != *request.stage) continue;
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
     model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
+    auto from = std::exchange(first_from, std::nullopt);
+    if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
+    if (from) load_weights(ModelDirectory::open(*from), vlm);
+    for (const plan::Term& term : stage.objective)
+      if (const auto* kl = std::get_if<plan::Kl>(&term))
+        check_teacher(*kl, ModelDirectory::open(kl->teacher).description().decoder, description.decoder);
     groups_of(resolved.plan.model, stage, vlm.parameters());
     if (stage.quantization_aware)
       const QuantizedWeights chosen(resolved.plan, registry, vlm.parameters(), request.device);

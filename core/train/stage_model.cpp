@@ -57,6 +57,14 @@ std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device devic
   return made;
 }
 
+void check_teacher(const plan::Kl& kl, const DecoderConfig& teacher, const DecoderConfig& model) {
+  if (teacher.vocab_size == model.vocab_size) return;
+  throw Error(ErrorKind::data,
+              fmt::format("the teacher knows {} tokens, and the model {}", teacher.vocab_size, model.vocab_size))
+      .at(kl.teacher)
+      .advise("a teacher has the model's own tokenizer");
+}
+
 StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device,
                             const MakeModel& policy, const MakeModel& begin) {
   StageModel made;
@@ -72,11 +80,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     if (!kl) continue;
     made.frozen.teachers[term] = make_frozen(
         plan, device, [kl](const model::ArenaOptions& arena) { return model::load_model(kl->teacher, arena); });
-    const int64_t theirs = made.frozen.teachers[term]->config().decoder.vocab_size;
-    if (const int64_t ours = made.vlm->config().decoder.vocab_size; ours != theirs)
-      throw Error(ErrorKind::data, fmt::format("the teacher knows {} tokens, and the model {}", theirs, ours))
-          .at(kl->teacher)
-          .advise("a teacher has the model's own tokenizer");
+    check_teacher(*kl, made.frozen.teachers[term]->config().decoder, made.vlm->config().decoder);
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.vlm->parameters(),
                                                      groups_of(plan.model, stage, made.vlm->parameters()));

@@ -23,6 +23,9 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
 // Floating-point operations a second that the device can do at most; none where that is not known.
 std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 
+// Throws Error(data) where the teacher's vocabulary is another than the model's.
+void check_teacher(const plan::Kl& kl, const DecoderConfig& teacher, const DecoderConfig& model);
+
 // A model that does not learn.
 std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
 

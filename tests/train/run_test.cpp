@@ -249,6 +249,18 @@ TEST_F(TrainRun, samples_with_other_answers_than_the_objective_learns_from_are_b
   }
 }
 
+TEST_F(TrainRun, a_rehearsal_opens_the_models_that_stages_begin_from_and_are_taught_by) {
+  EXPECT_NO_THROW(rehearse(resolved(), {}, registry_));
+  const std::string teacher = R"(stages.prefer.objective=[{"kind":"dpo"},{"kind":"kl","teacher":"/nowhere"}])";
+  for (const std::string& set : {teacher, std::string("stages.instruct.from=/nowhere")}) try {
+      rehearse(resolved({set}), {}, registry_);
+      ADD_FAILURE() << "nobody missed it: " << set;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.where(), "/nowhere");
+    }
+  EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
+}
+
 TEST_F(TrainRun, muon_steps_matrices_and_adamw_the_rest) {
   change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
                 "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");
