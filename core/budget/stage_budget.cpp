@@ -124,11 +124,19 @@ PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& ass
 PackShape largest_pack(const plan::Stage& stage, std::vector<std::string>& assumptions) {
   const auto largest = stage.largest_sample();
   const PackCapacity most = capacity_of(stage, assumptions);
+  // A pack is no more than its step.
   int64_t frames = most.frames, rows = most.rows;
-  if (stage.batch.samples) { // a pack is no more than its step
-    frames = model::size_class(std::min(frames, *stage.batch.samples * largest.frames), most.frames);
-    rows = model::size_class(std::min(rows, *stage.batch.samples * largest.tokens), most.rows);
+  if (stage.batch.tokens && *stage.batch.tokens < rows) {
+    rows = *stage.batch.tokens;
+    if (!stage.packing.frames) frames = rows / largest.tokens * largest.frames;
   }
+  if (stage.batch.frames) frames = std::min(frames, *stage.batch.frames);
+  if (stage.batch.samples) {
+    frames = std::min(frames, *stage.batch.samples * largest.frames);
+    rows = std::min(rows, *stage.batch.samples * largest.tokens);
+  }
+  frames = model::size_class(frames, most.frames);
+  rows = model::size_class(rows, most.rows);
   PackShape pack = full_pack(stage, frames, rows, stage.packing.segments.value_or(0));
   pack.labels = model::size_class(pack.labels, most.rows);
   return pack;

@@ -194,12 +194,22 @@ TEST(StageBudget, of_weights_that_compute_quantised_has_what_they_really_are) {
   EXPECT_EQ(amount(budget_of(plan()), Item::real_weights), 0);
 }
 
-TEST(StageBudget, of_a_small_batch_is_that_of_its_samples) {
-  plan::Plan small = plan();
-  small.stages[0].batch.samples = 2;
-  const StageBudget budget = budget_of(small);
-  EXPECT_EQ(budget.pack.frames, 8);
-  EXPECT_EQ(budget.pack.rows, 64);
+TEST(StageBudget, of_a_small_batch_is_that_of_its_samples_frames_or_tokens) {
+  struct Small {
+    plan::Batch batch;
+    bool open; // packing.frames
+    int64_t frames, rows;
+  };
+  for (const Small& small :
+       {Small{{.samples = 2}, false, 8, 64}, Small{{.tokens = 96}, false, 32, 96}, Small{{.tokens = 96}, true, 12, 96},
+        Small{{.frames = 16}, false, 16, 512}, Small{{.samples = 2, .tokens = 96}, false, 8, 64}}) {
+    plan::Plan plan = budget::plan();
+    plan.stages[0].batch = small.batch;
+    if (small.open) plan.stages[0].packing.frames.reset();
+    const StageBudget budget = budget_of(plan);
+    EXPECT_EQ(budget.pack.frames, small.frames);
+    EXPECT_EQ(budget.pack.rows, small.rows);
+  }
 }
 
 TEST(StageBudget, says_what_is_assumed_where_the_data_decide) {
