@@ -55,6 +55,7 @@ Axis x_axis(const Chart& chart) {
     axis.from = std::min(axis.from, stage.begin), axis.to = std::max(axis.to, stage.end);
   for (const auto& line : chart.lines)
     for (double x : line.x) axis.from = std::min(axis.from, x), axis.to = std::max(axis.to, x);
+  for (const auto& flag : chart.flags) axis.to = std::max(axis.to, flag.x); // steps that were not applied have no line
   if (!(axis.to > axis.from)) axis.to = axis.from + 1;
   return axis;
 }
@@ -209,7 +210,9 @@ std::string chart_html(const Chart& whole) {
       if (line.raw != raw) continue;
       drawn += fmt::format(R"(<path class="{} {}" d="{}"/>)", raw ? "raw" : "line", colour_class(line.colour),
                            path_of(line, x, y));
-      for (size_t i = 0; line.points && i < line.x.size(); ++i)
+      const bool alone =
+          std::count_if(line.y.begin(), line.y.end(), [](double value) { return std::isfinite(value); }) == 1;
+      for (size_t i = 0; (line.points || (alone && !raw)) && i < line.x.size(); ++i)
         if (std::isfinite(line.y[i]))
           dots += fmt::format(R"(<i class="dot {}" style="left:{:.2f}%;top:{:.2f}%"></i>)", colour_class(line.colour),
                               100 * x.place(line.x[i]), 100 * (1 - y.place(line.y[i])));

@@ -148,6 +148,19 @@ TEST(Chart, a_run_that_was_rolled_back_is_drawn_as_two_lines) {
   EXPECT_EQ(count(path, "L"), 4u) << path;
 }
 
+TEST(Chart, what_happened_after_the_last_line_is_within_it) {
+  Chart chart{.title = "c", .lines = {{.name = "loss", .x = {10, 20}, .y = {2, 1}}}, .stages = {{"align", 0, 20}}};
+  chart.flags = {{25, "nonfinite", "at step 25", "event-1"}};
+  EXPECT_THAT(chart_html(chart), HasSubstr(R"(href="#event-1" style="left:100.00%")"));
+}
+
+TEST(Chart, one_point_alone_is_a_dot) {
+  Chart chart{.title = "c", .lines = {{.name = "loss", .x = {1}, .y = {2}}}};
+  EXPECT_THAT(chart_html(chart), HasSubstr("class=\"dot"));
+  chart.lines[0].x.push_back(2), chart.lines[0].y.push_back(1);
+  EXPECT_THAT(chart_html(chart), testing::Not(HasSubstr("class=\"dot")));
+}
+
 TEST(Chart, without_points_there_is_none_and_odd_values_break_nothing) {
   Chart chart;
   EXPECT_EQ(chart_html(chart), "");
