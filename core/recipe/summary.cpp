@@ -100,7 +100,7 @@ class Summary {
   }
 
  private:
-  static constexpr size_t label_columns = 14;
+  static constexpr size_t label_columns = 16; // two before a label, two after the longest
 
   // A label and its parts, with commas between them, in as many lines as they take.
   void line(const std::string& label, const std::vector<std::string>& parts) {

@@ -120,18 +120,19 @@ TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
 }
 
 TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe) {
-  auto ran = run("plan fvlm-135m.lua --set seed=7", "TERM=xterm");
+  auto ran = run("plan fvlm-135m.lua --set seed=7 --set quantization=int8", "TERM=xterm");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("--set seed=7"));
   EXPECT_THAT(ran.out,
               HasSubstr("align  1,000,000 samples in 31,250 steps of 32, from the model's weights\n"
-                        "  data        43 %  data/openvid/*.tar\n"
-                        "              43 %  data/webvid/*.tar\n"
-                        "              14 %  data/smoltalk/*.tar  (text alone)\n"
-                        "              at most 64 frames, 512 text tokens\n"
-                        "  objective   next_token, on all\n"
-                        "  optimizer   adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
-  EXPECT_THAT(ran.out, HasSubstr("  schedule    converging to 3e-5, warm-up 938 steps (3 %)\n"));
+                        "  data          43 %  data/openvid/*.tar\n"
+                        "                43 %  data/webvid/*.tar\n"
+                        "                14 %  data/smoltalk/*.tar  (text alone)\n"
+                        "                at most 64 frames, 512 text tokens\n"
+                        "  objective     next_token, on all\n"
+                        "  optimizer     adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
+  EXPECT_THAT(ran.out, HasSubstr("  schedule      converging to 3e-5, warm-up 938 steps (3 %)\n"));
+  EXPECT_THAT(ran.out, HasSubstr("  quantization  scheme int8\n")) << "the longest label";
   EXPECT_THAT(ran.out, testing::ContainsRegex("[0-9]+ values were set, [0-9]+ are defaults: --all shows each"));
   EXPECT_LT(std::count(ran.out.begin(), ran.out.end(), '\n'), 50);
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1b[")));
