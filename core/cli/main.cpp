@@ -8,6 +8,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
 
 namespace fvlm::cli {
 namespace {
@@ -63,6 +67,13 @@ int run(Arguments arguments) {
   throw error;
 }
 
+// What was printed may wait in a buffer to this day, and meet a full disk. Where it is closed, nobody listens.
+int written(int code) {
+  if (std::fflush(stdout) != 0 && errno != EBADF)
+    throw Error(ErrorKind::data, std::strerror(errno)).at("standard output");
+  return code;
+}
+
 } // namespace
 
 int run_group(const char* group, const char* summary, std::span<const Verb> members, Arguments arguments) {
@@ -88,11 +99,18 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
 int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
   try {
-    return fvlm::cli::run(arguments);
+    return fvlm::cli::written(fvlm::cli::run(arguments));
   } catch (const fvlm::Error& error) {
     fvlm::log_error("{}", error.text());
     return error.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    fvlm::log_error("{}: {}", error.path1().string(), error.code().message());
+    return static_cast<int>(fvlm::ErrorKind::data);
   } catch (const std::exception& error) {
+    if (const auto* system = dynamic_cast<const std::system_error*>(&error); system && std::ferror(stdout)) {
+      fvlm::log_error("standard output: {}", system->code().message());
+      return static_cast<int>(fvlm::ErrorKind::data);
+    }
     fvlm::log_error("a defect in fvlm-engine: {}", error.what());
     return 1;
   }

@@ -62,6 +62,9 @@ TEST_F(PreprocessVerb, mistakes_say_what_to_do) {
   EXPECT_EQ(preprocess("--stage align"), 4) << "no captions";
   EXPECT_THAT(err(), HasSubstr("captions"));
   EXPECT_FALSE(fs::exists(made / "align"));
+  made = "/proc/made";
+  EXPECT_EQ(preprocess("--stage prefer"), 4);
+  EXPECT_THAT(err(), HasSubstr("error: /proc/made: No such file or directory\n"));
   EXPECT_EQ(run(fmt::format("{} preprocess {}", FVLM_ENGINE, FVLM_QUICKSTART)), 2);
   EXPECT_THAT(err(), HasSubstr("--out"));
 }

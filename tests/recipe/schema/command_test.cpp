@@ -184,6 +184,20 @@ TEST_F(CommandTest, plan_all_lists_every_value_and_the_line_that_wrote_it) {
   EXPECT_THAT(ran.out, testing::ContainsRegex("log_every +10 +default"));
 }
 
+TEST_F(CommandTest, output_that_a_full_disk_does_not_take_is_an_error) {
+  const fs::path err = folder / "err";
+  const auto into = [&](const std::string& command, const char* where) {
+    const int status = std::system(
+        fmt::format("cd '{}' && '{}' {} {} 2>'{}'", FVLM_RECIPES, FVLM_ENGINE, command, where, err.string()).c_str());
+    return WEXITSTATUS(status);
+  };
+  for (const char* command : {"plan fvlm-135m.lua", "plan fvlm-135m.lua --json", "recipe reference", "--help"}) {
+    EXPECT_EQ(into(command, ">/dev/full"), 4) << command;
+    EXPECT_EQ(read_file(err), "error: standard output: No space left on device\n") << command;
+  }
+  EXPECT_EQ(into("check fvlm-135m.lua", ">&-"), 0) << "nobody listens";
+}
+
 TEST_F(CommandTest, wrong_usage_exits_2) {
   EXPECT_EQ(run("plan").code, 2);
   EXPECT_EQ(run("plan fvlm-135m.lua --set seed").code, 2);
