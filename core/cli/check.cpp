@@ -57,11 +57,7 @@ int run_check(Arguments arguments) {
     auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
     bool good = report.missing.empty();
     if (json) {
-      Json document = {{"ok", good}, {"hash", resolved.hash}, {"stages", Json::array()}};
-      for (const auto& stage : resolved.plan.stages) {
-        document["stages"].push_back({{"name", stage.name}, {"samples", stage.samples}});
-        if (stage.steps) document["stages"].back()["steps"] = *stage.steps;
-      }
+      Json document = checked(resolved, good);
       if (files) document["files"] = as_json(report);
       fmt::print("{}\n", document.dump(2));
     } else if (good) {

@@ -60,6 +60,18 @@ void list_checks() {
   fmt::print("\n{} checks\n", rows);
 }
 
+Json checks_json() {
+  Json families = Json::array();
+  for (const check::Table& table : check::tables()) {
+    Json checks = Json::array();
+    for (const check::Check& row : table.checks) checks.push_back({{"name", row.name}, {"proves", row.proves}});
+    for (const check::Benchmark& row : table.benchmarks)
+      checks.push_back({{"name", std::string("bench.") + row.name}, {"measures", row.measures}});
+    families.push_back({{"family", table.family}, {"checks", checks}});
+  }
+  return families;
+}
+
 } // namespace
 
 int check_plugin(Arguments arguments) {
@@ -84,7 +96,10 @@ int check_plugin(Arguments arguments) {
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   if (parsed->flag("list")) {
-    list_checks();
+    if (parsed->flag("json"))
+      fmt::print("{}", dump(checks_json()));
+    else
+      list_checks();
     return 0;
   }
   const auto target = parsed->value("FILE");

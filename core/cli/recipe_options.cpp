@@ -29,6 +29,15 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   return request;
 }
 
+nlohmann::ordered_json checked(const recipe::Resolved& resolved, bool ok) {
+  nlohmann::ordered_json document = {{"ok", ok}, {"hash", resolved.hash}, {"stages", nlohmann::ordered_json::array()}};
+  for (const auto& stage : resolved.plan.stages) {
+    document["stages"].push_back({{"name", stage.name}, {"samples", stage.samples}});
+    if (stage.steps) document["stages"].back()["steps"] = *stage.steps;
+  }
+  return document;
+}
+
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name) {
   std::vector<std::string> names;
   for (const plan::Stage& stage : plan.stages) {

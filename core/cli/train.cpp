@@ -95,6 +95,7 @@ int train_stages(Arguments arguments) {
   if (request.from && request.resume)
     throw Error(ErrorKind::usage, "--from begins a stage, and --resume goes on in one");
   request.max_steps = parsed->integer_or("max-steps", -1);
+  if (parsed->value("max-steps") && request.max_steps < 0) throw Error(ErrorKind::usage, "--max-steps wants 0 or more");
   request.allow_plan_change = parsed->flag("allow-plan-change");
   const std::string device = parsed->value_or("device", best_device());
   use_device(device);
@@ -106,7 +107,10 @@ int train_stages(Arguments arguments) {
   }
   if (parsed->flag("dry-run")) {
     train::rehearse(resolved, request, *open_registry(*parsed));
-    fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));
+    if (parsed->flag("json"))
+      fmt::print("{}\n", checked(resolved, true).dump(2));
+    else
+      fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));
     return 0;
   }
   const auto registry = open_registry(*parsed);

@@ -77,6 +77,22 @@ TEST_F(PlanTables, are_of_a_device_that_there_is_a_name_for) {
   EXPECT_EQ(run("plan quickstart.lua --device tpu").code, 2);
 }
 
+class DryRun : public PlanTables {};
+
+TEST_F(DryRun, is_a_line_or_a_document) {
+  const std::string data = (scratch_.path() / "shapes").string(), recipe = "quickstart.lua --arg data=" + data;
+  ASSERT_EQ(
+      std::system(
+          fmt::format("'{}' --out '{}' --samples captions=8,text=4 >/dev/null 2>&1", FVLM_MAKE_SHAPES, data).c_str()),
+      0);
+  const std::string command = "train --dry-run --bundled-only --device cpu --stage align " + recipe;
+  const Ran line = run(command), document = run(command + " --json");
+  EXPECT_EQ(line.code, 0) << line.err;
+  EXPECT_THAT(line.out, HasSubstr("nothing was trained"));
+  EXPECT_EQ(document.code, 0) << document.err;
+  EXPECT_EQ(document.out, run("check --json " + recipe).out);
+}
+
 class FindBatchVerb : public PlanTables {};
 
 TEST_F(FindBatchVerb, says_what_was_tried_and_what_to_write) {
@@ -108,6 +124,7 @@ TEST_F(FindBatchVerb, exits_with_1_where_nothing_fits_and_with_6_where_the_model
   EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib 1 --stage align " + quickstart()).code, 6);
   EXPECT_EQ(run("train --find-batch --bundled-only --memory-mib=-1 --stage align " + quickstart()).code, 2);
   EXPECT_EQ(run("train --find-batch --dry-run " + quickstart()).code, 2);
+  EXPECT_EQ(run("train --max-steps -1 " + quickstart()).code, 2);
 }
 
 } // namespace

@@ -145,6 +145,12 @@ TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
   EXPECT_EQ(engine("plugin info").exit_code, 2);
 }
 
+TEST_F(PluginVerb, check_lists_its_checks_as_a_document_too) {
+  const json families = json::parse(engine("plugin check --list --json").out);
+  EXPECT_EQ(families.at(0).at("family"), "library");
+  EXPECT_EQ(families.at(0).at("checks").at(0).at("name"), "is_library");
+}
+
 TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
   fs::path home = lay("sample", "sample");
   lay("other", "other", called("other"));
