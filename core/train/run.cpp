@@ -36,7 +36,7 @@ class Run {
   TrainReport train() {
     const auto stages = wanted_stages();
     const RunFolder folder(request_.folder);
-    folder.begin(resolved_, request_.allow_plan_change);
+    const bool is_new_plan = folder.open(resolved_, request_.allow_plan_change);
     const LogFile log(request_.folder / "log.txt");
     const Place place = find_place(stages);
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
@@ -60,6 +60,7 @@ class Run {
       };
       if (checkpoint.empty()) state = stage_begins(state);
       StageRun run(context, stage, begin, state, checkpoint, request_.faults);
+      if (is_new_plan && i == place.stage) folder.write_plan(resolved_);
       previous_model_.reset(); // begun from, and no longer needed
       folder.write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
       const int64_t before = run.state().step;

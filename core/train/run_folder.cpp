@@ -7,8 +7,11 @@
 #include "budget/budget_text.h"
 #include "recipe/print.h"
 #include "report/page.h"
+#include "train/checkpoint.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace fvlm::train {
 namespace {
@@ -33,24 +36,36 @@ void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>&
 
 } // namespace
 
-void RunFolder::begin(const recipe::Resolved& resolved, bool allow_change) const {
+// A line of metrics or a checkpoint.
+bool RunFolder::has_trained(const plan::Plan& plan) const {
+  std::error_code absent;
+  if (const auto bytes = fs::file_size(path_ / "metrics.jsonl", absent); !absent && bytes > 0) return true;
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [&](const plan::Stage& stage) { return !StageFolder(path_ / stage.name).steps().empty(); });
+}
+
+bool RunFolder::open(const recipe::Resolved& resolved, bool allow_change) const {
   std::error_code failed;
   fs::create_directories(path_, failed);
   if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(path_.string());
   const fs::path file = path_ / "plan.json";
-  if (fs::exists(file)) {
-    recipe::Request request;
-    request.file = file;
-    const auto before = recipe::resolve(request);
-    if (before.hash == resolved.hash) return;
-    const auto table = recipe::differences_text(recipe::differences(before.plan, resolved.plan), "the run", "now");
-    if (!allow_change)
-      throw Error(ErrorKind::usage, "the run was begun with another plan:\n" + table)
-          .at(path_.string())
-          .advise("--allow-plan-change goes on with the new one; --run-dir trains into another folder");
-    log_warning("goes on with another plan:\n{}", table);
-  }
-  write_file_atomic(file, recipe::plan_document(resolved).dump(1) + "\n");
+  if (!fs::exists(file)) return true;
+  recipe::Request request;
+  request.file = file;
+  const auto before = recipe::resolve(request);
+  if (before.hash == resolved.hash) return false;
+  if (!has_trained(before.plan)) return true;
+  const auto table = recipe::differences_text(recipe::differences(before.plan, resolved.plan), "the run", "now");
+  if (!allow_change)
+    throw Error(ErrorKind::usage, "the run was begun with another plan:\n" + table)
+        .at(path_.string())
+        .advise("--allow-plan-change goes on with the new one; --run-dir trains into another folder");
+  log_warning("goes on with another plan:\n{}", table);
+  return true;
+}
+
+void RunFolder::write_plan(const recipe::Resolved& resolved) const {
+  write_file_atomic(path_ / "plan.json", recipe::plan_document(resolved).dump(1) + "\n");
   write_recipe(path_ / "recipe", resolved.files);
 }
 

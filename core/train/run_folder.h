@@ -12,9 +12,13 @@ class RunFolder {
  public:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
 
-  // Writes plan.json and recipe/ of a new run. Of one that is there: throws Error(usage) with what differs where its
-  // Plan is another one, unless it may be.
-  void begin(const recipe::Resolved& resolved, bool allow_change) const;
+  // Makes the folder of a new run. Of one that has begun: throws Error(usage) with what differs where its Plan is
+  // another one, unless it may be.
+  // True where the Plan is to be written.
+  bool open(const recipe::Resolved& resolved, bool allow_change) const;
+
+  // Writes plan.json and recipe/, once the Plan's first stage can begin or go on.
+  void write_plan(const recipe::Resolved& resolved) const;
 
   // Adds the stage to parameters.json: its groups, how large they are, and how they are trained.
   void write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const;
@@ -23,6 +27,7 @@ class RunFolder {
   void write_report() const;
 
  private:
+  bool has_trained(const plan::Plan& plan) const;
   std::filesystem::path path_;
 };
 

@@ -55,6 +55,7 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     state_.cursor = data_.start();
     optimization_->adopt_values();
   } else {
+    if (!state_.stage_done) Composer::check(state_.cursor, data_.batches(), data_.order());
     load_checkpoint(checkpoint, *vlm_, *optimization_);
     saved_at_ = state_.step;
   }

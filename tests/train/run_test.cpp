@@ -203,6 +203,16 @@ TEST_F(TrainRun, another_plan_is_told_and_wants_to_be_allowed) {
   EXPECT_EQ(run("a", {"stages.align.optimizer.clip=2"}, {.allow_plan_change = true}).steps, 20);
 }
 
+TEST_F(TrainRun, a_plan_that_trained_nothing_binds_nobody) {
+  const std::string absent = R"(stages.align.data.sources.1.shards=["/nowhere/a.tar"])";
+  EXPECT_THROW(run("a", {absent}), Error);
+  EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1) << "the path is right now";
+  for (const char* change : {"stages.align.samples=96", "seed=7"}) {
+    EXPECT_THROW(run("a", {change}, {.allow_plan_change = true}), Error) << "other data than before";
+    EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1) << "the run's own plan is still there";
+  }
+}
+
 TEST_F(TrainRun, frozen_groups_stay_as_they_are) {
   run("a", {}, {.stage = "align"});
   const std::vector<std::string> sets = {R"(stages.instruct.freeze=["vision","decoder"])"};

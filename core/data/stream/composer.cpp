@@ -44,7 +44,8 @@ Cursor Composer::start(const BatchPlan& plan, const Order& order) {
 
 void Composer::check(const Cursor& cursor, const BatchPlan& plan, const Order& order) {
   if (cursor.fingerprint == fingerprint(plan, order) && cursor.order.drawn.size() == order.begin().drawn.size()) return;
-  throw Error(ErrorKind::data, "the data are not those that the run read before: shards, weights, seed or batch differ")
+  throw Error(ErrorKind::data,
+              "the data are not those that the run read before: shards, weights, samples, seed or batch differ")
       .advise("bring the old ones back, or start the stage anew");
 }
 
