@@ -65,8 +65,8 @@ int train_stages(Arguments arguments) {
       "      [--arg NAME=VALUE] [--json]",
       "Runs the stages of a recipe one after the other into the run's folder. A run that was stopped or killed goes "
       "on\n"
-      "where it was: start the same command again. Ctrl-C or SIGTERM saves a checkpoint and exits with 75; a second\n"
-      "one exits at once.",
+      "where it was: start the same command again. Ctrl-C, SIGTERM or a terminal that closes saves a checkpoint and\n"
+      "exits with 75; a second Ctrl-C exits at once.",
       "train recipes/quickstart.lua --run-dir runs/mine");
   add_recipe_options(options);
   with_plugin_options(options)

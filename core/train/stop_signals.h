@@ -1,4 +1,5 @@
-// SIGTERM and SIGINT while a run trains: the first asks it to stop between two steps, the second ends it at once.
+// Signals while a run trains: the first SIGTERM or SIGINT asks it to stop between two steps, the second ends it at
+// once; a closed terminal asks it to stop, and a closed pipe is passed over.
 #pragma once
 #include <csignal>
 
@@ -14,7 +15,7 @@ class StopSignals {
   static bool stop_wanted();
 
  private:
-  struct sigaction term_, interrupt_; // what was there before
+  struct sigaction term_, interrupt_, hangup_, pipe_; // what was there before
 };
 
 } // namespace fvlm::train

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 namespace fvlm::train {
@@ -79,6 +80,23 @@ TEST_F(TrainRun, stopped_anywhere_it_ends_in_the_same_bits) {
   }
   EXPECT_EQ(steps, 24);
   expect_equal_runs("whole", "parts");
+}
+
+TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
+  run("whole", {}, {.stage = "align"});
+  Faults faults;
+  faults.before_step = [](const std::string&, int64_t step, model::Parameters&) {
+    if (step == 2) std::raise(SIGPIPE);
+    if (step == 4) std::raise(SIGHUP), std::raise(SIGHUP); // a shell and the kernel
+  };
+  const auto report = run("parts", {}, {.stage = "align", .faults = faults});
+  EXPECT_TRUE(report.stopped);
+  EXPECT_LT(report.steps, 10);
+  EXPECT_FALSE(run("parts", {}, {.stage = "align"}).stopped);
+  expect_equal_runs("whole", "parts");
+  const auto ignored = std::signal(SIGHUP, SIG_IGN);
+  EXPECT_FALSE(run("nohup", {}, {.stage = "align", .faults = faults}).stopped);
+  std::signal(SIGHUP, ignored);
 }
 
 TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
