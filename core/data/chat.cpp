@@ -10,7 +10,7 @@ namespace {
 TokenId required(const Tokenizer& tokenizer, const char* content) {
   auto id = tokenizer.special_id(content);
   if (!id)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer has no token '{}'", content))
+    throw Error(ErrorKind::data, fmt::format("the tokenizer has no special token '{}'", content))
         .advise("chat needs a tokenizer with SmolLM2's special tokens, such as that of SmolLM2-135M-Instruct");
   return *id;
 }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm {
 namespace {
 
@@ -24,51 +26,63 @@ size_t previous(std::string_view text, size_t at) {
   return at;
 }
 
+bool stands_alone(std::string_view text, size_t begin, size_t end) {
+  return (begin == 0 || !is_word_at(text, previous(text, begin))) && (end == text.size() || !is_word_at(text, end));
+}
+
+// Cuts the text at added tokens as Hugging Face does: calls token(id) for each, and piece(std::string_view) for the
+// text between them.
+template <class Token, class Piece>
+void cut(std::string_view text, const AddedTokens& added, SpecialTokens special, Token&& token, Piece&& piece) {
+  size_t begin = 0; // of the text that no added token has taken
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* found = added.at(text, at);
+    if (!found) {
+      ++at;
+      continue;
+    }
+    size_t first = at, end = at + found->content.size();
+    at = end;
+    if (found->special && special == SpecialTokens::as_text) continue;
+    if (found->single_word && !stands_alone(text, first, end)) continue;
+    if (found->left_strip) {
+      first = std::max(first, begin);
+      while (first > begin && is_space_at(text, previous(text, first))) first = previous(text, first);
+    }
+    if (found->right_strip)
+      while (end < text.size() && is_space_at(text, end)) end += decode_at(text, end).length;
+    if (first > begin) piece(text.substr(begin, first - begin));
+    if (first < end) token(found->id);
+    begin = end; // space that was stripped is looked through still: it may be a token, too
+  }
+  if (begin < text.size()) piece(text.substr(begin));
+}
+
 } // namespace
 
-const AddedToken* Tokenizer::added_at(std::string_view text, size_t at, SpecialTokens special) const {
-  for (uint32_t place : starts_[static_cast<unsigned char>(text[at])]) {
-    const AddedToken& token = added_[place];
-    if (special == SpecialTokens::as_text && token.special) continue;
-    if (text.substr(at, token.content.size()) == token.content) return &token;
-  }
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+  for (uint32_t place = 0; place < tokens_.size(); ++place)
+    starts_[static_cast<unsigned char>(tokens_[place].content[0])].push_back(place);
+}
+
+const AddedToken* AddedTokens::at(std::string_view text, size_t at) const {
+  for (uint32_t place : starts_[static_cast<unsigned char>(text[at])])
+    if (text.substr(at).starts_with(tokens_[place].content)) return &tokens_[place];
   return nullptr;
 }
 
-void Tokenizer::Encoder::append_piece(std::string_view piece, std::vector<TokenId>& out) {
-  if (piece.empty()) return;
+void Tokenizer::Encoder::append_words(std::string_view piece, std::vector<TokenId>& out) {
   each_word(tokenizer_.pretokenizer_, piece, [&](std::string_view word) { words_.append(word, out); });
 }
 
 void Tokenizer::Encoder::append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out) {
   ValidUtf8 valid(text);
-  text = valid.view();
-  size_t begin = 0; // of the text that no added token has taken
-  for (size_t at = 0; at < text.size();) {
-    const AddedToken* token = tokenizer_.added_at(text, at, special);
-    if (!token) {
-      ++at;
-      continue;
-    }
-    size_t end = at + token->content.size();
-    if (token->single_word) {
-      bool word_before = at > 0 && is_word_at(text, previous(text, at));
-      bool word_behind = end < text.size() && is_word_at(text, end);
-      if (word_before || word_behind) {
-        at = end;
-        continue;
-      }
-    }
-    size_t piece_end = at;
-    if (token->left_strip)
-      while (piece_end > begin && is_space_at(text, previous(text, piece_end))) piece_end = previous(text, piece_end);
-    if (token->right_strip)
-      while (end < text.size() && is_space_at(text, end)) end += decode_at(text, end).length;
-    append_piece(text.substr(begin, piece_end - begin), out);
-    out.push_back(token->id);
-    begin = at = end;
-  }
-  append_piece(text.substr(begin), out);
+  auto token = [&](TokenId id) { out.push_back(id); };
+  auto words = [&](std::string_view piece) { append_words(piece, out); };
+  cut(valid.view(), tokenizer_.added_, special, token,
+      [&](std::string_view piece) { cut(piece, tokenizer_.added_normalized_, special, token, words); });
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
@@ -103,8 +117,9 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) c
 }
 
 std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
-  for (const AddedToken& token : added_)
-    if (token.content == content) return token.id;
+  for (const AddedTokens* added : {&added_, &added_normalized_})
+    for (const AddedToken& token : *added)
+      if (token.special && token.content == content) return token.id;
   return std::nullopt;
 }
 

@@ -17,6 +17,20 @@ struct AddedToken {
   TokenId id;
   std::string content;
   bool single_word = false, left_strip = false, right_strip = false, special = false;
+  bool normalized = false; // found only in what tokens that are not normalized have left
+};
+
+// Finds the added tokens of one kind, the longest first.
+class AddedTokens {
+ public:
+  explicit AddedTokens(std::vector<AddedToken> tokens = {});
+  const AddedToken* at(std::string_view text, size_t at) const;
+  auto begin() const { return tokens_.begin(); }
+  auto end() const { return tokens_.end(); }
+
+ private:
+  std::vector<AddedToken> tokens_;                // longest content first
+  std::array<std::vector<uint32_t>, 256> starts_; // by first byte: places in tokens_
 };
 
 enum class SpecialTokens {
@@ -52,7 +66,7 @@ class Tokenizer {
     void append(std::string_view text, SpecialTokens special, std::vector<TokenId>& out);
 
    private:
-    void append_piece(std::string_view piece, std::vector<TokenId>& out);
+    void append_words(std::string_view piece, std::vector<TokenId>& out);
     const Tokenizer& tokenizer_;
     WordEncoder words_;
   };
@@ -61,15 +75,11 @@ class Tokenizer {
   friend class TokenizerFile;
   Tokenizer() = default;
 
-  // The added token that matches at text[at], the longest first.
-  const AddedToken* added_at(std::string_view text, size_t at, SpecialTokens special) const;
-
   BpeModel model_;
   PreTokenizer pretokenizer_;
-  std::vector<AddedToken> added_;                 // longest content first
-  std::array<std::vector<uint32_t>, 256> starts_; // by first byte: places in added_
-  std::vector<std::string> bytes_;                // by id; empty: no such id
-  std::vector<bool> known_, special_;             // by id
+  AddedTokens added_, added_normalized_;
+  std::vector<std::string> bytes_;    // by id; empty: no such id
+  std::vector<bool> known_, special_; // by id
 };
 
 } // namespace fvlm

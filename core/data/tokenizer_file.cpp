@@ -26,7 +26,7 @@ class TokenizerFile {
     refuse_unless_null(root, "normalizer");
     read_pretokenizer(root);
     read_decoder(root);
-    index_added();
+    keep_added();
     return std::move(made_);
   }
 
@@ -119,7 +119,8 @@ class TokenizerFile {
       token.left_strip = flag(entry, "lstrip", false);
       token.right_strip = flag(entry, "rstrip", false);
       token.special = flag(entry, "special", false);
-      made_.added_.push_back(std::move(token));
+      token.normalized = flag(entry, "normalized", !token.special);
+      added_.push_back(std::move(token));
     }
   }
 
@@ -144,13 +145,14 @@ class TokenizerFile {
       largest = std::max(largest, id);
       id_of_token.emplace(content, id);
     }
-    for (const AddedToken& token : made_.added_) largest = std::max(largest, token.id);
+    for (const AddedToken& token : added_) largest = std::max(largest, token.id);
     // Ids index arrays: a file of few tokens does not get to ask for millions of places.
-    size_t entries = vocabulary.size() + made_.added_.size();
+    size_t entries = vocabulary.size() + added_.size();
     if (largest >= 0 && static_cast<size_t>(largest) >= 4 * entries + 1024)
       fail(fmt::format("the largest id is {}, far beyond the {} tokens there are", largest, entries));
+    check_added_ids(id_of_token);
     for (const auto& [content, id] : id_of_token) remember(id, content, false);
-    for (const AddedToken& token : made_.added_) remember(token.id, token.content, token.special);
+    for (const AddedToken& token : added_) remember(token.id, token.content, token.special);
 
     const ByteAlphabet& alphabet = byte_alphabet();
     bool any = false;
@@ -162,9 +164,33 @@ class TokenizerFile {
       any |= found != id_of_token.end();
     }
     if (!any) fail("the vocabulary holds no single byte: it is not a byte-level one");
+    refuse_unknown_bytes(model);
     if (made_.model_.ignore_merges)
       for (const auto& [content, id] : id_of_token) made_.model_.whole_words.emplace(undisguise(content), id);
     read_merges(member(model, "merges", nullptr), id_of_token);
+  }
+
+  void refuse_unknown_bytes(const Json& model) const {
+    Json unknown = member(model, "unk_token", nullptr);
+    if (unknown.is_null()) return;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1; // UTF-8 has no others
+      if (in_text && made_.model_.token_of_byte[byte] < 0)
+        fail(fmt::format("the vocabulary lacks byte {:#04x}, and model.unk_token in its place is not supported", byte));
+    }
+  }
+
+  // Hugging Face does not read an added token's id: it takes the vocabulary's, or counts on from the vocabulary's size.
+  void check_added_ids(std::unordered_map<std::string, TokenId> id_of_token) const {
+    auto next = static_cast<TokenId>(id_of_token.size());
+    for (const AddedToken& token : added_) {
+      auto [known, added] = id_of_token.emplace(token.content, next);
+      if (added) ++next;
+      if (token.id != known->second)
+        fail(fmt::format("the id of added token '{}' is {}, and Hugging Face gives it {}", token.content, token.id,
+                         known->second),
+             "save the tokenizer with transformers, which writes the ids that it uses");
+    }
   }
 
   void read_merges(const Json& merges, const std::unordered_map<std::string, TokenId>& id_of_token) {
@@ -221,6 +247,8 @@ class TokenizerFile {
       else if (type == "ByteLevel") {
         byte_level = true;
         made_.pretokenizer_.add_prefix_space = flag(step, "add_prefix_space", true);
+        if (made_.pretokenizer_.add_prefix_space && made_.pretokenizer_.pattern != WordPattern::none)
+          fail("ByteLevel with add_prefix_space behind Split is not supported");
         if (flag(step, "use_regex", true)) set_pattern(WordPattern::gpt2);
       } else
         fail(fmt::format("pre_tokenizer '{}' is not supported: only Digits, Split and ByteLevel are", type));
@@ -257,16 +285,16 @@ class TokenizerFile {
                        decoder.is_null() ? "null" : type_of(decoder, "decoder")));
   }
 
-  void index_added() {
-    auto& added = made_.added_;
-    std::stable_sort(added.begin(), added.end(),
-                     [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
-    for (uint32_t place = 0; place < added.size(); ++place)
-      made_.starts_[static_cast<unsigned char>(added[place].content[0])].push_back(place);
+  void keep_added() {
+    auto rest =
+        std::stable_partition(added_.begin(), added_.end(), [](const auto& token) { return !token.normalized; });
+    made_.added_normalized_ = AddedTokens({rest, added_.end()});
+    made_.added_ = AddedTokens({added_.begin(), rest});
   }
 
   static constexpr int64_t most_ids = 1 << 24;
   std::string where_;
+  std::vector<AddedToken> added_;
   Tokenizer made_;
 };
 

@@ -59,9 +59,10 @@ trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.B
                               special_tokens=[AddedToken(text, special=True) for text in SPECIAL])
 tokenizer.train_from_iterator([string().decode("utf-8", "replace") for _ in range(4000)], trainer)
 tokenizer.add_tokens([AddedToken("foo bar", normalized=False), AddedToken("zig", single_word=True, normalized=False),
-                      AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False)])
+                      AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False), AddedToken("  ", normalized=False),
+                      AddedToken("zfoo", normalized=True), AddedToken("<left>", lstrip=True, normalized=True)])
 tokenizer.save(f"{folder}/tokenizer.json")
-WORDS += ["zig", "zigzag", "foo", "bar", "foo bar", "<strip>", " <strip> "]
+WORDS += ["zig", "zigzag", "foo", "bar", "foo bar", "<strip>", " <strip> ", "<strip>  ", "zfoo bar", "zfoo", " <left>"]
 
 strings = [string() for _ in range(count)]
 texts = [text.decode("utf-8", "replace") for text in strings]

@@ -126,6 +126,13 @@ TEST(Tokenizer, malformed_files_are_refused_each_with_its_reason) {
       {"/pre_tokenizer/pretokenizers/0",
        {{"type", "Split"}, {"pattern", {{"Regex", "\\w+"}}}, {"behavior", "Isolated"}},
        "not one that this engine knows: \\w+"},
+      {"/pre_tokenizer/pretokenizers/0",
+       {{"type", "Split"}, {"pattern", {{"Regex", pattern_text(WordPattern::llama3)}}}, {"behavior", "Isolated"}},
+       "two patterns one after the other"},
+      {"/pre_tokenizer/pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", pattern_text(WordPattern::gpt2)}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"use_regex", false}}},
+       "add_prefix_space behind Split is not supported"},
       {"/decoder", {{"type", "Metaspace"}}, "decoder 'Metaspace' is not supported"},
       {"/decoder", nullptr, "decoder 'null' is not supported"},
       {"/added_tokens", 3, "'added_tokens' must be a list"},
@@ -133,12 +140,20 @@ TEST(Tokenizer, malformed_files_are_refused_each_with_its_reason) {
       {"/added_tokens/0/content", "", "has no content"},
       {"/added_tokens/0/id", -7, "the id -7"},
       {"/added_tokens/0/special", 1, "must be true or false"},
+      {"/added_tokens/1/id", 300, "id of added token '<|im_end|>' is 300, and Hugging Face gives it 260"},
+      {"/added_tokens/1/content", "abc", "id of added token 'abc' is 260, and Hugging Face gives it 257"},
   };
   for (const Case& bad : cases) {
     auto file = small_tokenizer();
     file[nlohmann::json::json_pointer(bad.pointer)] = bad.value;
     EXPECT_THAT(refusal(file.dump()), testing::HasSubstr(bad.reason)) << bad.pointer << " = " << bad.value.dump();
   }
+  auto file = small_tokenizer();
+  file["model"]["unk_token"] = "?";
+  EXPECT_EQ(refusal(file.dump()), "accepted");
+  file["model"]["vocab"].erase("x");
+  file["model"]["vocab"]["no byte"] = 'x';
+  EXPECT_THAT(refusal(file.dump()), testing::HasSubstr("the vocabulary lacks byte 0x78, and model.unk_token"));
   EXPECT_THAT(refusal(""), testing::HasSubstr("not valid JSON"));
   EXPECT_THAT(refusal("[1]"), testing::HasSubstr("a JSON object was expected"));
   EXPECT_THAT(refusal(small_tokenizer().dump().substr(0, 900)), testing::HasSubstr("not valid JSON"));
@@ -164,6 +179,13 @@ TEST(Chat, masks_what_comes_behind_the_assistant_line) {
   auto prompt = chat.prompt(std::span(turns).first(1));
   EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin()));
   EXPECT_EQ(tokens.ids[prompt.size()], 257);
+}
+
+TEST(Chat, wants_its_tokens_special_for_users_could_write_them_otherwise) {
+  auto file = small_tokenizer();
+  file["added_tokens"][1]["special"] = false;
+  Tokenizer tokenizer = make(file);
+  EXPECT_THROW(ChatTemplate{tokenizer}, Error);
 }
 
 // The oracle is the Hugging Face tokenizers wheel itself, on strings of all planes, of broken UTF-8, of long runs and
