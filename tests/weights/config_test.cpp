@@ -195,6 +195,7 @@ std::vector<Wrong> wrong_decoders() {
       decoder("a_vision_tower", R"({"model_type": "dinov2"})", {"\"dinov2\" is not supported as decoder"}),
       decoder("terminal_codes", R"({"model_type": "\u001b[2J"})", {"\\u001b[2J"}),
       decoder("attention_bias", R"({"attention_bias": true})", {"'attention_bias' = true", "no bias"}),
+      decoder("sees_what_comes", R"({"is_causal": false})", {"'is_causal' = false", "before it"}),
       decoder("mlp_bias", R"({"mlp_bias": true})", {"'mlp_bias' = true"}),
       decoder("gelu", R"({"hidden_act": "gelu"})", {"'hidden_act' = \"gelu\"", "only silu"}),
       decoder("linear_scaling", R"({"rope_scaling": {"type": "linear", "factor": 2}})",

@@ -53,6 +53,7 @@ DecoderConfig read(ConfigReader& config) {
 
   std::string activation = config.text("hidden_act", "silu");
   config.refuse_unless(activation == "silu" || activation == "swish", "hidden_act", "only silu is");
+  config.refuse_unless(config.flag("is_causal", true), "is_causal", "a row attends to itself and those before it");
   config.refuse_unless(!config.flag("attention_bias", false), "attention_bias", "attention has no bias");
   config.refuse_unless(!config.flag("mlp_bias", false), "mlp_bias", "the MLP has no bias");
   if (config.has("attention_dropout"))
