@@ -22,6 +22,7 @@ BatchFile::BatchFile(const std::filesystem::path& path)
 
 std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
   const auto counts = integers("frame_counts");
+  if (counts.empty()) fail("frame_counts", "there is no sample");
   std::vector<Sample> samples(counts.size());
   int64_t begin = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -51,7 +52,11 @@ void BatchFile::read_texts(const std::string& side, bool labelled, std::vector<S
   const auto lengths = integers(side + "text_lengths"), ids = integers(side + "input_ids");
   const auto count = static_cast<int64_t>(ids.size());
   at::Tensor mask = at::zeros({count}, at::kBool);
-  if (labelled) mask = tensor_over(file_.at(side + "loss_mask")).ne(0).contiguous();
+  if (labelled) {
+    const at::Tensor given = tensor_over(file_.at(side + "loss_mask"));
+    mask = given.ne(0).contiguous();
+    if (!given.eq(mask).all().item<bool>()) fail(side + "loss_mask", "holds what is neither 0 nor 1");
+  }
   if (lengths.size() != samples.size())
     fail(side + "text_lengths", fmt::format("has {} texts for {} samples", lengths.size(), samples.size()));
   if (mask.numel() != count)

@@ -234,6 +234,8 @@ class Generate(unittest.TestCase):
                             self.batch(text_lengths=torch.tensor([7, 4, 12, 1, 9, 5])))
         self.assert_refused(4, "do not sum to the 11 frames", "gqa",
                             self.batch(frame_counts=torch.tensor([0, 1, 5, 0, 3, 1])))
+        nothing = {name: torch.zeros(0, dtype=torch.long) for name in ("input_ids", "text_lengths", "frame_counts")}
+        self.assert_refused(4, "there is no sample", "gqa", self.batch(frames=torch.zeros(0, 3, 28, 28), **nothing))
         self.assert_refused(4, "do not fit the vision tower", "gqa", self.batch(frames=torch.zeros(11, 3, 4, 4)))
         (self.copy("bad") / "tokenizer.json").write_text("{")
         self.assert_refused(4, "tokenizer.json", "bad", "gqa.mix")

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from against_oracle import engine, folder, load_file, tool, torch
+from against_oracle import engine, folder, load_file, save_file, tool, torch
 
 MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
 CASES = {  # name: batch and options
@@ -83,6 +83,14 @@ class Parity(unittest.TestCase):
             for case in ("coarse_fine", "dpo"):
                 with self.subTest(model=model, case=case):
                     self.check(model, case, ours(model, case, "--dtype", "fp64"), 1e-7, 1e-6, 1e-5)
+
+    def test_a_mask_with_weights_is_refused(self):
+        tensors = load_file(folder / "gqa.mix.safetensors")
+        save_file(tensors | {"loss_mask": tensors["loss_mask"] * 0.5}, folder / "gqa.halves.safetensors")
+        result = subprocess.run([engine, "trace", folder / "gqa", "--batch", folder / "gqa.halves.safetensors", "--out",
+                                 folder / "none"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("loss_mask: holds what is neither 0 nor 1", result.stderr)
 
     def test_references_alone_and_the_fastest_give_the_same(self):
         for kernels in ("reference", "measure"):
