@@ -1,6 +1,7 @@
 // fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
 #include "base/terminal.h"
 #include "base/text.h"
+#include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "recipe/files.h"
 #include "recipe/print.h"
@@ -59,7 +60,7 @@ int run_check(Arguments arguments) {
     if (json) {
       Json document = checked(resolved, good);
       if (files) document["files"] = as_json(report);
-      fmt::print("{}\n", document.dump(2));
+      fmt::print("{}", dump(document));
     } else if (good) {
       fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
       fmt::print("    {}\n", recipe::stages_text(resolved.plan));
@@ -72,7 +73,7 @@ int run_check(Arguments arguments) {
     return good ? 0 : static_cast<int>(ErrorKind::data);
   } catch (const recipe::RecipeError& error) {
     if (!json) throw;
-    fmt::print("{}\n", as_json(error).dump(2));
+    fmt::print("{}", dump(as_json(error)));
     return error.exit_code();
   }
 }

@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "cli/options.h"
+#include "cli/plugin_options.h"
 #include "cli/torch_library.h"
 #include "device/probe.h"
 #include "plugin/registry.h"
@@ -111,7 +111,7 @@ int run_doctor(Arguments arguments) {
     for (const auto& finding : all)
       document[finding.subject] = {
           {"ok", finding.state == State::good}, {"text", finding.text}, {"advice", finding.advice}};
-    fmt::print("{}\n", document.dump(2));
+    fmt::print("{}", dump(document));
     return 0;
   }
   for (const auto& finding : all) {

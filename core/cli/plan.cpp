@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "budget/budget_text.h"
 #include "budget/described_model.h"
+#include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "recipe/print.h"
 
@@ -23,7 +24,7 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
     auto document = nlohmann::ordered_json::array();
     for (const auto& each : differences)
       document.push_back({{"path", each.path}, {"left", each.left}, {"right", each.right}});
-    fmt::print("{}\n", document.dump(2));
+    fmt::print("{}", dump(document));
   } else if (differences.empty()) {
     fmt::print("the same plan: {}\n", left.hash.substr(0, 12));
   } else {
@@ -102,11 +103,11 @@ int run_plan(Arguments arguments) {
   if (parsed->flag("budget")) {
     const Budget budget = budget_of(resolved.plan, device);
     if (parsed->flag("json"))
-      fmt::print("{}\n", budget::budgets_json(budget.groups, budget.stages).dump(2));
+      fmt::print("{}", dump(budget::budgets_json(budget.groups, budget.stages)));
     else
       fmt::print("{}", budget.text());
   } else if (parsed->flag("json"))
-    fmt::print("{}\n", recipe::plan_document(resolved).dump(2));
+    fmt::print("{}", dump(recipe::plan_document(resolved)));
   else if (parsed->flag("all"))
     fmt::print("{}", recipe::all_values_text(resolved));
   else

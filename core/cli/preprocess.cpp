@@ -87,7 +87,7 @@ int run_preprocess(Arguments arguments) {
                  seconds);
   }
   if (parsed->flag("json"))
-    fmt::print("{}\n", document.dump(2));
+    fmt::print("{}", dump(document));
   else
     fmt::print("To read it: `preprocessed = \"FOLDER\"` in the stage's fvlm.mix\n");
   return 0;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "cli/plugin_options.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -64,7 +65,7 @@ void print_transfer(const TransferReport& report, const std::string& out, bool j
         "{}: {} of its numbers are too large for this element type and became infinite; bf16 and fp32 hold them", name,
         count);
   if (json)
-    fmt::print("{}\n", report_json(report, out).dump(2));
+    fmt::print("{}", dump(report_json(report, out)));
   else
     print_table(report, out);
 }

@@ -77,6 +77,15 @@ TEST(WeightsCli, import_and_export_write_model_directories) {
   EXPECT_EQ(ModelDirectory::open(folder / "half").description().name, "model");
 }
 
+TEST(WeightsCli, folders_whose_names_are_no_utf8_are_told_of_in_json) {
+  Folder folder;
+  tiny::write_towers(folder.path());
+  Outcome imported = engine(folder, "import --vision vision --decoder decoder --out caf\xe9 --json");
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_EQ(nlohmann::json::parse(imported.out)["model"], "caf\uFFFD");
+  EXPECT_EQ(ModelDirectory::open(folder / "caf\xe9").description().name, "caf\uFFFD");
+}
+
 TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   Folder folder;
   tiny::write_towers(folder.path());

@@ -90,7 +90,7 @@ std::string ModelFile::text() const {
     for (const auto& [tensor, checksum] : *checksums) tensors[tensor] = fmt::format("{:016x}", checksum);
     out["checksums"] = {{"algorithm", algorithm}, {"tensors", tensors}};
   }
-  return out.dump(2) + "\n";
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; // a folder's name may be no UTF-8
 }
 
 } // namespace fvlm

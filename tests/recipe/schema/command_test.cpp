@@ -69,6 +69,9 @@ TEST_F(CommandTest, check_json_is_one_document) {
   EXPECT_EQ(document["mistakes"].size(), 4u);
   EXPECT_EQ(document["mistakes"][2]["line"], 4);
   EXPECT_EQ(document["mistakes"][2]["path"], "sede");
+  write_file_atomic(folder / "latin.lua", "return require('fvlm').recipe { name = 'caf\xe9' }");
+  auto latin = json::parse(run("check --json " + (folder / "latin.lua").string()).out);
+  EXPECT_THAT(latin["mistakes"].dump(), HasSubstr("caf\uFFFD"));
   auto good = json::parse(run("check --json quickstart.lua").out);
   EXPECT_TRUE(good["ok"]);
   EXPECT_EQ(good["stages"][0]["steps"], 3250);
