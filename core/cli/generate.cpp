@@ -162,7 +162,8 @@ int generate_answers(Arguments arguments) {
           .positional("MODEL", "a model directory or a checkpoint")
           .value("prompt", "TEXT", "what the user says; the chat template comes around it")
           .value("image", "FILE", "a JPEG or PNG to look at")
-          .value("video", "FILE", "a video, or a folder of pictures, its frames in the order of their names"))
+          .value("video", "FILE",
+                 "a video, or a folder of pictures, its frames in the order of their names, 2.jpg before 10.jpg"))
       .value("max-tokens", "N", "at most N new tokens (32), and no more than the decoder has positions for")
       .value("temperature", "T", "draw tokens at random: 1 as likely as the model finds them, less: rather likely ones")
       .value("top-p", "P", "draw among the likeliest tokens that have this share of the probability together (1)")

@@ -17,10 +17,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-bool is_image(const std::string& ending) {
-  return ending == "jpg" || ending == "jpeg" || ending == "png";
-}
-
 struct Numbered {
   int64_t number;
   const Member* member;
@@ -46,6 +42,11 @@ std::optional<int64_t> first_gap(const std::vector<Numbered>& frames) {
 }
 
 } // namespace
+
+bool is_image(std::string ending) {
+  ending = lower(std::move(ending));
+  return ending == "jpg" || ending == "jpeg" || ending == "png";
+}
 
 FoundFrames find_frames(const ShardSample& sample) {
   std::vector<const Member*> stills, videos, arrays;

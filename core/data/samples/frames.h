@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace fvlm {
+
+// Of a name's ending, without its dot.
+bool is_image(std::string ending);
 
 struct FoundFrames {
   Media media;                // the members alone; numbered frames in the order of their numbers

@@ -35,7 +35,23 @@ class MappedBytes final : public RandomAccess {
 
 bool is_picture(const fs::path& path) {
   const std::string ending = path.extension().string();
-  return ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".JPG" || ending == ".PNG";
+  return !ending.empty() && is_image(ending.substr(1));
+}
+
+// The name with its numbers filled up with zeros: 2.jpg comes before 10.jpg.
+std::string place_of(const fs::path& picture) {
+  constexpr size_t longest = 20;
+  const std::string name = picture.filename().string();
+  std::string place;
+  for (size_t at = 0, end = 0; at < name.size(); at = end) {
+    end = std::min(name.find_first_not_of("0123456789", at), name.size());
+    if (const size_t digits = end - at; digits > 0)
+      place.append(longest - std::min(digits, longest), '0');
+    else
+      ++end;
+    place.append(name, at, end - at);
+  }
+  return place;
 }
 
 template <class Work>
@@ -70,12 +86,13 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
   placed(path_, [&] { find_times(span); });
 }
 
-// The frames are in the order of their names.
+// The frames are in the order of their names, whose numbers count as such.
 void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   for (const auto& entry : fs::directory_iterator(path_))
     if (is_picture(entry.path())) pictures_.push_back(entry.path());
   if (pictures_.empty()) throw Error(ErrorKind::data, "there is no .jpg and no .png in this folder").at(path_.string());
-  std::sort(pictures_.begin(), pictures_.end());
+  std::sort(pictures_.begin(), pictures_.end(),
+            [](const fs::path& a, const fs::path& b) { return std::pair(place_of(a), a) < std::pair(place_of(b), b); });
   if (span) {
     const auto at = [&](double seconds) {
       const double picture =

@@ -56,6 +56,17 @@ TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .most_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
 }
 
+TEST(MediaFile, numbers_in_names_count_and_endings_are_of_any_case) {
+  Folder folder;
+  for (int i : {1, 2, 3, 10, 11, 100})
+    write_bytes(folder / fmt::format("clip7_{}.{}", i,
+                                     i == 3    ? "PNG"
+                                     : i == 10 ? "JPEG"
+                                               : "png"),
+                grey_png(static_cast<uint8_t>(50 + i)));
+  EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4}), 4), (std::vector<int>{51, 52, 53, 60, 61, 150}));
+}
+
 TEST(MediaFile, what_is_no_media_is_refused_by_its_path) {
   Folder folder;
   write_bytes(folder / "half.png", grey_png(9).substr(0, 40));
