@@ -76,7 +76,6 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
     throw Error(ErrorKind::data, fmt::format("a broken PNG: {} bytes for {} x {} pixels", bytes.size(), width, height));
 
   Decoded decoded;
-  decoded.orientation = orientation(png, info);
   int passes = 1;
   decoder.run([&] {
     png_set_strip_16(png);
@@ -98,8 +97,9 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
   decoder.run([&] {
     for (int pass = 0; pass < passes; ++pass)
       for (size_t row = 0; row < height; ++row) png_read_row(png, decoded.image.rgb.data() + row * stride, nullptr);
-    png_read_end(png, nullptr); // verifies the checksums of the last pixels
+    png_read_end(png, info); // verifies the checksums of the last pixels
   });
+  decoded.orientation = orientation(png, info); // which may stand behind the pixels
   return decoded;
 }
 

@@ -87,6 +87,12 @@ class Media(unittest.TestCase):
             exif = Image.Exif()
             exif[0x0110], exif[0x0112] = "a camera", orientation
             paths += [file_of(rgb, "jpg", exif=exif), file_of(rgb, "png", exif=exif)]
+            png = paths[-1].read_bytes()  # and where some programs write it, behind the pixels
+            begin, behind = png.index(b"eXIf") - 4, png.index(b"IEND") - 4
+            end = begin + 12 + int.from_bytes(png[begin : begin + 4])
+            late = folder / f"late-{orientation}.png"
+            late.write_bytes(png[:begin] + png[end:behind] + png[begin:end] + png[behind:])
+            paths.append(late)
         self.expect_pillows(paths)
         self.expect_pillows(paths, width=16, height=24)
 
