@@ -259,7 +259,9 @@ int data_show(Arguments arguments) {
     if (!drawn) throw Error(ErrorKind::usage, fmt::format("the stage's data end after {} samples", i));
   }
   const Measured measured = measure(data.samples(), *drawn);
-  if (!measured.sample) throw Error(ErrorKind::data, measured.aside.reason).at(measured.aside.place);
+  if (!measured.sample)
+    throw Error(ErrorKind::data, measured.aside.reason)
+        .at(fmt::format("{}: sample '{}'", measured.aside.place, measured.aside.key));
   const Sample& sample = *measured.sample;
 
   std::string picture = parsed->value_or("out", fmt::format("sample-{}.png", position));

@@ -44,9 +44,11 @@ SampleSet::SampleSet(plan::EvaluationSet wanted, OpenedSource source, const Pack
   PackSize largest, all;
   look_at_all(largest, all);
   if (samples_ == 0)
-    throw Error(ErrorKind::data, aside_.empty() ? "the evaluation set has no sample"
-                                                : fmt::format("none of its {} samples can be used; the first: {}",
-                                                              aside_.size(), aside_.front().reason))
+    throw Error(ErrorKind::data,
+                aside_.empty()
+                    ? "the evaluation set has no sample"
+                    : fmt::format("none of its {} samples can be used; the first, '{}' of {}: {}", aside_.size(),
+                                  aside_.front().key, aside_.front().place, aside_.front().reason))
         .at("evaluation set " + wanted_.name);
   if (!aside_.empty())
     log_warning("evaluation set {}: {} of {} samples cannot be used; the first, '{}' of {}: {}", wanted_.name,

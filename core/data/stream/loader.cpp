@@ -163,7 +163,7 @@ class Loader::Kitchen {
     } catch (const ReadError&) {
       failure = std::current_exception();
     } catch (const Error& error) {
-      reason = error.text();
+      reason = reason_of(error);
     } catch (...) {
       failure = std::current_exception();
     }

@@ -1,6 +1,5 @@
 #include "data/stream/quarantine.h"
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -15,6 +14,10 @@ constexpr size_t most_told = 10;
 constexpr uint64_t most_log = uint64_t{1} << 30;
 
 } // namespace
+
+std::string reason_of(const Error& error) {
+  return Error(error.kind(), error.what()).advise(error.advice()).text();
+}
 
 Quarantine::Quarantine(std::filesystem::path log, const plan::Quarantine& limits)
     : log_(std::move(log)), limits_(limits) {

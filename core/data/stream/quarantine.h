@@ -1,6 +1,7 @@
 // Quarantine: samples that are broken or left out are set aside, each with its reason, and a run ends when too many are
 // broken.
 #pragma once
+#include "base/error.h"
 #include "recipe/plan.h"
 
 #include <cstdint>
@@ -18,6 +19,9 @@ struct SetAside {
   std::string reason;
   bool broken = true; // else the recipe leaves it out: max_text_tokens
 };
+
+// What the error says; where it happened is told by the rest.
+std::string reason_of(const Error& error);
 
 class Quarantine {
  public:

@@ -19,7 +19,7 @@ Measured measure(const SampleSource& source, const Drawn& drawn) {
     throw;
   } catch (const Error& error) {
     measured.aside.key = source.key(drawn);
-    measured.aside.reason = error.text();
+    measured.aside.reason = reason_of(error);
   }
   return measured;
 }

@@ -111,6 +111,7 @@ TEST(StreamOfShards, gives_every_good_sample_and_tells_of_every_broken_one) {
   EXPECT_THAT(all, testing::HasSubstr("\"key\":\"00003\""));
   EXPECT_THAT(all, testing::HasSubstr("\"key\":\"00005\""));
   EXPECT_THAT(all, testing::Not(testing::HasSubstr("\"key\":\"00004\"")));
+  EXPECT_THAT(all, testing::Not(testing::HasSubstr("sample '"))) << "place and key are told once";
 }
 
 TEST(StreamOfShards, a_process_killed_at_any_instant_goes_on_with_the_same_packs) {
