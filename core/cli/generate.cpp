@@ -108,10 +108,7 @@ int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, cons
     throw Error(ErrorKind::data, "there is no decoder/tokenizer.json, and --prompt is text")
         .at(*parsed.value("MODEL"))
         .advise("--batch takes prompts as token ids");
-  if (static_cast<int64_t>(tokenizer->size()) > answerer.config().decoder.vocab_size)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", tokenizer->size(),
-                                             answerer.config().decoder.vocab_size))
-        .at(*parsed.value("MODEL"));
+  tokenizer->require_fit(answerer.config().decoder.vocab_size, *parsed.value("MODEL"));
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const AsTrained as = as_trained(parsed, *parsed.value("MODEL"), answerer.config());
   const auto prompt = ChatTemplate(*tokenizer).prompt(turns, as.system);

@@ -123,4 +123,12 @@ std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
   return std::nullopt;
 }
 
+void Tokenizer::require_fit(int64_t vocabulary, const std::string& where) const {
+  if (static_cast<int64_t>(size()) > vocabulary)
+    throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", size(), vocabulary))
+        .at(where)
+        .advise("take the tokenizer that the decoder learnt with, or give it rows for the others: "
+                "resize_token_embeddings() in transformers");
+}
+
 } // namespace fvlm

@@ -58,6 +58,8 @@ class Tokenizer {
   const std::string& bytes_of(TokenId id) const;
   std::optional<TokenId> special_id(std::string_view content) const;
   size_t size() const { return bytes_.size(); } // one more than the largest id
+  // Throws Error(data) where a decoder of so many tokens has no row for some of these.
+  void require_fit(int64_t vocabulary, const std::string& where) const;
 
   // Encodes on one thread with a cache of its own: for many texts in a row.
   class Encoder {

@@ -33,15 +33,6 @@ double beta_of(const plan::Stage& stage) {
   return plan::Dpo().beta;
 }
 
-void require_fit(const SampleSet& set, const model::Vlm& vlm) {
-  const auto tokens = static_cast<int64_t>(set.tokenizer().size());
-  if (tokens > vlm.config().decoder.vocab_size)
-    throw Error(ErrorKind::data, fmt::format("the tokenizer of the data has {} tokens, the model's decoder {}", tokens,
-                                             vlm.config().decoder.vocab_size))
-        .at("evaluation set " + set.wanted().name)
-        .advise("evaluate a model with the tokenizer that it learnt with");
-}
-
 model::Mode model_mode(plan::Mode mode) {
   return model::mode_named(name_of(mode)).mode;
 }
@@ -61,7 +52,7 @@ Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) 
 Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
                         const EvaluationProgress& progress) {
   const auto& [set, mode] = judged;
-  require_fit(*set, vlm);
+  set->tokenizer().require_fit(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
   return evaluation::score(*set, vlm, ops, model_mode(mode), [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->wanted(), mode, done, all});
   });

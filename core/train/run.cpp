@@ -202,6 +202,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
   for (const plan::Stage& stage : resolved.plan.stages) {
     if (request.stage && stage.name != *request.stage) continue;
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
+    data.tokenizer().require_fit(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
     model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
     auto from = std::exchange(first_from, std::nullopt);

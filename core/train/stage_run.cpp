@@ -35,6 +35,7 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       // Where a step may change what the next one begins with, that one waits.
       reads_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                   context.plan.precision != plan::Precision::fp16) {
+  data_.tokenizer().require_fit(context.description.decoder.vocab_size, context.plan.model.tokenizer_folder());
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for weights of a checkpoint

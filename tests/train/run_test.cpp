@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "data/tokenizer.h"
 #include "model/weights/safetensors.h"
 #include "small_run.h"
 
@@ -228,6 +229,29 @@ TEST_F(TrainRun, a_plan_that_trained_nothing_binds_nobody) {
   for (const char* change : {"stages.align.samples=96", "seed=7"}) {
     EXPECT_THROW(run("a", {change}, {.allow_plan_change = true}), Error) << "other data than before";
     EXPECT_EQ(run("a", {}, {.max_steps = 1}).steps, 1) << "the run's own plan is still there";
+  }
+}
+
+TEST_F(TrainRun, tokens_that_the_decoder_has_no_row_for_are_refused_before_the_first_step) {
+  run("a", {}, {.max_steps = 1});
+  const fs::path decoder = last("a", "align") / "decoder", file = decoder / "tokenizer.json";
+  auto tokenizer = nlohmann::json::parse(read_file(file));
+  const size_t tokens = Tokenizer::from_file(file).size();
+  tokenizer["added_tokens"].push_back({{"id", tokens}, {"content", "ball"}, {"special", false}});
+  write_file_atomic(file, tokenizer.dump());
+  const std::vector<std::string> sets = {"model.decoder=" + decoder.string()};
+  for (const bool rehearsed : {true, false}) {
+    try {
+      if (rehearsed)
+        rehearse(resolved(sets), {.folder = folder("b")}, registry_);
+      else
+        run("b", sets);
+      FAIL() << "it was not missed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      EXPECT_EQ(error.what(), fmt::format("the tokenizer has {} tokens, the decoder {}", tokens + 1, tokens));
+      EXPECT_EQ(error.where(), decoder.string());
+    }
   }
 }
 
