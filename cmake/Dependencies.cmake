@@ -2,7 +2,6 @@
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED) # headers: Boost.DLL
 find_package(GTest REQUIRED)
-find_package(benchmark QUIET)
 
 find_library(BOOST_PROGRAM_OPTIONS_STATIC libboost_program_options.a REQUIRED)
 add_library(fvlm_boost_program_options INTERFACE)
@@ -76,6 +75,8 @@ if(NOT FVLM_TORCH_DIR)
   list(GET found 0 found)
   set(FVLM_TORCH_DIR "${found}" CACHE PATH "site-packages/torch of a torch 2.11 wheel")
 endif()
+# The Python that LibTorch is installed for: tests ask PyTorch and other wheels through it.
+get_filename_component(FVLM_PYTHON ${FVLM_TORCH_DIR}/../../../../bin/python ABSOLUTE)
 # The wheel holds another fmt: a folder with nothing but ours goes first, which /usr/include never does.
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include)
 file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/include/fmt SYMBOLIC)

@@ -105,3 +105,16 @@ function(fvlm_test)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENVIRONMENT}")
 endfunction()
+
+# fvlm_python_test(NAME oracle SCRIPT oracle_test.py TIMEOUT 300 ARGUMENTS ...)   a Python program as one CTest test; its
+# exit code 77 says that what it needs is not there. GPU: without FVLM_TEST_GPU it is skipped.
+function(fvlm_python_test)
+  cmake_parse_arguments(ARG "GPU" "NAME;SCRIPT;TIMEOUT" "ARGUMENTS;ENVIRONMENT" ${ARGN})
+  set(test ${FVLM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGUMENTS})
+  if(ARG_GPU)
+    fvlm_gpu_command(test ${test})
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${test})
+  list(APPEND ARG_ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()

@@ -12,7 +12,6 @@ import tempfile
 import unittest
 from pathlib import Path
 
-sys.dont_write_bytecode = True
 make_shapes, peer = (Path(sys.argv.pop(1)).resolve() for _ in range(2))
 try:
     import numpy

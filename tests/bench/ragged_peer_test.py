@@ -21,7 +21,6 @@ except ImportError as error:
     sys.exit(77)
 
 sys.path.insert(0, str(tools))
-sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader("train_ragged", str(tools / "train-ragged"))
 peer = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
 loader.exec_module(peer)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 tools = Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(tools))
-sys.dont_write_bytecode = True
 if not util.find_spec("transformers"):
     print("Skipped\nthe oracle's wheels are not there: ./scripts/setup --oracles\n")
     sys.exit(77)
