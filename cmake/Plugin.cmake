@@ -1,4 +1,4 @@
-# fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers and nothing of ours besides.
+# fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers, plugins/common and nothing of ours besides.
 # It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}. As a test, it has to
 # pass plugin check. A plugin of CUDA files builds where FVLM_HAVE_CUDA, brings the CUDA runtime along, and its manifest
 # gets the architectures that it was built for.
@@ -7,6 +7,7 @@ function(fvlm_plugin)
   set(target plugin_${ARG_NAME})
   set(folder ${CMAKE_BINARY_DIR}/lib/fvlm/plugins/${ARG_NAME})
   add_library(${target} MODULE ${ARG_SOURCES})
+  target_include_directories(${target} PRIVATE ..) # plugins/
   target_link_libraries(${target} PRIVATE fvlm_sdk fvlm_warnings ${ARG_LIBRARIES})
   set(exports ${PROJECT_SOURCE_DIR}/sdk/include/fvlm/exports.map)
   target_link_options(${target} PRIVATE -Wl,--version-script=${exports})
