@@ -190,8 +190,10 @@ std::vector<Figure> optimizer_arena(Context& context) {
   return figures;
 }
 
+constexpr int64_t capacity = 4096; // of a pack, in tokens
+
 // The engine's use of a packer: a window of items read ahead, bin 0 taken out of it, as many read again.
-double fill_of(Context& context, int64_t capacity, size_t window) {
+double fill_of(Context& context, size_t window) {
   const auto lengths = ragged_lengths(20000, 1);
   std::vector<int64_t> waiting;
   size_t read = 0;
@@ -222,14 +224,14 @@ std::vector<Figure> packer_fill(Context& context) {
   auto reference = context.subject.built_in() ? nullptr : reference_context(context);
   std::vector<Figure> figures;
   for (size_t window : {128, 512}) {
-    const double fill = fill_of(context, 4096, window);
+    const double fill = fill_of(context, window);
     if (fill == 0) return {};
     // The larger the better: no ratio of times.
     figures.push_back({fmt::format("fill of 4,096-token packs, window {}", window), "%", fill, 0});
     if (reference)
-      figures.push_back({fmt::format("the reference's, window {}", window), "%", fill_of(*reference, 4096, window), 0});
+      figures.push_back({fmt::format("the reference's, window {}", window), "%", fill_of(*reference, window), 0});
   }
-  PackerCase many{.capacity = {4096}, .sizes = ragged_lengths(100000, 2)};
+  PackerCase many{.capacity = {capacity}, .sizes = ragged_lengths(100000, 2)};
   Duel duel(
       context, [&](Context&) { return packer_trial(many); }, 3, 1);
   if (duel.done()) duel.times(figures, "100,000 items,");

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -31,7 +33,6 @@ struct TestHost::Pool {
   std::mutex mutex;
   std::condition_variable wake, finished;
   std::deque<std::shared_ptr<Job>> jobs;
-  std::vector<std::string> log;
   std::string misuse;
 
   Pool(int count, bool backwards_) : threads(count), backwards(backwards_) {
@@ -115,10 +116,10 @@ TestHost::Pool& pool_of(const fvlm_host* host) {
   return *reinterpret_cast<const TestHost::Block*>(host)->pool;
 }
 
-void host_log(const fvlm_host* host, int32_t, const char* text) {
-  auto& pool = pool_of(host);
-  std::lock_guard lock(pool.mutex);
-  if (pool.log.size() < 1000) pool.log.emplace_back(text ? text : "(null)");
+// Read to its end, as the engine would, and forgotten.
+void host_log(const fvlm_host*, int32_t, const char* text) {
+  static std::atomic<size_t> length;
+  length = text ? std::strlen(text) : 0;
 }
 
 void host_parallel_for(const fvlm_host* host, int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t),
@@ -156,11 +157,6 @@ const fvlm_host* TestHost::abi() const {
 std::string TestHost::take_misuse() {
   std::lock_guard lock(pool_->mutex);
   return std::exchange(pool_->misuse, "");
-}
-
-std::vector<std::string> TestHost::take_log() {
-  std::lock_guard lock(pool_->mutex);
-  return std::exchange(pool_->log, {});
 }
 
 } // namespace fvlm::check

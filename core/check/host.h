@@ -2,10 +2,8 @@
 #pragma once
 #include <fvlm/abi.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace fvlm::check {
 
@@ -19,8 +17,6 @@ class TestHost {
 
   // What the plugin did wrong with its host since the last call of this, "" for nothing.
   std::string take_misuse();
-  // Lines logged since the last call of this.
-  std::vector<std::string> take_log();
 
   struct Pool;
   struct Block;

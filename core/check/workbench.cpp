@@ -169,8 +169,8 @@ Operand& Workbench::output(std::string name, at::IntArrayRef shape, at::ScalarTy
   return operand;
 }
 
-Operand& Workbench::updated(std::string name, const at::Tensor& content, Rows rows) {
-  return input(std::move(name), content, rows);
+Operand& Workbench::updated(std::string name, const at::Tensor& content) {
+  return input(std::move(name), content, Rows::contiguous);
 }
 
 Operand& Workbench::alias(std::string name, Operand& other) {

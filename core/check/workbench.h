@@ -39,7 +39,7 @@ class Workbench {
   Operand& input(std::string name, const at::Tensor& content, Rows rows = Rows::free);
   Operand& output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows = Rows::free);
   // An output that holds something before the call: what is added to, a state, a parameter.
-  Operand& updated(std::string name, const at::Tensor& content, Rows rows = Rows::contiguous);
+  Operand& updated(std::string name, const at::Tensor& content);
   // `name` lies in the memory of `other`.
   Operand& alias(std::string name, Operand& other);
   // The tensors that requirements() asks for.

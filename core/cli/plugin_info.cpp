@@ -74,10 +74,10 @@ Json info_json(const LoadedPlugin& plugin) {
   return document;
 }
 
-void print_facts(const std::vector<Fact>& facts, int indent) {
+void print_facts(const std::vector<Fact>& facts) {
   size_t width = 0;
   for (const Fact& fact : facts) width = std::max(width, fact.key.size());
-  for (const Fact& fact : facts) fmt::print("{:{}}{:<{}}  {}\n", "", indent, fact.key, width, fact.value);
+  for (const Fact& fact : facts) fmt::print("  {:<{}}  {}\n", fact.key, width, fact.value);
 }
 
 void print_info(const LoadedPlugin& plugin) {
@@ -95,12 +95,12 @@ void print_info(const LoadedPlugin& plugin) {
   facts.push_back({"ABI", fmt::format("{}.{}, of the manifest's {}.{}", FVLM_ABI_MAJOR, plugin.abi_minor,
                                       manifest.abi_major, manifest.abi_minor)});
   if (!manifest.unknown_kinds.empty()) facts.push_back({"unknown here", join(manifest.unknown_kinds, ", ")});
-  print_facts(facts, 2);
+  print_facts(facts);
   for (const PluginTable& table : plugin.tables) {
     fmt::print("\n{}\n", styled(table.kind.text(), Style::bold));
     std::vector<Fact> of_table;
     table_facts(table, of_table);
-    print_facts(of_table, 2);
+    print_facts(of_table);
   }
 }
 

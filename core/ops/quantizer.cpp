@@ -42,8 +42,8 @@ at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_
   return d_x;
 }
 
-at::Tensor Quantizer::fake_quantize(const at::Tensor& weight, const at::Tensor& into) const {
-  at::Tensor out = output(into, weight.sizes(), weight.scalar_type());
+at::Tensor Quantizer::fake_quantize(const at::Tensor& weight) const {
+  at::Tensor out = output({}, weight.sizes(), weight.scalar_type());
   Bound<fvlm_fake_quantize_forward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.out = arguments.bind(out);

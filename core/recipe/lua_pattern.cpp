@@ -311,8 +311,8 @@ std::string_view text_at(lua_State* L, int argument) {
 }
 
 // Where a search begins, from 0; past the end of the text: nothing to be found.
-size_t search_start(lua_State* L, int argument, size_t length) {
-  lua_Integer start = luaL_optinteger(L, argument, 1);
+size_t search_start(lua_State* L, size_t length) {
+  lua_Integer start = luaL_optinteger(L, 3, 1);
   if (start > 0) return static_cast<size_t>(start) - 1;
   if (start == 0 || start < -static_cast<lua_Integer>(length)) return 0;
   return length - static_cast<size_t>(-start);
@@ -330,7 +330,7 @@ int find_plain(lua_State* L, std::string_view subject, std::string_view wanted, 
 
 int search(lua_State* L, bool find) {
   std::string_view subject = text_at(L, 1), pattern = text_at(L, 2);
-  size_t start = search_start(L, 3, subject.size());
+  size_t start = search_start(L, subject.size());
   if (start > subject.size()) return lua_pushnil(L), 1;
   if (find && (lua_toboolean(L, 4) || pattern.find_first_of(specials) == std::string_view::npos))
     return find_plain(L, subject, pattern, start);
@@ -438,7 +438,7 @@ int pattern_match(lua_State* L) {
 int pattern_gmatch(lua_State* L) {
   std::string_view subject = text_at(L, 1);
   text_at(L, 2);
-  size_t start = std::min(search_start(L, 3, subject.size()), subject.size() + 1);
+  size_t start = std::min(search_start(L, subject.size()), subject.size() + 1);
   lua_settop(L, 2);
   lua_pushinteger(L, static_cast<lua_Integer>(start));
   lua_pushinteger(L, 0);

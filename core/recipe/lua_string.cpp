@@ -9,19 +9,18 @@
 namespace fvlm::recipe {
 namespace {
 
-std::string_view paid_text(lua_State* L, int argument) {
+std::string_view paid_text(lua_State* L) {
   size_t length = 0;
-  const char* text = luaL_checklstring(L, argument, &length);
+  const char* text = luaL_checklstring(L, 1, &length);
   Interpreter::of(L).charge_bytes(L, length);
   return {text, length};
 }
 
 // A range given as in string.sub, cut to the text: first and one past the last, from 0.
-std::pair<size_t, size_t> range(lua_State* L, int argument, lua_Integer first_default, lua_Integer last_default,
-                                size_t length) {
+std::pair<size_t, size_t> range(lua_State* L, lua_Integer last_default, size_t length) {
   auto size = static_cast<lua_Integer>(length);
-  lua_Integer first = luaL_optinteger(L, argument, first_default);
-  lua_Integer last = luaL_optinteger(L, argument + 1, last_default);
+  lua_Integer first = luaL_optinteger(L, 2, 1);
+  lua_Integer last = luaL_optinteger(L, 3, last_default);
   if (first < 0) first = first < -size ? 1 : size + first + 1;
   if (last < 0) last = last < -size ? 0 : size + last + 1;
   first = std::max<lua_Integer>(first, 1);
@@ -33,7 +32,7 @@ std::pair<size_t, size_t> range(lua_State* L, int argument, lua_Integer first_de
 int byte(lua_State* L) {
   size_t size = 0;
   const char* text = luaL_checklstring(L, 1, &size);
-  auto [from, to] = range(L, 2, 1, luaL_optinteger(L, 2, 1), size);
+  auto [from, to] = range(L, luaL_optinteger(L, 2, 1), size);
   Interpreter::of(L).charge(L, to - from);
   if (to - from >= static_cast<size_t>(std::numeric_limits<int>::max())) return luaL_error(L, "string slice too long");
   auto count = static_cast<int>(to - from);
@@ -64,7 +63,7 @@ int length(lua_State* L) {
 
 template <class Change>
 int changed(lua_State* L, Change change) {
-  std::string_view text = paid_text(L, 1);
+  std::string_view text = paid_text(L);
   luaL_Buffer buffer;
   char* out = luaL_buffinitsize(L, &buffer, text.size());
   for (size_t i = 0; i < text.size(); i++) out[i] = change(text, i);
@@ -92,7 +91,7 @@ int sub(lua_State* L) {
   size_t size = 0;
   const char* text = luaL_checklstring(L, 1, &size);
   luaL_checkinteger(L, 2);
-  auto [from, to] = range(L, 2, 1, -1, size);
+  auto [from, to] = range(L, -1, size);
   Interpreter::of(L).charge_bytes(L, to - from);
   lua_pushlstring(L, text + from, to - from);
   return 1;
@@ -100,7 +99,7 @@ int sub(lua_State* L) {
 
 int repeat(lua_State* L) { // rep
   Interpreter& self = Interpreter::of(L);
-  std::string_view text = paid_text(L, 1);
+  std::string_view text = paid_text(L);
   lua_Integer count = luaL_checkinteger(L, 2);
   size_t separator_size = 0;
   const char* separator = luaL_optlstring(L, 3, "", &separator_size);
@@ -123,7 +122,7 @@ int repeat(lua_State* L) { // rep
 
 // Lua's own, once every %s has its text (without addresses) and %p is out.
 int format(lua_State* L) {
-  std::string_view text = paid_text(L, 1);
+  std::string_view text = paid_text(L);
   int argument = 1, last = lua_gettop(L);
   for (size_t i = 0; i + 1 < text.size(); i++) {
     if (text[i] != '%') continue;

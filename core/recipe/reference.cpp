@@ -124,7 +124,8 @@ network); what it returns is checked and frozen into a Plan, and only the Plan i
 
 )";
 
-std::string comment(const std::string& text, const std::string& prefix) {
+std::string comment(const std::string& text) {
+  const std::string prefix = "---";
   std::string out, line = prefix;
   for (const auto& word : split(text, ' ')) {
     if (line.size() + 1 + word.size() > 118 && line != prefix) out += line + '\n', line = prefix;
@@ -134,7 +135,7 @@ std::string comment(const std::string& text, const std::string& prefix) {
 }
 
 std::string stub_class(const RecordInfo& info) {
-  std::string out = comment(info.doc, "---") + fmt::format("---@class fvlm.{}\n", info.title);
+  std::string out = comment(info.doc) + fmt::format("---@class fvlm.{}\n", info.title);
   for (const auto& field : info.fields) {
     if (field.derived) continue;
     bool optional = !field.required || field.place != Place::key; // a name or entry is not written as a key
@@ -159,7 +160,7 @@ std::string stub_function(const RecordInfo& info) {
     }
   std::string result = fmt::format("fvlm.{}", info.title);
   std::string table_type = info.fields.empty() ? "table" : result;
-  std::string out = comment(info.doc, "---");
+  std::string out = comment(info.doc);
   bool curried = !info.call_only && !parameters.empty();
   for (const auto& annotation : annotations) out += annotation;
   if (curried) {

@@ -21,12 +21,12 @@ size_t reach(const StepLines& lines) {
   return std::clamp<size_t>(lines.steps.size() / 30, 1, 200);
 }
 
-std::vector<ChartFlag> flags_of(const RecordedRun& run, const std::string& stage, double offset = 0) {
+std::vector<ChartFlag> flags_of(const RecordedRun& run, const std::string& stage) {
   std::vector<ChartFlag> flags;
   for (size_t i = 0; i < run.events.size(); ++i) {
     const Event& event = run.events[i];
     if (event.stage == stage && is_noteworthy(event))
-      flags.push_back({static_cast<double>(event.step) + offset, event.what,
+      flags.push_back({static_cast<double>(event.step), event.what,
                        fmt::format("{} at step {}: {}", event.what, event.step, event.text),
                        fmt::format("event-{}", i + 1)});
   }

@@ -72,8 +72,6 @@ std::string notes_html(const std::vector<std::string>& notes) {
   return out.empty() ? "" : "<ul class=\"notes\">" + out + "</ul>\n";
 }
 
-} // namespace
-
 std::string report_html(const RecordedRun& run, std::vector<std::string>& notes) {
   Told told{run, {}, last_evaluations(run)};
   for (const auto& stage : run.stages) told.figures.push_back(figures_of(stage));
@@ -106,6 +104,8 @@ std::string report_html(const RecordedRun& run, std::vector<std::string>& notes)
                             {"cards", headline_cards(told)},
                             {"sections", sections_html(sections)}});
 }
+
+} // namespace
 
 Report write_report(const std::filesystem::path& folder, const std::filesystem::path& file) {
   Report report;

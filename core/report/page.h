@@ -18,10 +18,8 @@ struct Report {
   std::vector<std::string> notes;    // what is missing, could not be read or was left out; the page says it too
 };
 
-// The page of a run. Of a run that still goes on, or was killed, too. Throws Error(data) where this is no run's folder.
-std::string report_html(const RecordedRun& run, std::vector<std::string>& notes);
-
-// Writes it, whole or not at all, to RUN/report.html or to `file`.
+// Writes it, whole or not at all, to RUN/report.html or to `file`. Of a run that still goes on, or was killed, too.
+// Throws Error(data) where this is no run's folder.
 Report write_report(const std::filesystem::path& run, const std::filesystem::path& file);
 Report write_report(const std::filesystem::path& run);
 

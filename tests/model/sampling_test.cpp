@@ -11,6 +11,7 @@ namespace fvlm::model {
 namespace {
 
 const std::vector<double> shares = {0.05, 0.4, 0.1, 0.3, 0.15};
+constexpr int64_t many = 20000;
 
 at::Tensor logits() {
   std::vector<float> values;
@@ -26,11 +27,13 @@ std::vector<double> drawn(const Sampling& sampling, int64_t draws) {
   return counts;
 }
 
-// Sum of squared deviations over expectations; with 4 degrees of freedom below 23.5 in all but 1 of 10,000 draws.
-void expect_like(const std::vector<double>& counts, const std::vector<double>& expected, int64_t draws) {
+// Of many draws, the sum of squared deviations over expectations; with 4 degrees of freedom below 23.5 in all but 1 of
+// 10,000 cases.
+void expect_like(const Sampling& sampling, const std::vector<double>& expected) {
+  const auto counts = drawn(sampling, many);
   double off = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const double wanted = expected[i] * static_cast<double>(draws);
+    const double wanted = expected[i] * static_cast<double>(many);
     if (wanted == 0)
       EXPECT_EQ(counts[i], 0) << "token " << i;
     else
@@ -44,7 +47,7 @@ TEST(Sampling, without_a_temperature_the_likeliest_token) {
 }
 
 TEST(Sampling, at_temperature_1_each_token_comes_as_often_as_its_probability_says) {
-  expect_like(drawn({.temperature = 1, .seed = 4}, 20000), shares, 20000);
+  expect_like({.temperature = 1, .seed = 4}, shares);
 }
 
 TEST(Sampling, a_temperature_sharpens_and_flattens) {
@@ -54,14 +57,13 @@ TEST(Sampling, a_temperature_sharpens_and_flattens) {
     double sum = 0;
     for (const double share : shares) sum += std::pow(share, 1 / temperature);
     for (const double share : shares) expected.push_back(std::pow(share, 1 / temperature) / sum);
-    expect_like(drawn({.temperature = temperature, .seed = 5}, 20000), expected, 20000);
+    expect_like({.temperature = temperature, .seed = 5}, expected);
   }
 }
 
 TEST(Sampling, top_p_draws_among_the_fewest_tokens_that_have_the_share) {
-  expect_like(drawn({.temperature = 1, .top_p = 0.69, .seed = 6}, 20000), {0, 0.4 / 0.7, 0, 0.3 / 0.7, 0}, 20000);
-  expect_like(drawn({.temperature = 1, .top_p = 0.75, .seed = 6}, 20000), {0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85},
-              20000);
+  expect_like({.temperature = 1, .top_p = 0.69, .seed = 6}, {0, 0.4 / 0.7, 0, 0.3 / 0.7, 0});
+  expect_like({.temperature = 1, .top_p = 0.75, .seed = 6}, {0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85});
   EXPECT_EQ(drawn({.temperature = 1, .top_p = 1e-9}, 10), (std::vector<double>{0, 10, 0, 0, 0}));
 }
 

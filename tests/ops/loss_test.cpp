@@ -59,10 +59,10 @@ CrossEntropy cross_entropy(const Loss::Inputs& inputs, const Tensor& d_losses) {
   return {losses.detach(), hidden.grad(), weight.grad()};
 }
 
-void expect_losses(const Tensor& losses, const Loss::Gradients& gradients, const CrossEntropy& want, double tolerance) {
-  expect_close(losses, want.losses, tolerance, "losses");
-  expect_close(gradients.hidden, want.d_hidden, tolerance, "d_hidden");
-  expect_close(gradients.weight, want.d_weight, tolerance, "d_weight");
+void expect_losses(const Tensor& losses, const Loss::Gradients& gradients, const CrossEntropy& want) {
+  expect_close(losses, want.losses, 1e-12, "losses");
+  expect_close(gradients.hidden, want.d_hidden, 1e-12, "d_hidden");
+  expect_close(gradients.weight, want.d_weight, 1e-12, "d_weight");
 }
 
 } // namespace
@@ -72,7 +72,7 @@ TEST(Loss, forward_and_backward_equal_cross_entropy) {
   const Tensor d_losses = make_d_losses();
   const Loss loss = make_loss(inputs);
   const auto output = loss.forward(inputs);
-  expect_losses(output.losses, loss.backward(inputs, output, d_losses), cross_entropy(inputs, d_losses), 1e-12);
+  expect_losses(output.losses, loss.backward(inputs, output, d_losses), cross_entropy(inputs, d_losses));
   EXPECT_EQ(output.losses[1].item<double>(), 0.0) << "a token without a target has a loss";
 }
 
@@ -80,7 +80,7 @@ TEST(Loss, fused_equals_forward_and_backward) {
   const auto inputs = make_inputs();
   const Tensor d_losses = make_d_losses();
   const auto [losses, gradients] = make_loss(inputs).fused(inputs, d_losses);
-  expect_losses(losses, gradients, cross_entropy(inputs, d_losses), 1e-12);
+  expect_losses(losses, gradients, cross_entropy(inputs, d_losses));
 }
 
 TEST(Loss, a_table_without_fused_is_called_twice_instead) {
@@ -92,7 +92,7 @@ TEST(Loss, a_table_without_fused_is_called_twice_instead) {
   const Loss loss(Backend<fvlm_loss_v1>("partial", table, host_for("partial"), at::kCPU),
                   query_of(inputs, at::kDouble));
   const auto [losses, gradients] = loss.fused(inputs, d_losses);
-  expect_losses(losses, gradients, cross_entropy(inputs, d_losses), 1e-12);
+  expect_losses(losses, gradients, cross_entropy(inputs, d_losses));
 }
 
 TEST(Loss, the_weight_gradient_accumulates_into_a_view_of_the_arena) {
@@ -115,7 +115,7 @@ TEST(Loss, strided_rows_go_in) {
   const Loss::Inputs views{spread(inputs.hidden), spread(inputs.weight), inputs.targets};
   const Loss loss = make_loss(inputs);
   const auto output = loss.forward(views);
-  expect_losses(output.losses, loss.backward(views, output, d_losses), cross_entropy(inputs, d_losses), 1e-12);
+  expect_losses(output.losses, loss.backward(views, output, d_losses), cross_entropy(inputs, d_losses));
 }
 
 TEST(Loss, low_precision_keeps_float32_losses_and_float32_weight_gradients) {

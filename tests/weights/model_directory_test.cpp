@@ -42,9 +42,9 @@ std::vector<float> values(const TensorView& view) {
   return out;
 }
 
-std::vector<float> values_in(const fs::path& file, const std::string& name) {
+std::vector<float> mask_token_in(const fs::path& file) {
   Safetensors opened = Safetensors::open(file);
-  return values(opened.at(name));
+  return values(opened.at("embeddings.mask_token"));
 }
 
 void change_json(const fs::path& path, const std::string& patch) {
@@ -87,8 +87,7 @@ TEST(ModelDirectory, an_import_holds_the_towers_their_files_and_a_fresh_connecto
     }
   EXPECT_EQ(count, model.parameters().size());
   EXPECT_THAT(data_error_of([&] { model.at("vision.layernorm.wieght"); }), HasSubstr("\"vision.layernorm.weight\""));
-  EXPECT_EQ(values_in(folder / "model/vision", "embeddings.mask_token"),
-            values_in(folder / "vision", "embeddings.mask_token"));
+  EXPECT_EQ(mask_token_in(folder / "model/vision"), mask_token_in(folder / "vision"));
 }
 
 TEST(ModelDirectory, the_same_seed_gives_the_same_bytes_and_another_one_does_not) {
@@ -252,7 +251,7 @@ TEST(ModelDirectory, a_fresh_tower_needs_no_folder) {
   writer.commit();
   ModelDirectory model = ModelDirectory::open(folder / "model");
   model.verify();
-  EXPECT_EQ(values_in(folder / "model/vision", "embeddings.mask_token"), std::vector<float>(8, 0.0F));
+  EXPECT_EQ(mask_token_in(folder / "model/vision"), std::vector<float>(8, 0.0F));
 }
 
 TEST(MalformedModelDirectory, says_what_is_missing_or_wrong) {

@@ -63,28 +63,23 @@ inline std::vector<float> values_of(const TensorSpec& spec, uint64_t seed) {
 
 // config.json and model.safetensors of a tower, loadable by transformers.
 template <class Config>
-void write_folder(const std::filesystem::path& folder, const Config& config, uint64_t seed, DType dtype = DType::f32) {
+void write_folder(const std::filesystem::path& folder, const Config& config, uint64_t seed) {
   std::filesystem::create_directories(folder);
   WeightLayout layout = layout_of(config);
   std::vector<TensorInfo> tensors;
-  for (const TensorSpec& spec : layout.tensors) tensors.push_back({spec.name, dtype, spec.shape});
+  for (const TensorSpec& spec : layout.tensors) tensors.push_back({spec.name, DType::f32, spec.shape});
   SafetensorsWriter writer(folder / "model.safetensors", tensors);
   for (const TensorInfo& tensor : writer.order())
     for (const TensorSpec& spec : layout.tensors)
-      if (spec.name == tensor.name) {
-        auto values = values_of(spec, seed);
-        std::vector<std::byte> bytes(tensor.byte_size());
-        convert(std::as_bytes(std::span(values)), DType::f32, bytes, dtype);
-        writer.append(bytes);
-      }
+      if (spec.name == tensor.name) writer.append(std::as_bytes(std::span<const float>(values_of(spec, seed))));
   writer.commit();
   write_file_atomic(folder / "config.json", config_json(config).dump(2) + "\n");
 }
 
 // Both towers below `folder`: vision/ and decoder/.
-inline void write_towers(const std::filesystem::path& folder, uint64_t seed = 1, DType dtype = DType::f32) {
-  write_folder(folder / "vision", vision_config(), seed, dtype);
-  write_folder(folder / "decoder", decoder_config(), seed, dtype);
+inline void write_towers(const std::filesystem::path& folder, uint64_t seed = 1) {
+  write_folder(folder / "vision", vision_config(), seed);
+  write_folder(folder / "decoder", decoder_config(), seed);
 }
 
 } // namespace fvlm::tiny

@@ -39,7 +39,6 @@ class Loader {
   struct Times {
     double waiting = 0; // in next(), for data
     double working = 0; // between calls
-    double waiting_share() const { return waiting + working > 0 ? waiting / (waiting + working) : 0; }
   };
   Times times() const { return times_; }
 

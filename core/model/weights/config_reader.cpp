@@ -47,8 +47,8 @@ int64_t ConfigReader::whole(const char* key, std::optional<int64_t> fallback, in
   return least;
 }
 
-std::optional<int64_t> ConfigReader::whole_or_null(const char* key, int64_t least, int64_t most) {
-  return has(key) ? std::optional(whole(key, std::nullopt, least, most)) : std::nullopt;
+std::optional<int64_t> ConfigReader::whole_or_null(const char* key, int64_t most) {
+  return has(key) ? std::optional(whole(key, std::nullopt, 1, most)) : std::nullopt;
 }
 
 double ConfigReader::number(const char* key, std::optional<double> fallback, double least, double most) {

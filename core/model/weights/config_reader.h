@@ -19,7 +19,7 @@ class ConfigReader {
 
   // Without a fallback the key must be there. What is wrong is noted, and something harmless returned.
   int64_t whole(const char* key, std::optional<int64_t> fallback, int64_t least, int64_t most = int64_t{1} << 24);
-  std::optional<int64_t> whole_or_null(const char* key, int64_t least, int64_t most = int64_t{1} << 24);
+  std::optional<int64_t> whole_or_null(const char* key, int64_t most); // from 1
   double number(const char* key, std::optional<double> fallback, double least, double most);
   bool flag(const char* key, bool fallback);
   std::string text(const char* key, const std::optional<std::string>& fallback);

@@ -41,9 +41,8 @@ DecoderConfig read(ConfigReader& config) {
   out.intermediate_size = config.whole("intermediate_size", 11008, 1, most_features);
   out.num_hidden_layers = config.whole("num_hidden_layers", 32, 1, most_layers);
   out.num_attention_heads = config.whole("num_attention_heads", 32, 1, most_heads);
-  out.num_key_value_heads =
-      config.whole_or_null("num_key_value_heads", 1, most_heads).value_or(out.num_attention_heads);
-  out.head_dim = config.whole_or_null("head_dim", 1, most_heads).value_or(out.hidden_size / out.num_attention_heads);
+  out.num_key_value_heads = config.whole_or_null("num_key_value_heads", most_heads).value_or(out.num_attention_heads);
+  out.head_dim = config.whole_or_null("head_dim", most_heads).value_or(out.hidden_size / out.num_attention_heads);
   out.max_position_embeddings = config.whole("max_position_embeddings", 2048, 1, int64_t{1} << 30);
   out.rope_theta = read_rope(config);
   out.rms_norm_eps = config.number("rms_norm_eps", 1e-6, 0, 1);
