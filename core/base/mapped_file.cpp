@@ -3,8 +3,6 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 
-#include <fmt/format.h>
-
 #include <sys/mman.h>
 #include <sys/stat.h>
 

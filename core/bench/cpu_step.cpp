@@ -13,7 +13,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
-#include <fmt/format.h>
 
 namespace fvlm::bench {
 namespace {

@@ -3,7 +3,6 @@
 #include "model/weights/model_directory.h"
 
 #include <filesystem>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #include "ops/host_memory.h"
 #include "ops/measure.h"
 #include "plugin/selection.h"
-#include "train/labels.h"
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>

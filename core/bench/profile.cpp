@@ -1,12 +1,10 @@
 #include "bench/profile.h"
 
 #include "base/error.h"
-#include "base/text.h"
 #include "bench/job.h"
 #include "bench/pack_file.h"
 #include "bench/peer.h"
 #include "device/runtime.h"
-#include "feed/staging.h"
 #include "model/execution.h"
 #include "model/flops.h"
 #include "model/loading.h"

@@ -1,7 +1,6 @@
 #include "bench/ragged.h"
 
 #include "base/error.h"
-#include "base/text.h"
 #include "bench/made_stream.h"
 #include "bench/pack_file.h"
 #include "bench/peer.h"

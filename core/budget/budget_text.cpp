@@ -1,11 +1,11 @@
 #include "budget/budget_text.h"
 
-#include "base/json.h"
 #include "base/table.h"
 #include "base/terminal.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <functional>

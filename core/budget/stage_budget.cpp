@@ -1,7 +1,6 @@
 #include "budget/stage_budget.h"
 
 #include "base/error.h"
-#include "base/text.h"
 #include "budget/parameter_groups.h"
 #include "budget/shadow/step.h"
 #include "model/size_class.h"

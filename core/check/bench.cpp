@@ -14,8 +14,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
 #include <map>
 #include <thread>
 

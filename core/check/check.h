@@ -1,7 +1,6 @@
 // One row of a conformance table: a name, what it proves, and the function that finds out.
 #pragma once
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <span>
 #include <string>

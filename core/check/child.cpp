@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -3,8 +3,6 @@
 #pragma once
 #include "check/subject.h"
 
-#include <nlohmann/json.hpp>
-
 #include <string>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 
 namespace fvlm::check {
 namespace {

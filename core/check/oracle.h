@@ -3,9 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace fvlm::check {

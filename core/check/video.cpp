@@ -5,7 +5,6 @@
 
 #include <ATen/ops/tensor.h>
 
-#include <array>
 #include <cmath>
 #include <cstring>
 

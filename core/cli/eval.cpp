@@ -1,8 +1,6 @@
 // fvlm-engine eval: what a model makes of held-out samples.
 #include "base/error.h"
-#include "base/file.h"
 #include "base/table.h"
-#include "base/terminal.h"
 #include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"

@@ -1,7 +1,6 @@
 // fvlm-engine plugin check: the conformance test for any plugin, in a process of its own.
 #include "base/error.h"
 #include "base/terminal.h"
-#include "base/text.h"
 #include "check/supervisor.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"

@@ -2,7 +2,6 @@
 #pragma once
 #include <filesystem>
 #include <string>
-#include <vector>
 
 namespace fvlm::cli {
 

@@ -1,6 +1,5 @@
 // What import and export share: the element type as the user names it, and the report of what was written.
 #pragma once
-#include "cli/options.h"
 #include "model/weights/transfer.h"
 
 #include <string>

@@ -1,6 +1,5 @@
 // Pre-tokenizers: how text is cut into words before byte-pair encoding.
 #pragma once
-#include <cstdint>
 #include <string_view>
 
 namespace fvlm {

@@ -1,7 +1,6 @@
 #include "evaluation/show.h"
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
@@ -10,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

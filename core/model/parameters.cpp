@@ -1,7 +1,6 @@
 #include "model/parameters.h"
 
 #include "base/error.h"
-#include "base/text.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

@@ -10,7 +10,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 namespace fvlm::model {
 namespace {

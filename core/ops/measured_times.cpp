@@ -1,6 +1,5 @@
 #include "ops/measured_times.h"
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -13,7 +12,6 @@
 #include <ATen/Version.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <dlfcn.h>
 #include <mutex>
 

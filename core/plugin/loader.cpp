@@ -1,7 +1,6 @@
 #include "plugin/loader.h"
 
 #include "base/error.h"
-#include "base/file.h"
 #include "plugin/adopt.h"
 #include "plugin/elf.h"
 #include "plugin/probe.h"

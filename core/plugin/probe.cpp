@@ -22,7 +22,6 @@
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <utility>
 
 namespace fvlm {
 namespace fs = std::filesystem;

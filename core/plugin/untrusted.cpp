@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <cxxabi.h>
 #include <exception>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "recipe/plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace fvlm::plan {
 

@@ -2,7 +2,6 @@
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/sandbox.h"
-#include "recipe/schema/mistakes.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,5 @@
 // Text and numbers as HTML wants them.
 #pragma once
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

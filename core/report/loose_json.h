@@ -1,6 +1,6 @@
 // JSON whose keys may be missing or hold something else: what is not as expected counts as absent.
 #pragma once
-#include "base/json.h"
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <optional>

@@ -1,6 +1,7 @@
 // plan.json and parameters.json.
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "report/loose_json.h"
 #include "report/recorded_run.h"

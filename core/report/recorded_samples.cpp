@@ -1,10 +1,8 @@
 // STAGE/show/SET/NNN.json: samples with the model's answers.
 #include "base/error.h"
-#include "base/file.h"
+#include "base/json.h"
 #include "report/loose_json.h"
 #include "report/recorded_run.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 

@@ -4,7 +4,6 @@
 #include "train/checkpoint.h"
 
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>

@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
 

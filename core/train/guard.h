@@ -3,8 +3,6 @@
 #include "recipe/plan.h"
 #include "train/state.h"
 
-#include <string>
-
 namespace fvlm::train {
 
 class Guard {

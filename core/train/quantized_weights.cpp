@@ -4,8 +4,6 @@
 #include "plugin/selection.h"
 #include "train/groups.h"
 
-#include <fmt/format.h>
-
 namespace fvlm::train {
 namespace {
 

@@ -6,7 +6,6 @@
 #include "plugin/registry.h"
 #include "recipe/plan.h"
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>

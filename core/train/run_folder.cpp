@@ -2,14 +2,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "budget/budget_text.h"
 #include "recipe/print.h"
 #include "report/page.h"
 #include "train/checkpoint.h"
 
-#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

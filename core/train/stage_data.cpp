@@ -4,7 +4,6 @@
 #include "feed/packer.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fvlm::train {
 namespace {

@@ -4,8 +4,6 @@
 #include "feed/mix_data.h"
 
 #include <memory>
-#include <string>
-#include <vector>
 
 namespace fvlm::train {
 

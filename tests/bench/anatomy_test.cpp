@@ -5,7 +5,6 @@
 #include "ops/call_watch.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
-#include "train/labels.h"
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>

@@ -3,8 +3,6 @@
 #include "budget/budget_text.h"
 #include "budget/stage_budget.h"
 
-#include <nlohmann/json.hpp>
-
 #include <gmock/gmock.h>
 
 namespace fvlm::budget {

@@ -1,5 +1,4 @@
 // Any bytes as a shard: its members lie within it, and none is given twice.
-#include "base/error.h"
 #include "data/shards/grouping.h"
 #include "data/shards/tar_scan.h"
 

@@ -1,9 +1,7 @@
 #include "base/error.h"
 #include "ops/tensor_bridge.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 

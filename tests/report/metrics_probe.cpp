@@ -3,7 +3,6 @@
 
 #include <cfloat>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 

@@ -4,8 +4,6 @@
 #include "base/text.h"
 #include "report/progress_line.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <set>
 #include <sstream>
 #include <string>

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
-#include <fstream>
 #include <set>
 #include <unistd.h>
 

@@ -10,7 +10,6 @@
 #include "train/stage_model.h"
 #include "train/tensor_memory.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 

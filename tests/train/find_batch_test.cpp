@@ -7,7 +7,6 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <gmock/gmock.h>
 

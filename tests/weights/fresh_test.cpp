@@ -2,7 +2,6 @@
 #include "model/weights/fresh.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,6 @@
 #include "make-shapes/dataset.h"
 
 #include "base/atomic_file.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "data/media/write_image.h"

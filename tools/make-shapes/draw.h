@@ -3,7 +3,6 @@
 #include "base/random.h"
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 namespace fvlm::shapes {

@@ -1,7 +1,6 @@
 // make-shapes: a synthetic data set of coloured shapes that move, with captions, questions, preference pairs and text.
 #include "base/error.h"
 #include "base/log.h"
-#include "base/terminal.h"
 #include "base/text.h"
 #include "cli/options.h"
 #include "cli/progress.h"

@@ -2,7 +2,6 @@
 #pragma once
 #include "make-shapes/scene.h"
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

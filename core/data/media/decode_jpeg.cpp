@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <jerror.h>
-#include <utility>
 
 namespace fvlm {
 namespace {

@@ -1,9 +1,9 @@
 #include "data/samples/parts.h"
 
 #include "base/error.h"
-#include "base/json.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace fvlm {
 

@@ -1,10 +1,9 @@
 #include "data/samples/telling.h"
 
-#include "base/error.h"
-#include "base/json.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

@@ -4,8 +4,6 @@
 #include "data/samples/parts.h"
 #include "data/samples/sample_reader.h"
 
-#include <fmt/format.h>
-
 namespace fvlm {
 namespace {
 

@@ -1,6 +1,5 @@
 // One 512-byte header of a tar file, and the records of a pax header.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,9 +1,10 @@
 #include "data/stream/quarantine.h"
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+
+#include <nlohmann/json.hpp>
 
 #include <fstream>
 

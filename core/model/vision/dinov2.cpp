@@ -13,8 +13,6 @@
 #include <ATen/ops/upsample_bicubic2d.h>
 #include <fmt/format.h>
 
-#include <cmath>
-
 namespace fvlm::model {
 namespace {
 

@@ -2,9 +2,6 @@
 
 #include "base/error.h"
 
-#include <functional>
-#include <iterator>
-
 namespace fvlm {
 namespace {
 

@@ -2,8 +2,6 @@
 
 #include "model/weights/problems.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>

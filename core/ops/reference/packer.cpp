@@ -2,7 +2,6 @@
 #include "ops/reference/references.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <vector>
 

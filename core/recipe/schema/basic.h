@@ -2,8 +2,6 @@
 #pragma once
 #include "recipe/schema/type.h"
 
-#include <fmt/format.h>
-
 #include <initializer_list>
 #include <limits>
 #include <string>

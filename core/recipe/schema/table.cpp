@@ -1,7 +1,5 @@
 #include "recipe/schema/table.h"
 
-#include <algorithm>
-
 namespace fvlm::recipe {
 
 const Table* as_table(const Value& value) {

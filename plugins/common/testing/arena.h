@@ -5,7 +5,6 @@
 #include "common/testing/values.h"
 
 #include <cmath>
-#include <cstdio>
 #include <functional>
 
 namespace fvlm::testing {

@@ -4,7 +4,6 @@
 #include "common/testing/harness.h"
 
 #include <cstring>
-#include <vector>
 
 namespace fvlm::testing {
 

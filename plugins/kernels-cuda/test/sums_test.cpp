@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 #include <memory>
-#include <numeric>
 
 namespace fvlm::testing::sums_test {
 namespace {

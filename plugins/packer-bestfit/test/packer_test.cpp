@@ -1,8 +1,6 @@
 // The built packer-bestfit library: its promises on small and random items, and a naive packer that must agree.
 #include "packing.h"
 
-#include <set>
-
 namespace fvlm::testing {
 namespace {
 

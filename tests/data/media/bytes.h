@@ -6,7 +6,6 @@
 
 #include <fvlm/fvlm.h>
 
-#include <algorithm>
 #include <cstring>
 #include <dlfcn.h>
 #include <stdexcept>

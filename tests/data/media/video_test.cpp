@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <numeric>
 #include <thread>

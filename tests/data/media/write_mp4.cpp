@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <memory>
 
 extern "C" {
 #include <libavcodec/avcodec.h>

@@ -1,7 +1,6 @@
 // What a reader does when its disk fails: failing_disk.c makes the reads of a shard_probe go wrong.
 #include "tar_maker.h"
 
-#include <array>
 #include <charconv>
 #include <gmock/gmock.h>
 

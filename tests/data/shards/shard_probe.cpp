@@ -1,9 +1,6 @@
 // shard_probe SHARD CACHE [SLOW]: reads every member of a shard, as a program of its own whose disk a test makes fail.
 // Prints what it read, or why not. SLOW: reads of more than 10 ms count as slow.
-#include "base/log.h"
 #include "data/shards/shard.h"
-
-#include <cstdio>
 
 int main(int count, char** arguments) {
   using namespace fvlm;

@@ -1,10 +1,8 @@
 #include "base/error.h"
 #include "base/log.h"
-#include "data/shards/gunzip.h"
 #include "data/shards/shard.h"
 #include "tar_maker.h"
 
-#include <chrono>
 #include <gmock/gmock.h>
 #include <thread>
 

@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <gmock/gmock.h>
 
 namespace fvlm::recipe {
 

@@ -4,7 +4,6 @@
 #include <lualib.h>
 
 #include <lauxlib.h>
-#include <stdexcept>
 #include <string>
 
 namespace fvlm::recipe {

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <gmock/gmock.h>
 
 using namespace fvlm;
