@@ -105,7 +105,7 @@ void check(const CpuStepRequest& request) {
 
 } // namespace
 
-CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const StepProgress& progress) {
+CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const Progress& progress) {
   check(request);
   if (request.threads > 0) at::set_num_threads(static_cast<int>(request.threads));
   ops::keep_freed_memory();

@@ -1,10 +1,10 @@
 // A training step on the CPU, forward and backward without an optimizer, against PyTorch's on the same model and data.
 #pragma once
+#include "bench/progress.h"
 #include "bench/times.h"
 #include "plugin/registry.h"
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,9 +47,8 @@ struct CpuStepReport {
 };
 
 // Told after each block of steps: of which batch, how many are done, of how many.
-using StepProgress = std::function<void(const std::string& batch, int64_t done, int64_t total)>;
 
 // Both sides take turns, a few steps each. Throws Error(data) where the losses differ: then nothing was compared.
-CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const StepProgress& progress);
+CpuStepReport measure_cpu_step(const CpuStepRequest& request, Registry& registry, const Progress& progress);
 
 } // namespace fvlm::bench

@@ -138,7 +138,7 @@ Json DataReport::json() const {
   return {{"rows", all}};
 }
 
-DataReport measure_data(const DataRequest& request, Registry& registry, const TurnProgress& progress) {
+DataReport measure_data(const DataRequest& request, Registry& registry, const Progress& progress) {
   DataReport report;
   for (const DataSet& set : request.sets) {
     DataReport::Row& row = report.rows.emplace_back();

@@ -1,12 +1,12 @@
 // How many samples a second the loader gives, against a webdataset + PIL pipeline on the same shards.
 #pragma once
+#include "bench/progress.h"
 #include "bench/times.h"
 #include "plugin/registry.h"
 
 #include <c10/core/Device.h>
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,10 +51,9 @@ struct DataReport {
 };
 
 // Told after each turn of both sides.
-using TurnProgress = std::function<void(const std::string& set, int64_t done, int64_t total)>;
 
 // Both sides take turns. What one has read ahead when its turn begins is thrown away, and no time is counted for it.
-DataReport measure_data(const DataRequest& request, Registry& registry, const TurnProgress& progress);
+DataReport measure_data(const DataRequest& request, Registry& registry, const Progress& progress);
 
 // Two sets of textured pictures of 640 x 480, as JPEG and as PNG, made by `make_shapes`, below a folder that is there.
 std::vector<DataSet> make_data_sets(const std::filesystem::path& make_shapes, const std::filesystem::path& folder);

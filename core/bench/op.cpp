@@ -204,7 +204,7 @@ struct Description {
 
 class OpBench {
  public:
-  OpBench(const OpRequest& request, Registry& registry, const OpProgress& progress)
+  OpBench(const OpRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
         wish_(Wish::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
         dtype_(train::type_of(plan_.precision)) {
@@ -342,7 +342,7 @@ class OpBench {
 
   const OpRequest& request_;
   Registry& registry_;
-  const OpProgress& progress_;
+  const Progress& progress_;
   const at::Device device_;
   const Wish wish_;
   const plan::Plan plan_;
@@ -357,7 +357,7 @@ nlohmann::ordered_json json_of(const LeastWork& work) {
 
 } // namespace
 
-OpReport measure_ops(const OpRequest& request, Registry& registry, const OpProgress& progress) {
+OpReport measure_ops(const OpRequest& request, Registry& registry, const Progress& progress) {
   if (request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--frames wants 0 or more, --text 2 or more");
   for (const std::string& operation : request.operations) (void)form_named(operation);

@@ -2,10 +2,10 @@
 #pragma once
 #include "bench/ceiling.h"
 #include "bench/op_work.h"
+#include "bench/progress.h"
 #include "bench/training.h"
 #include "plugin/registry.h"
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,9 +42,7 @@ struct OpReport {
   nlohmann::ordered_json json() const;
 };
 
-using OpProgress = std::function<void(const std::string& operation, int64_t done, int64_t total)>;
-
-OpReport measure_ops(const OpRequest& request, Registry& registry, const OpProgress& progress);
+OpReport measure_ops(const OpRequest& request, Registry& registry, const Progress& progress);
 
 std::string shapes_help(); // a line an operation
 

@@ -47,7 +47,7 @@ Job job_of_files(const ProfileRequest& request) {
 
 class Profile {
  public:
-  Profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress)
+  Profile(const ProfileRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)) {}
 
   ProfileReport::Row measure(Job& job, std::vector<std::string>& choices) {
@@ -179,7 +179,7 @@ class Profile {
 
   const ProfileRequest& request_;
   Registry& registry_;
-  const ProfileProgress& progress_;
+  const Progress& progress_;
   at::Device device_;
   MadeModels models_;
   ScratchFolder scratch_;
@@ -187,7 +187,7 @@ class Profile {
 
 } // namespace
 
-ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress) {
+ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const Progress& progress) {
   if (request.repeat < 1 || request.warmup < 1 || request.frames < 0 || request.text < 2)
     throw Error(ErrorKind::usage, "--repeat and --warmup want 1 or more, --frames 0 or more, --text 2 or more");
   if (request.watch && !device::runtime())

@@ -1,11 +1,11 @@
 // A whole training step on a device, forward, backward, clip and optimizer, on made data that lie there.
 #pragma once
 #include "bench/anatomy.h"
+#include "bench/progress.h"
 #include "bench/times.h"
 #include "bench/training.h"
 #include "plugin/registry.h"
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,8 +54,6 @@ struct ProfileReport {
   nlohmann::ordered_json json() const;
 };
 
-using ProfileProgress = std::function<void(const std::string& configuration, int64_t done, int64_t total)>;
-
-ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const ProfileProgress& progress);
+ProfileReport measure_profile(const ProfileRequest& request, Registry& registry, const Progress& progress);
 
 } // namespace fvlm::bench

@@ -94,7 +94,7 @@ class Steps {
 
 class Stream {
  public:
-  Stream(const RaggedRequest& request, Registry& registry, const RaggedProgress& progress)
+  Stream(const RaggedRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
         model_(models_.of(shape_named(request.shape))) {}
 
@@ -273,7 +273,7 @@ class Stream {
 
   const RaggedRequest& request_;
   Registry& registry_;
-  const RaggedProgress& progress_;
+  const Progress& progress_;
   at::Device device_;
   MadeModels models_;
   const std::filesystem::path& model_;
@@ -330,7 +330,7 @@ double RaggedReport::Row::fill_of_rows(const Part& part) const {
   return share(part.rows, part.steps, capacity.rows);
 }
 
-RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const RaggedProgress& progress) {
+RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const Progress& progress) {
   if (request.samples < 1 || request.passes < 2 || request.workers < 0)
     throw Error(ErrorKind::usage, "--samples wants 1 or more, --passes 2 or more, --workers 0 or more");
   for (const std::string& packs : request.packs) (void)pack_named(packs);

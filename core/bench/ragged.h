@@ -1,11 +1,11 @@
 // Training on a stream of samples of all lengths, end to end: measured, packed, staged, copied, and learnt.
 #pragma once
+#include "bench/progress.h"
 #include "bench/training.h"
 #include "plugin/registry.h"
 
 #include <nlohmann/json.hpp>
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -64,8 +64,6 @@ struct RaggedReport {
   nlohmann::ordered_json json() const;
 };
 
-using RaggedProgress = std::function<void(const std::string& packs, int64_t samples, int64_t total)>;
-
-RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const RaggedProgress& progress);
+RaggedReport measure_ragged(const RaggedRequest& request, Registry& registry, const Progress& progress);
 
 } // namespace fvlm::bench

@@ -99,9 +99,7 @@ int cpu_step(Arguments arguments) {
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
   const auto report =
-      bench::measure_cpu_step(request, *registry, [&](const std::string& batch, int64_t done, int64_t total) {
-        progress.steps(batch, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-      });
+      bench::measure_cpu_step(request, *registry, [&](const auto&... told) { progress.steps(told...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report);

@@ -79,9 +79,7 @@ int bench_data(Arguments arguments) {
   }
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_data(request, *registry, [&](const std::string& set, int64_t done, int64_t total) {
-    progress.steps(set, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-  });
+  const auto report = bench::measure_data(request, *registry, [&](const auto&... told) { progress.steps(told...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report, request);

@@ -85,10 +85,7 @@ int bench_op(Arguments arguments) {
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report =
-      bench::measure_ops(request, *registry, [&](const std::string& operation, int64_t done, int64_t total) {
-        progress.steps(operation, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-      });
+  const auto report = bench::measure_ops(request, *registry, [&](const auto&... told) { progress.steps(told...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print(report);

@@ -140,10 +140,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report =
-      bench::measure_profile(request, *registry, [&](const std::string& configuration, int64_t done, int64_t total) {
-        progress.steps(configuration, static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-      });
+  const auto report = bench::measure_profile(request, *registry, [&](const auto&... told) { progress.steps(told...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report, subject.pairs);

@@ -119,10 +119,7 @@ int bench_ragged(Arguments arguments) {
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report =
-      bench::measure_ragged(request, *registry, [&](const std::string& packs, int64_t samples, int64_t total) {
-        progress.steps(packs, static_cast<uint64_t>(samples), static_cast<uint64_t>(total));
-      });
+  const auto report = bench::measure_ragged(request, *registry, [&](const auto&... told) { progress.steps(told...); });
   progress.finish();
   if (!parsed->flag("json")) {
     for (const auto& row : report.rows) print_row(row);

@@ -37,9 +37,7 @@ struct Opened {
                                     : resolved.plan.stages.front()),
         progress("opening") {
     feed::MixDataOptions options;
-    options.progress = [&](const std::string& source, int64_t done, int64_t all) {
-      progress.steps(source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
-    };
+    options.progress = [&](const auto&... told) { progress.steps(told...); };
     data.emplace(resolved.plan, stage, *registry, options);
     progress.finish();
   }
@@ -165,8 +163,7 @@ int data_stats(Arguments arguments) {
   if (samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
   Opened opened(*parsed);
   Progress progress("reading");
-  const auto found = opened.data->statistics(
-      samples, [&](int64_t done) { progress.samples(static_cast<uint64_t>(done), static_cast<uint64_t>(samples)); });
+  const auto found = opened.data->statistics(samples, [&](int64_t done) { progress.samples(done, samples); });
   progress.finish();
   if (parsed->flag("json")) {
     print_json(opened, found);

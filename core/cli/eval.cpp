@@ -168,15 +168,14 @@ class Run {
     feed::MixDataOptions options;
     options.device = execution_.operations().device;
     options.progress = [this](const std::string& source, int64_t done, int64_t all) {
-      progress_.steps("opening " + source, static_cast<uint64_t>(done), static_cast<uint64_t>(all));
+      progress_.steps("opening " + source, done, all);
     };
     return options;
   }
 
   void add(const std::string& stage, evaluation::Evaluator& evaluator) {
     const auto note = [this](const evaluation::Moment& moment) {
-      progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), static_cast<uint64_t>(moment.done),
-                      static_cast<uint64_t>(moment.all));
+      progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), moment.done, moment.all);
     };
     if (const auto folder = parsed_.value("reference")) {
       Loaded reference(*folder, execution_, *registry_);

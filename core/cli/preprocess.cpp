@@ -69,9 +69,8 @@ int run_preprocess(Arguments arguments) {
     auto started = std::chrono::steady_clock::now();
     if (!fresh) {
       Progress progress("preprocessing " + stage.name);
-      done = preprocess(folder, input, video ? &*video : nullptr, how, [&](int64_t read, int64_t all) {
-        progress.samples(static_cast<uint64_t>(read), static_cast<uint64_t>(all));
-      });
+      done = preprocess(folder, input, video ? &*video : nullptr, how,
+                        [&](int64_t read, int64_t all) { progress.samples(read, all); });
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     document.push_back({{"stage", stage.name}, {"folder", folder.string()}, {"made", !fresh}});

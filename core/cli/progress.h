@@ -12,8 +12,8 @@ class Progress {
   explicit Progress(std::string label); // "writing models/a"
 
   void bytes(uint64_t done, uint64_t total);
-  void steps(const std::string& what, uint64_t done, uint64_t total);
-  void samples(uint64_t done, uint64_t total);
+  void steps(const std::string& what, int64_t done, int64_t total);
+  void samples(int64_t done, int64_t total);
   void finish() { line_.clear(); } // takes the line away now
 
  private:

@@ -124,9 +124,7 @@ int run(cli::Arguments arguments) {
   Made made;
   {
     cli::Progress progress("making " + options.out.string());
-    made = make(options, [&](int64_t done, int64_t total) {
-      progress.samples(static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-    });
+    made = make(options, [&](int64_t done, int64_t total) { progress.samples(done, total); });
   }
   std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
   fmt::print("{}: {} samples of {} frames in {} shards, {}, made in {:.1f} s\n", options.out.string(), made.samples,
