@@ -36,53 +36,33 @@ constexpr int machine = EM_X86_64;
 constexpr int machine = EM_AARCH64;
 #endif
 
-} // namespace
+// Where the file holds what the loader will lay at an address.
+uint64_t offset_of(const std::vector<Elf64_Phdr>& segments, uint64_t address) {
+  for (const auto& segment : segments)
+    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz)
+      return address - segment.p_vaddr + segment.p_offset;
+  return UINT64_MAX;
+}
 
-ElfFile read_elf(const std::filesystem::path& path) {
-  ElfFile file;
-  Reader reader(read_file(path));
-  Elf64_Ehdr header;
-  if (!reader.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    file.problem = "it is no ELF file";
-    return file;
-  }
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != machine || header.e_type != ET_DYN) {
-    file.problem = "it is no shared library for this machine";
-    return file;
-  }
-
-  std::vector<Elf64_Phdr> segments(header.e_phnum);
-  for (size_t i = 0; i < segments.size(); ++i)
-    if (!reader.read(header.e_phoff + i * header.e_phentsize, segments[i])) {
-      file.problem = "it is cut off";
-      return file;
-    }
-  // Addresses in the dynamic section are those after loading.
-  auto offset_of = [&](uint64_t address) -> uint64_t {
-    for (const auto& segment : segments)
-      if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz)
-        return address - segment.p_vaddr + segment.p_offset;
-    return UINT64_MAX;
-  };
-
-  uint64_t dynamic = 0, dynamic_size = 0;
-  bool stack_named = false;
+void read_protections(const std::vector<Elf64_Phdr>& segments, ElfFile& file) {
+  file.executable_stack = true; // what the loader assumes where no segment speaks of the stack
   for (const auto& segment : segments) {
-    if (segment.p_type == PT_DYNAMIC) dynamic = segment.p_offset, dynamic_size = segment.p_filesz;
-    if (segment.p_type == PT_GNU_STACK) {
-      stack_named = true;
-      file.executable_stack = segment.p_flags & PF_X;
-    }
+    if (segment.p_type == PT_GNU_STACK) file.executable_stack = segment.p_flags & PF_X;
     if (segment.p_type == PT_LOAD && (segment.p_flags & PF_W) && (segment.p_flags & PF_X)) file.writable_code = true;
   }
-  if (!stack_named) file.executable_stack = true; // what the loader assumes then
+}
 
+// Gives the offset of the strings that names are in.
+uint64_t read_dynamic(const Reader& reader, const std::vector<Elf64_Phdr>& segments, ElfFile& file) {
+  uint64_t dynamic = 0, size = 0;
+  for (const auto& segment : segments)
+    if (segment.p_type == PT_DYNAMIC) dynamic = segment.p_offset, size = segment.p_filesz;
   uint64_t strings = 0;
   std::vector<uint64_t> needed, paths;
-  for (uint64_t at = 0; at + sizeof(Elf64_Dyn) <= dynamic_size; at += sizeof(Elf64_Dyn)) {
+  for (uint64_t at = 0; at + sizeof(Elf64_Dyn) <= size; at += sizeof(Elf64_Dyn)) {
     Elf64_Dyn entry;
     if (!reader.read(dynamic + at, entry) || entry.d_tag == DT_NULL) break;
-    if (entry.d_tag == DT_STRTAB) strings = offset_of(entry.d_un.d_ptr);
+    if (entry.d_tag == DT_STRTAB) strings = offset_of(segments, entry.d_un.d_ptr);
     if (entry.d_tag == DT_NEEDED) needed.push_back(entry.d_un.d_val);
     if (entry.d_tag == DT_RPATH || entry.d_tag == DT_RUNPATH) paths.push_back(entry.d_un.d_val);
     if (entry.d_tag == DT_TEXTREL || (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_TEXTREL)))
@@ -91,23 +71,45 @@ ElfFile read_elf(const std::filesystem::path& path) {
   for (uint64_t name : needed) file.needed.push_back(reader.text(strings + name));
   for (uint64_t name : paths)
     for (auto& folder : split(reader.text(strings + name), ':')) file.run_paths.push_back(folder);
+  return strings;
+}
 
-  // The count of dynamic symbols stands in the section table.
+bool is_export(const Elf64_Sym& symbol) {
+  const auto visibility = ELF64_ST_VISIBILITY(symbol.st_other);
+  return symbol.st_shndx != SHN_UNDEF && ELF64_ST_BIND(symbol.st_info) != STB_LOCAL && visibility != STV_HIDDEN &&
+         visibility != STV_INTERNAL && ELF64_ST_TYPE(symbol.st_info) != STT_SECTION;
+}
+
+// The count of dynamic symbols stands in the section table.
+void read_exports(const Reader& reader, const Elf64_Ehdr& header, uint64_t strings, ElfFile& file) {
   for (size_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
     if (!reader.read(header.e_shoff + i * header.e_shentsize, section) || section.sh_type != SHT_DYNSYM) continue;
     for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= section.sh_size; at += sizeof(Elf64_Sym)) {
       Elf64_Sym symbol;
       if (!reader.read(section.sh_offset + at, symbol)) break;
-      const auto binding = ELF64_ST_BIND(symbol.st_info);
-      const auto visibility = ELF64_ST_VISIBILITY(symbol.st_other);
-      if (symbol.st_shndx == SHN_UNDEF || binding == STB_LOCAL || visibility == STV_HIDDEN ||
-          visibility == STV_INTERNAL)
-        continue;
-      if (ELF64_ST_TYPE(symbol.st_info) == STT_SECTION) continue;
-      file.exports.push_back(reader.text(strings + symbol.st_name));
+      if (is_export(symbol)) file.exports.push_back(reader.text(strings + symbol.st_name));
     }
   }
+}
+
+} // namespace
+
+ElfFile read_elf(const std::filesystem::path& path) {
+  Reader reader(read_file(path));
+  Elf64_Ehdr header;
+  if (!reader.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
+    return {.problem = "it is no ELF file"};
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != machine || header.e_type != ET_DYN)
+    return {.problem = "it is no shared library for this machine"};
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
+  for (size_t i = 0; i < segments.size(); ++i)
+    if (!reader.read(header.e_phoff + i * header.e_phentsize, segments[i])) return {.problem = "it is cut off"};
+
+  ElfFile file;
+  read_protections(segments, file);
+  const uint64_t strings = read_dynamic(reader, segments, file);
+  read_exports(reader, header, strings, file);
   return file;
 }
 
