@@ -253,16 +253,11 @@ Trial attention_trial(const AttentionCase& c) {
 }
 
 std::vector<Trial> attention_cases(const std::vector<AttentionCase>& cases) {
-  std::vector<Trial> trials;
-  trials.reserve(cases.size());
-  for (const auto& one : cases) trials.push_back(attention_trial(one));
-  return trials;
+  return trials_of(cases, attention_trial);
 }
 
 at::ScalarType attention_dtype(Context& context) {
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
-    if (refusal(context, attention_trial({.dtype = dtype})).empty()) return dtype;
-  return at::kFloat;
+  return first_taken(context, [](auto dtype) { return attention_trial({.dtype = dtype}); });
 }
 
 std::vector<Trial> attention_trials(Context& context) {
@@ -274,7 +269,7 @@ std::vector<Trial> attention_trials(Context& context) {
 
 std::vector<Trial> attention_sweep(Context&) {
   std::vector<AttentionCase> cases;
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+  for (auto dtype : floating)
     for (bool causal : {false, true})
       for (int head_dim : {1, 8, 33, 64, 80, 128, 256})
         cases.push_back({.dtype = dtype,

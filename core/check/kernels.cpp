@@ -123,16 +123,12 @@ Trial kernel_trial(const KernelCase& c) {
 }
 
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases) {
-  std::vector<Trial> trials;
-  trials.reserve(cases.size());
-  for (const auto& one : cases) trials.push_back(kernel_trial(one));
-  return trials;
+  return trials_of(cases, kernel_trial);
 }
 
 at::ScalarType kernel_dtype(Context& context, int op) {
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
-    if (refusal(context, kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype})).empty()) return dtype;
-  return at::kFloat;
+  return first_taken(context,
+                     [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
 }
 
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
@@ -173,7 +169,7 @@ std::vector<Trial> kernels_sweep(Context& context) {
   std::vector<KernelCase> cases;
   for (int op : all_ops) {
     if (!offered(context, op)) continue;
-    for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (auto dtype : floating)
       for (auto gradient : {dtype, at::kFloat})
         for (int64_t width : {1, 7, 64, 1000}) {
           KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};

@@ -171,16 +171,11 @@ Trial loss_trial(const LossCase& c) {
 }
 
 std::vector<Trial> loss_cases(const std::vector<LossCase>& cases) {
-  std::vector<Trial> trials;
-  trials.reserve(cases.size());
-  for (const auto& one : cases) trials.push_back(loss_trial(one));
-  return trials;
+  return trials_of(cases, loss_trial);
 }
 
 at::ScalarType loss_dtype(Context& context) {
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
-    if (refusal(context, loss_trial({.dtype = dtype, .gradient_dtype = dtype})).empty()) return dtype;
-  return at::kFloat;
+  return first_taken(context, [](auto dtype) { return loss_trial({.dtype = dtype, .gradient_dtype = dtype}); });
 }
 
 std::vector<Trial> loss_trials(Context& context) {
@@ -194,7 +189,7 @@ std::vector<Trial> loss_trials(Context& context) {
 
 std::vector<Trial> loss_sweep(Context& context) {
   std::vector<LossCase> cases;
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+  for (auto dtype : floating)
     for (auto gradient : {dtype, at::kFloat})
       for (int64_t width : {1, 7, 64, 100})
         cases.push_back({.dtype = dtype, .gradient_dtype = gradient, .tokens = 9, .width = width, .vocab = 33});

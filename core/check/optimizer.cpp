@@ -283,10 +283,7 @@ Trial optimizer_trial(Context& context, OptimizerCase c) {
 }
 
 std::vector<Trial> optimizer_cases(Context& context, const std::vector<OptimizerCase>& cases) {
-  std::vector<Trial> trials;
-  trials.reserve(cases.size());
-  for (const auto& one : cases) trials.push_back(optimizer_trial(context, one));
-  return trials;
+  return trials_of(cases, [&](const OptimizerCase& one) { return optimizer_trial(context, one); });
 }
 
 at::Tensor inside_segments(Context& context, OptimizerCase c) {
@@ -299,7 +296,7 @@ std::vector<Trial> optimizer_trials(Context& context) {
 
 std::vector<Trial> optimizer_sweep(Context& context) {
   std::vector<OptimizerCase> cases;
-  for (auto gradient : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+  for (auto gradient : floating)
     for (auto parameter : {at::kFloat, at::kBFloat16, at::kHalf})
       for (auto state : {at::kFloat, at::kBFloat16})
         cases.push_back({.gradient_dtype = gradient, .parameter_dtype = parameter, .state_dtype = state});

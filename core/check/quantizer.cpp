@@ -146,16 +146,11 @@ Trial quantizer_trial(const QuantizerCase& c) {
 }
 
 std::vector<Trial> quantizer_cases(const std::vector<QuantizerCase>& cases) {
-  std::vector<Trial> trials;
-  trials.reserve(cases.size());
-  for (const auto& one : cases) trials.push_back(quantizer_trial(one));
-  return trials;
+  return trials_of(cases, quantizer_trial);
 }
 
 at::ScalarType quantizer_dtype(Context& context) {
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
-    if (refusal(context, quantizer_trial({.dtype = dtype})).empty()) return dtype;
-  return at::kFloat;
+  return first_taken(context, [](auto dtype) { return quantizer_trial({.dtype = dtype}); });
 }
 
 std::vector<Trial> quantizer_trials(Context& context) {
@@ -165,7 +160,7 @@ std::vector<Trial> quantizer_trials(Context& context) {
 
 std::vector<Trial> quantizer_sweep(Context&) {
   std::vector<QuantizerCase> cases;
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+  for (auto dtype : floating)
     for (int64_t cols : {1, 7, 32, 64, 100}) cases.push_back({.dtype = dtype, .rows = 6, .cols = cols, .tokens = 5});
   cases.push_back({.tokens = 300});
   cases.push_back({.convert_only = true});

@@ -45,4 +45,23 @@ auto once(Function function) {
 // "" where supports() says yes, else its reason.
 std::string refusal(Context& context, const Trial& trial);
 
+// What models compute in, and what they are checked in.
+constexpr at::ScalarType floating[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble};
+
+// The first of these whose trial the plugin takes; where it takes none, float32.
+template <class Make>
+at::ScalarType first_taken(Context& context, Make make) {
+  for (auto dtype : floating)
+    if (refusal(context, make(dtype)).empty()) return dtype;
+  return at::kFloat;
+}
+
+template <class Case, class Make>
+std::vector<Trial> trials_of(const std::vector<Case>& cases, Make make) {
+  std::vector<Trial> trials;
+  trials.reserve(cases.size());
+  for (const auto& one : cases) trials.push_back(make(one));
+  return trials;
+}
+
 } // namespace fvlm::check
