@@ -1,6 +1,5 @@
 #include "cli/options.h"
 
-#include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
 
@@ -89,7 +88,13 @@ Options& Options::needed(std::string name, std::string placeholder, std::string 
   return *this;
 }
 
-std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
+Error Options::misused(std::string what) const {
+  Error error(ErrorKind::usage, std::move(what));
+  error.advise("usage: " + program_ + " " + usage_);
+  return error;
+}
+
+Options::Words Options::read(Arguments arguments) const {
   po::options_description described;
   described.add_options()("help,h", "");
   for (const auto& option : named_) {
@@ -103,7 +108,6 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   order.add("positional", -1);
 
   po::variables_map found;
-  std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
   try {
     std::vector<std::string> words(arguments.begin(), arguments.end());
     using namespace po::command_line_style;
@@ -117,51 +121,57 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   } catch (const po::unknown_option& unknown) {
     std::vector<std::string> names{"--help"};
     for (const auto& option : named_) names.push_back("--" + option.name);
+    std::string verb = usage_.substr(0, usage_.find_first_of(" ["));
     Error error(ErrorKind::usage, fmt::format("{} has no option '{}'", verb, unknown.get_option_name()));
     if (auto near = nearest(unknown.get_option_name(), names)) error.advise(fmt::format("did you mean '{}'?", *near));
     throw error;
   } catch (const po::invalid_command_line_syntax& wrong) {
     std::string name = wrong.get_option_name().substr(2);
     auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.name == name; });
-    if (option == named_.end() || option->placeholder.empty())
-      throw Error(ErrorKind::usage, fmt::format("--{} takes no value", name))
-          .advise("usage: " + program_ + " " + usage_);
+    if (option == named_.end() || option->placeholder.empty()) throw misused(fmt::format("--{} takes no value", name));
     throw Error(ErrorKind::usage, fmt::format("--{} wants a value", name))
         .advise(fmt::format("--{} {}: {}", name, option->placeholder, option->help));
   } catch (const po::error& wrong) {
-    throw Error(ErrorKind::usage, wrong.what()).advise("usage: " + program_ + " " + usage_);
+    throw misused(wrong.what());
   }
-  if (found.contains("help")) {
-    fmt::print("{}", help());
-    return std::nullopt;
+  Words words;
+  for (const auto& [name, value] : found) {
+    const auto* given = boost::any_cast<std::vector<std::string>>(&value.value());
+    words[name] = given ? *given : std::vector<std::string>{};
   }
+  return words;
+}
 
-  ParsedOptions result;
-  for (const auto& option : named_) {
-    if (found.contains(option.name))
-      result.values_[option.name] =
-          option.placeholder.empty() ? std::vector<std::string>{} : found[option.name].as<std::vector<std::string>>();
-    else if (option.required)
-      throw Error(ErrorKind::usage, fmt::format("--{} is missing: {}", option.name, option.help))
-          .advise("usage: " + program_ + " " + usage_);
-  }
-  std::vector<std::string> given;
-  if (found.contains("positional")) given = found["positional"].as<std::vector<std::string>>();
+Options::Words Options::named_positionals(const std::vector<std::string>& given) const {
+  Words words;
   size_t next = 0;
   for (const auto& positional : positionals_) {
     if (positional.rest) {
-      result.values_[positional.name].assign(given.begin() + static_cast<std::ptrdiff_t>(next), given.end());
+      words[positional.name].assign(given.begin() + static_cast<std::ptrdiff_t>(next), given.end());
       next = given.size();
     } else if (next < given.size()) {
-      result.values_[positional.name] = {given[next++]};
+      words[positional.name] = {given[next++]};
     } else if (positional.required) {
-      throw Error(ErrorKind::usage, fmt::format("{} is missing: {}", positional.name, positional.help))
-          .advise("usage: " + program_ + " " + usage_);
+      throw misused(fmt::format("{} is missing: {}", positional.name, positional.help));
     }
   }
-  if (next < given.size())
-    throw Error(ErrorKind::usage, fmt::format("one argument too many: '{}'", given[next]))
-        .advise("usage: " + program_ + " " + usage_);
+  if (next < given.size()) throw misused(fmt::format("one argument too many: '{}'", given[next]));
+  return words;
+}
+
+std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
+  Words words = read(arguments);
+  if (words.contains("help")) {
+    fmt::print("{}", help());
+    return std::nullopt;
+  }
+  for (const auto& option : named_)
+    if (option.required && !words.contains(option.name))
+      throw misused(fmt::format("--{} is missing: {}", option.name, option.help));
+  ParsedOptions result;
+  const auto positionals = words.extract("positional");
+  result.values_ = named_positionals(positionals ? positionals.mapped() : std::vector<std::string>{});
+  result.values_.merge(words);
   return result;
 }
 

@@ -1,5 +1,6 @@
 // The options of one verb: declared once, parsed, and printed by --help with an example first.
 #pragma once
+#include "base/error.h"
 #include "cli/verb.h"
 
 #include <map>
@@ -40,6 +41,7 @@ class Options {
   std::string help() const;
 
  private:
+  using Words = std::map<std::string, std::vector<std::string>>; // by option
   struct Positional {
     std::string name, help;
     bool required, rest;
@@ -48,6 +50,9 @@ class Options {
     std::string name, placeholder, help; // no placeholder: a flag
     bool required = false;
   };
+  Words read(Arguments arguments) const; // those without a name: "positional"
+  Words named_positionals(const std::vector<std::string>& given) const;
+  Error misused(std::string what) const; // advises how the verb is used
   std::string program_ = "fvlm-engine", usage_, summary_, example_;
   std::vector<Positional> positionals_;
   std::vector<Named> named_;
