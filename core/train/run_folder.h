@@ -1,4 +1,4 @@
-// What lies in a run's folder besides checkpoints and metrics: DESIGN.md, "What is on disk".
+// What lies in a run's folder besides checkpoints and metrics: plan.json, recipe/, parameters.json, report.html.
 #pragma once
 #include "budget/parameter_groups.h"
 #include "recipe/resolve.h"

@@ -24,8 +24,8 @@ struct AttentionProblem {
   float scale;
 };
 
-// The query rows [q_first, q_first + q_count) of a segment, for all query heads that read one key head. q_offset is the
-// first one's place in its segment, of whose q_total rows it is part.
+// The query rows [q_begin, q_begin + q_count) of the pack, for all query heads that read one key head. q_offset is the
+// first one's place in its segment, of whose q_total rows they are part.
 struct AttentionTask {
   int64_t q_begin, q_count, q_offset, q_total;
   int64_t kv_begin, kv_count;

@@ -18,7 +18,7 @@ struct Fill {
 int64_t elements_of(const std::vector<int64_t>& shape);
 
 struct TensorSpec {
-  std::string name; // as transformers, or FVLM.md for the connector, calls it
+  std::string name; // as transformers, or connector.cpp for the connector, calls it
   std::vector<int64_t> shape;
   Fill fill;
   // false: it is in files for transformers' sake alone. The model does not use it, and a file may lack it.

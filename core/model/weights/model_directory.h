@@ -1,5 +1,5 @@
-// The model directory: fvlm.json, vision/ and decoder/ as Hugging Face folders, connector.safetensors. DESIGN.md, "What
-// is on disk". A checkpoint is one with a training_state/ beside.
+// The model directory: fvlm.json, vision/ and decoder/ as Hugging Face folders, connector.safetensors. A checkpoint is
+// one with a training_state/ beside.
 #pragma once
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
