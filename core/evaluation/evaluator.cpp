@@ -33,10 +33,6 @@ double beta_of(const plan::Stage& stage) {
   return plan::Dpo().beta;
 }
 
-model::Mode model_mode(plan::Mode mode) {
-  return model::mode_named(name_of(mode)).mode;
-}
-
 } // namespace
 
 Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
@@ -53,7 +49,7 @@ Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operat
                         const EvaluationProgress& progress) {
   const auto& [set, mode] = judged;
   set->tokenizer().require_fit(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
-  return evaluation::score(*set, vlm, ops, model_mode(mode), [&, mode = mode, set = set](int64_t done, int64_t all) {
+  return evaluation::score(*set, vlm, ops, mode, [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->wanted(), mode, done, all});
   });
 }

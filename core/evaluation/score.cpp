@@ -42,7 +42,7 @@ at::Tensor entropies(const at::Tensor& attention) {
 }
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 model::Mode mode, model::Vlm::Show show) {
+                 plan::Mode mode, model::Vlm::Show show) {
   const bool one_text = set.wanted().measure == plan::Measure::loss;
   JudgedPack judged;
   judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
@@ -73,7 +73,7 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   return judged;
 }
 
-Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, model::Mode mode,
+Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
   const auto show = set.wanted().entropy ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens;

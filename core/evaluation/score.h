@@ -36,12 +36,12 @@ struct JudgedPack {
   at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
 };
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 model::Mode mode, model::Vlm::Show show);
+                 plan::Mode mode, model::Vlm::Show show);
 
 // Every sample, pack by pack. How many samples share a pack changes nothing. Without gradients; the model and its
 // arenas are left as they are.
 using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
-Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, model::Mode mode,
+Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
              const ScoreProgress& progress = {});
 
 // Of rows [frames, layers, heads, tokens] that each sum to 1: their entropy, over layers and heads the mean.

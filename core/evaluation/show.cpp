@@ -132,7 +132,7 @@ class Showing {
 void show(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) {
   if (set.wanted().show == 0) return;
   const c10::InferenceMode without_gradients;
-  const model::Mode mode = model::mode_named(name_of(set.wanted().modes.front())).mode;
+  const plan::Mode mode = set.wanted().modes.front();
   Showing showing(set, vlm, ops, request);
   const auto loader = set.loader(set.wanted().show);
   while (const auto loaded = loader->next()) {

@@ -20,11 +20,9 @@ struct VlmConfig {
   ConnectorConfig connector;
 };
 
-enum class Mode {
-  coarse_fine,   // every frame twice: with q_static, then with the query that the decoder asks
-  coarse_only,   // every frame with q_static
-  autoregressive // frame by frame through the decoder's memory, as in use; without gradients
-};
+// coarse_fine: every frame twice, with q_static, then with the query that the decoder asks. coarse_only: every frame
+// with q_static. autoregressive: frame by frame through the decoder's memory, as in use; without gradients.
+using plan::Mode;
 
 // As a user names it; "shallow" is coarse_fine with a model whose queries read the tower's last layer alone. Throws
 // Error(usage).
