@@ -14,10 +14,6 @@ namespace {
   TableSlot {                                                                                                          \
 #member, offsetof(table, member)                                                                                   \
   }
-#define FVLM_BASE_SLOTS(table)                                                                                         \
-  TableSlot{"create", offsetof(table, base.create)}, TableSlot {                                                       \
-    "destroy", offsetof(table, base.destroy)                                                                           \
-  }
 
 constexpr fvlm_dtype float32{FVLM_FLOAT, 32, 1};
 
@@ -167,6 +163,48 @@ std::string video_defect(const void* pointer, const KindName&, fvlm_device) {
   return ask(*static_cast<const fvlm_video_v1*>(pointer), query).defect;
 }
 
+using Defect = decltype(Family::defect);
+
+// Of a table that has not grown since its minor 0. `functions`: what it has to have besides create and destroy.
+template <class Table>
+Family family(std::string_view name, std::string_view label, std::vector<TableSlot> functions, Defect defect,
+              std::vector<TableOperation> operations = {}) {
+  functions.insert(functions.begin(),
+                   {{"create", offsetof(Table, base.create)}, {"destroy", offsetof(Table, base.destroy)}});
+  return {.name = name,
+          .label = label,
+          .has_variants = false,
+          .least_size = sizeof(Table),
+          .size = sizeof(Table),
+          .required = std::move(functions),
+          .operations = std::move(operations),
+          .defect = defect};
+}
+
+Family with_variants(Family made) {
+  made.has_variants = true;
+  return made;
+}
+
+std::vector<TableOperation> kernels() {
+  using Table = fvlm_kernels_v1;
+  return {{"rmsnorm", {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)}, FVLM_OP_RMSNORM},
+          {"layernorm", {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)}, FVLM_OP_LAYERNORM},
+          {"rope", {FVLM_SLOT(Table, rope)}, FVLM_OP_ROPE},
+          {"swiglu", {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)}, FVLM_OP_SWIGLU},
+          {"bias_gelu", {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)}, FVLM_OP_BIAS_GELU},
+          {"layerscale_residual",
+           {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
+           FVLM_OP_LAYERSCALE_RESIDUAL},
+          {"linear",
+           {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
+            FVLM_SLOT(Table, linear_weight_gradient)},
+           FVLM_OP_LINEAR},
+          {"scaled_rows",
+           {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
+           FVLM_OP_SCALED_ROWS}};
+}
+
 std::vector<Family> make_families() {
   using Attention = fvlm_attention_v1;
   using Loss = fvlm_loss_v1;
@@ -175,90 +213,30 @@ std::vector<Family> make_families() {
   using Quantizer = fvlm_quantizer_v1;
   using Packer = fvlm_packer_v1;
   using Video = fvlm_video_v1;
-  std::vector<Family> all;
-  all.push_back({FVLM_ATTENTION_KIND,
-                 "attention",
-                 false,
-                 sizeof(Attention),
-                 sizeof(Attention),
-                 {FVLM_BASE_SLOTS(Attention), FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
-                  FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
-                 {},
-                 attention_defect});
-  all.push_back({FVLM_LOSS_KIND,
-                 "loss",
-                 false,
-                 sizeof(Loss),
-                 sizeof(Loss),
-                 {FVLM_BASE_SLOTS(Loss), FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements),
-                  FVLM_SLOT(Loss, forward), FVLM_SLOT(Loss, backward)},
-                 {},
-                 loss_defect});
-  all.push_back(
-      {FVLM_KERNELS_KIND,
-       "kernels",
-       false,
-       sizeof(Kernels),
-       sizeof(Kernels),
-       {FVLM_BASE_SLOTS(Kernels), FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)},
-       {{"rmsnorm", {FVLM_SLOT(Kernels, rmsnorm_forward), FVLM_SLOT(Kernels, rmsnorm_backward)}, FVLM_OP_RMSNORM},
-        {"layernorm",
-         {FVLM_SLOT(Kernels, layernorm_forward), FVLM_SLOT(Kernels, layernorm_backward)},
-         FVLM_OP_LAYERNORM},
-        {"rope", {FVLM_SLOT(Kernels, rope)}, FVLM_OP_ROPE},
-        {"swiglu", {FVLM_SLOT(Kernels, swiglu_forward), FVLM_SLOT(Kernels, swiglu_backward)}, FVLM_OP_SWIGLU},
-        {"bias_gelu",
-         {FVLM_SLOT(Kernels, bias_gelu_forward), FVLM_SLOT(Kernels, bias_gelu_backward)},
-         FVLM_OP_BIAS_GELU},
-        {"layerscale_residual",
-         {FVLM_SLOT(Kernels, layerscale_forward), FVLM_SLOT(Kernels, layerscale_backward)},
-         FVLM_OP_LAYERSCALE_RESIDUAL},
-        {"linear",
-         {FVLM_SLOT(Kernels, linear_forward), FVLM_SLOT(Kernels, linear_input_gradient),
-          FVLM_SLOT(Kernels, linear_weight_gradient)},
-         FVLM_OP_LINEAR},
-        {"scaled_rows",
-         {FVLM_SLOT(Kernels, scaled_rows_forward), FVLM_SLOT(Kernels, scaled_rows_backward)},
-         FVLM_OP_SCALED_ROWS}},
-       kernels_defect});
-  all.push_back({"fvlm.optimizer/1",
-                 "optimizer",
-                 true,
-                 sizeof(Optimizer),
-                 sizeof(Optimizer),
-                 {FVLM_BASE_SLOTS(Optimizer), FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
-                  FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
-                 {},
-                 optimizer_defect});
-  all.push_back({"fvlm.quantizer/1",
-                 "quantizer",
-                 true,
-                 sizeof(Quantizer),
-                 sizeof(Quantizer),
-                 {FVLM_BASE_SLOTS(Quantizer), FVLM_SLOT(Quantizer, supports), FVLM_SLOT(Quantizer, requirements),
-                  FVLM_SLOT(Quantizer, pack), FVLM_SLOT(Quantizer, unpack), FVLM_SLOT(Quantizer, linear),
-                  FVLM_SLOT(Quantizer, linear_gradient), FVLM_SLOT(Quantizer, fake_quantize_forward),
-                  FVLM_SLOT(Quantizer, fake_quantize_backward)},
-                 {},
-                 quantizer_defect});
-  all.push_back({FVLM_PACKER_KIND,
-                 "packer",
-                 false,
-                 sizeof(Packer),
-                 sizeof(Packer),
-                 {FVLM_BASE_SLOTS(Packer), FVLM_SLOT(Packer, supports), FVLM_SLOT(Packer, pack)},
-                 {},
-                 packer_defect});
-  all.push_back(
-      {FVLM_VIDEO_KIND,
-       "video",
-       false,
-       sizeof(Video),
-       sizeof(Video),
-       {FVLM_BASE_SLOTS(Video), FVLM_SLOT(Video, supports), FVLM_SLOT(Video, probe), FVLM_SLOT(Video, decode)},
-       {},
-       video_defect});
-  return all;
+  return {
+      family<Attention>(FVLM_ATTENTION_KIND, "attention",
+                        {FVLM_SLOT(Attention, supports), FVLM_SLOT(Attention, requirements),
+                         FVLM_SLOT(Attention, forward), FVLM_SLOT(Attention, backward)},
+                        attention_defect),
+      family<Loss>(FVLM_LOSS_KIND, "loss",
+                   {FVLM_SLOT(Loss, supports), FVLM_SLOT(Loss, requirements), FVLM_SLOT(Loss, forward),
+                    FVLM_SLOT(Loss, backward)},
+                   loss_defect),
+      family<Kernels>(FVLM_KERNELS_KIND, "kernels", {FVLM_SLOT(Kernels, supports), FVLM_SLOT(Kernels, requirements)},
+                      kernels_defect, kernels()),
+      with_variants(family<Optimizer>("fvlm.optimizer/1", "optimizer",
+                                      {FVLM_SLOT(Optimizer, supports), FVLM_SLOT(Optimizer, states),
+                                       FVLM_SLOT(Optimizer, requirements), FVLM_SLOT(Optimizer, step)},
+                                      optimizer_defect)),
+      with_variants(family<Quantizer>(
+          "fvlm.quantizer/1", "quantizer",
+          {FVLM_SLOT(Quantizer, supports), FVLM_SLOT(Quantizer, requirements), FVLM_SLOT(Quantizer, pack),
+           FVLM_SLOT(Quantizer, unpack), FVLM_SLOT(Quantizer, linear), FVLM_SLOT(Quantizer, linear_gradient),
+           FVLM_SLOT(Quantizer, fake_quantize_forward), FVLM_SLOT(Quantizer, fake_quantize_backward)},
+          quantizer_defect)),
+      family<Packer>(FVLM_PACKER_KIND, "packer", {FVLM_SLOT(Packer, supports), FVLM_SLOT(Packer, pack)}, packer_defect),
+      family<Video>(FVLM_VIDEO_KIND, "video",
+                    {FVLM_SLOT(Video, supports), FVLM_SLOT(Video, probe), FVLM_SLOT(Video, decode)}, video_defect)};
 }
 
 bool is_word(std::string_view text, std::string_view more) {
