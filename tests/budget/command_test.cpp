@@ -1,18 +1,16 @@
 // `fvlm-engine plan`: the tables of parameters and memory.
 #include "../data/small_tokenizer.h"
-#include "base/file.h"
-#include "base/scratch_folder.h"
+#include "../shell.h"
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 namespace fvlm {
 namespace {
 
 using nlohmann::json;
+using test::Ran;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
@@ -23,16 +21,8 @@ class PlanTables : public testing::Test {
     write_file_atomic(scratch_.path() / "tokenizer/tokenizer.json", test::small_tokenizer().dump());
   }
 
-  struct Ran {
-    int code;
-    std::string out, err;
-  };
-  Ran run(const std::string& arguments) const {
-    const auto out = scratch_.path() / "out", err = scratch_.path() / "err";
-    const int status = std::system(
-        fmt::format("cd '{}' && '{}' {} >'{}' 2>'{}'", FVLM_RECIPES, FVLM_ENGINE, arguments, out.string(), err.string())
-            .c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  static Ran run(const std::string& arguments) {
+    return test::shell(fmt::format("cd '{}' && '{}' {}", FVLM_RECIPES, FVLM_ENGINE, arguments));
   }
   std::string quickstart() const { return "quickstart.lua --device cpu --arg data=" + scratch_.path().string(); }
 

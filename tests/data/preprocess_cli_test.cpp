@@ -1,9 +1,8 @@
-#include "base/file.h"
+#include "../shell.h"
 #include "samples/sample_maker.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <gmock/gmock.h>
 
 using namespace fvlm;
@@ -15,18 +14,18 @@ namespace {
 // The verb on the quickstart's recipe, over a few shapes.
 class PreprocessVerb : public testing::Test {
  protected:
-  int run(const std::string& command) const {
-    int status = std::system(
-        fmt::format("{} > {}/out 2> {}/err", command, folder.path().string(), folder.path().string()).c_str());
-    return WEXITSTATUS(status);
+  int run(const std::string& command) {
+    ran = shell(command);
+    return ran.code;
   }
-  int preprocess(const std::string& more) const {
+  int preprocess(const std::string& more) {
     return run(fmt::format("{} preprocess {} --arg data={} --out {} {}", FVLM_ENGINE, FVLM_QUICKSTART, data.string(),
                            made.string(), more));
   }
-  std::string out() const { return read_file(folder / "out"); }
-  std::string err() const { return read_file(folder / "err"); }
+  const std::string& out() const { return ran.out; }
+  const std::string& err() const { return ran.err; }
 
+  Ran ran;
   Folder folder;
   fs::path data = folder / "shapes", made = folder / "made";
 };

@@ -1,14 +1,11 @@
 // What is said of a machine whose driver or GPU cannot be used: by `doctor`, and in the same words by what would train.
-#include "base/file.h"
-#include "base/scratch_folder.h"
+#include "../shell.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdlib>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 using namespace fvlm;
 using testing::AllOf;
@@ -17,26 +14,19 @@ using testing::Not;
 
 namespace {
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
 struct Machine : testing::Test {
   // `driver`: the folder of the driver; `facts`: of the GPU.
-  Outcome engine(const std::string& arguments, const std::string& driver, const std::string& facts = "") {
+  test::Ran engine(const std::string& arguments, const std::string& driver, const std::string& facts = "") {
     const std::string command =
         fmt::format("env -u CUDA_VISIBLE_DEVICES FVLM_CACHE='{0}/cache' "
-                    "LD_LIBRARY_PATH='{1}/{2}'\"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\" {3} '{4}' {5} > '{0}/out' "
-                    "2> '{0}/err' < /dev/null",
+                    "LD_LIBRARY_PATH='{1}/{2}'\"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\" {3} '{4}' {5}",
                     scratch.path().string(), FVLM_DRIVERS, driver, facts, FVLM_ENGINE, arguments);
-    const int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), read_file(scratch / "out"), read_file(scratch / "err")};
+    return test::shell(command);
   }
 
   nlohmann::json doctor(const std::string& driver, const std::string& facts = "") {
-    const Outcome run = engine("doctor --json", driver, facts);
-    EXPECT_EQ(run.exit_code, 0) << run.err;
+    const test::Ran run = engine("doctor --json", driver, facts);
+    EXPECT_EQ(run.code, 0) << run.err;
     return nlohmann::json::parse(run.out);
   }
 
@@ -50,8 +40,8 @@ struct Machine : testing::Test {
     for (const std::string& verb :
          {"train '" FVLM_RECIPES "/quickstart.lua' --run-dir '" + (scratch / "run").string() + "'",
           std::string("bench profile --configurations tiny:1")}) {
-      const Outcome run = engine(verb + " --device cuda", driver, facts);
-      EXPECT_EQ(run.exit_code, 6) << verb << run.err;
+      const test::Ran run = engine(verb + " --device cuda", driver, facts);
+      EXPECT_EQ(run.code, 6) << verb << run.err;
       EXPECT_THAT(run.err, AllOf(HasSubstr(words), HasSubstr(advice), Not(HasSubstr("frame #")), Not(HasSubstr("c10"))))
           << verb << facts;
     }
@@ -63,8 +53,8 @@ struct Machine : testing::Test {
 TEST_F(Machine, without_a_driver) {
   if (dlopen("libcuda.so.1", RTLD_NOW)) GTEST_SKIP() << "this machine has one";
   expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 is not on this machine", "driver 580 or newer", "none");
-  const Outcome run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
-  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const test::Ran run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
+  EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, Not(HasSubstr("the CPU is used"))) << "nobody wonders why";
 }
 
@@ -94,9 +84,9 @@ TEST_F(Machine, with_no_gpu_in_sight) {
 
 // Nobody is to train on the CPU for want of a word.
 TEST_F(Machine, whose_gpu_cannot_be_used_says_why_the_cpu_is) {
-  const Outcome run =
+  const test::Ran run =
       engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "driver", "FAKE_DRIVER=12040");
-  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("the CPU is used: the driver is too old"), HasSubstr("driver 580")));
 }
 
@@ -132,8 +122,8 @@ TEST_F(Machine, with_a_gpu_that_is_free) {
 
 // The fake one has no more than what is asked first.
 TEST_F(Machine, whose_driver_fails_in_the_middle) {
-  const Outcome run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
-  EXPECT_EQ(run.exit_code, 6) << run.err;
+  const test::Ran run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
+  EXPECT_EQ(run.code, 6) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("error: "), Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
 }
 

@@ -1,5 +1,5 @@
 // The verbs `plugin list`, `info` and `trust`, as a user runs them.
-#include "base/file.h"
+#include "../shell.h"
 #include "base/hash.h"
 #include "workshop.h"
 
@@ -7,7 +7,6 @@
 
 #include <cstdio>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 namespace fvlm::test {
 namespace {
@@ -16,28 +15,22 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
 class PluginVerb : public Workshop {
  protected:
   // HOME and the caches lie in the workshop, so that the user's own lock file is not there.
-  Outcome engine(const std::string& arguments, const std::string& environment = "") {
+  Ran engine(const std::string& arguments, const std::string& environment = "") {
     std::string command = fmt::format(
         "cd '{0}' && env -u FVLM_PLUGIN_PATH HOME='{0}' XDG_CONFIG_HOME='{0}/config' FVLM_CACHE='{0}/cache' {1} "
-        "'{2}' {3} > '{0}/out' 2> '{0}/err' < /dev/null",
+        "'{2}' {3}",
         root().string(), environment, FVLM_TEST_ENGINE, arguments);
-    int status = std::system(command.c_str());
-    return {WEXITSTATUS(status), read_file(root() / "out"), read_file(root() / "err")};
+    return shell(command);
   }
   std::string directory() { return "--plugin-dir '" + plugins().string() + "'"; }
   fs::path user_lock() { return root() / "config" / "fvlm-engine" / "plugins.lock"; }
 
   json listed(const std::string& arguments) {
-    Outcome run = engine("plugin list --json " + arguments);
-    EXPECT_EQ(run.exit_code, 0) << run.err;
+    Ran run = engine("plugin list --json " + arguments);
+    EXPECT_EQ(run.code, 0) << run.err;
     return json::parse(run.out);
   }
   static json named(const json& list, const std::string& name) {
@@ -56,8 +49,8 @@ ManifestText called(const std::string& name) {
 TEST_F(PluginVerb, list_shows_what_is_there_and_what_was_refused) {
   lay("sample", "sample");
   lay("broken", "entry_crashes", called("broken"));
-  Outcome run = engine("plugin list " + directory());
-  EXPECT_EQ(run.exit_code, 0) << run.err;
+  Ran run = engine("plugin list " + directory());
+  EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("sample"), HasSubstr("attention"), HasSubstr("--plugin-dir"), HasSubstr("ready"),
                              HasSubstr("reference"), HasSubstr("built in"), HasSubstr("Refused\n  broken: "),
                              HasSubstr("it crashed with SIGSEGV in fvlm_plugin_entry_v1()")));
@@ -92,10 +85,10 @@ TEST_F(PluginVerb, list_searches_the_path_but_not_the_working_directory) {
   lay("sample", "sample", {}, "."); // the engine is started here
   EXPECT_TRUE(named(listed(""), "sample").is_null());
   EXPECT_FALSE(named(listed("--plugin-dir ."), "sample").is_null()) << "unless it is named";
-  Outcome run = engine("plugin list", "FVLM_PLUGIN_PATH=.:");
+  Ran run = engine("plugin list", "FVLM_PLUGIN_PATH=.:");
   EXPECT_THAT(run.out, AllOf(HasSubstr("a relative entry of FVLM_PLUGIN_PATH"),
                              HasSubstr("an empty entry of FVLM_PLUGIN_PATH")));
-  Outcome whole = engine("plugin list", "FVLM_PLUGIN_PATH='" + root().string() + "'");
+  Ran whole = engine("plugin list", "FVLM_PLUGIN_PATH='" + root().string() + "'");
   EXPECT_THAT(whole.out, AllOf(HasSubstr("sample"), HasSubstr("FVLM_PLUGIN_PATH"), HasSubstr("ready")));
 }
 
@@ -112,8 +105,8 @@ TEST_F(PluginVerb, info_tells_path_hash_and_tables) {
     text.kinds = R"(["fvlm.kernels/1", "fvlm.future/3"])";
     return text;
   }());
-  Outcome run = engine("plugin info sample " + directory());
-  EXPECT_EQ(run.exit_code, 0) << run.err;
+  Ran run = engine("plugin info sample " + directory());
+  EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.out,
               AllOf(HasSubstr((home / "plugin.so").string()), HasSubstr(sha256_file(home / "plugin.so")),
                     HasSubstr("fvlm.kernels/1\n  operations  rmsnorm"), HasSubstr("fvlm.future/3"), HasSubstr("MIT")));
@@ -135,14 +128,14 @@ TEST_F(PluginVerb, info_of_an_optimizer_lists_its_hyperparameters) {
 
 TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
   lay("sample", "other_version");
-  Outcome refused = engine("plugin info sample " + directory());
-  EXPECT_EQ(refused.exit_code, 5);
+  Ran refused = engine("plugin info sample " + directory());
+  EXPECT_EQ(refused.code, 5);
   EXPECT_THAT(refused.err, HasSubstr("the library is version '0.9', its manifest says '1.0'"));
-  Outcome absent = engine("plugin info sampel " + directory());
-  EXPECT_EQ(absent.exit_code, 5);
+  Ran absent = engine("plugin info sampel " + directory());
+  EXPECT_EQ(absent.code, 5);
   EXPECT_THAT(absent.err, AllOf(HasSubstr("no plugin of this name was found"), HasSubstr("did you mean 'sample'?")));
-  EXPECT_EQ(engine("plugin info /nowhere/at/all").exit_code, 5);
-  EXPECT_EQ(engine("plugin info").exit_code, 2);
+  EXPECT_EQ(engine("plugin info /nowhere/at/all").code, 5);
+  EXPECT_EQ(engine("plugin info").code, 2);
 }
 
 TEST_F(PluginVerb, check_lists_its_checks_as_a_document_too) {
@@ -154,8 +147,8 @@ TEST_F(PluginVerb, check_lists_its_checks_as_a_document_too) {
 TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
   fs::path home = lay("sample", "sample");
   lay("other", "other", called("other"));
-  Outcome trusted = engine("plugin trust sample " + directory());
-  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  Ran trusted = engine("plugin trust sample " + directory());
+  EXPECT_EQ(trusted.code, 0) << trusted.err;
   EXPECT_THAT(trusted.out, AllOf(HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")),
                                  HasSubstr(user_lock().string()), HasSubstr("refused from now on: other")));
   json list = listed(directory());
@@ -164,36 +157,36 @@ TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
 
   fs::copy_file(library("newer_minor"), home / "plugin.so", fs::copy_options::overwrite_existing);
   EXPECT_THAT(named(listed(directory()), "sample").at("reason"), HasSubstr("but the lock file"));
-  EXPECT_EQ(engine("plugin trust '" + home.string() + "'").exit_code, 0) << "by its path";
+  EXPECT_EQ(engine("plugin trust '" + home.string() + "'").code, 0) << "by its path";
   EXPECT_EQ(named(listed(directory()), "sample").at("state"), "ready");
 
-  EXPECT_EQ(engine("plugin trust sample --remove").exit_code, 0);
+  EXPECT_EQ(engine("plugin trust sample --remove").code, 0);
   EXPECT_EQ(named(listed(directory()), "sample").at("state"), "refused");
-  EXPECT_EQ(engine("plugin trust sample --remove").exit_code, 5) << "it is no longer there";
+  EXPECT_EQ(engine("plugin trust sample --remove").code, 5) << "it is no longer there";
 }
 
 TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {
   lay("sample", "sample");
   lay("other", "other", called("other"));
-  EXPECT_EQ(engine("plugin trust sample other --lock team/plugins.lock " + directory()).exit_code, 0);
+  EXPECT_EQ(engine("plugin trust sample other --lock team/plugins.lock " + directory()).code, 0);
   EXPECT_FALSE(fs::exists(user_lock()));
   json list = listed(directory() + " --lock team/plugins.lock");
   EXPECT_EQ(named(list, "sample").at("state"), "ready");
   EXPECT_EQ(named(list, "other").at("state"), "ready");
-  Outcome missing = engine("plugin list --lock nowhere.lock");
-  EXPECT_EQ(missing.exit_code, 5);
+  Ran missing = engine("plugin list --lock nowhere.lock");
+  EXPECT_EQ(missing.code, 5);
   EXPECT_THAT(missing.err, HasSubstr("nowhere.lock"));
   fs::permissions(root() / "team" / "plugins.lock", fs::perms(0666));
-  Outcome open = engine("plugin list --lock team/plugins.lock");
-  EXPECT_EQ(open.exit_code, 5);
+  Ran open = engine("plugin list --lock team/plugins.lock");
+  EXPECT_EQ(open.code, 5);
   EXPECT_THAT(open.err, HasSubstr("a world-writable file"));
 }
 
 TEST_F(PluginVerb, trust_is_not_given_to_what_others_can_write) {
   fs::path home = lay("sample", "sample");
   fs::permissions(home / "plugin.so", fs::perms(0777));
-  Outcome run = engine("plugin trust sample " + directory());
-  EXPECT_EQ(run.exit_code, 5);
+  Ran run = engine("plugin trust sample " + directory());
+  EXPECT_EQ(run.code, 5);
   EXPECT_THAT(run.err, HasSubstr("a world-writable file (mode 0777)"));
   EXPECT_FALSE(fs::exists(user_lock()));
 }
@@ -201,8 +194,8 @@ TEST_F(PluginVerb, trust_is_not_given_to_what_others_can_write) {
 TEST_F(PluginVerb, help_begins_with_an_example_and_loads_nothing) {
   lay("sample", "constructor_exits");
   for (const char* verb : {"list", "info", "trust"}) {
-    Outcome run = engine(fmt::format("plugin {} --help", verb));
-    EXPECT_EQ(run.exit_code, 0);
+    Ran run = engine(fmt::format("plugin {} --help", verb));
+    EXPECT_EQ(run.code, 0);
     EXPECT_THAT(run.out, testing::StartsWith("Example"));
     EXPECT_EQ(run.err, "");
   }

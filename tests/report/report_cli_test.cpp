@@ -1,14 +1,11 @@
 // The verb: what it prints, where it writes.
-#include "base/file.h"
-#include "base/scratch_folder.h"
+#include "../shell.h"
 #include "made_run.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdlib>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 using namespace fvlm;
 using nlohmann::json;
@@ -17,18 +14,10 @@ using testing::IsEmpty;
 
 namespace {
 
-struct Ran {
-  int code;
-  std::string out, err;
-};
-
 class ReportCommand : public testing::Test {
  protected:
-  Ran run(const std::string& arguments) {
-    std::string at = folder.path().string();
-    int status =
-        std::system(fmt::format("cd '{0}' && '{1}' report {2} >out 2>err", at, FVLM_ENGINE, arguments).c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out"), read_file(folder / "err")};
+  test::Ran run(const std::string& arguments) {
+    return test::shell(fmt::format("cd '{}' && '{}' report {}", folder.path().string(), FVLM_ENGINE, arguments));
   }
   ScratchFolder folder;
 };

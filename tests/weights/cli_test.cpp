@@ -1,4 +1,5 @@
 // The verbs import and export, and the tool that converts public releases, as a user runs them.
+#include "../shell.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/transfer.h"
 #include "weights/tiny_model.h"
@@ -8,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
 using namespace fvlm;
 using namespace fvlm::testing_weights;
@@ -17,18 +17,11 @@ using testing::HasSubstr;
 
 namespace {
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome run(const Folder& folder, const std::string& command) {
-  std::string full = fmt::format("cd '{}' && {} >out 2>err", folder.path().string(), command);
-  int status = std::system(full.c_str());
-  return {WEXITSTATUS(status), read_file(folder / "out"), read_file(folder / "err")};
+test::Ran run(const Folder& folder, const std::string& command) {
+  return test::shell(fmt::format("cd '{}' && {}", folder.path().string(), command));
 }
 
-Outcome engine(const Folder& folder, const std::string& arguments) {
+test::Ran engine(const Folder& folder, const std::string& arguments) {
   return run(folder, std::string(FVLM_TEST_ENGINE) + " " + arguments);
 }
 
@@ -51,7 +44,7 @@ bool same_tensors(const fs::path& a, const fs::path& b) {
 TEST(WeightsCli, import_and_export_write_model_directories) {
   Folder folder;
   tiny::write_towers(folder.path());
-  Outcome imported = engine(folder, std::string(import_words) + "--seed 5 --visual-scale 0.5 --shallow --json");
+  test::Ran imported = engine(folder, std::string(import_words) + "--seed 5 --visual-scale 0.5 --shallow --json");
   ASSERT_EQ(imported.code, 0) << imported.err;
   auto report = nlohmann::json::parse(imported.out);
   EXPECT_EQ(report["parts"]["connector"]["parameters"], 12 + 48 + 72 + 144 + 102);
@@ -60,7 +53,7 @@ TEST(WeightsCli, import_and_export_write_model_directories) {
   EXPECT_EQ(description.name, "model");
   EXPECT_EQ(description.connector, (ConnectorConfig{6, 0.5, true}));
 
-  Outcome exported = engine(folder, "export model/ --out half --dtype bf16");
+  test::Ran exported = engine(folder, "export model/ --out half --dtype bf16");
   ASSERT_EQ(exported.code, 0) << exported.err;
   EXPECT_THAT(exported.out, AllOf(HasSubstr("connector"), HasSubstr("bf16")));
   EXPECT_EQ(exported.err, "") << "no progress where there is no terminal";
@@ -79,7 +72,7 @@ TEST(WeightsCli, import_and_export_write_model_directories) {
 TEST(WeightsCli, folders_whose_names_are_no_utf8_are_told_of_in_json) {
   Folder folder;
   tiny::write_towers(folder.path());
-  Outcome imported = engine(folder, "import --vision vision --decoder decoder --out caf\xe9 --json");
+  test::Ran imported = engine(folder, "import --vision vision --decoder decoder --out caf\xe9 --json");
   ASSERT_EQ(imported.code, 0) << imported.err;
   EXPECT_EQ(nlohmann::json::parse(imported.out)["model"], "caf\uFFFD");
   EXPECT_EQ(ModelDirectory::open(folder / "caf\xe9").description().name, "caf\uFFFD");
@@ -89,7 +82,7 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   Folder folder;
   tiny::write_towers(folder.path());
   auto expect = [&](const std::string& arguments, int code, const char* words) {
-    Outcome result = engine(folder, arguments);
+    test::Ran result = engine(folder, arguments);
     EXPECT_EQ(result.code, code) << arguments;
     EXPECT_THAT(result.err, HasSubstr(words)) << arguments;
   };
@@ -116,25 +109,25 @@ struct Releases {
     tiny::write_towers(folder.path());
     put_file(folder / "decoder/tokenizer.json", "{}");
     EXPECT_EQ(engine(folder, import_words).code, 0);
-    Outcome made = run(folder, fmt::format("'{}' -B '{}/{}' model .", FVLM_PYTHON, FVLM_TEST_SCRIPTS, script));
+    test::Ran made = run(folder, fmt::format("'{}' -B '{}/{}' model .", FVLM_PYTHON, FVLM_TEST_SCRIPTS, script));
     EXPECT_EQ(made.code, 0) << made.err;
     tiny::write_towers(folder / "other", 99);
     fs::copy_file(folder / "decoder/tokenizer.json", folder / "other/decoder/tokenizer.json");
   }
-  Outcome convert(const std::string& file) {
+  test::Ran convert(const std::string& file) {
     return run(folder,
                fmt::format("'{}' -B '{}' {} --vision other/vision --decoder other/decoder --out '{}' --engine '{}'",
                            FVLM_PYTHON, FVLM_TEST_CONVERT, file, made_of(file).string(), FVLM_TEST_ENGINE));
   }
   fs::path made_of(const std::string& file) { return folder / ("of " + file); }
   void expect_model(const std::string& file) {
-    Outcome converted = convert(file);
+    test::Ran converted = convert(file);
     ASSERT_EQ(converted.code, 0) << file << converted.err;
     EXPECT_TRUE(same_tensors(folder / "model", made_of(file))) << file;
     EXPECT_TRUE(fs::exists(made_of(file) / "decoder/tokenizer.json"));
   }
   void expect_refusal(const std::string& file, const std::vector<std::string>& words) {
-    Outcome converted = convert(file);
+    test::Ran converted = convert(file);
     EXPECT_NE(converted.code, 0) << file;
     for (const std::string& word : words) EXPECT_THAT(converted.err, HasSubstr(word)) << file;
     EXPECT_THAT(converted.err, testing::Not(HasSubstr("Traceback"))) << file;

@@ -1,5 +1,5 @@
 // The built program: exit codes, what goes to standard output and what to standard error, colour.
-#include "base/file.h"
+#include "../../shell.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace fvlm;
@@ -29,16 +28,8 @@ class CommandTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder); }
 
-  struct Ran {
-    int code;
-    std::string out, err;
-  };
-  Ran run(const std::string& arguments, const std::string& environment = "") {
-    std::string out = (folder / "out").string(), err = (folder / "err").string();
-    std::string command =
-        fmt::format("cd '{}' && {} '{}' {} >'{}' 2>'{}'", FVLM_RECIPES, environment, FVLM_ENGINE, arguments, out, err);
-    int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  static test::Ran run(const std::string& arguments, const std::string& environment = "") {
+    return test::shell(fmt::format("cd '{}' && {} '{}' {}", FVLM_RECIPES, environment, FVLM_ENGINE, arguments));
   }
   fs::path folder;
 };
