@@ -45,7 +45,7 @@ spdlog::logger& logger() {
 void log_text(LogLevel level, std::string_view text) {
   StatusLine::step_aside();
   std::fflush(stdout); // where both streams go to one file, it has things in the order they were said
-  logger().log(to_spdlog(level), text);
+  logger().log(to_spdlog(level), without_commands(text)); // it may quote a file of others
 }
 LogFile::LogFile(const std::filesystem::path& path) {
   try {

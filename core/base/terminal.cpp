@@ -54,4 +54,16 @@ std::string styled(std::string_view text, Style style, bool on) {
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
+std::string without_commands(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0xFFU; };
+    const bool long_one = byte(at) == 0xC2 && byte(at + 1) < 0xA0; // U+0080 to U+009F
+    const bool command = long_one || byte(at) == 0x7F || (byte(at) < 0x20 && text[at] != '\n' && text[at] != '\t');
+    out += command ? ' ' : text[at];
+    at += long_one ? 1 : 0;
+  }
+  return out;
+}
+
 } // namespace fvlm

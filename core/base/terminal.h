@@ -18,4 +18,7 @@ std::string styled(std::string_view text, Style style);
 // The same for any other output: `on` as color_on() answered.
 std::string styled(std::string_view text, Style style, bool on);
 
+// Text of others as it may be shown: what a terminal takes for a command becomes a space; lines and tabs stay.
+std::string without_commands(std::string_view text);
+
 } // namespace fvlm

@@ -109,7 +109,7 @@ void print_sources(const DataStatistics& found) {
   TextTable table({"source", "samples", "share", "frames mean", "most", "tokens mean", "median", "p90", "most",
                    "answer mean", "cut", "answer tokens cut"});
   const auto line = [&](const std::string& name, const SourceStatistics& source) {
-    table.row({name, std::to_string(source.frames.count()),
+    table.row({without_commands(name), std::to_string(source.frames.count()),
                percent(static_cast<double>(source.frames.count()) / static_cast<double>(found.all.frames.count())),
                fmt::format("{:.1f}", source.frames.mean()), std::to_string(source.frames.most()),
                fmt::format("{:.1f}", source.tokens.mean()), std::to_string(source.tokens.quantile(0.5)),
@@ -177,7 +177,7 @@ int data_stats(Arguments arguments) {
   print_packing(found);
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} broken samples were set aside, {} left out by max_text_tokens:\n  {}\n", found.broken,
-               found.left_out, join(found.reasons, "\n  "));
+               found.left_out, without_commands(join(found.reasons, "\n  ")));
   return 0;
 }
 
@@ -206,7 +206,7 @@ std::string marked(const Tokenizer& tokenizer, const SampleText& text, const std
   for (size_t begin = 0; begin < text.ids.size();) {
     size_t end = begin;
     while (end < text.ids.size() && learnt[end] == learnt[begin]) ++end;
-    const std::string span = tokenizer.decode(std::span(text.ids).subspan(begin, end - begin));
+    const std::string span = without_commands(tokenizer.decode(std::span(text.ids).subspan(begin, end - begin)));
     if (!learnt[begin])
       all += span;
     else
@@ -272,8 +272,8 @@ int data_show(Arguments arguments) {
     fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));
     return 0;
   }
-  fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place, sample.source,
-             sample.frames);
+  fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place,
+             without_commands(sample.source), sample.frames);
   for (const SampleText& text : sample.texts) {
     const auto learnt = train::labels(text, opened.stage);
     fmt::print("\n{}\n{} tokens, {} of them learnt\n", marked(data.tokenizer(), text, learnt), text.ids.size(),

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/terminal.h"
-#include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
@@ -12,7 +11,6 @@
 #include "data/chat.h"
 #include "data/media/video.h"
 #include "data/text_stream.h"
-#include "plugin/untrusted.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -39,13 +37,6 @@ std::optional<std::string> text_of(const std::optional<Tokenizer>& tokenizer, co
     log_warning("{}", error.text());
     return std::nullopt;
   }
-}
-
-// Control characters would be the terminal's commands; lines stay lines.
-std::string shown(const std::string& text) {
-  std::vector<std::string> lines = split(text, '\n');
-  for (std::string& line : lines) line = printable(line);
-  return join(lines, "\n");
 }
 
 double a_second(int64_t tokens, double seconds) {
@@ -76,7 +67,7 @@ int answer_prompts(const ParsedOptions& parsed, model::Answerer& answerer, const
                  styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(),
                                     answer.frames, answer.prompt, answer.ids.size(), answer.ended ? "" : ", not ended"),
                         Style::dim),
-                 text ? shown(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
+                 text ? without_commands(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
   if (parsed.flag("json"))
@@ -120,7 +111,7 @@ int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, cons
   const auto say = [&](const std::string& piece) {
     text += piece;
     if (json) return;
-    fmt::print("{}", shown(piece));
+    fmt::print("{}", without_commands(piece));
     std::fflush(stdout);
   };
   const auto answer = answerer.answer(frames, {prompt.begin(), prompt.end()}, options, [&](int64_t token) {

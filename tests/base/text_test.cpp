@@ -1,4 +1,5 @@
 #include "base/table.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,11 @@ TEST(Nearest, finds_the_likely_word_and_nothing_far_off) {
   EXPECT_EQ(nearest("wieght_decay", words), "weight_decay");
   EXPECT_EQ(nearest("Warmup", words), "warmup");
   EXPECT_EQ(nearest("banana", words), std::nullopt);
+}
+
+TEST(Terminal, obeys_no_command_in_a_text_and_keeps_its_spaces) {
+  EXPECT_EQ(without_commands("a\x1b[2J\r\x7f b \n\tc "), "a [2J   b \n\tc ");
+  EXPECT_EQ(without_commands("\u009b31m\u0085 \u00a0é\xc2"), " 31m  \u00a0é\xc2");
 }
 
 TEST(TextTable, aligns_words_left_and_numbers_right) {
