@@ -32,8 +32,6 @@ double scale_of(const AttentionCase& c) {
   return c.scale != 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
-constexpr double theta = 10000;
-
 fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   fvlm_attention_query query{};
   query.struct_size = sizeof query;
@@ -50,7 +48,7 @@ fvlm_attention_query query_of(const AttentionCase& c, at::Device device) {
   query.tokens_kv = c.tokens_kv();
   query.segments = c.segments();
   query.scale = static_cast<float>(scale_of(c));
-  query.rope_theta = static_cast<float>(theta);
+  query.rope_theta = c.rope_theta;
   query.needs_backward = c.backward;
   query.even = c.even;
   query.guests = !c.guests.empty();
@@ -65,11 +63,11 @@ at::Tensor cumulative(const std::vector<int64_t>& lengths, int64_t spare) {
   return at::tensor(sums, at::kInt);
 }
 
-at::Tensor positions(const std::vector<int64_t>& lengths, int64_t capacity) {
+at::Tensor positions(const std::vector<int64_t>& lengths, int64_t capacity, int64_t first = 0) {
   auto all = at::zeros({capacity}, at::kInt);
   int64_t at = 0;
   for (int64_t length : lengths) {
-    all.narrow(0, at, length).copy_(at::arange(length, at::kInt));
+    all.narrow(0, at, length).copy_(at::arange(first, first + length, at::kInt));
     at += length;
   }
   return all;
@@ -128,8 +126,8 @@ at::Tensor attend(const AttentionCase& c, const at::Tensor& q, const std::vector
 // out, d_q, d_k, d_v with every step in `work`.
 std::vector<at::Tensor> formula(const AttentionCase& c, const Numbers& n, at::ScalarType work) {
   auto q = leaf(n.q, work), k = leaf(n.k, work), v = leaf(n.v, work);
-  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q()), c.rotary_dim, theta);
-  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, theta);
+  auto turned_q = rotate(q, positions(c.lengths_q, c.tokens_q(), c.first_position), c.rotary_dim, c.rope_theta);
+  auto turned_k = rotate(k, positions(c.kv(), c.tokens_kv()), c.rotary_dim, c.rope_theta);
   auto out = at::concat(
       {attend(c, turned_q, c.lengths_q, turned_k, v, work), at::zeros({c.padding_q, c.heads_q, c.head_dim}, work)});
   std::vector<at::Tensor> results{out.detach()};
@@ -172,7 +170,7 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   Operand& cu_kv = bench.input("cu_seqlens_kv", cumulative(c.kv(), c.spare_segments), Rows::contiguous);
   Operand *positions_q = nullptr, *positions_kv = nullptr;
   if (c.rotary_dim > 0) {
-    positions_q = &bench.input("positions_q", positions(c.lengths_q, c.tokens_q()), Rows::contiguous);
+    positions_q = &bench.input("positions_q", positions(c.lengths_q, c.tokens_q(), c.first_position), Rows::contiguous);
     positions_kv = &bench.input("positions_kv", positions(c.kv(), c.tokens_kv()), Rows::contiguous);
   }
   Operand& out = bench.output("out", n.q.sizes(), c.dtype);
@@ -226,6 +224,7 @@ std::string label(const AttentionCase& c) {
   if (!c.lengths_kv.empty()) text += " on keys " + lengths_text(c.lengths_kv).substr(9);
   if (c.padding_q + c.padding_kv > 0) text += fmt::format(", {} and {} padding rows", c.padding_q, c.padding_kv);
   if (c.rotary_dim > 0) text += fmt::format(", rotary_dim {}", c.rotary_dim);
+  if (c.first_position > 0) text += fmt::format(", positions from {}", c.first_position);
   if (!c.guests.empty()) text += fmt::format(", guests {}", fmt::join(c.guests, " "));
   if (c.queries_alone) text += ", d_q alone";
   return text;

@@ -14,6 +14,8 @@ struct AttentionCase {
   std::vector<int64_t> lengths_kv = {}; // empty: as lengths_q
   int64_t padding_q = 0, padding_kv = 0, spare_segments = 0;
   int rotary_dim = 0;
+  int64_t first_position = 0; // of a segment's queries; its keys begin at 0
+  float rope_theta = 10000;
   double scale = 0; // 0: 1 / sqrt(head_dim)
   double magnitude = 1;
   double padding_holds = 0, unseen_keys_hold = 0; // unseen: of segments without queries; 0: they are like others

@@ -317,6 +317,17 @@ Outcome decoder(Context& context) {
   return cases(context, all);
 }
 
+Outcome rotary_given(Context& context) {
+  return cases(context, {{.rotary_dim = 64, .rope_theta = 100},
+                         {.rotary_dim = 64, .first_position = 7},
+                         {.causal = true,
+                          .lengths_q = {5, 17, 3},
+                          .lengths_kv = {9, 40, 70},
+                          .rotary_dim = 64,
+                          .first_position = 300,
+                          .rope_theta = 500000}});
+}
+
 Outcome forward_alone(Context& context) {
   return cases(context, {{.backward = false}, {.causal = true, .heads_q = 3, .heads_kv = 3, .backward = false}});
 }
@@ -419,6 +430,7 @@ Table attention_table() {
           {"large_scores", "scores in the thousands do not overflow", large_scores, plain},
           {"rotary", "rotation inside the attention, where offered", rotary, plain},
           {"decoder", "short segments, causal and rotated, where offered", decoder, plain + ",rotary"},
+          {"rotary_given", "positions and rope_theta are the ones given", rotary_given, plain + ",rotary"},
           {"forward_alone", "the forward without a backward to follow", forward_alone, "forward_*"},
           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
       });

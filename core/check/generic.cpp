@@ -345,6 +345,25 @@ Outcome reads_in_bounds(Context& context) {
   return placed(context, Placement::page_end);
 }
 
+// As in training, where a layer's backward comes after the forwards of all the others.
+Outcome calls_interleaved(Context& context) {
+  const auto& trials = context.typical();
+  Instance own(context, context.host());
+  Variation plain, mixed;
+  plain.instance = mixed.instance = own.get();
+  for (size_t i = 0; i < trials.size(); ++i) {
+    Run alone = trials[i].run(context, plain);
+    if (!alone.done()) return failed("{}: {}", trials[i].label, alone.trouble());
+    for (size_t step : {size_t{1}, trials.size() - 1}) {
+      const Trial& other = trials[(i + step) % trials.size()];
+      mixed.between = [&] { other.run(context, plain); };
+      if (auto differ = different_bits(alone, trials[i].run(context, mixed)); !differ.empty())
+        return failed("{}, with calls for {} before each of its own: {}", trials[i].label, other.label, differ);
+    }
+  }
+  return ok(fmt::format("{} shapes", trials.size()));
+}
+
 Outcome error_sink(Context& context) {
   for (const Trial& trial : context.typical()) {
     Variation variation;
@@ -431,8 +450,16 @@ Outcome leaves_no_descriptors(Context& context) {
   return ok();
 }
 
+const uint32_t float_mode_at_start = float_mode();
+
 Outcome leaves_float_mode(Context& context) {
-  const uint32_t before = float_mode();
+  const uint32_t before = float_mode_at_start;
+  set_float_mode(before); // whatever came before, the instances of other rows among it
+  Instance own(context, context.host());
+  if (const uint32_t after = float_mode(); after != before) {
+    set_float_mode(before);
+    return failed("create() left the floating-point control at {:#x}, it was {:#x}", after, before);
+  }
   for (const Trial& trial : context.typical()) {
     trial.run(context, {});
     if (const uint32_t after = float_mode(); after != before) {
@@ -507,6 +534,8 @@ std::vector<Check> generic_checks(const std::string& needs) {
        needs},
       {"reads_in_bounds", "nothing behind the last byte of a tensor is read", reads_in_bounds, needs},
       {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
+      {"calls_interleaved", "calls for other shapes in between, a forward and its backward among them, change nothing",
+       calls_interleaved, repeat},
       {"error_sink", "a failing call writes why, within the sink's capacity; the sink may be NULL", error_sink},
       {"throws_nothing", "no exception crosses the boundary", throws_nothing},
       {"host_used_well", "parallel_for is not nested and no exception passes through it", host_used_well},
@@ -514,7 +543,7 @@ std::vector<Check> generic_checks(const std::string& needs) {
       {"memory_flat", "memory does not grow over 1,000 calls", memory_flat},
       {"starts_no_threads", "calls start no threads", starts_no_threads},
       {"leaves_no_descriptors", "calls leave no files open", leaves_no_descriptors},
-      {"leaves_float_mode", "calls leave rounding and flush-to-zero as they were", leaves_float_mode},
+      {"leaves_float_mode", "create() and calls leave rounding and flush-to-zero as they were", leaves_float_mode},
   };
 }
 

@@ -59,7 +59,7 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
     query.heads = heads;
     query.head_dim = head_dim;
     query.rotary_dim = rotary_dim;
-    query.rope_theta = static_cast<float>(theta());
+    query.rope_theta = theta;
   }
   if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = epsilon;
   return query;

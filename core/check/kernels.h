@@ -26,13 +26,13 @@ struct KernelCase {
   bool frozen = false;        // gradients of parameters are not wanted
   bool inverse = false;       // rope
   int64_t first_position = 0; // rope
+  float theta = 10000;        // rope
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
   std::string label() const;
-  double theta() const { return 10000; }
 };
 
 const char* op_name(int op); // "rmsnorm"

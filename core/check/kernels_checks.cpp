@@ -165,6 +165,12 @@ Outcome magnitudes(Context& context) {
   return cases<op>(context, {{.magnitude = 1e4}, {.magnitude = 100}, {.magnitude = 1e-2}});
 }
 
+// Whose exp is beyond float32. Products of three still lie within float16.
+template <int op>
+Outcome large_numbers(Context& context) {
+  return cases<op>(context, {{.magnitude = 100}, {.rows = 33, .width = 70, .magnitude = 1000}});
+}
+
 Outcome rope_inverse(Context& context) {
   return cases<FVLM_OP_ROPE>(context, {{.inverse = true}, {.head_dim = 64, .rotary_dim = 64, .inverse = true}});
 }
@@ -176,6 +182,10 @@ Outcome rope_partial(Context& context) {
 Outcome rope_positions(Context& context) {
   return cases<FVLM_OP_ROPE>(context,
                              {{.first_position = 1000}, {.head_dim = 64, .rotary_dim = 64, .first_position = 8000}});
+}
+Outcome rope_theta(Context& context) {
+  return cases<FVLM_OP_ROPE>(
+      context, {{.theta = 100}, {.head_dim = 64, .rotary_dim = 64, .first_position = 90, .theta = 500000}});
 }
 Outcome rope_head_dims(Context& context) {
   std::vector<KernelCase> all;
@@ -311,6 +321,8 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
+  if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU)
+    append(rows, {{name + "_large", "numbers in the thousands do not overflow", large_numbers<op>, plain}});
   if constexpr (sums_d_x(op))
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
   if (op != FVLM_OP_LINEAR && op != FVLM_OP_SCALED_ROWS)
@@ -330,6 +342,7 @@ Table kernels_table() {
                            {"rope_inverse", "inverse turns back", rope_inverse, rope},
                            {"rope_partial", "what lies behind rotary_dim is copied", rope_partial, rope},
                            {"rope_positions", "positions in the thousands", rope_positions, rope},
+                           {"rope_theta", "the query's rope_theta is the one applied", rope_theta, rope},
                            {"rope_head_dims", "head_dim 2 to 256, 1 to 7 heads", rope_head_dims, rope},
                        });
   rows_of<FVLM_OP_SWIGLU>(table.checks);

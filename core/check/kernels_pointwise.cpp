@@ -30,7 +30,7 @@ at::Tensor positions_of(const KernelCase& c) {
 Expectation expect(const KernelCase& c) {
   auto x = x_of(c);
   auto turned = [&](at::ScalarType work) {
-    return rotate(x.to(work), positions_of(c), c.rotary_dim, c.theta(), c.inverse);
+    return rotate(x.to(work), positions_of(c), c.rotary_dim, c.theta, c.inverse);
   };
   return {{"out", turned(at::kDouble), turned(c.dtype), c.dtype}};
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,8 +19,8 @@ class TestHost;
 
 enum class Placement {
   contiguous,
-  wide_rows,  // rows lie 16 elements further apart than their width
-  odd_rows,   // 3 elements further apart, heads too: no vector load is aligned
+  wide_rows,  // rows lie further apart than their width, by multiples of 16 elements, in each tensor by others
+  odd_rows,   // by odd numbers of elements, heads too: no vector load is aligned
   misaligned, // contiguous, one element after an aligned address
   page_end    // the last byte is the last of a page, and the page behind it is not there
 };
@@ -43,6 +44,7 @@ struct Variation {
   int repeat = 0;               // further calls of each function, timed
   void (*before_repeat)() = nullptr;
   void (*after_repeat)() = nullptr;
+  std::function<void()> between;     // what happens before each call but prepare()
   TestHost* host = nullptr;          // NULL: the context's
   fvlm_instance* instance = nullptr; // NULL: the context's
 };

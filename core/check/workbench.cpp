@@ -74,14 +74,15 @@ fvlm_device device_of(at::Device device) {
   return {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, device.has_index() ? device.index() : 0};
 }
 
-Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement)
+Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
+                 int64_t gaps)
     : name_(std::move(name)), dtype_(dtype), shape_(shape.vec()), strides_(shape.size(), 1) {
   const int64_t element = static_cast<int64_t>(c10::elementSize(dtype));
   const int64_t rank = static_cast<int64_t>(shape_.size());
   for (int64_t d = rank - 2; d >= 0; --d) {
     strides_[d] = strides_[d + 1] * std::max<int64_t>(shape_[d + 1], 1);
-    if (placement == Placement::wide_rows && d == 0) strides_[d] += 16;
-    if (placement == Placement::odd_rows) strides_[d] += 3;
+    if (placement == Placement::wide_rows && d == 0) strides_[d] += 16 * gaps;
+    if (placement == Placement::odd_rows) strides_[d] += 1 + 2 * gaps;
   }
   int64_t extent = 1; // elements from the first to the last
   bool empty = false;
@@ -135,7 +136,8 @@ Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarTyp
   Placement placement = variation_.placement;
   if (rows == Rows::contiguous && (placement == Placement::wide_rows || placement == Placement::odd_rows))
     placement = Placement::contiguous;
-  return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement);
+  return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement,
+                                static_cast<int64_t>(operands_.size()) + 1);
 }
 
 void Workbench::poison(Operand& operand) {

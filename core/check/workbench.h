@@ -4,6 +4,7 @@
 #include "check/context.h"
 #include "check/recorder.h"
 
+#include <algorithm>
 #include <deque>
 
 namespace fvlm::check {
@@ -11,7 +12,9 @@ namespace fvlm::check {
 // A tensor lent to the plugin, inside a larger piece of guarded memory.
 class Operand {
  public:
-  Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement);
+  // `gaps`: how many gaps of their smallest size lie between its rows, where the placement wants them apart.
+  Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
+          int64_t gaps = 1);
 
   fvlm_tensor* abi() { return &abi_; }
   const at::Tensor& view() const { return view_; }
@@ -48,8 +51,9 @@ class Workbench {
   // Asks requirements() and calls prepare(), where the table has one. False where the run ends here.
   template <class Table, class Query>
   bool begin(const Table& table, const Query& value) {
+    query_ = lend(value, Spoil::query);
+    const ForOneCall asking{structs_};
     const Query* query = lend(value, Spoil::query);
-    query_ = query;
     require(
         [&](fvlm_requirements* out, fvlm_error* error) { return table.requirements(instance_, query, out, error); });
     if (!going() || !table.prepare || variation_.despite_refusal) return going();
@@ -68,10 +72,12 @@ class Workbench {
   bool call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
             fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
             const Arguments& value) {
+    if (variation_.between) variation_.between();
+    const ForOneCall calling{structs_};
+    const Query* query = lend(*static_cast<const Query*>(query_), Spoil::query);
     const Arguments* lent = lend(value, Spoil::arguments);
-    return call(std::move(name), workspace, std::move(writes), [&](const fvlm_call* call) {
-      return function(instance_, call, static_cast<const Query*>(query_), lent);
-    });
+    return call(std::move(name), workspace, std::move(writes),
+                [&](const fvlm_call* call) { return function(instance_, call, query, lent); });
   }
 
   // Calls the plugin; true where it returned FVLM_OK. Of all the memory only the operands in `writes` may change.
@@ -107,6 +113,14 @@ class Workbench {
     copy->struct_size = size_of_struct(sizeof(Struct), who);
     return copy;
   }
+  // What was lent while this lives holds nonsense behind it: a plugin may keep no pointer to it.
+  struct ForOneCall {
+    std::deque<std::vector<unsigned char>>& structs;
+    size_t first = structs.size();
+    ~ForOneCall() {
+      for (size_t i = first; i < structs.size(); ++i) std::fill(structs[i].begin(), structs[i].end(), 0xEE);
+    }
+  };
   void require(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& ask);
   uint32_t size_of_struct(size_t true_size, Spoil who) const;
   Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);

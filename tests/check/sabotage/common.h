@@ -9,6 +9,10 @@
 
 #include <fvlm/fvlm.h>
 
+#ifdef SABOTAGE_CREATE_FLUSHES_TO_ZERO
+#include <xmmintrin.h>
+#endif
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +61,9 @@ static UNUSED int instance_of_no_state;
 static UNUSED fvlm_status create_instance(const fvlm_instance_config* config, fvlm_instance** instance,
                                           fvlm_error* error) {
   if (!FVLM_HAS(config, host)) return fvlm_fail(error, FVLM_ERROR_ARGUMENT, "config is too short");
+#ifdef SABOTAGE_CREATE_FLUSHES_TO_ZERO
+  _mm_setcsr(_mm_getcsr() | 0x8000);
+#endif
   *instance = (fvlm_instance*)malloc(16);
   return *instance ? FVLM_OK : fvlm_fail(error, FVLM_ERROR_MEMORY, "no memory");
 }

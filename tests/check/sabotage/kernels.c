@@ -71,6 +71,28 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_kernels_quer
   NEED(a, last, call->error);                                                                                          \
   if (refusal(query)) return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "%s", refusal(query))
 
+#ifdef SABOTAGE_KEEPS_THE_QUERY
+static __thread const fvlm_kernels_query* kept; /* which is valid during the call alone */
+#else
+static __thread fvlm_kernels_query kept;
+#endif
+
+static UNUSED fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query) {
+  (void)instance;
+  NEED_CALL(call);
+  NEED(query, rope_theta, call->error);
+#ifdef SABOTAGE_KEEPS_THE_QUERY
+  kept = query;
+#else
+  kept = *query;
+#endif
+  return FVLM_OK;
+}
+
+#ifdef SABOTAGE_REMEMBERS_THE_FORWARD
+static __thread float remembered[8192]; /* of the rows of the last call */
+#endif
+
 static float spread_of(const fvlm_kernels_query* query, const fvlm_tensor* s, int64_t r) {
   double sum = 0;
   for (int64_t c = 0; c < query->width; ++c) sum += (double)get(s, r, c) * get(s, r, c);
@@ -84,6 +106,11 @@ static float spread_of(const fvlm_kernels_query* query, const fvlm_tensor* s, in
 static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                    const fvlm_norm_forward* a) {
   LOOK(saved);
+#if defined(SABOTAGE_KEEPS_THE_QUERY)
+  query = kept;
+#elif defined(SABOTAGE_KEEPS_ONE_PLAN)
+  query = &kept;
+#endif
   for (int64_t r = 0; r < query->rows; ++r) {
     const fvlm_tensor* s = a->residual ? a->sum : a->x;
     if (a->residual) {
@@ -99,6 +126,9 @@ static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* cal
       }
     }
     const float spread = spread_of(query, s, r);
+#ifdef SABOTAGE_REMEMBERS_THE_FORWARD
+    remembered[r] = spread;
+#endif
     for (int64_t c = 0; c < query->width; ++c) put(a->y, r, c, get(s, r, c) * spread * get(a->weight, 0, c));
   }
   return FVLM_OK;
@@ -112,7 +142,11 @@ static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* ca
   float* d_weight = (float*)call->workspace;
   memset(d_weight, 0, (size_t)n * sizeof *d_weight);
   for (int64_t r = 0; r < query->rows; ++r) {
+#ifdef SABOTAGE_REMEMBERS_THE_FORWARD
+    const float spread = remembered[r];
+#else
     const float spread = spread_of(query, a->s, r);
+#endif
     double along = 0;
     for (int64_t c = 0; c < n; ++c) along += (double)get(a->d_y, r, c) * get(a->weight, 0, c) * get(a->s, r, c);
     along *= (double)spread * spread * spread / (double)n;
@@ -140,6 +174,15 @@ static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* ca
   return FVLM_OK;
 }
 
+static double theta_of(const fvlm_kernels_query* query) {
+#ifdef SABOTAGE_FIXES_THETA
+  (void)query;
+  return 10000;
+#else
+  return query->rope_theta;
+#endif
+}
+
 static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                         const fvlm_rope_apply* a) {
   LOOK(out);
@@ -147,7 +190,11 @@ static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fv
   for (int64_t r = 0; r < query->rows; ++r)
     for (int64_t h = 0; h < query->heads; ++h) {
       const float* x = head_of(a->x, r, h);
+#ifdef SABOTAGE_BORROWS_STRIDES
+      float* out = (float*)a->out->data + r * a->x->strides[0] + h * a->x->strides[1];
+#else
       float* out = head_of(a->out, r, h);
+#endif
 #ifdef SABOTAGE_FORGETS_THE_REST
       for (int64_t c = query->rotary_dim; c < query->rotary_dim; ++c) out[c] = x[c];
 #else
@@ -155,7 +202,7 @@ static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fv
 #endif
       for (int64_t i = 0; i < half; ++i) {
         const double angle =
-            ((const int32_t*)a->positions->data)[r] * pow(query->rope_theta, -2.0 * (double)i / query->rotary_dim);
+            ((const int32_t*)a->positions->data)[r] * pow(theta_of(query), -2.0 * (double)i / query->rotary_dim);
 #ifdef SABOTAGE_IGNORES_INVERSE
         const float cosine = (float)cos(angle), sine = (float)sin(angle);
 #else
@@ -170,7 +217,11 @@ static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fv
 }
 
 static float sigmoid(float x) {
+#ifdef SABOTAGE_OVERFLOWS
+  return expf(x) / (1 + expf(x));
+#else
   return 1 / (1 + expf(-x));
+#endif
 }
 
 static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
@@ -201,7 +252,11 @@ static UNUSED fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_ca
 static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destroy_instance},
                                         supports,
                                         requirements,
+#if defined(SABOTAGE_KEEPS_THE_QUERY) || defined(SABOTAGE_KEEPS_ONE_PLAN)
+                                        prepare,
+#else
                                         NULL,
+#endif
                                         rmsnorm_forward,
                                         rmsnorm_backward,
                                         NULL,
