@@ -206,6 +206,10 @@ class AttentionCudnn : public Attention {
     for (std::size_t i = 0; i < operand_count; ++i) layouts[i] = {tensors.rows[i].row, tensors.rows[i].head};
     const GraphShape shape = shape_of(query, layouts, backward, (call.flags & FVLM_DETERMINISTIC) != 0);
     const Graph& plan = plan_for_call(call, query, shape);
+    const Graph& usual = graph(shape_of(query, usual_layouts(query), backward, shape.deterministic));
+    if (plan.workspace() > usual.workspace()) // of which requirements() knew nothing
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "tensors that lie so want %llu bytes of workspace more than usual ones",
+                    static_cast<unsigned long long>(plan.workspace() - usual.workspace()));
     Workspace workspace(call);
     const Space space = take(workspace, query, backward, plan);
 
