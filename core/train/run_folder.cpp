@@ -11,6 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/file.h>
 
 namespace fvlm::train {
 namespace {
@@ -33,7 +36,26 @@ void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>&
   }
 }
 
+// Two processes would write over each other's lines and take each other's checkpoints for half done. A file that stays
+// while the run does, and is open for writing, can be locked on a network's disk, too; where it cannot, nobody is kept
+// out.
+Descriptor locked(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(folder.string());
+  const fs::path file = folder / "metrics.jsonl";
+  Descriptor lock(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock) fail_on_file(file, "open the file");
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(ErrorKind::usage, "another process trains into this folder")
+        .at(folder.string())
+        .advise("let it end, or train into another folder: --run-dir");
+  return lock;
+}
+
 } // namespace
+
+RunFolder::RunFolder(fs::path path) : path_(std::move(path)), lock_(locked(path_)) {}
 
 // A line of metrics or a checkpoint.
 bool RunFolder::has_trained(const plan::Plan& plan) const {
@@ -44,9 +66,6 @@ bool RunFolder::has_trained(const plan::Plan& plan) const {
 }
 
 bool RunFolder::open(const recipe::Resolved& resolved, bool allow_change) const {
-  std::error_code failed;
-  fs::create_directories(path_, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(path_.string());
   const fs::path file = path_ / "plan.json";
   if (!fs::exists(file)) return true;
   recipe::Request request;

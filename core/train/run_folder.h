@@ -1,5 +1,6 @@
 // What lies in a run's folder besides checkpoints and metrics: plan.json, recipe/, parameters.json, report.html.
 #pragma once
+#include "base/descriptor.h"
 #include "budget/parameter_groups.h"
 #include "recipe/resolve.h"
 
@@ -10,11 +11,11 @@ namespace fvlm::train {
 
 class RunFolder {
  public:
-  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  // Makes the folder, and holds it against other processes. Throws Error(usage) where one is at work in it.
+  explicit RunFolder(std::filesystem::path path);
 
-  // Makes the folder of a new run. Of one that has begun: throws Error(usage) with what differs where its Plan is
-  // another one, unless it may be.
-  // True where the Plan is to be written.
+  // Whether the Plan is to be written. Throws Error(usage) with what differs where the run has begun with another one,
+  // unless it may be.
   bool open(const recipe::Resolved& resolved, bool allow_change) const;
 
   // Writes plan.json and recipe/, once the Plan's first stage can begin or go on.
@@ -29,6 +30,7 @@ class RunFolder {
  private:
   bool has_trained(const plan::Plan& plan) const;
   std::filesystem::path path_;
+  Descriptor lock_;
 };
 
 } // namespace fvlm::train

@@ -100,6 +100,24 @@ TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
   std::signal(SIGHUP, ignored);
 }
 
+TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
+  Faults faults;
+  faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
+    if (step != 4) return;
+    const std::string lines = read_file(folder("a") / "metrics.jsonl");
+    try {
+      run("a");
+      ADD_FAILURE() << "two at once";
+    } catch (const Error& error) {
+      EXPECT_NE(error.text().find("another process trains into this folder"), std::string::npos) << error.text();
+    }
+    EXPECT_EQ(read_file(folder("a") / "metrics.jsonl"), lines);
+  };
+  run("a", {}, {.stage = "align", .faults = faults});
+  run("b", {}, {.stage = "align"});
+  expect_equal_runs("a", "b");
+}
+
 TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
   const auto of_samples = [&](const std::string& name, int samples) {
     std::vector<std::string> sets = {"precision=fp32"};
