@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace fvlm::train {
@@ -93,7 +94,8 @@ class Run {
     return stages;
   }
 
-  // The newest checkpoint of the last stage that has one.
+  // The newest checkpoint of the last stage that has one. Where none of them has, a stage before them may: its lines of
+  // metrics stay.
   Place find_place(const std::vector<const plan::Stage*>& stages) const {
     if (request_.resume) {
       Place place = place_of(*request_.resume, stages);
@@ -106,6 +108,10 @@ class Run {
       if (const auto step = folder.newest()) return place_of(folder.of(*step), stages);
     }
     return {};
+    for (const plan::Stage& stage : std::views::reverse(plan_.stages)) {
+      const StageFolder folder(request_.folder / stage.name);
+      if (const auto step = folder.newest()) return {.state = read_state(folder.of(*step))};
+    }
   }
 
   Place place_of(const fs::path& checkpoint, const std::vector<const plan::Stage*>& stages) const {

@@ -100,6 +100,13 @@ TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
   std::signal(SIGHUP, ignored);
 }
 
+TEST_F(TrainRun, stage_by_stage_it_writes_what_the_whole_run_writes) {
+  run("whole", {}, {.crew = Crew::Size{3, 3}});
+  for (const char* stage : {"align", "instruct", "prefer"})
+    run("parts", {}, {.stage = stage, .crew = Crew::Size{3, 1}});
+  expect_equal_runs("whole", "parts");
+}
+
 TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
   Faults faults;
   faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
