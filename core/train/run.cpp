@@ -55,7 +55,7 @@ class Run {
     for (size_t i = place.stage; i < stages.size(); ++i) {
       const plan::Stage& stage = *stages[i];
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
-      const bool begins = i == place.stage && request_.from;
+      const bool begins = i == 0 && request_.from;
       const MakeModel begin = [&](const model::ArenaOptions& options) {
         return make(context.description, begins ? request_.from->string() : stage.from, options);
       };

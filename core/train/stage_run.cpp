@@ -86,18 +86,23 @@ void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, 
     if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, begin);
     return *reference;
   };
+  const auto is_another = [&] {
+    const auto found = fingerprint(made().parameters());
+    if (found == state_.reference) return false;
+    state_.reference = found;
+    log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
+    return true;
+  };
+  if (begins) state_.reference = fingerprint(vlm_->parameters());
   if (auto* memory = frozen.remembered.get()) {
     const auto open = [&] { memory->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
-    if (begins) state_.reference = fingerprint(vlm_->parameters());
     open();
     if (!memory->complete() && context_.steps_left != 0) {
-      if (const auto found = fingerprint(made().parameters()); found != state_.reference) {
-        log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
-        state_.reference = found;
-        open();
-      }
+      if (is_another()) open();
       remember(*memory, made());
     }
+  } else if (!state_.reference.empty()) { // older checkpoints do not say
+    is_another();
   }
   if (evaluator_ && evaluator_->has_preferences()) evaluator_->remember_reference(made(), *operations_);
 }

@@ -40,7 +40,7 @@ struct RunState {
   std::map<std::string, double> interval;      // sums since the last line of metrics
   std::string memory = "{}";                   // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
-  std::string reference;       // fingerprint of the weights that DPO's are held against, if remembered
+  std::string reference;       // fingerprint of the weights that DPO's are held against
   std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
 
   std::string text() const;

@@ -107,6 +107,28 @@ TEST_F(TrainRun, stage_by_stage_it_writes_what_the_whole_run_writes) {
   expect_equal_runs("whole", "parts");
 }
 
+TEST_F(TrainRun, what_the_first_stage_begins_from_is_no_later_ones_reference) {
+  run("start", {}, {.stage = "align"});
+  const fs::path from = last("start", "align");
+  run("whole", {}, {.from = from});
+  run("parts", {}, {.from = from, .max_steps = 10 + 8 + 4});
+  run("parts", {}, {.from = from});
+  expect_equal_runs("whole", "parts");
+}
+
+TEST_F(TrainRun, that_goes_on_from_other_weights_than_it_began_with_says_so) {
+  run("start", {}, {.stage = "align"});
+  const StageFolder checkpoints(folder("start") / "align");
+  const std::string warning = "not those that it was begun with";
+  run("a", {}, {.stage = "prefer", .from = checkpoints.of(9), .max_steps = 2});
+  testing::internal::CaptureStderr();
+  run("a", {}, {.stage = "prefer", .from = checkpoints.of(9), .max_steps = 2});
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find(warning), std::string::npos);
+  testing::internal::CaptureStderr();
+  run("a", {}, {.stage = "prefer", .from = checkpoints.of(10), .max_steps = 1});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(warning), std::string::npos);
+}
+
 TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
   Faults faults;
   faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
