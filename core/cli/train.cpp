@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void print(const train::TrainReport& report, const fs::path& folder, bool json) {
+void print(const train::TrainReport& report, const fs::path& folder, bool goes_back, bool json) {
   if (json) {
     fmt::print("{}", dump({{"run", folder.string()},
                            {"stopped", report.stopped},
@@ -29,8 +29,8 @@ void print(const train::TrainReport& report, const fs::path& folder, bool json) 
     return;
   }
   if (report.stopped)
-    fmt::print("{}: stopped at stage {}, step {}; the same command goes on from there\n", folder.string(), report.stage,
-               report.step);
+    fmt::print("{}: stopped at stage {}, step {}; the same command{} goes on from there\n", folder.string(),
+               report.stage, report.step, goes_back ? " without --resume" : "");
   else if (report.steps == 0)
     fmt::print("{}: every stage is done already\n", folder.string());
   else
@@ -115,7 +115,7 @@ int train_stages(Arguments arguments) {
   }
   const auto registry = open_registry(*parsed);
   const auto report = train::train(resolved, request, *registry);
-  print(report, request.folder, parsed->flag("json"));
+  print(report, request.folder, request.resume.has_value(), parsed->flag("json"));
   const bool was_asked = request.max_steps >= 0 && report.steps >= request.max_steps;
   return report.stopped && !was_asked ? static_cast<int>(ErrorKind::stopped) : 0;
 }

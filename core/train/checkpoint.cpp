@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
 
 namespace fvlm::train {
 namespace {
@@ -45,6 +46,16 @@ std::vector<std::string> files_below(const fs::path& folder) {
   std::erase(files, checksums_file);
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// Its name then.
+std::string rename_aside(const fs::path& folder, const char* why) {
+  fs::path aside = folder;
+  aside += why;
+  std::error_code ignored;
+  fs::remove_all(aside, ignored);
+  fs::rename(folder, aside, ignored);
+  return aside.filename();
 }
 
 // A line a file, "HASH BYTES PATH", and the hash of these lines.
@@ -192,16 +203,18 @@ std::optional<int64_t> StageFolder::newest() const {
       verify_checkpoint(folder);
       return steps.back();
     } catch (const Error& error) {
-      fs::path aside = folder;
-      aside += ".damaged";
       log_warning("{}\n  the checkpoint before it is taken; this one is kept as {}", error.text(),
-                  aside.filename().string());
-      std::error_code ignored;
-      fs::remove_all(aside, ignored);
-      fs::rename(folder, aside, ignored);
+                  rename_aside(folder, ".damaged"));
     }
   }
   return {};
+}
+
+void StageFolder::set_aside(int64_t step) const {
+  for (const int64_t later : std::views::reverse(steps()))
+    if (later > step)
+      log_warning("{} lies behind the checkpoint that the run goes back to; it is kept as {}", of(later).string(),
+                  rename_aside(of(later), ".aside"));
 }
 
 void StageFolder::prune(int64_t last, int64_t best) const {

@@ -50,6 +50,8 @@ class StageFolder {
   void tidy() const;
   // The newest that is whole. What is damaged is warned of and put aside as *.damaged.
   std::optional<int64_t> newest() const;
+  // Renames those behind `step` to *.aside.
+  void set_aside(int64_t step) const;
   // Keeps the newest `last` and the best `best` by their score.
   void prune(int64_t last, int64_t best) const;
 

@@ -41,6 +41,7 @@ class Run {
     const LogFile log(request_.folder / "log.txt");
     const Place place = find_place(stages);
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
+    if (request_.resume) set_aside_behind(place.state);
     report::ProgressLine line;
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
@@ -107,11 +108,11 @@ class Run {
       folder.tidy();
       if (const auto step = folder.newest()) return place_of(folder.of(*step), stages);
     }
-    return {};
     for (const plan::Stage& stage : std::views::reverse(plan_.stages)) {
       const StageFolder folder(request_.folder / stage.name);
       if (const auto step = folder.newest()) return {.state = read_state(folder.of(*step))};
     }
+    return {};
   }
 
   Place place_of(const fs::path& checkpoint, const std::vector<const plan::Stage*>& stages) const {
@@ -137,6 +138,16 @@ class Run {
             .at(request_.folder.string())
             .advise("train into another folder: --run-dir");
       behind = behind || &stage == stages.back();
+    }
+  }
+
+  // Somebody went back to an earlier checkpoint: what was trained behind it has no lines of metrics any more, and
+  // nobody is to go on from it.
+  void set_aside_behind(const RunState& state) const {
+    for (const plan::Stage& stage : std::views::reverse(plan_.stages)) {
+      const bool here = stage.name == state.stage;
+      StageFolder(request_.folder / stage.name).set_aside(here ? state.step : -1);
+      if (here) return;
     }
   }
 

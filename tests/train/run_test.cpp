@@ -129,6 +129,16 @@ TEST_F(TrainRun, that_goes_on_from_other_weights_than_it_began_with_says_so) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find(warning), std::string::npos);
 }
 
+TEST_F(TrainRun, that_went_back_to_an_earlier_checkpoint_goes_on_from_there) {
+  run("whole");
+  run("back");
+  run("back", {}, {.resume = StageFolder(folder("back") / "align").of(9), .max_steps = 0});
+  EXPECT_TRUE(fs::exists(folder("back") / "align" / "step-000010.aside"));
+  EXPECT_TRUE(fs::exists(folder("back") / "prefer" / "step-000006.aside"));
+  EXPECT_EQ(run("back").steps, 1 + 8 + 6);
+  expect_equal_runs("whole", "back");
+}
+
 TEST_F(TrainRun, refuses_a_folder_in_which_another_process_is_at_work) {
   Faults faults;
   faults.before_pack = [&](const std::string&, int64_t step, HostPack&) {
