@@ -35,8 +35,8 @@ function(fvlm_plugin)
     list(FILTER ARG_SOURCES INCLUDE REGEX "[.]cu$")
     file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/others)
     add_test(NAME plugin_compiles_for_others.${ARG_NAME} WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
-      COMMAND ${CMAKE_CUDA_COMPILER} -fdevice-syntax-only -arch=compute_80 -std=c++17 ${warnings} -I.. -I${PROJECT_SOURCE_DIR}/sdk/include
-              -c ${ARG_SOURCES} -odir ${CMAKE_CURRENT_BINARY_DIR}/others)
+      COMMAND ${CMAKE_CUDA_COMPILER} -ptx -fdevice-syntax-only -arch=compute_80 -std=c++17 ${warnings} -I..
+              -I${PROJECT_SOURCE_DIR}/sdk/include ${ARG_SOURCES} -odir ${CMAKE_CURRENT_BINARY_DIR}/others)
   endif()
   file(CONFIGURE OUTPUT ${folder}/plugin.toml CONTENT "${manifest}" @ONLY)
   add_dependencies(product ${target})
