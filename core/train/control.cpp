@@ -10,9 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 namespace fvlm::train {
 namespace {
 
@@ -65,38 +62,30 @@ std::vector<plan::Action> read_journaled(const Json& list) {
   return actions;
 }
 
-// A whole line or none, on disk.
-void append_line(const std::filesystem::path& file, const std::string& line) {
-  const Descriptor out(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!out) fail_on_file(file, "open the journal");
-  if (write(out.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) || fsync(out.get()) != 0)
-    fail_on_file(file, "write the journal");
-}
-
 } // namespace
 
 ControlCalls::ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::Sandbox> lua,
                            std::filesystem::path journal)
-    : stage_(stage), lua_(std::move(lua)), journal_(std::move(journal)) {
+    : stage_(stage), lua_(std::move(lua)) {
   if (!stage.control) return;
   if (!lua_)
     throw Error(ErrorKind::recipe, "this stage has a control function, and a plan file holds no functions")
         .at(fmt::format("stages.{}.control", stage.name))
         .advise("train from the recipe; the run's folder recipe/ has it");
-  if (!std::filesystem::exists(journal_)) return;
-  const std::string text = read_file(journal_);
+  const std::string text = std::filesystem::exists(journal) ? read_file(journal) : "";
   const size_t whole = text.rfind('\n') + 1; // a killed process may have begun a line: what it says was not done
-  if (whole < text.size()) std::filesystem::resize_file(journal_, whole);
   for (const std::string& line : split(text.substr(0, whole), '\n')) {
     if (line.empty()) continue;
     try {
-      const Json entry = parse_json(line, journal_.string());
+      const Json entry = parse_json(line, journal.string());
       if (entry.at("stage") == stage.name)
         known_[entry.at("step").get<int64_t>()] = {entry.at("actions").dump(), entry.at("memory").dump()};
     } catch (const nlohmann::json::exception& error) {
-      throw Error(ErrorKind::data, fmt::format("the journal makes no sense: {}", error.what())).at(journal_.string());
+      throw Error(ErrorKind::data, fmt::format("the journal makes no sense: {}", error.what())).at(journal.string());
     }
   }
+  journal_.emplace(journal, whole);
+  fsync_folder(journal.parent_path());
 }
 
 std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std::string, double>& metrics,
@@ -115,7 +104,8 @@ std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std:
   memory = plain_json(after.at(1)).dump();
   const Json line = {
       {"stage", stage_.name}, {"step", step}, {"actions", actions_json(actions)}, {"memory", Json::parse(memory)}};
-  append_line(journal_, line.dump() + "\n");
+  journal_->append(line.dump() + "\n");
+  journal_->flush();
   return actions;
 }
 

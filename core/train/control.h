@@ -3,10 +3,12 @@
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/sandbox.h"
+#include "report/record_file.h"
 #include "train/state.h"
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +30,8 @@ class ControlCalls {
   };
   const plan::Stage& stage_;
   std::shared_ptr<recipe::Sandbox> lua_;
-  std::filesystem::path journal_;
-  std::map<int64_t, Entry> known_; // of this stage, by step
+  std::optional<report::RecordFile> journal_; // of a stage with a function
+  std::map<int64_t, Entry> known_;            // of this stage, by step
 };
 
 } // namespace fvlm::train

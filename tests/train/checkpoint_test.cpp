@@ -127,6 +127,24 @@ TEST_F(Checkpoints, a_run_goes_on_where_one_cannot_be_written) {
   expect_equal_runs("whole", "full");
 }
 
+TEST_F(Checkpoints, a_run_goes_on_where_what_control_answers_cannot_be_written) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.calls = (memory.calls or 0) + 1
+    if memory.calls == 2 then return fvlm.scale_lr(0.5) end
+  end },)");
+  run("whole", {}, {.stage = "align"});
+  for (const auto fault : {DiskFault::full, DiskFault::short_write}) {
+    {
+      const FailingWrites disk(fault, "/journal.jsonl", 2, 2);
+      run("full", {}, {.stage = "align"});
+      EXPECT_EQ(FailingWrites::failed(), 2);
+    }
+    expect_equal_runs("whole", "full");
+    EXPECT_EQ(read_file(folder("full") / "journal.jsonl"), read_file(folder("whole") / "journal.jsonl"));
+    fs::remove_all(folder("full"));
+  }
+}
+
 TEST_F(Checkpoints, a_run_whose_last_one_is_not_on_disk_says_so_and_goes_on_later) {
   run("whole", {}, {.stage = "align"});
   {

@@ -78,6 +78,13 @@ extern "C" ssize_t write(int fd, const void* bytes, size_t size) {
   return errno = code(), -1;
 }
 
+extern "C" ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
+  static const auto next = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
+  if (!state.armed || !fails(path_of(fd).c_str())) return next(fd, bytes, size, offset);
+  if (state.fault == DiskFault::short_write) return next(fd, bytes, (size + 1) / 2, offset);
+  return errno = code(), -1;
+}
+
 extern "C" int fsync(int fd) {
   static const auto next = real<int (*)(int)>("fsync");
   if (!state.armed || state.fault == DiskFault::short_write || !fails(path_of(fd).c_str())) return next(fd);

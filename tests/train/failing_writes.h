@@ -1,5 +1,5 @@
 // A disk that fails: while it is armed, calls that change files below paths with a given part go wrong. The test's own
-// write(), fsync(), rename() and mkdir() stand before the C library's.
+// write(), pwrite(), fsync(), rename() and mkdir() stand before the C library's.
 #pragma once
 #include <cstdint>
 #include <ostream>
