@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 namespace fvlm::check {
 namespace {
 
@@ -83,7 +85,12 @@ std::string KernelCase::label() const {
   if (inverse) text += ", inverse";
   if (accumulate) text += ", accumulating";
   if (frozen) text += ", frozen";
+  if (!unwanted.empty()) text += fmt::format(", without {}", fmt::join(unwanted, " and "));
   return text;
+}
+
+bool KernelCase::wants(const std::string& gradient) const {
+  return std::find(unwanted.begin(), unwanted.end(), gradient) == unwanted.end();
 }
 
 bool offered(Context& context, int op) {
@@ -118,7 +125,11 @@ Trial kernel_trial(const KernelCase& c) {
     return answer;
   };
   trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
-  trial.expect = once([c] { return kernel_of(c.op).expect(c); });
+  trial.expect = once([c] {
+    auto all = kernel_of(c.op).expect(c);
+    std::erase_if(all, [&](const Expected& one) { return !c.wants(one.name); });
+    return all;
+  });
   return trial;
 }
 
@@ -132,7 +143,7 @@ at::ScalarType kernel_dtype(Context& context, int op) {
 }
 
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
-  return c.frozen ? nullptr : &gathered(bench, c, name, held);
+  return c.frozen || !c.wants(name) ? nullptr : &gathered(bench, c, name, held);
 }
 
 Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {

@@ -23,16 +23,18 @@ struct KernelCase {
   bool gelu_before = false; // linear: x came out of a gelu
   bool sums = false;        // layernorm, linear, layerscale: d_x comes with its sums over rows
   bool accumulate = false;
-  bool frozen = false;        // gradients of parameters are not wanted
-  bool inverse = false;       // rope
-  int64_t first_position = 0; // rope
-  float theta = 10000;        // rope
+  bool frozen = false;                    // gradients of parameters are not wanted
+  std::vector<std::string> unwanted = {}; // or these are not: "d_bias"
+  bool inverse = false;                   // rope
+  int64_t first_position = 0;             // rope
+  float theta = 10000;                    // rope
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
   std::string label() const;
+  bool wants(const std::string& gradient) const;
 };
 
 const char* op_name(int op); // "rmsnorm"
@@ -52,7 +54,7 @@ at::ScalarType kernel_dtype(Context& context, int op);
 
 // What is summed over rows: output or, where it is added to, updated.
 Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
-// The gradient of a parameter, of that kind. NULL where it is frozen.
+// The gradient of a parameter, of that kind. NULL where it is frozen or not wanted.
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);
 // What `held` becomes.
 at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient);

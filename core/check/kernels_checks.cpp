@@ -69,6 +69,20 @@ Outcome frozen(Context& context) {
   return cases<op>(context, {{.frozen = true}, {.rows = 33, .frozen = true}});
 }
 
+// Each of several gradients without the others, and the others without it.
+template <int op>
+Outcome partly_frozen(Context& context) {
+  if (op == FVLM_OP_LINEAR)
+    return cases<op>(context, {{.unwanted = {"d_bias"}}, {.rows = 33, .accumulate = true, .unwanted = {"d_bias"}}});
+  if (op == FVLM_OP_LAYERNORM)
+    return cases<op>(context, {{.unwanted = {"d_weight"}}, {.rows = 33, .accumulate = true, .unwanted = {"d_bias"}}});
+  return cases<op>(context, {{.unwanted = {"d_scale"}},
+                             {.unwanted = {"d_weight"}},
+                             {.accumulate = true, .unwanted = {"d_bias"}},
+                             {.unwanted = {"d_weight", "d_bias"}},
+                             {.accumulate = true, .unwanted = {"d_scale", "d_bias"}}});
+}
+
 template <int op>
 Outcome aliased(Context& context) {
   std::vector<KernelCase> all{{}, {.rows = 33, .width = 70, .heads = 2}};
@@ -308,6 +322,9 @@ void rows_of(std::vector<Check>& rows) {
     append(rows, {{name + "_gradient_float32", "gradients of parameters in float32 beside 16 bits",
                    gradient_float32<op>, known}});
   }
+  if (op == FVLM_OP_LAYERNORM || op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS)
+    append(rows, {{name + "_partly_frozen", "gradients of some parameters wanted, of others not", partly_frozen<op>,
+                   plain + "," + name + "_frozen"}});
   append(rows, {{name + "_no_rows", "no rows: gradients of parameters become 0 or stay", no_rows<op>, plain}});
   if (norm) {
     append(rows, {

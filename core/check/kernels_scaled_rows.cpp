@@ -62,15 +62,16 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   if (!c.backward || !bench.going()) return bench.finish();
 
   Operand* came_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.came_weight);
-  Operand& came_bias = bench.input("d_scaled_bias", n.came_bias);
+  Operand* came_bias = c.wants("d_scale") || c.wants("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
   Operand *d_scale = parameter_gradient(bench, c, "d_scale", n.held_scale),
           *d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight),
-          &d_bias = gathered(bench, c, "d_bias", n.held_bias);
-  std::vector<Operand*> writes{&d_bias};
-  if (!c.frozen) writes.insert(writes.end(), {d_scale, d_weight});
+          *d_bias = c.wants("d_bias") ? &gathered(bench, c, "d_bias", n.held_bias) : nullptr;
+  std::vector<Operand*> writes;
+  for (Operand* each : {d_scale, d_weight, d_bias})
+    if (each) writes.push_back(each);
   bench.call("backward", bench.required().backward_workspace, writes, table.scaled_rows_backward,
              fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(came_weight),
-                                       came_bias.abi(), abi_of(d_scale), abi_of(d_weight), d_bias.abi()});
+                                       abi_of(came_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
   return bench.finish();
 }
 

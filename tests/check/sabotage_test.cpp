@@ -126,12 +126,15 @@ const Sabotage all[] = {
     {"kernels_ignores_inverse", "kernels.rope", {"kernels.rope_inverse"}},
     {"kernels_forgets_the_rest", "kernels.rope", {"kernels.rope_partial"}},
     {"kernels_fixes_theta", "kernels.rope", {"kernels.rope_theta"}},
-    {"kernels_borrows_strides", "kernels.", {"kernels.outputs_in_bounds", "kernels.strided", "kernels.strided_oddly"}},
+    {"kernels_borrows_strides",
+     "strided,in_bounds",
+     {"kernels.outputs_in_bounds", "kernels.strided", "kernels.strided_oddly"}},
     {"kernels_overflows", "kernels.swiglu", {"kernels.swiglu_large"}},
     {"kernels_keeps_the_query", "kernels.rmsnorm_float32", {"kernels.rmsnorm_float32"}},
-    {"kernels_keeps_one_plan", "kernels.", {"kernels.calls_interleaved"}},
-    {"kernels_remembers_the_forward", "kernels.", {"kernels.calls_interleaved"}},
+    {"kernels_keeps_one_plan", "interleaved", {"kernels.calls_interleaved"}},
+    {"kernels_remembers_the_forward", "interleaved", {"kernels.calls_interleaved"}},
     {"kernels_reads_what_it_wrote", "kernels.swiglu", {"kernels.swiglu_aliased"}},
+    {"kernels_freezes_together", "kernels.scaled", {"kernels.scaled_rows_partly_frozen"}},
     {"kernels_has_no_backward", "library.", {"library.backward_with_forward"}},
 };
 

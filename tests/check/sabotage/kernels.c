@@ -1,4 +1,4 @@
-/* rmsnorm, rope and swiglu, row by row, in float32 and (rmsnorm) bfloat16. */
+/* rmsnorm, rope, swiglu and scaled_rows, row by row, in float32 and (rmsnorm) bfloat16. */
 #include "common.h"
 
 #include <math.h>
@@ -34,8 +34,8 @@ static const char* refusal(const fvlm_kernels_query* q) {
   if (!same_dtype(q->dtype, FVLM_FLOAT, 32) && !bfloat16) return "float32 only";
   if (!same_dtype(q->gradient_dtype, FVLM_FLOAT, 32) && !(bfloat16 && same_dtype(q->gradient_dtype, FVLM_BFLOAT, 16)))
     return "gradients in float32 only";
-  if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU)
-    return "rmsnorm, rope and swiglu only";
+  if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU && q->op != FVLM_OP_SCALED_ROWS)
+    return "rmsnorm, rope, swiglu and scaled_rows only";
   if (q->options & ~(uint32_t)(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL)) return "an option is not known here";
   if (q->rows < 0 || q->width < 1) return "rows and width have to be sizes";
   if (q->op == FVLM_OP_ROPE && (q->rotary_dim % 2 || q->rotary_dim > q->head_dim || q->rotary_dim < 0))
@@ -249,6 +249,42 @@ static UNUSED fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_ca
   return FVLM_OK;
 }
 
+static fvlm_status scaled_rows_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                       const fvlm_scaled_rows_forward* a) {
+  LOOK(scaled_bias);
+  for (int64_t m = 0; m < query->rows; ++m)
+    for (int64_t r = 0; r < query->width; ++r) {
+      const float scale = row_of(a->scale, m)[r];
+      row_of(a->scaled_bias, m)[r] = scale * row_of(a->bias, m)[r];
+      for (int64_t c = 0; c < query->inner; ++c)
+        head_of(a->scaled_weight, m, r)[c] = scale * head_of(a->weight, m, r)[c];
+    }
+  return FVLM_OK;
+}
+
+static fvlm_status scaled_rows_backward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
+                                        const fvlm_scaled_rows_backward* a) {
+  LOOK(d_bias);
+  for (int64_t m = 0; m < query->rows; ++m)
+    for (int64_t r = 0; r < query->width; ++r) {
+      const float scale = row_of(a->scale, m)[r], bias = a->d_scaled_bias ? row_of(a->d_scaled_bias, m)[r] : 0;
+      double along = bias * row_of(a->bias, m)[r];
+      for (int64_t c = 0; a->d_scaled_weight && c < query->inner; ++c) {
+        const float came = head_of(a->d_scaled_weight, m, r)[c];
+        along += (double)came * head_of(a->weight, m, r)[c];
+        if (!a->d_weight) continue;
+        float* d_weight = head_of(a->d_weight, m, r) + c;
+        *d_weight = (a->accumulate ? *d_weight : 0) + scale * came;
+      }
+      if (a->d_bias) row_of(a->d_bias, m)[r] = (a->accumulate ? row_of(a->d_bias, m)[r] : 0) + scale * bias;
+#ifdef SABOTAGE_FREEZES_TOGETHER
+      if (!a->d_weight) continue;
+#endif
+      if (a->d_scale) row_of(a->d_scale, m)[r] = (a->accumulate ? row_of(a->d_scale, m)[r] : 0) + (float)along;
+    }
+  return FVLM_OK;
+}
+
 static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destroy_instance},
                                         supports,
                                         requirements,
@@ -275,7 +311,7 @@ static const fvlm_kernels_v1 kernels = {{sizeof kernels, create_instance, destro
                                         NULL,
                                         NULL,
                                         NULL,
-                                        NULL,
-                                        NULL};
+                                        scaled_rows_forward,
+                                        scaled_rows_backward};
 
 PLUGIN("kernels", FVLM_KERNELS_KIND, kernels)
