@@ -6,6 +6,7 @@
 #include "check/reference.h"
 
 #include <ATen/Parallel.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>

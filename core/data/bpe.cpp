@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <queue>
+#include <span>
 #include <tuple>
 
 namespace fvlm {

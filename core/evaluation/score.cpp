@@ -3,6 +3,7 @@
 #include "feed/model_samples.h"
 #include "model/objectives.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/xlogy.h>
 #include <c10/core/InferenceMode.h>
 

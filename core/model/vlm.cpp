@@ -6,6 +6,7 @@
 #include "model/vision/attention_maps.h"
 #include "model/vision/dinov2.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
 
 namespace fvlm::train {
 namespace {
@@ -211,10 +210,10 @@ std::optional<int64_t> StageFolder::newest() const {
 }
 
 void StageFolder::set_aside(int64_t step) const {
-  for (const int64_t later : std::views::reverse(steps()))
-    if (later > step)
-      log_warning("{} lies behind the checkpoint that the run goes back to; it is kept as {}", of(later).string(),
-                  rename_aside(of(later), ".aside"));
+  const auto all = steps();
+  for (auto later = all.rbegin(); later != all.rend() && *later > step; ++later)
+    log_warning("{} lies behind the checkpoint that the run goes back to; it is kept as {}", of(*later).string(),
+                rename_aside(of(*later), ".aside"));
 }
 
 void StageFolder::prune(int64_t last, int64_t best) const {

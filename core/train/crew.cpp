@@ -5,6 +5,7 @@
 #include "train/stage_model.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>

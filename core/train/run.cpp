@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace fvlm::train {
@@ -108,8 +107,8 @@ class Run {
       folder.tidy();
       if (const auto step = folder.newest()) return place_of(folder.of(*step), stages);
     }
-    for (const plan::Stage& stage : std::views::reverse(plan_.stages)) {
-      const StageFolder folder(request_.folder / stage.name);
+    for (auto stage = plan_.stages.rbegin(); stage != plan_.stages.rend(); ++stage) {
+      const StageFolder folder(request_.folder / stage->name);
       if (const auto step = folder.newest()) return {.state = read_state(folder.of(*step))};
     }
     return {};
@@ -144,9 +143,9 @@ class Run {
   // Somebody went back to an earlier checkpoint: what was trained behind it has no lines of metrics any more, and
   // nobody is to go on from it.
   void set_aside_behind(const RunState& state) const {
-    for (const plan::Stage& stage : std::views::reverse(plan_.stages)) {
-      const bool here = stage.name == state.stage;
-      StageFolder(request_.folder / stage.name).set_aside(here ? state.step : -1);
+    for (auto stage = plan_.stages.rbegin(); stage != plan_.stages.rend(); ++stage) {
+      const bool here = stage->name == state.stage;
+      StageFolder(request_.folder / stage->name).set_aside(here ? state.step : -1);
       if (here) return;
     }
   }

@@ -2,6 +2,7 @@
 #include "model/weights/fresh.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>

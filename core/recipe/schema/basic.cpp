@@ -2,6 +2,8 @@
 
 #include "base/text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>

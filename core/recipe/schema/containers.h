@@ -4,6 +4,8 @@
 #include "recipe/schema/record.h"
 #include "recipe/schema/table.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <optional>
 #include <string>

@@ -2,6 +2,8 @@
 
 #include "recipe/schema/table.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace fvlm::recipe {

@@ -2,6 +2,8 @@
 // Prints what it read, or why not. SLOW: reads of more than 10 ms count as slow.
 #include "data/shards/shard.h"
 
+#include <fmt/format.h>
+
 int main(int count, char** arguments) {
   using namespace fvlm;
   ShardOptions options{.cache = arguments[2]};
