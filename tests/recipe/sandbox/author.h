@@ -4,10 +4,9 @@
 #include "base/scratch_folder.h"
 #include "recipe/sandbox.h"
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
+#include <gmock/gmock.h>
 
 namespace fvlm::recipe {
 

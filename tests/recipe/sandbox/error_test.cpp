@@ -1,5 +1,7 @@
 #include "author.h"
 
+#include <fmt/format.h>
+
 namespace fvlm::recipe {
 namespace {
 
