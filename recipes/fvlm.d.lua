@@ -129,7 +129,8 @@ function fvlm.llama(table) end
 ---@field memory_mib? integer Most memory for decoded samples that wait. In MiB. Default: `1024`.
 ---@field quarantine? fvlm.Quarantine When broken samples end the run (exit code 4).
 
----How many broken samples are set aside before the run stops; both limits must be passed.
+---How many broken samples are set aside before the run stops; both limits must be passed. 10,000 in a row of which
+---none can be used end it, too.
 ---@class fvlm.Quarantine
 ---@field count? integer Broken samples. Default: `1000`.
 ---@field share? number Broken samples as a share of those read. Default: `0.01`.

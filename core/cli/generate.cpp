@@ -3,12 +3,14 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/terminal.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
+#include "data/media/decode_image.h"
 #include "data/media/video.h"
 #include "data/text_stream.h"
 
@@ -84,8 +86,12 @@ at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   const auto image = parsed.value("image"), video = parsed.value("video");
   if (image && video) throw Error(ErrorKind::usage, "--image and --video: one of them");
   if (!image && !video) return {};
+  if (image && !looks_like_image(MappedFile::open(*image)->bytes()))
+    throw Error(ErrorKind::data, "this is no JPEG or PNG")
+        .at(*image)
+        .advise("--video takes videos and folders of pictures");
   const auto decoder = choose_video_decoder(registry, {});
-  options.video = decoder && video ? &*decoder : nullptr;
+  options.video = decoder ? &*decoder : nullptr;
   const MediaFile media(image ? *image : *video, options);
   at::Tensor frames = at::empty({media.frames(), 3, options.image_size, options.image_size}, at::kFloat);
   media.decode({frames.data_ptr<float>(), static_cast<size_t>(frames.numel())});

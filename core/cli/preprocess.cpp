@@ -50,8 +50,8 @@ int run_preprocess(Arguments arguments) {
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto resolved = recipe::resolve(recipe_request(*parsed));
-  int64_t threads = parsed->integer_or("threads", 0);
-  if (threads < 0 || threads > 1024)
+  const int64_t threads = parsed->integer_or("threads", 0);
+  if ((parsed->value("threads") && threads < 1) || threads > 1024)
     throw Error(ErrorKind::usage, fmt::format("--threads wants 1 to 1024, not {}", threads));
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 

@@ -1,15 +1,45 @@
 #include "evaluation/evaluator.h"
 
 #include "base/error.h"
+#include "base/glob.h"
+#include "base/log.h"
 #include "feed/packer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <set>
 
 namespace fvlm::evaluation {
 namespace {
+
+namespace fs = std::filesystem;
+
+std::set<fs::path> shards_of(const plan::Mix& mix) {
+  std::set<fs::path> shards;
+  for (const plan::Source& source : mix.sources)
+    for (const std::string& pattern : source.patterns())
+      for (const std::string& file : match_files(pattern).files) shards.insert(fs::weakly_canonical(file));
+  return shards;
+}
+
+// Figures of shards that a model learnt from say nothing of what it has not seen.
+void warn_of_learnt_shards(const plan::Plan& plan, const plan::Stage& last, const plan::EvaluationSet& set) {
+  const auto shards = shards_of(set.data);
+  for (const plan::Stage& stage : plan.stages) {
+    const auto learnt = shards_of(stage.data);
+    std::vector<fs::path> both;
+    std::set_intersection(shards.begin(), shards.end(), learnt.begin(), learnt.end(), std::back_inserter(both));
+    if (!both.empty())
+      log_warning(
+          "evaluation set {}: {} of its {} shards are trained on in the stage {}, {} the first; its figures are not "
+          "those of held-out samples",
+          set.name, both.size(), shards.size(), stage.name, both.front().string());
+    if (stage.name == last.name) return;
+  }
+}
 
 std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSet& set, const PackSize& most,
                                 Registry& registry, const feed::MixDataOptions& options) {
@@ -39,8 +69,10 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
                      const feed::MixDataOptions& options)
     : beta_(beta_of(stage)) {
   const PackSize most{stage.packing.frames.value_or(usual_pack.frames), stage.packing.tokens.value_or(usual_pack.rows)};
-  for (const plan::EvaluationSet& set : stage.evaluation.sets)
+  for (const plan::EvaluationSet& set : stage.evaluation.sets) {
     sets_.push_back(open(plan, set, most, registry, options));
+    warn_of_learnt_shards(plan, stage, set);
+  }
 }
 
 Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}

@@ -135,6 +135,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
 
   Part& part = parts_.emplace_back();
   part.algorithm = algorithm;
+  part.place = fmt::format("stages.{}.optimizer{}", stage.name, others ? ".others" : "");
   part.others = others;
   part.optimizer = std::make_shared<ops::Optimizer>(ops::Backend<fvlm_optimizer_v1>(choice, device), query, chosen);
   part.states = part.optimizer->make_states();
@@ -143,6 +144,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   for (size_t group = 0; group < all.size(); ++group) {
     for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);
     set(part, "weight_decay", group, of_group(common.weight_decay, all[group]->name));
+    set(part, "lr", group, others ? base_rates_[group].others : base_rates_[group].lr);
   }
   part.of_device = part.hyperparameters.to(device, part.hyperparameters.scalar_type(), false, true);
 }
@@ -155,12 +157,14 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
     if (name != known[column].name) continue;
     if (value < known[column].least || value > known[column].most)
       throw Error(ErrorKind::recipe, fmt::format("{} = {:g}, and {} wants {:g} to {:g}", name, value, part.algorithm,
-                                                 known[column].least, known[column].most));
+                                                 known[column].least, known[column].most))
+          .at(part.place);
     part.hyperparameters[static_cast<int64_t>(group)][static_cast<int64_t>(column)].fill_(value);
     return;
   }
   if (name == "weight_decay") return; // an algorithm without it
   throw Error(ErrorKind::recipe, fmt::format("the optimizer {} has no hyperparameter '{}'", part.algorithm, name))
+      .at(part.place)
       .advise("it has " + join_or(names));
 }
 

@@ -51,8 +51,8 @@ class Optimization {
   const std::vector<std::string>& choices() const { return choices_; } // a line for each plugin that was chosen
 
  private:
-  struct Part { // an algorithm over some of the segments
-    std::string algorithm;
+  struct Part {                   // an algorithm over some of the segments
+    std::string algorithm, place; // in the plan
     std::shared_ptr<ops::Optimizer> optimizer;
     std::vector<ops::Optimizer::State> states;
     at::Tensor hyperparameters, of_device; // on the host, and where the plugin reads them

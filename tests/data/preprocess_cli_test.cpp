@@ -56,6 +56,8 @@ TEST_F(PreprocessVerb, makes_a_folder_for_each_stage_and_leaves_what_fits) {
 
 TEST_F(PreprocessVerb, mistakes_say_what_to_do) {
   ASSERT_EQ(run(fmt::format("{} --out {} --samples pairs=3", FVLM_MAKE_SHAPES, data.string())), 0) << err();
+  EXPECT_EQ(preprocess("--threads 0"), 2);
+  EXPECT_THAT(err(), HasSubstr("1 to 1024"));
   EXPECT_EQ(preprocess("--stage perfer"), 2);
   EXPECT_THAT(err(), HasSubstr("did you mean 'prefer'?"));
   EXPECT_EQ(preprocess("--stage align"), 4) << "no captions";

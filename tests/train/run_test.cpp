@@ -370,6 +370,37 @@ TEST_F(TrainRun, a_rehearsal_opens_the_models_that_stages_begin_from_and_are_tau
   EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
 }
 
+TEST_F(TrainRun, an_evaluation_set_of_shards_that_are_trained_on_is_named) {
+  const auto warning_of = [&](const std::string& shards) {
+    const std::string path = "stages.prefer.evaluation.sets.pairs.data.sources.1.shards";
+    testing::internal::CaptureStderr();
+    rehearse(resolved({fmt::format(R"({}=["{}/{}"])", path, data().string(), shards)}), {}, registry_);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warning_of("heldout/pairs/*.tar").find("trained on"), std::string::npos);
+  for (const char* shards : {"pairs/*.tar", "heldout/../{heldout/,}pairs/*.tar"}) {
+    const std::string warning = warning_of(shards);
+    EXPECT_NE(warning.find("evaluation set pairs"), std::string::npos) << warning;
+    EXPECT_NE(warning.find("trained on in the stage prefer"), std::string::npos) << warning;
+    EXPECT_NE(warning.find((data() / "pairs").string()), std::string::npos) << warning;
+  }
+}
+
+TEST_F(TrainRun, a_rate_beyond_the_optimizers_range_is_refused_with_its_place) {
+  for (const bool muon : {false, true}) {
+    if (muon)
+      change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
+                    "fvlm.muon { lr = 0.02, others = { lr = 1e6 } }");
+    try {
+      run("a", muon ? std::vector<std::string>{} : std::vector<std::string>{"stages.align.optimizer.lr.decoder=1e6"});
+      ADD_FAILURE() << "it was not missed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), std::string("lr = 1e+06, and adamw wants 0 to 1000"));
+      EXPECT_EQ(error.where(), muon ? "stages.align.optimizer.others" : "stages.align.optimizer");
+    }
+  }
+}
+
 TEST_F(TrainRun, muon_steps_matrices_and_adamw_the_rest) {
   change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }",
                 "fvlm.muon { lr = 0.02, others = { lr = 2e-3 } }");
