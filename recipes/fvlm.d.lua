@@ -372,7 +372,7 @@ function fvlm.evaluation(name) end
 ---A function that looks at the run between steps and may change its course.
 ---@class fvlm.Control
 ---@field every integer How often it is called. In steps.
----@field run fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Answers with fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Answers are journaled: a resume replays them.
+---@field run fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Answers with fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Answers are journaled: a resume under the same plan replays them.
 
 ---Ends the stage here; the next one begins.
 ---@class fvlm.StopStage

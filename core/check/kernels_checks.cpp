@@ -189,9 +189,11 @@ Outcome rope_inverse(Context& context) {
   return cases<FVLM_OP_ROPE>(context, {{.inverse = true}, {.head_dim = 64, .rotary_dim = 64, .inverse = true}});
 }
 Outcome rope_partial(Context& context) {
-  return cases<FVLM_OP_ROPE>(
-      context,
-      {{.rotary_dim = 2}, {.rotary_dim = 16}, {.head_dim = 80, .rotary_dim = 32}, {.head_dim = 33, .rotary_dim = 30}});
+  return cases<FVLM_OP_ROPE>(context, {{.rotary_dim = 2},
+                                       {.rotary_dim = 16},
+                                       {.head_dim = 80, .rotary_dim = 32},
+                                       {.head_dim = 33, .rotary_dim = 30},
+                                       {.head_dim = 80, .rotary_dim = 32, .inverse = true}});
 }
 Outcome rope_positions(Context& context) {
   return cases<FVLM_OP_ROPE>(context,

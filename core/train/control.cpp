@@ -64,9 +64,9 @@ std::vector<plan::Action> read_journaled(const Json& list) {
 
 } // namespace
 
-ControlCalls::ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::Sandbox> lua,
+ControlCalls::ControlCalls(const plan::Stage& stage, std::string plan_hash, std::shared_ptr<recipe::Sandbox> lua,
                            std::filesystem::path journal)
-    : stage_(stage), lua_(std::move(lua)) {
+    : stage_(stage), plan_hash_(std::move(plan_hash)), lua_(std::move(lua)) {
   if (!stage.control) return;
   if (!lua_)
     throw Error(ErrorKind::recipe, "this stage has a control function, and a plan file holds no functions")
@@ -78,7 +78,7 @@ ControlCalls::ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::San
     if (line.empty()) continue;
     try {
       const Json entry = parse_json(line, journal.string());
-      if (entry.at("stage") == stage.name)
+      if (entry.at("stage") == stage.name && entry.value("plan", "") == plan_hash_)
         known_[entry.at("step").get<int64_t>()] = {entry.at("actions").dump(), entry.at("memory").dump()};
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorKind::data, fmt::format("the journal makes no sense: {}", error.what())).at(journal.string());
@@ -102,8 +102,11 @@ std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std:
   const auto actions = recipe::read_actions(
       lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after));
   memory = plain_json(after.at(1)).dump();
-  const Json line = {
-      {"stage", stage_.name}, {"step", step}, {"actions", actions_json(actions)}, {"memory", Json::parse(memory)}};
+  const Json line = {{"stage", stage_.name},
+                     {"plan", plan_hash_},
+                     {"step", step},
+                     {"actions", actions_json(actions)},
+                     {"memory", Json::parse(memory)}};
   journal_->append(line.dump() + "\n");
   journal_->flush();
   return actions;

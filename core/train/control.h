@@ -1,5 +1,5 @@
 // `control`: the recipe's function that looks at a stage between steps. What it answers is journaled before it is done,
-// so that a run that was killed behind it does the same again without asking.
+// so that a run that was killed behind it does the same again without asking. Answers under another plan are not taken.
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/sandbox.h"
@@ -18,7 +18,8 @@ class ControlCalls {
  public:
   // `lua` is null for a plan file. Throws Error(recipe) where the stage has a function and nobody to call it through,
   // Error(data) for a journal that makes no sense.
-  ControlCalls(const plan::Stage& stage, std::shared_ptr<recipe::Sandbox> lua, std::filesystem::path journal);
+  ControlCalls(const plan::Stage& stage, std::string plan_hash, std::shared_ptr<recipe::Sandbox> lua,
+               std::filesystem::path journal);
 
   bool due(int64_t step) const { return stage_.control && step % stage_.control->every == 0; }
   // Calls the function, or finds its answer in the journal; `memory` is what it keeps, JSON.
@@ -29,9 +30,10 @@ class ControlCalls {
     std::string actions, memory;
   };
   const plan::Stage& stage_;
+  std::string plan_hash_;
   std::shared_ptr<recipe::Sandbox> lua_;
   std::optional<report::RecordFile> journal_; // of a stage with a function
-  std::map<int64_t, Entry> known_;            // of this stage, by step
+  std::map<int64_t, Entry> known_;            // of this stage and plan, by step
 };
 
 } // namespace fvlm::train

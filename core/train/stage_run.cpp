@@ -29,8 +29,8 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
       interval_(stage, state_, context.device, peak_flops(context.device, context.plan.precision)),
-      control_(stage, context.lua, context.folder / "journal.jsonl"), guard_(context.plan.guard, state_.guard),
-      scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
+      control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl"),
+      guard_(context.plan.guard, state_.guard), scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
       // Where a step may change what the next one begins with, that one waits.
       reads_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                   context.plan.precision != plan::Precision::fp16) {

@@ -336,6 +336,16 @@ TEST_F(TrainRun, control_acts_is_journaled_and_replayed) {
   expect_equal_runs("whole", "parts");
 }
 
+TEST_F(TrainRun, control_of_another_plan_is_asked_anew) {
+  const std::string first = "samples = 80, control = { every = 2, run = function() return fvlm.scale_lr(0.5) end },";
+  change_recipe("samples = 80,", first);
+  run("a", {}, {.stage = "align", .max_steps = 5});
+  const fs::path third = StageFolder(folder("a") / "align").of(3);
+  change_recipe(first, "samples = 80, control = { every = 4, run = function() return fvlm.stop_stage() end },");
+  EXPECT_EQ(run("a", {}, {.stage = "align", .resume = third, .allow_plan_change = true}).step, 4);
+  EXPECT_EQ(read_state(last("a", "align")).rate_scale, 0.5) << "of the second step, which came before";
+}
+
 TEST_F(TrainRun, samples_with_other_answers_than_the_objective_learns_from_are_broken) {
   struct Wrong {
     const char *run, *stage, *data, *reason;

@@ -63,7 +63,7 @@ Ref<Control> control() {
              "Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Answers "
              "with "
              "fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Answers are journaled: "
-             "a resume replays them.")
+             "a resume under the same plan replays them.")
       .required()
       .done();
 }
