@@ -123,7 +123,7 @@ const Sabotage all[] = {
     {"kernels_fixes_epsilon", "kernels.rmsnorm", {"kernels.rmsnorm_epsilon"}},
     {"kernels_ignores_accumulate", "kernels.rmsnorm", {"kernels.rmsnorm_accumulates"}},
     {"kernels_sums_in_16_bits", "kernels.rmsnorm", {"kernels.rmsnorm_long_sums"}},
-    {"kernels_ignores_inverse", "kernels.rope", {"kernels.rope_inverse"}},
+    {"kernels_ignores_inverse", "kernels.rope", {"kernels.rope_inverse", "kernels.rope_partial"}},
     {"kernels_forgets_the_rest", "kernels.rope", {"kernels.rope_partial"}},
     {"kernels_fixes_theta", "kernels.rope", {"kernels.rope_theta"}},
     {"kernels_borrows_strides",
