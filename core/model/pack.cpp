@@ -142,13 +142,28 @@ Capacity Capacity::of(const std::vector<Sample>& samples) {
   return sum;
 }
 
+std::array<ops::Segments*, 7> Pack::segments() {
+  return {&patches, &readers, &riding.rows, &riding.keys, &riding.readers, &videos, &texts};
+}
+
 std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &query_source, &visual_source};
-  for (ops::Segments* segments : {&patches, &readers, &riding.rows, &riding.keys, &riding.readers, &videos, &texts})
-    all.insert(all.end(), {&segments->starts, &segments->positions});
+  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->starts, &each->positions});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;
+}
+
+std::vector<int64_t> Pack::shape() {
+  std::vector<int64_t> shape;
+  for (const ops::Segments* each : segments()) shape.insert(shape.end(), {each->longest, each->even});
+  for (const at::Tensor* tensor : tensors()) append_shape(shape, *tensor);
+  return shape;
+}
+
+void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor) {
+  to.push_back(tensor.defined() ? tensor.dim() : -1);
+  if (tensor.defined()) to.insert(to.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
 Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches, at::TensorOptions options,

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,15 @@ struct Pack {
   std::vector<int64_t> labels_of_text; // how many each text has
 
   std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
+  // All that passes ask of a pack besides what its tensors hold. What was recorded of one does for those that equal it.
+  std::vector<int64_t> shape();
+
+ private:
+  std::array<ops::Segments*, 7> segments();
 };
+
+// Appends its sizes, which nothing else can be taken for.
+void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor);
 
 // Whether a pack holds the samples' frames, or whoever asks for it puts them into its slots.
 enum class Frames { copied, apart };

@@ -150,18 +150,14 @@ class Operations {
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
   void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
                      const AttentionShape& shape);
-  device::Runtime* runtime() const { return options_.device.is_cpu() ? nullptr : device::runtime(); }
   struct Stack;
   std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers, const Stack& stack);
-  void beside(const std::function<void()>& work, int64_t bytes, std::span<const Weight> writes);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
-  bool claim_in_order(std::span<const Weight> weights) const;
   void push_joint(Tape& tape, const Linear& op, const Value& x, const Weight& weight, const Weight& bias,
                   const Value& y, const std::shared_ptr<JointRows>& joint, size_t pass);
   at::ScalarType gradient_type(const Layer& layer) const;
   const Linear& linear_of(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
-  void join_at_end(Tape& tape) const;
   at::Tensor product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
                      Carried* carried);
   void add(const at::Tensor& rows, const at::Tensor& to);

@@ -14,38 +14,17 @@ constexpr uint32_t with(uint32_t option, bool wanted) {
   return wanted ? option : 0;
 }
 
-} // namespace
-
-// Nobody waits for the gradients of parameters: a GPU computes them beside what follows.
-void Operations::beside(const std::function<void()>& work, int64_t bytes, std::span<const Weight> writes) {
-  device::Runtime* gpu = runtime();
-  if (!gpu) return work();
-  Weight::goes_aside(writes);
-  gpu->beside(work, bytes);
+// Nobody waits for the gradients of parameters, which Weight::claim_aside() claims: a GPU computes them beside what
+// follows.
+void beside(const std::function<void()>& work, int64_t bytes) {
+  if (device::Runtime* gpu = device::runtime())
+    gpu->beside(work, bytes);
+  else
+    work();
 }
 
-void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
-                                 const Weight& bias) {
-  if (!weight.trains()) {
-    if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
-    return;
-  }
-  const bool adds = Weight::claim(weight, bias);
-  beside(
-      [&op, d_y, x, weight, bias, adds] {
-        op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
-      },
-      static_cast<int64_t>(d_y.nbytes() + x.nbytes()), std::array{weight, bias});
-}
-
-// Claims gradients for what is enqueued next, in order with all the rest.
-bool Operations::claim_in_order(std::span<const Weight> weights) const {
-  const bool waits = std::any_of(weights.begin(), weights.end(), [](const Weight& each) { return each.is_aside(); });
-  if (device::Runtime* gpu = runtime(); gpu && waits) gpu->join();
-  return Weight::claim(weights);
-}
-
-void Operations::join_at_end(Tape& tape) const {
+// What the tape's steps compute aside is there when they are through.
+void join_at_end(Tape& tape) {
   struct Joining {
     device::Runtime& gpu;
     explicit Joining(device::Runtime& runtime) : gpu(runtime) {}
@@ -53,7 +32,23 @@ void Operations::join_at_end(Tape& tape) const {
     Joining& operator=(const Joining&) = delete;
     ~Joining() { gpu.join(); }
   };
-  if (device::Runtime* gpu = runtime()) tape.keep([gpu] { return std::make_shared<Joining>(*gpu); });
+  if (device::Runtime* gpu = device::runtime()) tape.keep([gpu] { return std::make_shared<Joining>(*gpu); });
+}
+
+} // namespace
+
+void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                                 const Weight& bias) {
+  if (!weight.trains()) {
+    if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
+    return;
+  }
+  const bool adds = Weight::claim_aside(std::array{weight, bias});
+  beside(
+      [&op, d_y, x, weight, bias, adds] {
+        op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, adds);
+      },
+      static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
 }
 
 // Those of parameters have the arena's type, those of scaled ones a wide type of their own.
@@ -160,7 +155,7 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
     weight_gradient(second, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight,
                     out->has_sums() ? Weight() : down.bias);
     if (!in && !up.weight.trains() && !up.bias.trains()) return;
-    const bool sums = back.gives_sums() && up.bias.trains(), adds = sums && claim_in_order(std::array{up.bias});
+    const bool sums = back.gives_sums() && up.bias.trains(), adds = sums && Weight::claim(up.bias);
     const at::Tensor d_inner =
         back.input_gradient(d_y, down.weight.value(), sum, {}, sums ? up.bias.gradient() : at::Tensor(), adds);
     weight_gradient(first, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight,
@@ -207,7 +202,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
     if (d_y.defined()) {
       within = x && op.gives_sums() ? x->asks_sums(options_.gradient_dtype) : nullptr;
       const Weight inner_bias = within ? *within : Weight();
-      const bool adds = claim_in_order(std::array{weight, bias, inner_bias});
+      const bool adds = Weight::claim(std::array{weight, bias, inner_bias});
       d_s = op.backward(s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
                         {x ? x->memory(s) : at::Tensor(), weight.gradient(), bias.gradient(), inner_bias.gradient()},
                         adds)
@@ -292,7 +287,7 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
       const Weight* within =
           x.wants_gradient() && op.gives_sums() ? x.gradient->asks_sums(options_.gradient_dtype) : nullptr;
       const Weight bias = within ? *within : Weight();
-      const bool adds = claim_in_order(std::array{scale, bias});
+      const bool adds = Weight::claim(scale, bias);
       at::Tensor d_x =
           op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient(), bias.gradient()}, adds).x;
       if (within)
@@ -348,13 +343,13 @@ Weight Operations::widened(Tape& tape, const Weight& weight) {
   join_at_end(tape);
   tape.push([this, weight, wide, own] {
     if (!wide.has_gradient()) return;
-    const bool adds = Weight::claim(weight);
+    const bool adds = Weight::claim_aside(std::array{weight});
     beside(
         [weight, wide, own, adds] {
           const at::Tensor gradient = wide.gradient().narrow(1, 0, own);
           adds ? weight.gradient().add_(gradient) : weight.gradient().copy_(gradient);
         },
-        static_cast<int64_t>(wide.gradient().nbytes()), std::array{weight});
+        static_cast<int64_t>(wide.gradient().nbytes()));
   });
   return wide;
 }
@@ -404,9 +399,9 @@ std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const Sc
     if (std::none_of(from.begin(), from.end(), [](const Weight& each) { return each.has_gradient(); })) return;
     for (const Weight& each : from)
       if (each.trains() && !each.has_gradient()) each.gradient().zero_();
-    const bool adds = Weight::claim(to);
+    const bool adds = Weight::claim_aside(to);
     beside([&op, stack, gradients, adds] { op.backward(stack.values, gradients, stack.gradients, adds); },
-           static_cast<int64_t>(stack.values.linears.weight.nbytes()), to);
+           static_cast<int64_t>(stack.values.linears.weight.nbytes()));
   });
   return made;
 }

@@ -1,10 +1,12 @@
 #include "ops/parameter.h"
 
 #include "base/error.h"
+#include "device/runtime.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace fvlm::ops {
 namespace {
@@ -63,6 +65,18 @@ bool Weight::has_gradient() const {
 }
 
 bool Weight::claim(std::span<const Weight> weights) {
+  if (std::any_of(weights.begin(), weights.end(), std::mem_fn(&Weight::is_aside)))
+    if (device::Runtime* gpu = device::runtime()) gpu->join();
+  for (const Weight& each : weights) each.set_aside(false);
+  return begin_gradients(weights);
+}
+
+bool Weight::claim_aside(std::span<const Weight> weights) {
+  for (const Weight& each : weights) each.set_aside(true);
+  return begin_gradients(weights);
+}
+
+bool Weight::begin_gradients(std::span<const Weight> weights) {
   const bool adds = std::any_of(weights.begin(), weights.end(),
                                 [](const Weight& each) { return each.trains() && each.has_gradient(); });
   for (const Weight& each : weights)
@@ -88,9 +102,8 @@ void Weight::begin_gradient(bool others_add) const {
   clear();
 }
 
-void Weight::goes_aside(std::span<const Weight> weights) {
-  for (const Weight& each : weights)
-    for (Parameter* part : each.parts_) part->is_aside = true;
+void Weight::set_aside(bool is_aside) const {
+  for (Parameter* part : parts_) part->is_aside = is_aside;
 }
 
 bool Weight::is_aside() const {

@@ -40,17 +40,20 @@ class Weight {
   const at::Tensor& value() const { return value_; }
   const at::Tensor& gradient() const { return gradient_; }
   bool has_gradient() const; // any part of it
-  // To be asked once before each write of gradients: whether it is to add to what is there, the same for all.
+  // To be asked once before each write of gradients: whether it is to add to what is there, the same for all. What is
+  // written is enqueued next, in order with all the rest; it waits for what has been written aside.
   static bool claim(std::span<const Weight> weights);
   static bool claim(const Weight& weight, const Weight& other = {}) { return claim(std::array{weight, other}); }
-  // What is written into their gradients now runs beside other work. Who writes in order with the rest waits for it.
-  static void goes_aside(std::span<const Weight> weights);
-  bool is_aside() const;
+  // The same for what Runtime::beside() is to enqueue.
+  static bool claim_aside(std::span<const Weight> weights);
   // For gradients that no plugin writes.
   void add_gradient(const at::Tensor& gradient) const;
 
  private:
+  static bool begin_gradients(std::span<const Weight> weights);
   void begin_gradient(bool others_add) const;
+  bool is_aside() const;
+  void set_aside(bool is_aside) const;
 
   std::vector<Parameter*> parts_;
   std::shared_ptr<Parameter> made_;

@@ -83,8 +83,8 @@ struct Learner::Inputs {
   std::vector<at::Tensor*> tensors() { // all but frames
     auto all = pack.tensors();
     std::erase(all, &pack.frames);
-    for (at::Tensor& mask : masks) all.push_back(&mask);
-    all.insert(all.end(), {&weights, &shares, &remembered});
+    const auto others = beside_the_pack();
+    all.insert(all.end(), others.begin(), others.end());
     return all;
   }
   // With frames in memory of their own.
@@ -123,16 +123,18 @@ struct Learner::Inputs {
     }
   }
   std::vector<int64_t> key() {
-    std::vector<int64_t> key{
-        pairs, pack.patches.longest, pack.readers.longest, pack.videos.longest, pack.texts.longest, pack.texts.even};
-    for (const at::Tensor* tensor : tensors()) {
-      key.push_back(tensor->defined() ? tensor->dim() : -1);
-      if (tensor->defined()) key.insert(key.end(), tensor->sizes().begin(), tensor->sizes().end());
-    }
+    std::vector<int64_t> key = pack.shape();
+    key.push_back(pairs);
+    for (const at::Tensor* tensor : beside_the_pack()) model::append_shape(key, *tensor);
     return key;
   }
 
  private:
+  std::vector<at::Tensor*> beside_the_pack() {
+    std::vector<at::Tensor*> all{&weights, &shares, &remembered};
+    for (at::Tensor& mask : masks) all.push_back(&mask);
+    return all;
+  }
   static std::vector<int64_t> offsets(const std::vector<at::Tensor*>& tensors) {
     constexpr int64_t aligned = 256;
     std::vector<int64_t> offsets{0};

@@ -105,6 +105,20 @@ TEST(Packing, padding_changes_no_result) {
   expect_equal(run(tiny, samples, together, &wide), run(tiny, samples, together), 1e-12, "with padding");
 }
 
+// The first of them may be read in longer strides than the second, so nothing that was recorded of it does for that.
+TEST(Packing, videos_of_one_length_are_of_another_shape_than_videos_of_several) {
+  Tiny tiny;
+  Dice dice(5);
+  const auto packed = [&](int64_t first) {
+    return tiny.pack(
+        {random_sample(dice, first, 5), random_sample(dice, 4, 5)},
+        {.frames = 8, .rows = 20, .sequences = 2, .labels = 10, .longest_sequence = 10, .longest_video = 4});
+  };
+  Pack even = packed(4), again = packed(4), other = packed(3);
+  EXPECT_EQ(even.shape(), again.shape());
+  EXPECT_NE(even.shape(), other.shape());
+}
+
 TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_rows) {
   Tiny tiny;
   Dice dice(4);

@@ -1,0 +1,115 @@
+// Gradients of parameters are computed beside what follows (device/runtime.h). Here they are as late as that allows:
+// they have to be those of one stream.
+#include "device/runtime.h"
+#include "tiny.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <deque>
+#include <ostream>
+
+using namespace fvlm;
+using namespace fvlm::model;
+using at::Tensor;
+
+namespace {
+
+class LateRuntime : public device::Runtime {
+ public:
+  LateRuntime() { device::use_runtime(this); }
+  LateRuntime(const LateRuntime&) = delete;
+  LateRuntime& operator=(const LateRuntime&) = delete;
+  ~LateRuntime() override { device::use_runtime(nullptr); }
+
+  int besides = 0;
+
+  void beside(std::function<void()> work, int64_t /*bytes*/) override {
+    ++besides;
+    waiting_.push_back(std::move(work));
+  }
+  void join() noexcept override {
+    for (; !waiting_.empty(); waiting_.pop_front()) waiting_.front()();
+  }
+
+  bool is_recording() const override { return false; }
+  std::unique_ptr<device::Recording> record(const std::function<void()>& /*work*/) override { return {}; }
+  std::shared_ptr<device::Mark> mark() override { return {}; }
+  std::shared_ptr<device::Mark> copy_beside(const device::Mark& /*after*/,
+                                            const std::function<void()>& /*copies*/) override {
+    return {};
+  }
+  std::shared_ptr<device::Mark> ahead(std::span<const std::shared_ptr<device::Mark>> /*after*/,
+                                      const std::function<void()>& /*work*/) override {
+    return {};
+  }
+  void follow(const device::Mark& /*mark*/) override {}
+  void synchronize() override {}
+  std::vector<device::Activity> watch(const std::function<void()>& /*work*/) override { return {}; }
+  uint64_t now() const override { return 0; }
+
+ private:
+  std::deque<std::function<void()>> waiting_;
+};
+
+struct Objective {
+  const char* name;
+  bool prefers, follows_teacher;
+
+  friend void PrintTo(const Objective& objective, std::ostream* out) { *out << objective.name; }
+};
+
+class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
+ protected:
+  // In the order of a training step's passes.
+  static std::map<std::string, Tensor> gradients(Tiny& tiny, Tiny& teacher, const Pack& pack,
+                                                 const Objective& objective) {
+    ops::Tape tape;
+    auto& operations = *tiny.operations;
+    const auto seen = tiny.vlm.see(tape, operations, pack, Mode::coarse_fine);
+    const auto hidden = tiny.vlm.read(tape, operations, seen.tokens, pack, seen.next);
+    const Tensor weights = tiny.ones(pack) / 10;
+    if (objective.prefers) {
+      const auto policy = log_probabilities(tape, operations, tiny.vlm, hidden, pack);
+      preference(policy, at::zeros_like(policy.sum), pack, 0.1, at::full({}, 1.0, at::kDouble));
+    } else {
+      next_token(tape, operations, tiny.vlm, hidden, pack, weights);
+    }
+    if (objective.follows_teacher) {
+      ops::Tape none(ops::Tape::Mode::forward_only);
+      const auto told = teacher.vlm.see(none, operations, pack, Mode::coarse_fine);
+      const auto theirs =
+          softened(operations, teacher.vlm, teacher.vlm.read(none, operations, told.tokens, pack), pack, 1);
+      divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
+    }
+    tape.backward();
+    return tiny.take_gradients();
+  }
+};
+
+TEST_P(Aside, gradients_are_those_of_one_stream) {
+  const auto& [objective, tied] = GetParam();
+  VlmConfig config = tiny_config();
+  config.decoder.tie_word_embeddings = tied;
+  Tiny tiny(config), teacher(config);
+  for (auto& parameter : teacher.vlm.parameters().all()) parameter.value.mul_(1.1);
+  Dice dice(7);
+  const Pack pack = tiny.pack({random_sample(dice, 3, 12, 2), random_sample(dice, 2, 9, 2)});
+  const auto expected = gradients(tiny, teacher, pack, objective);
+  LateRuntime late;
+  const auto found = gradients(tiny, teacher, pack, objective);
+  EXPECT_GT(late.besides, 10);
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, gradient] : expected) ops::expect_close(found.at(name), gradient, 1e-12, name);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    steps, Aside,
+    testing::Combine(testing::Values(Objective{"next_token", false, false}, Objective{"next_token_and_kl", false, true},
+                                     Objective{"dpo", true, false}, Objective{"dpo_and_kl", true, true}),
+                     testing::Bool()),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "_tied" : "_own_head");
+    });
+
+} // namespace
