@@ -41,6 +41,7 @@ Finding of_device(const device::CudaDevice& gpu) {
 
 // Those that work on a GPU alone: only there do they open.
 Finding of_plugins() {
+  load_torch_cuda_if_there();
   Registry registry(RegistryOptions::from_environment());
   std::vector<std::string> lines;
   std::map<std::string, std::vector<std::string>> by_answer; // "": ready

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/tensor_module.h"
+#include "cli/torch_library.h"
 #include "ops/reference_manifest.h"
 
 #include <fmt/format.h>
@@ -36,6 +37,7 @@ std::unique_ptr<Registry> open_registry(const ParsedOptions& parsed) {
 std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed) {
   RegistryOptions options = registry_options(parsed);
   options.load.probe.when = ProbeOptions::When::failed;
+  load_torch_cuda_if_there();
   return open_registry(std::move(options));
 }
 

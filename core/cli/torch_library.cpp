@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "device/probe.h"
 
 #include <fmt/format.h>
 
@@ -118,6 +119,14 @@ void load_torch(const TorchLibrary& library) {
 
 void load_torch_cuda(const TorchLibrary& library) {
   load_all(library, {"libc10_cuda.so", "libtorch_cuda.so"});
+}
+
+void load_torch_cuda_if_there() {
+  if (device::probe_cuda().devices.empty()) return;
+  try {
+    load_torch_cuda(find_torch());
+  } catch (const Error&) { // `doctor` tells of it, and whatever wants a tensor
+  }
 }
 
 } // namespace fvlm::cli

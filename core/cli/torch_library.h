@@ -18,5 +18,8 @@ TorchLibrary find_torch();
 void load_torch(const TorchLibrary& library);
 // Its CUDA half, which most verbs do without; before the first tensor is made.
 void load_torch_cuda(const TorchLibrary& library);
+// The same where there are a GPU and a LibTorch for it. Plugins for GPUs then open here as they do where one trains:
+// they find the CUDA libraries that LibTorch has brought.
+void load_torch_cuda_if_there();
 
 } // namespace fvlm::cli

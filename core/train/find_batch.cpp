@@ -130,6 +130,7 @@ class Search {
         now.end = PackTry::End::out_of_memory;
       }
       now.peak = peak.peak();
+      if (now.peak > now.memory) now.end = PackTry::End::out_of_memory; // a GPU gives more than was asked for
       peak.give_back();
     }
     if (now.end != PackTry::End::fits) return false;

@@ -190,6 +190,13 @@ __global__ void __launch_bounds__(threads) backward_kernel(EvenProblem p) {
   });
 }
 
+// Code for older devices, translated for this one, does not wait for those before it: it is launched behind them.
+bool waits(void (*kernel)(EvenProblem)) {
+  cudaFuncAttributes code{};
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "what a kernel is made for");
+  return code.ptxVersion >= 90;
+}
+
 void launch_early(const fvlm_call& call, void (*kernel)(EvenProblem), const EvenProblem& problem) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -199,7 +206,7 @@ void launch_early(const fvlm_call& call, void (*kernel)(EvenProblem), const Even
   config.blockDim = threads;
   config.stream = stream_of(call);
   config.attrs = &early;
-  config.numAttrs = 1;
+  config.numAttrs = waits(kernel) ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, problem), "launch");
 }
 

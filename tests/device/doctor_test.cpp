@@ -47,6 +47,29 @@ struct Machine : testing::Test {
     }
   }
 
+  void write_manifest(const std::string& more = "") {
+    const auto folder = scratch / "plugins" / "theirs";
+    std::filesystem::create_directories(folder);
+    write_file_atomic(folder / "plugin.toml", fmt::format(R"(name = "theirs"
+version = "1"
+description = "for one GPU"
+license = "MIT"
+abi = "1.0"
+kinds = ["fvlm.attention/1"]
+devices = ["cuda"]
+library = "theirs.so"
+{}
+)",
+                                                          more));
+  }
+  // None of them opens.
+  std::string told_of_plugins(const std::string& facts) {
+    const auto found =
+        doctor("driver", fmt::format("{} FVLM_PLUGIN_PATH='{}'", facts, (scratch / "plugins").string())).at("plugins");
+    EXPECT_EQ(found.at("ok"), false);
+    return found.at("text");
+  }
+
   ScratchFolder scratch;
 };
 
@@ -129,23 +152,18 @@ TEST_F(Machine, whose_driver_fails_in_the_middle) {
 
 // A plugin whose library is not even there: its manifest alone is read.
 TEST_F(Machine, whose_gpu_is_not_the_one_that_plugins_were_built_for) {
-  const auto folder = scratch / "plugins" / "theirs";
-  std::filesystem::create_directories(folder);
-  write_file_atomic(folder / "plugin.toml", R"(name = "theirs"
-version = "1"
-description = "for one GPU"
-license = "MIT"
-abi = "1.0"
-kinds = ["fvlm.attention/1"]
-devices = ["cuda"]
-architectures = ["sm_90a"]
-library = "theirs.so"
-)");
-  const auto found =
-      doctor("driver", fmt::format("FAKE_CAPABILITY=80 FVLM_PLUGIN_PATH='{}'", (scratch / "plugins").string()));
-  EXPECT_EQ(found.at("plugins").at("ok"), false);
-  EXPECT_THAT(found.at("plugins").at("text").get<std::string>(),
+  write_manifest("architectures = [\"sm_90a\"]");
+  EXPECT_THAT(told_of_plugins("FAKE_CAPABILITY=80"),
               testing::ContainsRegex("theirs[^;]*: built for sm_90a; this machine has sm_80"));
+}
+
+// The library is none of a plugin's, but all that it needs is found.
+TEST_F(Machine, whose_cuda_libraries_lie_with_torch_alone) {
+  write_manifest();
+  std::filesystem::copy(FVLM_DRIVERS "/plugins/theirs/libtheirs.so", scratch / "plugins" / "theirs" / "theirs.so");
+  EXPECT_THAT(told_of_plugins("FVLM_TORCH=/nowhere"), HasSubstr("libfvlm_brought.so: cannot open"));
+  EXPECT_THAT(told_of_plugins("FVLM_TORCH='" FVLM_DRIVERS "/torch'"),
+              AllOf(HasSubstr("theirs"), Not(HasSubstr("libfvlm_brought.so"))));
 }
 
 } // namespace

@@ -1,0 +1,5 @@
+int brought(void);
+
+int brings(void) {
+  return brought();
+}

@@ -1,0 +1,3 @@
+int brought(void) {
+  return 0;
+}
