@@ -272,6 +272,19 @@ Outcome thread_counts(Context& context) {
   return ok("1, 3 and 7 threads");
 }
 
+// As in training, unless a recipe asks for it.
+Outcome in_any_order(Context& context) {
+  Variation variation;
+  variation.flags = 0;
+  return right(context, context.typical(), variation);
+}
+
+Outcome reads_anew(Context& context) {
+  Variation variation;
+  variation.rehearsed = true;
+  return right(context, context.typical(), variation);
+}
+
 Outcome two_threads(Context& context) {
   const auto& trials = context.typical();
   std::vector<Run> alone;
@@ -515,6 +528,8 @@ std::vector<Check> generic_checks(const std::string& needs) {
       {"call_sizes_refused", "a call with a struct_size of 0 or too small is refused", call_sizes_refused},
       {"deterministic", "with FVLM_DETERMINISTIC the same bits each time, whichever piece of parallel_for ends first",
        deterministic},
+      {"in_any_order", "right, too, where FVLM_DETERMINISTIC is not asked for", in_any_order, needs},
+      {"reads_anew", "what lies at an address may be other numbers at the next call", reads_anew, needs},
       {"longer_structs", "structs of a younger engine, longer than ours, are taken", longer_structs, repeat},
       {"workspace_exact", "exactly the workspace asked for is enough, and nothing is written behind it",
        workspace_exact},

@@ -55,8 +55,10 @@ Outcome sizes(Context& context) {
 
 template <int op>
 Outcome many_rows(Context& context) {
-  return cases<op>(context,
-                   {{.rows = 1000, .width = 24, .inner = 24, .heads = 1}, {.rows = 257, .width = 33, .inner = 17}});
+  const int64_t inner = op == FVLM_OP_SCALED_ROWS ? 2 : 24;
+  return cases<op>(context, {{.rows = 1000, .width = 24, .inner = 24, .heads = 1},
+                             {.rows = 257, .width = 33, .inner = 17},
+                             {.rows = 3000, .width = 256, .inner = inner, .heads = 4}});
 }
 
 template <int op>
@@ -88,10 +90,16 @@ Outcome aliased(Context& context) {
   std::vector<KernelCase> all{{}, {.rows = 33, .width = 70, .heads = 2}};
   if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM)
     for (auto& one : all) one.residual = one.reaches_sum = true;
-  Variation first, second;
-  first.alias = 1, second.alias = 2;
-  Outcome outcome = cases<op>(context, all, first);
-  return outcome.state == State::ok ? cases<op>(context, all, second) : outcome;
+  Outcome outcome;
+  for (const Placement placement : {Placement::contiguous, Placement::wide_rows})
+    for (const int alias : {1, 2}) {
+      Variation variation;
+      variation.placement = placement;
+      variation.alias = alias;
+      outcome = cases<op>(context, all, variation);
+      if (outcome.state != State::ok) return outcome;
+    }
+  return outcome;
 }
 
 template <int op>

@@ -42,7 +42,8 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
   Operand& x = bench.input("x", x_of(c));
   Operand& positions = bench.input("positions", positions_of(c), Rows::contiguous);
   Operand& out = variation.alias ? bench.alias("out", x) : bench.output("out", x.view().sizes(), c.dtype);
-  bench.call("forward", bench.required().forward_workspace, {&out}, table.rope,
+  const fvlm_requirements& needs = bench.required();
+  bench.call("forward", c.inverse ? needs.backward_workspace : needs.forward_workspace, {&out}, table.rope,
              fvlm_rope_apply{0, c.inverse, x.abi(), positions.abi(), out.abi()});
   return bench.finish();
 }

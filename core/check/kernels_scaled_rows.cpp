@@ -46,6 +46,11 @@ Expectation expect(const KernelCase& c) {
   return all;
 }
 
+// Where the gradients of layers lie apart, as their parameters do.
+Operand* apart(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  return c.accumulate ? &bench.input(name, held) : &bench.output(name, held.sizes(), held.scalar_type());
+}
+
 // `frozen` leaves the bias alone: then nothing came to the weight either.
 Run run(Context& context, const KernelCase& c, const Variation& variation) {
   const auto& table = context.table<fvlm_kernels_v1>();
@@ -63,9 +68,11 @@ Run run(Context& context, const KernelCase& c, const Variation& variation) {
 
   Operand* came_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.came_weight);
   Operand* came_bias = c.wants("d_scale") || c.wants("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
-  Operand *d_scale = parameter_gradient(bench, c, "d_scale", n.held_scale),
-          *d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight),
-          *d_bias = c.wants("d_bias") ? &gathered(bench, c, "d_bias", n.held_bias) : nullptr;
+  const auto gradient = [&](const std::string& name, const at::Tensor& held, bool wanted) {
+    return wanted && c.wants(name) ? apart(bench, c, name, held) : nullptr;
+  };
+  Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
+          *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);
   std::vector<Operand*> writes;
   for (Operand* each : {d_scale, d_weight, d_bias})
     if (each) writes.push_back(each);

@@ -105,7 +105,7 @@ Run run(Context& context, const LossCase& c, const Variation& variation) {
   Operand& losses = bench.output("losses", {c.tokens}, at_least_float(c.dtype), Rows::contiguous);
   std::vector<Operand*> saved;
   if (!c.fused) {
-    saved = bench.saved("saved");
+    if (c.d_hidden || c.d_weight) saved = bench.saved("saved");
     fvlm_loss_forward forward{};
     forward.hidden = hidden.abi(), forward.weight = weight.abi(), forward.targets = targets.abi();
     forward.losses = losses.abi();

@@ -32,6 +32,23 @@ struct Problem {
     auto found = std::find(names.begin(), names.end(), name);
     return found == names.end() ? 0 : hyper[static_cast<size_t>(group)][static_cast<size_t>(found - names.begin())];
   }
+  // Rates fall from step to step, but one that the case asks for.
+  Problem at_step(int step) const {
+    Problem now = *this;
+    const auto rate = std::find(names.begin(), names.end(), "lr");
+    const bool asked = std::any_of(c.hyper.begin(), c.hyper.end(), [](const auto& one) { return one.first == "lr"; });
+    if (rate == names.end() || asked) return now;
+    for (auto& group : now.hyper) {
+      double& value = group[static_cast<size_t>(rate - names.begin())];
+      value = static_cast<double>(static_cast<float>(value * std::pow(0.9, step - 1)));
+    }
+    return now;
+  }
+  at::Tensor hyper_tensor() const {
+    std::vector<double> all;
+    for (const auto& group : hyper) all.insert(all.end(), group.begin(), group.end());
+    return at::tensor(all, at::kFloat).reshape({groups, -1});
+  }
   fvlm_optimizer_query query(at::Device device) const {
     fvlm_optimizer_query query{};
     query.struct_size = sizeof query;
@@ -155,6 +172,7 @@ Arenas formula(const Problem& p, at::ScalarType work) {
   a.states.resize(p.states.size());
   for (at::Tensor& state : a.states) state = at::zeros({p.elements}, work);
   for (int step = 1; step <= p.c.steps && p.c.skip == 0; ++step) {
+    const Problem now = p.at_step(step);
     auto gradient = gradient_of(p, step).to(work);
     for (const auto& segment : p.segments) {
       const int64_t size = segment.rows * segment.cols;
@@ -163,9 +181,9 @@ Arenas formula(const Problem& p, at::ScalarType work) {
       std::vector<at::Tensor> states;
       for (const auto& state : a.states) states.push_back(part(state));
       if (p.algorithm == "adamw")
-        adamw(p, segment, part(a.master), part(gradient), states, static_cast<double>(p.c.first_step + step - 1));
+        adamw(now, segment, part(a.master), part(gradient), states, static_cast<double>(p.c.first_step + step - 1));
       else
-        muon(p, segment, part(a.master), part(gradient), states, work == at::kDouble);
+        muon(now, segment, part(a.master), part(gradient), states, work == at::kDouble);
     }
     // A narrow state is rounded at every step.
     if (work != at::kDouble)
@@ -205,9 +223,6 @@ Run run(Context& context, const Problem& p, const Variation& given) {
 
   std::vector<int64_t> listed;
   for (const auto& s : p.segments) listed.insert(listed.end(), {s.offset, s.rows, s.cols, s.group});
-  std::vector<float> hyper;
-  for (const auto& group : p.hyper)
-    for (double value : group) hyper.push_back(static_cast<float>(value));
   Operand& master = bench.updated("master", master_of(p));
   Operand* parameter =
       p.c.parameter_dtype == at::kFloat ? nullptr : &bench.updated("parameter", master_of(p).to(p.c.parameter_dtype));
@@ -222,11 +237,11 @@ Run run(Context& context, const Problem& p, const Variation& given) {
   step.master = master.abi();
   step.parameter = abi_of(parameter);
   step.segments = bench.input("segments", at::tensor(listed, at::kLong).reshape({-1, 4}), Rows::contiguous).abi();
-  step.hyper = bench.input("hyper", at::tensor(hyper, at::kFloat).reshape({p.groups, -1}), Rows::contiguous).abi();
   step.scale = bench.input("scale", at::full({1}, p.c.scale, at::kFloat)).abi();
   step.skip = bench.input("skip", at::full({1}, p.c.skip, at::kInt)).abi();
   for (int i = 1; i <= p.c.steps; ++i) {
     if (p.c.new_instance_after > 0 && i == p.c.new_instance_after + 1) bench.change_instance(next->get());
+    step.hyper = bench.input("hyper", p.at_step(i).hyper_tensor(), Rows::contiguous).abi();
     step.gradient = bench.input("gradient", gradient_of(p, i), Rows::contiguous).abi();
     step.step = bench.input("step", at::full({1}, p.c.first_step + i - 1, at::kLong)).abi();
     if (!bench.call("step", bench.required().forward_workspace, writes, table.step, step) && !bench.going()) break;

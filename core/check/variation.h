@@ -39,6 +39,7 @@ struct Variation {
   uint32_t error_capacity = 512;
   std::string workspace_cut;    // the call that gets one byte less than requirements() asked for
   bool despite_refusal = false; // calls although supports() or requirements() said no
+  bool rehearsed = false;       // before each call comes one with other numbers at the same addresses
   bool recorded = false;        // calls are recorded as CUDA graphs, and these are replayed
   bool bare = false;            // no guards are looked at, workspace and saved tensors are not touched: for timing
   int repeat = 0;               // further calls of each function, timed

@@ -287,6 +287,7 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       run_.violations.emplace_back(Violation::unrecordable, fmt::format("{}: {}", name, wrong));
     if (scratch) writes.pop_back();
   } else {
+    if (variation_.rehearsed) rehearse(once, writes, before);
     if (stream_) wait_for_device();
     once();
     if (stream_) wait_for_device();
@@ -323,6 +324,18 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
     }
   }
   return status == FVLM_OK;
+}
+
+void Workbench::rehearse(const std::function<bool()>& once, const std::vector<Operand*>& writes,
+                         const std::vector<at::Tensor>& before) {
+  for (Operand& operand : operands_)
+    if (at::isFloatingType(operand.dtype_) && !operand.name_.starts_with("saved") &&
+        std::find(writes.begin(), writes.end(), &operand) == writes.end())
+      operand.view_.mul_(0.5);
+  if (stream_) wait_for_device();
+  once();
+  if (stream_) wait_for_device();
+  for (size_t i = 0; i < before.size(); ++i) operands_[i].storage_.copy_(before[i]);
 }
 
 void Workbench::time(Timing& timing, const std::function<bool()>& once) {

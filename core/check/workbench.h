@@ -128,6 +128,9 @@ class Workbench {
   // Records what once() enqueues and replays it. "" or what is wrong with the graph.
   std::string record(fvlm_call& given, const std::function<bool()>& once, const std::vector<Operand*>& writes,
                      const std::vector<at::Tensor>& before);
+  // What a call before left at these addresses: its inputs hold other numbers, of its outputs nothing remains.
+  void rehearse(const std::function<bool()>& once, const std::vector<Operand*>& writes,
+                const std::vector<at::Tensor>& before);
   void time(Timing& timing, const std::function<bool()>& once);
   void look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
                    const std::vector<at::Tensor>& before);

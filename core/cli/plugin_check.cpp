@@ -123,14 +123,14 @@ int check_plugin(Arguments arguments) {
     };
   check::Report report = check::check_plugin(job, supervision);
   if (report.plugin.empty() && report.library.empty()) report.plugin = "reference";
-  if (json)
-    fmt::print("{}\n", report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-  else
-    fmt::print("{}", report.summary());
   const auto asked_for = [&](const check::Entry& entry) { return check::asks_for(job, entry.name); };
   if (report.passed() && std::none_of(report.entries.begin(), report.entries.end(), asked_for))
     throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", job.only))
         .advise("fvlm-engine plugin check --list shows them all");
+  if (json)
+    fmt::print("{}\n", report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  else
+    fmt::print("{}", report.summary());
   return report.passed() ? 0 : static_cast<int>(ErrorKind::plugin);
 }
 

@@ -94,6 +94,8 @@ const Sabotage all[] = {
     {"loss_ignores_d_losses", "loss.", {"loss.d_losses_weigh"}},
     {"loss_leaks_nan", "loss.", {"loss.ignored_nan"}},
     {"loss_overflows", "loss.", {"loss.large_logits"}},
+    {"loss_saves_always", "loss.", {"loss.forward_float32", "loss.supports_agrees"}},
+    {"optimizer_keeps_the_rates", "optimizer:adamw.steps", {"optimizer:adamw.steps_counted"}},
     {"optimizer_touches_gaps", "optimizer:", {"optimizer:adamw.gaps_untouched"}},
     {"optimizer_ignores_skip", "optimizer:", {"optimizer:adamw.skips"}},
     {"optimizer_ignores_scale", "optimizer:", {"optimizer:adamw.scales"}},
@@ -135,6 +137,12 @@ const Sabotage all[] = {
     {"kernels_remembers_the_forward", "interleaved", {"kernels.calls_interleaved"}},
     {"kernels_reads_what_it_wrote", "kernels.swiglu", {"kernels.swiglu_aliased"}},
     {"kernels_freezes_together", "kernels.scaled", {"kernels.scaled_rows_partly_frozen"}},
+    {"kernels_adds_in_any_order", "kernels.rmsnorm,in_any_order", {"kernels.in_any_order"}},
+    {"kernels_keeps_weights", "kernels.reads_anew", {"kernels.reads_anew"}},
+    {"kernels_flattens_in_place", "kernels.rope", {"kernels.rope_aliased"}},
+    {"kernels_packs_gradients", "kernels.strided", {"kernels.strided", "kernels.strided_oddly"}},
+    {"kernels_forgets_where_it_begins", "kernels.swiglu", {"kernels.swiglu_many_rows"}},
+    {"kernels_turns_back_in_no_room", "kernels.rope", {"kernels.rope_inverse", "kernels.rope_partial"}},
     {"kernels_has_no_backward", "library.", {"library.backward_with_forward"}},
 };
 

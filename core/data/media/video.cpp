@@ -195,7 +195,9 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
     const auto choice = select<fvlm_video_v1>(registry, Wish::of(wishes), VideoDecoder::query());
     return VideoDecoder(choice.plugin->name(), *choice.table, choice.plugin->host);
   } catch (const Error& error) {
-    if (wishes != std::vector<std::string>{"auto"}) throw;
+    // The reference reads none: pictures do without.
+    const auto names_nobody = [](const std::string& wish) { return wish == "auto" || wish == "reference"; };
+    if (!std::all_of(wishes.begin(), wishes.end(), names_nobody)) throw;
     if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what()); registry.is_news(line))
       log_info("{}", line);
     return {};

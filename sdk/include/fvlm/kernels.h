@@ -79,7 +79,7 @@ typedef struct fvlm_norm_backward {
 
 /* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle
  * positions[row] * theta^(-2i / rotary_dim), out[i] = x[i] cos - x[i + half] sin and out[i + half] = x[i + half] cos +
- * x[i] sin; the rest is copied. Its backward is itself with inverse = 1. */
+ * x[i] sin; the rest is copied. Its backward is itself with inverse = 1, in the workspace asked for backward. */
 typedef struct fvlm_rope_apply {
   uint32_t struct_size;
   int32_t inverse;

@@ -32,7 +32,7 @@ typedef struct fvlm_loss_forward {
   uint32_t struct_size;
   const fvlm_tensor *hidden, *weight, *targets;
   fvlm_tensor* losses;
-  fvlm_tensor* saved[FVLM_MAX_SAVED];
+  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL where no gradient is needed */
 } fvlm_loss_forward;
 
 typedef struct fvlm_loss_backward {

@@ -58,7 +58,11 @@ static fvlm_status requirements(fvlm_instance* instance, const fvlm_kernels_quer
   NEED(query, rope_theta, error);
   const char* no = refusal(query);
   if (no) return fvlm_fail(error, FVLM_ERROR_UNSUPPORTED, "%s", no);
+#ifdef SABOTAGE_TURNS_BACK_IN_NO_ROOM
+  out->forward_workspace = query->op == FVLM_OP_ROPE;
+#else
   out->forward_workspace = 0;
+#endif
   out->backward_workspace = workspace_of(query);
   out->saved_count = 0;
   return FVLM_OK;
@@ -103,6 +107,18 @@ static float spread_of(const fvlm_kernels_query* query, const fvlm_tensor* s, in
 #endif
 }
 
+#ifdef SABOTAGE_KEEPS_WEIGHTS
+/* As they were when they were first seen at their address. */
+static float kept_weight(const fvlm_tensor* weight, int64_t c) {
+  static __thread float copy[8192];
+  static __thread const void* at;
+  if (at != weight->data)
+    for (int64_t i = 0; i < weight->shape[0]; ++i) copy[i] = get(weight, 0, i);
+  at = weight->data;
+  return copy[c];
+}
+#endif
+
 static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                    const fvlm_norm_forward* a) {
   LOOK(saved);
@@ -129,7 +145,11 @@ static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* cal
 #ifdef SABOTAGE_REMEMBERS_THE_FORWARD
     remembered[r] = spread;
 #endif
+#ifdef SABOTAGE_KEEPS_WEIGHTS
+    for (int64_t c = 0; c < query->width; ++c) put(a->y, r, c, get(s, r, c) * spread * kept_weight(a->weight, c));
+#else
     for (int64_t c = 0; c < query->width; ++c) put(a->y, r, c, get(s, r, c) * spread * get(a->weight, 0, c));
+#endif
   }
   return FVLM_OK;
 }
@@ -165,7 +185,10 @@ static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* ca
     }
   }
   for (int64_t c = 0; a->d_weight && c < n; ++c) {
-#ifdef SABOTAGE_IGNORES_ACCUMULATE
+#if defined(SABOTAGE_ADDS_IN_ANY_ORDER) /* to what nobody has cleared */
+    const int adds = a->accumulate || !(call->flags & FVLM_DETERMINISTIC);
+    put(a->d_weight, 0, c, d_weight[c] + (adds ? get(a->d_weight, 0, c) : 0));
+#elif defined(SABOTAGE_IGNORES_ACCUMULATE)
     put(a->d_weight, 0, c, d_weight[c]);
 #else
     put(a->d_weight, 0, c, d_weight[c] + (a->accumulate ? get(a->d_weight, 0, c) : 0));
@@ -186,12 +209,18 @@ static double theta_of(const fvlm_kernels_query* query) {
 static fvlm_status rope(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                         const fvlm_rope_apply* a) {
   LOOK(out);
+#ifdef SABOTAGE_TURNS_BACK_IN_NO_ROOM
+  if (call->workspace_size == 0) return fvlm_fail(call->error, FVLM_ERROR_WORKSPACE, "too little");
+#endif
   const int64_t half = query->rotary_dim / 2;
   for (int64_t r = 0; r < query->rows; ++r)
     for (int64_t h = 0; h < query->heads; ++h) {
       const float* x = head_of(a->x, r, h);
 #ifdef SABOTAGE_BORROWS_STRIDES
       float* out = (float*)a->out->data + r * a->x->strides[0] + h * a->x->strides[1];
+#elif defined(SABOTAGE_FLATTENS_IN_PLACE)
+      float* out = head_of(a->out, r, h);
+      if (a->out->data == a->x->data) x = out = (float*)a->out->data + (r * query->heads + h) * query->head_dim;
 #else
       float* out = head_of(a->out, r, h);
 #endif
@@ -224,12 +253,28 @@ static float sigmoid(float x) {
 #endif
 }
 
+struct swiglu_piece {
+  const fvlm_kernels_query* query;
+  const fvlm_swiglu_forward* arguments;
+};
+
+static void swiglu_rows(void* context, int64_t begin, int64_t end) {
+  const struct swiglu_piece* piece = (const struct swiglu_piece*)context;
+  const fvlm_swiglu_forward* a = piece->arguments;
+#ifdef SABOTAGE_FORGETS_WHERE_IT_BEGINS
+  end -= begin, begin = 0;
+#endif
+  for (int64_t r = begin; r < end; ++r)
+    for (int64_t c = 0; c < piece->query->width; ++c)
+      put(a->y, r, c, get(a->gate, r, c) * sigmoid(get(a->gate, r, c)) * get(a->up, r, c));
+}
+
 static fvlm_status swiglu_forward(fvlm_instance* instance, const fvlm_call* call, const fvlm_kernels_query* query,
                                   const fvlm_swiglu_forward* a) {
   LOOK(y);
-  for (int64_t r = 0; r < query->rows; ++r)
-    for (int64_t c = 0; c < query->width; ++c)
-      put(a->y, r, c, get(a->gate, r, c) * sigmoid(get(a->gate, r, c)) * get(a->up, r, c));
+  struct swiglu_piece all = {query, a};
+  const int64_t rows = 32768 / query->width;
+  call->host->parallel_for(call->host, query->rows, rows > 0 ? rows : 1, swiglu_rows, &all);
   return FVLM_OK;
 }
 
@@ -273,7 +318,11 @@ static fvlm_status scaled_rows_backward(fvlm_instance* instance, const fvlm_call
         const float came = head_of(a->d_scaled_weight, m, r)[c];
         along += (double)came * head_of(a->weight, m, r)[c];
         if (!a->d_weight) continue;
+#ifdef SABOTAGE_PACKS_GRADIENTS
+        float* d_weight = (float*)a->d_weight->data + (m * query->width + r) * query->inner + c;
+#else
         float* d_weight = head_of(a->d_weight, m, r) + c;
+#endif
         *d_weight = (a->accumulate ? *d_weight : 0) + scale * came;
       }
       if (a->d_bias) row_of(a->d_bias, m)[r] = (a->accumulate ? row_of(a->d_bias, m)[r] : 0) + scale * bias;

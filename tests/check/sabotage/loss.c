@@ -64,13 +64,19 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
   fvlm_status status = look(call, query);
   if (status != FVLM_OK) return status;
   const int64_t* targets = (const int64_t*)arguments->targets->data;
-  float *losses = (float*)arguments->losses->data, *saved = (float*)arguments->saved[0]->data;
+  float *losses = (float*)arguments->losses->data, *saved = NULL;
+#ifndef SABOTAGE_SAVES_ALWAYS
+  if (query->needs_d_hidden || query->needs_d_weight)
+#endif
+    saved = (float*)arguments->saved[0]->data;
   float* logits = (float*)call->workspace;
   for (int64_t i = 0; i < query->tokens; ++i) {
-    saved[i] = losses[i] = 0;
+    losses[i] = 0;
+    if (saved) saved[i] = 0;
     if (targets[i] < 0) continue;
-    saved[i] = logits_of(query, arguments->hidden, arguments->weight, i, logits);
-    losses[i] = saved[i] - logits[targets[i]];
+    const float log_sum = logits_of(query, arguments->hidden, arguments->weight, i, logits);
+    if (saved) saved[i] = log_sum;
+    losses[i] = log_sum - logits[targets[i]];
   }
   return FVLM_OK;
 }

@@ -89,6 +89,11 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
     group = 0;
 #endif
     const float* h = (const float*)a->hyper->data + group * hyper_count;
+#ifdef SABOTAGE_KEEPS_THE_RATES
+    static __thread float kept[8][hyper_count]; /* of the first step */
+    if (count == 1) memcpy(kept[group], h, sizeof kept[group]);
+    h = kept[group];
+#endif
     const double lr = h[0], beta1 = h[1], beta2 = h[2], eps = h[3], decay = h[4];
     const double first = 1 - pow(beta1, count), second = sqrt(1 - pow(beta2, count));
     for (int64_t i = begin; i < end; ++i) {
