@@ -29,11 +29,11 @@ std::vector<fs::path> children(const fs::path& folder, std::error_code& error) {
   return all;
 }
 
-// sm_90a runs on 9.0 alone; sm_90 on 9.0 and later 9.x.
+// sm_90a runs on 9.0 alone; sm_90 on 9.0 and later 9.x, and so does sm_100f on 10.0 and later 10.x.
 bool runs_on(const std::string& architecture, std::pair<int, int> capability) {
   int number = 0;
-  auto [end, error] = std::from_chars(architecture.data() + 3, architecture.data() + architecture.size(), number);
-  bool exact = end != architecture.data() + architecture.size();
+  std::from_chars(architecture.data() + 3, architecture.data() + architecture.size(), number);
+  const bool exact = architecture.back() == 'a';
   return number / 10 == capability.first &&
          (exact ? number % 10 == capability.second : number % 10 <= capability.second);
 }

@@ -236,7 +236,7 @@ TEST_F(RegistryTest, keeps_the_engines_own_name_for_the_engine) {
 TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
   ManifestText text;
   text.devices = R"(["cuda"])";
-  text.more = "architectures = [\"sm_90a\", \"sm_80\"]\n";
+  text.more = "architectures = [\"sm_90a\", \"sm_80\", \"sm_100f\"]\n";
   lay("sample", "sample", text);
   auto load = [&](std::pair<int, int> capability) {
     auto settings = options();
@@ -247,8 +247,9 @@ TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
   };
   EXPECT_EQ(load({9, 0}), "loaded");
   EXPECT_EQ(load({8, 6}), "loaded");
-  EXPECT_THAT(load({7, 5}), StartsWith("built for sm_90a, sm_80; this machine has sm_75 ("));
-  EXPECT_THAT(load({10, 0}), StartsWith("built for sm_90a, sm_80; this machine has sm_100 ("));
+  EXPECT_EQ(load({10, 3}), "loaded");
+  EXPECT_THAT(load({7, 5}), StartsWith("built for sm_90a, sm_80, sm_100f; this machine has sm_75 ("));
+  EXPECT_THAT(load({12, 0}), StartsWith("built for sm_90a, sm_80, sm_100f; this machine has sm_120 ("));
 }
 
 TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {

@@ -181,7 +181,8 @@ Ref<Plan> recipe_schema() {
                  choice<Precision>(
                      {{"bf16", Precision::bf16, "bfloat16, with fp32 master weights"},
                       {"fp16", Precision::fp16, "float16, with fp32 master weights and a dynamic loss scale"},
-                      {"tf32", Precision::tf32, "float32; of the products, those that no plugin takes are in TF32 where the device has it"},
+                      {"tf32", Precision::tf32,
+                       "float32; of the products, those that no plugin takes are in TF32 where the device has it"},
                       {"fp32", Precision::fp32, "float32"}}),
                  "What the model computes in.")
           .elsewhere({"dtype", "mixed_precision"})
