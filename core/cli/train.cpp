@@ -1,12 +1,13 @@
 // fvlm-engine train: the stages of a recipe, into a run's folder.
 #include "base/error.h"
-#include "base/log.h"
+#include "base/text.h"
 #include "cli/batch_search.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "cli/tensor_module.h"
 #include "model/execution.h"
 #include "recipe/print.h"
+#include "report/run_summary.h"
 #include "train/run.h"
 
 #include <fmt/format.h>
@@ -18,24 +19,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// How the run ended, and what it came to: its metrics tell that, those of earlier processes among them.
 void print(const train::TrainReport& report, const fs::path& folder, bool goes_back, bool json) {
+  const report::RecordedRun run = report::read_run(folder);
+  std::vector<report::StageFigures> figures;
+  for (const report::Stage& stage : run.stages) figures.push_back(report::figures_of(stage));
   if (json) {
-    fmt::print("{}", dump({{"run", folder.string()},
-                           {"stopped", report.stopped},
-                           {"stage", report.stage},
-                           {"step", report.step},
-                           {"steps", report.steps},
-                           {"checkpoint", report.checkpoint.string()}}));
+    Json document = {{"run", folder.string()},   {"stopped", report.stopped},
+                     {"stage", report.stage},    {"step", report.step},
+                     {"steps", report.steps},    {"checkpoint", report.checkpoint.string()},
+                     {"seconds", report.seconds}};
+    document.update(report::summary_json(run, figures));
+    fmt::print("{}", dump(document));
     return;
   }
   if (report.stopped)
-    fmt::print("{}: stopped at stage {}, step {}; the same command{} goes on from there\n", folder.string(),
-               report.stage, report.step, goes_back ? " without --resume" : "");
+    fmt::print("{}: stopped at stage {}, step {}; the same command{} resumes there\n", folder.string(), report.stage,
+               report.step, goes_back ? " without --resume" : "");
   else if (report.steps == 0)
     fmt::print("{}: every stage is done already\n", folder.string());
   else
-    fmt::print("{}: done, {} steps; the model is {}, the report {}\n", folder.string(), report.steps,
-               report.checkpoint.string(), (folder / "report.html").string());
+    fmt::print("{}: done, {} steps in {}\n", folder.string(), grouped(report.steps), human_duration(report.seconds));
+  fmt::print("\n{}\n", report::summary_text(run, figures));
+  if (!report.checkpoint.empty())
+    fmt::print("{:<11} {}\n", report.stopped ? "checkpoint" : "model", report.checkpoint.string());
+  if (const auto page = folder / "report.html"; fs::exists(page)) fmt::print("{:<11} {}\n", "report", page.string());
 }
 
 // It begins no run, so that nothing of one is to be said.

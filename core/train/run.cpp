@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace fvlm::train {
@@ -34,6 +35,7 @@ class Run {
       : resolved_(resolved), plan_(resolved.plan), request_(request), registry_(registry) {}
 
   TrainReport train() {
+    const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
     const RunFolder folder(request_.folder);
     const bool is_new_plan = folder.open(resolved_, request_.allow_plan_change);
@@ -71,7 +73,8 @@ class Run {
       report.stage = stage.name;
       report.step = state.step;
       report.steps += state.step - before;
-      report.checkpoint = writer.last_good();
+      const fs::path written = writer.last_good();
+      report.checkpoint = written.empty() ? checkpoint : written;
       previous_ = stage.name;
       previous_model_ = run.model();
       if (end == StageEnd::stopped) {
@@ -83,6 +86,7 @@ class Run {
     }
     metrics.flush();
     make_sure_of(writer, report);
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     return report;
   }
 

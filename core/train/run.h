@@ -28,6 +28,7 @@ struct TrainReport {
   int64_t step = 0;
   std::filesystem::path checkpoint; // its last
   int64_t steps = 0;                // taken by this process
+  double seconds = 0;               // that it took
 };
 
 // Throws Error for what makes no sense, and for numbers that go wrong beyond the guard's limits.

@@ -29,8 +29,8 @@ TEST_F(ReportCommand, prints_the_figures_and_where_the_page_is) {
   test::make_run(folder / "a run");
   auto ran = run("'a run'");
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_THAT(ran.out, testing::ContainsRegex("instruct +1,500 +48,000 +1 min [0-9]+ s"));
-  EXPECT_THAT(ran.out, testing::ContainsRegex("questions +coarse_only +instruct +2,000 +90.3 %"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("instruct +1,500 +48,000 +1,027,200 +1 min [0-9]+ s"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("questions +coarse_only +instruct 1,500 +2,000 +90.3 %"));
   EXPECT_THAT(ran.out, HasSubstr("a run/report.html ("));
   EXPECT_THAT(ran.err, IsEmpty());
   EXPECT_TRUE(std::filesystem::exists(folder / "a run/report.html"));
@@ -66,4 +66,13 @@ TEST_F(ReportCommand, of_no_run_fails_with_advice) {
   EXPECT_THAT(ran.err, HasSubstr("nowhere: this is no folder of a run"));
   EXPECT_EQ(run("").code, 2);
   EXPECT_THAT(run("--help").out, testing::StartsWith("Example\n\n  fvlm-engine report runs/quickstart\n"));
+}
+
+TEST_F(ReportCommand, has_a_row_of_all_stages_and_what_preferences_came_to) {
+  std::filesystem::create_directories(folder / "r");
+  test::make_run(folder / "r");
+  const auto ran = run("r");
+  EXPECT_THAT(ran.out, testing::ContainsRegex("stage +steps +samples +text tokens +time +samples/s +first loss"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("\nall +3,800 +121,600 +2,602,240 "));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("\npairs +coarse_fine +prefer 300 "));
 }

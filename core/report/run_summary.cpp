@@ -1,0 +1,156 @@
+#include "report/run_summary.h"
+
+#include "base/table.h"
+#include "base/terminal.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fvlm::report {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// A cell is empty where nothing is known.
+std::string share_cell(const std::optional<double>& value) {
+  return value ? fmt::format("{:.1f} %", 100 * *value) : "";
+}
+
+std::string figure_cell(const std::optional<double>& value) {
+  return value ? fmt::format("{:.4g}", *value) : "";
+}
+
+std::string count_cell(const std::optional<double>& value) {
+  return value ? grouped(std::llround(*value)) : "";
+}
+
+std::string rate_cell(const std::optional<double>& rate) {
+  if (!rate) return "";
+  return *rate >= 100 ? grouped(std::llround(*rate)) : fmt::format("{:.3g}", *rate);
+}
+
+std::string time_cell(double seconds) {
+  return seconds > 0 ? human_duration(seconds) : "";
+}
+
+std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>& figures) {
+  TextTable table({"stage", "steps", "samples", "text tokens", "time", "samples/s", "first loss", "final loss"});
+  double steps = 0, samples = 0, tokens = 0, seconds = 0;
+  for (size_t s = 0; s < run.stages.size(); ++s) {
+    const Stage& stage = run.stages[s];
+    const StageFigures& of = figures[s];
+    std::string step = grouped(of.step);
+    if (stage.steps && of.step != *stage.steps) step += " of " + grouped(*stage.steps);
+    table.row({without_commands(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
+               count_cell(of.tokens), time_cell(of.seconds), rate_cell(of.samples_per_second),
+               figure_cell(of.first_loss), figure_cell(of.last_loss)});
+    steps += static_cast<double>(of.step);
+    samples += of.samples.value_or(0);
+    tokens += of.tokens.value_or(0);
+    seconds += of.seconds;
+  }
+  if (run.stages.size() > 1)
+    table.row({"all", count_cell(steps), count_cell(samples), count_cell(tokens), time_cell(seconds),
+               seconds > 0 ? rate_cell(samples / seconds) : "", "", ""});
+  return table.text();
+}
+
+std::string evaluations_table(const RecordedRun& run) {
+  struct Column {
+    const char *name, *title;
+    bool share;
+  };
+  static constexpr Column all[] = {{"accuracy", "accuracy", true},
+                                   {"loss", "loss", false},
+                                   {"margin", "margin", false},
+                                   {"reward_accuracy", "reward accuracy", true},
+                                   {"reward_margin", "reward margin", false}};
+  const auto lines = last_evaluations(run);
+  if (lines.empty()) return "";
+  std::vector<Column> columns;
+  std::vector<std::string> header = {"set", "mode", "after", "samples"};
+  for (const Column& column : all)
+    if (std::any_of(lines.begin(), lines.end(), [&](const auto& line) { return line.find(column.name); })) {
+      columns.push_back(column);
+      header.emplace_back(column.title);
+    }
+  TextTable table(header);
+  for (const EvaluationLine& line : lines) {
+    std::vector<std::string> cells = {without_commands(line.set), line.mode,
+                                      fmt::format("{} {}", without_commands(line.stage), grouped(line.step)),
+                                      count_cell(line.find("samples"))};
+    for (const Column& column : columns)
+      cells.push_back(column.share ? share_cell(line.find(column.name)) : figure_cell(line.find(column.name)));
+    table.row(std::move(cells));
+  }
+  return table.text();
+}
+
+OrderedJson json_number(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+} // namespace
+
+std::string summary_text(const RecordedRun& run, const std::vector<StageFigures>& figures) {
+  const std::string evaluations = evaluations_table(run);
+  return stages_table(run, figures) + (evaluations.empty() ? "" : "\n" + evaluations);
+}
+
+std::string kinds_text(const RecordedRun& run) {
+  constexpr std::string_view prefix = "accuracy.";
+  const auto lines = last_evaluations(run);
+  std::vector<std::string> header = {"set", "kind"};
+  std::vector<std::pair<std::string, std::string>> kinds; // set and kind
+  const auto add = [](auto& list, const auto& one) {
+    if (std::find(list.begin(), list.end(), one) == list.end()) list.push_back(one);
+  };
+  for (const auto& line : lines)
+    for (const auto& [name, value] : line.values) {
+      if (!name.starts_with(prefix)) continue;
+      add(header, line.mode);
+      add(kinds, std::pair(line.set, name.substr(prefix.size())));
+    }
+  if (kinds.empty()) return "";
+  TextTable table(header);
+  for (const auto& [set, kind] : kinds) {
+    std::vector<std::string> row = {without_commands(set), without_commands(kind)};
+    for (size_t column = 2; column < header.size(); ++column) {
+      std::optional<double> found;
+      for (const auto& line : lines)
+        if (line.set == set && line.mode == header[column]) found = line.find(std::string(prefix) + kind);
+      row.push_back(share_cell(found));
+    }
+    table.row(row);
+  }
+  return table.text();
+}
+
+OrderedJson summary_json(const RecordedRun& run, const std::vector<StageFigures>& figures) {
+  OrderedJson stages = OrderedJson::array(), evaluations = OrderedJson::array();
+  for (size_t s = 0; s < run.stages.size(); ++s) {
+    const StageFigures& of = figures[s];
+    stages.push_back({{"stage", run.stages[s].name},
+                      {"done", of.done},
+                      {"step", of.step},
+                      {"samples", json_number(of.samples)},
+                      {"text_tokens", json_number(of.tokens)},
+                      {"seconds", of.seconds},
+                      {"samples_per_second", json_number(of.samples_per_second)},
+                      {"first_loss", json_number(of.first_loss)},
+                      {"last_loss", json_number(of.last_loss)}});
+  }
+  for (const auto& line : last_evaluations(run)) {
+    OrderedJson entry{
+        {"stage", line.stage}, {"step", line.step}, {"set", line.set}, {"mode", line.mode}, {"measure", line.measure}};
+    for (const auto& [name, value] : line.values) entry[name] = json_number(value);
+    evaluations.push_back(std::move(entry));
+  }
+  return {{"stages", stages}, {"evaluations", evaluations}};
+}
+
+} // namespace fvlm::report
