@@ -114,7 +114,6 @@ function fvlm.llama(table) end
 ---@class fvlm.Speed
 ---@field graphs? boolean Record a whole step once and replay it (on a GPU). Default: `true`.
 ---@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the next one is on its way. Default: `true`.
----@field overlap_vision? boolean Encode the next pack's frames while this one is learnt, where the vision tower is frozen and no other model looks at them (on a GPU, with overlap_copies). Off unless asked for: it holds keys and values of two packs, and packs of 64 and of 512 frames gained nothing by it. Default: `false`.
 ---@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
 ---@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.
 ---@field fold_layer_scale? boolean Fold the tower's LayerScale into the weights before it; their products add the residual as well. Default: `true`.

@@ -76,7 +76,6 @@ Machine machine_of(const plan::Plan& plan, Device device) {
   machine.element = narrow ? 2 : float32;
   machine.widened_products = narrow && device == Device::cpu;
   machine.packs_of_frames = device == Device::cuda && plan.speed.overlap_copies ? 2 : 1;
-  machine.encodes_ahead = machine.packs_of_frames > 1 && plan.speed.overlap_vision && !plan.quantization;
   machine.plain_attention = prefers_reference(plan, "attention");
   machine.takes_guests = machine.plain_attention || (device == Device::cuda && narrow);
   machine.keeps_rests = !machine.plain_attention && device == Device::cuda && plan.precision == plan::Precision::bf16;

@@ -98,7 +98,6 @@ int bench_ragged(Arguments arguments) {
       .value("samples", "N", "of a pass; default 512")
       .value("passes", "N", "default 4")
       .value("freeze", "NAMES", "parameter groups that are not trained: vision, decoder or connector")
-      .flag("overlap-vision", "a frozen tower encodes the next pack's frames while one is learnt")
       .value("workers", "N", "threads that make samples; default one for each core but one")
       .value("seed", "N", "of the samples; default 42");
   const auto parsed = options.parse(arguments);
@@ -115,7 +114,6 @@ int bench_ragged(Arguments arguments) {
   if (!request.freeze.empty() && !request.peer.empty())
     throw Error(ErrorKind::usage, "--freeze and --peer exclude each other: the peer trains all");
   read_training_options(*parsed, request);
-  request.speed.overlap_vision = parsed->flag("overlap-vision");
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -49,8 +48,8 @@ class Runtime {
 
   // What `work` enqueues from this thread is recorded and not run. It has to have run once before in the same shapes,
   // may not wait for the device, and finds its results only in memory that was there before. Recordings share the
-  // memory between their steps: none may run beside another, but those made within ahead() beside the others. Throws
-  // what `work` throws, and Error(device) for what cannot be recorded; the device works on.
+  // memory between their steps: none may run beside another. Throws what `work` throws, and Error(device) for what
+  // cannot be recorded; the device works on.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   virtual bool is_recording() const = 0;
 
@@ -65,9 +64,6 @@ class Runtime {
   // Enqueues what `copies` enqueues on a stream for copies, behind `after` and the copies before it: it runs beside
   // what is computed. Its end.
   virtual std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) = 0;
-  // The same on a stream for what is computed before its turn.
-  virtual std::shared_ptr<Mark> ahead(std::span<const std::shared_ptr<Mark>> after,
-                                      const std::function<void()>& work) = 0;
   // What is enqueued on the current stream from here on comes behind the mark.
   virtual void follow(const Mark& mark) = 0;
 

@@ -49,11 +49,6 @@ class VisionTower {
   // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                              const Segments& readers, const Savings& savings) const = 0;
-  // The same put aside where nothing of the tower learns, and taken up again: of each layer [rows, stored_columns()].
-  virtual int64_t stored_columns() const = 0;
-  virtual void store(const VisualCache& cache, const std::vector<at::Tensor>& layers) const = 0;
-  virtual VisualCache stored(Tape& tape, Operations& ops, const std::vector<at::Tensor>& layers, const Segments& tokens,
-                             const Segments& readers, const Savings& savings) const = 0;
   // Rows x [n, width] go through the layers, each reading its frame. Final norm included. `maps`, where it is given, is
   // filled; nothing else changes by it.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,

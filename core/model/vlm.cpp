@@ -8,7 +8,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -80,34 +79,9 @@ bool Vlm::shares_products(const Tape& tape, const Operations& ops, const Pack& p
          may_wait(config_.decoder, pack.sequence.tokens.size(0), element);
 }
 
-Vlm::Encoded Vlm::room_for_encoded(const Operations& ops, int64_t rows) const {
-  Encoded layers;
-  for (int64_t i = 0; i < config_.vision.num_hidden_layers; ++i)
-    layers.push_back(at::empty({rows, tower_->stored_columns()}, ops.tensor_options()));
-  return layers;
-}
-
-void Vlm::encode(Operations& ops, const at::Tensor& frames, bool all_used, const Encoded& into) const {
-  Tape none(Tape::Mode::forward_only);
-  const auto [tokens, readers] = one_after_the_other(frames, all_used);
-  tower_->store(tower_->encode(none, ops, frames, tokens, readers, savings()), into);
-}
-
-// Segments of frames: their tokens, and a row each that reads them. Plugins are told that all lengths are alike where
-// it would be so in a pack.
-std::pair<Segments, Segments> Vlm::one_after_the_other(const at::Tensor& frames, bool all_used) const {
-  const int64_t count = frames.size(0), rows = tower_->tokens_per_frame(frames.size(2), frames.size(3));
-  const at::Tensor each = at::arange(count + 1, at::TensorOptions(frames.device()).dtype(at::kInt));
-  return {Segments{each * rows, {}, rows, all_used}, Segments{each, {}, 1, all_used}};
-}
-
-Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done,
-                   const Encoded& encoded) const {
+Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show, const Done& done) const {
   if (!pack.frames.defined()) return {};
-  const auto encode = [&] {
-    return encoded.empty() ? tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers, savings())
-                           : tower_->stored(tape, ops, encoded, pack.patches, pack.readers, savings());
-  };
+  const auto encode = [&] { return tower_->encode(tape, ops, pack.frames, pack.patches, pack.readers, savings()); };
   if (mode == Mode::autoregressive) {
     const VisualCache cache = encode();
     done("vision");
@@ -203,7 +177,9 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
   const int64_t length = count + static_cast<int64_t>(prompt.size()) + until.tokens;
   DecoderMemory memory = decoder_->remember(ops, (length + memory_step - 1) / memory_step * memory_step);
   if (count > 0) {
-    const auto [tokens, readers] = one_after_the_other(frames, false);
+    const int64_t rows = tower_->tokens_per_frame(frames.size(2), frames.size(3));
+    const at::Tensor each = at::arange(count + 1, at::TensorOptions(frames.device()).dtype(at::kInt));
+    const Segments tokens{each * rows, {}, rows}, readers{each, {}, 1};
     Seen seen = room_for(ops, count);
     watch(ops, tower_->encode(none, ops, frames, tokens, readers, savings()), 0, count, memory, seen);
   }

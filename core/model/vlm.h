@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fvlm::model {
@@ -58,14 +57,9 @@ class Vlm {
   // The pack's frames as visual tokens. Nothing where it has no frame slots.
   enum class Show { tokens, attention_too };
   using Done = std::function<void(const char* part)>; // told as "vision", "coarse" and "fine" are done
-  // What a tower that does not learn makes of frames, before their turn: of each layer [rows, columns].
-  using Encoded = std::vector<at::Tensor>;
-  Encoded room_for_encoded(const Operations& ops, int64_t rows) const;
-  void encode(Operations& ops, const at::Tensor& frames, bool all_used, const Encoded& into) const;
-  // `encoded`: in place of the tower's work on the pack's frames.
   Seen see(
       Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens,
-      const Done& done = [](const char*) {}, const Encoded& encoded = {}) const;
+      const Done& done = [](const char*) {}) const;
 
   // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: Seen::next.
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass = {}) const;
@@ -90,7 +84,6 @@ class Vlm {
   void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
              Show show = Show::tokens) const;
   Seen room_for(const Operations& ops, int64_t frames) const;
-  std::pair<Segments, Segments> one_after_the_other(const at::Tensor& frames, bool all_used) const;
 
   VlmConfig config_;
   Parameters parameters_;

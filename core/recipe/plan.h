@@ -296,7 +296,6 @@ struct Kernels {
 struct Speed {
   bool graphs = true;
   bool overlap_copies = true;
-  bool overlap_vision = false; // holds more, and gained nothing where it was measured (bench/LOG.md)
   bool coarse_in_tower = true;
   bool skip_last_patches = true;
   bool fold_layer_scale = true;

@@ -23,41 +23,24 @@ at::Tensor Arrivals::slots(int64_t count) {
   return slots_.narrow(0, 0, count);
 }
 
-at::Tensor Arrivals::arriving(int64_t count) {
-  if (!waiting_.defined()) {
-    waiting_ = made();
-    free_ = runtime_.mark(); // others may have had that memory
-  }
-  return waiting_.narrow(0, 0, count);
-}
-
-void Arrivals::copy(const at::Tensor& frames, std::shared_ptr<std::byte> memory, int64_t count) {
-  const at::Tensor arriving = this->arriving(count);
-  if (copied_) copied_->wait(); // long ago, where packs are learnt one after the other
-  memory_ = std::move(memory);
-  const int64_t used = frames.size(0);
-  copied_ = runtime_.copy_beside(*free_, [arriving, frames, used, count] {
-    arriving.narrow(0, 0, used).copy_(frames, true);
-    if (count > used) arriving.narrow(0, used, count - used).zero_();
-  });
-}
-
 void Arrivals::bring(const at::Tensor& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots) {
   const int64_t used = frames.size(0), rest = slots.size(0) - used;
   if (overlaps_) {
-    copy(frames, std::move(memory), used);
+    if (!waiting_.defined()) {
+      waiting_ = made();
+      free_ = runtime_.mark(); // others may have had that memory
+    }
+    if (copied_) copied_->wait(); // long ago, where packs are learnt one after the other
+    memory_ = std::move(memory);
+    const at::Tensor arriving = waiting_.narrow(0, 0, used);
+    copied_ = runtime_.copy_beside(*free_, [arriving, frames] { arriving.copy_(frames, true); });
     runtime_.follow(*copied_);
-    slots.narrow(0, 0, used).copy_(waiting_.narrow(0, 0, used));
+    slots.narrow(0, 0, used).copy_(arriving);
     free_ = runtime_.mark();
   } else {
     slots.narrow(0, 0, used).copy_(frames);
   }
   if (rest > 0) slots.narrow(0, used, rest).zero_();
-}
-
-void Arrivals::bring(const at::Tensor& frames, std::shared_ptr<std::byte> memory, int64_t count, const Use& use) {
-  copy(frames, std::move(memory), count);
-  free_ = use(waiting_.narrow(0, 0, count), copied_);
 }
 
 } // namespace fvlm::train

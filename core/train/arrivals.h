@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,19 +23,11 @@ class Arrivals {
   bool overlap() const { return overlaps_; }
   // The first so many slots of those that all packs have in common.
   at::Tensor slots(int64_t count);
-  // The first so many of those where frames arrive.
-  at::Tensor arriving(int64_t count);
   // Frames of the host, which `memory` keeps, into the first of `slots`; the others become zero. What is enqueued from
   // here on finds them there. At most one pack's memory is kept.
   void bring(const at::Tensor& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots);
-  // Where copies overlap, frames may be read where they arrive, [count, 3, H, W] and zero behind those that came, by
-  // work of another stream: `use` is given the mark behind which they are there, and answers with its own end.
-  using Use =
-      std::function<std::shared_ptr<device::Mark>(const at::Tensor& frames, std::shared_ptr<device::Mark> there)>;
-  void bring(const at::Tensor& frames, std::shared_ptr<std::byte> memory, int64_t count, const Use& use);
 
  private:
-  void copy(const at::Tensor& frames, std::shared_ptr<std::byte> memory, int64_t count);
   at::Tensor made() const;
 
   device::Runtime& runtime_;

@@ -149,7 +149,6 @@ struct Learner::Inputs {
 struct Learner::Brought {
   Inputs inputs; // stay where they are
   bool watches;
-  std::optional<size_t> turn; // of foresight, where frames are encoded before their turn
   struct Recorded {
     Recorder recorder;
     std::vector<bool> after; // the parameters that have a gradient when it is done
@@ -190,12 +189,9 @@ Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& p
       records_(plan.speed.graphs && device::runtime()) {
   const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   if (device::Runtime* gpu = device::runtime())
-    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device, shape_of_frames(), plan.speed.overlap_copies);
-  // Not where other models look at the frames as well, nor where quantized weights take turns with real ones.
-  const bool others_look = frozen_.reference || !frozen_.teachers.empty();
-  if (arrivals_ && arrivals_->overlap() && speed_.overlap_vision && most_.frames > 0 && !policy_.tower().trains() &&
-      !others_look && !plan.quantization)
-    foresight_ = std::make_unique<Foresight>(*device::runtime(), policy_, ops_, shape_of_frames(), records_);
+    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device,
+                                           std::vector<int64_t>{most_.frames, 3, image_size_, image_size_},
+                                           plan.speed.overlap_copies);
   tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
   entropy_ = at::zeros({}, sums);
   begin_step();
@@ -292,37 +288,26 @@ std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const Ste
   Inputs inputs = inputs_of(host, counts, scale);
   watches = watches && inputs.pack.frames_used > 0;
   watched_ = watched_ || watches;
-  if (!arrivals_)
-    return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}, {}});
-  std::optional<size_t> turn;
-  if (foresight_ && inputs.frames.defined()) turn = foresight_->turn();
+  if (!arrivals_) return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
   auto key = inputs.key();
-  key.insert(key.end(), {watches, turn ? static_cast<int64_t>(*turn) : -1});
+  key.push_back(watches);
   auto& brought = brought_[key];
-  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, turn, {}});
-  lay(std::move(inputs), host, brought->inputs, turn.has_value());
+  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, {}});
+  lay(std::move(inputs), host, brought->inputs);
   return brought;
 }
 
-// `there`: has been laid for inputs of these shapes, or is empty. `ahead`: what the pass reads is not the frames but
-// what the tower makes of them.
-void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there, bool ahead) {
+// `there`: has been laid for inputs of these shapes, or is empty.
+void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there) {
   const at::Device device = ops_.options().device;
   const at::Tensor frames = std::exchange(inputs.frames, {}), joined = inputs.side_by_side(device.is_cuda());
-  const int64_t slots = frames.defined() ? inputs.shares.size(0) : 0;
   if (!there.joined.defined()) {
-    if (slots > 0) inputs.pack.frames = ahead ? arrivals_->arriving(slots) : arrivals_->slots(slots);
+    if (frames.defined()) inputs.pack.frames = arrivals_->slots(inputs.shares.size(0));
     inputs.lie_in(at::empty(joined.sizes(), at::TensorOptions(device).dtype(at::kByte)));
     there = std::move(inputs);
   }
   there.joined.copy_(joined, true);
-  if (ahead)
-    arrivals_->bring(frames, host.buffer, slots,
-                     [&](const at::Tensor& arrived, std::shared_ptr<device::Mark> there_by) {
-                       return foresight_->encode(arrived, frames.size(0), std::move(there_by));
-                     });
-  else if (slots > 0)
-    arrivals_->bring(frames, host.buffer, there.pack.frames);
+  if (frames.defined()) arrivals_->bring(frames, host.buffer, there.pack.frames);
 }
 
 void Learner::take(Brought& brought, PartTimes& times) {
@@ -339,10 +324,6 @@ void Learner::take(Brought& brought, PartTimes& times) {
   else
     parameters.set_with_gradient(after);
   kernels_ = recorder.kernels();
-  if (brought.turn) {
-    foresight_->have_read(*brought.turn);
-    if (kernels_ > 0) kernels_ += foresight_->kernels();
-  }
   if (!ran) times.spent_on("graph");
 }
 
@@ -356,14 +337,13 @@ void Learner::take(const HostPack& host, const StepCounts& counts, double scale,
 void Learner::pass(const Brought& brought, PartTimes& times) {
   const Inputs& in = brought.inputs;
   Work work{in, times, {}, Tape()};
-  const auto encoded = brought.turn ? foresight_->of(*brought.turn, in.pack.frames.size(0)) : model::Vlm::Encoded();
   work.begin("vision");
   const auto done = [&](std::string_view part) {
     times.spent_on(std::string(part));
     if (part != "fine") work.begin(part == "vision" ? "coarse" : "fine");
   };
   work.seen = policy_.see(work.tape, ops_, in.pack, model::Mode::coarse_fine,
-                          brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done, encoded);
+                          brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
   if (work.seen.attention.defined()) {
     const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
     entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());

@@ -6,7 +6,6 @@
 #include "model/vlm.h"
 #include "recipe/plan.h"
 #include "train/arrivals.h"
-#include "train/foresight.h"
 #include "train/part_times.h"
 #include "train/recorder.h"
 #include "train/reference_memory.h"
@@ -89,8 +88,7 @@ class Learner {
   model::Pack packed(const HostPack& host);
   Inputs bare_inputs_of(const HostPack& host);
   Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
-  std::vector<int64_t> shape_of_frames() const { return {most_.frames, 3, image_size_, image_size_}; }
-  void lay(Inputs inputs, const HostPack& host, Inputs& there, bool ahead = false);
+  void lay(Inputs inputs, const HostPack& host, Inputs& there);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
   void pass(const Brought& brought, PartTimes& times);
   model::Capacity rounded(const model::Capacity& used) const;
@@ -120,7 +118,6 @@ class Learner {
   bool watched_ = false;
   bool records_;
   std::unique_ptr<Arrivals> arrivals_;                               // on a GPU, where inputs stay where they are
-  std::unique_ptr<Foresight> foresight_;                             // where the tower's work is done before its turn
   std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // those, by their shapes
   std::map<std::vector<int64_t>, std::shared_ptr<Asked>> asked_;     // the same
   std::unique_ptr<Answer> answer_;                                   // that is under way

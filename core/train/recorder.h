@@ -19,7 +19,6 @@ class Recorder {
   // The same work each time, in the same shapes and on memory that stays where it is; it may be called once more where
   // it cannot be recorded. Whether its host part was run: not where it is replayed.
   bool run(const std::function<void()>& work);
-  bool is_recorded() const { return recording_ != nullptr; }
 
   // That the last run() launched from a recording.
   int64_t kernels() const { return kernels_; }

@@ -119,20 +119,6 @@ TEST(StageBudget, of_a_gpu_has_the_next_packs_frames_too) {
   EXPECT_EQ(amount(budget_of(plan()), Item::pack), amount(budget_of(apart), Item::pack)) << "a CPU reads them in place";
 }
 
-TEST(StageBudget, of_a_gpu_has_two_packs_of_keys_and_values_where_the_tower_is_frozen) {
-  plan::Plan ahead = plan();
-  ahead.stages[0].freeze = {"vision"};
-  plan::Plan in_turn = ahead;
-  ahead.speed.overlap_vision = true;
-  const StageBudget two = budget_of(ahead, Device::cuda), one = budget_of(in_turn, Device::cuda);
-  const int64_t frames = 32 * 3 * 56 * 56 * 4, keys_values = 4 * (32 * 17 * 2 * 64) * 4;
-  EXPECT_EQ(amount(two, Item::pack) + frames, amount(one, Item::pack)) << "frames are read where they arrive";
-  EXPECT_GT(amount(two, Item::vision), 2 * keys_values + amount(one, Item::vision) / 2);
-  EXPECT_EQ(amount(budget_of(ahead), Item::vision), amount(budget_of(in_turn), Item::vision)) << "a CPU does not";
-  ahead.stages[0].freeze = in_turn.stages[0].freeze = {};
-  EXPECT_EQ(budget_of(ahead, Device::cuda).step.peak, budget_of(in_turn, Device::cuda).step.peak);
-}
-
 plan::Plan muon_plan() {
   plan::Plan other = plan();
   plan::Muon muon;

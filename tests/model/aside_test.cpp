@@ -39,10 +39,6 @@ class LateRuntime : public device::Runtime {
                                             const std::function<void()>& /*copies*/) override {
     return {};
   }
-  std::shared_ptr<device::Mark> ahead(std::span<const std::shared_ptr<device::Mark>> /*after*/,
-                                      const std::function<void()>& /*work*/) override {
-    return {};
-  }
   void follow(const device::Mark& /*mark*/) override {}
   void synchronize() override {}
   std::vector<device::Activity> watch(const std::function<void()>& /*work*/) override { return {}; }

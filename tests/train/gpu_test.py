@@ -123,15 +123,6 @@ class OnGpu(unittest.TestCase):
         self.run_stages("eager-apart", "cuda", "deterministic=true", "speed.graphs=false", "speed.overlap_copies=false")
         self.assert_same("eager", "eager-apart")
 
-    def test_a_frozen_tower_encodes_packs_before_their_turn_and_changes_no_bit(self):
-        frozen = ["deterministic=true"] + [f'stages.{stage}.freeze=["vision"]' for stage in ("align", "instruct", "prefer")]
-        small = [f"stages.{stage}.packing.segments=3" for stage in ("align", "instruct", "prefer")]
-        for name, *more in (("frozen",), ("frozen-eager", "speed.graphs=false"), ("frozen-packs", *small)):
-            with self.subTest(name):
-                self.run_stages(name, "cuda", *frozen, *more)
-                self.run_stages(name + "-ahead", "cuda", *frozen, *more, "speed.overlap_vision=true")
-                self.assert_same(name, name + "-ahead")
-
     def test_packs_of_a_step_one_after_the_other_change_no_bit(self):
         small = [f"stages.{stage}.packing.segments=3" for stage in ("align", "instruct", "prefer")]
         self.run_stages("packs", "cuda", "deterministic=true", *small)

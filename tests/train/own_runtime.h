@@ -54,24 +54,13 @@ class OwnRuntime : public device::Runtime {
     return std::make_shared<OwnMark>("mark " + std::to_string(++marks), log);
   }
   std::shared_ptr<device::Mark> copy_beside(const device::Mark& after, const std::function<void()>& copies) override {
-    const OwnMark& before = as_own(after);
+    const auto& before = dynamic_cast<const OwnMark&>(after);
     before.come_here();
     log.push_back("copy behind " + before.name());
     return std::make_shared<OwnMark>("copy " + std::to_string(++copied), log, copies);
   }
-  std::shared_ptr<device::Mark> ahead(std::span<const std::shared_ptr<device::Mark>> after,
-                                      const std::function<void()>& work) override {
-    std::string behind;
-    for (const auto& mark : after) behind += (behind.empty() ? "" : ", ") + as_own(*mark).name();
-    const std::vector<std::shared_ptr<device::Mark>> before(after.begin(), after.end());
-    log.push_back("ahead behind " + behind);
-    return std::make_shared<OwnMark>("ahead " + std::to_string(++went_ahead), log, [before, work] {
-      for (const auto& mark : before) as_own(*mark).come_here();
-      work();
-    });
-  }
   void follow(const device::Mark& mark) override {
-    const OwnMark& before = as_own(mark);
+    const auto& before = dynamic_cast<const OwnMark&>(mark);
     log.push_back("follow " + before.name());
     before.come_here();
   }
@@ -81,12 +70,9 @@ class OwnRuntime : public device::Runtime {
   }
   uint64_t now() const override { return 0; }
 
-  int recorded = 0, marks = 0, copied = 0, went_ahead = 0;
+  int recorded = 0, marks = 0, copied = 0;
   bool refuses = false;
-  std::vector<std::string> log; // of marks, copies and what goes ahead
-
- private:
-  static const OwnMark& as_own(const device::Mark& mark) { return dynamic_cast<const OwnMark&>(mark); }
+  std::vector<std::string> log; // of marks and copies
 };
 
 } // namespace fvlm::train

@@ -8,10 +8,8 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <gmock/gmock.h>
 #include <limits>
 
@@ -82,28 +80,6 @@ TEST_F(OwnArrivals, are_copied_when_the_ones_before_have_moved_on) {
                                                 "copy behind mark 2", "follow copy 2"));
 }
 
-TEST_F(OwnArrivals, are_read_where_they_arrive_by_work_that_goes_ahead) {
-  std::vector<at::Tensor> seen;
-  const auto bring_ahead = [&](int64_t used, float value) {
-    arrivals.bring(at::full({used, 3, 1, 1}, value), allocate_host(16), 3,
-                   [&](const at::Tensor& frames, const std::shared_ptr<device::Mark>& there) {
-                     const auto end =
-                         runtime.ahead(std::array{there}, [&seen, frames] { seen.push_back(frames.clone()); });
-                     runtime.follow(*end);
-                     return end;
-                   });
-  };
-  bring_ahead(3, 1);
-  bring_ahead(1, 2);
-  ASSERT_EQ(seen.size(), 2u);
-  EXPECT_TRUE(at::equal(seen[0], at::full({3, 3, 1, 1}, 1.0f)));
-  EXPECT_TRUE(at::equal(seen[1].narrow(0, 0, 1), at::full({1, 3, 1, 1}, 2.0f)));
-  EXPECT_TRUE(at::equal(seen[1].narrow(0, 1, 2), at::zeros({2, 3, 1, 1}))) << "what the pack does not fill";
-  EXPECT_THAT(runtime.log,
-              testing::ElementsAre("copy behind mark 1", "ahead behind copy 1", "follow ahead 1", "wait for copy 1",
-                                   "copy behind ahead 1", "ahead behind copy 2", "follow ahead 2"));
-}
-
 class TrainRecording : public SmallRun {
  protected:
   TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
@@ -118,31 +94,6 @@ TEST_F(TrainRecording, recorded_steps_are_those_that_were_not_to_the_bit) {
   expect_equal_runs("plain", "recorded");
   EXPECT_GT(runtime.recorded, 5) << "passes and optimizer of three stages";
   EXPECT_GE(runtime.copied, 24) << "frames of each step";
-}
-
-TEST_F(TrainRecording, a_frozen_tower_encodes_each_pack_before_its_turn) {
-  std::vector<std::string> frozen{"stages.align.samples=240", "speed.overlap_vision=true"};
-  for (const char* stage : {"align", "instruct", "prefer"})
-    frozen.push_back(fmt::format(R"(stages.{}.freeze=["vision"])", stage));
-  run_alone("plain", frozen);
-  OwnRuntime runtime;
-  run_alone("ahead", frozen);
-  EXPECT_EQ(runtime.went_ahead, 30 + 8) << "the packs of two stages: in the third the reference looks at frames, too";
-  std::vector<std::string> ahead;
-  std::copy_if(runtime.log.begin(), runtime.log.end(), std::back_inserter(ahead),
-               [](const std::string& line) { return line.starts_with("ahead behind"); });
-  EXPECT_THAT(ahead, testing::Contains(testing::MatchesRegex("ahead behind copy [0-9]+, mark [0-9]+")))
-      << "what is recorded waits for its frames and its memory alone";
-  expect_equal_runs("plain", "ahead");
-}
-
-TEST_F(TrainRecording, each_pack_is_encoded_in_its_turn_where_the_recipe_says_so_or_the_tower_learns) {
-  OwnRuntime runtime;
-  const std::string frozen = R"(stages.align.freeze=["vision"])", ahead = "speed.overlap_vision=true";
-  run_alone("in_turn", {frozen});
-  run_alone("no_copies", {frozen, ahead, "speed.overlap_copies=false"});
-  run_alone("trained", {ahead});
-  EXPECT_EQ(runtime.went_ahead, 0);
 }
 
 TEST_F(TrainRecording, the_recipe_may_want_copies_that_do_not_overlap) {

@@ -87,18 +87,8 @@ Value Model::finish_layer(Tape& tape, int64_t layer, const Value& x, const Value
 }
 
 bool Model::rides(const Tape& tape) const {
-  return shape_.speed.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || tower_trains());
-}
-
-int64_t Model::bytes_ahead(const PackShape& pack) const {
-  const int64_t rows = pack.frames * (1 + patches()), keys_values = 2 * shape_.vision.hidden_size;
-  Ledger own;
-  Operations ops(own, ops_.machine());
-  const Model alone(ops, shape_, [](const std::string&) { return false; }, {});
-  Tape none(Tape::Mode::forward_only);
-  Value nobody_rides;
-  (void)alone.encode(none, pack, nobody_rides);
-  return own.peak() + 2 * shape_.vision.num_hidden_layers * rows * keys_values * ops_.machine().element;
+  const bool learns = trains("vision.embeddings.patch_embeddings.projection.weight");
+  return shape_.speed.coarse_in_tower && !shape_.connector.shallow && (!tape.records() || learns);
 }
 
 Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& riders) const {
@@ -182,7 +172,7 @@ bool Model::shares_products(const Tape& tape, const PackShape& pack) const {
          model::may_wait(shape_.decoder, pack.rows, ops_.machine().element);
 }
 
-Model::Seen Model::see(Tape& tape, const PackShape& pack, bool encoded) const {
+Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   if (pack.frames == 0) return {};
   Ledger& ledger = ops_.ledger();
   const int64_t query = shape_.connector.query_dim;
@@ -192,9 +182,7 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack, bool encoded) const {
   Value riders = ride ? enter(tape, fixed) : Value();
   const VisualCache cache = [&] {
     const Ledger::For vision(ledger, Item::vision);
-    PackShape shape = pack;
-    if (encoded) shape.frames = 0; // its keys and values lie elsewhere
-    return encode(tape, shape, riders);
+    return encode(tape, pack, riders);
   }();
   const Value coarse = ride ? shown(tape, riders) : look(tape, fixed, cache);
   JointPass earlier, later;

@@ -45,11 +45,7 @@ class Model {
     Value tokens, coarse, queries;
     JointPass next;
   };
-  // `encoded`: the tower's work was done before its turn.
-  Seen see(Tape& tape, const PackShape& pack, bool encoded = false) const;
-  bool tower_trains() const { return trains("vision.embeddings.patch_embeddings.projection.weight"); }
-  // What that work needs, of memory that nothing else uses: keys and values of two packs, and what lies between.
-  int64_t bytes_ahead(const PackShape& pack) const;
+  Seen see(Tape& tape, const PackShape& pack) const;
   Value read(Tape& tape, const Value& visual, const PackShape& pack, const JointPass& pass = {}) const;
   Weight head() const;
 

@@ -19,7 +19,6 @@ struct Machine {
   bool takes_guests = false;      // attention without a mask, in its backward
   bool keeps_rests = false;       // a decoder's attention: a byte a number, of what its output lost by rounding
   int64_t packs_of_frames = 1;    // on the device; on a GPU the next one waits there
-  bool encodes_ahead = false;     // on a GPU, where the tower is frozen
   bool matrices_together = false; // by Muon, on a GPU
   int64_t row_unit = 1;           // bytes: rows that products read are of as many as are a multiple of these
 };

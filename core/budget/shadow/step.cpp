@@ -70,19 +70,12 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
               int64_t frame_elements) {
   Ledger& ledger = ops.ledger();
   const auto& terms = stage.objective;
-  const bool others_look = models.reference || !models.teachers.empty();
-  const bool ahead = ops.machine().encodes_ahead && pack.frames > 0 && !models.policy.tower_trains() && !others_look;
-  const int64_t packs_of_frames = ahead ? 1 : ops.machine().packs_of_frames;
   const Ledger::Block held = [&] {
     const Ledger::For pack_item(ledger, Item::pack);
-    return ledger.hold(4 * pack.frames * frame_elements * packs_of_frames + maps_of(pack, terms.size()));
-  }();
-  const Ledger::Block tower = [&] {
-    const Ledger::For vision(ledger, Item::vision);
-    return ledger.hold(ahead ? models.policy.bytes_ahead(pack) : 0);
+    return ledger.hold(4 * pack.frames * frame_elements * ops.machine().packs_of_frames + maps_of(pack, terms.size()));
   }();
   Tape tape;
-  const auto seen = models.policy.see(tape, pack, ahead);
+  const auto seen = models.policy.see(tape, pack);
   if (!std::all_of(terms.begin(), terms.end(), plan::is_coarse)) {
     const Value hidden = models.policy.read(tape, seen.tokens, pack, seen.next);
     const Ledger::For loss(ledger, Item::loss);

@@ -71,19 +71,17 @@ class CudaRuntime : public Runtime {
   // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
   // leaves the default one for good.
   CudaRuntime()
-      : device_(started_device()), aside_(c10::cuda::getStreamFromPool()), copies_(c10::cuda::getStreamFromPool()),
-        ahead_(c10::cuda::getStreamFromPool()) {
+      : device_(started_device()), aside_(c10::cuda::getStreamFromPool()), copies_(c10::cuda::getStreamFromPool()) {
     c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // what runs beside makes way
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache(); // while recording it gives back nothing
-    Pool& pool = c10::cuda::getCurrentCUDAStream() == ahead_ ? ahead_pool_ : pool_;
     // LibTorch takes no more into a pool whose last recording has gone; its memory goes with it.
-    if (pool.alive == 0) pool.id = at::cuda::graph_pool_handle();
-    auto recording = std::make_unique<CudaRecording>(pool.alive);
-    recording->graph.capture_begin(pool.id, cudaStreamCaptureModeThreadLocal);
+    if (alive_ == 0) pool_ = at::cuda::graph_pool_handle();
+    auto recording = std::make_unique<CudaRecording>(alive_);
+    recording->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     recording_ = true;
     std::exception_ptr thrown;
     try {
@@ -95,7 +93,7 @@ class CudaRuntime : public Runtime {
     try {
       recording->graph.capture_end();
     } catch (const c10::Error& error) {
-      abandon(pool.id);
+      abandon();
       if (!thrown)
         throw Error(ErrorKind::device, fmt::format("the work cannot be recorded: {}", error.what_without_backtrace()));
     }
@@ -132,12 +130,9 @@ class CudaRuntime : public Runtime {
   std::shared_ptr<Mark> mark() override { return std::make_shared<CudaMark>(c10::cuda::getCurrentCUDAStream()); }
   std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) override {
     CudaMark::of(after).block(copies_);
-    return enqueue(copies_, copies);
-  }
-  std::shared_ptr<Mark> ahead(std::span<const std::shared_ptr<Mark>> after,
-                              const std::function<void()>& work) override {
-    for (const auto& mark : after) CudaMark::of(*mark).block(ahead_);
-    return enqueue(ahead_, work);
+    const c10::cuda::CUDAStreamGuard guard(copies_);
+    copies();
+    return std::make_shared<CudaMark>(copies_);
   }
   void follow(const Mark& mark) override { CudaMark::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
 
@@ -165,12 +160,6 @@ class CudaRuntime : public Runtime {
   };
   static constexpr int64_t most_held = int64_t{128} << 20; // twice this much
 
-  static std::shared_ptr<Mark> enqueue(const c10::cuda::CUDAStream& stream, const std::function<void()>& work) {
-    const c10::cuda::CUDAStreamGuard guard(stream);
-    work();
-    return std::make_shared<CudaMark>(stream);
-  }
-
   static void wait_for(const c10::cuda::CUDAStream& one, const c10::cuda::CUDAStream& other) {
     at::cuda::CUDAEvent reached;
     reached.record(one);
@@ -178,7 +167,7 @@ class CudaRuntime : public Runtime {
   }
 
   // What capture_end() leaves behind where it fails.
-  void abandon(at::cuda::MempoolId_t pool) {
+  void abandon() {
     const auto stream = c10::cuda::getCurrentCUDAStream();
     cudaGraph_t half = nullptr;
     if (cudaStreamEndCapture(stream, &half) == cudaSuccess && half) (void)cudaGraphDestroy(half);
@@ -192,8 +181,8 @@ class CudaRuntime : public Runtime {
     };
     namespace on_device = c10::cuda::CUDACachingAllocator;
     auto& on_host = *at::getHostAllocator(at::kCUDA);
-    try_both([&] { on_device::endAllocateToPool(device_, pool); }, [&] { on_device::releasePool(device_, pool); });
-    try_both([&] { on_host.end_allocate_to_pool(pool); }, [&] { on_host.release_pool(pool); });
+    try_both([&] { on_device::endAllocateToPool(device_, pool_); }, [&] { on_device::releasePool(device_, pool_); });
+    try_both([&] { on_host.end_allocate_to_pool(pool_); }, [&] { on_host.release_pool(pool_); });
   }
 
   // LibTorch starts a device with its first tensor, which is later than here.
@@ -203,15 +192,10 @@ class CudaRuntime : public Runtime {
   }
 
   c10::DeviceIndex device_;
-  // Memory of recordings, of all that are alive.
-  struct Pool {
-    at::cuda::MempoolId_t id{};
-    int64_t alive = 0;
-  };
-
-  c10::cuda::CUDAStream aside_, copies_, ahead_;
+  c10::cuda::CUDAStream aside_, copies_;
   Held recent_, earlier_;
-  Pool pool_, ahead_pool_;
+  at::cuda::MempoolId_t pool_{}; // of all recordings that are alive
+  int64_t alive_ = 0;
   bool recording_ = false;
 };
 

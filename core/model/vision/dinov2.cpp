@@ -251,21 +251,6 @@ VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames
   return cache;
 }
 
-void Dinov2::store(const VisualCache& cache, const std::vector<at::Tensor>& layers) const {
-  for (size_t i = 0; i < layers.size(); ++i) layers[i].copy_(cache.layers[i].keys.value.data);
-}
-
-VisualCache Dinov2::stored(Tape& tape, Operations& ops, const std::vector<at::Tensor>& layers, const Segments& tokens,
-                           const Segments& readers, const Savings& savings) const {
-  const int64_t heads = config_.num_attention_heads;
-  VisualCache cache{{}, tokens, readers, fold(tape, ops, savings)};
-  for (const at::Tensor& keys_values : layers) {
-    const Value kv(keys_values);
-    cache.layers.push_back({{kv, 0, heads}, {kv, config_.hidden_size, heads}});
-  }
-  return cache;
-}
-
 Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
   Value x = embed(tape, ops, frames);
   run(tape, ops, x, layers_.size(), tokens, tokens, Folded(layers_.size()));

@@ -15,10 +15,6 @@ class Dinov2 : public VisionTower {
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                      const Segments& readers, const Savings& savings) const override;
-  int64_t stored_columns() const override { return 2 * config_.hidden_size; }
-  void store(const VisualCache& cache, const std::vector<at::Tensor>& layers) const override;
-  VisualCache stored(Tape& tape, Operations& ops, const std::vector<at::Tensor>& layers, const Segments& tokens,
-                     const Segments& readers, const Savings& savings) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
                AttentionMaps* maps) const override;
   Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x, const Riding& riding,

@@ -16,6 +16,11 @@ const FieldInfo* RecordInfo::find(std::string_view name) const {
   return found == fields.end() ? nullptr : &*found;
 }
 
+const RemovedKey* RecordInfo::find_removed(std::string_view name) const {
+  auto found = std::find_if(removed.begin(), removed.end(), [&](const RemovedKey& key) { return key.name == name; });
+  return found == removed.end() ? nullptr : &*found;
+}
+
 std::vector<std::string> RecordInfo::keys() const {
   std::vector<std::string> names;
   for (const auto& field : fields)
@@ -24,6 +29,8 @@ std::vector<std::string> RecordInfo::keys() const {
 }
 
 namespace {
+
+constexpr const char* leave_it_out = "leave it out: the numbers of a run are the same without it";
 
 using ReadField = std::function<bool(size_t field, const Value&)>;
 
@@ -121,7 +128,10 @@ class TableReader {
     if (field && field->derived && reader_.reads_plan_file) return;
     if (std::holds_alternative<std::monostate>(value.data)) return;
     if (field && !field->derived) return give(*field, value);
+    const RemovedKey* removed = info_.find_removed(key);
+    if (removed && reader_.reads_plan_file) return;
     good_ = reader_.within(key_part(key), [&] {
+      if (removed) return reader_.complain(value.origin, removed->reason, leave_it_out);
       if (field) return reader_.complain(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
       if (const FieldInfo* meant = meant_by(info_, key)) excused_.insert(meant->name);
       return reader_.complain(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
@@ -245,8 +255,11 @@ Value RecordFields::assign(Reader& reader, const Assignment& assignment, const V
   }
   const FieldInfo* field = info.find(rest[0]);
   if (!field || field->derived) {
-    std::string what = field ? "is computed and cannot be set" : fmt::format("unknown key '{}'", rest[0]);
-    std::string advice = field ? advise_derived(info, *field) : advise(info, rest[0]);
+    const RemovedKey* removed = info.find_removed(rest[0]);
+    std::string what = field     ? "is computed and cannot be set"
+                       : removed ? removed->reason
+                                 : fmt::format("unknown key '{}'", rest[0]);
+    std::string advice = field ? advise_derived(info, *field) : removed ? leave_it_out : advise(info, rest[0]);
     reader.within(key_part(rest[0]), [&] { return reader.complain(assignment.origin, what, advice); });
     return current ? *current : Value{};
   }

@@ -40,6 +40,11 @@ struct FieldInfo {
   bool beside = false;  // cannot change the numbers of a run: not part of the Plan's hash
 };
 
+// A key that earlier versions knew. In a plan file of theirs it is passed over.
+struct RemovedKey {
+  std::string name, reason;
+};
+
 struct RecordInfo {
   std::string title;       // "Cosine": fvlm.Cosine in the editor
   std::string constructor; // "cosine"; empty: a plain table
@@ -48,8 +53,10 @@ struct RecordInfo {
   bool each = false;      // a value that is no table is given to every field
   bool call_only = false; // fvlm.scale_lr(0.5): arguments, no table
   std::vector<FieldInfo> fields;
+  std::vector<RemovedKey> removed;
 
   const FieldInfo* find(std::string_view name) const;
+  const RemovedKey* find_removed(std::string_view name) const;
   std::vector<std::string> keys() const; // that an author may write
 };
 
@@ -132,6 +139,9 @@ class Record : public Type<T> {
   Record& shorthand(const char* field) { return fields_.info().shorthand = field, *this; }
   Record& each() { return fields_.info().each = true, *this; }
   Record& call_only() { return fields_.info().call_only = true, *this; }
+  Record& removed(const char* name, const char* reason) {
+    return fields_.info().removed.push_back({name, reason}), *this;
+  }
   // Runs when each of the fields was good. Reports with reader.complain_at(".field", ...).
   Record& check(Check check) { return checks_.push_back(check), *this; }
   Ref<T> done() { return make_type<Record<T>>(std::move(*this)); }

@@ -54,6 +54,15 @@ TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
                           "  it is called 'activation_checkpointing' here"));
 }
 
+TEST(Mistakes, RemovedKeyIsNamedAsRemoved) {
+  const auto speed = key("speed", 4, table(4, "", {key("overlap_vision", 5, false)}));
+  const std::string what = "speed.overlap_vision: was removed: where it was measured it was 1 to 3 % slower\n"
+                           "  leave it out: the numbers of a run are the same without it";
+  EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {speed})), ElementsAre("r.lua:5: " + what));
+  EXPECT_THAT(mistakes_of(small_recipe(), {"speed.overlap_vision=true"}),
+              ElementsAre("--set speed.overlap_vision=true: " + what));
+}
+
 TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
   auto without_batch = [](const char* name) {
     auto stage = small_stage("align");
@@ -72,7 +81,7 @@ TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
 TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("speed", 4, "fast")})),
               ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
-                          "overlap_vision, coarse_in_tower, ... }, got the string \"fast\""));
+                          "coarse_in_tower, skip_last_patches, ... }, got the string \"fast\""));
   EXPECT_THAT(of_stage({key("batch", 15, "32")}),
               ElementsAre("r.lua:15: stages.align.batch: expected a whole number of at least 1 or a table { samples, "
                           "tokens, frames }, got the string \"32\"\n  a number has no quotes: 32"));
