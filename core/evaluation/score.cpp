@@ -2,6 +2,7 @@
 
 #include "feed/model_samples.h"
 #include "model/objectives.h"
+#include "ops/torch_threads.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/xlogy.h>
@@ -29,6 +30,12 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   capacity.longest_sequence = set.longest().sequence;
   capacity.longest_video = set.longest().video;
   return capacity;
+}
+
+int64_t parameters_of(const model::Vlm& vlm) {
+  int64_t parameters = 0;
+  for (const ops::Parameter& parameter : vlm.parameters().all()) parameters += parameter.value.numel();
+  return parameters;
 }
 
 std::vector<bool> answer_of(const SampleText& text) {
@@ -77,6 +84,7 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
 Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
+  const ops::ModelThreads threads(parameters_of(vlm));
   const auto show = set.wanted().entropy ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens;
   Scores scores;
   double entropy = 0;

@@ -6,6 +6,14 @@
 
 namespace fvlm::ops {
 
+ModelThreads::ModelThreads(int64_t parameters) : before_(at::get_num_threads()) {
+  if (parameters < parameters_worth_threads) at::set_num_threads(1);
+}
+
+ModelThreads::~ModelThreads() {
+  if (at::get_num_threads() != before_) at::set_num_threads(before_);
+}
+
 void use_torch_threads() {
   set_parallel_backend(
       [](int64_t pieces, const std::function<void(int64_t)>& piece) {

@@ -1,6 +1,7 @@
 #include "train/crew.h"
 
 #include "base/parallel.h"
+#include "ops/torch_threads.h"
 #include "plugin/host.h"
 #include "train/stage_model.h"
 
@@ -14,8 +15,6 @@
 namespace fvlm::train {
 namespace {
 
-// Threads that share tensors this small wait for each other longer than they work (bench/LOG.md).
-constexpr int64_t parameters_worth_threads = 4'000'000;
 constexpr int64_t most_side_by_side = 8;
 
 } // namespace
@@ -25,7 +24,7 @@ Crew::Size crew_for(const ModelDescription& description, at::Device device) {
   int64_t parameters = 0;
   for (const Part part : all_parts)
     for (const TensorSpec& spec : description.layout(part).tensors) parameters += elements_of(spec.shape);
-  if (parameters >= parameters_worth_threads) return {};
+  if (parameters >= ops::parameters_worth_threads) return {};
   const bool chosen = std::getenv("OMP_NUM_THREADS") != nullptr;
   const int64_t threads = chosen ? at::get_num_threads() : threads_or_cores(0);
   at::set_num_threads(1);

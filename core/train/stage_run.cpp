@@ -392,7 +392,8 @@ bool StageRun::after_step() {
 }
 
 void StageRun::evaluate() {
-  if (!evaluator_) return;
+  if (!evaluator_ || state_.evaluated_at == state_.step) return;
+  state_.evaluated_at = state_.step;
   const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
   evaluated_ = true;
@@ -427,7 +428,7 @@ void StageRun::roll_back(const std::string& why) {
 
 void StageRun::save() {
   if (saved_at_ == state_.step) return;
-  if (!evaluated_) state_.score.reset();
+  if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
   evaluated_ = false;
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;

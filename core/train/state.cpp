@@ -50,7 +50,8 @@ std::string RunState::text() const {
               {"metrics_bytes", metrics_bytes},
               {"events_bytes", events_bytes},
               {"reference", reference},
-              {"score", score ? number(*score) : Json()}}
+              {"score", score ? number(*score) : Json()},
+              {"evaluated_at", evaluated_at}}
              .dump(1) +
          "\n";
 }
@@ -85,6 +86,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.events_bytes = json.at("events_bytes");
     state.reference = json.value("reference", "");
     if (!json.at("score").is_null()) state.score = number(json.at("score"));
+    state.evaluated_at = json.value("evaluated_at", -1);
     return state;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::data, fmt::format("this is no state of a run: {}", error.what())).at(where);

@@ -42,6 +42,7 @@ struct RunState {
   uint64_t metrics_bytes = 0, events_bytes = 0;
   std::string reference;       // fingerprint of the weights that DPO's are held against
   std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
+  int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
 
   std::string text() const;
   // Throws Error(data) at `where`.

@@ -2,6 +2,7 @@
 #include "evaluation/evaluator.h"
 #include "made_set.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -57,6 +58,20 @@ std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, 
       asked.texts.push_back(asked_alone(tiny, sample, text, mode));
   }
   return all;
+}
+
+// Threads that share tensors as small as these cost many times what they gain.
+TEST(Evaluation, of_a_small_model_runs_on_one_thread_as_its_training_does) {
+  Tiny tiny(config(), at::kFloat);
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  const auto set = open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss));
+  std::vector<int> threads;
+  score(*set, tiny.vlm, *tiny.operations, plan::Mode::coarse_fine,
+        [&](int64_t, int64_t) { threads.push_back(at::get_num_threads()); });
+  EXPECT_THAT(threads, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(1)));
+  EXPECT_EQ(at::get_num_threads(), 2) << "whoever asks next has its own again";
+  at::set_num_threads(before);
 }
 
 TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {

@@ -61,6 +61,23 @@ TEST_F(TrainRun, three_stages_hand_the_model_on_and_learn) {
   EXPECT_EQ(run("a").steps, 0) << "all is done already";
 }
 
+TEST_F(TrainRun, evaluates_once_where_every_divides_the_last_step) {
+  const auto evaluated_at = [&](const std::string& name) {
+    std::vector<int64_t> steps;
+    for (const auto& line : metrics(folder(name)))
+      if (line["kind"] == "evaluation" && line["stage"] == "instruct") steps.push_back(line["step"]);
+    return steps;
+  };
+  run("a"); // eight steps, evaluated every fourth
+  EXPECT_EQ(evaluated_at("a"), (std::vector<int64_t>{4, 8}));
+  EXPECT_TRUE(read_state(last("a", "instruct")).score) << "the last checkpoint is still judged by it";
+  // Killed between the evaluation and the end of the stage: the checkpoint of its last step knows.
+  run("b", {"checkpoint.every=4"}, {.max_steps = 10 + 8});
+  run("b", {"checkpoint.every=4"});
+  EXPECT_EQ(evaluated_at("b"), (std::vector<int64_t>{4, 8}));
+  EXPECT_TRUE(read_state(last("b", "instruct")).score);
+}
+
 TEST_F(TrainRun, its_lines_tell_how_widely_the_model_looks) {
   run("a");
   for (const auto& line : metrics(folder("a"))) {
