@@ -26,12 +26,16 @@ requires(sizeof...(Args) > 0) Outcome failed(fmt::format_string<Args...> format,
 
 class Context;
 
+// What `--quick` leaves out: rows of large sizes and of many runs.
+enum class Extent { quick, thorough };
+
 struct Check {
   std::string name;   // "causal"; a report says "attention.causal"
   std::string proves; // one sentence, true of a plugin that passes
   Outcome (*run)(Context&);
   // Rows of this table, "forward_*" for all that begin so: where one of them failed, this one says nothing.
   std::string needs = "";
+  Extent extent = Extent::quick; // thorough: not a row of `--quick`
 };
 
 // A measurement of `--bench`.

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "check/context.h"
 #include "check/probe.h"
+#include "check/process_checks.h"
 #include "check/reference.h"
 
 #include <ATen/Parallel.h>
@@ -36,7 +37,7 @@ class Child {
 
   void run() {
     {
-      Context context(subject_, "", at::kCPU);
+      Context context(subject_, "", at::kCPU, job_.quick);
       table("library", table_of("library"), context);
     }
     if (has_failed("library.enters") || has_failed("library.opens") || has_failed("library.is_library")) return;
@@ -46,7 +47,7 @@ class Child {
     for (const auto& kind : subject_.kinds()) {
       // These work on host memory, wherever the others work.
       const bool on_host = family_of(kind) == "packer" || family_of(kind) == "video";
-      Context context(subject_, kind, on_host ? at::Device(at::kCPU) : at::Device(job_.device));
+      Context context(subject_, kind, on_host ? at::Device(at::kCPU) : at::Device(job_.device), job_.quick);
       const Table& rows = table_of(family_of(kind));
       table(short_kind(kind), rows, context);
       if (job_.bench)
@@ -97,7 +98,7 @@ class Child {
   void table(const std::string& prefix, const Table& rows, Context& context) {
     for (const Check& check : rows.checks) {
       const std::string name = prefix + "." + check.name;
-      if (!due(name)) continue;
+      if (!due(name) || (job_.quick && check.extent == Extent::thorough)) continue;
       say({{"begin", name}, {"proves", check.proves}});
       const auto start = std::chrono::steady_clock::now();
       Outcome outcome;
@@ -108,7 +109,7 @@ class Child {
       if (auto need = missing(prefix, check.needs); !need.empty())
         outcome = not_applicable("builds on " + need + ", which failed"), blocked = true;
       else
-        outcome = guarded(check, context);
+        outcome = guarded(name, check, context);
       if (outcome.state == State::failed || blocked) failed_.push_back(name);
       say({{"end", name},
            {"blocked", blocked},
@@ -118,8 +119,14 @@ class Child {
     }
   }
 
-  Outcome guarded(const Check& check, Context& context) {
+  Outcome guarded(const std::string& name, const Check& check, Context& context) {
     set_float_mode(float_mode_); // whatever the plugin did to it in an earlier row
+    Outcome outcome = caught(check, context);
+    if (float_mode() != float_mode_ && float_mode_left_by().empty()) float_mode_left_by() = name;
+    return outcome;
+  }
+
+  static Outcome caught(const Check& check, Context& context) {
     try {
       return check.run(context);
     } catch (const Refused& refused) {
@@ -171,8 +178,8 @@ bool asks_for(const Job& job, const std::string& row) {
 }
 
 std::string to_text(const Job& job) {
-  nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after},
-                      {"failed", job.failed},   {"only", job.only},     {"bench", job.bench}};
+  nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after}, {"failed", job.failed},
+                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}};
   if (job.declared)
     text["declared"] = {
         {"name", job.declared->name}, {"version", job.declared->version}, {"kinds", job.declared->kinds}};
@@ -188,6 +195,7 @@ Job job_from(const std::string& text) {
   parsed.at("failed").get_to(job.failed);
   parsed.at("only").get_to(job.only);
   parsed.at("bench").get_to(job.bench);
+  parsed.at("quick").get_to(job.quick);
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
     job.declared = Declared{declared.at("name"), declared.at("version"), declared.at("kinds")};

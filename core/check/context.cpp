@@ -40,9 +40,9 @@ const Table& table_of(std::string_view family) {
   return *found;
 }
 
-Context::Context(Subject& subject_, std::string kind_, at::Device device_)
-    : subject(subject_), kind(std::move(kind_)), device(device_), table_(kind.empty() ? nullptr : subject.table(kind)) {
-}
+Context::Context(Subject& subject_, std::string kind_, at::Device device_, bool quick_)
+    : subject(subject_), kind(std::move(kind_)), device(device_), quick(quick_),
+      table_(kind.empty() ? nullptr : subject.table(kind)) {}
 
 fvlm_instance* Context::instance() {
   if (!instance_) {

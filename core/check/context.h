@@ -11,13 +11,14 @@ namespace fvlm::check {
 
 class Context {
  public:
-  Context(Subject& subject, std::string kind, at::Device device);
+  Context(Subject& subject, std::string kind, at::Device device, bool quick = false);
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   Subject& subject;
   const std::string kind; // "fvlm.attention/1"; "" for the library's own table
   const at::Device device;
+  const bool quick; // `--quick`: a row may leave out what takes long
 
   template <class KindTable>
   const KindTable& table() const {

@@ -2,6 +2,7 @@
 
 #include "check/families.h"
 #include "check/probe.h"
+#include "check/process_checks.h"
 #include "check/workbench.h"
 
 #include <ATen/ops/nonzero.h>
@@ -177,6 +178,15 @@ Outcome outputs_in_bounds(Context& context) {
 
 Outcome inputs_unchanged(Context& context) {
   return without(context, Violation::input_changed);
+}
+
+Outcome inputs_sealed(Context& context) {
+  if (!context.device.is_cpu()) return not_applicable("pages are closed to writing in host memory alone");
+  Variation variation;
+  variation.sealed = true;
+  int runs = 0;
+  for (const Trial& trial : context.typical()) runs += trial.run(context, variation).done();
+  return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
 }
 
 Outcome throws_nothing(Context& context) {
@@ -435,54 +445,6 @@ Outcome allocates_nothing(Context& context) {
   return ok();
 }
 
-Outcome starts_no_threads(Context& context) {
-  const bool watched = !context.subject.built_in() && watch_calls(context.subject.handle());
-  for (const Trial& trial : context.typical()) trial.run(context, {}); // whatever is made once is made now
-  take_counts();
-  const int before = thread_count();
-  start_counting();
-  for (const Trial& trial : context.typical()) trial.run(context, {});
-  stop_counting();
-  if (auto counts = take_counts(); watched && counts.threads > 0)
-    return failed("{} threads were started during {} runs", counts.threads, context.typical().size());
-  int after = thread_count();
-  for (int wait = 0; wait < 50 && after > before; ++wait) { // a thread that was joined may need a moment to vanish
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    after = thread_count();
-  }
-  if (after > before) return failed("{} threads before, {} after {} runs", before, after, context.typical().size());
-  return ok();
-}
-
-Outcome leaves_no_descriptors(Context& context) {
-  for (const Trial& trial : context.typical()) trial.run(context, {});
-  auto before = open_descriptors();
-  for (const Trial& trial : context.typical()) trial.run(context, {});
-  for (const auto& descriptor : open_descriptors())
-    if (!before.contains(descriptor)) return failed("left open: {}", descriptor);
-  return ok();
-}
-
-const uint32_t float_mode_at_start = float_mode();
-
-Outcome leaves_float_mode(Context& context) {
-  const uint32_t before = float_mode_at_start;
-  set_float_mode(before); // whatever came before, the instances of other rows among it
-  Instance own(context, context.host());
-  if (const uint32_t after = float_mode(); after != before) {
-    set_float_mode(before);
-    return failed("create() left the floating-point control at {:#x}, it was {:#x}", after, before);
-  }
-  for (const Trial& trial : context.typical()) {
-    trial.run(context, {});
-    if (const uint32_t after = float_mode(); after != before) {
-      set_float_mode(before);
-      return failed("{}: the floating-point control is {:#x} and was {:#x}", trial.label, after, before);
-    }
-  }
-  return ok();
-}
-
 int64_t allocated_then = 0, resident_then = 0, worst_growth = 0;
 const char* grown = "";
 
@@ -515,7 +477,7 @@ Outcome memory_flat(Context& context) {
 
 std::vector<Check> generic_checks(const std::string& needs) {
   const char* repeat = "deterministic,pure"; // rows that compare the bits of two runs
-  return {
+  std::vector<Check> rows{
       {"creates", "create() gives an instance each time, destroy() takes it and NULL", creates},
       {"create_refuses_sizes", "create() refuses a config with a struct_size of 0 or too small", create_refuses_sizes},
       {"supports_stable", "supports() answers the same each time; a no has a reason", supports_stable},
@@ -537,6 +499,8 @@ std::vector<Check> generic_checks(const std::string& needs) {
        workspace_short, "workspace_exact"},
       {"outputs_in_bounds", "nothing is written before, behind or between the rows of any tensor", outputs_in_bounds},
       {"inputs_unchanged", "no input is written to", inputs_unchanged},
+      {"inputs_sealed", "nor is one, or a struct of the call, written to and put back", inputs_sealed,
+       "inputs_unchanged"},
       {"outputs_written", "every element of every output is written", outputs_written},
       {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread, repeat},
       {"thread_counts", "right on hosts with 1, 3 and 7 threads", thread_counts, needs},
@@ -556,21 +520,33 @@ std::vector<Check> generic_checks(const std::string& needs) {
       {"host_used_well", "parallel_for is not nested and no exception passes through it", host_used_well},
       {"allocates_nothing", "calls allocate no memory", allocates_nothing},
       {"memory_flat", "memory does not grow over 1,000 calls", memory_flat},
-      {"starts_no_threads", "calls start no threads", starts_no_threads},
-      {"leaves_no_descriptors", "calls leave no files open", leaves_no_descriptors},
-      {"leaves_float_mode", "create() and calls leave rounding and flush-to-zero as they were", leaves_float_mode},
   };
+  append(rows, process_checks());
+  return rows;
 }
 
 std::vector<Check> generic_host_checks() {
-  constexpr std::string_view kept[] = {
-      "creates",           "create_refuses_sizes",  "query_sizes_refused", "argument_sizes_refused", "longer_structs",
-      "outputs_in_bounds", "inputs_unchanged",      "outputs_written",     "leftovers_unread",       "two_threads",
-      "reads_in_bounds",   "shapes_interleaved",    "error_sink",          "throws_nothing",         "memory_flat",
-      "starts_no_threads", "leaves_no_descriptors", "leaves_float_mode"};
+  constexpr std::string_view kept[] = {"creates",
+                                       "create_refuses_sizes",
+                                       "query_sizes_refused",
+                                       "argument_sizes_refused",
+                                       "longer_structs",
+                                       "outputs_in_bounds",
+                                       "inputs_unchanged",
+                                       "inputs_sealed",
+                                       "outputs_written",
+                                       "leftovers_unread",
+                                       "two_threads",
+                                       "reads_in_bounds",
+                                       "shapes_interleaved",
+                                       "error_sink",
+                                       "throws_nothing",
+                                       "memory_flat"};
   auto all = generic_checks("");
+  const auto process = process_checks();
   std::erase_if(all, [&](const Check& check) {
-    return std::find(std::begin(kept), std::end(kept), check.name) == std::end(kept);
+    return std::find(std::begin(kept), std::end(kept), check.name) == std::end(kept) &&
+           std::none_of(process.begin(), process.end(), [&](const Check& row) { return row.name == check.name; });
   });
   return all;
 }

@@ -1,10 +1,13 @@
 #include "check/host.h"
 
+#include "check/probe.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -53,12 +56,24 @@ struct TestHost::Pool {
       int64_t piece = job.backwards ? job.pieces - 1 - turn : turn;
       int64_t begin = job.count * piece / job.pieces, end = job.count * (piece + 1) / job.pieces;
       inside_task = true;
+      const uint32_t mode = float_mode();
+      sigset_t blocked{}, blocked_now{};
+      pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
       try {
         job.task(job.context, begin, end);
       } catch (...) {
         note("an exception left a task that it gave to parallel_for");
       }
       inside_task = false;
+      if (float_mode() != mode) {
+        note("left the floating-point control of a thread of parallel_for changed");
+        set_float_mode(mode);
+      }
+      pthread_sigmask(SIG_SETMASK, nullptr, &blocked_now);
+      if (std::memcmp(&blocked, &blocked_now, sizeof blocked) != 0) {
+        note("left the signal mask of a thread of parallel_for changed");
+        pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+      }
       if (job.done.fetch_add(1) + 1 == job.pieces) {
         std::lock_guard lock(mutex);
         finished.notify_all();

@@ -8,7 +8,6 @@
 #include <fvlm/fvlm.h>
 
 #include <algorithm>
-#include <csignal>
 #include <thread>
 
 namespace fvlm::check {
@@ -75,31 +74,21 @@ Outcome run_paths_absolute(Context& context) {
   });
 }
 
-// Some number that changes with any of them.
-uint64_t signal_handlers() {
-  uint64_t sum = 0;
-  for (int number : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD, SIGBUS}) {
-    struct sigaction action {};
-    sigaction(number, nullptr, &action);
-    sum = sum * 31 + reinterpret_cast<uintptr_t>(action.sa_handler);
-  }
-  return sum;
+// "" where the process's state is what it was.
+std::string changed_since(const ProcessState& before) {
+  const ProcessState after = ProcessState::now();
+  for (Aspect aspect : aspects)
+    if (auto text = before.difference(after, aspect); !text.empty())
+      return text + (aspect == Aspect::float_mode ? " (linked with -ffast-math?)" : "");
+  return "";
 }
 
 Outcome opens(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
-  const auto descriptors = open_descriptors();
-  const int threads = thread_count();
-  const uint32_t mode = float_mode();
-  const uint64_t handlers = signal_handlers();
+  const ProcessState before = ProcessState::now();
   if (auto trouble = context.subject.open(); !trouble.empty()) return failed(trouble);
-  if (float_mode() != mode)
-    return failed("loading it changed the floating-point control from {:#x} to {:#x} (linked with -ffast-math?)", mode,
-                  float_mode());
-  if (thread_count() > threads) return failed("loading it started a thread");
-  if (signal_handlers() != handlers) return failed("loading it installed a signal handler");
-  for (const auto& descriptor : open_descriptors())
-    if (!descriptors.contains(descriptor)) return failed("loading it left a file open: {}", descriptor);
+  if (auto changed = changed_since(before); !changed.empty())
+    return failed("loading it changed the process: {}", changed);
   return ok();
 }
 
@@ -118,7 +107,12 @@ fvlm_host* host_like(Context& context, uint32_t struct_size, uint32_t major, uin
 }
 
 Outcome enters(Context& context) {
+  context.host(); // its threads are not the plugin's
+  const ProcessState before = ProcessState::now();
   if (auto trouble = context.subject.enter(); !trouble.empty()) return failed(trouble);
+  if (context.subject.built_in()) return ok();
+  if (auto changed = changed_since(before); !changed.empty())
+    return failed("its entry point changed the process: {}", changed);
   return ok();
 }
 
@@ -311,8 +305,8 @@ Table library_table() {
           {"code_not_writable", "its code is not writable and not relocated", code_not_writable, "is_library"},
           {"run_paths_absolute", "it looks for libraries in no folder that depends on the working directory",
            run_paths_absolute, "is_library"},
-          {"opens", "it loads, and loading starts no thread, opens no file, changes no signal or float mode", opens,
-           "is_library"},
+          {"opens", "it loads, and loading starts no thread, opens no file, leaves signals, environment and float mode",
+           opens, "is_library"},
           {"enters", "the entry answers with a plugin", enters, "opens"},
           {"entry_refuses_size", "the entry refuses a host with a struct_size of 0 or too small", entry_refuses_size,
            "enters"},

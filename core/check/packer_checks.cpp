@@ -219,6 +219,12 @@ Outcome many_items(Context& context) {
   return outcome;
 }
 
+// More bins than 16 bits can count.
+Outcome many_bins(Context& context) {
+  return hold(context, {{.capacity = {7}, .sizes = std::vector<int64_t>(66000, 7)}},
+              {in_range, within_capacity, none_empty, first_first});
+}
+
 Outcome nonsense(Context& context) {
   const int64_t capacity[] = {100};
   const auto supports = context.table<fvlm_packer_v1>().supports;
@@ -250,6 +256,8 @@ Table packer_table() {
               "places_all,capacity,empty_bins,oversized"},
              {"seeds", "the rules hold for any seed", seeds, "places_all,capacity,empty_bins,first_item"},
              {"many_items", "100,000 items", many_items, "places_all,capacity,empty_bins,first_item"},
+             {"many_bins", "66,000 items, each of which fills a bin", many_bins,
+              "places_all,capacity,empty_bins,first_item", Extent::thorough},
              {"supports_nonsense", "supports() refuses impossible queries", nonsense},
          });
   append(table.checks, generic_host_checks());

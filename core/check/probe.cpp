@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <dirent.h>
 #include <dlfcn.h>
@@ -28,7 +29,7 @@ namespace fvlm::check {
 namespace {
 
 std::atomic<bool> counting{false};
-std::atomic<int64_t> allocations{0}, threads{0};
+std::atomic<int64_t> allocations{0}, threads{0}, threads_ever{0}, processes_ever{0};
 std::atomic<const char*> first_allocator{nullptr};
 
 void count_allocation(const char* name) {
@@ -49,11 +50,21 @@ struct Wrapper {
   }
 };
 
-template <int index, class... Args>
+template <int index, class Result, class... Args>
 struct ThreadWrapper {
-  static inline int (*original)(Args...) = nullptr;
-  static int call(Args... args) {
+  static inline Result (*original)(Args...) = nullptr;
+  static Result call(Args... args) {
     if (counting) ++threads;
+    ++threads_ever;
+    return original(args...);
+  }
+};
+
+template <int index, class Result, class... Args>
+struct ProcessWrapper {
+  static inline Result (*original)(Args...) = nullptr;
+  static Result call(Args... args) {
+    ++processes_ever;
     return original(args...);
   }
 };
@@ -64,6 +75,11 @@ struct Watched {
   void** original;
 };
 
+template <class Wrap>
+Watched counted(const char* symbol) {
+  return {symbol, reinterpret_cast<void*>(&Wrap::call), reinterpret_cast<void**>(&Wrap::original)};
+}
+
 template <int index, class Result, class... Args>
 Watched allocator(const char* symbol, const char* name) {
   using Wrap = Wrapper<index, Result, Args...>;
@@ -73,7 +89,6 @@ Watched allocator(const char* symbol, const char* name) {
 
 const std::vector<Watched>& watched() {
   using std::align_val_t, std::nothrow_t;
-  using Threads = ThreadWrapper<0, pthread_t*, const pthread_attr_t*, void* (*)(void*), void*>;
   static const std::vector<Watched> all{
       allocator<0, void*, size_t>("malloc", "malloc"),
       allocator<1, void*, size_t, size_t>("calloc", "calloc"),
@@ -88,7 +103,18 @@ const std::vector<Watched>& watched() {
       allocator<10, void*, size_t, const nothrow_t&>("_ZnwmRKSt9nothrow_t", "operator new"),
       allocator<11, void*, size_t, const nothrow_t&>("_ZnamRKSt9nothrow_t", "operator new[]"),
       allocator<12, void*, void*, size_t, int, int, int, off_t>("mmap", "mmap"),
-      {"pthread_create", reinterpret_cast<void*>(&Threads::call), reinterpret_cast<void**>(&Threads::original)},
+      counted<ThreadWrapper<0, int, pthread_t*, const pthread_attr_t*, void* (*)(void*), void*>>("pthread_create"),
+      counted<ThreadWrapper<1, int, void*, int (*)(void*), void*>>("thrd_create"),
+      // std::thread's constructor, whose pthread_create lies in another library.
+      counted<ThreadWrapper<2, void, void*, void*, void (*)()>>(
+          "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"),
+      counted<ProcessWrapper<0, pid_t>>("fork"),
+      counted<ProcessWrapper<1, int, pid_t*, const char*, const void*, const void*, char* const*, char* const*>>(
+          "posix_spawn"),
+      counted<ProcessWrapper<2, int, pid_t*, const char*, const void*, const void*, char* const*, char* const*>>(
+          "posix_spawnp"),
+      counted<ProcessWrapper<3, int, const char*>>("system"),
+      counted<ProcessWrapper<4, FILE*, const char*, const char*>>("popen"),
   };
   return all;
 }
@@ -178,6 +204,13 @@ CallCounts take_counts() {
   return {allocations.exchange(0), threads.exchange(0), name ? name : ""};
 }
 
+int64_t threads_started() {
+  return threads_ever;
+}
+int64_t processes_started() {
+  return processes_ever;
+}
+
 std::set<std::string> open_descriptors() {
   std::set<std::string> found;
   DIR* folder = opendir("/proc/self/fd");
@@ -224,6 +257,9 @@ bool freed_memory_stays() {
 int64_t bytes_resident() {
   return status_field("VmRSS:");
 }
+int64_t bytes_mapped() {
+  return status_field("VmSize:");
+}
 int64_t bytes_resident_peak() {
   return status_field("VmHWM:");
 }
@@ -233,7 +269,9 @@ void reset_resident_peak() {
 
 uint32_t float_mode() {
 #if defined(__x86_64__)
-  return _mm_getcsr() & ~0x3Fu;
+  uint16_t x87 = 0;
+  asm volatile("fnstcw %0" : "=m"(x87));
+  return (_mm_getcsr() & ~0x3Fu) | static_cast<uint32_t>(x87) << 16;
 #else
   return 0;
 #endif
@@ -241,7 +279,9 @@ uint32_t float_mode() {
 
 void set_float_mode([[maybe_unused]] uint32_t mode) {
 #if defined(__x86_64__)
-  _mm_setcsr(mode);
+  const auto x87 = static_cast<uint16_t>(mode >> 16);
+  asm volatile("fldcw %0" : : "m"(x87));
+  _mm_setcsr(mode & 0xFFFF);
 #endif
 }
 

@@ -21,15 +21,20 @@ struct CallCounts {
 };
 CallCounts take_counts();
 
+// Calls of these since the library was watched, counted all the time.
+int64_t threads_started();
+int64_t processes_started();
+
 std::set<std::string> open_descriptors(); // "5 -> /tmp/x"
 int thread_count();
 int64_t bytes_allocated(); // by malloc, not given back
 int64_t bytes_resident();
+int64_t bytes_mapped();        // address space, touched or not
 bool freed_memory_stays();     // resident, by a sanitizer's wish
 int64_t bytes_resident_peak(); // since reset_resident_peak()
 void reset_resident_peak();
 
-// The processor's floating-point control (rounding, flush to zero), status bits left out.
+// The processor's floating-point control (rounding, precision, flush to zero), status bits left out.
 uint32_t float_mode();
 void set_float_mode(uint32_t mode);
 

@@ -17,7 +17,7 @@ std::unique_ptr<Context> reference_context(const Context& context) {
   if (!entry) return nullptr;
   static auto& subject = *new Subject(entry); // contexts point to it
   if (!subject.enter().empty() || !subject.table(context.kind)) return nullptr;
-  return std::make_unique<Context>(subject, context.kind, context.device);
+  return std::make_unique<Context>(subject, context.kind, context.device, context.quick);
 }
 
 } // namespace fvlm::check

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "check/host.h"
+#include "check/probe.h"
 
 #include <algorithm>
 #include <dlfcn.h>
@@ -31,6 +32,8 @@ std::string Subject::enter() {
   }
   if (!plugin_) return "the entry returned NULL to a host of the same ABI version";
   if (!plugin_->table) return "its function table() is NULL";
+  if (!built_in()) watch_calls(handle_);
+  entered_ = ProcessState::now();
   return "";
 }
 

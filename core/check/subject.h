@@ -1,5 +1,7 @@
 // The plugin under test: a library on disk, or the engine's own reference.
 #pragma once
+#include "check/process_state.h"
+
 #include <fvlm/abi.h>
 
 #include <filesystem>
@@ -29,6 +31,9 @@ class Subject {
   // Calls the entry with the usual host. "" when it answered with a plugin.
   std::string enter();
 
+  // The process's state when the plugin had answered, before any function of a table was called.
+  const ProcessState& entered() const { return entered_; }
+
   void* handle() const { return handle_; }
   fvlm_plugin_entry_function entry() const { return entry_; }
   const fvlm_plugin& plugin() const { return *plugin_; }
@@ -44,6 +49,7 @@ class Subject {
   void* handle_ = nullptr;
   fvlm_plugin_entry_function entry_ = nullptr;
   const fvlm_plugin* plugin_ = nullptr;
+  ProcessState entered_;
 };
 
 } // namespace fvlm::check

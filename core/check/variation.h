@@ -15,6 +15,7 @@ struct fvlm_instance;
 
 namespace fvlm::check {
 
+class ProcessWatch;
 class TestHost;
 
 enum class Placement {
@@ -42,10 +43,12 @@ struct Variation {
   bool rehearsed = false;       // before each call comes one with other numbers at the same addresses
   bool recorded = false;        // calls are recorded as CUDA graphs, and these are replayed
   bool bare = false;            // no guards are looked at, workspace and saved tensors are not touched: for timing
+  bool sealed = false;          // what the plugin may not write cannot be written while it is called; host memory alone
   int repeat = 0;               // further calls of each function, timed
   void (*before_repeat)() = nullptr;
   void (*after_repeat)() = nullptr;
   std::function<void()> between;     // what happens before each call but prepare()
+  ProcessWatch* watch = nullptr;     // notes what calls leave changed in the process
   TestHost* host = nullptr;          // NULL: the context's
   fvlm_instance* instance = nullptr; // NULL: the context's
 };

@@ -74,6 +74,56 @@ fvlm_device device_of(at::Device device) {
   return {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, device.has_index() ? device.index() : 0};
 }
 
+Pages::Pages(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  size_ = (bytes + page - 1) / page * page;
+  void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Refused{State::failed, "no memory for pages"};
+  data_ = static_cast<char*>(memory);
+}
+
+Pages::Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+
+Pages::~Pages() {
+  if (data_) munmap(data_, size_);
+}
+
+namespace {
+
+const std::vector<Sealed::Range>* sealed_now = nullptr;
+
+void tell_what_was_written(int, siginfo_t* info, void*) {
+  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (sealed_now)
+    for (const Sealed::Range& range : *sealed_now) {
+      const auto begin = reinterpret_cast<uintptr_t>(range.begin);
+      if (at < begin || at >= begin + range.size) continue;
+      for (std::string_view part : {std::string_view("it wrote to "), std::string_view(range.name),
+                                    std::string_view(", which it may only read\n")})
+        if (write(STDERR_FILENO, part.data(), part.size()) < 0) break;
+    }
+  signal(SIGSEGV, SIG_DFL); // the write is tried again, and ends the process
+}
+
+} // namespace
+
+Sealed::Sealed(std::vector<Range> ranges) : ranges_(std::move(ranges)) {
+  if (ranges_.empty()) return;
+  struct sigaction action {};
+  action.sa_sigaction = tell_what_was_written;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSEGV, &action, &before_);
+  sealed_now = &ranges_;
+  for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ);
+}
+
+Sealed::~Sealed() {
+  if (ranges_.empty()) return;
+  for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ | PROT_WRITE);
+  sealed_now = nullptr;
+  sigaction(SIGSEGV, &before_, nullptr);
+}
+
 Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
                  int64_t gaps)
     : name_(std::move(name)), dtype_(dtype), shape_(shape.vec()), strides_(shape.size(), 1) {
@@ -112,13 +162,15 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
   if (dense) mark(offset_ + size, storage_.numel());
   view_ = at::from_blob(static_cast<char*>(storage_.data_ptr()) + offset_, shape_, strides_,
                         at::TensorOptions(dtype).device(device));
-  abi_ = {empty ? nullptr : view_.data_ptr(),
-          device_of(device),
-          static_cast<int32_t>(rank),
-          dtype_of(dtype),
-          shape_.data(),
-          strides_.data(),
-          0};
+  std::copy(shape_.begin(), shape_.end(), descriptor_->shape);
+  std::copy(strides_.begin(), strides_.end(), descriptor_->strides);
+  descriptor_->tensor = {empty ? nullptr : view_.data_ptr(),
+                         device_of(device),
+                         static_cast<int32_t>(rank),
+                         dtype_of(dtype),
+                         descriptor_->shape,
+                         descriptor_->strides,
+                         0};
 }
 
 at::Tensor Operand::window(const at::Tensor& storage) const {
@@ -136,6 +188,7 @@ Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarTyp
   Placement placement = variation_.placement;
   if (rows == Rows::contiguous && (placement == Placement::wide_rows || placement == Placement::odd_rows))
     placement = Placement::contiguous;
+  if (variation_.sealed) placement = Placement::page_end; // pages of its own
   return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement,
                                 static_cast<int64_t>(operands_.size()) + 1);
 }
@@ -219,7 +272,12 @@ void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm
   fvlm_error error{sizeof error, sizeof text, text};
   fvlm_status status = FVLM_ERROR_INTERNAL;
   try {
-    status = ask(&room.asked, variation_.error_sink ? &error : nullptr);
+    const auto asking = [&] { status = ask(&room.asked, variation_.error_sink ? &error : nullptr); };
+    const Sealed sealed(sealed_but({}));
+    if (variation_.watch)
+      variation_.watch->around("requirements()", asking);
+    else
+      asking();
   } catch (...) {
     run_.violations.emplace_back(Violation::threw, "requirements() threw an exception");
   }
@@ -233,6 +291,19 @@ void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm
     return;
   }
   run_.statuses.push_back({"requirements", status, text, 0});
+}
+
+std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& writes) {
+  std::vector<Sealed::Range> ranges;
+  if (!variation_.sealed || !context_.device.is_cpu()) return ranges;
+  for (const Operand& operand : operands_) {
+    if (operand.name_.starts_with("the workspace")) continue;
+    ranges.push_back({operand.pages_.data(), operand.pages_.size(), "the shape or strides of " + operand.name_});
+    if (std::find(writes.begin(), writes.end(), &operand) == writes.end())
+      ranges.push_back({operand.storage_.data_ptr(), static_cast<size_t>(operand.storage_.numel()), operand.name_});
+  }
+  for (const Pages& pages : structs_) ranges.push_back({pages.data(), pages.size(), "a struct of the call"});
+  return ranges;
 }
 
 bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
@@ -265,8 +336,12 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
 
   fvlm_status status = FVLM_ERROR_INTERNAL;
   auto once = [&] {
+    const Sealed sealed(sealed_but(writes));
     try {
-      status = function(call);
+      if (variation_.watch)
+        variation_.watch->around(name + "()", [&] { status = function(call); });
+      else
+        status = function(call);
     } catch (const std::exception& exception) {
       status = FVLM_ERROR_INTERNAL;
       run_.violations.emplace_back(Violation::threw, fmt::format("{} threw an exception: {}", name, exception.what()));

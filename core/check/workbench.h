@@ -5,9 +5,42 @@
 #include "check/recorder.h"
 
 #include <algorithm>
+#include <csignal>
 #include <deque>
 
 namespace fvlm::check {
+
+// Host memory in pages of its own, which can be closed to writing.
+class Pages {
+ public:
+  explicit Pages(size_t bytes);
+  Pages(Pages&& other) noexcept;
+  ~Pages();
+  char* data() const { return data_; }
+  size_t size() const { return size_; } // of whole pages
+
+ private:
+  char* data_;
+  size_t size_;
+};
+
+// While this lives, a write to any of these ranges ends the process, which says to what it was.
+class Sealed {
+ public:
+  struct Range {
+    void* begin;
+    size_t size;
+    std::string name;
+  };
+  explicit Sealed(std::vector<Range> ranges = {});
+  ~Sealed();
+  Sealed(const Sealed&) = delete;
+  Sealed& operator=(const Sealed&) = delete;
+
+ private:
+  std::vector<Range> ranges_;
+  struct sigaction before_ {};
+};
 
 // A tensor lent to the plugin, inside a larger piece of guarded memory.
 class Operand {
@@ -16,7 +49,7 @@ class Operand {
   Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
           int64_t gaps = 1);
 
-  fvlm_tensor* abi() { return &abi_; }
+  fvlm_tensor* abi() { return &descriptor_->tensor; }
   const at::Tensor& view() const { return view_; }
   const std::string& name() const { return name_; }
 
@@ -29,7 +62,13 @@ class Operand {
   at::Tensor view_;
   int64_t offset_ = 0; // of view_, in bytes
   std::vector<int64_t> shape_, strides_;
-  fvlm_tensor abi_{};
+  // What the plugin is handed, its shape and strides among it.
+  struct Descriptor {
+    fvlm_tensor tensor;
+    int64_t shape[8], strides[8];
+  };
+  Pages pages_{sizeof(Descriptor)};
+  Descriptor* descriptor_ = reinterpret_cast<Descriptor*>(pages_.data());
 };
 
 // Whether the header lets a tensor's rows lie apart from each other.
@@ -107,21 +146,25 @@ class Workbench {
   // A copy of a struct with its struct_size as the variation wants it; lives as long as the workbench.
   template <class Struct>
   Struct* lend(const Struct& value, Spoil who) {
-    auto& bytes = structs_.emplace_back(sizeof(Struct) + 64, static_cast<unsigned char>(0xEE));
-    auto* copy = reinterpret_cast<Struct*>(bytes.data());
+    const Pages& pages = structs_.emplace_back(sizeof(Struct) + 64);
+    std::fill_n(pages.data(), pages.size(), static_cast<char>(0xEE));
+    auto* copy = reinterpret_cast<Struct*>(pages.data());
     *copy = value;
     copy->struct_size = size_of_struct(sizeof(Struct), who);
     return copy;
   }
   // What was lent while this lives holds nonsense behind it: a plugin may keep no pointer to it.
   struct ForOneCall {
-    std::deque<std::vector<unsigned char>>& structs;
+    std::deque<Pages>& structs;
     size_t first = structs.size();
     ~ForOneCall() {
-      for (size_t i = first; i < structs.size(); ++i) std::fill(structs[i].begin(), structs[i].end(), 0xEE);
+      for (size_t i = first; i < structs.size(); ++i)
+        std::fill_n(structs[i].data(), structs[i].size(), static_cast<char>(0xEE));
     }
   };
   void require(const std::function<fvlm_status(fvlm_requirements*, fvlm_error*)>& ask);
+  // What a call that may write to these alone has to leave alone.
+  std::vector<Sealed::Range> sealed_but(const std::vector<Operand*>& writes);
   uint32_t size_of_struct(size_t true_size, Spoil who) const;
   Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);
   void poison(Operand& operand);
@@ -146,7 +189,7 @@ class Workbench {
   Run run_;
   std::deque<Operand> operands_;
   std::vector<std::pair<std::string, Operand*>> written_, aliases_;
-  std::deque<std::vector<unsigned char>> structs_;
+  std::deque<Pages> structs_;
 };
 
 // What an argument struct holds for an operand that may be missing.

@@ -79,13 +79,14 @@ int check_plugin(Arguments arguments) {
     check::run_child(arguments[1], ops::reference_entry);
   }
   Options options(
-      "plugin check FILE|NAME [--bench] [--only TEXT[,...]] [--json]",
+      "plugin check FILE|NAME [--quick] [--bench] [--only TEXT[,...]] [--json]",
       "Holds a plugin to every promise of the ABI: in a process of its own, so that a crash or a hang is a\n"
       "failed check. FILE is a plugin's folder, its plugin.toml or a bare library; NAME an installed plugin,\n"
-      "or 'reference'. Exit code 5 where a check failed.",
+      "or 'reference'. Takes up to three minutes, with --quick less than one. Exit code 5 where a check failed.",
       "plugin check ./my-plugin --bench");
   with_plugin_options(options)
       .positional("FILE", "a plugin's folder, plugin.toml or library, or an installed plugin's name", false)
+      .flag("quick", "leave out the checks of large sizes and of many runs: while you write")
       .flag("bench", "also measure speed and memory against the reference")
       .value("only", "TEXT[,...]", "the checks whose name contains this, or one of several: 'causal,rotary'")
       .value("time-limit", "SECONDS", "for one check; default 60, for a measurement ten times as long")
@@ -106,6 +107,7 @@ int check_plugin(Arguments arguments) {
 
   check::Job job = find_plugin(*target, *parsed);
   job.bench = parsed->flag("bench");
+  job.quick = parsed->flag("quick");
   job.only = parsed->value_or("only", "");
   job.device = parsed->value_or("device", "cpu");
   use_device(job.device);

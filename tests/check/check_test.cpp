@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <gmock/gmock.h>
+#include <set>
 
 namespace fvlm::check {
 namespace {
@@ -105,6 +107,27 @@ TEST(Conformance, several_rows_can_be_asked_for) {
   std::vector<std::string> names;
   for (const Entry& entry : check(job).entries) names.push_back(entry.name);
   EXPECT_THAT(names, UnorderedElementsAre("library.opens", "library.enters", "packer.creates", "packer.capacity"));
+}
+
+TEST(Conformance, quick_leaves_out_the_thorough_rows_and_no_other) {
+  Job job;
+  job.library = plugin("packer").string();
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const Entry& entry : check(job).entries) all.insert(entry.name);
+    return all;
+  };
+  const std::set<std::string> whole = names();
+  job.quick = true;
+  const std::set<std::string> quick = names();
+  std::set<std::string> left_out;
+  std::set_difference(whole.begin(), whole.end(), quick.begin(), quick.end(), std::inserter(left_out, left_out.end()));
+  std::set<std::string> thorough;
+  for (const char* family : {"library", "packer"})
+    for (const Check& row : table_of(family).checks)
+      if (row.extent == Extent::thorough) thorough.insert(std::string(family) + "." + row.name);
+  EXPECT_FALSE(thorough.empty());
+  EXPECT_EQ(left_out, thorough);
 }
 
 TEST(Conformance, a_manifest_that_disagrees_is_found) {

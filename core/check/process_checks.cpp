@@ -1,0 +1,209 @@
+#include "check/process_checks.h"
+
+#include "check/families.h"
+#include "check/probe.h"
+#include "check/process_state.h"
+#include "check/workbench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace fvlm::check {
+namespace {
+
+using Changes = std::map<Aspect, std::string>;
+
+// These have no sweep of their own.
+bool on_host(Context& context) {
+  return family_of(context.kind) == "packer" || family_of(context.kind) == "video";
+}
+
+std::vector<Trial> every_trial(Context& context) {
+  std::vector<Trial> all = context.typical();
+  if (!on_host(context)) {
+    auto more = sweep_trials(context);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+void refused_create(Context& context) {
+  fvlm_instance* none = nullptr;
+  const fvlm_instance_config config{0, device_of(context.device), context.host().abi()};
+  context.base().create(&config, &none, nullptr);
+}
+
+// Calls every function, in ways that succeed and in ways that fail, and looks at the process around each call.
+Changes watch_all(Context& context) {
+  ProcessWatch watch;
+  const auto trials = every_trial(context);
+  if (context.device.is_cuda()) // the driver starts threads and opens files at the first use of anything
+    for (int i = 0; i < 2; ++i)
+      for (const Trial& trial : trials)
+        if (refusal(context, trial).empty()) trial.run(context, {});
+  watch.around("create() and destroy()", [&] { Instance(context, context.host()); });
+  watch.around("a refused create()", [&] { refused_create(context); });
+  for (const Trial& trial : trials) {
+    bool refused = false;
+    watch.around("supports()", [&] { refused = !refusal(context, trial).empty(); });
+    Variation variation;
+    variation.watch = &watch;
+    variation.despite_refusal = refused;
+    trial.run(context, variation);
+    variation.flags = 0;
+    trial.run(context, variation);
+    variation.spoil = Spoil::arguments;
+    trial.run(context, variation);
+  }
+  // What a call changed once and for all, before this row.
+  if (context.device.is_cpu())
+    watch.compare(context.subject.entered(), "since it was loaded",
+                  {Aspect::signals, Aspect::environment, Aspect::scheduling, Aspect::descriptors});
+  return watch.changes();
+}
+
+const Changes& changes(Context& context) {
+  static std::map<std::string, Changes> known;
+  auto found = known.find(context.kind);
+  if (found == known.end()) found = known.emplace(context.kind, watch_all(context)).first;
+  return found->second;
+}
+
+Outcome unchanged(Context& context, Aspect aspect) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  const Changes& all = changes(context);
+  const auto found = all.find(aspect);
+  return found == all.end() ? ok() : failed(found->second);
+}
+
+Outcome leaves_signals(Context& context) {
+  return unchanged(context, Aspect::signals);
+}
+Outcome leaves_no_descriptors(Context& context) {
+  return unchanged(context, Aspect::descriptors);
+}
+Outcome leaves_environment(Context& context) {
+  return unchanged(context, Aspect::environment);
+}
+Outcome leaves_scheduling(Context& context) {
+  return unchanged(context, Aspect::scheduling);
+}
+
+Outcome leaves_float_mode(Context& context) {
+  if (!float_mode_left_by().empty()) return failed("changed by the end of the row {}", float_mode_left_by());
+  return unchanged(context, Aspect::float_mode);
+}
+
+Outcome starts_no_threads(Context& context) {
+  const bool watched = !context.subject.built_in() && watch_calls(context.subject.handle());
+  // A CUDA runtime that is linked into a plugin starts threads of its own at its first use.
+  if (watched && context.device.is_cpu() && threads_started() > 0)
+    return failed("{} threads were started", threads_started());
+  for (const Trial& trial : context.typical()) trial.run(context, {}); // whatever is made once is made now
+  take_counts();
+  start_counting();
+  for (const Trial& trial : context.typical()) trial.run(context, {});
+  stop_counting();
+  if (auto counts = take_counts(); watched && counts.threads > 0)
+    return failed("{} threads were started during {} runs", counts.threads, context.typical().size());
+  return unchanged(context, Aspect::threads);
+}
+
+Outcome starts_no_processes(Context& context) {
+  Outcome outcome = unchanged(context, Aspect::processes);
+  if (outcome.state == State::ok && processes_started() > 0) return failed("{} were started", processes_started());
+  return outcome;
+}
+
+// How much more there is after `count` turns of something than before.
+struct Growth {
+  explicit Growth(int64_t turns_)
+      : turns(turns_), allocated(bytes_allocated()), mapped(bytes_mapped()), descriptors(open_descriptors()) {}
+  // "" where it is no more than chance.
+  std::string found(bool on_device) const {
+    const int64_t more = bytes_allocated() - allocated, address_space = bytes_mapped() - mapped;
+    const int64_t allowed = on_device ? 4 << 20 : std::max<int64_t>(16 << 10, 12 * turns);
+    if (more > allowed) return fmt::format("malloc has given out {} more bytes", more);
+    if (!freed_memory_stays() && !on_device && address_space > 8 << 20)
+      return fmt::format("{} more bytes are mapped", address_space);
+    for (const auto& descriptor : open_descriptors())
+      if (!descriptors.contains(descriptor)) return fmt::format("a file is left open: {}", descriptor);
+    return "";
+  }
+  int64_t turns, allocated, mapped;
+  std::set<std::string> descriptors;
+};
+
+// Runs `turn` so often, or as often as some seconds allow, and says what has grown.
+template <class Turn>
+Outcome flat(Context& context, int64_t turns, const char* what, const Turn& turn) {
+  const bool on_device = context.device.is_cuda();
+  if (on_device) turns = std::max<int64_t>(turns / 100, 10);
+  for (int64_t i = 0; i < turns / 10; ++i) turn();
+  const Growth growth(turns);
+  const auto start = std::chrono::steady_clock::now();
+  int64_t done = 0;
+  while (done < turns && std::chrono::steady_clock::now() - start < std::chrono::seconds(8)) turn(), ++done;
+  if (auto more = growth.found(on_device); !more.empty()) return failed("after {} {} {}", done, what, more);
+  return ok(fmt::format("{} {}", done, what));
+}
+
+Outcome instances_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  return flat(context, 4000, "instances", [&] {
+    Instance(context, context.host());
+    refused_create(context);
+  });
+}
+
+Outcome used_instances_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  const Trial& trial = context.typical().front();
+  return flat(context, 1000, "instances that were used", [&] {
+    Instance own(context, context.host());
+    Variation variation;
+    variation.instance = own.get();
+    trial.run(context, variation);
+  });
+}
+
+Outcome queries_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  const auto trials = every_trial(context);
+  size_t next = 0;
+  return flat(context, 20000, "questions", [&] { trials[next++ % trials.size()].supports(context); });
+}
+
+Outcome refusals_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is plain ATen, which allocates");
+  Variation variation;
+  variation.spoil = Spoil::arguments;
+  return flat(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
+}
+
+} // namespace
+
+std::string& float_mode_left_by() {
+  static std::string row;
+  return row;
+}
+
+std::vector<Check> process_checks() {
+  return {
+      {"instances_flat", "memory, address space and open files do not grow over 4,000 instances", instances_flat},
+      {"used_instances_flat", "nor over 1,000 that were used", used_instances_flat, "instances_flat,memory_flat",
+       Extent::thorough},
+      {"queries_flat", "nor over 20,000 questions to supports()", queries_flat},
+      {"refusals_flat", "nor over 1,000 refused calls", refusals_flat, "", Extent::thorough},
+      {"starts_no_threads", "calls start no threads", starts_no_threads},
+      {"starts_no_processes", "nor processes", starts_no_processes},
+      {"leaves_no_descriptors", "calls leave no files open, close none and change none", leaves_no_descriptors},
+      {"leaves_signals", "signal handlers, masks and timers stay as they were", leaves_signals},
+      {"leaves_environment", "so do environment variables, locale, umask and working folder", leaves_environment},
+      {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name", leaves_scheduling},
+      {"leaves_float_mode", "so do rounding and flush-to-zero, after every function", leaves_float_mode},
+  };
+}
+
+} // namespace fvlm::check
