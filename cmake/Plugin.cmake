@@ -1,7 +1,17 @@
 # fvlm_plugin(NAME attention-cpu SOURCES ...)   a plugin library: SDK headers, plugins/common and nothing of ours besides.
 # It lies in the build tree as in the install tree: lib/fvlm/plugins/<name>/{plugin.toml,<name>.so}. As a test, it has to
 # pass plugin check. A plugin of CUDA files builds where FVLM_HAVE_CUDA, brings the CUDA runtime along, and its manifest
-# gets the architectures that it was built for.
+# gets the architectures that it was built for. lib/fvlm/bundled/<name>.sha256 is the build's note of the library: what
+# has none, or another hash, is no plugin of ours.
+#
+# As a script (cmake -P), it writes the note.
+if(CMAKE_SCRIPT_MODE_FILE)
+  file(SHA256 ${LIBRARY} hash)
+  file(WRITE ${NOTE} "${hash}\n")
+  return()
+endif()
+
+set(FVLM_PLUGIN_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
 function(fvlm_plugin)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBRARIES" ${ARGN})
   set(target plugin_${ARG_NAME})
@@ -38,10 +48,17 @@ function(fvlm_plugin)
       COMMAND ${CMAKE_CUDA_COMPILER} -ptx -fdevice-syntax-only -arch=compute_80 -std=c++17 ${warnings} -I..
               -I${PROJECT_SOURCE_DIR}/sdk/include ${ARG_SOURCES} -odir ${CMAKE_CURRENT_BINARY_DIR}/others)
   endif()
+  add_custom_command(TARGET ${target} POST_BUILD VERBATIM COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:${target}>
+    -DNOTE=${CMAKE_BINARY_DIR}/lib/fvlm/bundled/${ARG_NAME}.sha256 -P ${FVLM_PLUGIN_SCRIPT})
   file(CONFIGURE OUTPUT ${folder}/plugin.toml CONTENT "${manifest}" @ONLY)
   add_dependencies(product ${target})
   install(TARGETS ${target} LIBRARY DESTINATION lib/fvlm/plugins/${ARG_NAME})
   install(FILES ${folder}/plugin.toml DESTINATION lib/fvlm/plugins/${ARG_NAME})
+  # Behind the library's own installation, which may have stripped it.
+  install(CODE "
+    set(installed \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/fvlm\")
+    file(SHA256 \"\${installed}/plugins/${ARG_NAME}/${ARG_NAME}.so\" hash)
+    file(WRITE \"\${installed}/bundled/${ARG_NAME}.sha256\" \"\${hash}\\n\")")
   if(NOT FVLM_SANITIZE) # once is enough, where nothing of it is instrumented
     add_test(NAME plugin_check.${ARG_NAME} COMMAND ${test})
     set_tests_properties(plugin_check.${ARG_NAME} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)

@@ -62,6 +62,13 @@ LogFile::~LogFile() {
   logger().sinks().pop_back();
 }
 
+void LogFile::write(LogLevel level, std::string_view text) {
+  const std::string clean = without_commands(text);
+  spdlog::details::log_msg line(logger().name(), to_spdlog(level), clean);
+  logger().sinks().back()->log(line);
+  logger().sinks().back()->flush();
+}
+
 void set_log_level(LogLevel least) {
   logger().set_level(to_spdlog(least));
 }

@@ -1,6 +1,9 @@
 // The engine's log, kept in a file besides.
 #pragma once
+#include "base/log.h"
+
 #include <filesystem>
+#include <string_view>
 
 namespace fvlm {
 
@@ -10,6 +13,7 @@ class LogFile {
  public:
   explicit LogFile(const std::filesystem::path& path); // throws Error(data) where it cannot be opened
   ~LogFile();
+  void write(LogLevel level, std::string_view text); // to the file alone
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 };

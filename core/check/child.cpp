@@ -36,6 +36,7 @@ class Child {
         started_(job_.after.empty()), failed_(job_.failed.begin(), job_.failed.end()) {}
 
   void run() {
+    subject_.refusal = job_.refusal;
     {
       Context context(subject_, "", at::kCPU, job_.quick);
       table("library", table_of("library"), context);
@@ -180,6 +181,7 @@ bool asks_for(const Job& job, const std::string& row) {
 std::string to_text(const Job& job) {
   nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after}, {"failed", job.failed},
                       {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}};
+  if (job.refusal) text["refusal"] = *job.refusal;
   if (job.declared)
     text["declared"] = {
         {"name", job.declared->name}, {"version", job.declared->version}, {"kinds", job.declared->kinds}};
@@ -196,6 +198,7 @@ Job job_from(const std::string& text) {
   parsed.at("only").get_to(job.only);
   parsed.at("bench").get_to(job.bench);
   parsed.at("quick").get_to(job.quick);
+  if (parsed.contains("refusal")) job.refusal = parsed["refusal"];
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
     job.declared = Declared{declared.at("name"), declared.at("version"), declared.at("kinds")};

@@ -12,6 +12,7 @@ namespace fvlm::check {
 struct Job {
   std::string library; // "": the reference
   std::optional<Declared> declared;
+  std::optional<std::string> refusal; // why the engine's loader refuses it, "" for nothing; none: nobody asked it
   std::string device = "cpu";
   std::string after;               // the row behind which to begin, "" for the first
   std::vector<std::string> failed; // rows that failed before, and those that build on them

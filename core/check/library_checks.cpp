@@ -19,6 +19,14 @@ Outcome with_file(Context& context, const std::function<Outcome(const ElfFile&)>
   return file.problem.empty() ? look(file) : failed(file.problem);
 }
 
+// What comes behind it says where exactly a library is wrong; this row says what its users will meet.
+Outcome loads(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  const auto& refusal = context.subject.refusal;
+  if (!refusal) return not_applicable("the engine's loader was not asked");
+  return refusal->empty() ? ok() : failed("{}", *refusal);
+}
+
 Outcome is_library(Context& context) {
   return with_file(context, [](const ElfFile&) { return ok(); });
 }
@@ -273,10 +281,11 @@ Outcome manifest_agrees(Context& context) {
   const auto& declared = context.subject.declared();
   if (!declared) return not_applicable("no plugin.toml beside the library");
   const fvlm_plugin& plugin = context.subject.plugin();
-  if (declared->name != plugin.name)
-    return failed("plugin.toml says name = \"{}\", the library \"{}\"", declared->name, plugin.name);
-  if (declared->version != plugin.version)
-    return failed("plugin.toml says version = \"{}\", the library \"{}\"", declared->version, plugin.version);
+  const auto text = [](const char* given) { return given ? std::string(given) : "(NULL)"; };
+  if (const std::string name = text(plugin.name); declared->name != name)
+    return failed("plugin.toml says name = \"{}\", the library \"{}\"", declared->name, name);
+  if (const std::string version = text(plugin.version); declared->version != version)
+    return failed("plugin.toml says version = \"{}\", the library \"{}\"", declared->version, version);
   return ok();
 }
 
@@ -297,6 +306,7 @@ Table library_table() {
   return {
       "library",
       {
+          {"loads", "the engine's loader takes it: the file, sizes of structs, functions, sample answers", loads},
           {"is_library", "the file is a shared library for this machine", is_library},
           {"exports_entry_alone", "it exports fvlm_plugin_entry_v1 and nothing else", exports_entry_alone,
            "is_library"},

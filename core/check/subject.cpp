@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "check/host.h"
 #include "check/probe.h"
+#include "plugin/kinds.h"
 
 #include <algorithm>
 #include <dlfcn.h>
@@ -49,24 +50,10 @@ std::vector<std::string> Subject::kinds() const {
 }
 
 std::vector<std::string> Subject::candidate_kinds() const {
-  std::vector<std::string> kinds{"fvlm.attention/1",      "fvlm.loss/1",    "fvlm.optimizer/1:adamw",
-                                 "fvlm.optimizer/1:muon", "fvlm.packer/1",  "fvlm.quantizer/1:int8",
-                                 "fvlm.quantizer/1:int4", "fvlm.kernels/1", "fvlm.video/1"};
-  auto add = [&](const std::string& kind) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
-  };
+  std::vector<std::string> kinds = kinds_to_ask(built_in() ? "" : read_file(library_));
   if (declared_)
-    for (const auto& kind : declared_->kinds) add(kind);
-  if (!built_in()) {
-    // A variant of an author's own ("fvlm.optimizer/1:lion") in a library without a manifest: its name is a string in
-    // it.
-    std::string bytes = read_file(library_);
-    for (std::string_view family : {"fvlm.optimizer/1:", "fvlm.quantizer/1:"})
-      for (size_t at = bytes.find(family); at != std::string::npos; at = bytes.find(family, at + 1)) {
-        std::string kind(bytes.c_str() + at);
-        if (kind.size() > family.size() && kind.size() < 80) add(kind);
-      }
-  }
+    for (const auto& kind : declared_->kinds)
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
   return kinds;
 }
 

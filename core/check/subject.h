@@ -22,6 +22,8 @@ class Subject {
   explicit Subject(const std::filesystem::path& library, std::optional<Declared> declared = std::nullopt);
   explicit Subject(fvlm_plugin_entry_function built_in); // nothing to open, no file to read
 
+  std::optional<std::string> refusal; // by the engine's loader: see Job
+
   bool built_in() const { return library_.empty(); }
   const std::filesystem::path& library() const { return library_; }
   const std::optional<Declared>& declared() const { return declared_; }

@@ -1,7 +1,7 @@
 #include "check/supervisor.h"
 
 #include "base/error.h"
-#include "base/text.h"
+#include "plugin/untrusted.h"
 
 #include <cerrno>
 #include <csignal>
@@ -103,18 +103,14 @@ class Process {
     return WEXITSTATUS(status) ? fmt::format("exit status {}", WEXITSTATUS(status)) : "";
   }
 
-  // The last line that the process printed.
-  std::string last_words() const {
+  // Of its end, what the process printed.
+  std::string printed() const {
+    constexpr off_t most = 8192;
     const off_t size = lseek(printed_, 0, SEEK_END);
-    std::string text(static_cast<size_t>(std::min<off_t>(size, 4096)), 0);
+    std::string text(static_cast<size_t>(std::min(size, most)), 0);
     const ssize_t count = pread(printed_, text.data(), text.size(), size - static_cast<off_t>(text.size()));
     text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    std::string last;
-    for (const auto& line : split(text, '\n'))
-      if (line.find_first_not_of(" \t\r=") != std::string::npos) last = line;
-    for (char& letter : last)
-      if (static_cast<unsigned char>(letter) < 32) letter = ' ';
-    return last.substr(0, 200);
+    return text;
   }
 
  private:
@@ -153,12 +149,12 @@ class Supervisor {
         break;
       case Process::Next::closed: {
         const std::string how = process.end();
-        return died(how.empty() ? "ended the process" : "crashed: " + how, process.last_words());
+        return died(how.empty() ? "ended the process" : "crashed: " + how, last_words(process.printed()));
       }
       case Process::Next::late:
         process.kill();
         process.end();
-        return died(fmt::format("did not end within {} s", (current_ ? limit() : patience).count()), "");
+        return hung((current_ ? limit() : patience).count());
       }
     }
   }
@@ -198,16 +194,27 @@ class Supervisor {
     current_.reset();
   }
 
-  bool died(const std::string& how, const std::string& last_words) {
+  // A plugin that hangs once may do so in this row alone; one that does so twice would take the whole limit each time.
+  bool hung(int64_t seconds) {
+    const bool ends = died(fmt::format("did not end within {} s", seconds), "");
+    if (ends || ++hangs_ < most_hangs) return ends;
+    current_ = Entry{"library.returns", "the plugin's functions return", {}, 0};
+    current_->outcome =
+        failed("{} checks did not end within their {} s: those after them were left out", hangs_, seconds);
+    record();
+    return true;
+  }
+
+  bool died(const std::string& how, const std::string& said) {
     const bool between = !current_;
     if (between) {
       // Between two rows the plugin only sits there, or is opened once more.
       current_ = Entry{"library.survives", "the process lives between two checks", {}, 0};
-      if (report_.entries.empty() && !last_words.empty())
+      if (report_.entries.empty() && !said.empty())
         throw Error(ErrorKind::internal, fmt::format("the checking process {} before its first check", how))
-            .advise(last_words);
+            .advise(said);
     }
-    current_->outcome = failed("the plugin {}{}{}", how, last_words.empty() ? "" : "; it said: ", last_words);
+    current_->outcome = failed("the plugin {}{}{}", how, said.empty() ? "" : "; it said: ", said);
     const std::string resume = between ? job_.after : current_->name;
     record();
     job_.after = resume;
@@ -218,7 +225,8 @@ class Supervisor {
   const Supervision& supervision_;
   Report report_;
   std::optional<Entry> current_;
-  int deaths_ = 0;
+  int deaths_ = 0, hangs_ = 0;
+  static constexpr int most_hangs = 2;
 };
 
 } // namespace

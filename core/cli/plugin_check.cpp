@@ -5,6 +5,7 @@
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 #include "ops/reference.h"
+#include "plugin/probe.h"
 
 #include <fmt/format.h>
 
@@ -16,35 +17,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void take_manifest(const Manifest& manifest, check::Job& job) {
-  job.library = manifest.library_path().string();
+struct Target {
+  check::Job job;
+  std::optional<Manifest> manifest;
+};
+
+void take_manifest(const Manifest& manifest, Target& target) {
+  target.manifest = manifest;
+  target.job.library = manifest.library_path().string();
   check::Declared declared{manifest.name, manifest.version, {}};
   for (const KindName& kind : manifest.kinds) declared.kinds.push_back(kind.text());
-  job.declared = declared;
+  target.job.declared = declared;
 }
 
 // A folder or its plugin.toml, a library with its manifest beside it or none, or the name of an installed plugin.
-check::Job find_plugin(const std::string& target, const ParsedOptions& parsed) {
-  check::Job job;
-  if (target == "reference") return job;
+Target find_plugin(const std::string& name, const ParsedOptions& parsed) {
+  Target target;
+  if (name == "reference") return target;
   std::error_code none;
-  const fs::path path = target;
+  const fs::path path = name;
   if (fs::is_directory(path, none) || path.extension() == ".toml") {
-    take_manifest(Registry::manifest_of(path), job);
+    take_manifest(Registry::manifest_of(path), target);
   } else if (fs::is_regular_file(path, none)) {
-    job.library = fs::canonical(path).string();
+    target.job.library = fs::canonical(path).string();
     if (fs::exists(fs::canonical(path).parent_path() / "plugin.toml"))
       if (Manifest manifest = Registry::manifest_of(path); fs::equivalent(manifest.library_path(), path, none))
-        take_manifest(manifest, job);
-  } else if (is_path(target)) {
-    throw Error(ErrorKind::usage, "no such file or folder").at(target).advise("name a plugin's folder or library");
+        take_manifest(manifest, target);
+  } else if (is_path(name)) {
+    throw Error(ErrorKind::usage, "no such file or folder").at(name).advise("name a plugin's folder or library");
   } else {
     Registry registry(registry_options(parsed));
     for (const FoundPlugin& plugin : registry.found())
-      if (plugin.manifest.name == target) take_manifest(plugin.manifest, job);
-    if (job.library.empty()) unknown_plugin(registry, target, "there is no plugin of this name");
+      if (plugin.manifest.name == name) take_manifest(plugin.manifest, target);
+    if (target.job.library.empty()) unknown_plugin(registry, name, "there is no plugin of this name");
   }
-  return job;
+  return target;
 }
 
 void list_checks() {
@@ -102,10 +109,11 @@ int check_plugin(Arguments arguments) {
       list_checks();
     return 0;
   }
-  const auto target = parsed->value("FILE");
-  if (!target) throw Error(ErrorKind::usage, "FILE is missing").advise("usage: fvlm-engine plugin check FILE");
+  const auto name = parsed->value("FILE");
+  if (!name) throw Error(ErrorKind::usage, "FILE is missing").advise("usage: fvlm-engine plugin check FILE");
 
-  check::Job job = find_plugin(*target, *parsed);
+  const Target target = find_plugin(*name, *parsed);
+  check::Job job = target.job;
   job.bench = parsed->flag("bench");
   job.quick = parsed->flag("quick");
   job.only = parsed->value_or("only", "");
@@ -114,6 +122,9 @@ int check_plugin(Arguments arguments) {
   const bool json = parsed->flag("json");
   const int64_t limit = parsed->integer_or("time-limit", 60);
   if (limit < 1) throw Error(ErrorKind::usage, "--time-limit wants a positive number of seconds");
+
+  if (!job.library.empty() && check::asks_for(job, "library.loads"))
+    job.refusal = loader_refusal(job.library, target.manifest, job.device, {});
 
   check::Supervision supervision;
   supervision.command = {fs::read_symlink("/proc/self/exe").string(), "plugin", "check", "--child"};

@@ -19,25 +19,41 @@ struct Subject {
   bool bundled;
 };
 
+Manifest manifest_of(const Registry& registry, const std::string& name) {
+  for (const FoundPlugin& plugin : registry.found())
+    if (plugin.manifest.name == name) return plugin.manifest;
+  if (std::error_code none; fs::exists(fs::path(name) / "plugin.toml", none)) return Registry::manifest_of(name);
+  unknown_plugin(registry, name, registry.why_absent([&](const std::string& refused) { return refused == name; }));
+}
+
 Subject subject_of(const Registry& registry, const std::string& name) {
-  const RegistryOptions& options = registry.options();
-  Subject subject{};
-  if (is_path(name)) {
-    subject.manifest = Registry::manifest_of(name);
-  } else {
-    auto all = registry.found();
-    auto found = std::find_if(all.begin(), all.end(), [&](const auto& plugin) { return plugin.manifest.name == name; });
-    if (found == all.end()) unknown_plugin(registry, name, "no plugin of this name was found");
-    subject.manifest = found->manifest;
-    if (found->origin == Origin::builtin) {
-      subject.bundled = true;
-      return subject;
-    }
+  const LoadOptions& options = registry.options().load;
+  Subject subject{is_path(name) ? Registry::manifest_of(name) : manifest_of(registry, name), {}, false};
+  if (subject.manifest.file.empty()) { // the engine's own
+    subject.bundled = true;
+    return subject;
   }
+  const fs::path& folder = registry.options().bundled;
+  const auto noted = options.bundled.find(subject.manifest.name);
   std::error_code ignored;
-  subject.bundled = fs::exists(options.bundled, ignored) && is_below(subject.manifest.folder(), options.bundled);
-  if (!subject.bundled) subject.library = check_plugin_files(subject.manifest, options.load.trust);
+  TrustPolicy policy = options.trust;
+  if (fs::exists(folder, ignored) && is_below(subject.manifest.folder(), folder)) policy.also_owner_of = folder;
+  subject.library = check_plugin_files(subject.manifest, policy);
+  subject.bundled = !policy.also_owner_of.empty() && noted != options.bundled.end() &&
+                    noted->second == OpenedFile(subject.library).sha256();
   return subject;
+}
+
+// A name as it stands in the lock file, or the plugin or library that an entry was made for.
+std::string entry_of(const PluginLock& lock, const std::string& name) {
+  if (lock.entries().contains(name)) return name;
+  std::error_code none;
+  const fs::path path = fs::weakly_canonical(name, none);
+  for (const auto& [entry, trusted] : lock.entries())
+    if (path == trusted.library || path == fs::path(trusted.library).parent_path() ||
+        path == fs::path(trusted.library).parent_path() / "plugin.toml")
+      return entry;
+  return fs::exists(path, none) ? Registry::manifest_of(path).name : name;
 }
 
 // With its first entry a lock file begins to keep all others out: better said now than found out later.
@@ -85,11 +101,11 @@ int run_plugin_trust(Arguments arguments) {
   for (const auto& name : names) {
     if (!parsed->flag("remove")) {
       trust_one(*registry, lock, name);
-    } else if (!lock.remove(name)) {
-      throw Error(ErrorKind::plugin, fmt::format("'{}' is not in it", name)).at(file.string());
-    } else {
-      fmt::print("no longer trusted: {}\n", name);
+      continue;
     }
+    const std::string entry = entry_of(lock, name);
+    if (!lock.remove(entry)) throw Error(ErrorKind::plugin, fmt::format("'{}' is not in it", entry)).at(file.string());
+    fmt::print("no longer trusted: {}\n", entry);
   }
   lock.write(file);
   fmt::print("written: {}\n", file.string());

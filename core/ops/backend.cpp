@@ -1,19 +1,25 @@
 #include "ops/backend.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "device/runtime.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace fvlm::ops {
 namespace {
 
 constexpr uint64_t alignment = 256;
+constexpr uint64_t most_bytes = uint64_t{1} << 46; // that a plugin may ask for
 
 Error defect(const Instance& instance, std::string_view operation, std::string what) {
-  return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what)).at("plugin " + instance.plugin);
+  return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what))
+      .at("plugin " + instance.plugin)
+      .advise("take it off the recipe's list for this kind, or report this to its author");
 }
 
 // NULL on the CPU.
@@ -28,6 +34,7 @@ void* current_stream(at::Device device) {
 Instance::Instance(std::string plugin_name, std::string_view kind_label, const fvlm_table& table, const fvlm_host* host,
                    at::Device on)
     : plugin(std::move(plugin_name)), kind(kind_label), device(on), table_(table), host_(host) {
+  watch_plugin_calls();
   fvlm_instance_config config{sizeof config, abi_device(device), host};
   ErrorSink sink;
   guard_call(
@@ -36,6 +43,7 @@ Instance::Instance(std::string plugin_name, std::string_view kind_label, const f
 }
 
 Instance::~Instance() {
+  const CallMark mark(plugin, "destroy");
   table_.destroy(instance_);
 }
 
@@ -47,7 +55,11 @@ void Instance::reserve(uint64_t bytes) {
     workspace.reset(); // the old one first: they need not fit side by side
   else if (workspace.defined())
     outgrown_.push_back(workspace);
-  workspace = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
+  try {
+    workspace = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
+  } catch (const c10::Error&) { // whose words name neither the plugin nor what it wanted
+    throw defect(*this, kind, fmt::format("out of memory for its workspace of {}", human_bytes(bytes)));
+  }
 }
 
 fvlm_call Instance::call(uint64_t workspace_bytes) {
@@ -91,8 +103,7 @@ void require_support(const Instance& instance, std::string_view operation, const
 }
 
 void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements) {
-  constexpr uint64_t most = uint64_t{1} << 46;
-  if (requirements.forward_workspace > most || requirements.backward_workspace > most)
+  if (requirements.forward_workspace > most_bytes || requirements.backward_workspace > most_bytes)
     throw defect(instance, operation,
                  fmt::format("wants a workspace of {} and {} bytes", requirements.forward_workspace,
                              requirements.backward_workspace));
@@ -108,9 +119,14 @@ void require_sane(const Instance& instance, std::string_view operation, const fv
     } catch (const Error& error) {
       throw defect(instance, operation, fmt::format("saved tensor {}: {}", index, error.what()));
     }
-    for (int32_t axis = 0; axis < spec.ndim; ++axis)
-      if (spec.shape[axis] < 0)
-        throw defect(instance, operation, fmt::format("saved tensor {} has the size {}", index, spec.shape[axis]));
+    uint64_t bytes = (spec.dtype.bits + 7) / 8;
+    for (int32_t axis = 0; axis < spec.ndim; ++axis) {
+      const int64_t size = spec.shape[axis];
+      if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || bytes > most_bytes)
+        throw defect(instance, operation,
+                     fmt::format("saved tensor {} has the shape [{}]", index,
+                                 fmt::join(spec.shape, spec.shape + spec.ndim, ", ")));
+    }
   }
 }
 

@@ -185,8 +185,13 @@ class Prepared {
     const CallWatch* watch = nullptr;
     if constexpr (std::is_constructible_v<CalledQuery, Query>) watch = call_watch();
     if (watch) watch->begin();
-    invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,
-           static_cast<const Arguments&>(arguments));
+    try {
+      invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,
+             static_cast<const Arguments&>(arguments));
+    } catch (UnsupportedCall& refused) {
+      refused.prepared = this;
+      throw;
+    }
     if constexpr (std::is_constructible_v<CalledQuery, Query>)
       if (watch) watch->end(operation, query_, arguments.bytes());
   }

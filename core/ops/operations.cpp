@@ -1,16 +1,43 @@
 #include "ops/operations.h"
 
+#include "base/log.h"
+
 namespace fvlm::ops {
 
 Operations::Operations(Registry& registry, OperationsOptions options)
     : registry_(registry), options_(std::move(options)), times_(options_.device) {}
 
+template <class Table, class Key, class Op>
+bool Operations::drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& refused) {
+  for (auto& [key, chosen] : all) {
+    const Prepared<Table>* prepared = chosen.op.get();
+    if (!prepared || prepared != refused.prepared) continue;
+    chosen.refused[refused.plugin] = "refused a call: " + refused.words;
+    dropped_.push_back(std::move(chosen.op));
+    return true;
+  }
+  return false;
+}
+
+bool Operations::drop(const UnsupportedCall& refused) {
+  return drop<fvlm_kernels_v1>(kernels_, refused) || drop<fvlm_attention_v1>(attentions_, refused) ||
+         drop<fvlm_loss_v1>(losses_, refused);
+}
+
 template <class Table>
-Backend<Table> Operations::backend_for(const Wish& wish, const typename KindOf<Table>::Query& query) {
+Backend<Table> Operations::backend_for(Wish wish, const typename KindOf<Table>::Query& query,
+                                       const std::map<std::string, std::string>& refused) {
+  wish.without = refused;
   const uint32_t flags = options_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0;
   const Choice<Table> choice = select<Table>(registry_, wish, query, {}, [&](const Candidate<Table>& candidate) {
     return times_.of(candidate, query, flags);
   });
+  for (const auto& [plugin, words] : refused)
+    if (const auto line = fmt::format("{}: '{}' {}, although it had said that it supports it ({}); '{}' does it from "
+                                      "here on",
+                                      choice.report.subject, plugin, words, choice.report.shape, choice.plugin->name());
+        registry_.is_news(line))
+      log_warning("{}", line);
   choices_.push_back(choice.report);
   queries_.emplace_back(query);
   auto& backend = backends_[{choice.plugin->name(), std::string(KindOf<Table>::family)}];
@@ -46,6 +73,18 @@ static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, con
   return answer.score > 0 ? summing : query;
 }
 
+// A plugin may say only here, of its instance or of what it needs, that it does not do this.
+template <class Op, class Make>
+static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::string>& refused, const Make& make) {
+  while (!op) {
+    try {
+      op = make();
+    } catch (const UnsupportedCall& call) {
+      if (!refused.emplace(call.plugin, "refused a call: " + call.words).second) throw;
+    }
+  }
+}
+
 template <class Op>
 const Op& Operations::kernel(fvlm_kernels_query query) {
   const KernelKey key{query.op,
@@ -59,13 +98,13 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
                       query.epsilon,
                       query.rope_theta,
                       query.gradient_dtype.bits};
-  auto& op = kernels_[key];
-  if (!op) {
+  auto& [op, refused] = kernels_[key];
+  make_op(op, refused, [&, &known = refused] {
     const auto own = options_.operations.find(operation_name(query.op));
     const Wish& wish = own == options_.operations.end() ? options_.kernels : own->second;
-    const auto backend = backend_for<fvlm_kernels_v1>(wish, query);
-    op = std::make_shared<const Op>(backend, with_sums(backend, query));
-  }
+    const auto backend = backend_for<fvlm_kernels_v1>(wish, query, known);
+    return std::make_shared<const Op>(backend, with_sums(backend, query));
+  });
   return static_cast<const Op&>(*op);
 }
 
@@ -83,14 +122,14 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
                          query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
                          query.tokens_kv,      query.segments,      query.scale,      query.rope_theta,
                          query.needs_backward, query.even,          query.guests,     query.queries_alone};
-  auto& op = attentions_[key];
-  if (!op) {
+  auto& [op, refused] = attentions_[key];
+  make_op(op, refused, [&, &known = refused] {
     fvlm_attention_query plain = query;
     plain.rotary_dim = plain.guests = plain.queries_alone = 0;
-    const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain);
+    const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain, known);
     const auto all = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
-    op = std::make_shared<const Attention>(backend, all.score > 0 ? query : plain);
-  }
+    return std::make_shared<const Attention>(backend, all.score > 0 ? query : plain);
+  });
   return *op;
 }
 
@@ -106,8 +145,10 @@ const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool r
   query.width = head.value().size(1);
   query.vocab = head.value().size(0);
   const LossKey key{query.needs_d_hidden, query.needs_d_weight, query.tokens, query.width, query.vocab};
-  auto& op = losses_[key];
-  if (!op) op = std::make_shared<const Loss>(backend_for<fvlm_loss_v1>(options_.loss, query), query);
+  auto& [op, refused] = losses_[key];
+  make_op(op, refused, [&, &known = refused] {
+    return std::make_shared<const Loss>(backend_for<fvlm_loss_v1>(options_.loss, query, known), query);
+  });
   return *op;
 }
 

@@ -128,6 +128,10 @@ class Operations {
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights);
 
+  // The plugin that refused this call is not asked again for that shape class: the next of the preferences does it.
+  // What was begun with it, on a tape, cannot be ended. False: the call was none of these operations'. [setup]
+  bool drop(const UnsupportedCall& refused);
+
   // Every choice made so far, one for each shape class, with what was refused and what was measured.
   const std::vector<SelectionReport>& choices() const { return choices_; }
   // What each of them was asked for.
@@ -141,8 +145,17 @@ class Operations {
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
 
+  // An operation of a shape class, and the plugins that refused a call of it although they had said that they do it.
+  template <class Op>
+  struct Chosen {
+    std::shared_ptr<const Op> op;
+    std::map<std::string, std::string> refused;
+  };
+  template <class Table, class Key, class Op>
+  bool drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& refused);
   template <class Table>
-  Backend<Table> backend_for(const Wish& wish, const typename KindOf<Table>::Query& query);
+  Backend<Table> backend_for(Wish wish, const typename KindOf<Table>::Query& query,
+                             const std::map<std::string, std::string>& refused);
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
   const Attention& attention_for(fvlm_attention_query query);
@@ -166,14 +179,27 @@ class Operations {
 
   Registry& registry_;
   OperationsOptions options_;
-  std::map<KernelKey, std::shared_ptr<const Kernel>> kernels_;
-  std::map<AttentionKey, std::shared_ptr<const Attention>> attentions_;
-  std::map<LossKey, std::shared_ptr<const Loss>> losses_;
+  std::map<KernelKey, Chosen<Kernel>> kernels_;
+  std::map<AttentionKey, Chosen<Attention>> attentions_;
+  std::map<LossKey, Chosen<Loss>> losses_;
+  std::vector<std::shared_ptr<const void>> dropped_;                              // recorded work may lead to them
   std::map<int64_t, at::Tensor> ones_;                                            // by their number
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
   MeasuredTimes times_;
   std::vector<SelectionReport> choices_;
   std::vector<Query> queries_;
 };
+
+// The result of `work`, which is begun again where a plugin refuses a call that it had said it does.
+template <class Work>
+auto with_next_preference(Operations& operations, Work&& work) {
+  while (true) {
+    try {
+      return work();
+    } catch (const UnsupportedCall& refused) {
+      if (!operations.drop(refused)) throw;
+    }
+  }
+}
 
 } // namespace fvlm::ops

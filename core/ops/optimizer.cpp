@@ -1,6 +1,7 @@
 #include "ops/optimizer.h"
 
 #include "base/error.h"
+#include "plugin/untrusted.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -57,8 +58,13 @@ std::vector<Optimizer::State> Optimizer::make_states() const {
         .at("plugin " + backend().plugin());
   std::vector<State> states;
   for (int32_t index = 0; index < count; ++index) {
+    const auto name = bounded_string(declared[index].name, 64);
+    if (!name || !is_known(declared[index].dtype))
+      throw Error(ErrorKind::plugin, fmt::format("optimizer: state {} has {}", index,
+                                                 name ? "the dtype " + dtype_name(declared[index].dtype) : "no name"))
+          .at("plugin " + backend().plugin());
     const auto options = at::TensorOptions().dtype(scalar_type(declared[index].dtype)).device(backend().device());
-    states.push_back({declared[index].name, at::zeros({query().elements}, options)});
+    states.push_back({*name, at::zeros({query().elements}, options)});
   }
   return states;
 }

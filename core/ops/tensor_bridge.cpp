@@ -68,6 +68,10 @@ at::ScalarType scalar_type(fvlm_dtype dtype) {
   throw refusal(fmt::format("dtype {} is none that the engine knows", dtype_name(dtype)));
 }
 
+bool is_known(fvlm_dtype dtype) {
+  return find_type(dtype) != nullptr;
+}
+
 std::string dtype_name(fvlm_dtype dtype) {
   const auto* type = find_type(dtype);
   return type ? type->name : fmt::format("(code {}, {} bits, {} lanes)", dtype.code, dtype.bits, dtype.lanes);

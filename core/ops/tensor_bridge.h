@@ -12,6 +12,7 @@ namespace fvlm::ops {
 // Each throws Error for what the ABI or LibTorch does not know (complex, bool, a device other than CPU and CUDA).
 fvlm_dtype abi_dtype(at::ScalarType type);
 at::ScalarType scalar_type(fvlm_dtype dtype);
+bool is_known(fvlm_dtype dtype);
 fvlm_device abi_device(at::Device device);
 at::Device torch_device(fvlm_device device);
 

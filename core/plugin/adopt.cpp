@@ -78,7 +78,12 @@ auto caught(const char* what, const std::string& where, Call&& call) {
   }
 }
 
-fvlm_plugin checked_plugin(const fvlm_plugin* given, const Manifest& manifest, const std::string& where) {
+// The host knows the name of the plugin that it is given to.
+const fvlm_plugin* enter(fvlm_plugin_entry_function entry, const std::string& name, const std::string& where) {
+  return caught(FVLM_PLUGIN_ENTRY "()", where, [&] { return entry(host_for(name)); });
+}
+
+fvlm_plugin checked_plugin(const fvlm_plugin* given, const std::string& where) {
   if (!given)
     refuse(where,
            fmt::format("{}() gave NULL: the plugin says that it cannot work with ABI {}.{}", FVLM_PLUGIN_ENTRY,
@@ -97,18 +102,24 @@ fvlm_plugin checked_plugin(const fvlm_plugin* given, const Manifest& manifest, c
   uint32_t size = checked_size(given, "fvlm_plugin", sizeof(fvlm_plugin), sizeof(fvlm_plugin), version[1], where);
   fvlm_plugin plugin{};
   std::memcpy(&plugin, given, std::min<size_t>(size, sizeof plugin));
-  auto name = bounded_string(plugin.name), text = bounded_string(plugin.version);
-  if (!name) refuse(where, "its name is NULL or does not end", "fvlm_plugin.name is the name of plugin.toml");
-  if (*name != manifest.name)
-    refuse(where, fmt::format("the library calls itself '{}', its manifest '{}'", printable(*name), manifest.name),
-           "make both the same");
-  if (!text) refuse(where, "its version is NULL or does not end", "fvlm_plugin.version is the version of plugin.toml");
-  if (*text != manifest.version)
-    refuse(where,
-           fmt::format("the library is version '{}', its manifest says '{}'", printable(*text), manifest.version),
-           "install library and manifest of one build");
+  if (!bounded_string(plugin.name))
+    refuse(where, "its name is NULL or does not end", "fvlm_plugin.name is the name of plugin.toml");
+  if (!bounded_string(plugin.version))
+    refuse(where, "its version is NULL or does not end", "fvlm_plugin.version is the version of plugin.toml");
   if (!plugin.table) refuse(where, "its function table() is NULL", "fvlm_plugin.table gives the table of each kind");
   return plugin;
+}
+
+void check_against(const fvlm_plugin& plugin, const Manifest& manifest, const std::string& where) {
+  if (manifest.name != plugin.name)
+    refuse(where,
+           fmt::format("the library calls itself '{}', its manifest '{}'", printable(plugin.name), manifest.name),
+           "make both the same");
+  if (manifest.version != plugin.version)
+    refuse(
+        where,
+        fmt::format("the library is version '{}', its manifest says '{}'", printable(plugin.version), manifest.version),
+        "install library and manifest of one build");
 }
 
 } // namespace
@@ -135,17 +146,32 @@ PluginTable adopt_table(const void* table, const KindName& kind, const Family& f
   return adopted;
 }
 
+Manifest manifest_by_itself(fvlm_plugin_entry_function entry, const std::vector<std::string>& kinds,
+                            const std::string& device, const std::string& where, const StepNotice& notice) {
+  if (notice) notice(FVLM_PLUGIN_ENTRY "()");
+  const fvlm_plugin plugin = checked_plugin(enter(entry, "a plugin", where), where);
+  std::vector<std::string> given;
+  for (const std::string& kind : kinds) {
+    if (notice) notice(fmt::format("table(\"{}\")", kind));
+    if (caught("table()", where, [&] { return plugin.table(kind.c_str()); })) given.push_back(kind);
+  }
+  if (given.empty())
+    refuse(where, "it gives no table of any kind that this engine knows",
+           "fvlm_plugin.table gives the table of each kind");
+  return builtin_manifest(plugin.name, plugin.version, "", given, {device});
+}
+
 LoadedPlugin adopt(fvlm_plugin_entry_function entry, const Manifest& manifest, const std::string& where,
                    const StepNotice& notice) {
   auto step = [&](const std::string& text) {
     if (notice) notice(text);
   };
-  const fvlm_host* host = host_for(manifest.name);
   step(FVLM_PLUGIN_ENTRY "()");
-  const fvlm_plugin* given = caught(FVLM_PLUGIN_ENTRY "()", where, [&] { return entry(host); });
-  fvlm_plugin plugin = checked_plugin(given, manifest, where);
+  const fvlm_plugin* given = enter(entry, manifest.name, where);
+  const fvlm_plugin plugin = checked_plugin(given, where);
+  check_against(plugin, manifest, where);
   step("the second call of " FVLM_PLUGIN_ENTRY "()");
-  if (caught(FVLM_PLUGIN_ENTRY "()", where, [&] { return entry(host); }) != given)
+  if (enter(entry, manifest.name, where) != given)
     refuse(where, fmt::format("{}() gave another pointer when it was called again", FVLM_PLUGIN_ENTRY),
            "give the address of one static struct");
 
@@ -157,7 +183,9 @@ LoadedPlugin adopt(fvlm_plugin_entry_function entry, const Manifest& manifest, c
     refuse(where, "table() answers for a kind that does not exist",
            "give NULL for every kind that is not the plugin's");
   fvlm_device device{manifest.on_device("cpu") ? FVLM_CPU : FVLM_CUDA, 0};
-  LoadedPlugin loaded{manifest, Origin::file, {}, {}, std::min<uint32_t>(plugin.abi_minor, FVLM_ABI_MINOR), host, {}};
+  LoadedPlugin loaded{
+      manifest, Origin::file, {}, {}, std::min<uint32_t>(plugin.abi_minor, FVLM_ABI_MINOR), host_for(manifest.name),
+      {}};
   for (const KindName& kind : manifest.kinds) {
     std::string text = kind.text();
     const void* table = table_of(text);

@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <elf.h>
+#include <unistd.h>
+#include <vector>
 
 namespace fvlm {
 namespace {
@@ -91,6 +94,34 @@ Elf64_Ehdr check_header(const Reader& reader) {
   return header;
 }
 
+bool ends_within(const Elf64_Phdr& segment, uint64_t bytes) {
+  return bytes <= UINT64_MAX - segment.p_vaddr;
+}
+
+// What the linker does with these segments' addresses it does to whatever lies there, of this library or of another.
+void check_place(const Reader& reader, const Elf64_Phdr& segment, const std::vector<Elf64_Phdr>& loaded) {
+  const char* name = segment.p_type == PT_DYNAMIC     ? "DYNAMIC"
+                     : segment.p_type == PT_TLS       ? "TLS"
+                     : segment.p_type == PT_GNU_RELRO ? "RELRO"
+                                                      : "EH_FRAME";
+  const bool is_relro = segment.p_type == PT_GNU_RELRO;
+  // Zeros behind a TLS segment's content lie in no file. Linkers give RELRO whole pages, of which the linker at run
+  // time protects those that are full.
+  const uint64_t bytes = segment.p_type == PT_TLS ? segment.p_filesz : segment.p_memsz;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const bool inside =
+      ends_within(segment, bytes) && std::any_of(loaded.begin(), loaded.end(), [&](const Elf64_Phdr& load) {
+        uint64_t end = load.p_vaddr + load.p_memsz;
+        if (is_relro) end = (end + page - 1) / page * page;
+        return segment.p_vaddr >= load.p_vaddr && segment.p_vaddr + bytes <= end &&
+               (!is_relro || (load.p_flags & PF_W));
+      });
+  if (bytes > 0 && !inside)
+    reader.refuse(fmt::format("its {} segment, {} bytes at address {:#x}, lies in no {}LOAD segment", name, bytes,
+                              segment.p_vaddr, is_relro ? "writable " : ""),
+                  "copy or build the library again");
+}
+
 } // namespace
 
 void check_elf(const OpenedFile& file) {
@@ -100,13 +131,24 @@ void check_elf(const OpenedFile& file) {
     reader.refuse("its ELF header names no segments", "copy or build the library again");
   if (!reader.holds(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr))) reader.truncated("program headers");
   bool dynamic = false;
+  std::vector<Elf64_Phdr> loaded, placed;
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     auto segment = reader.get<Elf64_Phdr>(header.e_phoff + i * sizeof(Elf64_Phdr));
     if ((segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC) &&
         !reader.holds(segment.p_offset, segment.p_filesz))
       reader.truncated("segments");
     dynamic |= segment.p_type == PT_DYNAMIC;
+    if (segment.p_type == PT_LOAD) {
+      const uint64_t free = loaded.empty() ? 0 : loaded.back().p_vaddr + loaded.back().p_memsz;
+      if (segment.p_filesz > segment.p_memsz || !ends_within(segment, segment.p_memsz) || segment.p_vaddr < free)
+        reader.refuse(fmt::format("its LOAD segment {} overlaps another or is larger than its memory", loaded.size()),
+                      "copy or build the library again");
+      loaded.push_back(segment);
+    }
+    for (const Elf64_Word type : {PT_DYNAMIC, PT_TLS, PT_GNU_RELRO, PT_GNU_EH_FRAME})
+      if (segment.p_type == type) placed.push_back(segment);
   }
+  for (const Elf64_Phdr& segment : placed) check_place(reader, segment, loaded);
   if (!dynamic)
     reader.refuse("it has no dynamic section: it was linked statically", "build it with `cc -shared -fPIC`");
   if (header.e_shoff && !reader.holds(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize))

@@ -72,12 +72,19 @@ std::string place(std::ptrdiff_t offset) {
                     : fmt::format("{} bytes past its end", offset);
 }
 
+template <class Kind = Error>
+Kind failure(const std::string& plugin, std::string_view operation, const std::string& what,
+             const std::string& shapes) {
+  Kind error(ErrorKind::plugin,
+             fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes));
+  error.at(plugin).advise(
+      fmt::format("take '{}' off the recipe's list for this kind, or report this to its author", plugin));
+  return error;
+}
+
 [[noreturn]] void fail(const std::string& plugin, std::string_view operation, const std::string& what,
                        const std::string& shapes) {
-  throw Error(ErrorKind::plugin,
-              fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes))
-      .at(plugin)
-      .advise(fmt::format("take '{}' off the recipe's list for this kind, or report this to its author", plugin));
+  throw failure(plugin, operation, what, shapes);
 }
 
 } // namespace
@@ -172,8 +179,13 @@ namespace detail {
 void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status, const ErrorSink& sink,
                       const std::string& shapes) {
   std::string words = sink.text();
-  fail(plugin, operation, fmt::format("{}: {}", status_name(status), words.empty() ? "(it does not say why)" : words),
-       shapes);
+  if (words.empty()) words = "(it does not say why)";
+  const std::string what = fmt::format("{}: {}", status_name(status), words);
+  if (status != FVLM_ERROR_UNSUPPORTED) fail(plugin, operation, what, shapes);
+  auto refused = failure<UnsupportedCall>(plugin, operation, what, shapes);
+  refused.plugin = plugin;
+  refused.words = words;
+  throw refused;
 }
 
 void fail_with_exception(const std::string& plugin, std::string_view operation, const std::string& shapes) {

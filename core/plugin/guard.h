@@ -1,6 +1,7 @@
 // Around each call into a plugin: what goes wrong in it becomes an Error that names plugin, operation and shapes.
 #pragma once
-#include "plugin/arguments.h"
+#include "base/error.h"
+#include "plugin/call_mark.h"
 
 #include <fvlm/abi.h>
 
@@ -55,10 +56,17 @@ class ErrorSink {
 std::string describe(const fvlm_tensor* tensor);
 std::string status_name(fvlm_status status);
 
+// A call that the plugin refused with FVLM_ERROR_UNSUPPORTED, having written nothing: another may do it.
+struct UnsupportedCall : Error {
+  using Error::Error;
+  std::string plugin, words;      // "head_dim 80 not supported"
+  const void* prepared = nullptr; // the ops::Prepared whose call it was, where it was one's
+};
+
 namespace detail {
 
 [[noreturn]] void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status,
-                                   const ErrorSink& sink, const std::string& shapes);
+                                   const ErrorSink& sink, const std::string& shapes); // or UnsupportedCall
 // Names the exception that is being handled.
 [[noreturn]] void fail_with_exception(const std::string& plugin, std::string_view operation, const std::string& shapes);
 
@@ -83,9 +91,10 @@ class Shadow {
 // the plugin's own words and what `shapes` (-> std::string) says, which is called only then. [step thread]
 template <class Call, class Shapes>
 void guard_call(const std::string& plugin, std::string_view operation, const ErrorSink& sink, Call&& call,
-                Shapes&& shapes) {
+                Shapes&& shapes, const void* arguments = nullptr, CallMark::Describe describe = nullptr) {
   fvlm_status status = FVLM_OK;
   try {
+    const CallMark mark(plugin, operation, arguments, describe);
     status = call();
   } catch (...) {
     detail::fail_with_exception(plugin, operation, shapes());
@@ -113,7 +122,8 @@ void invoke(const std::string& plugin, std::string_view operation,
   auto shapes = [&] { return describe_arguments(arguments); };
   if (!plugin_debug()) {
     guard_call(
-        plugin, operation, sink, [&] { return function(instance, &call, &query, &arguments); }, shapes);
+        plugin, operation, sink, [&] { return function(instance, &call, &query, &arguments); }, shapes, &arguments,
+        describe_call<Arguments>);
     return;
   }
   detail::Shadow shadow(plugin, operation);
@@ -121,7 +131,8 @@ void invoke(const std::string& plugin, std::string_view operation,
   each_output(covered, [&](const std::string& name, fvlm_tensor*& tensor) { tensor = shadow.cover(name, tensor); });
   call.workspace = shadow.cover_workspace(call.workspace, call.workspace_size, call.device);
   guard_call(
-      plugin, operation, sink, [&] { return function(instance, &call, &query, &covered); }, shapes);
+      plugin, operation, sink, [&] { return function(instance, &call, &query, &covered); }, shapes, &covered,
+      describe_call<Arguments>);
   shadow.finish(shapes);
 }
 

@@ -1,6 +1,7 @@
 #include "plugin/host.h"
 
 #include "base/log.h"
+#include "plugin/call_mark.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -158,7 +159,11 @@ void host_log(const fvlm_host* host, int32_t level, const char* text) {
 
 void host_parallel_for(const fvlm_host*, int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t),
                        void* context) {
-  parallel_for(count, grain, [&](int64_t begin, int64_t end) { task(context, begin, end); });
+  const CallMark* call = CallMark::current();
+  parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+    const CallMark mark(call);
+    task(context, begin, end);
+  });
 }
 
 int32_t host_parallel_threads(const fvlm_host*) {

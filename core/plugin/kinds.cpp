@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -263,6 +264,24 @@ std::optional<KindName> parse_kind(std::string_view text) {
     return std::nullopt;
   name.family = family;
   return name;
+}
+
+std::vector<std::string> kinds_to_ask(std::string_view library) {
+  std::vector<std::string> kinds{"fvlm.attention/1",      "fvlm.loss/1",    "fvlm.optimizer/1:adamw",
+                                 "fvlm.optimizer/1:muon", "fvlm.packer/1",  "fvlm.quantizer/1:int8",
+                                 "fvlm.quantizer/1:int4", "fvlm.kernels/1", "fvlm.video/1"};
+  constexpr size_t longest = 80;
+  for (const Family& family : known_families()) {
+    if (!family.has_variants) continue;
+    const std::string begin = std::string(family.name) + ":";
+    for (size_t at = library.find(begin); at != std::string_view::npos; at = library.find(begin, at + 1)) {
+      const std::string_view rest = library.substr(at, longest);
+      const auto kind = std::string(rest.substr(0, rest.find('\0')));
+      if (kind.size() < longest && parse_kind(kind) && std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+        kinds.push_back(kind);
+    }
+  }
+  return kinds;
 }
 
 std::span<const Family> known_families() {

@@ -50,6 +50,10 @@ struct Family {
   std::string (*defect)(const void* table, const KindName& kind, fvlm_device device);
 };
 
+// The kinds to ask a library for that has no manifest: those that the SDK names, and those of known families whose
+// names stand in its file ("fvlm.optimizer/1:lion").
+std::vector<std::string> kinds_to_ask(std::string_view library);
+
 std::span<const Family> known_families();
 const Family* find_family(std::string_view name); // nullptr: not known here
 

@@ -1,7 +1,11 @@
 #include "plugin/loader.h"
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "plugin/adopt.h"
+#include "plugin/call_mark.h"
 #include "plugin/elf.h"
 #include "plugin/probe.h"
 #include "plugin/untrusted.h"
@@ -46,14 +50,14 @@ std::string linker_advice(const std::string& words) {
 
 // Libraries stay open for ever, and with them the file that each name stood for: the dynamic linker would hand out the
 // old code for a new file of the same name.
-boost::dll::shared_library& open_library(const fs::path& path) {
+// `file`: where its content is, which is `path` or a private copy.
+boost::dll::shared_library& open_library(const fs::path& path, const fs::path& file, const FileIdentity& identity) {
   struct Opened {
     boost::dll::shared_library library;
     FileIdentity identity;
   };
   static std::mutex mutex;
   static auto& all = *new std::map<fs::path, Opened>;
-  FileIdentity identity = OpenedFile(path).identity();
   std::lock_guard lock(mutex);
   if (auto found = all.find(path); found != all.end()) {
     if (found->second.identity == identity) return found->second.library;
@@ -62,10 +66,10 @@ boost::dll::shared_library& open_library(const fs::path& path) {
   try {
     using boost::dll::load_mode::rtld_local;
     using boost::dll::load_mode::rtld_now;
-    boost::dll::shared_library library(path, rtld_now | rtld_local);
+    boost::dll::shared_library library(file, rtld_now | rtld_local);
     return all.emplace(path, Opened{std::move(library), identity}).first->second.library;
   } catch (const boost::dll::fs::system_error& error) {
-    std::string words = linker_text(error.what(), path);
+    std::string words = linker_text(error.what(), file);
     refuse(path, "it does not load: " + words, linker_advice(words));
   } catch (...) {
     refuse(path, "its constructors threw " + current_exception_text(), "a plugin throws nothing across the boundary");
@@ -91,9 +95,10 @@ fvlm_plugin_entry_function find_entry(boost::dll::shared_library& library, const
   return reinterpret_cast<fvlm_plugin_entry_function>(address);
 }
 
-LoadedPlugin open(const Manifest& manifest, const fs::path& library, Origin origin, const StepNotice& notice) {
+LoadedPlugin open(const Manifest& manifest, const fs::path& library, const fs::path& file, const FileIdentity& identity,
+                  Origin origin, const StepNotice& notice) {
   if (notice) notice("its constructors");
-  boost::dll::shared_library& opened = open_library(library);
+  boost::dll::shared_library& opened = open_library(library, file, identity);
   LoadedPlugin plugin = adopt(find_entry(opened, library), manifest, library.string(), notice);
   plugin.library = library;
   plugin.origin = origin;
@@ -116,6 +121,8 @@ std::string_view origin_name(Origin origin) {
     return "built in";
   case Origin::bundled:
     return "bundled";
+  case Origin::installed:
+    return "installed";
   case Origin::directory:
     return "--plugin-dir";
   case Origin::path:
@@ -134,7 +141,14 @@ const PluginTable* LoadedPlugin::find(const KindName& kind) const {
 
 const LoadedPlugin& open_plugin(const Manifest& manifest, const fs::path& library, Origin origin,
                                 const StepNotice& notice) {
-  return keep(open(manifest, library, origin, notice));
+  return keep(open(manifest, library, library, OpenedFile(library).identity(), origin, notice));
+}
+
+const LoadedPlugin& open_bare_library(const fs::path& library, const std::string& device, const StepNotice& notice) {
+  if (notice) notice("its constructors");
+  const auto entry = find_entry(open_library(library, library, OpenedFile(library).identity()), library);
+  const auto manifest = manifest_by_itself(entry, kinds_to_ask(read_file(library)), device, library.string(), notice);
+  return keep(adopt(entry, manifest, library.string(), notice));
 }
 
 const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const Manifest& manifest) {
@@ -151,20 +165,49 @@ fs::path check_plugin_files(const Manifest& manifest, const TrustPolicy& policy)
   return library;
 }
 
+BundledHashes read_bundled_hashes(const fs::path& folder, const TrustPolicy& policy) {
+  BundledHashes hashes;
+  TrustPolicy trust = policy;
+  trust.also_owner_of = "/proc/self/exe";
+  std::error_code none;
+  for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none)) {
+    if (entry->path().extension() != ".sha256") continue;
+    try {
+      hashes[entry->path().stem()] = trimmed(OpenedFile(check_trusted(entry->path(), trust)).read(0, 128));
+    } catch (const Error& error) {
+      log_warning("{}: {}; its plugin is loaded as others' are", error.where(), error.what());
+    }
+  }
+  return hashes;
+}
+
 const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options) {
   TrustPolicy trust = options.trust;
-  if (origin == Origin::bundled) trust.also_owner_of = "/proc/self/exe";
+  if (origin == Origin::bundled || origin == Origin::installed) trust.also_owner_of = "/proc/self/exe";
   fs::path library = check_plugin_files(manifest, trust);
   OpenedFile file(library);
-  check_elf(file);
   std::string sha256;
+  if (origin == Origin::bundled) {
+    sha256 = file.sha256();
+    const auto noted = options.bundled.find(manifest.name);
+    if (noted == options.bundled.end() || noted->second != sha256) origin = Origin::installed;
+  }
+  if (options.bundled_only && origin != Origin::bundled)
+    refuse(library, "it is not one of the program's own, as its build noted them, and --bundled-only is given",
+           "load it without --bundled-only, or install the program again");
+  if (options.lock && origin != Origin::bundled) file.make_private();
+  check_elf(file);
   if (origin != Origin::bundled) {
     sha256 = options.lock ? file.sha256() : remembered_sha256(file, options.probe);
     if (options.lock) options.lock->require(manifest.name, sha256, library);
     probe_library(manifest, file, sha256, options.probe);
   }
   file.verify_unchanged();
-  LoadedPlugin plugin = open(manifest, library, origin, {});
+  watch_plugin_calls();
+  LoadedPlugin plugin = [&] {
+    const CallMark mark(manifest.name, "its constructors or its entry point");
+    return open(manifest, library, file.content(), file.identity(), origin, {});
+  }();
   file.verify_unchanged();
   plugin.sha256 = sha256;
   return keep(std::move(plugin));

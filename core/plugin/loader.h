@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ namespace fvlm {
 
 enum class Origin {
   builtin,   // linked into the engine
-  bundled,   // the program's own lib/fvlm/plugins
+  bundled,   // came with the program: in its lib/fvlm/plugins, as its build noted it
+  installed, // laid there by somebody else
   directory, // --plugin-dir
   path,      // FVLM_PLUGIN_PATH
   file       // named by the user
@@ -41,7 +43,7 @@ struct LoadedPlugin {
   Manifest manifest;
   Origin origin;
   std::filesystem::path library; // symlinks resolved; empty for a builtin
-  std::string sha256;            // empty where nobody had to know it: builtin, bundled
+  std::string sha256;            // empty for a builtin
   uint32_t abi_minor;            // min of the engine's and the plugin's
   const fvlm_host* host;
   std::vector<PluginTable> tables;
@@ -71,9 +73,14 @@ struct ProbeOptions {
   std::chrono::milliseconds limit{10000}; // for loading and asking it
 };
 
+// The SHA-256 of each plugin's library that a build made, by the plugin's name.
+using BundledHashes = std::map<std::string, std::string>;
+
 struct LoadOptions {
   TrustPolicy trust;
   std::optional<PluginLock> lock;
+  BundledHashes bundled;
+  bool bundled_only = false;
   ProbeOptions probe;
 };
 
@@ -84,8 +91,13 @@ using StepNotice = std::function<void(std::string_view step)>;
 // symlinks resolved. Throws Error(plugin).
 std::filesystem::path check_plugin_files(const Manifest& manifest, const TrustPolicy& policy);
 
-// Checks, probes and loads. The result and the library stay for ever. Throws Error(plugin) saying what is wrong; the
-// bundled are neither probed nor looked up in the lock. [setup]
+// Reads notes (NAME.sha256) of a folder that only root, the user and the program's owner can have written to; others
+// are passed over with a warning. [setup]
+BundledHashes read_bundled_hashes(const std::filesystem::path& folder, const TrustPolicy& policy);
+
+// Checks, probes and loads. The result and the library stay for ever. Throws Error(plugin) saying what is wrong.
+// Origin::bundled: a library of the noted hash is neither probed nor looked up in the lock; any other is `installed`.
+// With a lock file a private copy is hashed, probed and opened, whatever becomes of the file meanwhile. [setup]
 const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options);
 
 // A plugin linked into the engine, held to the same checks. `kinds` as a manifest would list them. [setup]
@@ -94,5 +106,9 @@ const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const M
 // The part that runs the plugin's code, without trust, lock or probe: what the probing child does. [setup]
 const LoadedPlugin& open_plugin(const Manifest& manifest, const std::filesystem::path& library, Origin origin,
                                 const StepNotice& notice = {});
+
+// The same for a library without a manifest, held to what it says of itself. `device`: for which sample questions are.
+const LoadedPlugin& open_bare_library(const std::filesystem::path& library, const std::string& device,
+                                      const StepNotice& notice = {});
 
 } // namespace fvlm

@@ -17,7 +17,8 @@ constexpr const char* format_name = "fvlm.plugin-lock/1";
 [[noreturn]] void malformed(const fs::path& path, const std::string& what) {
   throw Error(ErrorKind::plugin, "the lock file is malformed: " + what)
       .at(path.string())
-      .advise("write it anew with `fvlm-engine plugin trust`, or remove it to trust by owner and mode alone");
+      .advise(fmt::format("remove it (rm '{}'), and note again whom you trust: fvlm-engine plugin trust PLUGIN...",
+                          path.string()));
 }
 
 bool is_sha256(const std::string& text) {

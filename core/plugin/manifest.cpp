@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plugin/trust.h"
+#include "plugin/untrusted.h"
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
@@ -59,8 +60,8 @@ class Parser {
       fail("name", fmt::format("'{}' cannot be a plugin's name", manifest.name),
            "use lower-case letters, digits, '-', '_' and '.', e.g. \"attention-mine\"");
     manifest.version = text("version");
-    manifest.description = text("description");
-    manifest.license = text("license");
+    manifest.description = printable(text("description"));
+    manifest.license = printable(text("license"));
     manifest.library = text("library");
     if (manifest.library.find('/') != std::string::npos || manifest.library == ".." || manifest.library == ".")
       fail("library", fmt::format("'{}' is a path", manifest.library),
@@ -130,9 +131,13 @@ class Parser {
     if (value->get().empty() || value->get().size() > most_text)
       fail_line(node.source().begin.line, fmt::format("{}: {}", key, value->get().empty() ? "is empty" : "is too long"),
                 "say it in one line");
-    for (char c : value->get())
-      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-        fail_line(node.source().begin.line, fmt::format("{}: holds a control character", key), "say it in one line");
+    const std::string& text = value->get();
+    const bool has_control =
+        std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    // Prose may turn the direction of its letters: it is cleaned where it is kept.
+    const bool is_prose = std::string_view(key) == "description" || std::string_view(key) == "license";
+    if (has_control || (!is_prose && printable(text + ".") != text + "."))
+      fail_line(node.source().begin.line, fmt::format("{}: holds a control character", key), "say it in one line");
     return value->get();
   }
 
@@ -213,6 +218,16 @@ Manifest read_manifest(const fs::path& file) {
                 fmt::format("{} bytes, more than the {} a manifest may have", opened.identity().size, most_bytes))
         .at(file.string());
   return parse_manifest(opened.read(0, most_bytes), file);
+}
+
+std::optional<std::string> name_in_manifest(const fs::path& file) {
+  try {
+    const auto table = toml::parse(OpenedFile(file).read(0, most_bytes), file.string());
+    const auto name = table["name"].value<std::string>();
+    if (name && is_name(*name)) return name;
+  } catch (const std::exception&) { // nothing of it can be read
+  }
+  return std::nullopt;
 }
 
 Manifest builtin_manifest(std::string name, std::string version, std::string description,

@@ -3,6 +3,7 @@
 #include "plugin/kinds.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,9 @@ struct Manifest {
 // Every key is known, has its type and is there (architectures may be missing). Throws Error(plugin) with file:line.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& file);
 Manifest read_manifest(const std::filesystem::path& file);
+
+// The name in a manifest that has mistakes elsewhere, for messages about it.
+std::optional<std::string> name_in_manifest(const std::filesystem::path& file);
 
 // What a plugin linked into the engine has in a manifest's place. kinds: {"fvlm.attention/1", ...}
 Manifest builtin_manifest(std::string name, std::string version, std::string description,

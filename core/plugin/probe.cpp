@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "plugin/elf.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -176,15 +177,6 @@ std::string signal_name(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
-std::string last_words(const std::string& output) {
-  std::string last;
-  for (const auto& line : split(output, '\n'))
-    if (auto text = printable(line); text.find_first_not_of(' ') != std::string::npos)
-      last = text.substr(text.find_first_not_of(' '));
-  if (last.size() > 200) last = last.substr(0, 197) + "...";
-  return last.empty() ? "" : fmt::format(" (it last said: {})", last);
-}
-
 Verdict judge(const std::string& report, const std::string& output, bool ended, int status,
               std::chrono::milliseconds limit) {
   Verdict verdict;
@@ -211,16 +203,17 @@ Verdict judge(const std::string& report, const std::string& output, bool ended, 
     verdict.reason = fmt::format("it ended the process with exit code {} in {}", WEXITSTATUS(status), step);
   else
     return {true, true, "", ""};
-  verdict.reason += last_words(output);
+  if (const std::string said = last_words(output); !said.empty()) verdict.reason += fmt::format(" (it said: {})", said);
   return verdict;
 }
 
-Verdict run_child(const fs::path& program, const Manifest& manifest, const OpenedFile& library,
+// `manifest`: its file, or cpu or cuda for a library that has none.
+Verdict run_child(const fs::path& program, const std::string& manifest, const OpenedFile& library,
                   std::chrono::milliseconds limit) {
   constexpr size_t most_kept = 16 << 10;
   Pipe report, output;
   std::string reported, printed;
-  Child child({program.string(), manifest.file.string(), library.path().string()}, report, output);
+  Child child({program.string(), manifest, library.content().string()}, report, output);
   report.close_writer();
   output.close_writer();
   auto deadline = Clock::now() + limit;
@@ -244,7 +237,8 @@ Json identity_json(const FileIdentity& identity) {
   return Json::array({identity.device, identity.inode, identity.size, identity.modified_ns, identity.changed_ns});
 }
 
-// One small file a library in the cache folder. A file that is missing, torn or of another version is no memory.
+// One small file a library in the cache folder: what is remembered is of a content, by its hash. A file that is
+// missing, torn or of another version is no memory.
 class Memory {
  public:
   Memory(const OpenedFile& library, const ProbeOptions& options)
@@ -256,8 +250,7 @@ class Memory {
     if (!fs::is_regular_file(file_, ignored)) return std::nullopt;
     try {
       auto known = Json::parse(read_file(file_, 1 << 16));
-      if (known.at("library") == library_.path().string() &&
-          known.at("identity") == identity_json(library_.identity()) && known.at("sha256").is_string() &&
+      if (known.at("library") == library_.path().string() && known.at("sha256").is_string() &&
           known.at("good").is_boolean() && known.at("reason").is_string())
         return known;
     } catch (const std::exception& error) {
@@ -287,6 +280,16 @@ class Memory {
   fs::path file_;
 };
 
+fs::path program_of(const ProbeOptions& options) {
+  fs::path program =
+      options.program.empty() ? program_folder() / ".." / "lib" / "fvlm" / "plugin-probe" : options.program;
+  if (std::error_code ignored; !fs::exists(program, ignored))
+    throw Error(ErrorKind::plugin, "the program that tries plugins out is missing")
+        .at(program.string())
+        .advise("install fvlm-engine whole: bin and lib belong together");
+  return program;
+}
+
 [[noreturn]] void refuse(const OpenedFile& library, const std::string& reason, const std::string& advice) {
   throw Error(ErrorKind::plugin, reason).at(library.path().string()).advise(advice);
 }
@@ -297,12 +300,7 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
                    const ProbeOptions& options) {
   using When = ProbeOptions::When;
   if (options.when == When::never) return;
-  fs::path program =
-      options.program.empty() ? program_folder() / ".." / "lib" / "fvlm" / "plugin-probe" : options.program;
-  if (std::error_code ignored; !fs::exists(program, ignored))
-    throw Error(ErrorKind::plugin, "the program that tries plugins out is missing")
-        .at(program.string())
-        .advise("install fvlm-engine whole: bin and lib belong together");
+  const fs::path program = program_of(options);
   Json program_identity = identity_json(OpenedFile(program).identity());
   Memory memory(library, options);
   if (auto known = options.when == When::always ? std::nullopt : memory.recall();
@@ -312,15 +310,29 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
       refuse(library, known->value("reason", "it failed before"),
              "this was found when it was last tried out; `fvlm-engine plugin list` tries it again");
   }
-  Verdict verdict = run_child(program, manifest, library, options.limit);
+  Verdict verdict = run_child(program, manifest.file.string(), library, options.limit);
   library.verify_unchanged();
   if (verdict.lasting) memory.keep(verdict, sha256, program_identity);
   if (!verdict.good) refuse(library, verdict.reason, verdict.advice);
 }
 
+std::string loader_refusal(const fs::path& library, const std::optional<Manifest>& manifest, const std::string& device,
+                           const ProbeOptions& options) {
+  try {
+    const OpenedFile file(library);
+    check_elf(file);
+    const Verdict verdict =
+        run_child(program_of(options), manifest ? manifest->file.string() : device, file, options.limit);
+    if (verdict.good) return "";
+    return verdict.advice.empty() ? verdict.reason : fmt::format("{} ({})", verdict.reason, verdict.advice);
+  } catch (const Error& error) {
+    return error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice());
+  }
+}
+
 std::string remembered_sha256(const OpenedFile& library, const ProbeOptions& options) {
   if (auto known = Memory(library, options).recall())
-    if (const auto& sha256 = known->at("sha256"); sha256.is_string()) return sha256;
+    if (known->value("identity", Json()) == identity_json(library.identity())) return known->at("sha256");
   return library.sha256();
 }
 

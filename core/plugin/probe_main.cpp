@@ -1,5 +1,6 @@
-// plugin-probe MANIFEST LIBRARY: loads a plugin as the engine would and says on descriptor 3 how far it came. Started
-// by the engine (probe.cpp); whatever the library does to this process, the engine lives on.
+// plugin-probe MANIFEST|cpu|cuda LIBRARY: loads a plugin as the engine would and says on descriptor 3 how far it came;
+// a device in the manifest's place: there is none. Started by the engine (probe.cpp); whatever the library does to this
+// process, the engine lives on.
 #include "base/error.h"
 #include "plugin/probe.h"
 
@@ -38,9 +39,11 @@ int main(int count, char** words) {
   // A sanitizer's handlers would turn a signal into an exit code.
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) signal(number, SIG_DFL);
   try {
-    auto manifest = fvlm::read_manifest(words[1]);
-    fvlm::open_plugin(manifest, words[2], fvlm::Origin::file,
-                      [](std::string_view step) { report(fmt::format("step {}", step)); });
+    const auto notice = [](std::string_view step) { report(fmt::format("step {}", step)); };
+    if (const std::string manifest = words[1]; manifest == "cpu" || manifest == "cuda")
+      fvlm::open_bare_library(words[2], manifest, notice);
+    else
+      fvlm::open_plugin(fvlm::read_manifest(manifest), words[2], fvlm::Origin::file, notice);
     report("done");
   } catch (const fvlm::Error& error) {
     refuse(error.what(), error.advice());

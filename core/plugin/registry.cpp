@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/probe.h"
 #include "plugin/untrusted.h"
@@ -83,13 +84,16 @@ RegistryOptions RegistryOptions::from_environment() {
   RegistryOptions options;
   if (const char* path = std::getenv("FVLM_PLUGIN_PATH")) options.path = path;
   std::error_code ignored;
-  options.bundled = fs::weakly_canonical(program_folder() / ".." / "lib" / "fvlm" / "plugins", ignored);
+  const fs::path own = fs::weakly_canonical(program_folder() / ".." / "lib" / "fvlm", ignored);
+  options.bundled = own / "plugins";
+  options.load.bundled = read_bundled_hashes(own / "bundled", options.load.trust);
   if (fs::path lock = PluginLock::default_path(); present(lock))
     options.load.lock = PluginLock::read(check_trusted(lock, options.load.trust));
   return options;
 }
 
 Registry::Registry(RegistryOptions options) : options_(std::move(options)) {
+  options_.load.bundled_only = options_.bundled_only;
   if (!options_.bundled_only) {
     for (const auto& directory : options_.directories)
       scan(fs::absolute(directory).lexically_normal(), Origin::directory);
@@ -142,7 +146,8 @@ bool Registry::scan_folder(const fs::path& folder, Origin origin) {
     try {
       add(read_manifest(file), origin);
     } catch (const std::exception&) {
-      refuse(folder.filename(), folder, caught_reason(folder));
+      const std::string reason = caught_reason(folder);
+      refuse(name_in_manifest(file).value_or(folder.filename()), folder, reason);
     }
     return true;
   }
@@ -164,12 +169,15 @@ void Registry::add(Manifest manifest, Origin origin) {
     if (first.name == manifest.name) {
       refuse(manifest.name, manifest.folder(),
              fmt::format("a plugin of this name was found before, in {}", first.folder().string()));
+      if (origin == Origin::bundled && options_.load.bundled.contains(manifest.name))
+        entry->hidden = std::move(manifest);
       return;
     }
   }
   auto entry = std::make_unique<Entry>();
+  const bool noted = origin != Origin::bundled || options_.load.bundled.contains(manifest.name);
   entry->plugin.manifest = std::move(manifest);
-  entry->plugin.origin = origin;
+  entry->plugin.origin = noted ? origin : Origin::installed;
   entries_.push_back(std::move(entry));
 }
 
@@ -199,11 +207,16 @@ std::vector<Refusal> Registry::refusals() const {
   return refusals_;
 }
 
-std::vector<FoundPlugin> Registry::promising(const KindName& kind) const {
+std::vector<FoundPlugin> Registry::promising(const KindName& kind) {
+  const std::lock_guard lock(mutex_);
+  const auto promises = [&](const Manifest& manifest) {
+    return std::find(manifest.kinds.begin(), manifest.kinds.end(), kind) != manifest.kinds.end();
+  };
   std::vector<FoundPlugin> all;
-  for (FoundPlugin& plugin : found())
-    if (const auto& kinds = plugin.manifest.kinds; std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
-      all.push_back(std::move(plugin));
+  for (const auto& entry : entries_) {
+    if (entry->hidden && promises(*entry->hidden)) open(*entry);
+    if (promises(entry->plugin.manifest)) all.push_back(entry->plugin);
+  }
   return all;
 }
 
@@ -215,22 +228,55 @@ const DevicesHere& Registry::devices() {
 const LoadedPlugin* Registry::open(Entry& entry) {
   if (entry.tried) return entry.plugin.loaded;
   entry.tried = true;
+  const LoadedPlugin* loaded = open_this(entry);
+  const Manifest& manifest = entry.plugin.manifest;
+  if (!loaded && entry.hidden) {
+    log_warning("the plugin '{}' in {} is not used, the bundled one of this name is: {}", manifest.name,
+                manifest.folder().string(), *entry.plugin.refusal);
+    std::erase_if(refusals_, [&](const Refusal& refusal) { return refusal.where == entry.hidden->folder(); });
+    entry.plugin = {std::move(*entry.hidden), Origin::bundled, nullptr, std::nullopt};
+    entry.hidden.reset();
+    return open_this(entry);
+  }
+  if (loaded && loaded->origin == Origin::bundled)
+    for (const Refusal& refusal : refusals_)
+      if (refusal.name == manifest.name)
+        log_warning("the plugin '{}' in {} is not used, the bundled one of this name is: {}", refusal.name,
+                    refusal.where.string(), refusal.reason);
+  return loaded;
+}
+
+const LoadedPlugin* Registry::open_this(Entry& entry) {
   FoundPlugin& plugin = entry.plugin;
   const Manifest& manifest = plugin.manifest;
   try {
     if (plugin.origin == Origin::builtin) {
       plugin.loaded = &load_static_plugin(entry.entry(), manifest);
-    } else if (!manifest.on_device("cpu")) {
-      if (std::string why = unfit(manifest, devices()); !why.empty()) throw Error(ErrorKind::plugin, why);
-      plugin.loaded = &load_plugin(manifest, plugin.origin, options_.load);
     } else {
+      if (std::string why = manifest.on_device("cpu") ? "" : unfit(manifest, devices()); !why.empty())
+        throw Error(ErrorKind::plugin, why);
       plugin.loaded = &load_plugin(manifest, plugin.origin, options_.load);
+      plugin.origin = plugin.loaded->origin;
     }
   } catch (const std::exception&) {
     plugin.refusal = printable(caught_reason(manifest.folder()));
     refuse(manifest.name, manifest.folder(), *plugin.refusal);
   }
   return plugin.loaded;
+}
+
+std::string Registry::why_absent(const std::function<bool(const std::string& name)>& is_meant) const {
+  const std::lock_guard lock(mutex_);
+  return absence(is_meant);
+}
+
+std::string Registry::absence(const std::function<bool(const std::string& name)>& is_meant) const {
+  std::string unsearched;
+  for (const Refusal& refusal : refusals_) {
+    if (is_meant(refusal.name)) return fmt::format("{}: {}", refusal.where.string(), refusal.reason);
+    if (refusal.name.empty()) unsearched += fmt::format("; {}: {}", refusal.where.string(), refusal.reason);
+  }
+  return "no plugin of this name was found" + unsearched;
 }
 
 const LoadedPlugin* Registry::load(const std::string& name, std::string* reason) {
@@ -241,10 +287,7 @@ const LoadedPlugin* Registry::load(const std::string& name, std::string* reason)
     if (!loaded && reason) *reason = *entry->plugin.refusal;
     return loaded;
   }
-  if (!reason) return nullptr;
-  *reason = "no plugin of this name was found";
-  for (const Refusal& refusal : refusals_)
-    if (refusal.name == name) *reason = fmt::format("{}: {}", refusal.where.string(), refusal.reason);
+  if (reason) *reason = absence([&](const std::string& refused) { return refused == name; });
   return nullptr;
 }
 
@@ -279,9 +322,6 @@ const LoadedPlugin& Registry::load_file(const fs::path& path) {
   std::error_code ignored;
   bool bundled =
       !options_.bundled.empty() && present(options_.bundled) && is_below(manifest.folder(), options_.bundled);
-  if (options_.bundled_only && !bundled)
-    throw Error(ErrorKind::plugin, "it is not one of the program's own, and --bundled-only is given")
-        .at(manifest.folder().string());
   if (std::string why = manifest.on_device("cpu") ? "" : unfit(manifest, devices()); !why.empty())
     throw Error(ErrorKind::plugin, why).at(manifest.folder().string());
   return load_plugin(manifest, bundled ? Origin::bundled : Origin::file, options_.load);

@@ -30,7 +30,8 @@ struct RegistryOptions {
   std::optional<DevicesHere> devices; // empty: asked of the machine when a plugin first needs it
   LoadOptions load;
 
-  // FVLM_PLUGIN_PATH, the program's lib/fvlm/plugins, and the user's lock file where it exists.
+  // FVLM_PLUGIN_PATH, the program's lib/fvlm/plugins with the build's notes of them, and the user's lock file where it
+  // exists.
   static RegistryOptions from_environment();
 };
 
@@ -63,7 +64,8 @@ class Registry {
   // first used, so that naming it costs nothing.
   void add_static(Manifest manifest, std::function<fvlm_plugin_entry_function()> entry);
 
-  // Everything found, in search order; no library is opened by it.
+  // Everything found, in search order; no library is opened by it. A plugin named like a bundled one hides that, unless
+  // it was opened and turned out to be broken.
   std::vector<FoundPlugin> found() const;
   // What was refused so far: folders, path entries, manifests, second plugins of a name, libraries.
   std::vector<Refusal> refusals() const;
@@ -72,8 +74,12 @@ class Registry {
   const LoadedPlugin* load(const std::string& name, std::string* reason = nullptr);
   void load_all();
 
-  // The plugins that promise this kind, in search order, unopened.
-  std::vector<FoundPlugin> promising(const KindName& kind) const;
+  // Why there is no plugin that `is_meant` by its name: what is known of one that was refused, or else of places that
+  // could not be searched.
+  std::string why_absent(const std::function<bool(const std::string& name)>& is_meant) const;
+
+  // The plugins that promise this kind, in search order, unopened but for those that hide a bundled one.
+  std::vector<FoundPlugin> promising(const KindName& kind);
 
   // All usable tables of a kind, in search order; opens those libraries.
   template <class Table>
@@ -101,6 +107,7 @@ class Registry {
     FoundPlugin plugin;
     std::function<fvlm_plugin_entry_function()> entry; // of a builtin
     bool tried = false;
+    std::optional<Manifest> hidden; // of the bundled plugin of this name
   };
   void scan(const std::filesystem::path& directory, Origin origin);
   void scan_path();
@@ -108,6 +115,8 @@ class Registry {
   void add(Manifest manifest, Origin origin);
   void refuse(const std::string& name, const std::filesystem::path& where, const std::string& reason);
   const LoadedPlugin* open(Entry& entry);
+  const LoadedPlugin* open_this(Entry& entry);
+  std::string absence(const std::function<bool(const std::string& name)>& is_meant) const;
   const DevicesHere& devices();
 
   RegistryOptions options_;

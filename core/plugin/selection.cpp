@@ -55,11 +55,9 @@ class Selector {
       if (meant_by(plugin.manifest.name, wish)) return fmt::format("gives no {}", questions_.kind.text());
       names.push_back(plugin.manifest.name);
     }
-    for (const Refusal& refusal : registry_.refusals())
-      if (meant_by(refusal.name, wish)) return fmt::format("{}: {}", refusal.where.string(), refusal.reason);
-    auto near = nearest(wish, names);
-    return near ? fmt::format("no plugin of this name was found; did you mean '{}'?", *near)
-                : "no plugin of this name was found";
+    const auto near = nearest(wish, names);
+    const std::string why = registry_.why_absent([&](const std::string& name) { return meant_by(name, wish); });
+    return near && why.starts_with("no plugin") ? fmt::format("{}; did you mean '{}'?", why, *near) : why;
   }
 
   const LoadedPlugin* best() {
@@ -109,9 +107,14 @@ class Selector {
     Considered considered{name, false, 0, "", {}};
     const LoadedPlugin* loaded = nullptr;
     const char* device = questions_.device == FVLM_CUDA ? "cuda" : "cpu";
-    if (!candidate.manifest.on_device(device)) {
+    if (const auto known = wish_.without.find(name); known != wish_.without.end()) {
+      considered.reason = known->second;
+    } else if (!candidate.manifest.on_device(device)) {
       considered.reason = fmt::format("works on {} only", join(candidate.manifest.devices, ", "));
-    } else if (loaded = registry_.load(name, &considered.reason); loaded) {
+    } else if (loaded = registry_.load(name, &considered.reason); loaded && !loaded->find(questions_.kind)) {
+      considered.reason = fmt::format("gives no {}", questions_.kind.text());
+      loaded = nullptr;
+    } else if (loaded) {
       SupportAnswer answer = questions_.ask(*loaded);
       considered.score = answer.score;
       considered.fits = answer.defect.empty() && answer.score > 0;

@@ -1,10 +1,12 @@
 // Which plugin does the work: asks the candidates, chooses, and says why and why not.
 #pragma once
+#include "plugin/call_mark.h"
 #include "plugin/registry.h"
 #include "plugin/untrusted.h"
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +18,7 @@ namespace fvlm {
 struct Wish {
   std::vector<std::string> names; // empty: auto
   bool measure = false;           // "auto" takes the fastest instead of the best score, where the caller can measure
+  std::map<std::string, std::string> without = {}; // plugins that are not to be taken, and why
 
   // As a recipe writes it: "measure" is an "auto" that measures.
   static Wish of(std::vector<std::string> words);
@@ -82,7 +85,10 @@ Questions questions_about(const typename KindOf<Table>::Query& query, const std:
   questions.device = KindOf<Table>::device(query);
   questions.ask = [&query, kind = questions.kind](const LoadedPlugin& plugin) {
     const auto* table = plugin.template table<Table>(kind.variant);
-    auto answer = ask_supports([&](fvlm_support* support) { table->supports(&query, support); });
+    auto answer = ask_supports([&](fvlm_support* support) {
+      const CallMark mark(plugin.name(), "supports");
+      table->supports(&query, support);
+    });
     if constexpr (requires { query.op; })
       if (answer.score > 0 && !plugin.find(kind)->has(operation_name(query.op)))
         answer.defect = "supports() says yes to " + operation_name(query.op) + ", which it does not have";

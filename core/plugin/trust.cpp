@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/scratch_folder.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +11,10 @@
 #include <deque>
 #include <fcntl.h>
 #include <grp.h>
+#include <memory>
+#include <mutex>
 #include <pwd.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -147,6 +151,53 @@ const char* type_name(mode_t mode) {
   return "a device";
 }
 
+[[noreturn]] void refuse_copy(const fs::path& path, const char* what) {
+  refuse(path, fmt::format("no private copy of it can be {}: {}", what, std::strerror(errno)),
+         "with a lock file a copy in memory is hashed, tried out and opened; free some, or allow memfd_create");
+}
+
+int make_memory_file(const fs::path& path) {
+  constexpr unsigned executable = 0x10; // MFD_EXEC, which kernels before 6.3 do not know
+  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const std::string name = path.filename();
+  int file = memfd_create(name.c_str(), flags | executable);
+  if (file < 0 && errno == EINVAL) file = memfd_create(name.c_str(), flags);
+  if (file < 0) refuse_copy(path, "made");
+  return file;
+}
+
+void append(int file, std::string_view bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) refuse_copy(path, "written");
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// Gone when the process ends, but not when one that it forked does.
+struct KeptFolders {
+  pid_t owner = getpid();
+  std::mutex mutex;
+  std::deque<std::unique_ptr<ScratchFolder>> all;
+  ~KeptFolders() {
+    for (auto& folder : all)
+      if (owner != getpid()) static_cast<void>(folder.release());
+  }
+};
+
+// A folder with the library's name for the memory file, and links to all that lies beside the library.
+fs::path folder_around(int file, const fs::path& library) {
+  static KeptFolders kept;
+  auto folder = std::make_unique<ScratchFolder>();
+  for (const auto& beside : fs::directory_iterator(library.parent_path()))
+    if (beside.path().filename() != library.filename())
+      fs::create_symlink(beside.path(), *folder / beside.path().filename());
+  fs::create_symlink(fmt::format("/proc/{}/fd/{}", getpid(), file), *folder / library.filename());
+  const std::lock_guard lock(kept.mutex);
+  return kept.all.emplace_back(std::move(folder))->path();
+}
+
 } // namespace
 
 TrustPolicy::TrustPolicy() : user(geteuid()), private_group(is_private_group) {}
@@ -161,7 +212,7 @@ fs::path check_trusted_folder(const fs::path& folder, const TrustPolicy& policy)
 
 // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
 OpenedFile::OpenedFile(const fs::path& path)
-    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    : path_(path), content_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0)
     refuse(path, errno == ENOENT ? "no such file" : fmt::format("cannot be opened: {}", std::strerror(errno)),
            "check the path and its permissions");
@@ -203,7 +254,19 @@ std::string OpenedFile::sha256() const {
   return hash.hex();
 }
 
+void OpenedFile::make_private() {
+  const int copy = make_memory_file(path_);
+  constexpr uint64_t step = 1 << 20;
+  for (uint64_t offset = 0; offset < identity_.size; offset += step) append(copy, read(offset, step), path_);
+  constexpr int sealed = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+  if (fcntl(copy, F_ADD_SEALS, sealed) != 0) refuse_copy(path_, "sealed");
+  verify_unchanged(); // else its identity would stand for another content
+  content_ = folder_around(copy, path_) / path_.filename();
+  close(std::exchange(descriptor_, fcntl(copy, F_DUPFD_CLOEXEC, 0)));
+}
+
 void OpenedFile::verify_unchanged() const {
+  if (content_ != path_) return;
   struct stat held, named;
   bool same = fstat(descriptor_, &held) == 0 && stat(path_.c_str(), &named) == 0 && identity_of(held) == identity_ &&
               identity_of(named) == identity_;

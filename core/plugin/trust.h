@@ -7,7 +7,8 @@
 // beside the library. A group that holds only the owner ("user private group") counts as the owner.
 //
 // What this buys: between the check and the load only root and the user himself can swap the file, so the library is
-// opened by its name ($ORIGIN and debuggers work) and its identity is compared before and after (OpenedFile).
+// opened by its name ($ORIGIN and debuggers work) and its identity is compared before and after (OpenedFile). Who also
+// names hashes (the lock file) gets what he hashed, whoever writes to the file meanwhile: a private copy.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -46,16 +47,23 @@ class OpenedFile {
   OpenedFile(const OpenedFile&) = delete;
   OpenedFile& operator=(const OpenedFile&) = delete;
 
+  // From here on read(), sha256() and content() are of a copy that nothing can change any more; path() and identity()
+  // stay the file's. The copy lies beside links to what lies beside the file, so that $ORIGIN finds it, and as long as
+  // the process lives. Throws Error(plugin).
+  void make_private();
+
   const std::filesystem::path& path() const { return path_; }
-  const FileIdentity& identity() const { return identity_; } // when it was opened
+  const std::filesystem::path& content() const { return content_; } // where to open what was read: path(), or the copy
+  const FileIdentity& identity() const { return identity_; }        // when it was opened
   std::string sha256() const;
   std::string read(uint64_t offset, uint64_t bytes) const; // less where the file ends
 
-  // Throws Error(plugin) when the file changed since it was opened or `path` now leads to another one.
+  // Throws Error(plugin) when the file changed since it was opened or `path` now leads to another one, and there is no
+  // private copy of it.
   void verify_unchanged() const;
 
  private:
-  std::filesystem::path path_;
+  std::filesystem::path path_, content_;
   int descriptor_;
   FileIdentity identity_;
 };

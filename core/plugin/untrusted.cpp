@@ -1,5 +1,7 @@
 #include "plugin/untrusted.h"
 
+#include "base/text.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,6 +31,15 @@ size_t sequence_length(std::string_view text) {
   return length;
 }
 
+// U+0080 to U+009F, which terminals take for commands, and the marks that turn the direction of letters: U+061C,
+// U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069.
+bool is_hidden(std::string_view character) {
+  const auto last = static_cast<unsigned char>(character.back());
+  if (character.size() == 2) return (character[0] == '\xc2' && last < 0xa0) || character == "\xd8\x9c";
+  if (character.starts_with("\xe2\x80")) return last == 0x8e || last == 0x8f || (last >= 0xaa && last <= 0xae);
+  return character.starts_with("\xe2\x81") && last >= 0xa6 && last <= 0xa9;
+}
+
 std::string demangled(const char* name) {
   int status = 0;
   std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
@@ -50,7 +61,7 @@ std::string printable(std::string_view text) {
     auto first = static_cast<unsigned char>(text[0]);
     if (length == 0)
       out += '?';
-    else if (first < 0x20 || first == 0x7f)
+    else if (first < 0x20 || first == 0x7f || is_hidden(text.substr(0, length)))
       out += ' ';
     else
       out += text.substr(0, length);
@@ -58,6 +69,14 @@ std::string printable(std::string_view text) {
   }
   while (!out.empty() && out.back() == ' ') out.pop_back();
   return out;
+}
+
+std::string last_words(std::string_view printed, size_t most) {
+  std::string all;
+  for (const std::string& line : split(printed, '\n'))
+    if (const std::string text = trimmed(printable(line)); text.find_first_not_of("= ") != std::string::npos)
+      all += (all.empty() ? "" : " | ") + text;
+  return all.size() > most ? "..." + printable(std::string_view(all).substr(all.size() - most)) : all;
 }
 
 std::optional<std::string> bounded_string(const char* text, size_t most) {

@@ -9,8 +9,12 @@
 
 namespace fvlm {
 
-// Text as it may be shown: control characters become spaces, bytes that are not UTF-8 become '?'.
+// Text as it may be shown: control characters and marks that turn letters round become spaces, bytes that are not UTF-8
+// become '?'.
 std::string printable(std::string_view text);
+
+// What a process printed before it ended, in one line: its lines, the last `most` bytes of them, with " | " between.
+std::string last_words(std::string_view printed, size_t most = 2000);
 
 // The string at `text`; empty when it is NULL or has no 0 within `most` bytes.
 std::optional<std::string> bounded_string(const char* text, size_t most = 256);

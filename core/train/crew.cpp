@@ -46,7 +46,7 @@ std::vector<HostPack> parts_of(const HostPack& pack, int64_t wanted) {
 
 Crew::Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
            Registry& registry, const model::Capacity& most, const FrozenModels& frozen, const Size& size)
-    : policy_(policy) {
+    : policy_(policy), operations_(operations) {
   learners_.push_back(std::make_unique<Learner>(plan, stage, policy, operations, most, frozen));
   model::Parameters& values = policy.parameters();
   model::ArenaOptions options;
@@ -110,6 +110,12 @@ void Crew::remember(const HostPack& host, const model::Vlm& reference) {
 
 void Crew::end_remembering() {
   for (const auto& learner : learners_) learner->end_remembering();
+}
+
+bool Crew::drop(const UnsupportedCall& refused) {
+  return operations_.drop(refused) || std::any_of(followers_.begin(), followers_.end(), [&](const Follower& follower) {
+           return follower.operations->drop(refused);
+         });
 }
 
 void Crew::gather() {

@@ -35,6 +35,9 @@ class Crew {
   bool has_watched() const { return learners_.front()->has_watched(); }
   const at::Tensor& attention_entropy() const { return learners_.front()->attention_entropy(); }
 
+  // As Operations has it. Each learner has operations of its own, which meet the same refusal by themselves.
+  bool drop(const UnsupportedCall& refused);
+
   // The step's gradients, from now on in the policy's arena.
   void gather();
 
@@ -44,6 +47,7 @@ class Crew {
     std::unique_ptr<model::Vlm> vlm;
   };
   model::Vlm& policy_;
+  ops::Operations& operations_;
   std::vector<Follower> followers_;
   std::vector<std::unique_ptr<Learner>> learners_;
   std::vector<std::unique_ptr<TaskThread>> threads_; // besides the caller's

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "model/loading.h"
 #include "ops/host_memory.h"
+#include "plugin/call_mark.h"
 #include "train/initial_model.h"
 #include "train/run_folder.h"
 #include "train/stop_signals.h"
@@ -39,7 +40,8 @@ class Run {
     const auto stages = wanted_stages();
     const RunFolder folder(request_.folder);
     const bool is_new_plan = folder.open(resolved_, request_.allow_plan_change);
-    const LogFile log(request_.folder / "log.txt");
+    log_.emplace(request_.folder / "log.txt");
+    const CrashLog crashes(request_.folder / "log.txt");
     const Place place = find_place(stages);
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
     if (request_.resume) set_aside_behind(place.state);
@@ -88,6 +90,11 @@ class Run {
     make_sure_of(writer, report);
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     return report;
+  }
+
+  // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened.
+  void log_failure(const std::string& text) {
+    if (log_) log_->write(LogLevel::error, text);
   }
 
  private:
@@ -199,6 +206,7 @@ class Run {
         .advise("make room, and start the same command again: it goes on from the checkpoint before");
   }
 
+  std::optional<LogFile> log_;
   const recipe::Resolved& resolved_;
   const plan::Plan& plan_;
   const TrainRequest& request_;
@@ -212,7 +220,16 @@ class Run {
 TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd; // the tape is ours
   ops::keep_freed_memory();
-  return Run(resolved, request, registry).train();
+  Run run(resolved, request, registry);
+  try {
+    return run.train();
+  } catch (const Error& error) {
+    run.log_failure(error.text());
+    throw;
+  } catch (const std::exception& error) {
+    run.log_failure(error.what());
+    throw;
+  }
 }
 
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {

@@ -220,11 +220,36 @@ bool StageRun::take(LoadedPack& loaded) {
     in_step_ = true;
   }
   const double scale = scaler_.scale();
-  return in_parts(loaded.pack, [&](HostPack& part) {
-    if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
-    const bool watches = is_logged(steps_begun() + 1) && !learners_->has_watched();
-    learners_->take(part, counts_, scale, times_, watches);
-  });
+  try {
+    return in_parts(loaded.pack, [&](HostPack& part) {
+      if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
+      const bool watches = is_logged(steps_begun() + 1) && !learners_->has_watched();
+      learners_->take(part, counts_, scale, times_, watches);
+    });
+  } catch (const UnsupportedCall& refused) {
+    if (learners_->drop(refused)) {
+      settle();
+      return false;
+    }
+    keep_state();
+    throw;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::plugin) keep_state();
+    throw;
+  }
+}
+
+// A plugin failed before anything of its step was applied: the steps before it are not lost.
+void StageRun::keep_state() {
+  try {
+    settle();
+    if (state_.step == 0) return;
+    save();
+    context_.writer.wait();
+    log_info("stage {}: step {} is saved; the same command resumes there", stage_.name, state_.step);
+  } catch (const std::exception& error) {
+    log_warning("stage {}: what was learnt since the last checkpoint is not saved: {}", stage_.name, error.what());
+  }
 }
 
 bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
@@ -234,7 +259,10 @@ bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack&
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     settle();
-    if (state_.split >= static_cast<int64_t>(pack.samples.size()))
+    const auto* of_plugin = dynamic_cast<const Error*>(&error);
+    const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
+    if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it
+    if (is_least)
       throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
           .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
@@ -397,7 +425,9 @@ void StageRun::evaluate() {
   const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
   evaluated_ = true;
-  for (const evaluation::Result& result : evaluator_->evaluate(*vlm_, *operations_)) {
+  const auto results =
+      ops::with_next_preference(*operations_, [&] { return evaluator_->evaluate(*vlm_, *operations_); });
+  for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }

@@ -80,7 +80,8 @@ class StageRun {
   bool is_logged(int64_t step) const; // whether a line of metrics follows it
   // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
   bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
-  bool take(LoadedPack& loaded); // false: memory ran out, the step begins again
+  bool take(LoadedPack& loaded); // false: memory ran out or a plugin refused a call, the step begins again
+  void keep_state();             // before a step that a plugin failed in
   StepUnderWay finish_step(const LoadedPack& last);
   bool reads_at_once() const; // the step under way
   bool settle();              // the step under way, if any. False: the stage is to end here

@@ -94,12 +94,16 @@ const Broken built[] = {
     {"constructor_exits", "it ended the process with exit code 3 in its constructors"},
     {"constructor_aborts", "it crashed with SIGABRT in its constructors"},
     {"constructor_crashes", "it crashed with SIGSEGV in its constructors"},
-    {"constructor_throws", "it crashed with SIGABRT in its constructors (it last said: what():  no licence found)"},
+    {"constructor_throws", "it crashed with SIGABRT in its constructors (it said: terminate called after "
+                           "throwing an instance of 'std::runtime_error' | what():  no licence found)"},
     {"entry_exits", "it ended the process with exit code 3 in fvlm_plugin_entry_v1()"},
     {"entry_aborts", "it crashed with SIGABRT in fvlm_plugin_entry_v1()"},
     {"entry_crashes", "it crashed with SIGSEGV in fvlm_plugin_entry_v1()"},
     {"entry_throws", "fvlm_plugin_entry_v1() threw std::runtime_error: no licence found"},
     {"entry_throws_int", "fvlm_plugin_entry_v1() threw a int"},
+    {"entry_panics", "it crashed with SIGABRT in fvlm_plugin_entry_v1() (it said: thread '<unnamed>' panicked at "
+                     "src/lib.rs:10:5: | index out of bounds: the len is 3 | note: run with `RUST_BACKTRACE=1` | fatal "
+                     "runtime error: failed to initiate panic)"},
     {"entry_leaves_children", "it crashed with SIGABRT in fvlm_plugin_entry_v1()"},
     {"table_exits", "it ended the process with exit code 3 in table("},
     {"table_aborts", "it crashed with SIGABRT in table("},
@@ -181,6 +185,23 @@ void mode(const fs::path& path, mode_t bits) {
   ASSERT_EQ(chmod(path.c_str(), bits), 0) << path;
 }
 
+// Sets the address of the library's segment of this type.
+void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
+  Elf64_Ehdr header;
+  std::ifstream file(home / "plugin.so", std::ios::binary);
+  file.read(reinterpret_cast<char*>(&header), sizeof header);
+  for (int i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    const size_t offset = header.e_phoff + static_cast<size_t>(i) * sizeof segment;
+    file.seekg(static_cast<std::streamoff>(offset));
+    file.read(reinterpret_cast<char*>(&segment), sizeof segment);
+    if (segment.p_type != type) continue;
+    patch(home, offset + offsetof(Elf64_Phdr, p_vaddr), {reinterpret_cast<const char*>(&address), sizeof address});
+    return;
+  }
+  ADD_FAILURE() << "the library has no segment of type " << type;
+}
+
 const Mangled mangled[] = {
     {"empty", "an empty file", [](const fs::path& home) { replace(home / "plugin.so", ""); }},
     {"ten_bytes", "it has only 10 bytes", [](const fs::path& home) { fs::resize_file(home / "plugin.so", 10); }},
@@ -192,6 +213,14 @@ const Mangled mangled[] = {
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", 1000); }},
     {"cut_near_its_end", "its section headers reach past them",
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", fs::file_size(home / "plugin.so") - 1); }},
+    {"relro_elsewhere", "its RELRO segment, ",
+     [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0x40000000); }},
+    {"relro_in_code", "lies in no writable LOAD segment",
+     [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0); }},
+    {"dynamic_elsewhere", "its DYNAMIC segment, ",
+     [](const fs::path& home) { move_segment(home, PT_DYNAMIC, 0x40000000); }},
+    {"tls_elsewhere", "its TLS segment, 4 bytes at address 0x40000000, lies in no LOAD segment",
+     [](const fs::path& home) { move_segment(home, PT_TLS, 0x40000000); }},
     {"text", "no ELF file (", [](const fs::path& home) { replace(home / "plugin.so", std::string(1000, 'x')); }},
     {"for_another_processor", "built for riscv; this machine is",
      [](const fs::path& home) {

@@ -1,7 +1,6 @@
 // The verbs `plugin list`, `info` and `trust`, as a user runs them.
-#include "../shell.h"
 #include "base/hash.h"
-#include "workshop.h"
+#include "engine_workshop.h"
 
 #include <nlohmann/json.hpp>
 
@@ -15,19 +14,8 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class PluginVerb : public Workshop {
+class PluginVerb : public EngineWorkshop {
  protected:
-  // HOME and the caches lie in the workshop, so that the user's own lock file is not there.
-  Ran engine(const std::string& arguments, const std::string& environment = "") {
-    std::string command = fmt::format(
-        "cd '{0}' && env -u FVLM_PLUGIN_PATH HOME='{0}' XDG_CONFIG_HOME='{0}/config' FVLM_CACHE='{0}/cache' {1} "
-        "'{2}' {3}",
-        root().string(), environment, FVLM_TEST_ENGINE, arguments);
-    return shell(command);
-  }
-  std::string directory() { return "--plugin-dir '" + plugins().string() + "'"; }
-  fs::path user_lock() { return root() / "config" / "fvlm-engine" / "plugins.lock"; }
-
   json listed(const std::string& arguments) {
     Ran run = engine("plugin list --json " + arguments);
     EXPECT_EQ(run.code, 0) << run.err;
@@ -141,7 +129,7 @@ TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
 TEST_F(PluginVerb, check_lists_its_checks_as_a_document_too) {
   const json families = json::parse(engine("plugin check --list --json").out);
   EXPECT_EQ(families.at(0).at("family"), "library");
-  EXPECT_EQ(families.at(0).at("checks").at(0).at("name"), "is_library");
+  EXPECT_EQ(families.at(0).at("checks").at(0).at("name"), "loads");
 }
 
 TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
@@ -163,6 +151,47 @@ TEST_F(PluginVerb, trust_lets_in_one_and_keeps_out_the_others) {
   EXPECT_EQ(engine("plugin trust sample --remove").code, 0);
   EXPECT_EQ(named(listed(directory()), "sample").at("state"), "refused");
   EXPECT_EQ(engine("plugin trust sample --remove").code, 5) << "it is no longer there";
+}
+
+TEST_F(PluginVerb, trust_takes_a_folder_by_its_name_and_removes_by_path) {
+  const fs::path home = lay("my-folder", "sample", {}, "."); // the engine is started beside it
+  EXPECT_THAT(engine("plugin trust my-folder").out, HasSubstr("trusted: sample " + sha256_file(home / "plugin.so")));
+  for (const fs::path& path : {home, home / "plugin.so", home / "plugin.toml", fs::path("./my-folder")}) {
+    const Ran removed = engine("plugin trust --remove '" + path.string() + "'");
+    EXPECT_EQ(removed.code, 0) << removed.err;
+    EXPECT_THAT(removed.out, HasSubstr("no longer trusted: sample"));
+    EXPECT_EQ(engine("plugin trust ./my-folder").code, 0);
+  }
+  fs::remove_all(home);
+  EXPECT_EQ(engine("plugin trust --remove '" + home.string() + "'").code, 0) << "what is gone, too";
+}
+
+TEST_F(PluginVerb, trust_gives_advice_for_a_malformed_lock_that_helps) {
+  lay("sample", "sample");
+  folder("config/fvlm-engine");
+  write(user_lock(), "{\"plugins\": 3}");
+  const Ran malformed = engine("plugin trust sample " + directory());
+  EXPECT_EQ(malformed.code, 5);
+  const std::string remove = "rm '" + user_lock().string() + "'";
+  EXPECT_THAT(malformed.err, AllOf(HasSubstr(remove), HasSubstr("fvlm-engine plugin trust PLUGIN...")));
+  EXPECT_EQ(shell(remove).code, 0);
+  EXPECT_EQ(engine("plugin trust sample " + directory()).code, 0);
+}
+
+// U+009B begins a terminal's commands, U+202E turns what follows it round.
+TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
+  ManifestText text;
+  text.more = "";
+  const fs::path home = lay("sample", "sample");
+  std::string manifest = text.text();
+  manifest.replace(manifest.find("for a test"), 10, "for \u009b2J a \u202etest");
+  write(home / "plugin.toml", manifest);
+  const std::string said = engine("plugin info sample " + directory()).out;
+  EXPECT_THAT(said, HasSubstr("for  2J a  test"));
+  EXPECT_EQ(listed(directory()).at("plugins")[0].at("description"), "for  2J a  test");
+  manifest.replace(manifest.find("version = \"1.0"), 14, "version = \"1.0\u202e");
+  write(home / "plugin.toml", manifest);
+  EXPECT_THAT(engine("plugin list " + directory()).out, HasSubstr("version: holds a control character"));
 }
 
 TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/hash.h"
 #include "plugin/adopt.h"
 #include "workshop.h"
 
@@ -134,6 +135,7 @@ TEST_F(RegistryTest, gives_bundled_plugins_no_probe) {
   auto settings = options();
   settings.directories.clear();
   settings.bundled = root() / "bundled";
+  settings.load.bundled = {{"sample", sha256_file(library("sample"))}};
   settings.load.probe.program = "/no/such/program";
   Registry registry(settings);
   EXPECT_TRUE(registry.load("sample"));
@@ -147,6 +149,23 @@ TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
   std::string reason;
   EXPECT_FALSE(registry.load("sample", &reason));
   EXPECT_THAT(reason, HasSubstr("no-such-program: the program that tries plugins out is missing"));
+}
+
+// As `train` says it, which loads by name; the folder is called otherwise.
+TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
+  ManifestText text;
+  text.more = "licence = \"MIT\"\n";
+  lay("somewhere", "sample", text);
+  auto settings = options();
+  settings.directories.push_back(root() / "nowhere");
+  Registry registry(settings);
+  std::string reason;
+  registry.load("sample", &reason);
+  EXPECT_THAT(reason, HasSubstr("unknown key 'licence'"));
+  registry.load("another", &reason);
+  EXPECT_THAT(reason, testing::AllOf(StartsWith("no plugin of this name was found; "),
+                                     HasSubstr("nowhere: the folder cannot be read: No such file")));
+  EXPECT_EQ(registry.refusals()[0].name, "sample");
 }
 
 // The second time no child is needed: a probing program that refuses everything is not asked.

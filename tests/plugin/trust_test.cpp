@@ -121,6 +121,7 @@ TEST_F(Lock, is_not_asked_about_the_bundled) {
   lay("sample", "sample", {}, "bundled");
   auto settings = options();
   settings.bundled = root() / "bundled";
+  settings.load.bundled = {{"sample", sha256_file(library("sample"))}};
   settings.load.lock = PluginLock();
   Registry registry(settings);
   EXPECT_TRUE(registry.load("sample"));

@@ -37,7 +37,10 @@ class Budget : public SmallRun {
     const plan::Stage& stage =
         *std::find_if(plan.stages.begin(), plan.stages.end(), [&](const plan::Stage& one) { return one.name == name; });
     RegistryOptions options;
-    if (kernels == Kernels::plugins) options.bundled = FVLM_PLUGINS;
+    if (kernels == Kernels::plugins) {
+      options.bundled = FVLM_PLUGINS;
+      options.load.bundled = read_bundled_hashes(options.bundled.parent_path() / "bundled", options.load.trust);
+    }
     Registry registry(options);
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
     const auto description = describe(plan);

@@ -61,6 +61,7 @@ int run(const fs::path& recipe, const std::string& data, const fs::path& out, co
   const auto resolved = recipe::resolve(wanted);
   RegistryOptions options;
   options.bundled = plugins;
+  options.load.bundled = read_bundled_hashes(plugins.parent_path() / "bundled", options.load.trust);
   Registry registry(options);
   registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
 

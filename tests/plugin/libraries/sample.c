@@ -2,6 +2,7 @@
  * computes nothing: forward writes the value 1, backward the value 2. C and C++. */
 #include <fvlm/fvlm.h>
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -97,9 +98,21 @@ void fvlm_test_nowhere(void);
 MAYBE_UNUSED static void wait_for_ever(void) {
   for (;;) pause();
 }
+MAYBE_UNUSED static void leave_a_mark(void) {
+  const char* file = getenv("FVLM_TEST_MARK");
+  if (file) close(open(file, O_CREAT | O_WRONLY, 0644));
+}
+extern __thread int fvlm_test_of_thread;
+__thread int fvlm_test_of_thread = 7; /* a TLS segment */
 MAYBE_UNUSED static void leave_a_child(void) {
   if (fork() == 0) wait_for_ever();
   abort();
+}
+
+MAYBE_UNUSED static void panic_like_rust(void) {
+  static const char text[] = "\nthread '<unnamed>' panicked at src/lib.rs:10:5:\nindex out of bounds: the len is 3\n"
+                             "note: run with `RUST_BACKTRACE=1`\nfatal runtime error: failed to initiate panic\n";
+  if (write(2, text, sizeof text - 1) > 0) abort();
 }
 
 struct fvlm_instance {

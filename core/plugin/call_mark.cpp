@@ -1,0 +1,177 @@
+#include "plugin/call_mark.h"
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <unistd.h>
+#include <utility>
+
+namespace fvlm {
+namespace {
+
+struct Watched {
+  int number;
+  const char* name;
+  struct sigaction before;
+};
+Watched watched[] = {{SIGSEGV, "SIGSEGV", {}}, {SIGBUS, "SIGBUS", {}},   {SIGILL, "SIGILL", {}},
+                     {SIGFPE, "SIGFPE", {}},   {SIGABRT, "SIGABRT", {}}, {SIGTRAP, "SIGTRAP", {}}};
+
+std::atomic<int> log_descriptor{-1};
+
+thread_local const CallMark* current_call = nullptr;
+
+// A stack for the handlers of this thread: a plugin may have used up its own.
+class HandlerStack {
+ public:
+  HandlerStack() {
+    stack_t there{};
+    if (sigaltstack(nullptr, &there) != 0 || !(there.ss_flags & SS_DISABLE)) return; // somebody laid one already
+    memory_.reset(new char[bytes]);
+    const stack_t own{memory_.get(), 0, bytes};
+    if (sigaltstack(&own, nullptr) != 0) memory_.reset();
+  }
+  ~HandlerStack() {
+    if (!memory_) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    sigaltstack(&none, nullptr);
+  }
+  HandlerStack(const HandlerStack&) = delete;
+  HandlerStack& operator=(const HandlerStack&) = delete;
+
+ private:
+  static constexpr size_t bytes = 64 << 10;
+  std::unique_ptr<char[]> memory_;
+};
+
+// What is written first cannot fail; the arguments are read behind it, which a plugin may have written over.
+void tell(const CallMark& call, std::string_view did, std::string_view what, std::string_view advice) {
+  const auto everywhere = [](const SignalText& text) {
+    text.write_to(STDERR_FILENO);
+    if (const int log = log_descriptor.load(); log >= 0) text.write_to(log);
+  };
+  SignalText first, shapes;
+  first << "\nerror: the plugin '" << call.plugin << "' " << did << what << " in " << call.operation << "\n";
+  everywhere(first);
+  if (call.describe) {
+    shapes << "  called with";
+    call.describe(shapes, call.arguments);
+    shapes << "\n";
+  }
+  shapes << "  " << advice << "\n";
+  everywhere(shapes);
+}
+
+extern "C" void on_crash(int number) {
+  const int error = errno;
+  Watched* signal =
+      std::find_if(std::begin(watched), std::end(watched), [&](const Watched& one) { return one.number == number; });
+  sigaction(number, &signal->before, nullptr); // a second one is none of ours
+  if (const CallMark* call = std::exchange(current_call, nullptr))
+    tell(*call, "crashed with ", signal->name,
+         "take it off the recipe's list for this kind, or report this to its author; a run resumes from its last "
+         "checkpoint");
+  errno = error;
+  raise(number); // taken as it would have been, once this handler has returned
+}
+
+extern "C" void on_exit_of_plugin() {
+  const CallMark* call = std::exchange(current_call, nullptr);
+  if (!call) return;
+  tell(*call, "ended the process by exit()", "",
+       "a plugin never ends the process; take it off the recipe's list for this kind, or report this to its author; a "
+       "run resumes from its last checkpoint");
+  _exit(static_cast<int>(ErrorKind::plugin));
+}
+
+} // namespace
+
+SignalText& SignalText::operator<<(std::string_view text) {
+  const size_t taken = std::min(text.size(), bytes_.size() - size_);
+  std::memcpy(bytes_.data() + size_, text.data(), taken);
+  size_ += taken;
+  return *this;
+}
+
+SignalText& SignalText::operator<<(int64_t number) {
+  std::array<char, 24> digits;
+  size_t first = digits.size();
+  auto left = number < 0 ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+  do digits[--first] = static_cast<char>('0' + left % 10);
+  while ((left /= 10) != 0);
+  if (number < 0) digits[--first] = '-';
+  return *this << std::string_view(digits.data() + first, digits.size() - first);
+}
+
+SignalText& SignalText::operator<<(const fvlm_tensor& tensor) {
+  const char* base = tensor.dtype.code == FVLM_FLOAT    ? "float"
+                     : tensor.dtype.code == FVLM_BFLOAT ? "bfloat"
+                     : tensor.dtype.code == FVLM_INT    ? "int"
+                     : tensor.dtype.code == FVLM_UINT   ? "uint"
+                                                        : "dtype of bits ";
+  *this << base << int64_t{tensor.dtype.bits} << " [";
+  for (int32_t i = 0; i < std::min<int32_t>(tensor.ndim, FVLM_MAX_DIMS); ++i)
+    *this << (i > 0 ? ", " : "") << tensor.shape[i];
+  return *this << "]";
+}
+
+void SignalText::write_to(int descriptor) const {
+  for (size_t written = 0; written < size_;) {
+    const ssize_t count = write(descriptor, bytes_.data() + written, size_ - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    written += static_cast<size_t>(count);
+  }
+}
+
+CallMark::CallMark(std::string_view of_plugin, std::string_view of_operation, const void* with, Describe how)
+    : plugin(of_plugin), operation(of_operation), arguments(with), describe(how), before_(current_call) {
+  thread_local const HandlerStack stack;
+  current_call = this;
+}
+
+CallMark::CallMark(const CallMark* call)
+    : CallMark(call ? call->plugin : std::string_view(), call ? call->operation : std::string_view(),
+               call ? call->arguments : nullptr, call ? call->describe : nullptr) {
+  if (!call) current_call = before_;
+}
+
+CallMark::~CallMark() {
+  current_call = before_;
+}
+
+const CallMark* CallMark::current() {
+  return current_call;
+}
+
+void watch_plugin_calls() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    action.sa_handler = on_crash;
+    action.sa_flags = SA_ONSTACK;
+    for (Watched& one : watched) sigaction(one.number, &action, &one.before);
+  });
+  std::atexit(on_exit_of_plugin);
+  std::at_quick_exit(on_exit_of_plugin);
+}
+
+CrashLog::CrashLog(const std::filesystem::path& file) {
+  log_descriptor = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+}
+
+CrashLog::~CrashLog() {
+  if (const int log = log_descriptor.exchange(-1); log >= 0) close(log);
+}
+
+} // namespace fvlm

@@ -1,0 +1,82 @@
+// Who is in a plugin's code at this moment, so that a crash or an exit in there is told by name: plugin, operation, and
+// the tensors of the call.
+#pragma once
+#include "plugin/arguments.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+namespace fvlm {
+
+// Text put together in a signal handler: no memory is allocated, what does not fit is left out.
+class SignalText {
+ public:
+  SignalText& operator<<(std::string_view text);
+  SignalText& operator<<(int64_t number);
+  SignalText& operator<<(const fvlm_tensor& tensor); // "float32 [128, 2, 64]"
+  void write_to(int descriptor) const;
+
+ private:
+  std::array<char, 2048> bytes_{};
+  size_t size_ = 0;
+};
+
+// Lies around a call into a plugin. The texts and the arguments have to outlive it. [any thread]
+class CallMark {
+ public:
+  using Describe = void (*)(SignalText& text, const void* arguments);
+  CallMark(std::string_view plugin, std::string_view operation, const void* arguments = nullptr,
+           Describe describe = nullptr);
+  // For a thread that works for a call of another one; NULL: for none.
+  explicit CallMark(const CallMark* call);
+  ~CallMark();
+  CallMark(const CallMark&) = delete;
+  CallMark& operator=(const CallMark&) = delete;
+
+  static const CallMark* current(); // of this thread; NULL: it is in no plugin
+
+  const std::string_view plugin, operation;
+  const void* const arguments;
+  const Describe describe;
+
+ private:
+  const CallMark* const before_;
+};
+
+// From here on a crash (SIGSEGV, SIGABRT, ...) or an exit() inside a plugin's call is told on standard error. The crash
+// then ends the process as it would have; the exit ends it with the exit code of a plugin's error. Handlers of exit()
+// run in reverse order: to be called again behind libraries that were loaded later. [setup]
+void watch_plugin_calls();
+
+// While it lives, what is told goes to the end of this file as well. One at a time. [setup]
+class CrashLog {
+ public:
+  explicit CrashLog(const std::filesystem::path& file);
+  ~CrashLog();
+  CrashLog(const CrashLog&) = delete;
+  CrashLog& operator=(const CrashLog&) = delete;
+};
+
+// CallMark::Describe for the arguments of any call.
+template <class Arguments>
+void describe_call(SignalText& text, const void* arguments) {
+  const auto one = [&](const char* name, const fvlm_tensor* tensor) {
+    if (tensor) text << "\n  " << name << ": " << *tensor;
+  };
+  const auto field = [&](const char* name, const auto& value) {
+    if constexpr (std::is_array_v<std::remove_reference_t<decltype(value)>>)
+      for (const fvlm_tensor* tensor : value) one(name, tensor);
+    else
+      one(name, value);
+  };
+  const auto& call = *static_cast<const Arguments*>(arguments);
+  std::apply([&](const auto&... each) { (field(each.name, call.*each.member), ...); },
+             detail::FieldsOf<Arguments>::fields);
+}
+
+} // namespace fvlm
