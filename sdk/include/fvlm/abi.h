@@ -1,8 +1,8 @@
 /* fvlm/abi.h: what every kind of plugin shares: status, versions, host, call, instance, the entry point.
  *
  * Rules of the whole ABI
- *  - A struct that may grow begins with struct_size, set by whoever fills it to the size he was compiled with. Zero is
- * an error. The reader looks at no field past it. Fields are only appended.
+ *  - A struct that may grow begins with struct_size, set by whoever fills it to its sizeof. Zero, and more than the
+ *    plugin's abi_minor has, is refused. The reader looks at no field past it. Fields are only appended.
  *  - Strings are UTF-8, end in 0 and belong to whoever made them; a plugin's live as long as the library (for ever).
  *  - A plugin allocates no device memory, owns no stream, starts no thread that outlives a call, throws nothing across
  * the boundary and never ends the process.
@@ -121,7 +121,7 @@ static inline fvlm_error* fvlm_sink(const fvlm_call* call) {
 /* A plugin's answer to "can you do this?". */
 typedef struct fvlm_support {
   uint32_t struct_size;
-  int32_t score; /* 0: no. The reference answers 1, portable code about 100, a vendor's library 200, tuned code 300 */
+  int32_t score; /* 0 (no) to 1000. The reference answers 1, portable code about 100, a vendor's 200, tuned code 300 */
   char reason[240]; /* why not, as a user reads it: "head_dim 80 not supported"; or, of a yes, what it will use */
 } fvlm_support;
 
