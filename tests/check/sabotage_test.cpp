@@ -95,7 +95,11 @@ const Sabotage all[] = {
     {"loss_ignores_d_losses", "loss.", {"loss.d_losses_weigh"}},
     {"loss_leaks_nan", "loss.", {"loss.ignored_nan"}},
     {"loss_overflows", "loss.", {"loss.large_logits"}},
-    {"loss_saves_always", "loss.", {"loss.forward_float32", "loss.supports_agrees"}},
+    {"loss_saves_always", // crashes in every row that asks for no gradients
+     "loss.",
+     {"loss.forward_float32", "loss.supports_agrees", "loss.starts_no_threads", "loss.starts_no_processes",
+      "loss.leaves_no_descriptors", "loss.leaves_signals", "loss.leaves_environment", "loss.leaves_scheduling",
+      "loss.leaves_float_mode"}},
     {"optimizer_keeps_the_rates", "optimizer:adamw.steps", {"optimizer:adamw.steps_counted"}},
     {"optimizer_touches_gaps", "optimizer:", {"optimizer:adamw.gaps_untouched"}},
     {"optimizer_ignores_skip", "optimizer:", {"optimizer:adamw.skips"}},

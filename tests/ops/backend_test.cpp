@@ -160,7 +160,7 @@ TEST_F(Backends, requirements_that_cannot_be_are_refused) {
   script.spec.ndim = 5;
   EXPECT_THAT(refusal(), HasSubstr("5 dimensions"));
   script.spec = {{FVLM_FLOAT, 32, 1}, 1, {-3}};
-  EXPECT_THAT(refusal(), HasSubstr("size -3"));
+  EXPECT_THAT(refusal(), HasSubstr("the shape [-3]"));
   script.spec = {{9, 32, 1}, 1, {3}};
   EXPECT_THAT(refusal(), HasSubstr("code 9"));
   script.saved = 40;
