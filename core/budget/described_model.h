@@ -6,7 +6,8 @@
 
 namespace fvlm::budget {
 
-// All but the parameters. Throws Error(data) for folders that make no sense.
+// All but the parameters. Throws Error(data) for folders that make no sense, and Error(recipe) where the recipe asks
+// for what their models do not have: an image size that is no multiple of the patch, layers that are not there.
 ModelDescription describe(const plan::Plan& plan);
 
 } // namespace fvlm::budget
