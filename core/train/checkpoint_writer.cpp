@@ -71,6 +71,7 @@ bool CheckpointWriter::try_to_write(const Job& job) {
                 folder.string(), error.what());
     return false;
   }
+  if (folder != last_good_) log_info("checkpoint saved: {}", folder.string()); // else: again, as its stage's last
   job.folder.prune(plan_.keep_last, plan_.keep_best);
   return true;
 }

@@ -54,6 +54,8 @@ class Run {
                        crew.threads, request_.max_steps};
     const StopSignals signals;
     TrainReport report;
+    for (const plan::Stage* stage : stages) context.samples += stage->samples;
+    for (size_t i = 0; i < place.stage; ++i) context.samples_before += stages[i]->samples;
     RunState state = place.state;
     if (state.crew == 0) state.crew = crew.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
@@ -83,6 +85,7 @@ class Run {
         report.stopped = true;
         break;
       }
+      context.samples_before += stage.samples;
       metrics.flush();
       folder.write_report();
     }
