@@ -1,4 +1,5 @@
 // fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
+#include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
@@ -14,17 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json as_json(const recipe::RecipeError& error) {
-  Json mistakes = Json::array();
-  for (const auto& mistake : error.mistakes())
-    mistakes.push_back({{"file", mistake.origin.file},
-                        {"line", mistake.origin.line},
-                        {"path", mistake.path},
-                        {"what", mistake.what},
-                        {"advice", mistake.advice}});
-  return {{"ok", false}, {"mistakes", mistakes}};
-}
-
 Json as_json(const recipe::FileReport& report) {
   Json missing = Json::array();
   for (const auto& file : report.missing)
@@ -34,8 +24,8 @@ Json as_json(const recipe::FileReport& report) {
 
 void print_missing(const recipe::FileReport& report) {
   for (const auto& file : report.missing)
-    fmt::print(stderr, "missing: {}: {}\n  {}, {}\n", file.file, file.what, file.path, file.source);
-  if (report.missing.size() > 1) fmt::print(stderr, "{} are missing\n", report.missing.size());
+    log_error("missing: {}: {}\n  {}, {}", file.file, file.what, file.path, file.source);
+  if (report.missing.size() > 1) log_error("{} are missing", report.missing.size());
 }
 
 } // namespace
@@ -52,30 +42,24 @@ int run_check(Arguments arguments) {
   if (!parsed) return 0;
 
   bool json = parsed->flag("json");
-  try {
-    auto resolved = recipe::resolve(recipe_request(*parsed));
-    bool files = parsed->flag("files");
-    auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
-    bool good = report.missing.empty();
-    if (json) {
-      Json document = checked(resolved, good);
-      if (files) document["files"] = as_json(report);
-      fmt::print("{}", dump(document));
-    } else if (good) {
-      fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
-      fmt::print("    {}\n", recipe::stages_text(resolved.plan));
-      if (files)
-        fmt::print("    all files are there: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
-                   human_bytes(report.shard_bytes));
-    } else {
-      print_missing(report);
-    }
-    return good ? 0 : static_cast<int>(ErrorKind::data);
-  } catch (const recipe::RecipeError& error) {
-    if (!json) throw;
-    fmt::print("{}", dump(as_json(error)));
-    return error.exit_code();
+  auto resolved = recipe::resolve(recipe_request(*parsed));
+  bool files = parsed->flag("files");
+  auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
+  bool good = report.missing.empty();
+  if (json) {
+    Json document = checked(resolved, good);
+    if (files) document["files"] = as_json(report);
+    fmt::print("{}", dump(document));
+  } else if (good) {
+    fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
+    fmt::print("    {}\n", recipe::stages_text(resolved.plan));
+    if (files)
+      fmt::print("    all files are there: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
+                 human_bytes(report.shard_bytes));
+  } else {
+    print_missing(report);
   }
+  return good ? 0 : static_cast<int>(ErrorKind::data);
 }
 
 } // namespace fvlm::cli

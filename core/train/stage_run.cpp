@@ -442,13 +442,13 @@ void StageRun::show_samples() {
 void StageRun::roll_back(const std::string& why) {
   context_.writer.wait();
   const auto last = folder_.newest();
-  const std::string good = last ? folder_.of(*last).string() : "none of this stage";
+  const std::string good = last ? "the last good checkpoint is " + folder_.of(*last).string()
+                                : "this stage has no checkpoint yet (`checkpoint.every`)";
   const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
   if (!may)
-    throw Error(ErrorKind::data, why)
+    throw Error(ErrorKind::diverged, why)
         .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
-        .advise(fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may help",
-                            good));
+        .advise(fmt::format("{}; a lower learning rate, or guard.rollback = true, may help", good));
   with_real_weights(QuantizedWeights::Which::all, [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
   guard_.begin_anew();
   state_.guard.rolled_back_to = *last;

@@ -2,11 +2,12 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 
 #include <nlohmann/json.hpp>
 
-#include <fstream>
+#include <unistd.h>
 
 namespace fvlm {
 namespace {
@@ -30,7 +31,7 @@ void Quarantine::read_log() {
   const std::string text = read_file(log_, most_log);
   for (const auto& line : split(text, '\n'))
     if (!line.empty()) known_.insert(line);
-  if (!text.empty() && text.back() != '\n') std::ofstream(log_, std::ios::app) << '\n';
+  if (!text.empty() && text.back() != '\n') append("\n");
 }
 
 void Quarantine::add(const SetAside& aside) {
@@ -50,10 +51,17 @@ void Quarantine::add(const SetAside& aside) {
       {"reason", aside.reason},
       {"broken", aside.broken}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   if (!known_.insert(line).second) return;
-  std::ofstream file(log_, std::ios::app);
-  file << line << '\n';
-  file.flush();
-  if (!file) log_warning("{}: the list of broken samples could not be written", log_.string());
+  append(line + "\n");
+}
+
+void Quarantine::append(const std::string& text) const {
+  try {
+    const Descriptor file = open_kept_file(log_);
+    if (lseek(file.get(), 0, SEEK_END) >= 0 && write(file.get(), text.data(), text.size()) == std::ssize(text)) return;
+    fail_to_write(log_, "write the file");
+  } catch (const Error& error) {
+    log_warning("the list of broken samples could not be written: {}", error.text());
+  }
 }
 
 void Quarantine::check(int64_t broken, int64_t read) const {
