@@ -374,6 +374,9 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
   if (std::any_of(text.begin() + variation_.error_capacity, text.end(),
                   [](char c) { return c != static_cast<char>(0xEE); }))
     run_.violations.emplace_back(Violation::past_end, name + " wrote past the error sink's capacity");
+  if (variation_.error_sink && variation_.error_capacity > 0 &&
+      std::find(text.begin(), text.begin() + variation_.error_capacity, 0) == text.begin() + variation_.error_capacity)
+    run_.violations.emplace_back(Violation::past_end, name + " wrote an error without its final 0");
   text[variation_.error_capacity] = 0;
   run_.statuses.push_back({name, status, variation_.error_sink ? std::string(text.data()) : "", workspace});
   if (auto misuse = host_.take_misuse(); !misuse.empty())
