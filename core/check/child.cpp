@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "check/context.h"
+#include "check/errand.h"
 #include "check/probe.h"
 #include "check/process_checks.h"
 #include "check/reference.h"
@@ -179,7 +180,7 @@ bool asks_for(const Job& job, const std::string& row) {
 
 std::string to_text(const Job& job) {
   nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after}, {"failed", job.failed},
-                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}};
+                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}, {"errand", job.errand}};
   if (job.declared)
     text["declared"] = {
         {"name", job.declared->name}, {"version", job.declared->version}, {"kinds", job.declared->kinds}};
@@ -196,6 +197,7 @@ Job job_from(const std::string& text) {
   parsed.at("only").get_to(job.only);
   parsed.at("bench").get_to(job.bench);
   parsed.at("quick").get_to(job.quick);
+  parsed.at("errand").get_to(job.errand);
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
     job.declared = Declared{declared.at("name"), declared.at("version"), declared.at("kinds")};
@@ -209,6 +211,11 @@ void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
   setrlimit(RLIMIT_CORE, &none);
   at::set_num_threads(1); // LibTorch's own threads would be taken for the plugin's
   set_reference_entry(reference);
+  if (const Job asked = job_from(job); !asked.errand.empty()) {
+    auto& subject =
+        asked.library.empty() ? *new Subject(reference_entry()) : *new Subject(asked.library, asked.declared);
+    do_errand(asked.errand, subject, asked.device);
+  }
   Child(job_from(job)).run();
   say({{"done", true}});
   // Without destructors: what a plugin does when it is unloaded is not its contract, it never is.

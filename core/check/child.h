@@ -17,6 +17,7 @@ struct Job {
   std::vector<std::string> failed; // rows that failed before, and those that build on them
   std::string only;                // rows whose name contains this, or one of these, between commas
   bool bench = false;
+  std::string errand; // not rows but one thing: errand.h
   bool quick = false; // rows of Extent::thorough are left out
 };
 bool asks_for(const Job& job, const std::string& row);

@@ -1,5 +1,7 @@
 #include "check/process_checks.h"
 
+#include "base/text.h"
+#include "check/errand.h"
 #include "check/families.h"
 #include "check/probe.h"
 #include "check/process_state.h"
@@ -182,6 +184,27 @@ Outcome refusals_flat(Context& context) {
   return flat(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
 }
 
+Outcome same_elsewhere(Context& context) {
+  if (!context.device.is_cpu()) return not_applicable("a plugin may choose by measuring on a GPU");
+  const std::string here = digest(context, false);
+  for (int process = 0; process < 2; ++process) {
+    const std::string there = digest_elsewhere(context);
+    if (there == here) continue;
+    const auto one = split(here, '\n'), other = split(there, '\n');
+    for (size_t i = 0; i < std::min(one.size(), other.size()); ++i)
+      if (one[i] != other[i])
+        return failed("{}; in another process (time, order of calls, environment, folder) it is {}", one[i], other[i]);
+    return failed("another process ran {} trials instead of {}", other.size(), one.size());
+  }
+  return ok("2 other processes");
+}
+
+Outcome ends_well(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  const std::string trouble = trouble_at_exit(context);
+  return trouble.empty() ? ok() : failed(trouble);
+}
+
 } // namespace
 
 std::string& float_mode_left_by() {
@@ -202,6 +225,9 @@ std::vector<Check> process_checks() {
       {"leaves_signals", "signal handlers, masks and timers stay as they were", leaves_signals},
       {"leaves_environment", "so do environment variables, locale, umask and working folder", leaves_environment},
       {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name", leaves_scheduling},
+      {"same_elsewhere", "another process, at another time, in another environment, comes to the same bits",
+       same_elsewhere, "deterministic,pure"},
+      {"ends_well", "a process that used the plugin ends by exit(0) as it would without", ends_well},
       {"leaves_float_mode", "so do rounding and flush-to-zero, after every function", leaves_float_mode},
   };
 }
