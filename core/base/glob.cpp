@@ -116,4 +116,11 @@ Matches match_files(std::string_view pattern) {
   return matches;
 }
 
+std::string advise_folder(const std::string& folder) {
+  const auto tars = (std::filesystem::path(folder) / "*.tar").lexically_normal().string();
+  const size_t count = match_files(tars).files.size();
+  if (count == 0) return "there is no *.tar in it; a shard is a tar of files such as 000012.jpg and 000012.json";
+  return fmt::format("\"{}\" names the {} shards in it", tars, count);
+}
+
 } // namespace fvlm

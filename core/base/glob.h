@@ -19,4 +19,7 @@ struct Matches {
 // Braces first, then * ? [a-z], which match within a folder's names and no leading dot. Throws Error(data).
 Matches match_files(std::string_view pattern);
 
+// What to write in place of a folder where its shards were meant: "\"clips/*.tar\" names the 12 shards in it".
+std::string advise_folder(const std::string& folder);
+
 } // namespace fvlm

@@ -67,7 +67,8 @@ class Search {
       std::error_code error;
       uint64_t bytes = fs::file_size(name, error);
       if (error)
-        note(path, name, fs::is_directory(name) ? "is a folder, and no shard" : "is no regular file");
+        note(path, name,
+             fs::is_directory(name) ? "is a folder, and no shard: " + advise_folder(name) : "is no regular file");
       else if (seen_.insert(name).second)
         ++report.shards, report.shard_bytes += bytes;
     }

@@ -6,9 +6,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace fvlm {
+namespace {
+
+// By the first bytes; null: none of these.
+const char* unread_format(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto at = [&](size_t place, std::string_view word) {
+    return text.substr(std::min(place, text.size())).starts_with(word);
+  };
+  if (at(0, "GIF8")) return "GIF";
+  if (at(0, "RIFF") && at(8, "WEBP")) return "WebP";
+  if (at(0, "BM")) return "BMP";
+  if (at(0, std::string_view("II*\0", 4)) || at(0, std::string_view("MM\0*", 4))) return "TIFF";
+  if (at(4, "ftypavif")) return "AVIF";
+  if (at(4, "ftyphei")) return "HEIC";
+  return nullptr;
+}
+
+} // namespace
 
 void require_decent_size(uint64_t width, uint64_t height, const DecodeOptions& options) {
   constexpr uint64_t longest_side = 65535; // JPEG's; a PNG with longer ones would make resize() take much memory
@@ -26,6 +46,9 @@ bool looks_like_image(std::span<const std::byte> bytes) {
 }
 
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
+  if (const char* format = unread_format(bytes))
+    throw Error(ErrorKind::data, fmt::format("a {} file, which is not read: JPEG and PNG are", format))
+        .advise("convert it to JPEG or PNG before it goes into a shard");
   if (!looks_like_image(bytes))
     throw Error(ErrorKind::data, bytes.empty() ? "an image file without any bytes" : "neither a JPEG nor a PNG file");
   Decoded decoded = looks_like_jpeg(bytes) ? decode_jpeg(bytes, options) : decode_png(bytes, options);

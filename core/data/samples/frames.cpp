@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <numeric>
@@ -46,6 +47,16 @@ std::optional<int64_t> first_gap(const std::vector<Numbered>& frames) {
 bool is_image(std::string ending) {
   ending = lower(std::move(ending));
   return ending == "jpg" || ending == "jpeg" || ending == "png";
+}
+
+const Member* unread_image(const ShardSample& sample) {
+  static constexpr std::array endings = {".gif", ".webp", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl"};
+  const auto is_one = [](const Member& member) {
+    const std::string name = "." + lower(member.name);
+    return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return name.ends_with(ending); });
+  };
+  const auto found = std::find_if(sample.members.begin(), sample.members.end(), is_one);
+  return found == sample.members.end() ? nullptr : &*found;
 }
 
 FoundFrames find_frames(const ShardSample& sample) {

@@ -116,6 +116,10 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
   switch (sample.media.kind) {
   case Media::Kind::none:
     if (told.value_or(0) > 0) broken(fmt::format("'frame_count' is {}, and there are no frames", *told));
+    if (const Member* unread = text_only ? nullptr : unread_image(members); unread && !told)
+      throw Error(ErrorKind::data,
+                  fmt::format("KEY.{} is an image of a kind that is not read: JPEG and PNG are", unread->name))
+          .advise(convert_images);
     if (!text_only && !told)
       throw Error(ErrorKind::data, "it has no frames: neither KEY.jpg, .png, .000.jpg, .mp4 nor .npy")
           .advise("text-only samples lie in a source { text = ... }, or say \"frame_count\": 0");

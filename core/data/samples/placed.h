@@ -1,4 +1,5 @@
-// Errors of a broken sample get the name of the shard and the sample; a failing disk's stay what they are.
+// Errors of a broken sample get the name of the shard and the sample, and KEY.jpg in them the name of the file; a
+// failing disk's stay what they are.
 #pragma once
 #include "base/error.h"
 #include "data/shards/shard.h"
@@ -6,8 +7,16 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 
 namespace fvlm {
+
+inline std::string with_key(std::string text, const std::string& key) {
+  constexpr std::string_view placeholder = "KEY.";
+  for (size_t at = text.find(placeholder); at != std::string::npos; at = text.find(placeholder, at + key.size() + 1))
+    text.replace(at, placeholder.size(), key + ".");
+  return text;
+}
 
 template <class Work>
 auto placed(const Shard& shard, const std::string& key, Work&& work) {
@@ -17,9 +26,9 @@ auto placed(const Shard& shard, const std::string& key, Work&& work) {
     throw;
   } catch (const Error& error) {
     std::string what = error.where().empty() ? error.what() : fmt::format("{}: {}", error.where(), error.what());
-    throw Error(error.kind(), what)
+    throw Error(error.kind(), with_key(what, key))
         .at(fmt::format("{}: sample '{}'", shard.path().string(), key))
-        .advise(error.advice());
+        .advise(with_key(error.advice(), key));
   }
 }
 

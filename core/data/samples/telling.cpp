@@ -1,5 +1,6 @@
 #include "data/samples/telling.h"
 
+#include "base/error.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <initializer_list>
 
 namespace fvlm {
 namespace {
@@ -73,12 +75,32 @@ class Reader {
     else if (caption_file_)
       add(user(), *caption_file_, "KEY.txt");
     else
-      broken("it has no text: neither assistant, caption, messages, conversations, a pair, choices, token_ids nor "
-             "KEY.txt");
+      throw without_text();
     return std::move(telling_);
   }
 
  private:
+  // Names that other data sets have for the parts.
+  Error without_text() const {
+    Error error(ErrorKind::data,
+                "it has no text: neither assistant, caption, messages, conversations, a pair, choices, "
+                "token_ids nor KEY.txt");
+    const auto first = [&](std::initializer_list<const char*> names) {
+      const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) { return parts_.has(name); });
+      return found == names.end() ? nullptr : *found;
+    };
+    const char* question = first({"question", "prompt", "instruction", "query", "input"});
+    const char* answer = first({"answer", "response", "output", "completion"});
+    const char* caption = first({"text", "description"});
+    if (question && answer)
+      error.advise(fmt::format("the source's fields = {{ user = \"{}\", assistant = \"{}\" }} says which they are",
+                               question, answer));
+    else if (caption || answer)
+      error.advise(fmt::format("it has '{0}': the source's fields = {{ caption = \"{0}\" }} says that this is its text",
+                               caption ? caption : answer));
+    return error;
+  }
+
   std::string user() const { return parts_.text("user").value_or(""); }
 
   // An empty question takes the prompt of its source.

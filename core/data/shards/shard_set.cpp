@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <unordered_set>
 
 namespace fvlm {
@@ -28,6 +29,8 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
           .advise("correct the pattern, or bring the shards to where it says");
     }
     for (auto& file : found.files) {
+      if (std::filesystem::is_directory(file))
+        throw Error(ErrorKind::data, "it is a folder, and no shard").at(file).advise(advise_folder(file));
       if (seen.insert(file).second)
         files.push_back(std::move(file));
       else
@@ -45,7 +48,7 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
   options_.open_shards = std::max<size_t>(options_.open_shards, 1);
   index_all(progress);
   if (size() == 0)
-    throw Error(ErrorKind::data, fmt::format("no sample in {} shards", paths_.size()))
+    throw Error(ErrorKind::data, fmt::format("no sample in {} shards{}", paths_.size(), first_damage()))
         .at(patterns.empty() ? "" : patterns.front())
         .advise("a shard is a tar of files such as 000012.jpg and 000012.json");
 }
@@ -69,7 +72,24 @@ void ShardSet::index_all(const Progress& progress) {
   });
   for (size_t i = 1; i < count; ++i) ends_[i] += ends_[i - 1];
   for (size_t i = 0; i < count; ++i)
-    if (damages_[i] > 0) log_warning("{}: {} places in it are damaged or of no use", paths_[i], damages_[i]);
+    if (damages_[i] > 0)
+      log_warning("{}: {} places in it are damaged or of no use{}", paths_[i], damages_[i], damage_text(i));
+}
+
+// The first, and what may have happened.
+std::string ShardSet::damage_text(size_t number) const {
+  const auto opened = Shard::open(paths_[number], options_);
+  const auto damage = opened->damage();
+  if (damage.empty()) return "";
+  const char* cause = opened->size() == 0 ? "it is no tar file, or only a piece of one"
+                                          : "if it was copied or downloaded, do that again";
+  return fmt::format(", the first at byte {}: {} ({})", damage.front().offset, damage.front().reason, cause);
+}
+
+std::string ShardSet::first_damage() const {
+  for (size_t i = 0; i < paths_.size(); ++i)
+    if (damages_[i] > 0) return fmt::format("; {}{}", paths_[i], damage_text(i));
+  return "";
 }
 
 Place ShardSet::locate(int64_t i) const {

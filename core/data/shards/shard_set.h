@@ -43,6 +43,8 @@ class ShardSet {
 
  private:
   void index_all(const Progress& progress);
+  std::string damage_text(size_t number) const;
+  std::string first_damage() const;
 
   ShardOptions options_;
   std::vector<std::string> paths_;

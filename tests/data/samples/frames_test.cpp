@@ -164,10 +164,14 @@ TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1)}, {"3.png", png(1)}}, "frame 2 is missing"},
       {{{"json", R"({"caption":"x","frame_count":3})"}, {"0.png", png(1)}, {"1.png", png(1)}},
        "'frame_count' is 3, and there are 2"},
-      {{{"json", json}, {"mp4", "x"}}, "KEY.mp4 needs a plugin that decodes videos"},
-      {{{"json", json}, {"png", "nonsense"}}, "KEY.png"},
-      {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1).substr(0, 60)}}, "KEY.1.png"},
-      {{{"json", json}, {"png", ""}}, "KEY.png"},
+      {{{"json", json}, {"mp4", "x"}}, "clips/7.mp4 needs a plugin that decodes videos"},
+      {{{"json", json}, {"png", "nonsense"}}, "clips/7.png"},
+      {{{"json", json}, {"0.png", png(1)}, {"1.png", png(1).substr(0, 60)}}, "clips/7.1.png"},
+      {{{"json", json}, {"png", ""}}, "clips/7.png"},
+      {{{"json", json}, {"webp", "RIFF"}}, "clips/7.webp is an image of a kind that is not read: JPEG and PNG are"},
+      {{{"json", json}, {"000.gif", "GIF89a"}}, "convert it to JPEG or PNG before it goes into a shard"},
+      {{{"json", json}, {"jpg", std::string("RIFF\x1a\0\0\0WEBPVP8 ", 16)}},
+       "clips/7.jpg: a WebP file, which is not read"},
       {{{"json", json}, {"npy", ""}}, "no NumPy array"},
       {{{"json", json}, {"npy", npy("1, 4, 4, 3", data).substr(0, 30)}}, "the array's head is damaged"},
       {{{"json", json}, {"npy", npy("1, 4, 4, 3", data) + "x"}}, "takes 176 bytes, and there are 177"},
@@ -180,7 +184,7 @@ TEST(Frames, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {{{"json", json}, {"npy", npy("1048576, 1048576, 1048576, 3", data)}}, "an array of 1048576 frames"},
       {{{"json", json}, {"npy", npy("1, 2, 8, 3", data)}}, "frames of 8x2, and the model takes 4x4"},
       {{{"json", R"({"caption":"x","frame_count":9000})"}, {"npy", npy("1, 4, 4, 3", data)}}, "'frame_count' is 9000"},
-      {{{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("2, 4, 4, 3", data + data)}}, "KEY.npy has 2"},
+      {{{"json", R"({"caption":"x","frame_count":3})"}, {"npy", npy("2, 4, 4, 3", data + data)}}, "clips/7.npy has 2"},
   };
   for (const auto& [files, message] : cases) {
     std::string said = decode_refusal(files);

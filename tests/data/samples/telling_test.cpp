@@ -205,19 +205,21 @@ TEST(Telling, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {R"({"token_ids":[1,2],"loss_mask":[0,0]})", "'loss_mask' has no 1"},
       {R"({"token_ids":[[1],2],"loss_mask":[[1],[1]]})", "a text of 'token_ids' is a number"},
       {R"({"token_ids":[[1]],"loss_mask":[1]})", "are not lists of the same texts"},
-      {R"([1])", "KEY.json is an array, and an object was expected"},
-      {R"({"caption":"A",)", "KEY.json: this is no valid JSON"},
+      {R"({"text":"A story"})", "fields = { caption = \"text\" } says that this is its text"},
+      {R"({"question":"Q","response":"A"})", "fields = { user = \"question\", assistant = \"response\" }"},
+      {R"([1])", "clips/7.json is an array, and an object was expected"},
+      {R"({"caption":"A",)", "clips/7.json: this is no valid JSON"},
       {R"({"caption":"A","caption":"B"})", "stands twice"},
-      {"{\"caption\":\"\xff\"}", "KEY.json: this is no valid JSON"},
+      {"{\"caption\":\"\xff\"}", "clips/7.json: this is no valid JSON"},
   };
   for (const auto& [json, message] : cases) {
     std::string said = refusal({{"json", json}}, text_only());
     EXPECT_THAT(said, HasSubstr(message)) << json;
     EXPECT_THAT(said, HasSubstr("a.tar: sample 'clips/7'")) << json;
   }
-  EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("KEY.txt is no UTF-8"));
+  EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("clips/7.txt is no UTF-8"));
   EXPECT_THAT(refusal({{"xml", "x"}, {"md", "x"}}, text_only()),
-              HasSubstr("neither KEY.json nor KEY.txt among its 2 members: xml, md"));
+              HasSubstr("neither clips/7.json nor clips/7.txt among its 2 members: xml, md"));
 }
 
 TEST(Telling, a_megabyte_of_nesting_or_text_is_refused_at_once) {

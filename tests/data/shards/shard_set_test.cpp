@@ -7,6 +7,7 @@
 
 using namespace fvlm;
 using namespace fvlm::test;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -81,11 +82,19 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   EXPECT_THAT(message("b*.tar"), HasSubstr("b*.tar: no file matches"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
+  EXPECT_THAT(message("."), AllOf(HasSubstr("it is a folder, and no shard"), HasSubstr("names the 3 shards in it")));
   try {
     ShardSet none({(folder / "empty.tar").string()}, cached_in(folder));
     FAIL() << "no sample at all, and no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shards"));
+  }
+  write_bytes(folder / "zip.tar", "PK" + std::string(2000, 'x'));
+  try {
+    ShardSet none({(folder / "zip.tar").string()}, cached_in(folder));
+    FAIL() << "no tar, and no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("it is no tar file, or only a piece of one"));
   }
 }
 
