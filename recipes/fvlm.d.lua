@@ -128,11 +128,12 @@ function fvlm.llama(table) end
 ---@field memory_mib? integer Most memory for decoded samples that wait. In MiB. Default: `1024`.
 ---@field quarantine? fvlm.Quarantine When broken samples end the run (exit code 4).
 
----How many broken samples are set aside before the run stops; both limits must be passed. 10,000 in a row of which
----none can be used end it, too.
+---How many broken samples are skipped before the run stops: more than `count` and more than `share`; or, from 50
+---samples read, more than a tenth of them (or `share`, where that is larger). 10,000 in a row of which none can be
+---used end it, too.
 ---@class fvlm.Quarantine
 ---@field count? integer Broken samples. Default: `1000`.
----@field share? number Broken samples as a share of those read. Default: `0.01`.
+---@field share? number Broken samples as a share of those read; 1: any number may be broken. Default: `0.01`.
 
 ---When the run is saved, and which saves are kept. A stage is always saved at its end.
 ---@class fvlm.Checkpoint
@@ -161,7 +162,8 @@ function fvlm.llama(table) end
 ---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] What is minimised: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer How parameters are stepped.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number How the learning rate changes on the way. A function of the stage's progress (0 to 1) gives the factor on the base rate.
----@field samples integer How many samples the stage sees.
+---@field samples? integer How many samples the stage sees; the schedule spans them. Needed where `epochs` is not there.
+---@field epochs? integer In place of `samples`: so many times as many samples as the mix has, drawn by its weights; of a single source that many passes. Beside `samples`: whichever is less. They are counted when the stage begins.
 ---@field batch integer|fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
 ---@field packing? fvlm.Packing How samples are packed into fixed shapes.
 ---@field activation_checkpointing? "none"|"light"|"all"|fvlm.ActivationCheckpointing Memory for time.

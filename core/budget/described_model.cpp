@@ -1,11 +1,15 @@
 #include "budget/described_model.h"
 
+#include "base/error.h"
+#include "base/json.h"
 #include "data/tokenizer.h"
 
 namespace fvlm::budget {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t largest_config = uint64_t{1} << 20;
 
 struct Tower {
   HuggingFaceFolder folder;
@@ -74,6 +78,19 @@ ModelDescription describe(const plan::Plan& plan) {
   if (!description.vision_folder.weights) description.vision_folder.config = config_json(description.vision);
   if (!description.decoder_folder.weights) description.decoder_folder.config = config_json(description.decoder);
   return description;
+}
+
+std::optional<int64_t> decoder_positions(const plan::Model& model) {
+  const auto* folder = std::get_if<std::string>(&model.decoder);
+  if (!folder) return {};
+  const fs::path config = fs::path(*folder) / "config.json";
+  std::error_code ignored;
+  if (!fs::is_regular_file(config, ignored)) return {};
+  try {
+    return read_decoder_config(read_json_object(config, largest_config), config.string()).max_position_embeddings;
+  } catch (const Error&) { // check --files, train and plan say what is wrong with it
+    return {};
+  }
 }
 
 } // namespace fvlm::budget

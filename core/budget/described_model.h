@@ -4,9 +4,15 @@
 #include "model/weights/model_directory.h"
 #include "recipe/plan.h"
 
+#include <cstdint>
+#include <optional>
+
 namespace fvlm::budget {
 
 // All but the parameters. Throws Error(data) for folders that make no sense.
 ModelDescription describe(const plan::Plan& plan);
+
+// Of the decoder's folder, where it is there and can be read: a recipe is right on a machine without its models, too.
+std::optional<int64_t> decoder_positions(const plan::Model& model);
 
 } // namespace fvlm::budget

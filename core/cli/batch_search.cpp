@@ -6,6 +6,8 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
+#include "data/media/video.h"
+#include "data/stream/data_sizes.h"
 #include "train/find_batch.h"
 
 #include <fmt/format.h>
@@ -108,7 +110,11 @@ int search_batches(const plan::Plan& plan, const train::TrainRequest& request, R
   bool all_fit = true;
   for (const plan::Stage& stage : plan.stages) {
     if (request.stage && stage.name != *request.stage) continue;
-    const FoundBatch found = train::find_batch(plan, stage, registry, search);
+    line.show(stage.name + ": looking at the data");
+    const auto video = stage.data.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt;
+    const DataSizes data = look_at_sizes(plan, stage, video ? &*video : nullptr);
+    FoundBatch found = train::find_batch(plan, data.stage, registry, search);
+    found.assumptions.insert(found.assumptions.begin(), data.said);
     line.clear();
     all_fit = all_fit && found.best;
     if (json)

@@ -1,9 +1,11 @@
 // fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
 #include "base/terminal.h"
 #include "base/text.h"
+#include "budget/described_model.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "recipe/files.h"
+#include "recipe/positions.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
@@ -54,6 +56,8 @@ int run_check(Arguments arguments) {
   bool json = parsed->flag("json");
   try {
     auto resolved = recipe::resolve(recipe_request(*parsed));
+    if (const auto positions = budget::decoder_positions(resolved.plan.model))
+      recipe::require_positions(resolved, *positions);
     bool files = parsed->flag("files");
     auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
     bool good = report.missing.empty();

@@ -4,6 +4,8 @@
 #include "base/table.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "budget/described_model.h"
+#include "cli/data_check.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -11,8 +13,10 @@
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
 #include "data/stream/read_ahead.h"
+#include "train/crew.h"
+#include "train/data_rehearsal.h"
 #include "train/labels.h"
-#include "train/stage_data.h"
+#include "train/stage_length.h"
 
 #include <fmt/format.h>
 
@@ -25,6 +29,7 @@ int data_stats(Arguments arguments);
 int data_show(Arguments arguments);
 
 constexpr Verb verbs[] = {
+    {"check", "read and decode every sample once, and list those that are broken", data_check},
     {"stats", "lengths, sources, how full the packs get", data_stats},
     {"show", "one sample as the model sees it", data_show},
 };
@@ -33,8 +38,9 @@ constexpr Verb verbs[] = {
 struct Opened {
   explicit Opened(const ParsedOptions& parsed)
       : resolved(recipe::resolve(recipe_request(parsed))), registry(open_registry(parsed)),
-        stage(parsed.value("stage") ? stage_named(resolved.plan, *parsed.value("stage"))
-                                    : resolved.plan.stages.front()),
+        stage(train::with_length(resolved.plan, parsed.value("stage")
+                                                    ? stage_named(resolved.plan, *parsed.value("stage"))
+                                                    : resolved.plan.stages.front())),
         progress("opening") {
     feed::MixDataOptions options;
     options.progress = [&](const auto&... told) { progress.steps(told...); };
@@ -44,7 +50,7 @@ struct Opened {
 
   recipe::Resolved resolved;
   std::unique_ptr<Registry> registry;
-  const plan::Stage& stage;
+  plan::Stage stage;
   Progress progress;
   std::optional<train::StageData> data;
 };
@@ -140,7 +146,8 @@ void print_packing(const DataStatistics& found) {
              found.samples_a_pack.mean());
   fmt::print("  filled: {} of the frames, {} of the tokens\n", percent(found.fill_of_frames()),
              percent(found.fill_of_rows()));
-  fmt::print("  padding: {} of the tokens; {} if each step were a batch as long as its longest sample\n",
+  fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch as long as its longest "
+             "sample\n",
              percent(found.packing_waste()), percent(found.padding_waste()));
   const PackSize better = found.suggestion();
   if (better.frames == found.capacity.frames && better.rows == found.capacity.rows) return;
@@ -150,25 +157,7 @@ void print_packing(const DataStatistics& found) {
              better.frames, better.rows);
 }
 
-int data_stats(Arguments arguments) {
-  Options options(
-      "data stats RECIPE [--stage S] [--samples N] [--json]",
-      "Reads samples of a stage as training would, without their pixels, and says what they are like: how long,\n"
-      "from where, what max_text_tokens cuts, and how full the packs get.",
-      "data stats recipes/quickstart.lua --stage instruct");
-  with_stage_options(options).value("samples", "N", "how many; default 2000");
-  const auto parsed = options.parse(arguments);
-  if (!parsed) return 0;
-  const int64_t samples = parsed->integer_or("samples", 2000);
-  if (samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
-  Opened opened(*parsed);
-  Progress progress("reading");
-  const auto found = opened.data->statistics(samples, [&](int64_t done) { progress.samples(done, samples); });
-  progress.finish();
-  if (parsed->flag("json")) {
-    print_json(opened, found);
-    return 0;
-  }
+void print_statistics(const Opened& opened, const DataStatistics& found) {
   fmt::print("{}: the first {} samples of the stage\n\n", styled(opened.stage.name, Style::bold),
              found.all.frames.count());
   print_sources(found);
@@ -178,6 +167,48 @@ int data_stats(Arguments arguments) {
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} broken samples were set aside, {} left out by max_text_tokens:\n  {}\n", found.broken,
                found.left_out, without_commands(join(found.reasons, "\n  ")));
+}
+
+// As training on this machine would compute the packs. A model that is not there yet is taken for a large one.
+train::PackPadding padding_of(const plan::Plan& plan) {
+  train::PackPadding padding;
+  const std::string device = best_device();
+  padding.on_gpu = device != "cpu";
+  try {
+    padding.parts = train::crew_for(budget::describe(plan), at::Device(device)).parts;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+  }
+  return padding;
+}
+
+int data_stats(Arguments arguments) {
+  Options options(
+      "data stats RECIPE [--stage S] [--samples N] [--json]",
+      "Reads samples of a stage as training would, without their pixels, and says what they are like: how long,\n"
+      "from where, what max_text_tokens cuts, and how full the packs get. Decodes the first 50 as well: exit code 4\n"
+      "where training would stop at those that are broken.",
+      "data stats recipes/quickstart.lua --stage instruct");
+  with_stage_options(options).value("samples", "N", "how many; default 2000");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  const int64_t samples = parsed->integer_or("samples", 2000);
+  if (samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
+  Opened opened(*parsed);
+  Progress progress("reading");
+  const auto found = opened.data->statistics(samples, padding_of(opened.resolved.plan),
+                                             [&](int64_t done) { progress.samples(done, samples); });
+  progress.finish();
+  if (found.all.frames.count() == 0)
+    throw Error(ErrorKind::data, "there is no sample to learn from:\n  " + join(found.reasons, "\n  "))
+        .at("stage " + opened.stage.name);
+  if (parsed->flag("json"))
+    print_json(opened, found);
+  else
+    print_statistics(opened, found);
+  // Pixels are not among the statistics: a few are decoded, so that broken ones are noticed here, too.
+  train::rehearse_samples(opened.data->samples(), opened.data->order(), opened.resolved.plan.loader,
+                          "stage " + opened.stage.name);
   return 0;
 }
 

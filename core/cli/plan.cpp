@@ -6,6 +6,7 @@
 #include "budget/described_model.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
+#include "data/stream/data_sizes.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
@@ -57,7 +58,10 @@ Budget budget_of(const plan::Plan& plan, budget::Device device) {
   Budget budget{{}, {}, device};
   for (const plan::Stage& stage : plan.stages) {
     budget.groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
-    budget.stages.push_back(budget::stage_budget(plan, stage, description, device));
+    const DataSizes data = look_at_sizes(plan, stage, nullptr);
+    budget.stages.push_back(budget::stage_budget(plan, data.stage, description, device));
+    auto& assumptions = budget.stages.back().assumptions;
+    assumptions.insert(assumptions.begin(), data.said);
   }
   return budget;
 }

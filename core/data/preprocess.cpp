@@ -76,6 +76,7 @@ class Preprocess {
         shards.push_back(write_shard(source, number, folder, file, progress));
       }
     }
+    if (done_.broken == done_.samples) fail_of_broken(); // also where they are too few for the limits
     manifest.broken = done_.broken;
     return manifest;
   }
@@ -138,7 +139,10 @@ class Preprocess {
   }
 
   void check_broken() const {
-    if (!options_.quarantine.exceeded_by(done_.broken, done_.samples)) return;
+    if (options_.quarantine.exceeded_by(done_.broken, done_.samples)) fail_of_broken();
+  }
+
+  [[noreturn]] void fail_of_broken() const {
     throw Error(ErrorKind::data, fmt::format("{} of the first {} samples are broken. The first of them:\n  {}",
                                              done_.broken, done_.samples, fmt::join(done_.reasons, "\n  ")))
         .advise("repair them, or raise loader.quarantine in the recipe");

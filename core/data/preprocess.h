@@ -51,4 +51,8 @@ std::optional<std::string> stale_reason(const std::filesystem::path& folder, con
 // overlong, the weights and the order may change without another preprocess().
 plan::Mix preprocessed_mix(const std::filesystem::path& folder, const plan::Mix& mix);
 
+// What is read of a plan's mix: what `preprocess` made of it, where it names such a folder that is there and fits; else
+// itself.
+plan::Mix readable_mix(const plan::Plan& plan, const plan::Mix& mix);
+
 } // namespace fvlm

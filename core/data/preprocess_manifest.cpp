@@ -5,6 +5,7 @@
 #include "base/glob.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -169,6 +170,15 @@ plan::Mix preprocessed_mix(const fs::path& folder, const plan::Mix& mix) {
     source.fields.clear();
   }
   return reads;
+}
+
+plan::Mix readable_mix(const plan::Plan& plan, const plan::Mix& mix) {
+  if (!mix.preprocessed) return mix;
+  if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix))) {
+    log_warning("{}: the shards themselves are read, since this does not fit them: {}", *mix.preprocessed, *reason);
+    return mix;
+  }
+  return preprocessed_mix(*mix.preprocessed, mix);
 }
 
 } // namespace fvlm

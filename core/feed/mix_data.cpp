@@ -7,16 +7,6 @@
 namespace fvlm::feed {
 namespace {
 
-// What `preprocess` made of the mix, where it is there and fits.
-plan::Mix readable(const plan::Plan& plan, const plan::Mix& mix) {
-  if (!mix.preprocessed) return mix;
-  if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix))) {
-    log_warning("{}: the shards themselves are read, since this does not fit them: {}", *mix.preprocessed, *reason);
-    return mix;
-  }
-  return preprocessed_mix(*mix.preprocessed, mix);
-}
-
 LoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions& options) {
   return {.workers = static_cast<int>(loader.workers.value_or(0)),
           .memory = static_cast<uint64_t>(loader.memory_mib) << 20,
@@ -29,7 +19,7 @@ LoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
-    : mix_(readable(plan, mix)), loader_(loader_options_of(plan.loader, options)),
+    : mix_(readable_mix(plan, mix)), loader_(loader_options_of(plan.loader, options)),
       tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
       samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, ShardOptions{}, options.progress,

@@ -94,7 +94,10 @@ Stage::SampleSize Stage::largest_sample() const {
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {
-  return broken > count && static_cast<double>(broken) > share * static_cast<double>(read);
+  constexpr int64_t least_read = 50;
+  constexpr double few = 0.1;
+  const double found = static_cast<double>(broken), all = static_cast<double>(read);
+  return (broken > count && found > share * all) || (read >= least_read && found > std::max(share, few) * all);
 }
 
 const std::vector<KernelKind>& kernel_kinds() {

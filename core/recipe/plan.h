@@ -254,7 +254,8 @@ struct Stage {
   std::vector<Term> objective;
   Optimizer optimizer;
   Schedule schedule;
-  int64_t samples = 0;
+  int64_t samples = 0;           // 0: `epochs` alone says how many
+  std::optional<int64_t> epochs; // passes over the data, counted when they are opened: train/stage_length.h
   Batch batch;
   Packing packing;
   ActivationCheckpointing activation_checkpointing;
@@ -262,7 +263,8 @@ struct Stage {
   Evaluation evaluation;
   std::optional<Control> control;
 
-  std::optional<int64_t> steps;        // derived: ceil(samples / batch.samples); none where budgets make batches
+  // derived: ceil(samples / batch.samples); none where budgets make batches, or nobody has counted the samples yet
+  std::optional<int64_t> steps;
   std::optional<int64_t> warmup_steps; // derived: warmup * steps, rounded to the nearest
 
   bool prefers() const;                               // has a DPO term, so its data are pairs
@@ -308,7 +310,9 @@ struct Speed {
 struct Quarantine {
   int64_t count = 1000;
   double share = 0.01;
-  bool exceeded_by(int64_t broken, int64_t read) const; // both limits
+  // Both limits; or, so that no set is too small for them, a tenth of those read (the share, where that is larger),
+  // from 50 on.
+  bool exceeded_by(int64_t broken, int64_t read) const;
 };
 
 struct Loader {

@@ -12,8 +12,7 @@ namespace fvlm::recipe {
 namespace {
 
 std::string steps_of(const plan::Stage& stage) {
-  return stage.steps ? fmt::format("{} steps", grouped(*stage.steps))
-                     : fmt::format("{} samples", grouped(stage.samples));
+  return stage.steps ? fmt::format("{} steps", grouped(*stage.steps)) : length_text(stage);
 }
 
 // Many points in one line: bars from the least to the most.
@@ -32,6 +31,13 @@ std::string drawn(const std::vector<double>& points) {
 }
 
 } // namespace
+
+std::string length_text(const plan::Stage& stage) {
+  const std::string samples = fmt::format("{} samples", grouped(stage.samples));
+  if (!stage.epochs) return samples;
+  const std::string epochs = fmt::format("{} epoch{}", grouped(*stage.epochs), *stage.epochs == 1 ? "" : "s");
+  return stage.samples > 0 ? fmt::format("{}, at most {}", samples, epochs) : epochs;
+}
 
 std::string padded(const std::string& text, size_t columns) {
   size_t width = display_width(text);

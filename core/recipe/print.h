@@ -23,6 +23,9 @@ std::string differences_text(const std::vector<Difference>& differences, const s
 // A JSON value as a reader of a table wants it: no quotes, lists with commas, long curves drawn.
 std::string value_text(const Json& value);
 
+// "1,000 samples", "3 epochs".
+std::string length_text(const plan::Stage& stage);
+
 std::string padded(const std::string& text, size_t columns); // with blanks, to so many columns
 
 } // namespace fvlm::recipe

@@ -82,7 +82,7 @@ std::string kind(const FieldInfo& field) {
 }
 
 std::string fallback(const FieldInfo& field) {
-  if (field.required) return "required";
+  if (field.required) return field.unless.empty() ? "required" : fmt::format("required without `{}`", field.unless);
   if (field.derived) return "computed";
   auto* text = field.fallback.get_ptr<const std::string*>();
   bool none =
@@ -137,7 +137,8 @@ std::string stub_class(const RecordInfo& info) {
   std::string out = comment(info.doc) + fmt::format("---@class fvlm.{}\n", info.title);
   for (const auto& field : info.fields) {
     if (field.derived) continue;
-    bool optional = !field.required || field.place != Place::key; // a name or entry is not written as a key
+    bool optional = !field.required || !field.unless.empty() ||
+                    field.place != Place::key; // a name or entry is not written as a key
     std::string more = field.doc;
     if (!field.unit.empty()) more += fmt::format(" In {}.", field.unit);
     std::string preset = fallback(field);

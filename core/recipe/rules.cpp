@@ -1,6 +1,7 @@
 #include "recipe/rules.h"
 
 #include "base/text.h"
+#include "recipe/positions.h"
 #include "recipe/schema/type.h"
 
 #include <fmt/format.h>
@@ -53,6 +54,7 @@ class Rules {
     }
     check_best_by();
     check_gradients();
+    check_positions();
   }
 
  private:
@@ -114,13 +116,15 @@ class Rules {
     if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
     auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
-    if (!decoder) return;
-    layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
-    int64_t longest = stage.data.max_frames + stage.data.max_text_tokens;
-    if (clean(".data") && longest > decoder->max_positions)
-      reader_.complain_at(".data.max_text_tokens",
-                          fmt::format("{} frames and {} text tokens are more than the decoder's {} positions",
-                                      stage.data.max_frames, stage.data.max_text_tokens, decoder->max_positions));
+    if (decoder) layers(".activation_checkpointing.decoder", stage.activation_checkpointing.decoder, decoder->layers);
+  }
+
+  void check_positions() {
+    const auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
+    if (!decoder || !reader_.clean("model")) return;
+    for (const LongSequences& long_ones : longer_than(plan_, decoder->max_positions))
+      if (reader_.clean(long_ones.mix))
+        reader_.complain_at(long_ones.mix + ".max_text_tokens", long_ones.what, shorter_sequences);
   }
 
   void check_quantization(const Stage& stage) {
@@ -182,12 +186,16 @@ void derive(Reader& reader, Plan& plan) {
       }
       table = std::move(resolved);
     });
-    bool counted = stage.batch.samples && !stage.batch.tokens && !stage.batch.frames;
-    stage.steps =
-        counted ? std::optional((stage.samples + *stage.batch.samples - 1) / *stage.batch.samples) : std::nullopt;
-    stage.warmup_steps = std::nullopt;
-    if (stage.steps) stage.warmup_steps = std::llround(warmup(stage.schedule) * static_cast<double>(*stage.steps));
+    derive_steps(stage);
   }
+}
+
+void derive_steps(Stage& stage) {
+  const bool counted = stage.samples > 0 && stage.batch.samples && !stage.batch.tokens && !stage.batch.frames;
+  stage.steps =
+      counted ? std::optional((stage.samples + *stage.batch.samples - 1) / *stage.batch.samples) : std::nullopt;
+  stage.warmup_steps = std::nullopt;
+  if (stage.steps) stage.warmup_steps = std::llround(warmup(stage.schedule) * static_cast<double>(*stage.steps));
 }
 
 } // namespace fvlm::recipe

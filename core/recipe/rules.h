@@ -12,4 +12,7 @@ void check_plan(Reader& reader, const plan::Plan& plan);
 // For a Plan without mistakes. Values that came from a `default` entry get its origin.
 void derive(Reader& reader, plan::Plan& plan);
 
+// Of a stage whose samples are known: how many steps they are, and how many of those warm up.
+void derive_steps(plan::Stage& stage);
+
 } // namespace fvlm::recipe

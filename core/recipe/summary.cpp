@@ -195,10 +195,12 @@ class Summary {
     std::string from = stage.from == "model"                       ? "the model's weights"
                        : stage.from.find('/') == std::string::npos ? fmt::format("stage {}", stage.from)
                                                                    : stage.from;
-    std::string samples = fmt::format("{} samples", grouped(stage.samples));
+    std::string samples = length_text(stage);
     if (stage.steps)
       return fmt::format("{} in {} steps of {}, from {}", samples, grouped(*stage.steps),
                          grouped(stage.batch.samples.value_or(0)), from);
+    if (stage.batch.samples && !stage.batch.tokens && !stage.batch.frames)
+      return fmt::format("{} in steps of {}, from {}", samples, grouped(*stage.batch.samples), from);
     std::vector<std::string> limits;
     if (stage.batch.samples) limits.push_back(fmt::format("{} samples", grouped(*stage.batch.samples)));
     if (stage.batch.tokens) limits.push_back(fmt::format("{} tokens", grouped(*stage.batch.tokens)));

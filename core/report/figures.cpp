@@ -34,7 +34,8 @@ double sum(const std::vector<double>& values) {
 
 // Each line's samples over its rate.
 double seconds_of_rates(const StepLines& lines) {
-  const auto *samples = lines.find("samples"), *rates = lines.find("samples_per_second");
+  const auto *used = lines.find("samples_used"), *samples = used ? used : lines.find("samples"),
+             *rates = lines.find("samples_per_second");
   double seconds = 0, before = 0;
   for (size_t i = 0; samples && rates && i < lines.steps.size(); ++i) {
     double more = (*samples)[i] - before;
@@ -107,7 +108,9 @@ StageFigures figures_of(const Stage& stage) {
   out.tokens = last_finite(lines.find("tokens"));
   out.frames = last_finite(lines.find("frames"));
   if (out.begun) out.step = lines.steps.back();
-  out.done = stage.ended || (stage.samples && out.samples && *out.samples >= static_cast<double>(*stage.samples)) ||
+  const auto samples = out.samples;
+  if (stage.counts) out.samples = static_cast<double>(stage.counts->used);
+  out.done = stage.ended || (stage.samples && samples && *samples >= static_cast<double>(*stage.samples)) ||
              (stage.steps && out.begun && out.step >= *stage.steps);
   out.seconds = seconds_of_rates(lines);
   out.parts = parts_of(stage, out.seconds);

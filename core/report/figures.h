@@ -15,11 +15,11 @@ struct TimePart {
 
 struct StageFigures {
   bool begun = false, done = false;
-  int64_t step = 0; // the last one that a line tells of
-  std::optional<double> samples, tokens, frames;
-  double seconds = 0;                          // of its steps
-  std::optional<double> first_loss, last_loss; // of its first line; mean over its last twentieth of lines
-  std::optional<double> samples_per_second;    // samples / seconds
+  int64_t step = 0;                              // the last one that a line tells of
+  std::optional<double> samples, tokens, frames; // that were learnt from
+  double seconds = 0;                            // of its steps
+  std::optional<double> first_loss, last_loss;   // of its first line; mean over its last twentieth of lines
+  std::optional<double> samples_per_second;      // samples / seconds
   std::optional<double> data_wait, padding, memory_bytes, device_memory_bytes, mfu, skipped_steps;
   std::vector<TimePart> parts; // in the order of a step, then its evaluations; none without time
   double seconds_of_parts() const;

@@ -35,15 +35,27 @@ void add_step(StepLines& lines, int64_t step, const Json& line) {
   }
 }
 
+void note_counts(Stage& stage, const Json& line) {
+  SampleCounts counts;
+  bool any = false;
+  for (const auto& [name, value] : line.items())
+    if (value.is_number()) any = take_number(counts, name, value.get<double>()) || any;
+  if (any) stage.counts = counts;
+}
+
 void add_line(RecordedRun& run, const Json& line) {
   std::string kind = text(line, "kind"), stage = text(line, "stage");
   int64_t step = count(line, "step").value_or(0);
   if (stage.empty()) return;
   if (kind == "step") {
     add_step(stage_of(run, stage).lines, step, line);
+    note_counts(stage_of(run, stage), line);
   } else if (kind == "event") {
     run.events.push_back({stage, text(line, "what"), text(line, "text"), step});
-    if (run.events.back().what == "stage_end") stage_of(run, stage).ended = true;
+    if (run.events.back().what == "stage_end") {
+      stage_of(run, stage).ended = true;
+      note_counts(stage_of(run, stage), line);
+    }
   } else if (kind == "evaluation") {
     EvaluationLine evaluation{stage, text(line, "set"), text(line, "mode"), text(line, "measure"), step, {}};
     for (const auto& [name, value] : line.items())

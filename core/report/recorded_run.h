@@ -1,6 +1,8 @@
 // RecordedRun: what the folder of a run tells, as far as it got. Unknown keys, files and kinds of lines are passed
 // over; what is damaged or missing is noted.
 #pragma once
+#include "data/stream/sample_counts.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -25,8 +27,9 @@ struct Stage {
   std::optional<int64_t> steps, samples; // as planned
   std::string objective;                 // "next_token", "dpo + next_token"
   StepLines lines;
-  bool ended = false;            // an event says so
-  double evaluation_seconds = 0; // of all its evaluations
+  bool ended = false;                 // an event says so
+  double evaluation_seconds = 0;      // of all its evaluations
+  std::optional<SampleCounts> counts; // what became of its samples, as the last line says
 };
 
 struct EvaluationLine {

@@ -59,6 +59,21 @@ std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>
   return table.text();
 }
 
+// Of stages that skipped or truncated some.
+std::string samples_text(const RecordedRun& run) {
+  std::string text;
+  for (const Stage& stage : run.stages)
+    if (stage.counts && stage.counts->all_skipped() + stage.counts->cut > 0)
+      text += fmt::format("{}: {}\n", without_commands(stage.name), stage.counts->text());
+  return text;
+}
+
+OrderedJson samples_json(const SampleCounts& counts) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [name, number] : numbers_of(counts)) json[name] = std::llround(number);
+  return json;
+}
+
 std::string evaluations_table(const RecordedRun& run) {
   struct Column {
     const char *name, *title;
@@ -98,7 +113,7 @@ OrderedJson json_number(const std::optional<double>& value) {
 
 std::string summary_text(const RecordedRun& run, const std::vector<StageFigures>& figures) {
   const std::string evaluations = evaluations_table(run);
-  return stages_table(run, figures) + (evaluations.empty() ? "" : "\n" + evaluations);
+  return stages_table(run, figures) + samples_text(run) + (evaluations.empty() ? "" : "\n" + evaluations);
 }
 
 std::string kinds_text(const RecordedRun& run) {
@@ -143,6 +158,7 @@ OrderedJson summary_json(const RecordedRun& run, const std::vector<StageFigures>
                       {"samples_per_second", json_number(of.samples_per_second)},
                       {"first_loss", json_number(of.first_loss)},
                       {"last_loss", json_number(of.last_loss)}});
+    if (run.stages[s].counts) stages.back()["data"] = samples_json(*run.stages[s].counts);
   }
   for (const auto& line : last_evaluations(run)) {
     OrderedJson entry{

@@ -154,8 +154,14 @@ std::string stage_table(const Told& told) {
     rows += text_cell(stage.objective, "dim");
     rows += "</tr>";
   }
-  return table(header, rows) + "<p class=\"note\">Final loss: mean over the last twentieth of a stage’s lines. Shares "
-                               "are means over its lines, memory is the most of any.</p>\n";
+  std::string samples;
+  for (const Stage& stage : told.run.stages)
+    if (stage.counts && stage.counts->all_skipped() + stage.counts->cut > 0)
+      samples +=
+          fmt::format("<p class=\"note\"><b>{}</b>: {}</p>\n", escaped(stage.name), escaped(stage.counts->text()));
+  return table(header, rows) + samples +
+         "<p class=\"note\">Final loss: mean over the last twentieth of a stage’s lines. Shares "
+         "are means over its lines, memory is the most of any.</p>\n";
 }
 
 std::string evaluation_tables(const Told& told) {

@@ -3,6 +3,7 @@
 #include "base/parallel.h"
 #include "ops/torch_threads.h"
 #include "plugin/host.h"
+#include "train/padding.h"
 #include "train/stage_model.h"
 
 #include <ATen/Parallel.h>
@@ -37,8 +38,8 @@ std::vector<HostPack> parts_of(const HostPack& pack, int64_t wanted) {
   std::vector<HostPack> parts;
   for (size_t i = 0; i < count; ++i) {
     HostPack part = pack;
-    part.samples.assign(pack.samples.begin() + static_cast<std::ptrdiff_t>(i * samples / count),
-                        pack.samples.begin() + static_cast<std::ptrdiff_t>((i + 1) * samples / count));
+    part.samples.assign(pack.samples.begin() + static_cast<std::ptrdiff_t>(first_of_part(samples, count, i)),
+                        pack.samples.begin() + static_cast<std::ptrdiff_t>(first_of_part(samples, count, i + 1)));
     parts.push_back(std::move(part));
   }
   return parts;

@@ -55,6 +55,7 @@ std::map<std::string, double> Interval::values() const {
   values["samples"] = static_cast<double>(state_.samples);
   values["tokens"] = static_cast<double>(state_.tokens);
   values["frames"] = static_cast<double>(state_.frames);
+  for (auto& [name, count] : numbers_of(sample_counts(state_.cursor))) values[name] = count;
   values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
   return values;
 }

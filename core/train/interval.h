@@ -22,7 +22,7 @@ class Interval {
 
   struct Step {
     double loss, gradient_norm, flops;
-    const StepCounts& counts;
+    const StepCounts& counts;                   // of the samples that were used
     const std::vector<Learner::Tally>& tallies; // a term each
     int64_t used_rows, all_rows;
     std::optional<double> attention_entropy;

@@ -5,6 +5,7 @@
 #include "model/size_class.h"
 #include "train/labels.h"
 #include "train/late.h"
+#include "train/padding.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -225,9 +226,8 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
   return at::tensor(mask, at::kFloat);
 }
 
-// A GPU pays for each class with a recording; a CPU for what is padded.
 model::Capacity Learner::rounded(const model::Capacity& used) const {
-  const int64_t classes = ops_.options().device.is_cuda() ? 8 : 32;
+  const int64_t classes = classes_of(ops_.options().device.is_cuda());
   model::Capacity capacity = most_;
   const int64_t least = speed_.text_without_tower ? 0 : std::min<int64_t>(1, most_.frames);
   capacity.frames = model::size_class(std::max(used.frames, least), most_.frames, classes);

@@ -7,8 +7,11 @@
 #include "model/loading.h"
 #include "ops/host_memory.h"
 #include "plugin/call_mark.h"
+#include "recipe/positions.h"
+#include "train/data_rehearsal.h"
 #include "train/initial_model.h"
 #include "train/run_folder.h"
+#include "train/stage_length.h"
 #include "train/stop_signals.h"
 
 #include <c10/core/InferenceMode.h>
@@ -48,6 +51,7 @@ class Run {
     report::ProgressLine line;
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
+    recipe::require_positions(resolved_, description.decoder.max_position_embeddings);
     const Crew::Size crew = request_.crew.value_or(crew_for(description, request_.device));
     RunContext context{plan_,        resolved_.hash,    request_.folder, registry_, request_.device,
                        description,  resolved_.lua,     metrics,         line,      writer,
@@ -57,7 +61,7 @@ class Run {
     RunState state = place.state;
     if (state.crew == 0) state.crew = crew.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
-      const plan::Stage& stage = *stages[i];
+      const plan::Stage stage = with_length(plan_, *stages[i]);
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
       const bool begins = i == 0 && request_.from;
       const MakeModel begin = [&](const model::ArenaOptions& options) {
@@ -235,11 +239,14 @@ TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request,
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd;
   const ModelDescription description = describe(resolved.plan);
+  recipe::require_positions(resolved, description.decoder.max_position_embeddings);
   std::optional<fs::path> first_from = request.from;
-  for (const plan::Stage& stage : resolved.plan.stages) {
-    if (request.stage && stage.name != *request.stage) continue;
+  for (const plan::Stage& planned : resolved.plan.stages) {
+    if (request.stage && planned.name != *request.stage) continue;
+    const plan::Stage stage = with_length(resolved.plan, planned);
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
     data.tokenizer().require_fit(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
+    rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
     model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
     auto from = std::exchange(first_from, std::nullopt);

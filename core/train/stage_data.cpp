@@ -56,9 +56,11 @@ std::unique_ptr<Loader> StageData::loader(const Cursor& from) const {
   return std::make_unique<Loader>(samples(), order_, batches_, pack_, mix_.loader_options(), from);
 }
 
-DataStatistics StageData::statistics(int64_t samples, const std::function<void(int64_t done)>& progress) const {
+DataStatistics StageData::statistics(int64_t samples, const PackPadding& padding,
+                                     const std::function<void(int64_t done)>& progress) const {
   DataStatistics statistics;
   statistics.capacity = batches_.capacity;
+  statistics.computed = [&](const std::vector<int64_t>& rows) { return padding.rows(rows, statistics.capacity.rows); };
   BatchPlan plan = batches_;
   if (samples > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, samples) : samples;
   Workers workers(mix_.loader_options().workers);
@@ -68,6 +70,7 @@ DataStatistics StageData::statistics(int64_t samples, const std::function<void(i
     statistics.add(*step, mix_.source_names());
     if (progress) progress(step->after.samples);
   }
+  statistics.computed = nullptr;
   return statistics;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "data/stream/statistics.h"
 #include "feed/mix_data.h"
+#include "train/padding.h"
 
 #include <memory>
 
@@ -23,8 +24,9 @@ class StageData {
   Cursor start() const { return Composer::start(batches_, order_); }
   std::unique_ptr<Loader> loader(const Cursor& from) const;
 
-  // Of about so many samples from the stage's beginning, as they come.
-  DataStatistics statistics(int64_t samples, const std::function<void(int64_t done)>& progress = {}) const;
+  // Of about so many samples from the stage's beginning, as they come, in packs as training has them.
+  DataStatistics statistics(int64_t samples, const PackPadding& padding,
+                            const std::function<void(int64_t done)>& progress = {}) const;
 
  private:
   PackSize capacity() const;

@@ -5,6 +5,7 @@
 #include "train/labels.h"
 #include "train/memory.h"
 #include "train/schedule.h"
+#include "train/stage_length.h"
 #include "train/stop_signals.h"
 
 #include <fmt/format.h>
@@ -183,12 +184,20 @@ StageEnd StageRun::take_steps() {
     if (reads_at_once()) ends_here = !settle();
   }
   settle();
+  state_.cursor = loader_->cursor(); // with what was skipped behind the last step
   loader_.reset();
+  if (!ends_here) warn_of_early_end(stage_, state_.cursor);
   write_interval();
+  require_used(state_.cursor, stage_.name);
   evaluate();
   show_samples();
   state_.stage_done = true;
-  event("stage_end", fmt::format("{} steps, {} samples", state_.step, state_.samples));
+  const SampleCounts counts = sample_counts(state_.cursor);
+  context_.metrics.write({"event",
+                          stage_.name,
+                          state_.step,
+                          {{"what", "stage_end"}, {"text", fmt::format("{} steps, {}", state_.step, counts.text())}},
+                          numbers_of(counts)});
   saved_at_ = -1;
   save();
   context_.writer.wait();
@@ -215,11 +224,12 @@ bool StageRun::is_logged(int64_t step) const {
 bool StageRun::take(LoadedPack& loaded) {
   if (!in_step_) {
     counts_ = counts_of(stage_, *loaded.of_step);
-    flops_ = flops_of(*loaded.of_step);
+    used_.clear();
     learners_->begin_step();
     in_step_ = true;
   }
   const double scale = scaler_.scale();
+  for (const PackedSample& packed : loaded.pack.samples) used_.push_back(packed.sample);
   try {
     return in_parts(loaded.pack, [&](HostPack& part) {
       if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
@@ -272,12 +282,11 @@ bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack&
   return false;
 }
 
-std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts) const {
+std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts, const Cursor& after) const {
   const auto share = [&](int64_t samples) {
     return static_cast<double>(samples) / static_cast<double>(stage_.samples);
   };
-  const int64_t begun = state_.samples + (under_way_ ? under_way_->counts.samples : 0);
-  const Stretch stretch{share(begun), share(begun + counts.samples)};
+  const Stretch stretch{share(after.samples - counts.samples), share(after.samples)};
   std::vector<Optimization::Rates> rates;
   for (const auto& base : optimization_->base_rates())
     rates.push_back({rate(stage_.schedule, base.lr, stretch) * state_.rate_scale,
@@ -292,7 +301,7 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
   const double held = learners_->held(), whole = held > 0 ? counts_.all_terms() / held : 1;
   if (quantized_) quantized_->pass_gradients();
-  const auto step_rates = rates(counts_);
+  const auto step_rates = rates(counts_, last.after);
   const at::Tensor sums = learners_->sums();
   // Whether the step may be applied the device finds by itself; the host reads it when all is on its way.
   with_real_weights(QuantizedWeights::Which::trained, [&] {
@@ -300,8 +309,8 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
   });
   times_.spent_on("optimizer");
   return {last.after,
-          counts_,
-          flops_,
+          std::ssize(used_) == counts_.samples ? counts_ : counts_of(stage_, used_),
+          flops_of(used_),
           step_rates,
           learners_->used_rows(),
           learners_->all_rows(),
@@ -334,7 +343,7 @@ void StageRun::judge(const StepUnderWay& step) {
 
   state_.cursor = step.after;
   ++state_.step;
-  state_.samples += step.counts.samples;
+  state_.samples = step.after.samples;
   state_.tokens += step.counts.tokens;
   state_.frames += step.counts.frames;
   last_loss_ = loss;
@@ -388,7 +397,7 @@ void StageRun::write_interval() {
 }
 
 void StageRun::event(const std::string& what, const std::string& text) {
-  if (what != "stage_end") log_warning("{}, step {}: {}", stage_.name, state_.step, text);
+  log_warning("{}, step {}: {}", stage_.name, state_.step, text);
   context_.metrics.write({"event", stage_.name, state_.step, {{"what", what}, {"text", text}}, {}});
 }
 

@@ -69,7 +69,7 @@ class StageRun {
   // A step that is on its way to the device, and not judged yet.
   struct StepUnderWay {
     Cursor after;
-    StepCounts counts;
+    StepCounts counts; // of the samples that were used
     double flops;
     std::vector<Optimization::Rates> rates;
     int64_t used_rows, all_rows;
@@ -86,7 +86,7 @@ class StageRun {
   bool reads_at_once() const; // the step under way
   bool settle();              // the step under way, if any. False: the stage is to end here
   void judge(const StepUnderWay& step);
-  std::vector<Optimization::Rates> rates(const StepCounts& counts) const;
+  std::vector<Optimization::Rates> rates(const StepCounts& counts, const Cursor& after) const;
   double flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const;
   void write_interval();
   void event(const std::string& what, const std::string& text);
@@ -118,8 +118,8 @@ class StageRun {
   Guard guard_;
   Scaler scaler_;
   PartTimes times_;
-  StepCounts counts_; // of the step under way
-  double flops_ = 0;  // the same
+  StepCounts counts_;                               // of the step under way
+  std::vector<std::shared_ptr<const Sample>> used_; // of those, the ones that could be decoded
   bool in_step_ = false;
   bool reads_late_;                       // one step on, where nothing is to be done before
   std::optional<StepUnderWay> under_way_; // `state_` is that before it

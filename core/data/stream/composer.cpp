@@ -11,8 +11,6 @@
 namespace fvlm {
 namespace {
 
-constexpr int64_t most_useless = 10000; // samples one after the other
-
 bool by_budget(const plan::Batch& batch) {
   return batch.tokens || batch.frames;
 }
@@ -151,6 +149,7 @@ bool Composer::set_oversized_aside(ComposedStep& step) {
   for (const Measured& measured : all) {
     SetAside aside = measured.aside;
     aside.reason = too_large(*measured.sample);
+    aside.skip = SkipReason::too_large;
     set_aside(std::move(aside), step);
   }
   return true;
@@ -167,12 +166,13 @@ void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, Comp
   step.packs.resize(first + static_cast<size_t>(count));
   std::deque<Measured> rest;
   for (size_t i = 0; i < waiting_.size(); ++i) {
-    if (bin_of[i] >= count) {
+    if (bin_of[i] < 0 || bin_of[i] >= count) { // -1: larger than what a budget has left for a pack
       rest.push_back(std::move(waiting_[i]));
       continue;
     }
     done_with(waiting_[i].drawn.position);
     ++step.samples;
+    cursor_.cut += waiting_[i].sample->cut_tokens > 0;
     step.packs[first + static_cast<size_t>(bin_of[i])].push_back(std::move(waiting_[i]));
   }
   waiting_ = std::move(rest);
@@ -181,6 +181,7 @@ void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, Comp
 void Composer::set_aside(SetAside aside, ComposedStep& step) {
   done_with(aside.position);
   ++(aside.broken ? cursor_.broken : cursor_.left_out);
+  ++cursor_.skipped[static_cast<size_t>(aside.skip)];
   step.aside.push_back(std::move(aside));
 }
 

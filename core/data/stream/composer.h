@@ -48,6 +48,9 @@ struct ComposedStep {
   Cursor after;
 };
 
+// So many one after the other that are of no use end a stage.
+inline constexpr int64_t most_useless = 10000;
+
 class Composer {
  public:
   // `take`: what stands at the next position, or nothing at the order's end. It begins at `start.order` and passes over
@@ -72,6 +75,7 @@ class Composer {
   std::vector<int32_t> bins(const PackSize& capacity, int64_t most_items) const;
   bool set_oversized_aside(ComposedStep& step);
   std::string too_large(const Sample& sample) const;
+  // The others wait on, those without a bin among them.
   void take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step);
   void set_aside(SetAside aside, ComposedStep& step);
   void done_with(int64_t position);

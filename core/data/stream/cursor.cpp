@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace fvlm {
@@ -18,13 +19,35 @@ std::string digits_of(const std::vector<bool>& bits) {
   return digits;
 }
 
+// Checkpoints of before these counts were kept say only how many were broken and how many left out.
+template <class Damaged>
+void read_skipped(const nlohmann::json& json, Cursor& cursor, const Damaged& damaged) {
+  if (const auto cut = json.find("cut"); cut != json.end()) {
+    if (!cut->is_number_unsigned()) throw damaged("'cut' is no count");
+    cursor.cut = cut->get<int64_t>();
+  }
+  const auto skipped = json.find("skipped");
+  if (skipped == json.end()) {
+    cursor.skipped[static_cast<size_t>(SkipReason::text)] = cursor.broken;
+    cursor.skipped[static_cast<size_t>(SkipReason::overlong)] = cursor.left_out;
+    return;
+  }
+  const auto is_count = [](const nlohmann::json& count) { return count.is_number_unsigned(); };
+  if (!skipped->is_array() || skipped->size() > skip_reasons ||
+      !std::all_of(skipped->begin(), skipped->end(), is_count))
+    throw damaged("'skipped' is no list of counts");
+  for (size_t i = 0; i < skipped->size(); ++i) cursor.skipped[i] = (*skipped)[i].get<int64_t>();
+}
+
 } // namespace
 
 std::string Cursor::text() const {
-  return nlohmann::json{{"steps", steps},       {"samples", samples},      {"read", read},
-                        {"broken", broken},     {"left_out", left_out},    {"position", order.position},
-                        {"drawn", order.drawn}, {"done", digits_of(done)}, {"of", fmt::format("{:016x}", fingerprint)}}
-      .dump();
+  nlohmann::json json{{"steps", steps},       {"samples", samples},      {"read", read},
+                      {"broken", broken},     {"left_out", left_out},    {"position", order.position},
+                      {"drawn", order.drawn}, {"done", digits_of(done)}, {"of", fmt::format("{:016x}", fingerprint)}};
+  if (broken + left_out > 0) json["skipped"] = skipped;
+  if (cut > 0) json["cut"] = cut;
+  return json.dump();
 }
 
 Cursor Cursor::parse(std::string_view text, const std::string& where) {
@@ -46,6 +69,7 @@ Cursor Cursor::parse(std::string_view text, const std::string& where) {
   cursor.broken = number("broken");
   cursor.left_out = number("left_out");
   cursor.order.position = number("position");
+  read_skipped(json, cursor, damaged);
   if (!json.contains("drawn") || !json["drawn"].is_array()) throw damaged("'drawn' is no list");
   for (const auto& count : json["drawn"]) {
     if (!count.is_number_integer() || count < 0) throw damaged("'drawn' holds no counts");

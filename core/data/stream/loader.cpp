@@ -223,7 +223,8 @@ HostPack Loader::plate(Dish& dish, int64_t frame_elements) {
 
 Loader::Loader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
                const LoaderOptions& options, Cursor start)
-    : frame_elements_(source.frame_elements()), quarantine_(options.quarantine_log, options.quarantine) {
+    : frame_elements_(source.frame_elements()), ranks_(plan.ranks),
+      quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
   for (const auto& aside : source.damage()) quarantine_.add(aside);
   kitchen_ = std::make_unique<Kitchen>(source, order, plan, std::move(pack), options, std::move(start));
@@ -235,15 +236,39 @@ std::optional<LoadedPack> Loader::next() {
   const auto came = Clock::now();
   if (left_) times_.working += seconds(came - *left_);
   auto dish = kitchen_->next();
-  while (dish && !dish->is_step) {
+  for (; dish; dish = kitchen_->next()) {
     note(*dish);
-    dish = kitchen_->next();
+    if (!passes_over(*dish)) break;
   }
   left_ = Clock::now();
   times_.waiting += seconds(*left_ - came);
   if (!dish) return {};
-  note(*dish);
   return LoadedPack{plate(*dish, frame_elements_), dish->step, dish->last, dish->after, dish->of_step};
+}
+
+// Which steps are taken is all ranks' matter, and no rank knows what another could not decode.
+bool Loader::passes_over(const Dish& dish) {
+  const bool useless = ranks_ == 1 && dish.spoilt.size() == dish.samples.size();
+  const bool passes = !dish.is_step || (useless && !(dish.last && step_begun_));
+  if (dish.is_step) step_begun_ = !dish.last && (step_begun_ || !passes);
+  return passes;
+}
+
+// The composer stops where nothing can be put into a pack; here counts, too, what cannot be decoded.
+void Loader::note_use(const Dish& dish) {
+  useless_ += std::ssize(dish.aside);
+  size_t spoilt = 0;
+  for (size_t i = 0; i < dish.samples.size(); ++i) {
+    const bool is_spoilt = spoilt < dish.spoilt.size() && dish.spoilt[spoilt].first == i;
+    useless_ = is_spoilt ? useless_ + 1 : 0;
+    if (is_spoilt) ++spoilt;
+    if (useless_ < most_useless) continue;
+    const SetAside& aside = dish.samples[i].aside;
+    throw Error(ErrorKind::data, fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
+                                             "'{}': {}",
+                                             useless_, aside.place, aside.key, dish.spoilt[spoilt - 1].second))
+        .advise("fvlm-engine data check RECIPE lists every broken sample");
+  }
 }
 
 void Loader::note(Dish& dish) {
@@ -253,11 +278,15 @@ void Loader::note(Dish& dish) {
   for (const auto& [index, reason] : dish.spoilt) {
     SetAside aside = dish.samples[index].aside;
     aside.reason = reason;
+    aside.skip = SkipReason::media;
     quarantine_.add(aside);
     ++broken_in_decoding_;
   }
+  note_use(dish);
   if (!dish.last) return;
   dish.after.broken += broken_in_decoding_;
+  dish.after.skipped[static_cast<size_t>(SkipReason::media)] += broken_in_decoding_;
+  cursor_ = dish.after;
   quarantine_.check(dish.after.broken, dish.after.read);
 }
 

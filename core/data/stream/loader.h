@@ -32,8 +32,12 @@ class Loader {
   ~Loader();
 
   // The next pack; nothing at the stage's end. At most one pack from before may still be held: the others' memory is
-  // needed. Throws Error(data) when too many samples are broken, ReadError when a disk fails.
+  // needed. A step of which no sample can be decoded is passed over, where there is one rank. Throws Error(data) when
+  // too many samples are broken, ReadError when a disk fails.
   std::optional<LoadedPack> next();
+
+  // Behind all that was handed out or passed over.
+  const Cursor& cursor() const { return cursor_; }
 
   // How the time since the first call of next() was spent, in seconds.
   struct Times {
@@ -48,10 +52,16 @@ class Loader {
   void note(Dish& dish);
   static HostPack plate(Dish& dish, int64_t frame_elements);
 
-  int64_t frame_elements_;
+  void note_use(const Dish& dish);
+  bool passes_over(const Dish& dish);
+
+  int64_t frame_elements_, ranks_;
   std::unique_ptr<Kitchen> kitchen_;
   Quarantine quarantine_;
   int64_t broken_in_decoding_ = 0;
+  int64_t useless_ = 0;     // samples of no use, one after the other
+  bool step_begun_ = false; // a pack of the step was handed out
+  Cursor cursor_;
   Times times_;
   std::optional<std::chrono::steady_clock::time_point> left_; // when next() last returned
 };

@@ -7,12 +7,31 @@
 #include <nlohmann/json.hpp>
 
 #include <fstream>
+#include <mutex>
 
 namespace fvlm {
 namespace {
 
 constexpr size_t most_told = 10;
 constexpr uint64_t most_log = uint64_t{1} << 30;
+
+std::string dumped(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Of a line of the log: the same for a sample wherever an epoch has it.
+std::string identity(nlohmann::json line) {
+  line.erase("position");
+  return dumped(line);
+}
+
+// Whether the process says it for the first time: loaders come and go, with every evaluation.
+bool is_news(const std::string& text) {
+  static std::mutex lock;
+  static std::set<std::string> said;
+  const std::lock_guard hold(lock);
+  return said.insert(text).second;
+}
 
 } // namespace
 
@@ -29,29 +48,28 @@ Quarantine::Quarantine(std::filesystem::path log, const plan::Quarantine& limits
 void Quarantine::read_log() {
   const std::string text = read_file(log_, most_log);
   for (const auto& line : split(text, '\n'))
-    if (!line.empty()) known_.insert(line);
+    if (auto json = nlohmann::json::parse(line, nullptr, false); json.is_object()) known_.insert(identity(json));
   if (!text.empty() && text.back() != '\n') std::ofstream(log_, std::ios::app) << '\n';
 }
 
 void Quarantine::add(const SetAside& aside) {
   const std::string text = fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason);
+  const nlohmann::json line{{"position", aside.position},
+                            {"shard", aside.place},
+                            {"key", aside.key},
+                            {"reason", aside.reason},
+                            {"broken", aside.broken}};
+  const bool known = !known_.insert(identity(line)).second;
   if (aside.broken) {
-    log_warning("set aside: {}", text);
+    if (!known && is_news(log_.string() + text)) log_warning("skipped: {}", text);
     last_.push_back(text);
     if (last_.size() > most_told) last_.erase(last_.begin());
   } else {
     log_debug("left out: {}", text);
   }
-  if (log_.empty()) return;
-  const std::string line = nlohmann::json{
-      {"position", aside.position},
-      {"shard", aside.place},
-      {"key", aside.key},
-      {"reason", aside.reason},
-      {"broken", aside.broken}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (!known_.insert(line).second) return;
+  if (log_.empty() || known) return;
   std::ofstream file(log_, std::ios::app);
-  file << line << '\n';
+  file << dumped(line) << '\n';
   file.flush();
   if (!file) log_warning("{}: the list of broken samples could not be written", log_.string());
 }
@@ -61,7 +79,8 @@ void Quarantine::check(int64_t broken, int64_t read) const {
   throw Error(ErrorKind::data, fmt::format("{} of {} samples read are broken; the last of them:\n  {}", broken, read,
                                            join(last_, "\n  ")))
       .at(log_.empty() ? "loader.quarantine" : log_.string())
-      .advise("mend the shards, or raise loader.quarantine's count or share");
+      .advise(
+          "repair or remove them (fvlm-engine data check RECIPE lists every one), or raise loader.quarantine.share");
 }
 
 } // namespace fvlm

@@ -2,6 +2,7 @@
 // broken.
 #pragma once
 #include "base/error.h"
+#include "data/stream/sample_counts.h"
 #include "recipe/plan.h"
 
 #include <cstdint>
@@ -18,6 +19,7 @@ struct SetAside {
   std::string key;      // of the sample, where it is known
   std::string reason;
   bool broken = true; // else the recipe leaves it out: max_text_tokens
+  SkipReason skip = SkipReason::text;
 };
 
 // What the error says; where it happened is told by the rest.
@@ -25,19 +27,20 @@ std::string reason_of(const Error& error);
 
 class Quarantine {
  public:
-  // `log`: a file that gets one line of JSON for each; what stands there from before a resume is not written again.
-  // Empty: no file.
+  // `log`: a file that gets one line of JSON for each sample, however often an epoch comes to it; what stands there
+  // from before a resume is not written again. Empty: no file.
   Quarantine(std::filesystem::path log, const plan::Quarantine& limits);
 
+  // A process warns of each broken sample once.
   void add(const SetAside& aside);
-  // Throws Error(data) with the last of the list when both limits are passed. `read`: samples looked at so far.
+  // Throws Error(data) with the last of the list when too many are broken. `read`: samples looked at so far.
   void check(int64_t broken, int64_t read) const;
 
  private:
   void read_log();
   std::filesystem::path log_;
   plan::Quarantine limits_;
-  std::set<std::string> known_;   // lines of the file
+  std::set<std::string> known_;   // lines of the file, without their positions
   std::vector<std::string> last_; // for the error
 };
 

@@ -5,7 +5,8 @@
 namespace fvlm {
 
 Measured measure(const SampleSource& source, const Drawn& drawn) {
-  Measured measured{drawn, nullptr, {drawn.position, source.place(drawn), "", ""}};
+  Measured measured{
+      drawn, nullptr, {.position = drawn.position, .place = source.place(drawn), .key = "", .reason = ""}};
   try {
     auto sample = std::make_shared<const Sample>(source.measure(drawn));
     measured.aside.key = sample->key;
@@ -14,6 +15,7 @@ Measured measure(const SampleSource& source, const Drawn& drawn) {
     } else {
       measured.aside.reason = sample->dropped;
       measured.aside.broken = false;
+      measured.aside.skip = sample->cut_tokens > 0 ? SkipReason::no_answer : SkipReason::overlong;
     }
   } catch (const ReadError&) {
     throw;

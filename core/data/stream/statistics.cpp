@@ -65,7 +65,7 @@ double DataStatistics::padding_waste() const {
 }
 
 double DataStatistics::packing_waste() const {
-  return 1 - fill_of_rows();
+  return computed_rows > 0 ? 1 - share(filled.rows, computed_rows) : 0;
 }
 
 PackSize DataStatistics::suggestion() const {
@@ -108,13 +108,16 @@ void DataStatistics::add(const ComposedStep& step, const std::vector<std::string
   int64_t longest = 0;
   for (const auto& pack : step.packs) {
     PackSize sum;
+    std::vector<int64_t> of_samples;
     samples_a_pack.add(static_cast<int64_t>(pack.size()));
     for (const Measured& measured : pack) {
       add(measured, names.at(measured.drawn.source));
       sum.frames += measured.sample->frames;
       sum.rows += measured.sample->rows();
+      of_samples.push_back(measured.sample->rows());
       longest = std::max(longest, measured.sample->rows());
     }
+    computed_rows += computed ? computed(of_samples) : capacity.rows;
     filled = {filled.frames + sum.frames, filled.rows + sum.rows};
     fullest = {std::max(fullest.frames, sum.frames), std::max(fullest.rows, sum.rows)};
   }

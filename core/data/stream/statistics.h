@@ -3,6 +3,7 @@
 #include "data/stream/composer.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -47,14 +48,17 @@ struct DataStatistics {
   int64_t steps = 0, packs = 0;
   Spread packs_a_step, samples_a_pack;
   PackSize capacity;
-  PackSize filled;         // over all packs
-  PackSize fullest;        // of any pack
-  int64_t padded_rows = 0; // if each step were a batch padded to its longest sample
+  PackSize filled;  // over all packs
+  PackSize fullest; // of any pack
+  // Rows that training computes for a pack of samples of these rows; none: those of the capacity.
+  std::function<int64_t(const std::vector<int64_t>& rows)> computed;
+  int64_t computed_rows = 0; // of all packs
+  int64_t padded_rows = 0;   // if each step were a batch padded to its longest sample
 
   double fill_of_frames() const;
   double fill_of_rows() const;
   double padding_waste() const; // of the padded batches, share of their rows
-  double packing_waste() const; // of the packs
+  double packing_waste() const; // of the packs as training computes them
 
   // Where every step is one pack: what holds it. Else a capacity of about as many rows in which frames and rows run out
   // together.

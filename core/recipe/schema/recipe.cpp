@@ -71,10 +71,12 @@ Ref<Speed> speed() {
 
 Ref<Quarantine> quarantine() {
   return record<Quarantine>("Quarantine", "",
-                            "How many broken samples are set aside before the run stops; both limits must be passed. "
-                            "10,000 in a row of which none can be used end it, too.")
+                            "How many broken samples are skipped before the run stops: more than `count` and more than "
+                            "`share`; or, from 50 samples read, more than a tenth of them (or `share`, where that is "
+                            "larger). 10,000 in a row of which none can be used end it, too.")
       .field("count", &Quarantine::count, whole(at_least(0)), "Broken samples.")
-      .field("share", &Quarantine::share, number(between(0, 1)), "Broken samples as a share of those read.")
+      .field("share", &Quarantine::share, number(between(0, 1)),
+             "Broken samples as a share of those read; 1: any number may be broken.")
       .done();
 }
 

@@ -162,6 +162,7 @@ class TableReader {
   void missing() {
     for (const auto& field : info_.fields) {
       if (!field.required || seen_.contains(field.name) || excused_.contains(field.name)) continue;
+      if (seen_.contains(field.unless)) continue;
       good_ = reader_.complain(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
                                field.doc);
     }
@@ -219,6 +220,7 @@ Json RecordFields::write(const void* in, Write what) const {
     const FieldInfo& field = info_.fields[i];
     if (what == Write::results && (field.beside || field.derived)) continue;
     Json value = field.node->write_at(find(i, const_cast<void*>(in)), what);
+    if (!field.unless.empty() && value == field.fallback) continue; // the other field stands in its place
     if (!value.is_null()) json[field.name] = std::move(value);
   }
   return json;

@@ -36,6 +36,7 @@ struct FieldInfo {
   std::vector<std::string> elsewhere; // what other programs call it: recognised to suggest our name
   Place place = Place::key;
   bool required = false;
+  std::string unless;   // required where the author wrote no field of this name
   bool derived = false; // computed, never read
   bool beside = false;  // cannot change the numbers of a run: not part of the Plan's hash
 };
@@ -126,6 +127,7 @@ class Record : public Type<T> {
 
   // Of the field declared last.
   Record& required() { return fields_.last().required = true, *this; }
+  Record& required_without(const char* other) { return fields_.last().unless = other, required(); }
   Record& derived() { return fields_.last().derived = true, *this; }
   Record& beside() { return fields_.last().beside = true, *this; }
   Record& unit(const char* unit) { return fields_.last().unit = unit, *this; }

@@ -172,9 +172,15 @@ Ref<Stage> stage_schema() {
                  "factor on the base rate.")
           .elsewhere({"lr_scheduler", "scheduler"})
           .example("fvlm.cosine { to_share = 0.1, warmup = 0.03 }")
-          .field("samples", &Stage::samples, whole(at_least(1)), "How many samples the stage sees.")
-          .required()
+          .field("samples", &Stage::samples, whole(at_least(1)),
+                 "How many samples the stage sees; the schedule spans them. Needed where `epochs` is not there.")
+          .required_without("epochs")
           .elsewhere({"steps", "max_steps"})
+          .field(
+              "epochs", &Stage::epochs, optional(whole(at_least(1))),
+              "In place of `samples`: so many times as many samples as the mix has, drawn by its weights; of a single "
+              "source that many passes. Beside `samples`: whichever is less. They are counted when the stage begins.")
+          .elsewhere({"num_epochs", "num_train_epochs", "max_epochs"})
           .field("batch", &Stage::batch, batch(), "Samples of one optimizer step, or limits by tokens and frames.")
           .required()
           .elsewhere({"batch_size"})

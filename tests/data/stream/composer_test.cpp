@@ -61,6 +61,23 @@ void expect_every_sample_once(const std::vector<ComposedStep>& steps, const std:
   EXPECT_EQ(static_cast<int64_t>(all.size()), sum);
 }
 
+// What a budget has left may be too little for some of those that wait: they are no part of any pack of the step.
+TEST(Composer, a_budgets_packs_and_steps_keep_to_their_limits_when_little_of_it_is_left) {
+  BatchPlan plan = plan_of({.tokens = 210});
+  plan.capacity = {14, 100};
+  const auto steps = composed(MadeSource({300, 0}), plan);
+  for (const auto& step : steps) {
+    int64_t rows = 0;
+    for (const auto& pack : step.packs) {
+      EXPECT_LE(size_of(pack).frames, 14);
+      EXPECT_LE(size_of(pack).rows, 100);
+      rows += size_of(pack).rows;
+    }
+    EXPECT_LE(rows, 210);
+  }
+  expect_every_sample_once(steps, {300, 0});
+}
+
 TEST(Composer, a_step_by_samples_holds_exactly_so_many_in_packs_that_fit) {
   const auto steps = composed(MadeSource({150, 45}), plan_of({.samples = 32}));
   ASSERT_EQ(steps.size(), 7u);

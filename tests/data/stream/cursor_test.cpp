@@ -15,6 +15,7 @@ Cursor some() {
           .samples = 96,
           .read = 101,
           .broken = 2,
+          .skipped = {2},
           .order = {98, {70, 28}},
           .done = {false, true, true, false},
           .fingerprint = 0xfedcba9876543210};
@@ -24,6 +25,21 @@ TEST(Cursor, is_the_same_after_it_was_written_and_read) {
   EXPECT_EQ(Cursor::parse(some().text(), "cursor"), some());
   EXPECT_EQ(Cursor::parse(Cursor().text(), "cursor"), Cursor());
   EXPECT_LT(some().text().size(), 200u);
+}
+
+TEST(Cursor, keeps_what_was_skipped_by_reason) {
+  Cursor cursor = some();
+  cursor.skipped = {1, 1, 0, 0, 0};
+  cursor.cut = 7;
+  EXPECT_EQ(Cursor::parse(cursor.text(), "cursor"), cursor);
+  // Of a checkpoint that knows no reasons.
+  const std::string text =
+      R"({"steps":3,"samples":96,"read":101,"broken":2,"left_out":3,"position":98,"drawn":[70,28],)"
+      R"("done":"0110","of":"fedcba9876543210"})";
+  const Cursor before = Cursor::parse(text, "cursor");
+  EXPECT_EQ(before.skipped, (std::array<int64_t, skip_reasons>{2, 0, 3, 0, 0}));
+  for (const char* bad : {R"("skipped":[1,-1])", R"("skipped":7)", R"("skipped":[1,1,1,1,1,1,1])", R"("cut":-1)"})
+    EXPECT_THROW(Cursor::parse(text.substr(0, text.size() - 1) + "," + bad + "}", "cursor"), Error) << bad;
 }
 
 TEST(Cursor, refuses_what_is_none) {

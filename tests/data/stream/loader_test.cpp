@@ -90,7 +90,7 @@ TEST(Loader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
   uint64_t draw = 0;
   for (const auto& plan : {by_samples, by_budget}) {
     Stage stage(source, plan);
-    auto whole = stage.loader({.workers = 2});
+    auto whole = stage.loader({.workers = 2, .quarantine = {.share = 1}});
     const auto expected = hashes(whole);
     for (int round = 0; round < 100;) {
       stage.cursor = Composer::start(plan, stage.order);
@@ -98,7 +98,7 @@ TEST(Loader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
       for (bool ended = false; !ended && round < 100; ++round) {
         seen = saved;
         const int workers = 1 << random.bits(draw++) % 4;
-        auto loader = stage.loader({.workers = workers});
+        auto loader = stage.loader({.workers = workers, .quarantine = {.share = 1}});
         const uint64_t packs = random.bits(draw++) % 20;
         for (uint64_t i = 0; i < packs && !ended; ++i) {
           const auto loaded = loader.next();
@@ -145,7 +145,7 @@ TEST(Loader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_tog
   const auto log = std::filesystem::path(testing::TempDir()) / "undecodable.jsonl";
   std::filesystem::remove(log);
   const Stage stage(source, by_samples, 1);
-  auto loader = stage.loader({.workers = 2, .quarantine_log = log});
+  auto loader = stage.loader({.workers = 2, .quarantine_log = log, .quarantine = {.share = 1}});
   size_t samples = 0;
   Cursor last;
   while (auto loaded = loader.next()) {
@@ -180,6 +180,101 @@ TEST(Loader, too_many_broken_samples_end_the_run) {
     EXPECT_EQ(error.exit_code(), 4);
     EXPECT_THAT(error.text(), HasSubstr("samples read are broken"));
   }
+}
+
+TEST(Loader, a_small_set_of_broken_images_ends_the_run) {
+  MadeSource source({60, 0});
+  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 2 == 1; };
+  const Stage stage(source);
+  auto loader = stage.loader({.workers = 2});
+  try {
+    hashes(loader);
+    ADD_FAILURE() << "half of the images are broken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_THAT(error.text(), HasSubstr("samples read are broken"));
+    EXPECT_THAT(error.text(), HasSubstr("half a picture"));
+  }
+}
+
+TEST(Loader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
+  MadeSource source({100, 0});
+  source.undecodable = [](const Drawn& drawn) { return drawn.position >= 16 && drawn.position < 48; };
+  BatchPlan plan = by_samples;
+  plan.capacity = {400, 3000}; // a step is one pack
+  const Stage stage(source, plan);
+  const LoaderOptions options{.workers = 2, .quarantine = {.share = 1}};
+  auto loader = stage.loader(options);
+  std::vector<int64_t> steps;
+  std::vector<uint64_t> packs;
+  Cursor first;
+  while (const auto loaded = loader.next()) {
+    EXPECT_FALSE(loaded->pack.samples.empty()) << "step " << loaded->step;
+    if (steps.empty()) first = loaded->after;
+    steps.push_back(loaded->step);
+    packs.push_back(loaded->pack.hash());
+  }
+  ASSERT_EQ(steps.size(), 23u);
+  EXPECT_EQ(steps[0], 0);
+  EXPECT_EQ(steps[1], 3);
+  EXPECT_EQ(loader.cursor().samples, 400);
+  const SampleCounts counts = sample_counts(loader.cursor());
+  EXPECT_EQ(counts.read, 400);
+  EXPECT_EQ(counts.used, 368);
+  EXPECT_EQ(counts.skipped[static_cast<size_t>(SkipReason::media)], 32);
+  // A run that is resumed in front of such steps passes over the same ones.
+  Loader again(source, stage.order, stage.plan, first_fit, options, first);
+  EXPECT_EQ(hashes(again), std::vector<uint64_t>(packs.begin() + 1, packs.end()));
+  EXPECT_EQ(again.cursor(), loader.cursor());
+}
+
+TEST(Loader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their_step) {
+  MadeSource source({100, 0});
+  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 3 != 0; };
+  BatchPlan plan = by_budget;
+  plan.capacity = {14, 100}; // packs of a few samples
+  const Stage stage(source, plan);
+  auto loader = stage.loader({.workers = 2, .quarantine = {.share = 1}});
+  int64_t samples = 0, of_step = 0;
+  while (const auto loaded = loader.next()) {
+    of_step += std::ssize(loaded->pack.samples);
+    samples += std::ssize(loaded->pack.samples);
+    EXPECT_TRUE(loaded->last || !loaded->pack.samples.empty());
+    if (!loaded->last) continue;
+    EXPECT_GT(of_step, 0) << "step " << loaded->step;
+    of_step = 0;
+  }
+  EXPECT_EQ(samples, sample_counts(loader.cursor()).used);
+  EXPECT_GT(samples, 0);
+}
+
+TEST(Loader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is_broken) {
+  MadeSource source({100, 0});
+  source.broken = [](const Drawn& drawn) { return drawn.sample % 2 == 0; };
+  source.undecodable = [](const Drawn&) { return true; };
+  BatchPlan plan = by_samples;
+  plan.samples = 40000;
+  const Stage stage(source, plan);
+  auto loader = stage.loader({.workers = 2, .quarantine = {.share = 1}});
+  try {
+    hashes(loader);
+    ADD_FAILURE() << "no sample is of use";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_THAT(error.text(), HasSubstr("samples in a row none can be used"));
+  }
+}
+
+TEST(Loader, counts_what_it_skips_by_reason) {
+  MadeSource source({100, 30});
+  source.broken = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample == 1; };
+  source.leaves_out = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample < 4 && drawn.sample > 1; };
+  source.undecodable = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample > 93; };
+  const Stage stage(source, by_samples, 1);
+  auto loader = stage.loader({.workers = 2});
+  hashes(loader);
+  EXPECT_EQ(sample_counts(loader.cursor()).text(),
+            "130 samples read, 121 used, 9 skipped (1 text or fields, 6 image or video, 2 text too long)");
 }
 
 TEST(Loader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {

@@ -55,6 +55,36 @@ TEST_F(QuarantineLog, does_not_say_twice_what_a_resumed_run_meets_again) {
   EXPECT_EQ(parse_json(text[2], "line")["key"], "clip-8");
 }
 
+TEST_F(QuarantineLog, warns_of_a_sample_once_however_many_epochs_come_to_it) {
+  testing::internal::CaptureStderr();
+  for (int64_t loader = 0; loader < 2; ++loader) {
+    Quarantine quarantine(log_, {});
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      quarantine.add({100 * epoch + 12, "a.tar", "clip-7", "no 'assistant'"});
+      quarantine.add({100 * epoch + 13, "a.tar", "clip-8", "no 'assistant'"});
+    }
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines().size(), 2u);
+  size_t warnings = 0;
+  for (size_t at = told.find("clip-7"); at != std::string::npos; at = told.find("clip-7", at + 1)) ++warnings;
+  EXPECT_EQ(warnings, 1u) << told;
+}
+
+TEST(QuarantineLimits, protect_small_sets_too) {
+  const plan::Quarantine limits;
+  EXPECT_FALSE(limits.exceeded_by(49, 49)) << "too few to judge by";
+  EXPECT_FALSE(limits.exceeded_by(5, 50));
+  EXPECT_TRUE(limits.exceeded_by(6, 50));
+  EXPECT_FALSE(limits.exceeded_by(900, 10000)) << "few, and less than a tenth";
+  EXPECT_FALSE(limits.exceeded_by(1001, 200000));
+  EXPECT_TRUE(limits.exceeded_by(1001, 100000));
+  const plan::Quarantine lenient{.share = 0.3};
+  EXPECT_FALSE(lenient.exceeded_by(30, 100));
+  EXPECT_TRUE(lenient.exceeded_by(31, 100));
+  EXPECT_FALSE((plan::Quarantine{.share = 1}).exceeded_by(5000, 5000));
+}
+
 TEST_F(QuarantineLog, ends_the_run_when_both_limits_are_passed) {
   Quarantine quarantine(log_, {.count = 2, .share = 0.1});
   for (int i = 0; i < 12; ++i) quarantine.add({i, "a.tar", "clip-" + std::to_string(i), "cut short"});

@@ -48,7 +48,7 @@ struct Opened {
   std::unique_ptr<Loader> loader(const Cursor& start, const std::filesystem::path& log, int workers) const {
     return std::make_unique<Loader>(
         *samples, *order, plan, first_fit,
-        LoaderOptions{.workers = workers, .quarantine_log = log, .quarantine = {.count = 1000}}, start);
+        LoaderOptions{.workers = workers, .quarantine_log = log, .quarantine = {.share = 1}}, start);
   }
   Cursor start() const { return Composer::start(plan, *order); }
 

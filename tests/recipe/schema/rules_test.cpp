@@ -184,7 +184,7 @@ TEST(Rules, fresh_towers_have_sizes_that_fit) {
               ElementsAre("r.lua:6: model.image_size: 33 pixels are no whole number of patches of 8"));
   EXPECT_THAT(of_stage({}, {model(4, 32, 512)}),
               ElementsAre("r.lua:11: stages.align.data.max_text_tokens: 64 frames and 1024 text tokens are more than "
-                          "the decoder's 512 positions"));
+                          "the decoder's 512 positions\n  lower data.max_text_tokens or data.max_frames"));
   auto layers =
       table(16, "", {key("decoder", 16, table(16, "", {key("layers", 16, table(16, "", {}, {value(16, 2)}))}))});
   EXPECT_THAT(of_stage({key("activation_checkpointing", 16, layers)}, {model(4, 32, 2048)}),

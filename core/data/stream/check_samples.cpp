@@ -1,0 +1,82 @@
+#include "data/stream/check_samples.h"
+
+#include "base/parallel.h"
+#include "base/text.h"
+#include "data/shards/retried_file.h"
+#include "data/stream/read_ahead.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm {
+namespace {
+
+constexpr int64_t samples_at_once = 512; // between two reports of progress
+
+// As training would: measured, then decoded.
+Measured tried(const SampleSource& source, const Drawn& drawn) {
+  Measured measured = measure(source, drawn);
+  if (!measured.sample || measured.sample->frames == 0) return measured;
+  try {
+    std::vector<float> frames(static_cast<size_t>(measured.sample->frames * source.frame_elements()));
+    source.decode(drawn, *measured.sample, frames);
+  } catch (const ReadError&) {
+    throw;
+  } catch (const Error& error) {
+    measured.sample = nullptr;
+    measured.aside.reason = reason_of(error);
+    measured.aside.skip = SkipReason::media;
+  }
+  return measured;
+}
+
+} // namespace
+
+int64_t CheckedSamples::broken() const {
+  return std::count_if(skipped.begin(), skipped.end(), [](const SetAside& aside) { return aside.broken; });
+}
+
+std::string CheckedSamples::broken_text(size_t most) const {
+  std::vector<std::string> lines;
+  for (const SetAside& aside : skipped) {
+    if (!aside.broken) continue;
+    if (lines.size() == most) break;
+    lines.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
+  }
+  return join(lines, "\n  ");
+}
+
+CheckedSamples check_samples(const SampleSource& source, const Order& order, int64_t most, int threads,
+                             const std::function<void(int64_t done)>& progress) {
+  CheckedSamples checked;
+  auto state = order.begin();
+  for (bool ended = false; !ended;) {
+    std::vector<Drawn> drawn;
+    while (std::ssize(drawn) < samples_at_once && (most == 0 || state.position < most)) {
+      const auto next = order.next(state);
+      if (!next) break;
+      drawn.push_back(*next);
+    }
+    ended = drawn.empty();
+    std::vector<Measured> all(drawn.size());
+    in_parallel(std::ssize(drawn), threads_or_cores(threads), [&](int64_t i) {
+      Measured& measured = all[static_cast<size_t>(i)];
+      measured = tried(source, drawn[static_cast<size_t>(i)]);
+    });
+    for (Measured& measured : all) {
+      ++checked.counts.read;
+      if (measured.sample) {
+        ++checked.counts.used;
+        checked.counts.cut += measured.sample->cut_tokens > 0;
+      } else {
+        ++checked.counts.skipped[static_cast<size_t>(measured.aside.skip)];
+        checked.skipped.push_back(std::move(measured.aside));
+      }
+    }
+    if (progress) progress(checked.counts.read);
+  }
+  return checked;
+}
+
+} // namespace fvlm

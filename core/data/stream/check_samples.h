@@ -1,0 +1,27 @@
+// Reads and decodes samples without learning from them: which of them could not be used, and why.
+#pragma once
+#include "data/stream/sample_counts.h"
+#include "data/stream/sample_source.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+
+struct CheckedSamples {
+  SampleCounts counts;
+  std::vector<SetAside> skipped; // in the order of their positions
+
+  int64_t broken() const; // skipped for another reason than the recipe's max_text_tokens
+  // "a.tar, sample 'x': no text", a line each, of the first `most` that are broken.
+  std::string broken_text(size_t most) const;
+};
+
+// Of the order's first `most` samples, 0: all, with so many threads, 0: one for each core. Throws ReadError for a
+// failing disk. `progress`: so many are done; one call at a time.
+CheckedSamples check_samples(const SampleSource& source, const Order& order, int64_t most, int threads,
+                             const std::function<void(int64_t done)>& progress = {});
+
+} // namespace fvlm

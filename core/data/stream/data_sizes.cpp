@@ -1,0 +1,107 @@
+#include "data/stream/data_sizes.h"
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "data/preprocess.h"
+#include "data/samples/frames.h"
+#include "data/stream/mix_samples.h"
+#include "data/stream/read_ahead.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm {
+namespace {
+
+constexpr int64_t shards_of_source = 4, samples_of_source = 256;
+
+// Evenly spread shards of each source in place of all.
+plan::Mix with_few_shards(plan::Mix mix, int64_t& looked_at, int64_t& all) {
+  for (plan::Source& source : mix.sources) {
+    std::vector<std::string> files;
+    for (const std::string& pattern : source.patterns())
+      for (std::string& file : match_files(pattern).files) files.push_back(std::move(file));
+    if (files.empty())
+      throw Error(
+          ErrorKind::data,
+          fmt::format("{} is not there", source.patterns().empty() ? "its first shard" : source.patterns().front()));
+    std::vector<std::string> few;
+    for (const int64_t pick : evenly(std::ssize(files), shards_of_source))
+      few.push_back(files[static_cast<size_t>(pick)]);
+    looked_at += std::ssize(few);
+    all += std::ssize(files);
+    source.patterns() = std::move(few);
+  }
+  return mix;
+}
+
+struct Largest {
+  int64_t samples = 0, frames = 0, tokens = 0;
+};
+
+Largest largest_of(const MixSamples& samples) {
+  const auto sizes = samples.sizes();
+  std::vector<Drawn> drawn;
+  for (size_t source = 0; source < sizes.size(); ++source)
+    for (const int64_t sample : evenly(sizes[source], samples_of_source)) drawn.push_back({0, source, 0, sample});
+  std::vector<Measured> all(drawn.size());
+  in_parallel(std::ssize(drawn), threads_or_cores(0), [&](int64_t i) {
+    Measured& measured = all[static_cast<size_t>(i)];
+    measured = measure(samples, drawn[static_cast<size_t>(i)]);
+  });
+  Largest largest;
+  int64_t broken = 0;
+  for (const Measured& measured : all) {
+    if (!measured.sample) {
+      broken += measured.aside.broken;
+      if (broken > std::ssize(all) / 10) throw Error(ErrorKind::data, measured.aside.reason).at(measured.aside.place);
+      continue;
+    }
+    ++largest.samples;
+    largest.frames = std::max(largest.frames, measured.sample->frames);
+    for (const SampleText& text : measured.sample->texts)
+      largest.tokens = std::max(largest.tokens, static_cast<int64_t>(text.ids.size()));
+  }
+  return largest;
+}
+
+} // namespace
+
+// Where many samples cannot be measured, videos without a reader for example, they may be as large as the recipe
+// allows.
+DataSizes look_at_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video) {
+  DataSizes sizes{stage, {}, false};
+  plan::Mix& limits = sizes.stage.data;
+  const std::string allowed =
+      fmt::format("{} frames and {} tokens", grouped(stage.largest_sample().frames), grouped(limits.max_text_tokens));
+  const auto keep = [&](const std::string& why) {
+    sizes.said =
+        fmt::format("samples as large as the recipe allows, {}: the data were not looked at, {}", allowed, why);
+    return sizes;
+  };
+  try {
+    int64_t shards = 0, all_shards = 0;
+    const plan::Mix mix = with_few_shards(readable_mix(plan, stage.data), shards, all_shards);
+    const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix).tokenizer);
+    const MixSamples samples(mix, tokenizer, plan.model.image_size, video, ShardOptions{.index_beside = false});
+    const Largest largest = largest_of(samples);
+    if (largest.samples == 0) return keep("no sample of it can be used");
+    limits.max_frames = std::clamp<int64_t>(largest.frames, 1, limits.max_frames);
+    limits.replicate_image_frames = std::min(limits.replicate_image_frames, std::max<int64_t>(largest.frames, 1));
+    limits.max_text_tokens = std::clamp<int64_t>(largest.tokens, 2, limits.max_text_tokens);
+    sizes.said =
+        fmt::format("samples as the data have them, at most {} frames and {} tokens among {} looked at in {} of "
+                    "{} shards; the recipe allows {}",
+                    grouped(largest.frames), grouped(largest.tokens), grouped(largest.samples), grouped(shards),
+                    grouped(all_shards), allowed);
+    sizes.seen = true;
+    return sizes;
+  } catch (const Error& error) {
+    return keep(fmt::format("since {}", error.where().empty() ? error.what() : error.where() + ": " + error.what()));
+  }
+}
+
+} // namespace fvlm

@@ -1,0 +1,56 @@
+#include "train/stage_length.h"
+
+#include "base/log.h"
+#include "base/text.h"
+#include "data/preprocess.h"
+#include "data/shards/shard_set.h"
+#include "recipe/rules.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fvlm::train {
+namespace {
+
+constexpr int64_t any_number = std::numeric_limits<int64_t>::max();
+
+int64_t product(int64_t epochs, int64_t samples) {
+  int64_t all = 0;
+  return __builtin_mul_overflow(epochs, samples, &all) ? any_number : all;
+}
+
+} // namespace
+
+plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
+  const auto& sources = stage.data.sources;
+  const bool spent =
+      std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
+  if (!stage.epochs && !spent) return stage;
+  const plan::Mix mix = readable_mix(plan, stage.data);
+  int64_t in_one = 0, until_spent = spent ? 0 : any_number;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const int64_t samples = ShardSet(mix.sources[i].patterns()).size();
+    in_one += samples;
+    if (spent) until_spent += std::min(product(sources[i].epochs, samples), any_number - until_spent);
+  }
+  plan::Stage counted = stage;
+  if (stage.samples == 0) counted.samples = any_number;
+  if (stage.epochs) counted.samples = std::min(counted.samples, product(*stage.epochs, in_one));
+  if (until_spent < counted.samples && (stage.samples > 0 || stage.epochs))
+    log_warning(
+        "stage {}: the epochs of its sources are over after {} samples, and {} were expected: the learning rate's "
+        "schedule ends there, too",
+        stage.name, grouped(until_spent), grouped(counted.samples));
+  counted.samples = std::min(counted.samples, until_spent);
+  recipe::derive_steps(counted);
+  return counted;
+}
+
+void warn_of_early_end(const plan::Stage& stage, const Cursor& end) {
+  if (end.samples >= stage.samples) return;
+  log_warning("stage {}: its data were over after {} of {} samples, since {} were skipped; the learning rate did not "
+              "reach the end of its schedule",
+              stage.name, grouped(end.samples), grouped(stage.samples), grouped(sample_counts(end).all_skipped()));
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,68 @@
+// The verbs that look at a recipe's data, on shapes of which some are broken.
+#include "../shell.h"
+#include "data/shards/shard_writer.h"
+#include "samples/sample_maker.h"
+
+#include <gtest/gtest.h>
+
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using namespace fvlm::test;
+using testing::HasSubstr;
+
+namespace {
+
+class DataCheckVerb : public testing::Test {
+ protected:
+  DataCheckVerb() {
+    const Ran made = shell(fmt::format("{} --out {} --samples captions=70,text=8,questions=20,pairs=12,heldout/"
+                                       "questions=6,heldout/pairs=6",
+                                       FVLM_MAKE_SHAPES, data.string()));
+    EXPECT_EQ(made.code, 0) << made.err;
+  }
+  Ran run(const std::string& verb, const std::string& more = "") const {
+    return shell(fmt::format("{} {} {} --arg data={} {}", FVLM_ENGINE, verb, FVLM_QUICKSTART, data.string(), more));
+  }
+  // One more shard of captions, whose images are no images.
+  void add_broken(int samples) const {
+    ShardWriter writer(data / "captions" / "broken.tar");
+    for (int i = 0; i < samples; ++i) {
+      writer.add(fmt::format("bad{:03}.jpg", i), "half a picture");
+      writer.add(fmt::format("bad{:03}.json", i), R"({"caption":"nothing","frame_count":1})");
+    }
+    writer.commit();
+  }
+
+  Folder folder;
+  fs::path data = folder / "shapes";
+};
+
+} // namespace
+
+TEST_F(DataCheckVerb, lists_what_is_broken_and_ends_with_4) {
+  Ran ran = run("data check");
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("every sample can be used"));
+  add_broken(3);
+  ran = run("data check", "--threads 2");
+  EXPECT_EQ(ran.code, 4) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("bad002"));
+  EXPECT_THAT(ran.out, HasSubstr("broken.tar"));
+  EXPECT_THAT(ran.out, HasSubstr("3 skipped (3 image or video)"));
+  ran = run("data check", "--stage align --json");
+  EXPECT_EQ(ran.code, 4);
+  const auto document = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(document[0]["good"], false);
+  EXPECT_EQ(document[0]["skipped.media"], 3);
+  EXPECT_EQ(document[0]["skipped"][0]["kind"], "media");
+}
+
+TEST_F(DataCheckVerb, a_set_half_broken_is_noticed_by_all_who_look_at_it) {
+  add_broken(80);
+  for (const char* verb : {"data stats", "train --dry-run", "preprocess"}) {
+    const Ran ran = run(verb, verb == std::string("preprocess") ? "--out " + (folder / "made").string() : "");
+    EXPECT_EQ(ran.code, 4) << verb << ran.out << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr("samples are broken")) << verb;
+  }
+}

@@ -1,0 +1,41 @@
+#include "data/stream/check_samples.h"
+#include "made_source.h"
+
+#include <gmock/gmock.h>
+
+namespace fvlm {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CheckSamples, reads_and_decodes_each_once_and_says_what_is_wrong) {
+  MadeSource source({700, 30});
+  source.broken = [](const Drawn& drawn) { return drawn.source == 1 && drawn.sample == 4; };
+  source.leaves_out = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample == 5; };
+  source.undecodable = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample >= 698; };
+  std::vector<int64_t> told;
+  for (const int threads : {1, 4}) {
+    const CheckedSamples found =
+        check_samples(source, Order::once(source.sizes()), 0, threads, [&](int64_t done) { told.push_back(done); });
+    EXPECT_EQ(found.counts.text(),
+              "730 samples read, 726 used, 4 skipped (1 text or fields, 2 image or video, 1 text too long)");
+    EXPECT_EQ(found.broken(), 3);
+    ASSERT_EQ(found.skipped.size(), 4u);
+    EXPECT_EQ(found.skipped[0].key, "0-5");
+    EXPECT_EQ(found.skipped[1].key, "0-698");
+    EXPECT_EQ(found.skipped[3].key, "1-4");
+    EXPECT_EQ(found.broken_text(2),
+              "source 0, sample '0-698': half a picture\n  source 0, sample '0-699': half a picture");
+    EXPECT_EQ(told.back(), 730);
+  }
+  EXPECT_EQ(check_samples(source, Order::once(source.sizes()), 10, 2).counts.read, 10);
+}
+
+TEST(CheckSamples, a_failing_disk_is_no_broken_sample) {
+  MadeSource source({10});
+  source.fails = [](const Drawn& drawn) { return drawn.sample == 3; };
+  EXPECT_THROW(check_samples(source, Order::once(source.sizes()), 0, 2), ReadError);
+}
+
+} // namespace
+} // namespace fvlm
