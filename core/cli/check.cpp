@@ -24,7 +24,9 @@ Json as_json(const recipe::RecipeError& error) {
                         {"path", mistake.path},
                         {"what", mistake.what},
                         {"advice", mistake.advice}});
-  return {{"ok", false}, {"mistakes", mistakes}};
+  Json document = {{"ok", false}, {"mistakes", mistakes}};
+  if (error.more() > 0) document["more"] = error.more(); // that are not listed
+  return document;
 }
 
 Json as_json(const recipe::FileReport& report) {

@@ -1,8 +1,11 @@
 #include "recipe/freeze.h"
 
+#include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "recipe/rules.h"
 #include "recipe/schema/schema.h"
+#include "recipe/schema/table.h"
 
 #include <fmt/format.h>
 
@@ -24,10 +27,25 @@ Value with_sets(Value recipe, const std::vector<std::string>& sets, Reader& read
   return recipe;
 }
 
+// A plan file's tree comes from no sandbox, which would have counted.
+void check_size(const Value& value, uint64_t& left, const Allowance& allowance) {
+  if (left-- == 0)
+    throw Error(ErrorKind::recipe,
+                fmt::format("more than {} values", grouped(static_cast<int64_t>(allowance.limits().values))))
+        .at(where(value.origin));
+  const Table* table = as_table(value);
+  if (!table) return;
+  for (const Value& argument : table->arguments) check_size(argument, left, allowance);
+  for (const auto& [key, field] : table->fields) check_size(field, left, allowance);
+  for (const Value& item : table->items) check_size(item, left, allowance);
+}
+
 } // namespace
 
 plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
   recipe = with_sets(std::move(recipe), sets, reader);
+  uint64_t left = reader.allowance().limits().values;
+  check_size(recipe, left, reader.allowance());
   plan::Plan plan;
   recipe_schema()->read(reader, recipe, plan);
   check_plan(reader, plan);

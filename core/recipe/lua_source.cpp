@@ -10,8 +10,9 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr size_t crowded = 5000; // tokens; a line with more is not searched: all its fields stand on it anyway
-constexpr int deepest = 100;     // nested tables
+constexpr size_t crowded = 5000;   // tokens; a line with more is not searched: all its fields stand on it anyway
+constexpr size_t most_calls = 100; // of a line, to choose between
+constexpr size_t longest = 10'000; // entries of a table; those behind have the line of the table
 
 bool is_keyword(std::string_view word) {
   static constexpr std::array<std::string_view, 22> keywords = {
@@ -127,6 +128,7 @@ SourceMap::SourceMap(std::string text) : text_(std::move(text)) {
   Scanner scanner{text_};
   do tokens_.push_back(scanner.next());
   while (tokens_.back().kind != Kind::end);
+  match_brackets();
   for (size_t i = 0; i + 2 < tokens_.size(); i++) {
     if (tokens_[i].word("return") && tokens_[i + 1].is("{")) assignments_["return"].push_back(i + 1);
     if (tokens_[i].kind == Kind::name && tokens_[i + 1].is("=") && tokens_[i + 2].is("{"))
@@ -187,21 +189,25 @@ std::optional<Refusal> SourceMap::refused() const {
   return std::nullopt;
 }
 
-// The token after the bracket that closes the one at `at`.
-size_t SourceMap::skip_bracket(size_t at) const {
-  int depth = 0;
-  for (; tokens_[at].kind != Kind::end; at++) {
-    if (tokens_[at].is("(") || tokens_[at].is("[") || tokens_[at].is("{")) depth++;
-    if (tokens_[at].is(")") || tokens_[at].is("]") || tokens_[at].is("}"))
-      if (--depth == 0) return at + 1;
+void SourceMap::match_brackets() {
+  after_bracket_.assign(tokens_.size(), static_cast<uint32_t>(tokens_.size() - 1)); // one that stays open: the end
+  std::vector<size_t> open;
+  for (size_t at = 0; at < tokens_.size(); at++) {
+    const Token& token = tokens_[at];
+    if (token.is("(") || token.is("[") || token.is("{")) {
+      open.push_back(at);
+    } else if ((token.is(")") || token.is("]") || token.is("}")) && !open.empty()) {
+      after_bracket_[open.back()] = static_cast<uint32_t>(at + 1);
+      open.pop_back();
+    }
   }
-  return at;
 }
 
 // The separator or bracket that ends the expression that begins at `at`.
 size_t SourceMap::skip_expression(size_t at) const {
   int blocks = 0;
   while (tokens_[at].kind != Kind::end) {
+    tokens_read_++;
     const Token& token = tokens_[at];
     if (token.is("(") || token.is("[") || token.is("{")) {
       at = skip_bracket(at);
@@ -216,12 +222,12 @@ size_t SourceMap::skip_expression(size_t at) const {
   return at;
 }
 
-FieldSource SourceMap::parse_field(size_t first, size_t end, int line, int depth) const {
+FieldSource SourceMap::parse_field(size_t first, size_t end, int line) const {
   FieldSource field;
   field.line = line;
   if (first >= end) return field;
   const Token& token = tokens_[first];
-  if (token.is("{") && skip_bracket(first) == end) field.table = parse_table(first, depth + 1);
+  if (token.is("{") && skip_bracket(first) == end) field.table = table_at(first);
   if (token.kind != Kind::name || is_keyword(token.text)) return field;
   if (first + 1 == end) field.variable = token.text;
   // name, name.name, name["x"]: all that is left after the first name is dots, names and brackets
@@ -238,12 +244,12 @@ FieldSource SourceMap::parse_field(size_t first, size_t end, int line, int depth
   return field;
 }
 
-std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace, int depth) const {
+std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace) const {
   auto table = std::make_shared<TableSource>();
   table->line = tokens_[brace].line;
-  if (depth > deepest) return table;
   size_t at = brace + 1;
-  while (tokens_[at].kind != Kind::end && !tokens_[at].is("}")) {
+  while (tokens_[at].kind != Kind::end && !tokens_[at].is("}") &&
+         table->fields.size() + table->items.size() < longest) {
     int line = tokens_[at].line;
     size_t value = at;
     std::string key;
@@ -259,7 +265,7 @@ std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace, int dept
       keyed = true;
     }
     size_t end = skip_expression(value);
-    FieldSource field = parse_field(value, end, line, depth);
+    FieldSource field = parse_field(value, end, line);
     if (!keyed)
       table->items.push_back(std::move(field));
     else if (!key.empty())
@@ -273,41 +279,46 @@ std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace, int dept
   return table;
 }
 
-const TableSource* SourceMap::table_at(size_t brace) const {
-  auto& kept = parsed_[brace];
-  if (!kept) kept = parse_table(brace, 0);
-  return kept.get();
+std::shared_ptr<const TableSource> SourceMap::table_at(size_t brace) const {
+  if (auto found = parsed_.find(brace); found != parsed_.end()) return found->second;
+  return parsed_[brace] = parse_table(brace);
 }
 
-// The name in front of a call's arguments: "stage" of `fvlm.stage "align" {`. Empty where nothing is called there.
+// The name in front of a call's arguments, for a call whose first word stands on an earlier line. Empty where nothing
+// is called there, or where more than a few arguments stand between.
 std::string_view SourceMap::called_name(size_t argument) const {
-  size_t at = argument;
-  while (at-- > 0) {
-    if (tokens_[at].kind == Kind::string) continue;
-    if (!tokens_[at].is(")")) break;
-    for (int depth = 0; at > 0; at--) { // to the matching "("
-      if (tokens_[at].is(")")) depth++;
-      if (tokens_[at].is("(") && --depth == 0) break;
-      if (argument - at > crowded) return {};
-    }
+  constexpr size_t farthest = 100;
+  for (size_t at = argument; at > 0 && argument - at < farthest;) {
+    tokens_read_++;
+    const Token& before = tokens_[--at];
+    if (before.kind == Kind::string) continue;
+    if (!before.is(")"))
+      return before.kind == Kind::name && !is_keyword(before.text) ? before.text : std::string_view();
+    const size_t close = at;
+    while (at > 0 && argument - at < farthest && !(tokens_[at].is("(") && skip_bracket(at) == close + 1)) at--;
   }
-  if (at >= argument || tokens_[at].kind != Kind::name || is_keyword(tokens_[at].text)) return {};
-  return tokens_[at].text;
+  return {};
 }
 
-// Where the arguments begin of the calls in `a.b "x" { }`, when `word` is the a.
-void SourceMap::add_calls(size_t word, std::vector<size_t>& arguments) const {
+// Where the arguments begin of the calls in `a.b "x" { }`, when `word` is the a, with the name of what is called: empty
+// for the result of a call with a table and for what an index gives.
+void SourceMap::add_calls(size_t word, std::map<size_t, std::string_view>& arguments) const {
   if (tokens_[word].kind != Kind::name || is_keyword(tokens_[word].text)) return;
+  std::string_view name = tokens_[word].text;
   for (size_t at = word + 1;;) {
+    tokens_read_++;
     const Token& token = tokens_[at];
     if ((token.is(".") || token.is(":")) && tokens_[at + 1].kind == Kind::name) {
+      name = tokens_[at + 1].text;
       at += 2;
     } else if (token.kind == Kind::string) {
       at++;
     } else if (token.is("{") || token.is("(")) {
-      arguments.push_back(at);
+      if (!arguments.emplace(at, name).second) return; // from here on another walk was here before
+      if (token.is("{")) name = {};
       at = skip_bracket(at);
     } else if (token.is("[")) {
+      name = {};
       at = skip_bracket(at);
     } else {
       return;
@@ -315,37 +326,54 @@ void SourceMap::add_calls(size_t word, std::vector<size_t>& arguments) const {
   }
 }
 
-const TableSource* SourceMap::call(std::string_view name, int line, const std::vector<std::string>& keys) const {
+// The brace of the table that is the last argument.
+std::optional<size_t> SourceMap::table_argument(size_t argument) const {
+  if (tokens_[argument].is("{")) return argument;
+  std::optional<size_t> brace;
+  for (size_t at = argument + 1;;) {
+    size_t end = skip_expression(at);
+    if (tokens_[at].is("{") && skip_bracket(at) == end) brace = at;
+    if (!tokens_[end].is(",")) return brace;
+    at = end + 1;
+  }
+}
+
+const std::vector<SourceMap::Call>& SourceMap::calls_on(int line) const {
+  auto [kept, is_new] = calls_.try_emplace(line);
+  if (!is_new) return kept->second;
   auto first = std::partition_point(tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.line < line; });
   auto last = std::partition_point(first, tokens_.end(), [&](const Token& t) { return t.line <= line; });
-  if (static_cast<size_t>(last - first) > crowded) return nullptr;
-  std::vector<size_t> arguments;
+  if (static_cast<size_t>(last - first) > crowded) return kept->second;
+  std::map<size_t, std::string_view> arguments;
   // Among the items of a table Lua looks one token ahead, and a name at a line's end counts for the next line.
-  if (first != tokens_.begin()) add_calls(static_cast<size_t>(first - tokens_.begin()) - 1, arguments);
-  for (auto token = first; token != last; ++token) {
-    auto at = static_cast<size_t>(token - tokens_.begin());
-    if (at > 0 && (token->is("{") || token->is("("))) arguments.push_back(at);
+  const auto begin = static_cast<size_t>(first - tokens_.begin()), end = static_cast<size_t>(last - tokens_.begin());
+  for (size_t at = begin > 0 ? begin - 1 : 0; at < end; at++) {
+    tokens_read_++;
     add_calls(at, arguments);
+    const Token& token = tokens_[at];
+    if (at >= begin && at > 0 && (token.is("{") || token.is("(")) && !arguments.contains(at))
+      if (std::string_view name = called_name(at); !name.empty()) arguments.emplace(at, name);
   }
+  std::vector<Call> calls;
+  for (const auto& [argument, name] : arguments) {
+    if (name.empty()) continue;
+    if (auto brace = table_argument(argument)) calls.push_back({name, *brace});
+  }
+  if (calls.size() <= most_calls) kept->second = std::move(calls);
+  return kept->second;
+}
+
+const TableSource* SourceMap::call(std::string_view name, int line, const std::vector<std::string>& keys) const {
   const TableSource* best = nullptr;
   int best_score = std::numeric_limits<int>::min();
-  for (size_t at : arguments) {
-    std::string_view called = called_name(at);
-    if (called.empty()) continue;
-    size_t brace = tokens_[at].is("{") ? at : 0;
-    for (size_t argument = at + 1; tokens_[at].is("(");) { // the last argument that is a table
-      size_t end = skip_expression(argument);
-      if (tokens_[argument].is("{") && skip_bracket(argument) == end) brace = argument;
-      if (!tokens_[end].is(",")) break;
-      argument = end + 1;
-    }
-    if (brace == 0) continue;
-    const TableSource* table = table_at(brace);
+  for (const Call& call : calls_on(line)) {
+    tokens_read_ += 1 + keys.size();
+    const TableSource* table = table_at(call.brace).get();
     // Under another name it may still be the constructor, held in a local.
     bool all_there = !keys.empty() && std::all_of(keys.begin(), keys.end(),
                                                   [&](const std::string& key) { return table->fields.contains(key); });
-    if (called != name && !all_there) continue;
-    int score = called == name ? 1000 : 0;
+    if (call.name != name && !all_there) continue;
+    int score = call.name == name ? 1000 : 0;
     score -= static_cast<int>(table->fields.size());
     for (const auto& key : keys) score += table->fields.contains(key) ? 3 : -1;
     if (score > best_score) {
@@ -361,7 +389,8 @@ const TableSource* SourceMap::assigned(std::string_view variable, const std::vec
   if (found == assignments_.end()) return nullptr;
   size_t tried = 0;
   for (auto brace = found->second.rbegin(); brace != found->second.rend() && tried < 20; ++brace, ++tried) {
-    const TableSource* table = table_at(*brace);
+    tokens_read_ += 1 + keys.size();
+    const TableSource* table = table_at(*brace).get();
     if (std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table->fields.contains(key); }))
       return table;
   }

@@ -38,7 +38,11 @@ class SourceMap {
   SourceMap(const SourceMap&) = delete; // tokens point into the text
   SourceMap& operator=(const SourceMap&) = delete;
   const std::string& text() const { return text_; }
-  uint64_t memory() const { return text_.capacity() + tokens_.capacity() * sizeof(Token); }
+  uint64_t memory() const {
+    return text_.capacity() + tokens_.capacity() * sizeof(Token) + after_bracket_.capacity() * sizeof(uint32_t);
+  }
+  // How many tokens the searches below have looked at: they are charged for.
+  uint64_t tokens_read() const { return tokens_read_; }
 
   // What the file must not contain. Tokens are cut exactly as Lua does, so nothing hides from this.
   std::optional<Refusal> refused() const;
@@ -61,19 +65,29 @@ class SourceMap {
     bool word(std::string_view keyword) const { return kind == Kind::name && text == keyword; }
   };
   struct Scanner;
+  struct Call {
+    std::string_view name; // of what is called: "stage" in `fvlm.stage "align" {`
+    size_t brace;          // of the table that is its last argument
+  };
 
-  size_t skip_bracket(size_t at) const;
+  void match_brackets();
+  size_t skip_bracket(size_t at) const { return after_bracket_[at]; }
   size_t skip_expression(size_t at) const;
-  const TableSource* table_at(size_t brace) const;
-  std::shared_ptr<const TableSource> parse_table(size_t brace, int depth) const;
-  FieldSource parse_field(size_t first, size_t end, int line, int depth) const;
+  std::shared_ptr<const TableSource> table_at(size_t brace) const;
+  std::shared_ptr<const TableSource> parse_table(size_t brace) const;
+  FieldSource parse_field(size_t first, size_t end, int line) const;
   std::string_view called_name(size_t argument) const;
-  void add_calls(size_t word, std::vector<size_t>& arguments) const;
+  void add_calls(size_t word, std::map<size_t, std::string_view>& arguments) const;
+  std::optional<size_t> table_argument(size_t argument) const;
+  const std::vector<Call>& calls_on(int line) const;
 
   std::string text_;
-  std::vector<Token> tokens_;                                   // with an end token
+  std::vector<Token> tokens_;           // with an end token
+  std::vector<uint32_t> after_bracket_; // of an opening one: the token after the one that closes it
   std::map<std::string_view, std::vector<size_t>> assignments_; // name -> the braces after `name =`
   mutable std::map<size_t, std::shared_ptr<const TableSource>> parsed_;
+  mutable std::map<int, std::vector<Call>> calls_; // by line
+  mutable uint64_t tokens_read_ = 0;
 };
 
 } // namespace fvlm::recipe

@@ -10,6 +10,8 @@ namespace fvlm::recipe {
 namespace {
 
 constexpr uint64_t bytes_of_a_value = 280; // about what one takes in the tree
+constexpr uint64_t cost_of_a_value = 30;   // in instructions
+constexpr size_t longest_key = 200;        // of a table: it is part of the path of all that it holds
 
 // Where a value is written, and, if it is a table, how.
 struct Written {
@@ -23,7 +25,12 @@ class Converter {
   explicit Converter(lua_State* L) : L_(L), self_(Interpreter::of(L)) {}
 
   Value convert(int index, const Written& written) {
-    spend(bytes_of_a_value, written.origin);
+    spend(bytes_of_a_value + written.origin.file.size(), written.origin);
+    if (++values_ > self_.limits.values)
+      fail(written.origin, fmt::format("more than {} values", grouped(static_cast<int64_t>(self_.limits.values))),
+           "look for a loop that adds to a table without end; a pattern such as \"data/{0000..0999}.tar\" names many "
+           "files");
+    self_.charge(L_, cost_of_a_value);
     Value value;
     value.origin = written.origin;
     switch (lua_type(L_, index)) {
@@ -66,8 +73,11 @@ class Converter {
   }
 
   void spend(uint64_t bytes, const Origin& place) {
-    spent_ += bytes;
-    if (spent_ > self_.limits.memory_bytes)
+    self_.result_bytes += bytes;
+    const auto fits = [&] { return self_.memory_used + self_.result_bytes <= self_.memory_limit; };
+    if (fits()) return;
+    lua_gc(L_, LUA_GCCOLLECT);
+    if (!fits())
       fail(place, fmt::format("the value takes more than {}", human_bytes(self_.limits.memory_bytes)),
            "look for tables that hold one another many times over");
   }
@@ -93,6 +103,9 @@ class Converter {
       if (lua_type(L_, -2) == LUA_TSTRING) {
         size_t length = 0;
         const char* text = lua_tolstring(L_, -2, &length);
+        if (length > longest_key)
+          fail(place, fmt::format("a key of this table is {} bytes long", length),
+               fmt::format("keys are names of at most {}", longest_key));
         spend(length + sizeof(std::string), place);
         keys.emplace_back(text, length);
       } else if (lua_isinteger(L_, -2)) {
@@ -131,7 +144,17 @@ class Converter {
     for (lua_Integer i = 1; lua_rawgeti(L_, values, i) != LUA_TNIL; i++, lua_pop(L_, 1))
       table.arguments.push_back(convert(-1, {table.origin}));
     lua_settop(L_, tag - 1);
-    return file_ ? file_->lines.call(table.constructor, line, keys) : nullptr;
+    return file_ ? look_up([&] { return file_->lines.call(table.constructor, line, keys); }) : nullptr;
+  }
+
+  // What the search for a table's lines reads is charged.
+  template <class Search>
+  const TableSource* look_up(Search&& search) {
+    const SourceMap& lines = file_->lines;
+    const uint64_t before = lines.tokens_read();
+    const TableSource* found = search();
+    self_.charge(L_, lines.tokens_read() - before);
+    return found;
   }
 
   // The line is one of `file_`: of the library's, then the author's line that led there stays.
@@ -162,7 +185,8 @@ class Converter {
       if (lua_getmetatable(L_, index))
         fail(written.origin, "a table with a metatable cannot be part of a recipe", "copy its fields to a plain table");
       table->origin = written.origin;
-      if (!source && file_ && !written.variable.empty()) source = file_->lines.assigned(written.variable, keys);
+      if (!source && file_ && !written.variable.empty())
+        source = look_up([&] { return file_->lines.assigned(written.variable, keys); });
     }
     if (source) place(table->origin, source->line);
     convert_fields(index, *table, keys, source);
@@ -223,7 +247,7 @@ class Converter {
 
   lua_State* L_;
   Interpreter& self_;
-  uint64_t spent_ = 0;
+  uint64_t values_ = 0;
   std::vector<const void*> path_;    // tables around the one that is read
   const SourceFile* file_ = nullptr; // the one whose lines `source` speaks of
 };

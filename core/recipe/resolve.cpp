@@ -15,11 +15,20 @@ namespace fvlm::recipe {
 namespace {
 
 constexpr const char* plan_format = "fvlm.plan/1";
+constexpr size_t most_plan_bytes = 64 << 20;
+
+// A Plan has more values than its recipe: defaults, and what functions gave.
+std::shared_ptr<Allowance> plan_file_allowance() {
+  return std::make_shared<Allowance>(Limits{.instructions = 500'000'000, .memory_bytes = 1 << 30, .values = 2'000'000});
+}
 
 std::map<std::string, std::string> sources_of(const plan::Plan& plan, const Reader& reader) {
+  constexpr uint64_t cost_of_a_leaf = 100; // in instructions
   std::map<std::string, std::string> sources;
-  for (const auto& leaf : plan_leaves(plan))
+  for (const auto& leaf : plan_leaves(plan)) {
+    reader.allowance().charge({}, cost_of_a_leaf);
     if (const Origin* origin = reader.value_origin(leaf.path)) sources[leaf.path] = written_at(*origin);
+  }
   return sources;
 }
 
@@ -49,28 +58,33 @@ struct Run {
   Reader reader;
 };
 
-Run run_recipe(const Request& request, const std::map<std::string, std::string>& args) {
-  auto lua = std::make_shared<Sandbox>(
-      SandboxConfig{.library = request.library, .args = args, .constructors = constructors()});
-  Value value = lua->run(request.file);
+Run run_recipe(const Request& request, const std::map<std::string, std::string>& args,
+               const std::shared_ptr<Allowance>& allowance) {
+  auto lua = std::make_shared<Sandbox>(SandboxConfig{
+      .library = request.library, .args = args, .constructors = constructors(), .limits = request.limits});
+  Value value = lua->run(request.file, allowance.get());
   if (std::holds_alternative<std::monostate>(value.data))
     throw Error(ErrorKind::recipe, "the file returns nothing")
         .at(request.file.string())
         .advise("write 'return' in front of its fvlm.recipe { ... }");
-  Run run{lua, {}, Reader([lua](FunctionId f, std::span<const Value> arguments) { return lua->call(f, arguments); })};
+  const auto call = [lua, allowance](FunctionId f, std::span<const Value> arguments) {
+    return lua->call(f, arguments, nullptr, allowance.get());
+  };
+  Run run{lua, {}, Reader(call, allowance)};
   run.plan = freeze(std::move(value), request.sets, run.reader);
   sign_functions(run.plan, *lua);
   return run;
 }
 
-// A value came from --arg when it is another without that argument. Lua's own values carry no such mark.
-void trace_args(const Request& request, Resolved& resolved) {
+// A value came from --arg when it is another without that argument. Lua's own values carry no such mark. Where the
+// allowance ends, the values keep the line that they were written on.
+void trace_args(const Request& request, const std::shared_ptr<Allowance>& allowance, Resolved& resolved) {
   for (const auto& [name, value] : request.args) {
     auto others = request.args;
     others.erase(name);
     plan::Plan without;
     try {
-      Run run = run_recipe(request, others);
+      Run run = run_recipe(request, others, allowance);
       if (run.reader.mistakes.any()) continue; // the recipe cannot do without the argument: nothing to compare with
       without = std::move(run.plan);
     } catch (const Error&) {
@@ -85,7 +99,8 @@ void trace_args(const Request& request, Resolved& resolved) {
 }
 
 Resolved resolve_recipe(const Request& request) {
-  Run run = run_recipe(request, request.args);
+  const auto allowance = std::make_shared<Allowance>(request.limits);
+  Run run = run_recipe(request, request.args, allowance);
   report_unread_args(request, *run.lua, run.reader);
   run.reader.mistakes.raise();
   Resolved resolved;
@@ -93,7 +108,7 @@ Resolved resolve_recipe(const Request& request) {
   resolved.sources = sources_of(resolved.plan, run.reader);
   resolved.files = run.lua->files();
   resolved.lua = run.lua;
-  trace_args(request, resolved);
+  trace_args(request, allowance, resolved);
   return resolved;
 }
 
@@ -105,7 +120,7 @@ Resolved resolve_plan_file(const Request& request) {
   const char* advice = "a plan file is what `fvlm-engine plan RECIPE --json` prints";
   Json document;
   try {
-    document = parse_json(read_file(request.file, 256 << 20), name);
+    document = parse_json(read_file(request.file, most_plan_bytes), name);
   } catch (const Error& error) {
     throw Error(ErrorKind::recipe, error.what()).at(error.where()).advise(advice);
   }
@@ -116,7 +131,7 @@ Resolved resolve_plan_file(const Request& request) {
                            document["format"].get<std::string>(), plan_format))
         .advise("make it anew from its recipe");
 
-  Reader reader;
+  Reader reader({}, plan_file_allowance());
   reader.reads_plan_file = true;
   Resolved resolved;
   resolved.plan = freeze(from_json(document["plan"], {name, 0}), {}, reader);
@@ -127,7 +142,7 @@ Resolved resolve_plan_file(const Request& request) {
         .advise("change values with --set; or take the line \"hash\" out of the file");
   resolved.sources = document.value("sources", std::map<std::string, std::string>{});
   if (!request.sets.empty()) {
-    Reader changed;
+    Reader changed({}, plan_file_allowance());
     changed.reads_plan_file = true;
     resolved.plan = freeze(from_json(plan_json(resolved.plan), {name, 0}), request.sets, changed);
     changed.mistakes.raise();

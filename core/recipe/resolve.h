@@ -18,6 +18,7 @@ struct Request {
   std::vector<std::string> sets;           // --set path=value, in order
   std::map<std::string, std::string> args; // --arg name=value
   std::filesystem::path library;           // recipes/lib
+  Limits limits = {};                      // of all that a recipe takes until it is a Plan
 };
 
 struct Resolved {

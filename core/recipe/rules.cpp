@@ -51,6 +51,7 @@ class Rules {
         check_quantization(stage);
         return true;
       });
+      earlier_.push_back(stage.name);
     }
     check_best_by();
     check_gradients();
@@ -64,18 +65,14 @@ class Rules {
     if (stage.name == "model")
       reader_.complain_at(".name", "a stage cannot be called 'model': `from` means the towers by it");
     if (stage.from.empty() || stage.from == "model" || looks_like_path(stage.from)) return;
-    std::vector<std::string> earlier;
-    for (const Stage& other : plan_.stages) {
-      if (&other == &stage) break;
-      earlier.push_back(other.name);
-    }
-    if (contains(earlier, stage.from)) return;
+    if (contains(earlier_, stage.from)) return;
     bool later =
         std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const Stage& s) { return s.name == stage.from; });
     std::string what = later ? fmt::format("the stage '{}' does not come before this one", stage.from)
                              : fmt::format("no stage before this one is called '{}'", stage.from);
-    earlier.push_back("model");
-    auto near = nearest(stage.from, earlier);
+    auto names = earlier_;
+    names.emplace_back("model");
+    auto near = nearest(stage.from, names);
     reader_.complain_at(".from", what,
                         near && !later ? fmt::format("did you mean '{}'? the path of a checkpoint has a '/'", *near)
                                        : "an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
@@ -157,11 +154,13 @@ class Rules {
   Reader& reader_;
   const Plan& plan_;
   std::vector<std::string> groups_;
+  std::vector<std::string> earlier_; // stages before the one that is looked at
 };
 
 } // namespace
 
 void check_plan(Reader& reader, const Plan& plan) {
+  if (reader.mistakes.full()) return; // what is only counted is not known, and would be told again in other words
   Rules(reader, plan).check();
 }
 

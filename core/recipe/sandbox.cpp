@@ -15,10 +15,10 @@ struct Sandbox::State {
 Sandbox::Sandbox(SandboxConfig config) : state_(std::make_unique<State>(std::move(config))) {}
 Sandbox::~Sandbox() = default;
 
-Value Sandbox::run(const std::filesystem::path& file) {
+Value Sandbox::run(const std::filesystem::path& file, Allowance* allowance) {
   if (std::exchange(state_->ran, true)) throw Error(ErrorKind::internal, "a Sandbox runs one recipe, once");
   Interpreter& lua = state_->lua;
-  lua.begin(lua.config.limits, false);
+  lua.begin(allowance ? allowance->left(lua.config.limits) : lua.config.limits, false);
   lua.folder = file.parent_path();
   std::string name = file.string();
   Value result;
@@ -37,13 +37,17 @@ Value Sandbox::run(const std::filesystem::path& file) {
   if (auto* table = std::get_if<std::shared_ptr<const Table>>(&result.data)) result.origin = (*table)->origin;
   lua.finished = true;
   lua_gc(lua.main, LUA_GCCOLLECT);
+  if (allowance) allowance->charge({name, 0, {}}, lua.spent, lua.memory_used + lua.result_bytes);
   return result;
 }
 
-Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after) {
+Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after,
+                    Allowance* allowance) {
+  constexpr uint64_t cost = 100; // in instructions, of a call besides what the function does
   Interpreter& lua = state_->lua;
-  lua.begin(lua.config.call_limits, true);
+  lua.begin(allowance ? allowance->left(lua.config.call_limits) : lua.config.call_limits, true);
   Value result;
+  Origin origin;
   std::vector<Value> after;
   auto run = [&](lua_State* L) {
     push_functions(L);
@@ -53,7 +57,7 @@ Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::
     lua_pushvalue(L, -1);
     lua_getinfo(L, ">S", &about);
     const SourceFile* source = lua.source_of(about);
-    Origin origin{source ? source->name : std::string(), about.linedefined};
+    origin = {source ? source->name : std::string(), about.linedefined, {}};
     int first = lua_gettop(L) + 1; // arguments are kept below the call
     lua_insert(L, 1);
     luaL_checkstack(L, static_cast<int>(2 * arguments.size() + 10), "too many arguments");
@@ -69,7 +73,16 @@ Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::
     lua_State* L;
     ~Tidy() { lua_gc(L, LUA_GCCOLLECT); }
   } tidy{lua.main};
-  lua.protect(run);
+  const auto settle = [&] {
+    if (allowance) allowance->charge(origin, lua.spent + cost);
+  };
+  try {
+    lua.protect(run);
+  } catch (const Error&) {
+    settle(); // where this was the last of the allowance, that is the error
+    throw;
+  }
+  settle();
   if (arguments_after) *arguments_after = std::move(after);
   return result;
 }

@@ -1,9 +1,9 @@
 // Sandbox: runs a recipe's Lua under limits and returns what it describes. Lua describes, C++ runs: after this,
 // only function-valued schedules, mixing weights and `control` call back into Lua, through call().
 #pragma once
+#include "recipe/allowance.h"
 #include "recipe/value.h"
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -12,14 +12,6 @@
 #include <vector>
 
 namespace fvlm::recipe {
-
-struct Limits {
-  uint64_t instructions = 50'000'000; // VM instructions and an equivalent charge for string work and allocation
-  uint64_t memory_bytes = 256 << 20;
-  int nesting = 100;               // tables within tables of the result
-  double seconds = 10;             // wall clock, a last resort
-  uint64_t source_bytes = 4 << 20; // all Lua files together
-};
 
 // A function of the `fvlm` table whose answer is a table that remembers its name and its line.
 struct Constructor {
@@ -45,12 +37,14 @@ class Sandbox {
   Sandbox& operator=(const Sandbox&) = delete;
 
   // Runs the file and returns its value. `require` reaches files below the recipe's folder and the library.
-  // Throws Error(recipe) at the author's line. A Sandbox runs one recipe, once.
-  Value run(const std::filesystem::path& file);
+  // Throws Error(recipe) at the author's line. A Sandbox runs one recipe, once. `allowance`: what is spent is charged
+  // to it, and no more than it holds may be.
+  Value run(const std::filesystem::path& file, Allowance* allowance = nullptr);
 
   // Calls a function that the recipe left in a Value, under fresh limits. `arguments_after` receives the arguments as
   // the function left them: that is how `control` keeps its `memory`. An error leaves the Sandbox usable.
-  Value call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after = nullptr);
+  Value call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after = nullptr,
+             Allowance* allowance = nullptr);
 
   // Every Lua file read, with its text: what the run stores beside the Plan.
   const std::map<std::filesystem::path, std::string>& files() const;

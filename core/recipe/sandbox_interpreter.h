@@ -92,7 +92,8 @@ struct Interpreter {
   std::vector<std::string> loading; // names of the files that are being run, outermost first
   std::map<std::filesystem::path, std::string> files;
   uint64_t source_bytes = 0;
-  bool finished = false; // the recipe has been evaluated: no more files
+  uint64_t result_bytes = 0; // of the Value tree, about
+  bool finished = false;     // the recipe has been evaluated: no more files
 
   std::map<std::string, Value> args_read;
   int functions = 0; // FunctionIds given out

@@ -27,7 +27,7 @@ Error too_much(std::string what, std::string advice) {
 
 void Interpreter::begin(const Limits& granted, bool beyond) {
   limits = granted;
-  spent = 0;
+  spent = result_bytes = 0;
   next_look = std::min(look_interval, limits.instructions);
   memory_limit = limits.memory_bytes + (beyond ? memory_used : 0);
   next_collect = memory_used + limits.memory_bytes / 4;

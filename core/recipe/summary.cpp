@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string_view>
 
 namespace fvlm::recipe {
 namespace {
@@ -25,7 +27,9 @@ std::string in_a_line(const Json& value) {
 // The leaves of a Plan as paths lead to them: what was written, and what is told in other words.
 class Values {
  public:
-  explicit Values(const Resolved& resolved) : resolved_(resolved), leaves_(plan_leaves(resolved.plan)) {}
+  explicit Values(const Resolved& resolved) : resolved_(resolved), leaves_(plan_leaves(resolved.plan)) {
+    for (size_t i = 0; i < leaves_.size(); ++i) by_path_.emplace(leaves_[i].path, i);
+  }
 
   bool written(const std::string& path) const { return resolved_.sources.contains(path); }
 
@@ -33,7 +37,8 @@ class Values {
   std::vector<std::string> below(const std::string& path, const std::set<std::string>& always = {},
                                  const std::set<std::string>& never = {}) const {
     std::vector<std::string> parts;
-    for (const auto& leaf : leaves_) {
+    for (const size_t i : leaves_below(path)) {
+      const Leaf& leaf = leaves_[i];
       std::string name = name_below(leaf.path, path);
       if (name.empty() || never.contains(name) || (leaf.field && leaf.field->derived)) continue;
       if (written(leaf.path) || always.contains(name)) parts.push_back(name + " " + in_a_line(leaf.value));
@@ -45,10 +50,10 @@ class Values {
   std::string by_group(const std::string& path, const std::string& name) const {
     std::vector<std::string> parts;
     std::set<std::string> different;
-    for (const auto& leaf : leaves_)
-      if (std::string group = name_below(leaf.path, path + key_part(name)); !group.empty()) {
-        different.insert(value_text(leaf.value));
-        parts.push_back(group + " " + value_text(leaf.value));
+    for (const size_t i : leaves_below(path + key_part(name)))
+      if (std::string group = name_below(leaves_[i].path, path + key_part(name)); !group.empty()) {
+        different.insert(value_text(leaves_[i].value));
+        parts.push_back(group + " " + value_text(leaves_[i].value));
       }
     return fmt::format("{} {}", name, different.size() == 1 ? *different.begin() : join(parts, ", "));
   }
@@ -74,6 +79,15 @@ class Values {
   }
 
  private:
+  // In the order of the Plan.
+  std::vector<size_t> leaves_below(const std::string& path) const {
+    std::vector<size_t> found;
+    for (auto at = by_path_.lower_bound(path); at != by_path_.end() && at->first.starts_with(path); ++at)
+      found.push_back(at->second);
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
   static std::string name_below(const std::string& path, const std::string& outer) {
     if (!path.starts_with(outer) || path.size() <= outer.size() + 1) return "";
     if (outer.empty()) return path;
@@ -82,6 +96,7 @@ class Values {
 
   const Resolved& resolved_;
   std::vector<Leaf> leaves_;
+  std::map<std::string_view, size_t> by_path_; // of leaves_
 };
 
 class Summary {

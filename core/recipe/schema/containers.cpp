@@ -37,6 +37,12 @@ const std::vector<Value>* items(Reader& reader, const Value& value, const ListSh
     reader.complain(value.origin, fmt::format("expected {}, got {} of them", list.expected(), count));
     return nullptr;
   }
+  if (shape.most && count > shape.most) {
+    reader.complain(value.origin,
+                    fmt::format("at most {} can stand here, and there are {}",
+                                grouped(static_cast<int64_t>(shape.most)), grouped(static_cast<int64_t>(count))));
+    return nullptr;
+  }
   return &table->items;
 }
 

@@ -18,6 +18,7 @@ namespace fvlm::recipe {
 struct ListShape {
   size_t least = 0;
   size_t exactly = 0;           // 0: any length
+  size_t most = 0;              // 0: no limit of its own
   bool or_one = false;          // a single item stands for a list of it
   bool named = false;           // items are records whose field `name` is unique: it is their part of a path
   const char* constructor = ""; // fvlm.sum { } is a plain list too

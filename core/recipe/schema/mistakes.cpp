@@ -1,5 +1,7 @@
 #include "recipe/schema/mistakes.h"
 
+#include "base/text.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,10 +9,22 @@
 namespace fvlm::recipe {
 namespace {
 
-std::string all_texts(const std::vector<Mistake>& mistakes) {
+std::string all_texts(const std::vector<Mistake>& mistakes, size_t more) {
   std::string out;
   for (const auto& mistake : mistakes) out += mistake.text() + '\n';
-  return out + fmt::format("{} mistakes", mistakes.size());
+  if (more == 0) return out + fmt::format("{} mistakes", mistakes.size());
+  return out + fmt::format("{} mistakes, and {} more that are not listed", mistakes.size(),
+                           grouped(static_cast<int64_t>(more)));
+}
+
+// Ends before a character of several bytes that would not fit.
+void cut(std::string& text) {
+  constexpr size_t longest = 2000;
+  if (text.size() <= longest) return;
+  size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
+  text += "...";
 }
 
 // By line, the files in the order in which they first appear.
@@ -36,19 +50,24 @@ std::string Mistake::text() const {
   return error.at(where(origin)).advise(advice).text();
 }
 
-RecipeError::RecipeError(std::vector<Mistake> mistakes)
+RecipeError::RecipeError(std::vector<Mistake> mistakes, size_t more)
     : Error(ErrorKind::recipe,
-            mistakes.size() == 1 ? path_and_what(mistakes[0]) : all_texts(in_reading_order(mistakes))),
-      mistakes_(in_reading_order(std::move(mistakes))) {
+            mistakes.size() == 1 ? path_and_what(mistakes[0]) : all_texts(in_reading_order(mistakes), more)),
+      mistakes_(in_reading_order(std::move(mistakes))), more_(more) {
   if (mistakes_.size() == 1) at(recipe::where(mistakes_[0].origin)).advise(mistakes_[0].advice);
 }
 
 void Mistakes::add(Mistake mistake) {
+  if (full()) {
+    ++more_;
+    return;
+  }
+  for (std::string* text : {&mistake.path, &mistake.what, &mistake.advice}) cut(*text);
   list_.push_back(std::move(mistake));
 }
 
 void Mistakes::raise() const {
-  if (any()) throw RecipeError(list_);
+  if (any()) throw RecipeError(list_, more_);
 }
 
 } // namespace fvlm::recipe

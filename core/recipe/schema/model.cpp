@@ -88,6 +88,10 @@ Ref<Model> model_schema() {
                  "model directory. What a pattern matches leaves those three; no two may match one parameter.")
           .example("{ embeddings = \"decoder.model.embed_tokens.*\" }")
           .check([](Reader& reader, const Model& model) {
+            constexpr size_t most_groups = 100; // each stage has a learning rate for each
+            if (model.groups.size() > most_groups)
+              reader.complain_at(".groups", fmt::format("{} groups of parameters, and there can be at most {}",
+                                                        model.groups.size(), most_groups));
             for (const char* own : {"connector", "vision", "decoder", "default"})
               if (model.groups.contains(own))
                 reader.complain_at(".groups" + key_part(own), fmt::format("'{}' is a name of the engine's own", own));

@@ -40,6 +40,12 @@ std::string join_path(std::string_view path, std::string_view part) {
   return fmt::format("{}{}", path, part);
 }
 
+void Reader::wrote(const Origin& origin, bool whole_value) {
+  constexpr uint64_t instructions = 50, bytes = 200; // about what an entry takes
+  allowance_->charge(origin, instructions, bytes + path_.size() + origin.file.size());
+  written_.insert_or_assign(path_, Written{origin, whole_value});
+}
+
 void Reader::inherit(const std::string& path, const std::string& other) {
   if (auto found = written_.find(other); found != written_.end()) written_.insert_or_assign(path, found->second);
 }
@@ -92,6 +98,7 @@ Value Reader::call(FunctionId function, double argument, const Origin& origin) {
     Value x{argument, origin};
     return call_(function, {&x, 1});
   } catch (const Error& error) {
+    if (allowance_->exhausted()) throw;
     std::string what = error.where().empty() || error.where() == where(origin) ? error.what() : error.text();
     complain(origin, fmt::format("the function failed at {}: {}", argument, what));
     return {};

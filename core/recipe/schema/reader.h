@@ -1,9 +1,11 @@
 // Reader: the state while a Value tree is read into structs: where we are, what was wrong, what was written where.
 #pragma once
+#include "recipe/allowance.h"
 #include "recipe/schema/mistakes.h"
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +22,8 @@ class Reader {
   // Calls a function of the recipe. Throws Error.
   using Call = std::function<Value(FunctionId, std::span<const Value>)>;
 
-  explicit Reader(Call call = {}) : call_(std::move(call)) {}
+  explicit Reader(Call call = {}, std::shared_ptr<Allowance> allowance = std::make_shared<Allowance>())
+      : call_(std::move(call)), allowance_(std::move(allowance)) {}
 
   // A plan file holds derived values too; they are computed anew and not read.
   bool reads_plan_file = false;
@@ -38,9 +41,7 @@ class Reader {
   }
 
   // Notes where the current path was written: a value, or the table around several.
-  void wrote(const Origin& origin, bool whole_value = true) {
-    written_.insert_or_assign(path_, Written{origin, whole_value});
-  }
+  void wrote(const Origin& origin, bool whole_value = true);
   // `path` got its value from what was written at `other`, if anything was.
   void inherit(const std::string& path, const std::string& other);
   // Where `path` was written, or else what is nearest above it.
@@ -60,6 +61,9 @@ class Reader {
   // f(argument), or an empty Value and a mistake.
   Value call(FunctionId function, double argument, const Origin& origin);
 
+  // What reading costs besides. Throws Error(recipe) where there is no more; so do wrote() and call().
+  Allowance& allowance() const { return *allowance_; }
+
   Mistakes mistakes;
 
  private:
@@ -68,6 +72,7 @@ class Reader {
     bool whole_value;
   };
   Call call_;
+  std::shared_ptr<Allowance> allowance_;
   std::string path_;
   std::map<std::string, Written> written_;
 };

@@ -206,7 +206,7 @@ Ref<Plan> recipe_schema() {
           .unit("steps")
           .beside()
           .elsewhere({"logging_steps"})
-          .field("stages", &Plan::stages, list(stage_schema(), {.least = 1, .named = true}),
+          .field("stages", &Plan::stages, list(stage_schema(), {.least = 1, .most = 1000, .named = true}),
                  "The stages, in the order they run.")
           .items()
           .required()

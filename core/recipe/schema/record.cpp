@@ -131,6 +131,7 @@ class TableReader {
     const RemovedKey* removed = info_.find_removed(key);
     if (removed && reader_.reads_plan_file) return;
     good_ = reader_.within(key_part(key), [&] {
+      if (reader_.mistakes.full()) return reader_.complain(value.origin, "", ""); // only counted
       if (removed) return reader_.complain(value.origin, removed->reason, leave_it_out);
       if (field) return reader_.complain(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
       if (const FieldInfo* meant = meant_by(info_, key)) excused_.insert(meant->name);

@@ -156,9 +156,9 @@ class Record : public Type<T> {
   std::vector<const Node*> parts() const override { return fields_.parts(); }
   bool read(Reader& reader, const Value& value, T& out) const override {
     if (!fields_.read(reader, value, &out)) return false;
-    size_t before = reader.mistakes.list().size();
+    size_t before = reader.mistakes.count();
     for (Check check : checks_) check(reader, out);
-    return reader.mistakes.list().size() == before;
+    return reader.mistakes.count() == before;
   }
   Json write(const T& in, Write what) const override { return fields_.write(&in, what); }
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,

@@ -46,9 +46,9 @@ class CurveType : public Type<plan::Curve> {
     out.points.clear();
     for (int i = 0; i < plan::Curve::sampled; ++i) {
       double progress = i / double(plan::Curve::sampled - 1), point = 0;
-      size_t before = reader.mistakes.list().size();
+      size_t before = reader.mistakes.count();
       Value answer = reader.call(function, progress, origin);
-      if (reader.mistakes.list().size() != before) return false;
+      if (reader.mistakes.count() != before) return false;
       bool is_number = number_->takes(answer);
       if (is_number) {
         auto* whole = std::get_if<int64_t>(&answer.data);

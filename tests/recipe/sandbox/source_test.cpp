@@ -31,6 +31,37 @@ TEST(SourceMap, gives_up_on_a_crowded_line) {
   EXPECT_EQ(SourceMap(text).call("x", 1, {}), nullptr);
 }
 
+TEST(SourceMap, ReadsALineOnceHoweverOftenItIsSearched) {
+  std::string text = "local t = f";
+  for (int i = 0; i < 1000; i++) text += "(1)";
+  text += " .x { y = 1 }";
+  const SourceMap map(text);
+  ASSERT_NE(map.call("x", 1, {"y"}), nullptr);
+  const uint64_t first = map.tokens_read();
+  EXPECT_LT(first, 20 * 3000u) << "a few times each of its tokens";
+  for (int i = 0; i < 20'000; i++) map.call("x", 1, {"y"});
+  EXPECT_LT(map.tokens_read() - first, 20'000 * 10u) << "the calls that were found there, and no token";
+}
+
+TEST(SourceMap, ReadsTablesWithinOneAnotherOnce) {
+  constexpr int depth = 140;
+  std::string text;
+  for (int i = 0; i < depth; i++) text += "f { a = \n";
+  for (int i = 0; i < 1000; i++) text += i == 0 ? "{ 1" : ", 1";
+  text += " }";
+  for (int i = 0; i < depth; i++) text += " }";
+  const SourceMap map(text);
+  for (int line = 1; line <= depth; line++) ASSERT_NE(map.call("f", line, {"a"}), nullptr) << line;
+  EXPECT_LT(map.tokens_read(), 40'000u) << "of about 3,000 tokens, once at each table that holds them would be 420,000";
+}
+
+TEST(SourceMap, TakesNoCallWhereALineHasMoreThanAHundred) {
+  std::string text;
+  for (int i = 0; i < 100; i++) text += "x {} ";
+  EXPECT_NE(SourceMap(text).call("x", 1, {}), nullptr);
+  EXPECT_EQ(SourceMap(text + "x {}").call("x", 1, {}), nullptr);
+}
+
 TEST(SourceMap, survives_texts_that_are_cut_anywhere) {
   const std::string text = "local a = f 'x' { b = [==[ ] ]==] , [ 'c' ] = function() if x then return { 1, } end end, "
                            "\"\\\"\" } -- [[ e\n--[=[ ]=] g(h{})";

@@ -159,6 +159,19 @@ TEST(SandboxValue, a_file_of_one_long_line_is_read_quickly) {
   EXPECT_EQ(line(field(item(result, 20'001), "lr")), 1);
 }
 
+TEST(SandboxValue, TooManyValuesAndLongKeysAreRefusedAtTheirTable) {
+  Author author;
+  SandboxConfig config = test_config();
+  config.limits.values = 1000;
+  const std::string text = "local t = {}\nfor i = 1, 998 do t[i] = i end\nreturn {\n  list = t }";
+  EXPECT_NO_THROW(author.run(text, config)) << "998 numbers in a table in a table";
+  config.limits.values = 999;
+  EXPECT_STREQ(author.failure(text, config).what(), "more than 999 values");
+  const Error error = author.failure("return {\n  [('k'):rep(201)] = 1 }");
+  EXPECT_STREQ(error.what(), "a key of this table is 201 bytes long");
+  EXPECT_EQ(error.where(), "recipe.lua:1");
+}
+
 TEST(SandboxValue, fields_are_sorted_by_line_then_name) {
   Author author;
   Value result = author.run("return {\n z = 1,\n c = 2, a = 3, b = 4,\n}");
