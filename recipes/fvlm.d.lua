@@ -22,7 +22,7 @@ function fvlm.sum(terms) end
 ---The whole run: the model, what all stages share, and the stages in the order they run.
 ---@class fvlm.Recipe
 ---@field name string Names the run's folder.
----@field seed? integer Data order, packing, dropout and initialisation derive from it. Default: `42`.
+---@field seed? integer Data order, packing and initialisation derive from it. Default: `42`.
 ---@field precision? "bf16"|"fp16"|"tf32"|"fp32" What the model computes in. Default: `"bf16"`.
 ---@field gradients? "fp32"|"bf16" What the gradients of parameters are held in until the step is taken. Default: `"fp32"`.
 ---@field deterministic? boolean Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats. Default: `false`.
@@ -32,7 +32,7 @@ function fvlm.sum(terms) end
 ---@field loader? fvlm.Loader How shards are read.
 ---@field checkpoint? fvlm.Checkpoint When the run is saved.
 ---@field guard? fvlm.Guard What happens when numbers go wrong.
----@field quantization? string|fvlm.Quantization How weights are stored in few bits.
+---@field quantization? string|fvlm.Quantization What stages that are quantization_aware round weights to.
 ---@field log_every? integer How often metrics are written. In steps. Default: `10`.
 ---@field [integer] fvlm.Stage The stages, in the order they run.
 
@@ -91,8 +91,9 @@ function fvlm.llama(table) end
 ---@field attend? "deep"|"shallow" How a query reads a frame. Default: `"deep"`.
 
 ---Which backends are wanted, by kind of kernel: a name, a list of names with the best first, "auto" (best score) or
----"measure" (timed on this plan's shapes; the cache folder keeps the times). One wish alone is for every kind.
----`reference` is the engine's own plain one.
+---"measure" (timed on this plan's shapes; the cache folder keeps the times; not for optimizer, packer, quantizer and
+---video, which are not timed). One wish alone is for every kind, "measure" then for those that are timed. `reference`
+---is the engine's own plain one.
 ---@class fvlm.Kernels
 ---@field attention? string|(string)[] Packed self-attention and cross-attention. Default: `{ "auto" }`.
 ---@field loss? string|(string)[] Output head with cross-entropy. Default: `{ "auto" }`.
@@ -148,7 +149,8 @@ function fvlm.llama(table) end
 ---@field spike_factor? number A loss above this many times its running mean is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
 
----How weights are stored in few bits: by `export`, and during stages that are quantization_aware.
+---The few bits that weights are rounded to while a stage that is quantization_aware trains. Only there: `export` does
+---not quantize yet, and a recipe without such a stage is refused.
 ---@class fvlm.Quantization
 ---@field scheme? string As a plugin names it: kind "fvlm.quantizer/1:NAME". Default: `"int8"`.
 ---@field skip? string|(string)[] Modules that stay as they are, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
@@ -335,12 +337,12 @@ function fvlm.converging(table) end
 ---@field tokens? integer Most tokens, visual and text together.
 ---@field frames? integer Most frames.
 
----The fixed size of one pack, which is the micro-batch: it changes speed and memory, and not what is learnt. "auto"
----is chosen from the data and the free memory.
+---The fixed size of one pack, which is the micro-batch: it changes speed and memory, and not what is learnt. The free
+---memory is not looked at: `train --find-batch` searches what it holds.
 ---@class fvlm.Packing
----@field frames? integer|"auto" Frame slots of a pack. Default: `"auto"`.
----@field tokens? integer|"auto" Token slots of a pack, visual and text together. Default: `"auto"`.
----@field segments? integer|"auto" Samples a pack may hold; the micro-batch in samples. Default: `"auto"`.
+---@field frames? integer|"auto" Frame slots of a pack; "auto": as many as go with its tokens in the first 256 samples, and no fewer than the largest sample needs. Default: `"auto"`.
+---@field tokens? integer|"auto" Token slots of a pack, visual and text together; "auto": 8,192, or what the largest sample needs where that is more. Default: `"auto"`.
+---@field segments? integer|"auto" Samples a pack may hold; the micro-batch in samples; "auto": as many as fit. Default: `"auto"`.
 ---@field window? integer How many samples ahead the packer may choose from; 1: in order of arrival. In samples. Default: `256`.
 
 ---Which layers forget their activations and compute them again in the backward pass; "light": all, but only what

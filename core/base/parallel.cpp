@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -34,7 +35,10 @@ void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>&
   {
     std::vector<std::jthread> others;
     others.reserve(static_cast<size_t>(std::max(threads, 1)));
-    for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(run);
+    try {
+      for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(run);
+    } catch (const std::system_error&) { // no thread is left: those that there are do all
+    }
     run();
   }
   if (error) std::rethrow_exception(error);

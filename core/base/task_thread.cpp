@@ -1,10 +1,25 @@
 #include "base/task_thread.h"
 
+#include "base/error.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
 #include <utility>
 
 namespace fvlm {
 
-TaskThread::TaskThread() : thread_([this] { work(); }) {}
+std::thread start_thread(std::function<void()> work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::device, fmt::format("no thread can be started: {}", error.code().message()))
+        .advise("raise the limit of threads (ulimit -u, a container's pids) or of memory (ulimit -v), or use fewer: "
+                "loader.workers, FVLM_THREADS");
+  }
+}
+
+TaskThread::TaskThread() : thread_(start_thread([this] { work(); })) {}
 
 TaskThread::~TaskThread() {
   {

@@ -8,6 +8,9 @@
 
 namespace fvlm {
 
+// Throws Error(device) where the system has no thread left, in place of std::system_error.
+std::thread start_thread(std::function<void()> work);
+
 class TaskThread {
  public:
   TaskThread();

@@ -4,6 +4,10 @@
 #include "base/json.h"
 #include "data/tokenizer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace fvlm::budget {
 namespace {
 
@@ -62,6 +66,28 @@ Tower decoder_of(const plan::Model& model) {
   return tower;
 }
 
+Error at_path(std::string path, std::string what) {
+  return Error(ErrorKind::recipe, std::move(what)).at(std::move(path));
+}
+
+void check_sizes(const plan::Plan& plan, const ModelDescription& description) {
+  const int64_t size = plan.model.image_size, patch = description.vision.patch_size;
+  if (size % patch != 0)
+    throw at_path("model.image_size", fmt::format("{} pixels are no whole number of patches of {}", size, patch))
+        .advise(fmt::format("image_size = {}", std::max<int64_t>(1, (size + patch / 2) / patch) * patch));
+  for (const plan::Stage& stage : plan.stages) {
+    const auto check = [&](const char* part, const plan::Recompute& recompute, int64_t layers) {
+      for (const int64_t layer : recompute.layers)
+        if (layer >= layers)
+          throw at_path(fmt::format("stages.{}.activation_checkpointing.{}", stage.name, part),
+                        fmt::format("there is no layer {}: the tower has {}", layer, layers))
+              .advise(fmt::format("layers are counted from 0, the last is {}", layers - 1));
+    };
+    check("vision", stage.activation_checkpointing.vision, description.vision.num_hidden_layers);
+    check("decoder", stage.activation_checkpointing.decoder, description.decoder.num_hidden_layers);
+  }
+}
+
 } // namespace
 
 ModelDescription describe(const plan::Plan& plan) {
@@ -74,6 +100,7 @@ ModelDescription describe(const plan::Plan& plan) {
   description.decoder_folder = decoder.folder;
   description.connector = {plan.model.connector.query_dim, plan.model.connector.visual_scale,
                            plan.model.connector.attend == plan::Attend::shallow};
+  check_sizes(plan, description);
   // A tower without a folder brings no config.json: it gets the one that says what was read.
   if (!description.vision_folder.weights) description.vision_folder.config = config_json(description.vision);
   if (!description.decoder_folder.weights) description.decoder_folder.config = config_json(description.decoder);

@@ -9,7 +9,8 @@
 
 namespace fvlm::budget {
 
-// All but the parameters. Throws Error(data) for folders that make no sense.
+// All but the parameters. Throws Error(data) for folders that make no sense, and Error(recipe) where the recipe asks
+// for what their models do not have: an image size that is no multiple of the patch, layers that are not there.
 ModelDescription describe(const plan::Plan& plan);
 
 // Of the decoder's folder, where it is there and can be read: a recipe is right on a machine without its models, too.

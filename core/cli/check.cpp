@@ -2,14 +2,18 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "budget/described_model.h"
+#include "cli/check_files.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
+#include "recipe/control_memory.h"
 #include "recipe/files.h"
 #include "recipe/positions.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace fvlm::cli {
 namespace {
@@ -32,14 +36,25 @@ Json as_json(const recipe::RecipeError& error) {
 Json as_json(const recipe::FileReport& report) {
   Json missing = Json::array();
   for (const auto& file : report.missing)
-    missing.push_back({{"file", file.file}, {"what", file.what}, {"path", file.path}, {"from", file.source}});
+    missing.push_back({{"file", file.file},
+                       {"what", file.what},
+                       {"path", file.path},
+                       {"from", file.source},
+                       {"unusable", file.unusable}});
   return {{"missing", missing}, {"shards", report.shards}, {"shard_bytes", report.shard_bytes}};
 }
 
 void print_missing(const recipe::FileReport& report) {
   for (const auto& file : report.missing)
-    fmt::print(stderr, "missing: {}: {}\n  {}, {}\n", file.file, file.what, file.path, file.source);
-  if (report.missing.size() > 1) fmt::print(stderr, "{} are missing\n", report.missing.size());
+    fmt::print(stderr, "{}: {}{}{}\n  {}, {}\n", file.unusable ? "unusable" : "missing", file.file,
+               file.file.empty() ? "" : ": ", file.what, file.path, file.source);
+  const auto& all = report.missing;
+  const auto unusable = std::count_if(all.begin(), all.end(), [](const auto& file) { return file.unusable; });
+  const auto missing = std::ssize(all) - unusable;
+  if (missing > 1 || (missing == 1 && unusable > 0))
+    fmt::print(stderr, "{} {} missing\n", missing, missing == 1 ? "is" : "are");
+  if (unusable > 1 || (unusable == 1 && missing > 0))
+    fmt::print(stderr, "{} {} unusable\n", unusable, unusable == 1 ? "is" : "are");
 }
 
 } // namespace
@@ -47,10 +62,10 @@ void print_missing(const recipe::FileReport& report) {
 int run_check(Arguments arguments) {
   Options options("check RECIPE [--files] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
                   "Validates a recipe. Exit code 0: it is right; 3: it has mistakes, which are listed; with --files, "
-                  "4: files are missing.",
+                  "4: files are missing or unusable.",
                   "check recipes/quickstart.lua");
   add_recipe_options(options);
-  options.flag("files", "also look whether models, checkpoints and data are there")
+  options.flag("files", "also look whether models, checkpoints and data are there, and open their headers")
       .flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
@@ -60,8 +75,9 @@ int run_check(Arguments arguments) {
     auto resolved = recipe::resolve(recipe_request(*parsed));
     if (const auto positions = budget::decoder_positions(resolved.plan.model))
       recipe::require_positions(resolved, *positions);
+    recipe::check_controls(resolved);
     bool files = parsed->flag("files");
-    auto report = files ? recipe::look_at_files(resolved) : recipe::FileReport{};
+    auto report = files ? check_files(resolved) : recipe::FileReport{};
     bool good = report.missing.empty();
     if (json) {
       Json document = checked(resolved, good);

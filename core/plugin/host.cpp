@@ -18,6 +18,7 @@
 #include <mutex>
 #include <sched.h>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -50,7 +51,12 @@ class Pool {
  public:
   // `before`: the pool of the process this one was forked from. Its threads are not here, its memory is kept.
   Pool(int32_t threads, Pool* before) : process_(getpid()), before_(before) {
-    for (int32_t i = 1; i < threads; ++i) std::thread([this] { work(); }).detach();
+    for (int32_t i = 1; i < threads; ++i) try {
+        std::thread([this] { work(); }).detach();
+      } catch (const std::system_error& error) {
+        log_warning("{} of {} threads compute: {}", i, threads, error.code().message());
+        break;
+      }
   }
 
   // The threads of a process do not follow it through fork().

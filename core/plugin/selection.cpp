@@ -190,11 +190,17 @@ const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions
   std::string refused;
   for (const Considered& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
   if (refused.empty()) refused = fmt::format("\n  no plugin gives {}", questions.kind.text());
+  const auto promising = registry.promising(questions.kind);
+  const bool has_reference = std::any_of(promising.begin(), promising.end(),
+                                         [](const FoundPlugin& found) { return found.origin == Origin::builtin; });
   std::string wanted = wish.names.empty() ? "auto" : join(wish.names, ", ");
   throw Error(ErrorKind::plugin,
               fmt::format("{}: nothing of what is wished for ({}) can do it{}", questions.subject, wanted, refused))
-      .advise("put \"reference\" at the end of the list to fall through to the engine's own, or see `fvlm-engine "
-              "plugin list`");
+      .advise(has_reference
+                  ? "put \"reference\" at the end of the list to fall through to the engine's own, or see "
+                    "`fvlm-engine plugin list`"
+                  : "the engine has none of its own: see `fvlm-engine plugin list`, and install a plugin that "
+                    "gives it");
 }
 
 std::vector<std::pair<std::string, std::vector<std::string>>> fused_backends(Registry& registry) {

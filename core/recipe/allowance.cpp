@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 } // namespace
 
 Allowance::Allowance(const Limits& limits)
-    : limits_(limits), deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                    std::chrono::duration<double>(limits.seconds))) {}
+    : limits_(limits),
+      deadline_(Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds))) {}
 
 void Allowance::charge(const Origin& place, uint64_t instructions, uint64_t bytes) {
   spent_ += instructions;

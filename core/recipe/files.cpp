@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/glob.h"
+#include "base/text.h"
 #include "recipe/freeze.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,11 @@ class Search {
 
  private:
   void tower(const std::string& path, const fs::path& folder) {
-    if (!there(folder)) return note(path, folder, "there is no such folder");
+    if (!there(folder))
+      return note(path, folder,
+                  is_like_hub_name(folder.native())
+                      ? fmt::format("there is no such folder; {}", hub_advice(folder.native()))
+                      : "there is no such folder");
     file(path, folder / "config.json");
     if (!there(folder / "model.safetensors") && !there(folder / "model.safetensors.index.json"))
       note(path, folder / "model.safetensors", "there is no such file, nor model.safetensors.index.json");

@@ -8,10 +8,11 @@
 namespace fvlm::recipe {
 
 struct MissingFile {
-  std::string path;   // of the value that names it
-  std::string file;   // as it is named there, a pattern perhaps
-  std::string what;   // "no file matches this pattern"
-  std::string source; // where the value was written
+  std::string path;      // of the value that names it
+  std::string file;      // as it is named there, a pattern perhaps
+  std::string what;      // "no file matches this pattern"
+  std::string source;    // where the value was written
+  bool unusable = false; // it is there, and is not what it is taken for
 };
 
 struct FileReport {

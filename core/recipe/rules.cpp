@@ -22,6 +22,9 @@ bool looks_like_path(const std::string& text) {
   return text.find('/') != std::string::npos || text.starts_with(".");
 }
 
+// Of kernels: chosen by score alone.
+constexpr const char* untimed_kinds[] = {"optimizer", "packer", "quantizer", "video"};
+
 std::vector<std::string> trained_groups(const Plan& plan, const Stage& stage) {
   std::vector<std::string> groups = parameter_groups(plan.model);
   std::erase_if(groups, [&](const std::string& group) { return contains(stage.freeze, group); });
@@ -49,6 +52,7 @@ class Rules {
         check_start(stage);
         if (reader_.clean("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
+        check_batch(stage);
         return true;
       });
       earlier_.push_back(stage.name);
@@ -56,6 +60,8 @@ class Rules {
     check_best_by();
     check_gradients();
     check_positions();
+    check_quantization_is_used();
+    check_timed_kernels();
   }
 
  private:
@@ -130,6 +136,40 @@ class Rules {
                           "add quantization = { scheme = \"int8\" } to the recipe");
   }
 
+  void check_batch(const Stage& stage) {
+    if (reader_.reads_plan_file) return; // of an earlier version, perhaps
+    if (!stage.batch.samples || *stage.batch.samples <= stage.samples || !clean(".batch") || !clean(".samples")) return;
+    reader_.complain_at(".batch",
+                        fmt::format("a batch of {} samples is more than the {} that the stage sees: its one step would "
+                                    "be smaller than it says",
+                                    grouped(*stage.batch.samples), grouped(stage.samples)),
+                        fmt::format("batch = {}, or more samples", stage.samples));
+  }
+
+  // Plan files of earlier versions may have it.
+  void check_quantization_is_used() {
+    if (!plan_.quantization || reader_.reads_plan_file || !reader_.clean("quantization") || !reader_.clean("stages"))
+      return;
+    const auto& stages = plan_.stages;
+    if (std::none_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.quantization_aware; }))
+      reader_.complain_at("quantization",
+                          "no stage of the recipe is quantization_aware, so nothing would be quantized: `export` does "
+                          "not do it yet",
+                          "leave it out, or train through it: quantization_aware = true in a stage");
+  }
+
+  // One "measure" for every kind is for those that can be timed.
+  void check_timed_kernels() {
+    const auto& wishes = plan_.kernels.wishes;
+    if (reader_.reads_plan_file || !reader_.clean("kernels") || wishes.empty()) return;
+    const WishList& first = wishes.begin()->second;
+    if (std::all_of(wishes.begin(), wishes.end(), [&](const auto& each) { return each.second == first; })) return;
+    for (const char* kind : untimed_kinds)
+      if (contains(wishes.at(kind), "measure"))
+        reader_.complain_at("kernels" + key_part(kind), fmt::format("backends of '{}' are not timed", kind),
+                            "write \"auto\" in place of \"measure\"");
+  }
+
   void check_gradients() {
     if (plan_.gradients == Gradients::fp32 || !reader_.clean("precision")) return;
     if (plan_.precision != Precision::bf16)
@@ -169,6 +209,10 @@ void derive(Reader& reader, Plan& plan) {
   if (auto* decoder = std::get_if<Llama>(&plan.model.decoder)) {
     decoder->kv_heads = decoder->kv_heads.value_or(decoder->heads);
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
+  }
+  for (const char* kind : untimed_kinds) {
+    auto& wishes = plan.kernels.wishes.at(kind);
+    std::replace(wishes.begin(), wishes.end(), std::string("measure"), std::string("auto"));
   }
   std::string before = "model";
   for (Stage& stage : plan.stages) {

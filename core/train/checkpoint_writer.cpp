@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/task_thread.h"
 
 #include <c10/core/InferenceMode.h>
 
@@ -9,7 +10,8 @@ namespace fvlm::train {
 
 namespace fs = std::filesystem;
 
-CheckpointWriter::CheckpointWriter(const plan::Checkpoint& plan) : plan_(plan), thread_([this] { work(); }) {}
+CheckpointWriter::CheckpointWriter(const plan::Checkpoint& plan)
+    : plan_(plan), thread_(start_thread([this] { work(); })) {}
 
 CheckpointWriter::~CheckpointWriter() {
   {

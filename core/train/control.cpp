@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "recipe/control_memory.h"
 #include "recipe/freeze.h"
 #include "recipe/schema/type.h"
 
@@ -14,31 +15,6 @@ namespace fvlm::train {
 namespace {
 
 using recipe::Json;
-
-Json plain_json(const recipe::Value& value) {
-  return std::visit(
-      [&](const auto& data) -> Json {
-        using Data = std::decay_t<decltype(data)>;
-        if constexpr (std::is_same_v<Data, std::monostate>) {
-          return nullptr;
-        } else if constexpr (std::is_same_v<Data, recipe::FunctionId>) {
-          throw Error(ErrorKind::recipe, "control's memory holds a function, and keeps plain values alone")
-              .at(recipe::where(value.origin));
-        } else if constexpr (std::is_same_v<Data, std::shared_ptr<const recipe::Table>>) {
-          if (!data->items.empty() && !data->fields.empty())
-            throw Error(ErrorKind::recipe, "a table of control's memory has both numbered and named entries")
-                .at(recipe::where(data->origin))
-                .advise("keep them in two tables");
-          Json out = data->items.empty() ? Json::object() : Json::array();
-          for (const auto& item : data->items) out.push_back(plain_json(item));
-          for (const auto& [key, field] : data->fields) out[key] = plain_json(field);
-          return out;
-        } else {
-          return data;
-        }
-      },
-      value.data);
-}
 
 Json actions_json(const std::vector<plan::Action>& actions) {
   Json list = Json::array();
@@ -101,7 +77,7 @@ std::vector<plan::Action> ControlCalls::answer(int64_t step, const std::map<std:
   std::vector<recipe::Value> after;
   const auto actions = recipe::read_actions(
       lua_->call(recipe::FunctionId{static_cast<int>(stage_.control->run.index)}, arguments, &after));
-  memory = plain_json(after.at(1)).dump();
+  memory = recipe::control_memory_json(after.at(1)).dump();
   const Json line = {{"stage", stage_.name},
                      {"plan", plan_hash_},
                      {"step", step},

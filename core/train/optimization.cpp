@@ -90,6 +90,27 @@ Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Reg
   if (muon) add_part(plan, stage, registry, "adamw", true);
 }
 
+void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device) {
+  const at::ScalarType type = plan.precision == plan::Precision::bf16   ? at::kBFloat16
+                              : plan.precision == plan::Precision::fp16 ? at::kHalf
+                                                                        : at::kFloat;
+  const fvlm_optimizer_segment one{0, 1, 1, 0};
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = ops::abi_device(device);
+  query.gradient_dtype = ops::abi_dtype(plan.gradients == plan::Gradients::bf16 ? type : at::kFloat);
+  query.parameter_dtype = ops::abi_dtype(type);
+  query.state_dtype =
+      ops::abi_dtype(plan::common(stage.optimizer).moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+  query.elements = query.segment_count = query.group_count = 1;
+  query.segments = &one;
+  const auto require = [&](const std::string& algorithm) {
+    select<fvlm_optimizer_v1>(registry, Wish::of(plan.kernels["optimizer"]), query, algorithm);
+  };
+  require(algorithm_of(stage.optimizer));
+  if (std::holds_alternative<plan::Muon>(stage.optimizer)) require("adamw");
+}
+
 std::vector<const Group*> Optimization::trained() const {
   std::vector<const Group*> trained;
   for (const Group& group : groups_)

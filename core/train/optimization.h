@@ -79,4 +79,7 @@ class Optimization {
   std::vector<std::string> choices_;
 };
 
+// Throws Error(plugin) where no plugin has a stage's algorithms for the types and the device of the run.
+void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registry& registry, at::Device device);
+
 } // namespace fvlm::train

@@ -10,6 +10,7 @@
 #include "recipe/positions.h"
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
+#include "train/optimization.h"
 #include "train/run_folder.h"
 #include "train/stage_length.h"
 #include "train/stop_signals.h"
@@ -256,6 +257,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
       if (const auto* kl = std::get_if<plan::Kl>(&term))
         check_teacher(*kl, ModelDirectory::open(kl->teacher).description().decoder, description.decoder);
     groups_of(resolved.plan.model, stage, vlm.parameters());
+    require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)
       const QuantizedWeights chosen(resolved.plan, registry, vlm.parameters(), request.device);
   }

@@ -8,6 +8,7 @@
 #include "report/page.h"
 #include "train/checkpoint.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -36,10 +37,26 @@ void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>&
   }
 }
 
+// A folder of shards or weights that was named by mistake: a run would be laid among them.
+void refuse_data(const fs::path& folder) {
+  std::error_code failed;
+  if (fs::exists(folder / "plan.json", failed) || fs::exists(folder / "metrics.jsonl", failed)) return;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_data = name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".safetensors") ||
+                         name.ends_with(".fvlm-index") || name == "config.json" || name == "fvlm.json";
+    if (is_data)
+      throw Error(ErrorKind::usage, fmt::format("this folder holds data or a model ({}), and no run", name))
+          .at(folder.string())
+          .advise("name a folder for the run that is new or empty: --run-dir runs/NAME");
+  }
+}
+
 // Two processes would write over each other's lines and take each other's checkpoints for half done. A file that stays
 // while the run does, and is open for writing, can be locked on a network's disk, too; where it cannot, nobody is kept
 // out.
 Descriptor locked(const fs::path& folder) {
+  refuse_data(folder);
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(folder.string());

@@ -83,6 +83,67 @@ TEST_F(DryRun, is_a_line_or_a_document) {
   EXPECT_EQ(document.out, run("check --json " + recipe).out);
 }
 
+class CheckFiles : public PlanTables {
+ protected:
+  CheckFiles() {
+    std::filesystem::create_directories(at("vision"));
+    write_file_atomic(at("shard.tar"), std::string(10'240, '\0'));
+  }
+  std::filesystem::path at(const std::string& name) const { return scratch_.path() / name; }
+  std::string check(const std::string& vision, const std::string& size = "224", const std::string& layers = "0") const {
+    write_file_atomic(at("r.lua"), fmt::format(R"(local fvlm = require "fvlm"
+return fvlm.recipe {{ name = "x",
+  model = fvlm.model {{ image_size = {1}, vision = {0},
+    decoder = fvlm.llama {{ tokenizer = "{3}/tokenizer", width = 64, layers = 2, heads = 2 }} }},
+  fvlm.stage "a" {{ data = fvlm.mix {{ "{3}/shard.tar" }}, objective = fvlm.next_token {{}}, samples = 100, batch = 10,
+    optimizer = fvlm.adamw {{ lr = 1e-3 }}, activation_checkpointing = {{ vision = {{ layers = {{ {2} }} }} }} }} }}
+)",
+                                               vision, size, layers, scratch_.path().string()));
+    const Ran ran = run("check --files " + at("r.lua").string());
+    EXPECT_EQ(ran.code, ran.err.empty() ? 0 : 4) << ran.err;
+    return ran.err;
+  }
+  std::string folder() const { return fmt::format("\"{}\"", at("vision").string()); }
+};
+
+TEST_F(CheckFiles, OpensWhatADryRunOpens) {
+  const std::string fresh = "fvlm.dinov2 { width = 64, layers = 2, heads = 2, patch_size = 14 }";
+  EXPECT_EQ(check(fresh), "");
+  write_file_atomic(at("shard.tar"), std::string(2000, 'x'));
+  EXPECT_THAT(check(fresh), HasSubstr("shard.tar: this is no tar file"));
+  write_file_atomic(at("shard.tar"), std::string(10'240, '\0'));
+  write_file_atomic(at("tokenizer/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_THAT(check(fresh), HasSubstr("unusable: " + at("tokenizer").string()));
+}
+
+TEST_F(CheckFiles, ReadsConfigsAndTheHeadersOfWeights) {
+  EXPECT_THAT(check("\"facebook/dinov2-small\""), HasSubstr("hf download facebook/dinov2-small"));
+  write_file_atomic(at("vision/model.safetensors"), "cut");
+  write_file_atomic(at("vision/config.json"), R"({"model_type": "clip"})");
+  EXPECT_THAT(check(folder()), HasSubstr("unusable: "));
+  const std::string header = R"({"embeddings.cls_token":{"dtype":"F32","shape":[1,1,64],"data_offsets":[0,256]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  write_file_atomic(at("vision/model.safetensors"), file + header + std::string(256, '\0'));
+  EXPECT_THAT(check(folder()), HasSubstr("model_type \"clip\" is not supported as"));
+  write_file_atomic(at("vision/config.json"), R"({"model_type": "dinov2", "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "mlp_ratio": 4, "image_size": 224, "patch_size": 14})");
+  EXPECT_THAT(check(folder()), HasSubstr("model.vision, " + at("r.lua").string() + ":3")) << "tensors are missing";
+  check(folder(), "100");
+  const Ran size = run("plan --budget " + at("r.lua").string());
+  EXPECT_EQ(size.code, 3);
+  EXPECT_THAT(size.err,
+              HasSubstr("model.image_size: 100 pixels are no whole number of patches of 14\n  image_size = 98"));
+  check(folder(), "224", "99");
+  const Ran layers = run("plan --budget " + at("r.lua").string());
+  EXPECT_EQ(layers.code, 3);
+  EXPECT_THAT(layers.err,
+              HasSubstr("stages.a.activation_checkpointing.vision: there is no layer 99: the tower has 2\n  "
+                        "layers are counted from 0, the last is 1"));
+  write_file_atomic(at("vision/model.safetensors"), file + header + std::string(100, '\0'));
+  EXPECT_THAT(check(folder()), HasSubstr("unusable: " + at("vision/model.safetensors").string()));
+}
+
 class FindBatchVerb : public PlanTables {};
 
 TEST_F(FindBatchVerb, says_what_was_tried_and_what_to_write) {

@@ -15,7 +15,8 @@ namespace {
 class Quantization : public SmallRun {
  protected:
   void SetUp() override {
-    change_recipe("checkpoint = {", R"(quantization = { scheme = "int8", skip = { "vision.*" } },
+    change_recipe("checkpoint = {", R"(quantization = fvlm.arg("aware", "yes") == "yes" and
+    { scheme = "int8", skip = { "vision.*" } } or nil,
   checkpoint = {)");
     change_recipe("samples = 80,", "samples = 80, quantization_aware = fvlm.arg(\"aware\", \"yes\") == \"yes\",");
   }

@@ -397,6 +397,44 @@ TEST_F(TrainRun, a_rehearsal_opens_the_models_that_stages_begin_from_and_are_tau
   EXPECT_THROW(rehearse(resolved(), {.from = "/nowhere"}, registry_), Error);
 }
 
+TEST_F(TrainRun, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
+  const std::string lion = R"(stages.align.optimizer={"kind":"optimizer","algorithm":"lion","lr":0.001})";
+  try {
+    rehearse(resolved({lion}), {}, registry_);
+    ADD_FAILURE() << "nobody missed it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::plugin);
+    EXPECT_NE(error.text().find("no plugin gives fvlm.optimizer/1:lion"), std::string::npos) << error.text();
+    EXPECT_EQ(error.advice().find("\"reference\""), std::string::npos) << "the engine has none: " << error.advice();
+  }
+}
+
+TEST_F(TrainRun, AFolderOfDataBecomesNoRun) {
+  fs::create_directories(folder("shards"));
+  write_file_atomic(folder("shards") / "a.tar", std::string(1024, '\0'));
+  try {
+    run("shards");
+    ADD_FAILURE() << "it was trained into";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_STREQ(error.what(), "this folder holds data or a model (a.tar), and no run");
+  }
+  EXPECT_FALSE(fs::exists(folder("shards") / "metrics.jsonl"));
+}
+
+TEST_F(TrainRun, ControlMemoryThatIsNoTextIsAMistakeOfTheRecipe) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m, memory)
+    memory.kept = "\xff" end },)");
+  try {
+    run("a", {}, {.stage = "align"});
+    ADD_FAILURE() << "it was kept";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::recipe);
+    EXPECT_STREQ(error.what(), "control's memory holds a text that is not UTF-8");
+    EXPECT_NE(error.where().find(".lua:"), std::string::npos) << error.where();
+  }
+}
+
 TEST_F(TrainRun, an_evaluation_set_of_shards_that_are_trained_on_is_named) {
   const auto warning_of = [&](const std::string& shards) {
     const std::string path = "stages.prefer.evaluation.sets.pairs.data.sources.1.shards";

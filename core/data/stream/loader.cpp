@@ -1,6 +1,7 @@
 #include "data/stream/loader.h"
 
 #include "base/error.h"
+#include "base/task_thread.h"
 #include "base/text.h"
 #include "data/shards/retried_file.h"
 #include "data/stream/read_ahead.h"
@@ -58,7 +59,7 @@ class Loader::Kitchen {
         workers_(options.workers),
         read_ahead_(source, order, start, workers_, 8 + 4 * static_cast<size_t>(workers_.threads())),
         composer_(plan, order, std::move(pack), std::move(start), [this] { return read_ahead_.next(); }),
-        cook_([this] { cook(); }) {}
+        cook_(start_thread([this] { cook(); })) {}
 
   ~Kitchen() {
     {

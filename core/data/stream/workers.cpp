@@ -1,12 +1,22 @@
 #include "data/stream/workers.h"
 
+#include "base/error.h"
+#include "base/log.h"
+#include "base/task_thread.h"
+
 #include <algorithm>
 
 namespace fvlm {
 
 Workers::Workers(int threads) {
   if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  threads_.reserve(static_cast<size_t>(threads));
+  try {
+    while (std::ssize(threads_) < threads) threads_.push_back(start_thread([this] { work(); }));
+  } catch (const Error& error) {
+    if (threads_.empty()) throw;
+    log_warning("{} of {} threads read data: {}", threads_.size(), threads, error.what());
+  }
 }
 
 Workers::~Workers() {

@@ -11,7 +11,9 @@ namespace fvlm {
 
 class Workers {
  public:
-  explicit Workers(int threads); // 0: one for each core but one, at least one
+  // 0: one for each core but one, at least one. Where the system has no more threads there are fewer, with a warning.
+  // Throws Error(device) where it has none.
+  explicit Workers(int threads);
   // Tasks that were not begun are not done.
   ~Workers();
   Workers(const Workers&) = delete;

@@ -38,7 +38,9 @@ HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   if (!fs::is_directory(path, ignored))
     throw Error(ErrorKind::data, fs::exists(path, ignored) ? "this is no folder" : "there is no such folder")
         .at(path.string())
-        .advise("name a Hugging Face folder: config.json and model.safetensors");
+        .advise(!fs::exists(path, ignored) && is_like_hub_name(path.native())
+                    ? hub_advice(path.native())
+                    : "name a Hugging Face folder: config.json and model.safetensors");
   HuggingFaceFolder out;
   out.path = path;
   out.config = read_json_object(path / "config.json", largest_config);

@@ -174,8 +174,24 @@ Ref<std::string> text_or_empty() {
   return make_type<TextType>("a text", any_text);
 }
 
+namespace {
+
+class PathType : public TextType {
+ public:
+  PathType() : TextType("a path", some_text) {}
+  bool read(Reader& reader, const Value& value, std::string& out) const override {
+    if (!TextType::read(reader, value, out)) return false;
+    if (out != "~" && !out.starts_with("~/")) return true;
+    return reader.complain(value.origin, fmt::format("'{}': a recipe does not expand '~'", out.substr(0, 60)),
+                           "write the whole path, or take it from the command line: fvlm.arg(\"data\"), where the "
+                           "shell expands it: --arg data=$HOME/data");
+  }
+};
+
+} // namespace
+
 Ref<std::string> path() {
-  return make_type<TextType>("a path", some_text);
+  return make_type<PathType>();
 }
 
 Ref<std::string> label(bool with_dots) {

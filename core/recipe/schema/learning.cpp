@@ -131,6 +131,7 @@ template <class T>
 Record<T> schedule(const char* title, const char* constructor, const char* doc) {
   auto type = record<T>(title, constructor, doc);
   type.field("warmup", &T::warmup, number(between(0, 1)), "Share of the stage over which the rate rises from 0.")
+      .hint("it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 are 100")
       .elsewhere({"warmup_ratio", "warmup_steps", "warmup_share"});
   return type;
 }

@@ -66,6 +66,10 @@ void Mistakes::add(Mistake mistake) {
   list_.push_back(std::move(mistake));
 }
 
+void Mistakes::advise(std::string_view path, std::string_view advice) {
+  if (more_ == 0 && any() && list_.back().path == path && list_.back().advice.empty()) list_.back().advice = advice;
+}
+
 void Mistakes::raise() const {
   if (any()) throw RecipeError(list_, more_);
 }

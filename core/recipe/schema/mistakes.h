@@ -4,6 +4,7 @@
 #include "recipe/value.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fvlm::recipe {
@@ -36,6 +37,8 @@ class Mistakes {
   static constexpr size_t most = 100;
 
   void add(Mistake mistake);
+  // To the last one, where it is about `path` and has no advice.
+  void advise(std::string_view path, std::string_view advice);
   bool full() const { return list_.size() >= most; }
   const std::vector<Mistake>& list() const { return list_; }
   size_t count() const { return list_.size() + more_; }

@@ -65,10 +65,12 @@ const Origin* Reader::value_origin(const std::string& path) const {
 }
 
 bool Reader::clean(std::string_view path) const {
-  return std::none_of(mistakes.list().begin(), mistakes.list().end(), [&](const Mistake& mistake) {
-    return mistake.path == path ||
-           (mistake.path.starts_with(path) && (path.empty() || std::strchr(".[", mistake.path[path.size()])));
-  });
+  const auto touches = [&](const std::string& wrong) {
+    return wrong == path || (wrong.starts_with(path) && (path.empty() || std::strchr(".[", wrong[path.size()])));
+  };
+  return std::none_of(spoiled_.begin(), spoiled_.end(), touches) &&
+         std::none_of(mistakes.list().begin(), mistakes.list().end(),
+                      [&](const Mistake& mistake) { return touches(mistake.path); });
 }
 
 bool Reader::complain(const Origin& origin, std::string what, std::string advice) {

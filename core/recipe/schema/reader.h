@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fvlm::recipe {
 
@@ -27,6 +28,8 @@ class Reader {
 
   // A plan file holds derived values too; they are computed anew and not read.
   bool reads_plan_file = false;
+  // It had a key of an earlier version, which was passed over: the hash that it states is of that, too.
+  bool passed_over_keys = false;
 
   const std::string& path() const { return path_; }
 
@@ -51,6 +54,8 @@ class Reader {
 
   // True when nothing at or below `path` was wrong so far.
   bool clean(std::string_view path) const;
+  // The value of `part` below the current path is unknown, as it stands under a wrong name or not at all.
+  void spoil(std::string_view part) { spoiled_.push_back(join_path(path_, part)); }
 
   // These report and return false, so that a read can end with `return reader.wrong(...)`.
   bool wrong(const Value& value, std::string_view expected);
@@ -75,6 +80,7 @@ class Reader {
   std::shared_ptr<Allowance> allowance_;
   std::string path_;
   std::map<std::string, Written> written_;
+  std::vector<std::string> spoiled_;
 };
 
 // "the number 0.5", "the string \"fast\"", "fvlm.adamw { }", "nil"

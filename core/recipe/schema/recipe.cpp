@@ -28,8 +28,10 @@ Ref<Kernels> kernels() {
       "Kernels", "",
       "Which backends are wanted, by kind of kernel: a name, a list of names with the best "
       "first, \"auto\" (best score) "
-      "or \"measure\" (timed on this plan's shapes; the cache folder keeps the times). One wish alone is for "
-      "every kind. "
+      "or \"measure\" (timed on this plan's shapes; the cache folder keeps the times; not for optimizer, packer, "
+      "quantizer and video, which are not timed). One wish alone is for every kind, \"measure\" then for those that "
+      "are "
+      "timed. "
       "`reference` is the engine's own plain one.");
   auto wish = list(text(), {.least = 1, .or_one = true});
   for (const auto& kind : kernel_kinds()) type.field_with<wishes_for>(kind.name, wish, kind.doc);
@@ -83,7 +85,7 @@ Ref<Quarantine> quarantine() {
 Ref<Loader> loader() {
   return record<Loader>("Loader", "",
                         "How shards are read. Changes speed and memory; the order of samples never depends on it.")
-      .field("workers", &Loader::workers, automatic(whole(at_least(1))),
+      .field("workers", &Loader::workers, automatic(whole(between(1, 1024))),
              "Threads that read and decode; \"auto\": one for each core but one.")
       .elsewhere({"num_workers"})
       .field("memory_mib", &Loader::memory_mib, whole(at_least(16)), "Most memory for decoded samples that wait.")
@@ -125,7 +127,8 @@ Ref<Guard> guard() {
 Ref<Quantization> quantization() {
   return record<Quantization>(
              "Quantization", "",
-             "How weights are stored in few bits: by `export`, and during stages that are quantization_aware.")
+             "The few bits that weights are rounded to while a stage that is quantization_aware trains. Only there: "
+             "`export` does not quantize yet, and a recipe without such a stage is refused.")
       .usage("{ scheme = \"int8\", skip = { \"decoder.lm_head\", \"vision.*\" } }")
       .field("scheme", &Quantization::scheme, label(false), "As a plugin names it: kind \"fvlm.quantizer/1:NAME\".")
       .field("skip", &Quantization::skip, list(text(), {.or_one = true}),
@@ -173,8 +176,7 @@ Ref<Plan> recipe_schema() {
           .field("name", &Plan::name, label(true), "Names the run's folder.")
           .required()
           .beside()
-          .field("seed", &Plan::seed, whole(at_least(0)),
-                 "Data order, packing, dropout and initialisation derive from it.")
+          .field("seed", &Plan::seed, whole(at_least(0)), "Data order, packing and initialisation derive from it.")
           .field("precision", &Plan::precision,
                  choice<Precision>(
                      {{"bf16", Precision::bf16, "bfloat16, with fp32 master weights"},
@@ -200,7 +202,8 @@ Ref<Plan> recipe_schema() {
           .beside()
           .elsewhere({"checkpoints", "save"})
           .field("guard", &Plan::guard, guard(), "What happens when numbers go wrong.")
-          .field("quantization", &Plan::quantization, optional(quantization()), "How weights are stored in few bits.")
+          .field("quantization", &Plan::quantization, optional(quantization()),
+                 "What stages that are quantization_aware round weights to.")
           .example("{ scheme = \"int8\" }")
           .field("log_every", &Plan::log_every, whole(at_least(1)), "How often metrics are written.")
           .unit("steps")

@@ -73,7 +73,16 @@ std::string advise(const RecordInfo& info, const std::string& key) {
       if (!node->record() || node->record() == &info) continue;
       const FieldInfo* inner = node->record()->find(key);
       if (!inner) inner = by_other_name(*node->record(), key);
-      if (inner) return fmt::format("that belongs in '{}', as '{}'", outer.name, inner->name);
+      if (!inner) continue;
+      if (outer.place != Place::items) return fmt::format("that belongs in '{}', as '{}'", outer.name, inner->name);
+      const std::string& constructor = node->record()->constructor;
+      return constructor.empty()
+                 ? fmt::format(
+                       "each of the {} has its own: put it into a table with what it is for, {{ ..., {} = ... }}",
+                       outer.name, inner->name)
+                 : fmt::format("each of the {} has its own: fvlm.{} \"name\" {{ {} = ... }}, and on the command line "
+                               "--set {}.NAME.{}=..., or {}.*.{} for all",
+                               outer.name, constructor, inner->name, outer.name, inner->name, outer.name, inner->name);
     }
   }
   return advise_key(key, info.keys());
@@ -113,7 +122,11 @@ class TableReader {
       return;
     }
     size_t index = &field - info_.fields.data();
-    good_ &= reader_.within(key_part(field.name), [&] { return read_field_(index, value); });
+    good_ &= reader_.within(key_part(field.name), [&] {
+      const bool good = read_field_(index, value);
+      if (!good && !field.hint.empty()) reader_.mistakes.advise(reader_.path(), field.hint);
+      return good;
+    });
   }
 
   void arguments() {
@@ -129,7 +142,10 @@ class TableReader {
     if (std::holds_alternative<std::monostate>(value.data)) return;
     if (field && !field->derived) return give(*field, value);
     const RemovedKey* removed = info_.find_removed(key);
-    if (removed && reader_.reads_plan_file) return;
+    if (removed && reader_.reads_plan_file) {
+      reader_.passed_over_keys = true;
+      return;
+    }
     good_ = reader_.within(key_part(key), [&] {
       if (reader_.mistakes.full()) return reader_.complain(value.origin, "", ""); // only counted
       if (removed) return reader_.complain(value.origin, removed->reason, leave_it_out);
@@ -161,6 +177,9 @@ class TableReader {
   }
 
   void missing() {
+    for (const auto& field : info_.fields)
+      if (!seen_.contains(field.name) && (field.required || excused_.contains(field.name)))
+        reader_.spoil(key_part(field.name));
     for (const auto& field : info_.fields) {
       if (!field.required || seen_.contains(field.name) || excused_.contains(field.name)) continue;
       if (seen_.contains(field.unless)) continue;

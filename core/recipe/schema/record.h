@@ -33,6 +33,7 @@ struct FieldInfo {
   const Node* node = nullptr;
   Json fallback; // the default; null: none
   std::string unit, example;
+  std::string hint;                   // what to do where the value is wrong
   std::vector<std::string> elsewhere; // what other programs call it: recognised to suggest our name
   Place place = Place::key;
   bool required = false;
@@ -132,6 +133,7 @@ class Record : public Type<T> {
   Record& beside() { return fields_.last().beside = true, *this; }
   Record& unit(const char* unit) { return fields_.last().unit = unit, *this; }
   Record& example(const char* lua) { return fields_.last().example = lua, *this; }
+  Record& hint(const char* advice) { return fields_.last().hint = advice, *this; }
   Record& elsewhere(std::initializer_list<const char*> names) { return fields_.elsewhere(names), *this; }
   Record& argument() { return fields_.last().place = Place::argument, *this; }
   Record& items() { return fields_.last().place = Place::items, *this; }

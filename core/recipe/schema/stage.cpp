@@ -25,14 +25,21 @@ Ref<Batch> batch() {
 
 Ref<Packing> packing() {
   auto capacity = automatic(whole(at_least(1)));
-  return record<Packing>("Packing", "",
-                         "The fixed size of one pack, which is the micro-batch: it changes speed and memory, and not "
-                         "what is learnt. "
-                         "\"auto\" is chosen from the data and the free memory.")
+  return record<Packing>(
+             "Packing", "",
+             "The fixed size of one pack, which is the micro-batch: it changes speed and memory, and not "
+             "what is learnt. The free memory is not looked at: `train --find-batch` searches what it holds.")
       .usage("{ frames = 512, tokens = 8192, segments = 64 }")
-      .field("frames", &Packing::frames, capacity, "Frame slots of a pack.")
-      .field("tokens", &Packing::tokens, capacity, "Token slots of a pack, visual and text together.")
-      .field("segments", &Packing::segments, capacity, "Samples a pack may hold; the micro-batch in samples.")
+      .field("frames", &Packing::frames, capacity,
+             "Frame slots of a pack; \"auto\": as many as go with its tokens in the first 256 samples, and no fewer "
+             "than the "
+             "largest sample needs.")
+      .field("tokens", &Packing::tokens, capacity,
+             "Token slots of a pack, visual and text together; \"auto\": 8,192, or what the largest sample needs where "
+             "that is "
+             "more.")
+      .field("segments", &Packing::segments, capacity,
+             "Samples a pack may hold; the micro-batch in samples; \"auto\": as many as fit.")
       .elsewhere({"micro_batch", "micro_batch_size"})
       .field("window", &Packing::window, whole(at_least(1)),
              "How many samples ahead the packer may choose from; 1: in order of arrival.")

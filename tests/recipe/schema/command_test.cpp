@@ -52,6 +52,23 @@ TEST_F(CommandTest, check_lists_every_mistake_on_standard_error_and_exits_3) {
   EXPECT_THAT(ran.err, HasSubstr("4 mistakes")); // model and stages are missing
 }
 
+TEST_F(CommandTest, CheckFindsControlMemoryThatIsNoText) {
+  const auto recipe = [&](const std::string& keeps) {
+    write_file_atomic(folder / "c.lua", R"(local fvlm = require "fvlm"
+return fvlm.recipe { name = "x", model = fvlm.model { vision = "v", decoder = "d" },
+  fvlm.stage "a" { data = fvlm.mix { "a.tar" }, objective = fvlm.next_token {}, samples = 100, batch = 10,
+    optimizer = fvlm.adamw { lr = 1e-3 },
+    control = { every = 1, run = function(m, memory) memory.kept = )" +
+                                            keeps + " end } } }\n");
+    return run("check " + (folder / "c.lua").string());
+  };
+  EXPECT_EQ(recipe("\"plain\"").code, 0);
+  EXPECT_EQ(recipe("m.no_such_metric + 1").code, 0) << "what training will tell it is not known here";
+  const auto ran = recipe("\"\\xff\\xfe\"");
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_THAT(ran.err, HasSubstr("c.lua:5: control's memory holds a text that is not UTF-8"));
+}
+
 TEST_F(CommandTest, check_json_is_one_document) {
   auto ran = run("check --json " + (folder / "bad.lua").string());
   EXPECT_EQ(ran.code, 3);
@@ -99,8 +116,8 @@ TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
     return std::pair(ran.code, text);
   };
   auto [good, all_there] = check("clips/{00..01}.tar", "chat/*.tar");
-  EXPECT_EQ(good, 0) << all_there;
-  EXPECT_THAT(all_there, HasSubstr("all files are there: 4 shards, 20 B"));
+  EXPECT_EQ(good, 4) << "they are there, and are no models and no shards: " << all_there;
+  EXPECT_THAT(all_there, Not(HasSubstr("missing: ")));
   auto [bad, some] = check("clips/{00..09}.tar", "chat/*.tra");
   EXPECT_EQ(bad, 4);
   EXPECT_THAT(some, HasSubstr("missing: clips/{00..09}.tar: 7 of 10 are not there, the first is clips/02.tar\n"
@@ -114,7 +131,8 @@ TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
 }
 
 TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe) {
-  auto ran = run("plan fvlm-135m.lua --set seed=7 --set quantization=int8", "TERM=xterm");
+  auto ran = run("plan fvlm-135m.lua --set seed=7 --set quantization=int8 --set stages.align.quantization_aware=true",
+                 "TERM=xterm");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("--set seed=7"));
   EXPECT_THAT(ran.out,

@@ -201,8 +201,8 @@ TEST(Set, changes_values_at_any_depth_by_their_type) {
 }
 
 TEST(Set, a_word_chooses_a_kind_and_later_sets_go_on_from_there) {
-  auto frozen =
-      with_stage({}, {"stages.align.schedule=cosine", "stages.align.schedule.to_share=0.2", "quantization=int8"});
+  auto frozen = with_stage({}, {"stages.align.schedule=cosine", "stages.align.schedule.to_share=0.2",
+                                "quantization=int8", "stages.align.quantization_aware=true"});
   EXPECT_EQ(std::get<plan::Cosine>(frozen.stage().schedule).to_share, 0.2);
   EXPECT_EQ(frozen.plan.quantization->scheme, "int8");
 }
@@ -250,6 +250,7 @@ TEST(PlanJson, reads_back_to_the_same_bytes_and_hash) {
            "prefer",
            {key("schedule", 16, table(16, "converging", {key("to", 16, 3e-5), key("warmup", 16, 0.1)})),
             key("objective", 12, table(12, "", {}, terms)), key("control", 17, control), key("from", 18, "model"),
+            key("quantization_aware", 18, true),
             key("optimizer", 13,
                 table(13, "muon", {key("lr", 13, 0.02), key("others", 14, table(14, "", {key("lr", 14, 3e-4)}))}))})},
       {key("model", 3, fresh_model()), key("quantization", 7, "int8")}));

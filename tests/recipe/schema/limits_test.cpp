@@ -97,8 +97,8 @@ TEST(RecipeLimits, ValuesOfAPlanFileAreCounted) {
   const Value list = from_json(Json::parse(R"({"name": "x", "stages": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]})"),
                                {"plan.json", 0});
   EXPECT_EQ(message_of([&] { freeze(list, {}, reader); }), "no error") << "the table, a name, a list of 17";
-  const Value longer = from_json(Json::parse(R"({"stages": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19]})"),
-                                 {"plan.json", 0});
+  const Value longer =
+      from_json(Json::parse(R"({"stages": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19]})"), {"plan.json", 0});
   EXPECT_THAT(message_of([&] { freeze(longer, {}, reader); }), HasSubstr("plan.json: more than 20 values"));
 }
 

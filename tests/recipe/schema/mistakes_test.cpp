@@ -78,6 +78,45 @@ TEST(Mistakes, a_required_key_under_a_wrong_name_is_one_mistake) {
   EXPECT_EQ(without_batch("zebra").size(), 2u);
 }
 
+TEST(Mistakes, AMisspeltOptimizerIsOneMistake) {
+  auto copy = std::make_shared<Table>(*as_table(small_stage("align")));
+  for (auto& [name, field] : copy->fields)
+    if (name == "optimizer") name = "optimiser";
+  EXPECT_THAT(mistakes_of(small_recipe({table_value(copy)})),
+              ElementsAre("r.lua:13: stages.align.optimiser: unknown key 'optimiser'\n  did you mean 'optimizer'?"));
+}
+
+TEST(Mistakes, AWarmupInStepsIsToldThatItIsAShare) {
+  EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 100)}))}),
+              ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 100\n"
+                          "  it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 "
+                          "are 100"));
+}
+
+TEST(Mistakes, AKeyOfAStageOrASourceSaysWhereItGoes) {
+  EXPECT_THAT(
+      mistakes_of(small_recipe(), {"samples=10"}),
+      ElementsAre("--set samples=10: samples: unknown key 'samples'\n  each of the stages has its own: fvlm.stage "
+                  "\"name\" { samples = ... }, and on the command line --set stages.NAME.samples=..., or "
+                  "stages.*.samples for all"));
+  EXPECT_THAT(
+      of_stage({key("data", 11, table(11, "mix", {key("weight", 11, 0.5)}, {value(11, "a.tar")}))}),
+      ElementsAre("r.lua:11: stages.align.data.weight: unknown key 'weight'\n  each of the sources has its own: "
+                  "put it into a table with what it is for, { ..., weight = ... }"));
+}
+
+TEST(Mistakes, ATildeIsNotExpanded) {
+  const Value model = table(3, "model", {key("vision", 3, "~/weights/v"), key("decoder", 3, "weights/~d")});
+  EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("model", 3, model)})),
+              ElementsAre(testing::StartsWith("r.lua:3: model.vision: '~/weights/v': a recipe does not expand '~'\n")));
+}
+
+TEST(Mistakes, WorkersHaveAnUpperBound) {
+  EXPECT_THAT(mistakes_of(small_recipe(), {"loader.workers=1000000"}),
+              ElementsAre(testing::HasSubstr(
+                  "loader.workers: expected a whole number from 1 to 1024, got the number 1000000")));
+}
+
 TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("speed", 4, "fast")})),
               ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
@@ -119,7 +158,9 @@ TEST(Mistakes, out_of_range) {
   EXPECT_THAT(of_stage({key("samples", 14, 0)}),
               ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number 0"));
   EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 3)}))}),
-              ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 3"));
+              ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 3\n"
+                          "  it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 "
+                          "are 100"));
   auto betas = table(13, "", {}, {value(13, 0.9), value(13, 1.0)});
   EXPECT_THAT(
       of_stage({optimizer({key("lr", 13, 1e-3), key("betas", 13, betas)})}),

@@ -114,6 +114,17 @@ TEST_F(ResolveTest, a_plan_file_that_is_none) {
               HasSubstr("this plan file has the format fvlm.plan/9, and fvlm.plan/1 is read here"));
 }
 
+TEST_F(ResolveTest, APlanFileWithARemovedKeyIsReadWhateverItsHash) {
+  Json document = plan_document(resolved(recipe(adamw)));
+  document["plan"]["speed"]["overlap_vision"] = false;
+  document["hash"] = std::string(64, '0');
+  write_file_atomic(folder / "p.json", document.dump());
+  EXPECT_NO_THROW(resolved(folder / "p.json"));
+  document["plan"]["speed"].erase("overlap_vision");
+  write_file_atomic(folder / "p.json", document.dump());
+  EXPECT_THAT(error_of(folder / "p.json"), HasSubstr("its hash does not fit"));
+}
+
 TEST_F(ResolveTest, one_wish_or_a_list_of_wishes_is_for_every_kind) {
   plan::WishList both{"cudnn", "reference"};
   EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=cudnn,reference"}).plan.kernels["loss"], both);

@@ -27,6 +27,36 @@ TEST(Rules, a_stage_name_stands_once) {
               ElementsAre("r.lua:10: stages.a: the name 'a' stands here twice\n  each needs a name of its own"));
 }
 
+TEST(Rules, ABatchIsNoMoreThanTheStagesSamples) {
+  EXPECT_THAT(
+      of_stage({key("samples", 14, 31)}),
+      ElementsAre("r.lua:15: stages.align.batch: a batch of 32 samples is more than the 31 that the stage sees: "
+                  "its one step would be smaller than it says\n  batch = 31, or more samples"));
+  EXPECT_THAT(of_stage({key("samples", 14, 32)}), IsEmpty());
+}
+
+TEST(Rules, QuantizationIsForStagesThatTrainThroughIt) {
+  EXPECT_THAT(of_stage({}, {key("quantization", 7, "int8")}),
+              ElementsAre("r.lua:7: quantization: no stage of the recipe is quantization_aware, so nothing would be "
+                          "quantized: `export` does not do it yet\n  leave it out, or train through it: "
+                          "quantization_aware = true in a stage"));
+  EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 7, "int8")}), IsEmpty());
+}
+
+TEST(Rules, OnlyWhatIsTimedCanBeMeasured) {
+  const auto kernels = [](const char* kind) { return key("kernels", 5, table(5, "", {key(kind, 6, "measure")})); };
+  EXPECT_THAT(of_stage({}, {kernels("attention")}), IsEmpty());
+  for (const std::string kind : {"optimizer", "packer", "quantizer", "video"})
+    EXPECT_THAT(of_stage({}, {kernels(kind.c_str())}),
+                ElementsAre("r.lua:6: kernels." + kind + ": backends of '" + kind +
+                            "' are not timed\n  write \"auto\" in place of \"measure\""));
+  Reader reader;
+  const fvlm::plan::Plan frozen = freeze(small_recipe({small_stage()}, {key("kernels", 5, "measure")}), {}, reader);
+  EXPECT_FALSE(reader.mistakes.any()) << "one word for every kind";
+  EXPECT_EQ(frozen.kernels["attention"], fvlm::plan::WishList{"measure"});
+  EXPECT_EQ(frozen.kernels["optimizer"], fvlm::plan::WishList{"auto"}) << "the Plan says what happens";
+}
+
 TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {
   auto from = [](const char* text) {
     return mistakes_of(small_recipe({small_stage("align"), small_stage("next", {key("from", 16, text)})}));

@@ -1,0 +1,162 @@
+#include "cli/check_files.h"
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "budget/described_model.h"
+#include "data/shards/tar_header.h"
+#include "data/tokenizer.h"
+#include "model/weights/model_directory.h"
+#include "model/weights/towers.h"
+#include "recipe/freeze.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace fvlm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileCheck {
+ public:
+  explicit FileCheck(const recipe::Resolved& resolved)
+      : resolved_(resolved), plan_(resolved.plan), report(recipe::look_at_files(resolved)) {
+    for (const auto& file : report.missing) missing_.insert(file.path);
+  }
+
+  void run() {
+    model();
+    for (const plan::Stage& stage : plan_.stages) {
+      const std::string path = "stages" + recipe::key_part(stage.name);
+      if (stage.from.find('/') != std::string::npos)
+        attempt(path + ".from", stage.from, [&] { ModelDirectory::open(stage.from); });
+      for (size_t i = 0; i < stage.objective.size(); ++i)
+        if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[i]))
+          attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", kl->teacher,
+                  [&] { teacher(ModelDirectory::open(kl->teacher).description().decoder); });
+      mix(path + ".data", stage.data);
+      for (const auto& set : stage.evaluation.sets)
+        mix(path + ".evaluation.sets" + recipe::key_part(set.name) + ".data", set.data);
+    }
+  }
+
+ private:
+  const recipe::Resolved& resolved_;
+  const plan::Plan& plan_;
+
+ public:
+  recipe::FileReport report;
+
+ private:
+  // Where a part is missing, what belongs to it is not opened.
+  template <class Work>
+  bool attempt(const std::string& path, const std::string& file, const Work& work) {
+    if (missing_.contains(path)) return false;
+    try {
+      work();
+      return true;
+    } catch (const Error& error) {
+      const bool placed = error.where().find('/') != std::string::npos;
+      note(path, placed ? error.where() : file,
+           error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice()));
+      return false;
+    }
+  }
+
+  void note(const std::string& path, const std::string& file, std::string what) {
+    std::string source = "default";
+    for (std::string at = path; !at.empty(); at = at.substr(0, at.find_last_of(".[")))
+      if (auto found = resolved_.sources.find(at); found != resolved_.sources.end()) {
+        source = found->second;
+        break;
+      } else if (at.find_last_of(".[") == std::string::npos) {
+        break;
+      }
+    report.missing.push_back({path, file, std::move(what), source, true});
+  }
+
+  void model() {
+    const auto& model = plan_.model;
+    bool good = true;
+    if (const auto* folder = std::get_if<std::string>(&model.vision))
+      good = attempt("model.vision", *folder, [&] {
+        const auto opened = HuggingFaceFolder::open(*folder);
+        bind(*opened.weights,
+             layout_of(read_vision_config(opened.config, (fs::path(*folder) / "config.json").string())));
+      });
+    const auto* decoder = std::get_if<std::string>(&model.decoder);
+    const std::string tokenizer = model.tokenizer_folder();
+    if (decoder)
+      good &= attempt("model.decoder", *decoder, [&] {
+        const auto opened = HuggingFaceFolder::open(*decoder);
+        const auto config = read_decoder_config(opened.config, (fs::path(*decoder) / "config.json").string());
+        bind(*opened.weights, layout_of(config));
+        words_ = config.vocab_size;
+      });
+    good &= attempt(decoder ? "model.decoder" : "model.decoder.tokenizer", tokenizer, [&] {
+      const auto read = Tokenizer::from_file(fs::path(tokenizer) / "tokenizer.json");
+      if (words_ == 0 && !decoder) words_ = read.size();
+      if (words_ > 0) read.require_fit(words_, tokenizer);
+    });
+    if (!good) return;
+    try {
+      budget::describe(plan_);
+    } catch (const Error& error) { // sizes that do not go together: its place is a path of the plan
+      note(error.where(), "",
+           error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice()));
+    }
+  }
+
+  void teacher(const DecoderConfig& config) const {
+    if (words_ > 0 && config.vocab_size != words_)
+      throw Error(ErrorKind::data, fmt::format("the teacher's vocabulary has {} tokens and the decoder's {}",
+                                               config.vocab_size, words_));
+  }
+
+  void mix(const std::string& path, const plan::Mix& mix) {
+    if (mix.preprocessed) return;
+    for (size_t i = 0; i < mix.sources.size(); ++i) {
+      const auto& source = mix.sources[i];
+      const std::string at = path + ".sources" + recipe::index_part(i + 1) + (source.text_only() ? ".text" : ".shards");
+      for (const auto& pattern : source.patterns()) {
+        Matches found;
+        try {
+          found = match_files(pattern);
+        } catch (const Error&) { // reported already
+          continue;
+        }
+        for (const auto& file : found.files)
+          if (seen_.insert(file).second && fs::is_regular_file(file)) shard(at, file);
+      }
+    }
+  }
+
+  // A tar begins with a header, or with zeros where it is empty; a .tar.gz with the two bytes of gzip.
+  void shard(const std::string& path, const std::string& file) {
+    std::array<std::byte, tar_block> block{};
+    std::ifstream in(file, std::ios::binary);
+    in.read(reinterpret_cast<char*>(block.data()), tar_block);
+    const auto got = static_cast<uint64_t>(in.gcount());
+    if (in.bad() || !in.is_open()) return note(path, file, "cannot be read");
+    if (got >= 2 && block[0] == std::byte{0x1f} && block[1] == std::byte{0x8b}) return;
+    if (got == tar_block && (is_zero(TarBlock(block)) || read_tar_header(TarBlock(block)))) return;
+    note(path, file, "this is no tar file: a shard is a .tar or .tar.gz of samples");
+  }
+
+  std::set<std::string> missing_, seen_;
+  int64_t words_ = 0; // of the decoder's vocabulary, where it is known
+};
+
+} // namespace
+
+recipe::FileReport check_files(const recipe::Resolved& resolved) {
+  FileCheck check(resolved);
+  check.run();
+  return std::move(check.report);
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,72 @@
+#include "recipe/control_memory.h"
+
+#include "base/error.h"
+#include "recipe/schema/basic.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <type_traits>
+
+namespace fvlm::recipe {
+namespace {
+
+void refuse_bytes(const std::string& text, const Origin& origin) {
+  if (is_utf8(text)) return;
+  throw Error(ErrorKind::recipe, "control's memory holds a text that is not UTF-8")
+      .at(where(origin))
+      .advise("keep numbers, or texts as they are written in the recipe: string.char and string.pack make bytes");
+}
+
+} // namespace
+
+Json control_memory_json(const Value& value) {
+  return std::visit(
+      [&](const auto& data) -> Json {
+        using Data = std::decay_t<decltype(data)>;
+        if constexpr (std::is_same_v<Data, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<Data, FunctionId>) {
+          throw Error(ErrorKind::recipe, "control's memory holds a function, and keeps plain values alone")
+              .at(where(value.origin));
+        } else if constexpr (std::is_same_v<Data, std::shared_ptr<const Table>>) {
+          if (!data->items.empty() && !data->fields.empty())
+            throw Error(ErrorKind::recipe, "a table of control's memory has both numbered and named entries")
+                .at(where(data->origin))
+                .advise("keep them in two tables");
+          Json out = data->items.empty() ? Json::object() : Json::array();
+          for (const auto& item : data->items) out.push_back(control_memory_json(item));
+          for (const auto& [key, field] : data->fields) {
+            refuse_bytes(key, data->origin);
+            out[key] = control_memory_json(field);
+          }
+          return out;
+        } else {
+          if constexpr (std::is_same_v<Data, std::string>) refuse_bytes(data, value.origin);
+          return data;
+        }
+      },
+      value.data);
+}
+
+void check_controls(const Resolved& resolved) {
+  if (!resolved.lua) return;
+  Allowance allowance; // for all of them together
+  for (const plan::Stage& stage : resolved.plan.stages) {
+    if (!stage.control) continue;
+    const auto step = static_cast<double>(stage.control->every);
+    const Json metrics = {{"step", step}, {"loss", 1.0}, {"gradient_norm", 1.0}};
+    const Origin here{stage.control->run.defined, 0, {}};
+    const Value arguments[] = {from_json(metrics, here), from_json(Json::object(), here)};
+    std::vector<Value> after;
+    try {
+      resolved.lua->call(FunctionId{static_cast<int>(stage.control->run.index)}, arguments, &after, &allowance);
+    } catch (const Error&) {
+      if (allowance.exhausted()) return;
+      continue; // it wants metrics that are not here
+    }
+    control_memory_json(after.at(1));
+  }
+}
+
+} // namespace fvlm::recipe

@@ -1,0 +1,57 @@
+// Threads that the system does not give.
+#include "base/error.h"
+#include "data/stream/workers.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace fvlm {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool has_shadow_memory = true; // which no limit on addresses leaves room for
+#else
+constexpr bool has_shadow_memory = false;
+#endif
+
+// Room for so many more bytes of addresses: the stack of a thread takes some.
+void leave(uint64_t bytes) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{pages * static_cast<uint64_t>(getpagesize()) + bytes, RLIM_INFINITY};
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+TEST(WorkersDeathTest, AreFewerWhereTheSystemHasNoMoreThreads) {
+  if (has_shadow_memory) GTEST_SKIP();
+  const auto work = [] {
+    leave(uint64_t{400} << 20);
+    const Workers workers(1000);
+    std::fprintf(stderr, "there are %s\n", workers.threads() > 0 && workers.threads() < 1000 ? "fewer" : "all");
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(work(), testing::ExitedWithCode(0), "of 1000 threads read data.*\n.*there are fewer");
+}
+
+TEST(WorkersDeathTest, AreAnErrorWhereTheSystemHasNoThread) {
+  if (has_shadow_memory) GTEST_SKIP();
+  const auto work = [] {
+    leave(uint64_t{1} << 20);
+    try {
+      const Workers workers(4);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.text().c_str());
+      std::_Exit(error.exit_code());
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(work(), testing::ExitedWithCode(6), "no thread can be started");
+}
+
+} // namespace
+} // namespace fvlm
