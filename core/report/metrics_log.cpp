@@ -1,7 +1,7 @@
 #include "report/metrics_log.h"
 
-#include "base/error.h"
 #include "report/event_record.h"
+#include "report/log_position.h"
 #include "report/record_file.h"
 
 #include <fmt/format.h>
@@ -17,27 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view events_begin = "events.out.tfevents.", events_end = ".fvlm-engine";
-
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-fs::path events_file(const fs::path& run) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(run)) {
-    std::string name = entry.path().filename().string();
-    if (name.starts_with(events_begin) && name.ends_with(events_end)) found.push_back(entry.path());
-  }
-  if (found.size() > 1) {
-    std::sort(found.begin(), found.end());
-    throw Error(ErrorKind::data, fmt::format("{} and {} both claim to be the run's events",
-                                             found[0].filename().string(), found[1].filename().string()))
-        .at(run.string())
-        .advise("a run has one such file: move the other out of its folder");
-  }
-  if (found.size() == 1) return found[0];
-  return run / fmt::format("{}{}{}", events_begin, static_cast<int64_t>(wall_time()), events_end);
 }
 
 // Shortest text that reads back as the same double; JSON knows no other than finite ones.
@@ -80,18 +61,17 @@ std::string json_line(const Record& record) {
 }
 
 struct MetricsLog::Files {
-  Files(const fs::path& run, Position from)
-      : metrics(run / "metrics.jsonl", from.metrics), events(events_file(run), from.events) {}
+  Files(const LogPosition& lines, const LogPosition& records)
+      : metrics(lines.file, lines.size), events(records.file, records.size) {}
   RecordFile metrics, events;
 };
 
-MetricsLog::MetricsLog(const fs::path& run, Position from) : files_(std::make_unique<Files>(run, from)) {
-  if (!files_->metrics.ends_a_line())
-    throw Error(ErrorKind::data, fmt::format("byte {} ends no line, and a checkpoint was written there", from.metrics))
-        .at((run / "metrics.jsonl").string())
-        .advise("this is not the file that the run wrote: put its own back");
+MetricsLog::MetricsLog(const fs::path& run, Position from) {
+  const LogPosition lines = lines_to_continue(run / "metrics.jsonl", from.metrics);
+  const LogPosition records = events_to_continue(run, from.events);
+  files_ = std::make_unique<Files>(lines, records);
   fsync_folder(run);
-  if (from.events == 0) files_->events.append(version_record(wall_time()));
+  if (records.size == 0) files_->events.append(version_record(wall_time()));
 }
 
 MetricsLog::~MetricsLog() = default;

@@ -34,9 +34,9 @@ struct Position {
 // One thread at a time.
 class MetricsLog {
  public:
-  // Goes on in the folder of a run at `from`: what a killed run wrote behind it is cut off. From {0, 0} both files
-  // begin anew. The events file is found by its name, which stays for the whole run. Throws Error(data) when a file is
-  // shorter than `from`, is another one, or cannot be opened.
+  // Continues in the folder of a run at `from`: what a killed run wrote behind it is cut off. From {0, 0} both files
+  // begin anew, as does one that is not what it was at `from` (report/log_position.h). Throws Error where a file cannot
+  // be opened.
   MetricsLog(const std::filesystem::path& run, Position from);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;

@@ -39,16 +39,9 @@ RecordFile::RecordFile(std::filesystem::path path, uint64_t size)
   if (there < size)
     throw Error(ErrorKind::data,
                 fmt::format("the file has {} bytes, and had {} when the checkpoint was written", there, size))
-        .at(path_.string())
-        .advise("put the run's own file back; or begin a new run whose first stage names that checkpoint in `from`");
+        .at(path_.string());
   if (there > size && ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_on_file(path_, "cut the file");
   if (fdatasync(fd_.get()) != 0) fail_on_file(path_, "flush the file to disk");
-}
-
-bool RecordFile::ends_a_line() const {
-  char last = '\n';
-  if (end_ > 0 && pread(fd_.get(), &last, 1, static_cast<off_t>(end_ - 1)) != 1) fail_on_file(path_, "read the file");
-  return last == '\n';
 }
 
 void RecordFile::append(std::string record) {

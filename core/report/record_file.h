@@ -25,7 +25,6 @@ class RecordFile {
   // Makes durable what can be. Returns how many bytes, all of whole records, a power cut would leave: those that wait
   // in memory are not among them.
   uint64_t flush();
-  bool ends_a_line() const; // or holds nothing
 
  private:
   bool write_out();

@@ -173,36 +173,91 @@ TEST(MetricsLog, a_run_killed_at_any_byte_resumes_to_the_files_of_one_that_was_n
   EXPECT_GT(cuts, 200);
 }
 
-TEST(MetricsLog, a_file_shorter_than_its_position_is_refused_and_left_alone) {
-  ScratchFolder run;
-  Position at;
-  {
-    MetricsLog log(run.path(), {});
+// Logs that were tidied away, cut or edited between a checkpoint and its resume.
+class LogsOfOthers : public testing::Test {
+ protected:
+  LogsOfOthers() {
+    MetricsLog log(run_.path(), {});
     log.write(step(1));
     log.write(step(2));
-    at = log.flush();
+    at_ = log.flush();
+    lines_ = read_file(run_ / "metrics.jsonl");
+    events_ = events_of(run_.path());
   }
-  auto refused = [&](Position from) {
-    try {
-      MetricsLog log(run.path(), from);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::data);
-      return error.text();
-    }
-    return std::string("not refused");
-  };
-  std::string metrics = read_file(run / "metrics.jsonl");
-  write_file_atomic(run / "metrics.jsonl", metrics.substr(0, metrics.size() - 1));
-  EXPECT_THAT(refused(at), HasSubstr(fmt::format("metrics.jsonl: the file has {} bytes, and had {} when",
-                                                 at.metrics - 1, at.metrics)));
-  EXPECT_EQ(read_file(run / "metrics.jsonl").size(), metrics.size() - 1);
-  write_file_atomic(run / "metrics.jsonl", std::string(metrics.size() + 5, 'x'));
-  EXPECT_THAT(refused(at), HasSubstr("ends no line"));
-  write_file_atomic(run / "metrics.jsonl", metrics);
-  fs::resize_file(events_of(run.path()), at.events - 3);
-  EXPECT_THAT(refused(at), HasSubstr("tfevents"));
-  write_file_atomic(run / "events.out.tfevents.1.fvlm-engine", "");
-  EXPECT_THAT(refused(at), HasSubstr("both claim"));
+
+  // Resumes at the checkpoint and writes a third step; what the log warned of.
+  std::string resume() {
+    return log_of([&] {
+      MetricsLog log(run_.path(), at_);
+      log.write(step(3));
+      after_ = log.flush();
+    });
+  }
+
+  fs::path newest_events() const {
+    std::vector<fs::path> all;
+    for (const auto& entry : fs::directory_iterator(run_.path()))
+      if (entry.path().filename().string().starts_with("events.out.tfevents.")) all.push_back(entry.path());
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  ScratchFolder run_;
+  Position at_, after_;
+  std::string lines_;
+  fs::path events_;
+};
+
+TEST_F(LogsOfOthers, MissingEventsBeginANewFile) {
+  fs::remove(events_);
+  EXPECT_THAT(resume(), HasSubstr("the events file that the run wrote is missing"));
+  EXPECT_EQ(fs::file_size(newest_events()), after_.events);
+  EXPECT_EQ(read_file(run_ / "metrics.jsonl"), lines_ + json_line(step(3)));
+  EXPECT_EQ(log_of([&] { MetricsLog again(run_.path(), after_); }), "") << "the new file is the run's own from here on";
+}
+
+TEST_F(LogsOfOthers, ShortenedEventsBeginANewFileBesideTheOld) {
+  fs::resize_file(events_, at_.events - 3);
+  EXPECT_THAT(resume(), HasSubstr("is not as it was when the checkpoint was written"));
+  EXPECT_EQ(fs::file_size(events_), at_.events - 3) << "left as it is";
+  EXPECT_NE(newest_events(), events_);
+  EXPECT_EQ(fs::file_size(newest_events()), after_.events);
+}
+
+TEST_F(LogsOfOthers, AnotherEventsFileOfTheSameSizeIsNotCut) {
+  const std::string junk(at_.events + 40, 'x');
+  write_file_atomic(events_, junk);
+  resume();
+  EXPECT_EQ(read_file(events_), junk);
+  EXPECT_EQ(fs::file_size(newest_events()), after_.events);
+}
+
+TEST_F(LogsOfOthers, AnOlderEventsFileIsPassedOver) {
+  write_file_atomic(run_ / "events.out.tfevents.1.fvlm-engine", "");
+  EXPECT_EQ(resume(), "");
+  EXPECT_EQ(fs::file_size(events_), after_.events);
+}
+
+TEST_F(LogsOfOthers, ShortenedMetricsKeepTheirWholeLines) {
+  write_file_atomic(run_ / "metrics.jsonl", lines_.substr(0, lines_.size() - 1));
+  EXPECT_THAT(resume(), HasSubstr(fmt::format("metrics.jsonl: 1 of the {} bytes", at_.metrics)));
+  EXPECT_EQ(read_file(run_ / "metrics.jsonl"), json_line(step(1)) + json_line(step(3)));
+  EXPECT_EQ(after_.metrics, fs::file_size(run_ / "metrics.jsonl"));
+}
+
+TEST_F(LogsOfOthers, MissingMetricsBeginAnew) {
+  fs::remove(run_ / "metrics.jsonl");
+  EXPECT_THAT(resume(), HasSubstr("a new log begins"));
+  EXPECT_EQ(read_file(run_ / "metrics.jsonl"), json_line(step(3)));
+}
+
+TEST_F(LogsOfOthers, AnotherMetricsFileIsKeptAside) {
+  const std::string junk(at_.metrics + 5, 'x');
+  for (const char* aside : {"metrics.jsonl.aside", "metrics.jsonl.aside-2"}) {
+    write_file_atomic(run_ / "metrics.jsonl", junk);
+    EXPECT_THAT(resume(), HasSubstr("ends no line"));
+    EXPECT_EQ(read_file(run_ / aside), junk);
+    EXPECT_EQ(read_file(run_ / "metrics.jsonl"), json_line(step(3)));
+  }
 }
 
 TEST(MetricsLog, a_full_disk_is_warned_of_once_tried_again_and_leaves_no_half_line) {

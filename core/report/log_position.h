@@ -1,0 +1,22 @@
+// How much of a run's logs a resume continues. Resuming needs no log: where one is missing, shortened or another file,
+// a warning says so and the log begins anew.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+
+namespace fvlm::report {
+
+struct LogPosition {
+  std::filesystem::path file;
+  uint64_t size = 0; // bytes that are kept
+};
+
+// metrics.jsonl of a checkpoint that was written when it had `from` bytes. A file that ends earlier keeps its whole
+// lines; a file that has no end of line there is not the one that the run wrote: it is copied to metrics.jsonl.aside
+// and begins anew.
+LogPosition lines_to_continue(const std::filesystem::path& file, uint64_t from);
+
+// TensorBoard's events file of the run: the newest. A new one where that has no end of a record at `from`.
+LogPosition events_to_continue(const std::filesystem::path& run, uint64_t from);
+
+} // namespace fvlm::report
