@@ -112,15 +112,14 @@ Resolved resolve_recipe(const Request& request) {
   return resolved;
 }
 
-Resolved resolve_plan_file(const Request& request) {
-  std::string name = request.file.string();
+// Throws Error(recipe) for a document of another kind or format.
+Json read_plan_document(const std::filesystem::path& file) {
+  const std::string name = file.string();
   auto fail = [&](std::string what) { return Error(ErrorKind::recipe, std::move(what)).at(name); };
-  if (!request.args.empty())
-    throw Error(ErrorKind::usage, "--arg is for a recipe; a plan file has no arguments left").at(name);
   const char* advice = "a plan file is what `fvlm-engine plan RECIPE --json` prints";
   Json document;
   try {
-    document = parse_json(read_file(request.file, most_plan_bytes), name);
+    document = parse_json(read_file(file, most_plan_bytes), name);
   } catch (const Error& error) {
     throw Error(ErrorKind::recipe, error.what()).at(error.where()).advise(advice);
   }
@@ -130,12 +129,25 @@ Resolved resolve_plan_file(const Request& request) {
     throw fail(fmt::format("this plan file has the format {}, and {} is read here",
                            document["format"].get<std::string>(), plan_format))
         .advise("make it anew from its recipe");
+  return document;
+}
 
-  Reader reader({}, plan_file_allowance());
+plan::Plan plan_of(const Json& document, const std::string& name, Reader& reader) {
   reader.reads_plan_file = true;
-  Resolved resolved;
-  resolved.plan = freeze(from_json(document["plan"], {name, 0}), {}, reader);
+  plan::Plan plan = freeze(from_json(document["plan"], {name, 0}), {}, reader);
   reader.mistakes.raise();
+  return plan;
+}
+
+Resolved resolve_plan_file(const Request& request) {
+  std::string name = request.file.string();
+  auto fail = [&](std::string what) { return Error(ErrorKind::recipe, std::move(what)).at(name); };
+  if (!request.args.empty())
+    throw Error(ErrorKind::usage, "--arg is for a recipe; a plan file has no arguments left").at(name);
+  const Json document = read_plan_document(request.file);
+  Reader reader({}, plan_file_allowance());
+  Resolved resolved;
+  resolved.plan = plan_of(document, name, reader);
   std::string stated = document.value("hash", "");
   if (!stated.empty() && !reader.passed_over_keys && stated != plan_hash(resolved.plan))
     throw fail("the plan was changed after it was written: its hash does not fit")
@@ -187,6 +199,12 @@ Resolved resolve(const Request& request) {
   resolved.hash = plan_hash(resolved.plan);
   resolved.recipe = request.file.string();
   return resolved;
+}
+
+RecordedPlan read_recorded_plan(const std::filesystem::path& file) {
+  const Json document = read_plan_document(file);
+  Reader reader({}, plan_file_allowance());
+  return {plan_of(document, file.string(), reader), document.value("hash", "")};
 }
 
 Json plan_document(const Resolved& resolved) {

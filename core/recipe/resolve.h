@@ -36,6 +36,14 @@ struct Resolved {
 // Throws RecipeError with every mistake that was found.
 Resolved resolve(const Request& request);
 
+// The Plan in a run's plan.json, which an earlier version may have written: fields that it did not know have their
+// defaults, and its hash, under which it stands in that run's checkpoints, is not compared. Throws Error.
+struct RecordedPlan {
+  plan::Plan plan;
+  std::string hash;
+};
+RecordedPlan read_recorded_plan(const std::filesystem::path& file);
+
 // The document of `plan --json` and of runs/NAME/plan.json: format, hash, recipe, plan, sources. resolve() reads it
 // back.
 nlohmann::ordered_json plan_document(const Resolved& resolved);

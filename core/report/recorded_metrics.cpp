@@ -48,8 +48,10 @@ void add_line(RecordedRun& run, const Json& line) {
   int64_t step = count(line, "step").value_or(0);
   if (stage.empty()) return;
   if (kind == "step") {
-    add_step(stage_of(run, stage).lines, step, line);
-    note_counts(stage_of(run, stage), line);
+    Stage& recorded = stage_of(run, stage);
+    add_step(recorded.lines, step, line);
+    note_counts(recorded, line);
+    recorded.ended = false; // it was extended
   } else if (kind == "event") {
     run.events.push_back({stage, text(line, "what"), text(line, "text"), step});
     if (run.events.back().what == "stage_end") {

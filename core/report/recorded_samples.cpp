@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t most_bytes = uint64_t{16} << 20;
+constexpr uint64_t most_sample_bytes = uint64_t{16} << 20;
 
 // The numbers of each frame, where there are rows x columns of them for every frame.
 std::vector<std::vector<double>> attention_of(const Json& sample, size_t frames, int64_t cells) {
@@ -67,7 +67,7 @@ void read_samples(RecordedRun& run) {
       for (const auto& file : sorted_entries(set)) {
         if (file.extension() != ".json") continue;
         try {
-          run.samples.push_back(sample_of(read_json_object(file, most_bytes), set));
+          run.samples.push_back(sample_of(read_json_object(file, most_sample_bytes), set));
           auto& sample = run.samples.back();
           if (sample.stage.empty()) sample.stage = stage.name;
           if (sample.set.empty()) sample.set = set.filename().string();

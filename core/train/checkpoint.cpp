@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unistd.h>
 
 namespace fvlm::train {
 namespace {
@@ -151,7 +152,7 @@ void load_checkpoint(const fs::path& checkpoint, model::Vlm& vlm, Optimization& 
       throw Error(ErrorKind::data, fmt::format("{} has {} numbers, and this stage's optimizer {}", shown(name),
                                                saved.elements(), tensor.numel()))
           .at(checkpoint.string())
-          .advise("go on with the plan that the run was begun with");
+          .advise("resume with the plan that the run was begun with");
     at::Tensor(tensor).copy_(model::tensor_over(saved));
   }
   optimization.resume_at(read_state(checkpoint).optimizer_steps);
@@ -188,8 +189,10 @@ void StageFolder::tidy() const {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("step-") &&
-        (name.find(".partial-") != std::string::npos || name.find(".removed") != std::string::npos))
+    const bool is_checkpoint = name.starts_with("step-"), is_reference = name.starts_with("reference.");
+    const bool is_partial = name.find(".partial-") != name.npos, is_removed = name.find(".removed") != name.npos;
+    const bool is_link = entry.is_symlink(ignored) && (name.starts_with(".latest-") || name.starts_with(".best-"));
+    if ((is_checkpoint && (is_partial || is_removed)) || (is_reference && is_partial) || is_link)
       fs::remove_all(entry.path(), ignored);
   }
 }
@@ -202,7 +205,8 @@ std::optional<int64_t> StageFolder::newest() const {
       verify_checkpoint(folder);
       return steps.back();
     } catch (const Error& error) {
-      log_warning("{}\n  the checkpoint before it is taken; this one is kept as {}", error.text(),
+      log_warning("{}\n  {}; this one is kept as {}", error.text(),
+                  steps.size() > 1 ? "the checkpoint before it is taken" : "the stage has no other checkpoint",
                   rename_aside(folder, ".damaged"));
     }
   }
@@ -216,21 +220,48 @@ void StageFolder::set_aside(int64_t step) const {
                 rename_aside(of(*later), ".aside"));
 }
 
+std::vector<std::pair<double, int64_t>> StageFolder::scored() const {
+  std::vector<std::pair<double, int64_t>> scored;
+  for (const int64_t step : steps()) {
+    try {
+      if (const auto score = read_state(of(step)).score) scored.emplace_back(*score, step);
+    } catch (const Error&) { // damaged: nothing to keep it for
+    }
+  }
+  std::sort(scored.rbegin(), scored.rend());
+  return scored;
+}
+
 void StageFolder::prune(int64_t last, int64_t best) const {
   const auto all = steps();
   std::vector<int64_t> rest(all.begin(), all.end() - std::min(last, static_cast<int64_t>(all.size())));
   if (best > 0) {
-    std::vector<std::pair<double, int64_t>> scored;
-    for (const int64_t step : all) {
-      try {
-        if (const auto score = read_state(of(step)).score) scored.emplace_back(*score, step);
-      } catch (const Error&) { // damaged: nothing to keep it for
-      }
-    }
-    std::sort(scored.rbegin(), scored.rend());
-    for (size_t i = 0; i < scored.size() && i < static_cast<size_t>(best); ++i) std::erase(rest, scored[i].second);
+    const auto by_score = scored();
+    for (size_t i = 0; i < by_score.size() && i < static_cast<size_t>(best); ++i) std::erase(rest, by_score[i].second);
   }
   for (const int64_t step : rest) make_room(of(step));
+}
+
+void StageFolder::link() const {
+  const auto point = [&](const char* name, std::optional<int64_t> step) {
+    const fs::path link = path_ / name, fresh = path_ / fmt::format(".{}-{}", name, getpid());
+    std::error_code failed;
+    if (const auto there = fs::symlink_status(link, failed); fs::exists(there) && !fs::is_symlink(there)) return;
+    if (!step) {
+      fs::remove(link, failed);
+      return;
+    }
+    const fs::path target = of(*step).filename();
+    if (fs::read_symlink(link, failed) == target && !failed) return;
+    fs::remove(fresh, failed);
+    fs::create_directory_symlink(target, fresh, failed);
+    if (!failed) fs::rename(fresh, link, failed);
+    if (failed) fs::remove(fresh, failed);
+  };
+  const auto all = steps();
+  const auto by_score = scored();
+  point("latest", all.empty() ? std::nullopt : std::optional(all.back()));
+  point("best", by_score.empty() ? std::nullopt : std::optional(by_score.front().second));
 }
 
 } // namespace fvlm::train

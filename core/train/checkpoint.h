@@ -54,8 +54,12 @@ class StageFolder {
   void set_aside(int64_t step) const;
   // Keeps the newest `last` and the best `best` by their score.
   void prune(int64_t last, int64_t best) const;
+  // The symbolic links `latest` and `best` (by score; where there is one) beside the checkpoints, each replaced at
+  // once. A disk that has no links goes without.
+  void link() const;
 
  private:
+  std::vector<std::pair<double, int64_t>> scored() const; // score and step, the best first
   std::filesystem::path path_;
 };
 

@@ -33,7 +33,12 @@ void CheckpointWriter::write(StageFolder folder, Snapshot snapshot) {
 bool CheckpointWriter::wait() {
   std::unique_lock hold(lock_);
   changed_.wait(hold, [&] { return !busy_; });
-  return written_;
+  return why_not_.empty();
+}
+
+std::string CheckpointWriter::why_not() const {
+  const std::lock_guard hold(lock_);
+  return why_not_;
 }
 
 fs::path CheckpointWriter::last_good() const {
@@ -50,31 +55,35 @@ void CheckpointWriter::work() {
     const Job job = std::move(*job_);
     job_.reset();
     hold.unlock();
-    const bool written = try_to_write(job);
+    const std::string problem = try_to_write(job);
+    if (!problem.empty()) {
+      const auto steps = job.folder.steps();
+      log_warning("the checkpoint {} could not be written: {}\n  {}", job.folder.of(job.snapshot.state.step).string(),
+                  problem,
+                  steps.empty() ? "no checkpoint of the stage is on disk yet"
+                                : fmt::format("the newest on disk is {}", job.folder.of(steps.back()).string()));
+    }
     hold.lock();
-    written_ = written;
-    if (written) last_good_ = job.folder.of(job.snapshot.state.step);
+    why_not_ = problem;
+    if (problem.empty()) last_good_ = job.folder.of(job.snapshot.state.step);
     busy_ = false;
     changed_.notify_all();
   }
 }
 
-bool CheckpointWriter::try_to_write(const Job& job) {
+std::string CheckpointWriter::try_to_write(const Job& job) {
   const fs::path folder = job.folder.of(job.snapshot.state.step);
   try {
     StageFolder::make_room(folder);
     write_checkpoint(folder, job.snapshot);
   } catch (const Error& error) {
-    log_warning("the checkpoint {} could not be written: {}\n  the run goes on, and tries again with the next one",
-                folder.string(), error.text());
-    return false;
+    return error.text();
   } catch (const std::exception& error) { // the standard library's own, of folders
-    log_warning("the checkpoint {} could not be written: {}\n  the run goes on, and tries again with the next one",
-                folder.string(), error.what());
-    return false;
+    return error.what();
   }
   job.folder.prune(plan_.keep_last, plan_.keep_best);
-  return true;
+  job.folder.link();
+  return "";
 }
 
 } // namespace fvlm::train

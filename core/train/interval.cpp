@@ -40,7 +40,7 @@ void Interval::add_times(PartTimes& times) {
 }
 
 std::map<std::string, double> Interval::values() const {
-  std::map<std::string, double> values = rates_;
+  std::map<std::string, double> values = state_.rates;
   const auto& sums = state_.interval;
   const auto steps = sums.find("steps");
   if (steps == sums.end()) return values;

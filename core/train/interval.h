@@ -28,7 +28,7 @@ class Interval {
     std::optional<double> attention_entropy;
   };
   void add(const Step& step);
-  void set_rates(std::map<std::string, double> rates) { rates_ = std::move(rates); } // "lr.GROUP"
+  void set_rates(std::map<std::string, double> rates) { state_.rates = std::move(rates); } // "lr.GROUP"
   void add_times(PartTimes& times);
 
   // Nothing that depends on the clock.
@@ -41,7 +41,6 @@ class Interval {
   RunState& state_;
   c10::Device device_;
   std::optional<double> peak_;
-  std::map<std::string, double> rates_;
 };
 
 } // namespace fvlm::train

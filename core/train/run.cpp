@@ -11,6 +11,7 @@
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
 #include "train/optimization.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/stage_length.h"
 #include "train/stop_signals.h"
@@ -27,13 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where a run goes on: a stage of the Plan, and the checkpoint of it that is loaded; none: the stage begins.
-struct Place {
-  size_t stage = 0;
-  fs::path checkpoint;
-  RunState state;
-};
-
 class Run {
  public:
   Run(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry)
@@ -43,20 +37,35 @@ class Run {
     const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
     const RunFolder folder(request_.folder);
-    const bool is_new_plan = folder.open(resolved_, request_.allow_plan_change);
+    opened_ = folder.open(resolved_, request_.allow_plan_change);
     log_.emplace(request_.folder / "log.txt");
     const CrashLog crashes(request_.folder / "log.txt");
-    const Place place = find_place(stages);
+    const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.newest(stages);
+    if (opened_.record.id.empty())
+      opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
+    check_change(place, stages);
+    if (request_.resume) checkpoints_.set_aside_behind(place.state);
+    checkpoints_.link();
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
-    if (request_.resume) set_aside_behind(place.state);
     report::ProgressLine line;
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
     recipe::require_positions(resolved_, description.decoder.max_position_embeddings);
     const Crew::Size crew = request_.crew.value_or(crew_for(description, request_.device));
-    RunContext context{plan_,        resolved_.hash,    request_.folder, registry_, request_.device,
-                       description,  resolved_.lua,     metrics,         line,      writer,
-                       crew.threads, request_.max_steps};
+    RunContext context{plan_,
+                       resolved_.hash,
+                       request_.folder,
+                       registry_,
+                       request_.device,
+                       description,
+                       resolved_.lua,
+                       metrics,
+                       line,
+                       writer,
+                       crew.threads,
+                       request_.max_steps,
+                       request_.write_patience,
+                       opened_.record.id};
     const StopSignals signals;
     TrainReport report;
     RunState state = place.state;
@@ -70,7 +79,10 @@ class Run {
       };
       if (checkpoint.empty()) state = stage_begins(state);
       StageRun run(context, stage, begin, state, checkpoint, request_.faults);
-      if (is_new_plan && i == place.stage) folder.write_plan(resolved_);
+      if (i == place.stage) {
+        folder.write(opened_, resolved_);
+        record_changes(place, metrics);
+      }
       previous_model_.reset(); // begun from, and no longer needed
       folder.write_parameters(stage.name, budget::group_lines(plan_.model, stage, description));
       const int64_t before = run.state().step;
@@ -92,7 +104,6 @@ class Run {
       folder.write_report();
     }
     metrics.flush();
-    make_sure_of(writer, report);
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     return report;
   }
@@ -110,60 +121,44 @@ class Run {
     return stages;
   }
 
-  // The newest checkpoint of the last stage that has one. Where none of them has, a stage before them may: its lines of
-  // metrics stay.
-  Place find_place(const std::vector<const plan::Stage*>& stages) const {
-    if (request_.resume) {
-      Place place = place_of(*request_.resume, stages);
-      return place;
+  // A plan that was changed has something to train, and says nothing else of what is trained already; or else nothing
+  // is changed. Whoever goes back to an earlier checkpoint finds the data that it read, before anything is put aside.
+  void check_change(const Place& place, const std::vector<const plan::Stage*>& stages) const {
+    if (place.checkpoint.empty() || !(opened_.before || request_.resume)) return;
+    const plan::Stage& stage = *stages[place.stage];
+    const StageData data(plan_, stage, registry_, {.device = request_.device});
+    const bool done = place.state.stage_done;
+    if (!done) Composer::check(place.state.cursor, data.batches(), data.order());
+    if (!opened_.before) return;
+    const bool extends = done && Composer::extended(place.state.cursor, data.batches(), data.order());
+    for (const plan::Stage& trained : plan_.stages) {
+      if (&trained == &stage && (extends || !done)) break;
+      refuse_other_samples(trained);
+      if (&trained == &stage) break;
     }
-    refuse_stages_behind(stages);
-    for (size_t i = stages.size(); i-- > 0;) {
-      const StageFolder folder(request_.folder / stages[i]->name);
-      folder.tidy();
-      if (const auto step = folder.newest()) return place_of(folder.of(*step), stages);
-    }
-    for (auto stage = plan_.stages.rbegin(); stage != plan_.stages.rend(); ++stage) {
-      const StageFolder folder(request_.folder / stage->name);
-      if (const auto step = folder.newest()) return {.state = read_state(folder.of(*step))};
-    }
-    return {};
+    if (done && !extends && place.stage + 1 == stages.size())
+      throw Error(ErrorKind::usage, "every stage is done, and the new plan trains nothing more")
+          .at(request_.folder.string())
+          .advise("more `samples` of the last stage extend it; --run-dir trains into another folder");
   }
 
-  Place place_of(const fs::path& checkpoint, const std::vector<const plan::Stage*>& stages) const {
-    verify_checkpoint(checkpoint);
-    Place place{0, checkpoint, read_state(checkpoint)};
-    const auto stage = std::find_if(stages.begin(), stages.end(),
-                                    [&](const plan::Stage* one) { return one->name == place.state.stage; });
-    if (stage == stages.end())
-      throw Error(ErrorKind::usage,
-                  fmt::format("this is a checkpoint of the stage '{}', which is not to be run", place.state.stage))
-          .at(checkpoint.string());
-    place.stage = static_cast<size_t>(stage - stages.begin());
-    log_info("goes on at stage {}, step {} ({})", place.state.stage, place.state.step, checkpoint.string());
-    return place;
-  }
-
-  // Metrics are one row of lines: a stage cannot be run again with later ones behind it.
-  void refuse_stages_behind(const std::vector<const plan::Stage*>& stages) const {
-    bool behind = false;
-    for (const plan::Stage& stage : plan_.stages) {
-      if (behind && !StageFolder(request_.folder / stage.name).steps().empty())
-        throw Error(ErrorKind::usage, fmt::format("the run has trained '{}' already, which comes after it", stage.name))
+  void refuse_other_samples(const plan::Stage& trained) const {
+    for (const plan::Stage& before : opened_.before->stages)
+      if (before.name == trained.name && before.samples != trained.samples)
+        throw Error(
+            ErrorKind::usage,
+            fmt::format("stages.{}.samples was {} and is {}, and the stage is done: only the last stage that was "
+                        "trained can be extended, where it read all its samples and the mix's weights are constant",
+                        trained.name, grouped(before.samples), grouped(trained.samples)))
             .at(request_.folder.string())
-            .advise("train into another folder: --run-dir");
-      behind = behind || &stage == stages.back();
-    }
+            .advise("--run-dir trains into another folder; this one is as it was");
   }
 
-  // Somebody went back to an earlier checkpoint: what was trained behind it has no lines of metrics any more, and
-  // nobody is to go on from it.
-  void set_aside_behind(const RunState& state) const {
-    for (auto stage = plan_.stages.rbegin(); stage != plan_.stages.rend(); ++stage) {
-      const bool here = stage->name == state.stage;
-      StageFolder(request_.folder / stage->name).set_aside(here ? state.step : -1);
-      if (here) return;
-    }
+  // In metrics, behind the checkpoint: whoever resumes there once more writes the same lines again.
+  void record_changes(const Place& place, report::MetricsLog& metrics) const {
+    if (place.checkpoint.empty()) return;
+    for (const std::string& change : opened_.record.changes_since(place.state.plan_hash))
+      metrics.write({"event", place.state.stage, place.state.step, {{"what", "plan_change"}, {"text", change}}, {}});
   }
 
   static RunState stage_begins(const RunState& before) {
@@ -194,21 +189,7 @@ class Run {
     const bool is_stage = std::any_of(plan_.stages.begin(), plan_.stages.end(),
                                       [&](const plan::Stage& stage) { return stage.name == from; });
     if (!is_stage) return from;
-    const StageFolder folder(request_.folder / from);
-    const auto step = folder.newest();
-    if (!step || !read_state(folder.of(*step)).stage_done)
-      throw Error(ErrorKind::usage, fmt::format("the stage '{}', which this one begins from, is not done", from))
-          .at(request_.folder.string())
-          .advise(fmt::format("train it first, or name what to begin from: --from PATH"));
-    return folder.of(*step);
-  }
-
-  // What was learnt last must not be lost with the process.
-  static void make_sure_of(CheckpointWriter& writer, const TrainReport& report) {
-    if (writer.wait()) return;
-    throw Error(ErrorKind::data,
-                fmt::format("the checkpoint of stage {}, step {} is not on disk", report.stage, report.step))
-        .advise("make room, and start the same command again: it goes on from the checkpoint before");
+    return checkpoints_.finished(from);
   }
 
   std::optional<LogFile> log_;
@@ -216,6 +197,8 @@ class Run {
   const plan::Plan& plan_;
   const TrainRequest& request_;
   Registry& registry_;
+  OpenedRun opened_;
+  RunCheckpoints checkpoints_{plan_, request_.folder, opened_.record, request_.allow_plan_change};
   std::string previous_;
   std::shared_ptr<model::Vlm> previous_model_;
 };

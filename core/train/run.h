@@ -4,6 +4,7 @@
 #include "recipe/resolve.h"
 #include "train/stage_run.h"
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@ struct TrainRequest {
   std::optional<std::filesystem::path> resume; // a checkpoint of the run; none: the newest
   bool allow_plan_change = false;
   int64_t max_steps = -1; // of this process; negative: any number
+  // For how long the last checkpoint of a stage is tried again before the run stops.
+  std::chrono::milliseconds write_patience = std::chrono::minutes(10);
   at::Device device = at::kCPU;
   std::optional<Crew::Size> crew; // none: as model and machine make it
   Faults faults = {};

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "budget/budget_text.h"
 #include "recipe/print.h"
 #include "report/page.h"
@@ -70,6 +71,44 @@ Descriptor locked(const fs::path& folder) {
   return lock;
 }
 
+constexpr size_t most_differences = 10; // that a message shows
+
+// What cannot be read is as good as missing: run.json knows the plan's hash.
+std::optional<recipe::RecordedPlan> recorded_plan(const fs::path& file) {
+  if (!fs::exists(file)) return {};
+  try {
+    return recipe::read_recorded_plan(file);
+  } catch (const Error& error) {
+    log_warning("{}\n  the run's plan is written again once it is known to be that of now", error.text());
+    return {};
+  }
+}
+
+// As a table, and how many more there are.
+std::string first_of(std::vector<recipe::Difference> differences, const fs::path& plan_file) {
+  const size_t all = differences.size();
+  if (all == 0) return "its plan.json is missing, and its hash in run.json is another one";
+  differences.resize(std::min(all, most_differences));
+  std::string text = recipe::differences_text(differences, "the run", "now");
+  if (all > differences.size())
+    text += fmt::format("and {} more: fvlm-engine plan RECIPE --diff {}", all - differences.size(), plan_file.string());
+  return text;
+}
+
+// "stages.align.samples: 80 -> 96; seed: 42 -> 7; and 3 more"
+std::string sentence_of(const std::vector<recipe::Difference>& differences) {
+  std::vector<std::string> parts;
+  for (const auto& difference : differences) {
+    if (parts.size() == most_differences) {
+      parts.push_back(fmt::format("and {} more", differences.size() - most_differences));
+      break;
+    }
+    parts.push_back(fmt::format("{}: {} -> {}", difference.path, recipe::value_text(difference.left),
+                                recipe::value_text(difference.right)));
+  }
+  return parts.empty() ? "the plan before is not known" : join(parts, "; ");
+}
+
 } // namespace
 
 RunFolder::RunFolder(fs::path path) : path_(std::move(path)), lock_(locked(path_)) {}
@@ -82,24 +121,40 @@ bool RunFolder::has_trained(const plan::Plan& plan) const {
                      [&](const plan::Stage& stage) { return !StageFolder(path_ / stage.name).steps().empty(); });
 }
 
-bool RunFolder::open(const recipe::Resolved& resolved, bool allow_change) const {
+OpenedRun RunFolder::open(const recipe::Resolved& resolved, bool allow_change) const {
+  OpenedRun opened;
+  opened.record = RunRecord::read(path_);
   const fs::path file = path_ / "plan.json";
-  if (!fs::exists(file)) return true;
-  recipe::Request request;
-  request.file = file;
-  const auto before = recipe::resolve(request);
-  if (before.hash == resolved.hash) return false;
-  if (!has_trained(before.plan)) return true;
-  const auto table = recipe::differences_text(recipe::differences(before.plan, resolved.plan), "the run", "now");
+  const auto before = recorded_plan(file);
+  if (before && opened.record.plans.empty()) opened.record.accept(before->hash, ""); // a run of an earlier version
+  const bool is_same = before ? recipe::plan_hash(before->plan) == resolved.hash
+                              : opened.record.plans.empty() || opened.record.plans.back().hash == resolved.hash;
+  opened.writes_plan = !before || !is_same;
+  if (is_same) {
+    opened.record.accept(resolved.hash, "");
+    return opened;
+  }
+  if (!has_trained(before ? before->plan : resolved.plan)) {
+    opened.record.plans.clear();
+    opened.record.accept(resolved.hash, "");
+    return opened;
+  }
+  const auto differences =
+      before ? recipe::differences(before->plan, resolved.plan) : std::vector<recipe::Difference>();
   if (!allow_change)
-    throw Error(ErrorKind::usage, "the run was begun with another plan:\n" + table)
+    throw Error(ErrorKind::usage, "the run was begun with another plan")
         .at(path_.string())
-        .advise("--allow-plan-change goes on with the new one; --run-dir trains into another folder");
-  log_warning("goes on with another plan:\n{}", table);
-  return true;
+        .advise("--allow-plan-change resumes with the new one; --run-dir trains into another folder\n" +
+                first_of(differences, file));
+  log_warning("resumes with another plan:\n{}", first_of(differences, file));
+  opened.record.accept(resolved.hash, sentence_of(differences));
+  if (before) opened.before = before->plan;
+  return opened;
 }
 
-void RunFolder::write_plan(const recipe::Resolved& resolved) const {
+void RunFolder::write(const OpenedRun& opened, const recipe::Resolved& resolved) const {
+  opened.record.write(path_);
+  if (!opened.writes_plan) return;
   write_file_atomic(path_ / "plan.json", recipe::plan_document(resolved).dump(1) + "\n");
   write_recipe(path_ / "recipe", resolved.files);
 }

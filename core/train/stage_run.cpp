@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "train/disk_space.h"
 #include "train/labels.h"
 #include "train/memory.h"
 #include "train/schedule.h"
@@ -12,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 namespace fvlm::train {
 namespace {
@@ -26,7 +29,8 @@ double weight_of(const plan::Term& term) {
 
 StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
                    const fs::path& checkpoint, const Faults& faults)
-    : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name), state_(std::move(start)),
+    : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name),
+      reference_weights_(context.folder, stage), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
       interval_(stage, state_, context.device, peak_flops(context.device, context.plan.precision)),
@@ -43,7 +47,22 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
         model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
         options);
   };
-  auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, begin);
+  const MakeModel reference = [&](const model::ArenaOptions& options) { // what DPO holds the policy against
+    if (begins || state_.reference.empty()) return begin(options);
+    if (auto kept = bare(options); reference_weights_.restore(*kept, state_.reference)) return kept;
+    try {
+      return begin(options);
+    } catch (const Error& error) {
+      throw Error(
+          ErrorKind::data,
+          fmt::format("the weights that the stage '{}' is held against are damaged or missing, and cannot be had "
+                      "from where it started: {}",
+                      stage.name, error.what()))
+          .at(reference_weights_.file().string())
+          .advise(reference_weights_.advice());
+    }
+  };
+  auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
   vlm_ = std::move(made.vlm);
   optimization_ = std::move(made.optimization);
   if (stage.remembers_reference())
@@ -52,14 +71,19 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     quantized_ = std::make_unique<QuantizedWeights>(context.plan, context.registry, vlm_->parameters(), context.device);
   if (begins) {
     state_.stage = stage.name;
-    state_.plan_hash = context.plan_hash;
     state_.cursor = data_.start();
     optimization_->adopt_values();
   } else {
+    if (state_.stage_done) extend();
     if (!state_.stage_done) Composer::check(state_.cursor, data_.batches(), data_.order());
     load_checkpoint(checkpoint, *vlm_, *optimization_);
     saved_at_ = state_.step;
   }
+  state_.plan_hash = context.plan_hash;
+  state_.run_id = context.run_id;
+  if (!state_.stage_done)
+    check_room(folder_.path(), checkpoint_bytes(*vlm_, *optimization_),
+               kept_checkpoints(context.plan.checkpoint, stage), std::ssize(folder_.steps()));
   if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
   for (const Group* group : optimization_->trained())
@@ -75,16 +99,27 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
                              most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
                              made.frozen, Crew::Size{state_.crew, context.threads});
-  if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, begin, begins);
+  if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, reference, begins);
 }
 
 StageRun::~StageRun() = default;
 
+// The plan has more samples than the stage was trained with when it was done: the rest is trained.
+void StageRun::extend() {
+  const auto rest = Composer::extended(state_.cursor, data_.batches(), data_.order());
+  if (!rest) return;
+  state_.cursor = *rest;
+  state_.stage_done = false;
+  log_info("stage {} was done with {} samples and is extended to {}: its schedule continues at {:.0f} %", stage_.name,
+           grouped(state_.samples), grouped(stage_.samples),
+           100 * static_cast<double>(state_.samples) / static_cast<double>(stage_.samples));
+}
+
 // DPO's reference, which is the model as the stage finds it: what is remembered of it is computed, unless it is known.
-void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins) {
+void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& make_reference, bool begins) {
   auto reference = frozen.reference;
   const auto made = [&]() -> const model::Vlm& {
-    if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, begin);
+    if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, make_reference);
     return *reference;
   };
   const auto is_another = [&] {
@@ -94,7 +129,12 @@ void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& begin, 
     log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
     return true;
   };
-  if (begins) state_.reference = fingerprint(vlm_->parameters());
+  if (begins) {
+    state_.reference = fingerprint(vlm_->parameters());
+    // Where all that is wanted of the reference is remembered, nobody makes it again.
+    if (!frozen.remembered || (evaluator_ && evaluator_->has_preferences()))
+      reference_weights_.keep(vlm_->parameters());
+  }
   if (auto* memory = frozen.remembered.get()) {
     const auto open = [&] { memory->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
     open();
@@ -165,7 +205,7 @@ StageEnd StageRun::take_steps() {
     if (StopSignals::stop_wanted() || context_.steps_left == 0) {
       settle();
       save();
-      context_.writer.wait();
+      save_surely();
       return StageEnd::stopped;
     }
     auto loaded = next_pack();
@@ -200,7 +240,7 @@ StageEnd StageRun::take_steps() {
                           numbers_of(counts)});
   saved_at_ = -1;
   save();
-  context_.writer.wait();
+  save_surely();
   return StageEnd::done;
 }
 
@@ -451,13 +491,16 @@ void StageRun::show_samples() {
 void StageRun::roll_back(const std::string& why) {
   context_.writer.wait();
   const auto last = folder_.newest();
-  const std::string good = last ? folder_.of(*last).string() : "none of this stage";
   const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
   if (!may)
     throw Error(ErrorKind::data, why)
         .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
-        .advise(fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may help",
-                            good));
+        .advise(
+            last ? fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may "
+                               "help",
+                               folder_.of(*last).string())
+                 : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
+                   "a longer warmup may help");
   with_real_weights(QuantizedWeights::Which::all, [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
   guard_.begin_anew();
   state_.guard.rolled_back_to = *last;
@@ -469,16 +512,51 @@ void StageRun::save() {
   if (saved_at_ == state_.step) return;
   if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
   evaluated_ = false;
+  interval_.add_times(times_);
+  state_.optimizer_steps = optimization_->steps();
+  write_snapshot();
+  saved_at_ = state_.step;
+  times_.spent_on("checkpoint");
+}
+
+// Of the state as it is, with the metrics that are on disk by now.
+void StageRun::write_snapshot() {
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
-  interval_.add_times(times_);
-  state_.optimizer_steps = optimization_->steps();
   with_real_weights(QuantizedWeights::Which::all, [&] {
     context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
   });
-  saved_at_ = state_.step;
-  times_.spent_on("checkpoint");
+}
+
+// A stage ends, and a run stops, only with its last checkpoint on disk. A folder that cannot be made and a disk that is
+// full may get well again; who asks the run to stop does not wait for that.
+void StageRun::save_surely() {
+  using namespace std::chrono;
+  const auto until = steady_clock::now() + context_.write_patience;
+  milliseconds pause(1000);
+  while (!context_.writer.wait()) {
+    const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
+    if (rest <= milliseconds(0) || StopSignals::stop_wanted())
+      throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
+                                                  stage_.name, state_.step, context_.writer.why_not()))
+          .at(folder_.of(state_.step).string())
+          .advise(fmt::format("correct that, and start the same command again: it {}", last_on_disk()));
+    pause = std::min(pause, rest);
+    log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
+                human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
+    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_wanted();)
+      std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
+    pause = std::min(2 * pause, milliseconds(30000));
+    write_snapshot();
+  }
+}
+
+// What the same command does now.
+std::string StageRun::last_on_disk() const {
+  const auto steps = folder_.steps();
+  return steps.empty() ? fmt::format("begins the stage '{}' anew, which has no checkpoint yet", stage_.name)
+                       : fmt::format("resumes from {}", folder_.of(steps.back()).string());
 }
 
 void StageRun::show() const {

@@ -13,9 +13,11 @@
 #include "train/interval.h"
 #include "train/late.h"
 #include "train/quantized_weights.h"
+#include "train/reference_weights.h"
 #include "train/stage_data.h"
 #include "train/stage_model.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,6 +38,8 @@ struct RunContext {
   CheckpointWriter& writer;
   int64_t threads = 1;    // that a crew may have
   int64_t steps_left = 0; // that this process may take; negative: any number
+  std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage
+  std::string run_id;
 };
 
 // What a test does to a run at places that no input reaches. Either may throw.
@@ -59,7 +63,8 @@ class StageRun {
   const RunState& state() const { return state_; }
 
  private:
-  void hold_against(const FrozenModels& frozen, const MakeModel& begin, bool begins);
+  void extend();
+  void hold_against(const FrozenModels& frozen, const MakeModel& reference, bool begins);
   void remember(ReferenceMemory& memory, const model::Vlm& reference);
 
   StageEnd take_steps();
@@ -95,12 +100,16 @@ class StageRun {
   bool after_step();   // false: the stage is to end here
   void roll_back(const std::string& why);
   void save();
+  void write_snapshot();
+  void save_surely();
+  std::string last_on_disk() const;
   void show() const;
 
   RunContext& context_;
   const plan::Stage& stage_;
   const Faults& faults_;
   StageFolder folder_;
+  ReferenceWeights reference_weights_;
   RunState state_;
   StageData data_;
   std::unique_ptr<ops::Operations> operations_;

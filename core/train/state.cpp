@@ -26,6 +26,7 @@ std::string RunState::text() const {
   Json sums = Json::object();
   for (const auto& [name, value] : interval) sums[name] = number(value);
   return Json{{"format_version", format_version},
+              {"run_id", run_id},
               {"plan_hash", plan_hash},
               {"stage", stage},
               {"step", step},
@@ -46,6 +47,7 @@ std::string RunState::text() const {
               {"tokens", tokens},
               {"frames", frames},
               {"interval", sums},
+              {"rates", rates},
               {"memory", Json::parse(memory)},
               {"metrics_bytes", metrics_bytes},
               {"events_bytes", events_bytes},
@@ -64,6 +66,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
                                                json.at("format_version").dump(), format_version))
           .at(where);
     RunState state;
+    state.run_id = json.value("run_id", "");
     state.plan_hash = json.at("plan_hash");
     state.stage = json.at("stage");
     state.step = json.at("step");
@@ -81,6 +84,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.tokens = json.at("tokens");
     state.frames = json.at("frames");
     for (const auto& [name, value] : json.at("interval").items()) state.interval[name] = number(value);
+    state.rates = json.value("rates", std::map<std::string, double>{});
     state.memory = json.at("memory").dump();
     state.metrics_bytes = json.at("metrics_bytes");
     state.events_bytes = json.at("events_bytes");

@@ -26,6 +26,7 @@ struct ScalerState {
 };
 
 struct RunState {
+  std::string run_id; // of run.json; empty: an earlier version wrote the checkpoint
   std::string plan_hash, stage;
   int64_t step = 0; // of the stage: so many are taken
   bool stage_done = false;
@@ -38,6 +39,7 @@ struct RunState {
   ScalerState scaler;
   int64_t samples = 0, tokens = 0, frames = 0; // of the stage
   std::map<std::string, double> interval;      // sums since the last line of metrics
+  std::map<std::string, double> rates;         // of the last step, "lr.GROUP"
   std::string memory = "{}";                   // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
   std::string reference;       // fingerprint of the weights that DPO's are held against

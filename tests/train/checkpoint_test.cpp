@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "failing_writes.h"
+#include "model/weights/safetensors.h"
 #include "small_run.h"
 #include "train/initial_model.h"
 
@@ -145,14 +146,83 @@ TEST_F(Checkpoints, a_run_goes_on_where_what_control_answers_cannot_be_written) 
   }
 }
 
-TEST_F(Checkpoints, a_run_whose_last_one_is_not_on_disk_says_so_and_goes_on_later) {
-  run("whole", {}, {.stage = "align"});
+TEST_F(Checkpoints, AStageEndsOnlyWithItsLastOneOnDisk) {
+  run("whole");
+  std::string said;
   {
-    const FailingWrites disk(DiskFault::failing, "/step-000010", 1, 1 << 30);
-    EXPECT_THROW(run("full", {}, {.stage = "align"}), Error);
+    const FailingWrites disk(DiskFault::full, "/align/step-000010", 1, 2); // for a moment
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(run("full").stopped);
+    said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(FailingWrites::failed(), 2);
   }
-  EXPECT_EQ(run("full", {}, {.stage = "align"}).steps, 1);
+  EXPECT_NE(said.find("trying again in"), std::string::npos) << said;
+  EXPECT_EQ(read_state(StageFolder(folder("full") / "align").of(10)).stage_done, true);
   expect_equal_runs("whole", "full");
+}
+
+TEST_F(Checkpoints, AStageWhoseLastOneStaysOffTheDiskStopsTheRun) {
+  run("whole");
+  {
+    const FailingWrites disk(DiskFault::failing, "/align/step-000010", 1, 1 << 30);
+    try {
+      run("full", {}, {.write_patience = std::chrono::milliseconds(0)});
+      FAIL() << "it went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::stopped);
+      EXPECT_NE(error.text().find("Input/output error"), std::string::npos) << error.text();
+      EXPECT_NE(error.text().find("resumes from " + StageFolder(folder("full") / "align").of(9).string()),
+                std::string::npos)
+          << error.text();
+    }
+  }
+  EXPECT_FALSE(fs::exists(folder("full") / "instruct")) << "it went on into the next stage";
+  EXPECT_EQ(run("full").steps, 1 + 8 + 6);
+  expect_equal_runs("whole", "full");
+}
+
+TEST_F(Checkpoints, AFullDiskThatNeverTookOneIsToldSo) {
+  const FailingWrites disk(DiskFault::full, "/align/step-", 1, 1 << 30);
+  testing::internal::CaptureStderr();
+  try {
+    run("full", {}, {.write_patience = std::chrono::milliseconds(0)});
+    ADD_FAILURE() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("begins the stage 'align' anew, which has no checkpoint yet"), std::string::npos)
+        << error.text();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("no checkpoint of the stage is on disk yet"), std::string::npos) << said;
+  EXPECT_EQ(said.find("the newest on disk"), std::string::npos) << said;
+}
+
+TEST_F(Checkpoints, NeedRoomOnTheDiskBeforeTheFirstStep) {
+  run("start", {}, {.stage = "align", .max_steps = 1});
+  uint64_t bytes = 0; // of all tensors in the files of one, of which a few are no part of the model
+  const fs::path checkpoint = StageFolder(folder("start") / "align").of(1);
+  for (const char* file : {"vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
+                           "training_state/optimizer.safetensors"})
+    for (const auto file_of = Safetensors::open(checkpoint / file); const TensorView& view : file_of.tensors())
+      bytes += view.data.size();
+  {
+    const FreeSpace disk(bytes / 2);
+    try {
+      run("a", {}, {.stage = "align"});
+      FAIL() << "it began";
+    } catch (const Error& error) {
+      EXPECT_NE(error.text().find("a checkpoint takes"), std::string::npos) << error.text();
+      EXPECT_NE(error.text().find("align"), std::string::npos) << error.text();
+    }
+    EXPECT_TRUE(read_file(folder("a") / "metrics.jsonl").empty());
+  }
+  const auto warned = [&](uint64_t room) {
+    const FreeSpace disk(room);
+    testing::internal::CaptureStderr();
+    run(std::to_string(room), {}, {.stage = "align", .max_steps = 1});
+    return testing::internal::GetCapturedStderr().find("are free on this disk") != std::string::npos;
+  };
+  EXPECT_TRUE(warned(2 * bytes)) << "two are kept, and a third is written before one goes";
+  EXPECT_FALSE(warned(3 * bytes));
 }
 
 TEST_F(Checkpoints, a_damaged_newest_one_falls_back_to_the_one_before) {
@@ -180,6 +250,7 @@ TEST_F(Checkpoints, the_best_are_kept_besides_the_last) {
 TEST_F(Checkpoints, a_state_reads_back_as_it_was) {
   RunState state = made().state;
   state.interval = {{"loss", 1.0 / 3}, {"steps", 2}, {"gradient_norm", std::numeric_limits<double>::infinity()}};
+  state.rates = {{"lr.decoder", 1.0 / 7}};
   state.memory = R"({"calls":3})";
   state.score = 0.7;
   state.guard = {1.5, 20, 1, 2, 100};

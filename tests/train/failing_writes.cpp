@@ -1,11 +1,13 @@
 #include "failing_writes.h"
 
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <dlfcn.h>
 #include <mutex>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 namespace fvlm::train {
@@ -19,6 +21,7 @@ struct State {
   int64_t first = 0, count = 0, calls = 0, failed = 0;
 };
 State state;
+std::atomic<int64_t> free_bytes{-1}; // negative: as the disk says
 
 bool fails(const char* path) {
   const std::lock_guard hold(state.lock);
@@ -67,6 +70,14 @@ int64_t FailingWrites::failed() {
   return state.failed;
 }
 
+FreeSpace::FreeSpace(uint64_t bytes) {
+  free_bytes = static_cast<int64_t>(bytes);
+}
+
+FreeSpace::~FreeSpace() {
+  free_bytes = -1;
+}
+
 } // namespace fvlm::train
 
 using namespace fvlm::train;
@@ -101,4 +112,24 @@ extern "C" int mkdir(const char* path, mode_t mode) noexcept {
   static const auto next = real<int (*)(const char*, mode_t)>("mkdir");
   if (!state.armed || state.fault == DiskFault::short_write || !fails(path)) return next(path, mode);
   return errno = code(), -1;
+}
+
+// Of either name: on this machine they are one.
+static int filled(int result, struct statvfs* out) {
+  if (free_bytes >= 0 && result == 0) {
+    out->f_frsize = 1;
+    out->f_bavail = out->f_bfree = static_cast<fsblkcnt_t>(free_bytes.load());
+  }
+  return result;
+}
+
+extern "C" int statvfs(const char* path, struct statvfs* out) noexcept {
+  static const auto next = real<int (*)(const char*, struct statvfs*)>("statvfs");
+  return filled(next(path, out), out);
+}
+
+extern "C" int statvfs64(const char* path, struct statvfs64* out) noexcept {
+  static const auto next = real<int (*)(const char*, struct statvfs64*)>("statvfs64");
+  static_assert(sizeof(struct statvfs64) == sizeof(struct statvfs));
+  return filled(next(path, out), reinterpret_cast<struct statvfs*>(out));
 }

@@ -34,7 +34,7 @@ end
 local captions = mix { { data .. "/captions/*.tar" }, { text = data .. "/text/*.tar" }, text_ratio = 0.2 }
 local questions, pairs = mix { { data .. "/questions/*.tar" } }, mix { { data .. "/pairs/*.tar" } }
 return fvlm.recipe {
-  name = "oracle", precision = "fp32", log_every = 1, quantization = { scheme = "int8" },
+  name = "oracle", precision = "fp32", log_every = 1,
   model = fvlm.model {
     image_size = 32,
     vision = fvlm.dinov2 { width = 32, layers = 2, heads = 4, patch_size = 8 },
@@ -59,6 +59,7 @@ WITH_A_TEACHER = """
                                             temperature = 2, weight = 1.5 } } }),
 """
 QUANTISED = """
+  quantization = { scheme = "int8" },
   stage("quantised", { data = captions, from = data .. "/../coarse", quantization_aware = true,
                        objective = fvlm.next_token { on = "all" } }),
 """

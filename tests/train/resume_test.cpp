@@ -1,6 +1,8 @@
 // What a run resumes from, and what must not keep it from resuming.
 #include "base/error.h"
+#include "base/hash.h"
 #include "small_run.h"
+#include "train/run_record.h"
 
 #include <fmt/format.h>
 
@@ -19,6 +21,16 @@ class Resume : public SmallRun {
     for (const auto& entry : fs::directory_iterator(folder(name)))
       if (entry.path().filename().string().starts_with("events.out.tfevents.")) return entry.path();
     return {};
+  }
+
+  // The last stage: those before it may lack what the test took away.
+  void expect_equal_prefer(const std::string& name) const {
+    const fs::path one = StageFolder(folder("whole") / "prefer").of(6),
+                   other = StageFolder(folder(name) / "prefer").of(6);
+    for (const char* file : {"vision/model.safetensors", "decoder/model.safetensors", "connector.safetensors",
+                             "training_state/optimizer.safetensors"})
+      EXPECT_TRUE(read_file(one / file) == read_file(other / file)) << name << ": " << file;
+    EXPECT_EQ(metrics(folder("whole")), metrics(folder(name))) << name;
   }
 
   // Steps of the lines of kind "step".
@@ -51,6 +63,284 @@ TEST_F(Resume, NeedsNoLogs) {
     EXPECT_TRUE(read_file(last / "connector.safetensors") ==
                 read_file(StageFolder(folder("whole") / "align").of(10) / "connector.safetensors"));
   }
+}
+
+// A change of one bit in the middle of a file.
+void damage(const fs::path& file) {
+  std::string bytes = read_file(file);
+  bytes.at(bytes.size() / 2) ^= 1;
+  write_file_atomic(file, bytes);
+}
+
+// Writes down again what a checkpoint's files are, after a test changed one.
+void sign(const fs::path& checkpoint) {
+  const fs::path list = checkpoint / "training_state" / "checksums.txt";
+  std::string lines;
+  for (const std::string& line : split(read_file(list), '\n'))
+    if (const auto words = split(line, ' '); words.size() == 3) {
+      const std::string bytes = read_file(checkpoint / words[2]);
+      lines += fmt::format("{:016x} {} {}\n", xxh64(bytes), bytes.size(), words[2]);
+    }
+  write_file_atomic(list, lines + fmt::format("{:016x}\n", xxh64(lines)));
+}
+
+// As a run's folder was before runs had ids and stages a copy of their reference.
+void make_old(const fs::path& run) {
+  fs::remove(run / "run.json");
+  for (const char* stage : {"align", "instruct", "prefer"}) {
+    const StageFolder folder(run / stage);
+    for (const char* name : {"latest", "best", "reference.safetensors"}) fs::remove(folder.path() / name);
+    for (const int64_t step : folder.steps()) {
+      const fs::path file = folder.of(step) / "training_state" / "state.json";
+      auto state = nlohmann::json::parse(read_file(file));
+      state.erase("run_id");
+      write_file_atomic(file, state.dump(1) + "\n");
+      sign(folder.of(step));
+    }
+  }
+}
+
+void copy_folder(const fs::path& from, const fs::path& to) {
+  fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+}
+
+TEST_F(Resume, OfAnEarlierVersionsRunEndsInTheSameBits) {
+  run("whole");
+  for (const int64_t steps : {5, 10 + 8 + 2}) {
+    const std::string name = fmt::format("old-{}", steps);
+    run(name, {}, {.max_steps = steps});
+    make_old(folder(name));
+    EXPECT_EQ(run(name).steps, 24 - steps);
+    expect_equal_runs("whole", name);
+    EXPECT_EQ(read_state(StageFolder(folder(name) / "prefer").of(6)).run_id, RunRecord::read(folder(name)).id);
+  }
+}
+
+TEST_F(Resume, RefusesTheCheckpointOfAnotherRun) {
+  const std::string rate = "stages.align.optimizer.lr.decoder=5e-2";
+  run("a", {}, {.max_steps = 5});
+  run("same", {}, {.max_steps = 7});
+  run("other", {rate}, {.max_steps = 7});
+  for (const char* foreign : {"same", "other"}) {
+    const fs::path laid = folder("a") / "align" / "step-000007";
+    copy_folder(folder(foreign) / "align" / "step-000007", laid);
+    for (const bool allowed : {false, true}) try {
+        run("a", {}, {.allow_plan_change = allowed});
+        ADD_FAILURE() << foreign << " was resumed";
+      } catch (const Error& error) {
+        EXPECT_NE(error.text().find("belongs to another run"), std::string::npos) << error.text();
+        EXPECT_EQ(error.where(), laid.string());
+      }
+    fs::remove_all(laid);
+  }
+  EXPECT_THROW(run("a", {}, {.resume = folder("same") / "align" / "step-000007"}), Error);
+  run("whole");
+  EXPECT_EQ(run("a").steps, 24 - 5) << "nothing of it was touched";
+  expect_equal_runs("whole", "a");
+}
+
+// Checkpoints of earlier versions say no run.
+TEST_F(Resume, RefusesACheckpointOfAPlanThatTheRunNeverHad) {
+  run("a", {}, {.max_steps = 5});
+  run("other", {"stages.align.optimizer.lr.decoder=5e-2"}, {.max_steps = 7});
+  make_old(folder("a"));
+  make_old(folder("other"));
+  copy_folder(folder("other") / "align" / "step-000007", folder("a") / "align" / "step-000007");
+  try {
+    run("a");
+    FAIL() << "it was resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("a plan that this run was never trained under"), std::string::npos) << error.text();
+  }
+  EXPECT_EQ(run("a", {}, {.allow_plan_change = true}).steps, 24 - 7) << "as somebody says that he wants it";
+}
+
+TEST_F(Resume, RefusesACheckpointInAnothersPlace) {
+  run("a", {}, {.max_steps = 5});
+  copy_folder(folder("a") / "align" / "step-000005", folder("a") / "align" / "step-000009");
+  try {
+    run("a");
+    FAIL() << "it was resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("the checkpoint of stage 'align', step 5"), std::string::npos) << error.text();
+  }
+  fs::remove_all(folder("a") / "align" / "step-000009");
+  // Files of two checkpoints, with a list that fits them.
+  const fs::path mixed = folder("a") / "align" / "step-000005";
+  fs::copy_file(folder("a") / "align" / "step-000003" / "fvlm.json", mixed / "fvlm.json",
+                fs::copy_options::overwrite_existing);
+  sign(mixed);
+  try {
+    run("a");
+    FAIL() << "it was resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("files of two checkpoints"), std::string::npos) << error.text();
+  }
+}
+
+TEST_F(Resume, NeedsNoRunJson) {
+  run("whole", {}, {.stage = "align"});
+  for (const bool removed : {true, false}) {
+    const std::string name = removed ? "removed" : "damaged";
+    run(name, {}, {.stage = "align", .max_steps = 5});
+    const std::string id = RunRecord::read(folder(name)).id;
+    if (removed)
+      fs::remove(folder(name) / "run.json");
+    else
+      damage(folder(name) / "run.json");
+    EXPECT_EQ(run(name, {}, {.stage = "align"}).steps, 5);
+    expect_equal_runs("whole", name);
+    EXPECT_EQ(RunRecord::read(folder(name)).id, id) << "its checkpoints know it";
+  }
+}
+
+TEST_F(Resume, OfAPreferenceStageNeedsNoOtherStagesCheckpoint) {
+  run("whole");
+  for (const char* file : {"connector.safetensors", "decoder/tokenizer_config.json", ""}) {
+    const std::string name = std::string("hurt-") + fs::path(file).stem().string();
+    run(name, {}, {.max_steps = 10 + 8 + 2});
+    const StageFolder earlier(folder(name) / "instruct");
+    for (const int64_t step : earlier.steps())
+      if (const fs::path checkpoint = earlier.of(step); *file)
+        damage(checkpoint / file);
+      else
+        fs::remove_all(checkpoint);
+    EXPECT_EQ(run(name).steps, 4) << file;
+    expect_equal_prefer(name);
+  }
+}
+
+TEST_F(Resume, OfAnEarlierVersionsPreferenceStageNeedsTheWeightsAlone) {
+  run("whole");
+  run("old", {}, {.max_steps = 10 + 8 + 2});
+  make_old(folder("old"));
+  damage(StageFolder(folder("old") / "instruct").of(8) / "decoder" / "tokenizer_config.json");
+  EXPECT_EQ(run("old").steps, 4);
+  expect_equal_prefer("old");
+}
+
+TEST_F(Resume, WithoutAnyReferenceSaysWhatHelps) {
+  run("whole");
+  run("a", {}, {.max_steps = 10 + 8 + 2});
+  damage(folder("a") / "prefer" / "reference.safetensors");
+  damage(StageFolder(folder("a") / "instruct").of(8) / "connector.safetensors");
+  std::string advice;
+  try {
+    run("a");
+    FAIL() << "it was resumed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("prefer"), std::string::npos) << error.text();
+    advice = error.advice();
+  }
+  const std::string option = "--resume ";
+  const size_t path = advice.find(option);
+  ASSERT_NE(path, std::string::npos) << advice;
+  const fs::path checkpoint =
+      advice.substr(path + option.size(), advice.find(' ', path + option.size()) - path - option.size());
+  EXPECT_EQ(checkpoint, StageFolder(folder("a") / "instruct").of(6));
+  EXPECT_EQ(run("a", {}, {.resume = checkpoint}).steps, 2 + 6);
+  expect_equal_runs("whole", "a");
+}
+
+TEST_F(Resume, KeepsTheReferenceThatItBeganWith) {
+  run("start", {}, {.stage = "align"});
+  const StageFolder checkpoints(folder("start") / "align");
+  run("whole", {}, {.stage = "prefer", .from = checkpoints.of(9)});
+  run("parts", {}, {.stage = "prefer", .from = checkpoints.of(9), .max_steps = 2});
+  run("parts", {}, {.stage = "prefer", .from = checkpoints.of(10)});
+  expect_equal_runs("whole", "parts");
+}
+
+TEST_F(Resume, TrainsTheRestOfAFinishedStageWithMoreSamples) {
+  const std::vector<std::string> more = {"stages.align.samples=104"};
+  const TrainRequest align = {.stage = "align"}, changed = {.stage = "align", .allow_plan_change = true};
+  for (const char* name : {"once", "parts"}) run(name, {}, align);
+  EXPECT_THROW(run("once", more, align), Error) << "the plan is another one";
+  EXPECT_EQ(run("once", more, changed).steps, 3);
+  run("parts", more, {.stage = "align", .allow_plan_change = true, .max_steps = 0});
+  for (int part = 0; part < 3; ++part) EXPECT_EQ(run("parts", more, {.stage = "align", .max_steps = 1}).steps, 1);
+  EXPECT_EQ(run("parts", more, align).steps, 0);
+  expect_equal_runs("once", "parts");
+  const RunState state = read_state(StageFolder(folder("once") / "align").of(13));
+  EXPECT_EQ(state.samples, 104);
+  EXPECT_TRUE(state.stage_done);
+  EXPECT_EQ(state.plan_hash, resolved(more).hash);
+  int changes = 0;
+  for (const auto& line : metrics(folder("once")))
+    if (line["kind"] == "event" && line["what"] == "plan_change") {
+      ++changes;
+      EXPECT_EQ(line["step"], 10);
+      EXPECT_NE(line["text"].get<std::string>().find("stages.align.samples: 80 -> 104"), std::string::npos) << line;
+    }
+  EXPECT_EQ(changes, 1);
+  EXPECT_EQ(run("once", more).steps, 8 + 6) << "and the stages behind it";
+}
+
+TEST_F(Resume, APlanThatCannotBeTrainedChangesNothing) {
+  run("a");
+  const auto files = [&] {
+    std::map<std::string, std::string> all = content(folder("a"));
+    all.erase("log.txt");
+    return all;
+  };
+  const auto before = files();
+  const std::string varying = R"(stages.prefer.data.sources.1.weight=[1,2])";
+  for (const std::vector<std::string>& sets :
+       std::vector<std::vector<std::string>>{{"stages.align.samples=96"},            // others were trained behind it
+                                             {"stages.prefer.samples=40"},           // fewer than it has
+                                             {"stages.prefer.samples=56", "seed=7"}, // other data
+                                             {"stages.prefer.samples=56", varying},  // another order
+                                             {"stages.prefer.optimizer.clip=2"}}) {  // nothing to train with it
+    try {
+      run("a", sets, {.allow_plan_change = true});
+      ADD_FAILURE() << sets[0] << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage) << error.text();
+    }
+    EXPECT_TRUE(files() == before) << sets[0];
+  }
+  EXPECT_EQ(run("a", {"stages.prefer.samples=56"}, {.allow_plan_change = true}).steps, 1);
+}
+
+TEST_F(Resume, ShowsAFewDifferencesOfAPlanBehindTheAdvice) {
+  run("a", {}, {.max_steps = 1});
+  std::vector<std::string> sets = {"seed=7"};
+  for (const char* stage : {"align", "instruct", "prefer"})
+    for (const char* set :
+         {"optimizer.clip=2", "optimizer.eps=1e-7", "batch.samples=4", "data.max_frames=1", "data.max_text_tokens=40"})
+      sets.push_back(fmt::format("stages.{}.{}", stage, set));
+  try {
+    run("a", sets);
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    const auto lines = split(error.text(), '\n');
+    EXPECT_LE(lines.size(), 16u) << error.text();
+    EXPECT_NE(lines.at(1).find("--allow-plan-change"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("more: fvlm-engine plan RECIPE --diff"), std::string::npos) << error.text();
+  }
+}
+
+TEST_F(Resume, LatestAndBestAreLinksThatNobodyTakesForCheckpoints) {
+  run("whole");
+  run("a", {}, {.max_steps = 10 + 8});
+  const fs::path stage = folder("a") / "instruct";
+  EXPECT_EQ(fs::read_symlink(stage / "latest"), "step-000008");
+  ASSERT_TRUE(fs::is_symlink(stage / "best"));
+  const auto score = [&](const fs::path& checkpoint) { return read_state(checkpoint).score.value_or(-1e9); };
+  for (const int64_t step : StageFolder(stage).steps())
+    EXPECT_LE(score(StageFolder(stage).of(step)), score(stage / "best"));
+  EXPECT_FALSE(fs::is_symlink(folder("a") / "align" / "best")) << "nothing was evaluated";
+  EXPECT_EQ(StageFolder(stage).steps().back(), 8);
+  EXPECT_NO_THROW(verify_checkpoint(stage / "latest"));
+  fs::create_directories(folder("a") / "prefer");
+  fs::create_directory_symlink("step-000001", folder("a") / "prefer" / ".latest-1"); // a process that was killed
+  EXPECT_EQ(run("a", {}, {.resume = folder("a") / "align" / "latest", .max_steps = 0}).steps, 0);
+  EXPECT_EQ(fs::read_symlink(folder("a") / "align" / "latest"), "step-000010");
+  EXPECT_EQ(fs::read_symlink(stage / "latest"), "step-000000") << "what it led to was put aside";
+  EXPECT_EQ(run("a").steps, 8 + 6);
+  EXPECT_FALSE(fs::is_symlink(folder("a") / "prefer" / ".latest-1"));
+  EXPECT_EQ(fs::read_symlink(folder("a") / "prefer" / "latest"), "step-000006");
+  expect_equal_runs("whole", "a");
 }
 
 } // namespace

@@ -138,6 +138,7 @@ TEST_F(TrainRun, that_goes_on_from_other_weights_than_it_began_with_says_so) {
   const StageFolder checkpoints(folder("start") / "align");
   const std::string warning = "not those that it was begun with";
   run("a", {}, {.stage = "prefer", .from = checkpoints.of(9), .max_steps = 2});
+  fs::remove(folder("a") / "prefer" / "reference.safetensors"); // as in a run of an earlier version, which kept none
   testing::internal::CaptureStderr();
   run("a", {}, {.stage = "prefer", .from = checkpoints.of(9), .max_steps = 2});
   EXPECT_EQ(testing::internal::GetCapturedStderr().find(warning), std::string::npos);
@@ -248,6 +249,23 @@ TEST_F(TrainRun, too_many_in_a_row_end_the_run_and_name_the_last_good_checkpoint
   }
   // Without the fault it goes on from there.
   EXPECT_EQ(run("a", {"guard.nonfinite_limit=3"}).steps, 24 - 3);
+}
+
+TEST_F(TrainRun, AStageThatDivergesBeforeItsFirstCheckpointSaysSo) {
+  Faults faults;
+  faults.before_step = [&](const std::string&, int64_t, model::Parameters& parameters) {
+    parameters.at("q_static").gradient.fill_(std::numeric_limits<float>::infinity());
+  };
+  try {
+    run("a", {"guard.nonfinite_limit=2"}, {.faults = faults});
+    FAIL() << "it went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.text().find("none of this stage"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("the stage has no checkpoint yet, and the same command begins it anew"),
+              std::string::npos)
+        << error.text();
+  }
+  EXPECT_EQ(run("a", {"guard.nonfinite_limit=2"}).steps, 24);
 }
 
 TEST_F(TrainRun, rolls_back_once_for_each_checkpoint) {

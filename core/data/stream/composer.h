@@ -65,9 +65,13 @@ class Composer {
   static Cursor start(const BatchPlan& plan, const Order& order);
   // Throws Error(data) where the cursor goes by other data.
   static void check(const Cursor& cursor, const BatchPlan& plan, const Order& order);
+  // Where a stage that ended at its planned samples continues, now that more are planned. Nothing where the data differ
+  // in anything else.
+  static std::optional<Cursor> extended(Cursor end, const BatchPlan& plan, const Order& order);
 
  private:
   static uint64_t fingerprint(const BatchPlan& plan, const Order& order);
+  static bool goes_by(const Cursor& cursor, const BatchPlan& plan, const Order& order);
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);

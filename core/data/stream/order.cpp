@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace fvlm {
 
 Order::Order(std::vector<int64_t> sizes, uint64_t seed, std::string name)
@@ -59,6 +61,14 @@ std::optional<Drawn> Order::next(State& state) const {
     drawn.sample = static_cast<int64_t>(order.at(static_cast<uint64_t>(drawn.sample)));
   }
   return drawn;
+}
+
+std::optional<Order> Order::of_length(int64_t samples) const {
+  const auto changes = [](const plan::Source& source) { return source.weight.points.size() > 1; };
+  if (std::any_of(mix_.sources.begin(), mix_.sources.end(), changes)) return {};
+  Order order = *this;
+  order.samples_ = samples;
+  return order;
 }
 
 uint64_t Order::fingerprint() const {

@@ -42,6 +42,10 @@ class Order {
   // The same for orders that are equal.
   uint64_t fingerprint() const;
 
+  // As for a stage of so many samples, where that changes no position of the row; nothing where shares change over the
+  // stage.
+  std::optional<Order> of_length(int64_t samples) const;
+
  private:
   Order(std::vector<int64_t> sizes, uint64_t seed, std::string name);
   std::optional<size_t> source_at(const State& state) const;
