@@ -72,15 +72,22 @@ void tell(const CallMark& call, std::string_view did, std::string_view what, std
   everywhere(shapes);
 }
 
+// Threads that share a call's work crash together: the first says so and ends the process, the others wait for that.
+std::atomic<bool> crashed{false};
+thread_local bool crashed_here = false;
+
 extern "C" void on_crash(int number) {
   const int error = errno;
+  if (!crashed_here && crashed.exchange(true))
+    for (;;) pause();
   Watched* signal =
       std::find_if(std::begin(watched), std::end(watched), [&](const Watched& one) { return one.number == number; });
-  sigaction(number, &signal->before, nullptr); // a second one is none of ours
-  if (const CallMark* call = std::exchange(current_call, nullptr))
-    tell(*call, "crashed with ", signal->name,
-         "take it off the recipe's list for this kind, or report this to its author; a run resumes from its last "
-         "checkpoint");
+  if (!std::exchange(crashed_here, true))
+    if (const CallMark* call = std::exchange(current_call, nullptr))
+      tell(*call, "crashed with ", signal->name,
+           "take it off the recipe's list for this kind, or report this to its author; a run resumes from its last "
+           "checkpoint");
+  sigaction(number, &signal->before, nullptr);
   errno = error;
   raise(number); // taken as it would have been, once this handler has returned
 }
