@@ -35,6 +35,8 @@ spdlog::logger& logger() {
     auto made =
         std::make_shared<spdlog::logger>("fvlm", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(mode));
     made->set_pattern("%^%l%$: %v");
+    made->set_level(spdlog::level::debug); // a file takes all; how much the terminal shows is its sink's level
+    made->sinks().front()->set_level(spdlog::level::info);
     return made;
   }();
   return *instance;
@@ -70,7 +72,7 @@ void LogFile::write(LogLevel level, std::string_view text) {
 }
 
 void set_log_level(LogLevel least) {
-  logger().set_level(to_spdlog(least));
+  logger().sinks().front()->set_level(to_spdlog(least));
 }
 
 } // namespace fvlm

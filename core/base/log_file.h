@@ -7,8 +7,8 @@
 
 namespace fvlm {
 
-// While it lives, all lines also go to the end of the file, with their time. A disk that does not take them is told on
-// standard error, and the program goes on.
+// While it lives, all lines, those for debugging among them, go to the end of the file with their time. A disk that
+// does not take them is told on standard error, and the program goes on.
 class LogFile {
  public:
   explicit LogFile(const std::filesystem::path& path); // throws Error(data) where it cannot be opened

@@ -9,6 +9,7 @@
 #include "model/flops.h"
 #include "model/loading.h"
 #include "ops/host_memory.h"
+#include "train/active_lines.h"
 #include "train/labels.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
@@ -114,7 +115,8 @@ class Profile {
     row.peak_bytes = row.kernels > 0 ? peak.held() : peak.peak();
     row.last_loss = training.loss();
     row.gradient_norm = training.gradient_norm();
-    if (const auto at_best = train::peak_flops(device_, request_.precision))
+    const auto precision = train::product_precision(request_.precision, device_, training.operations().choices());
+    if (const auto at_best = train::peak_flops(device_, precision))
       row.utilisation = row.flops / (row.times.median() / 1e3) / *at_best;
     if (!request_.numbers.empty()) write_numbers(training, losses, norms);
     if (request_.watch) row.anatomy = anatomy_of(training, job, counts, step);

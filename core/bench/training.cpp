@@ -76,7 +76,7 @@ std::vector<std::string> Training::choices() const {
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) choices.push_back(text);
   };
   for (const auto& report : operations_->choices()) add(report.text());
-  for (const auto& text : made_.optimization->choices()) add(text);
+  for (const auto& report : made_.optimization->choices()) add(report.text());
   return choices;
 }
 

@@ -1,6 +1,7 @@
 #include "cli/plugin_options.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/tensor_module.h"
 #include "cli/torch_library.h"
@@ -13,10 +14,12 @@ namespace fvlm::cli {
 Options& with_plugin_options(Options& options) {
   return options.value("plugin-dir", "DIR", "look for plugins here first; may be given several times")
       .flag("bundled-only", "no plugins but the program's own")
-      .value("lock", "FILE", "the lock file that lists the trusted plugins, in place of the user's own");
+      .value("lock", "FILE", "the lock file that lists the trusted plugins, in place of the user's own")
+      .flag("verbose", "say also which plugins were asked and why each was refused");
 }
 
 RegistryOptions registry_options(const ParsedOptions& parsed) {
+  if (parsed.flag("verbose")) set_log_level(LogLevel::debug);
   auto options = RegistryOptions::from_environment();
   for (const auto& directory : parsed.values("plugin-dir")) options.directories.emplace_back(directory);
   options.bundled_only = parsed.flag("bundled-only");

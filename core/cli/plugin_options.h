@@ -10,7 +10,7 @@
 
 namespace fvlm::cli {
 
-// Adds --plugin-dir, --bundled-only and --lock.
+// Adds --plugin-dir, --bundled-only, --lock and --verbose.
 Options& with_plugin_options(Options& options);
 
 RegistryOptions registry_options(const ParsedOptions& parsed);

@@ -1,6 +1,7 @@
 #include "evaluation/result.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -62,6 +63,19 @@ report::Record Result::record(const std::string& stage, int64_t step) const {
   Values all = values;
   all.emplace_back("seconds", seconds);
   return {"evaluation", stage, step, {{"set", set}, {"mode", name_of(mode)}, {"measure", name_of(measure)}}, all};
+}
+
+std::string Result::text() const {
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : values) {
+    if (name == "samples" || name.find('.') != std::string::npos) continue; // and of each source
+    std::string words = name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    const bool share = name.ends_with("accuracy");
+    parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
+  }
+  return fmt::format("{} ({}): {}; {} samples in {}", set, name_of(mode), join(parts, ", "), grouped(samples),
+                     human_duration(seconds));
 }
 
 double Result::value(const std::string& name) const {

@@ -29,6 +29,8 @@ struct Result {
   Values values;
   double seconds = 0; // that it took
 
+  // "questions (coarse_fine): accuracy 95.8 %, loss 0.1523; 2,000 samples in 2.3 s"
+  std::string text() const;
   report::Record record(const std::string& stage, int64_t step) const;
   // Throws Error(internal) for a name that is not there.
   double value(const std::string& name) const;

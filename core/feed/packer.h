@@ -1,12 +1,13 @@
 // The packer that a recipe's `kernels.packer` chooses, as the loader calls it.
 #pragma once
 #include "data/stream/composer.h"
-#include "plugin/registry.h"
+#include "plugin/selection.h"
 #include "recipe/plan.h"
 
 namespace fvlm::feed {
 
-// Throws Error(plugin) where none fits.
-PackFunction choose_packer(Registry& registry, const plan::WishList& wishes, const PackSize& capacity);
+// Throws Error(plugin) where none fits. `report`: is told which, and why.
+PackFunction choose_packer(Registry& registry, const plan::WishList& wishes, const PackSize& capacity,
+                           SelectionReport* report = nullptr);
 
 } // namespace fvlm::feed

@@ -43,10 +43,17 @@ class Selector {
     for (const FoundPlugin& candidate : candidates_)
       if (meant_by(candidate.manifest.name, wish)) {
         found = true;
-        if (const LoadedPlugin* loaded = consider(candidate)) return accept(loaded);
+        const LoadedPlugin* loaded = consider(candidate);
+        mark_named(candidate.manifest.name);
+        if (loaded) return accept(loaded);
       }
-    if (!found) report_.considered.push_back({wish, false, 0, why_absent(wish), {}});
+    if (!found) report_.considered.push_back({wish, false, 0, why_absent(wish), {}, false, true});
     return nullptr;
+  }
+
+  void mark_named(const std::string& plugin) {
+    for (Considered& one : report_.considered)
+      if (one.plugin == plugin) one.by_name = true;
   }
 
   std::string why_absent(const std::string& wish) {
@@ -71,7 +78,7 @@ class Selector {
     if (wish_.measure && questions_.measure && fits.size() > 1) {
       std::erase_if(fits, [&](const Fit& fit) { return !measure(*fit.plugin, report_.considered[fit.index]); });
       if (auto table = report_.times(); !table.empty())
-        log_info("{} ({}) measured\n{}", report_.subject, report_.shape, table);
+        log_debug("{} ({}) measured\n{}", report_.subject, report_.shape, table);
     }
     // Ties go to the one that was found first.
     auto better = [&](const Fit& a, const Fit& b) {
@@ -161,6 +168,12 @@ std::string SelectionReport::text() const {
   return refused.empty() ? text : fmt::format("{}; refused: {}", text, refused);
 }
 
+std::string SelectionReport::reason() const {
+  for (const Considered& one : considered)
+    if (one.plugin == chosen && one.fits) return one.reason;
+  return "";
+}
+
 std::string SelectionReport::times() const {
   TextTable table({"plugin", "milliseconds", "measured", "score", ""});
   bool any = false;
@@ -183,8 +196,7 @@ const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions
   report.subject = questions.subject;
   report.shape = questions.shape;
   if (const LoadedPlugin* chosen = Selector(registry, wish, questions, report).run()) {
-    if (const std::string line = report.text(); registry.is_news(line))
-      log_info("{}{}", questions.label == "optimizer" ? "Using optimizer backend: " : "", line);
+    if (const std::string line = report.text(); registry.is_news(line)) log_debug("{}", line);
     return chosen;
   }
   std::string refused;

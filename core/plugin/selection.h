@@ -31,6 +31,7 @@ struct Considered {
   std::string reason; // why not; or what it will use
   std::optional<double> seconds;
   bool remembered = false; // those seconds, from an earlier measurement
+  bool by_name = false;    // preferred by its name, not as one of all
 };
 
 struct SelectionReport {
@@ -41,6 +42,8 @@ struct SelectionReport {
 
   // "attention: attention-cpu (score 100); refused: attention-cudnn: needs a CUDA device"
   std::string text() const;
+  // What the chosen one says it will use; empty: nothing.
+  std::string reason() const;
   // The measured times as a table; empty where nothing was measured.
   std::string times() const;
 };
@@ -68,7 +71,7 @@ struct Questions {
   std::function<Measurement(const LoadedPlugin&)> measure; // empty: nothing is measured
 };
 
-// Chooses and logs why. Throws Error(plugin) that lists every refusal.
+// Chooses, and logs why for who debugs. Throws Error(plugin) that lists every refusal.
 const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report);
 
 // Every plugin's answer that the wish lets in, nobody being chosen.

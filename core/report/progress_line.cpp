@@ -15,7 +15,7 @@
 namespace fvlm::report {
 namespace {
 
-constexpr double memory_seconds = 20, plain_pause_seconds = 30;
+constexpr double memory_seconds = 20, first_pause_seconds = 5, longest_pause_seconds = 30;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -26,63 +26,101 @@ std::string rate_text(double rate) {
   return fmt::format("{:.{}f} samples/s", rate, rate >= 10 ? 1 : 2);
 }
 
+// "845", "7.1 k", "29 k", "1.2 M"
+std::string short_number(double number) {
+  const char* unit = "";
+  for (const char* larger : {" k", " M", " G"}) {
+    if (number < 999.5) break;
+    number /= 1000;
+    unit = larger;
+  }
+  return fmt::format("{:.{}f}{}", number, *unit && number < 9.95 ? 1 : 0, unit);
+}
+
+// "1.9e-3"
+std::string scientific(double number) {
+  std::string text = fmt::format("{:.1e}", number);
+  const size_t exponent = text.find('e') + 2; // behind its sign
+  if (text[exponent] == '0' && exponent + 1 < text.size()) text.erase(exponent, 1);
+  return text;
+}
+
+std::string step_time(double seconds) {
+  if (seconds >= 9.95) return human_duration(seconds);
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  return fmt::format("{:.{}f} ms", 1e3 * seconds, seconds < 0.00995 ? 1 : 0);
+}
+
 } // namespace
 
-void SmoothedRate::add(double samples, double seconds) {
+void SmoothedRate::add(double amount, double seconds) {
   if (!(seconds > 0)) return;
   double kept = std::exp(-seconds / memory_seconds);
-  samples_ = samples_ * kept + samples;
+  amount_ = amount_ * kept + amount;
   seconds_ = seconds_ * kept + seconds;
 }
 
 std::optional<double> SmoothedRate::value() const {
   if (seconds_ <= 0) return std::nullopt;
-  return samples_ / seconds_;
+  return amount_ / seconds_;
 }
 
 ProgressLine::ProgressLine(int descriptor, std::function<double()> seconds)
     : descriptor_(descriptor), line_(descriptor), colour_(color_on(descriptor)),
       seconds_(seconds ? std::move(seconds) : steady_seconds) {}
 
+// The first when something is known of the speed.
 bool ProgressLine::plain_due(double now) {
-  if (plain_written_ && now - *plain_written_ < plain_pause_seconds) return false;
+  if (!samples_.value()) return false;
+  if (plain_written_ && now - *plain_written_ < plain_pause_) return false;
+  plain_pause_ = plain_written_ ? std::min(2 * plain_pause_, longest_pause_seconds) : first_pause_seconds;
   plain_written_ = now;
   return true;
 }
 
 void ProgressLine::show(const Moment& moment) {
-  double now = seconds_();
   if (moment.stage != last_.stage || moment.samples < last_.samples) {
-    rate_ = {};
+    samples_ = tokens_ = steps_ = waited_ = {};
     if (moment.stage != last_.stage) plain_written_.reset();
   } else {
-    rate_.add(static_cast<double>(moment.samples - last_.samples), now - last_seconds_);
+    const double seconds = moment.seconds - last_.seconds;
+    samples_.add(static_cast<double>(moment.samples - last_.samples), seconds);
+    tokens_.add(static_cast<double>(moment.tokens - last_.tokens), seconds);
+    steps_.add(static_cast<double>(moment.step - last_.step), seconds);
+    waited_.add(moment.waited - last_.waited, seconds);
   }
   last_ = moment;
-  last_seconds_ = now;
   if (line_.due()) {
     line_.show(text(moment, static_cast<size_t>(terminal_width(descriptor_))));
-  } else if (!line_.on_terminal() && plain_due(now)) {
+  } else if (!line_.on_terminal() && plain_due(seconds_())) {
     std::string line = text(moment, 1000) + "\n";
     [[maybe_unused]] ssize_t ignored = write(descriptor_, line.data(), line.size());
   }
 }
 
+void ProgressLine::note(const std::string& text) {
+  if (line_.due() && display_width(text) < static_cast<size_t>(terminal_width(descriptor_))) line_.show(text);
+}
+
 std::string ProgressLine::text(const Moment& moment, size_t width) const {
-  std::string step = "step " + grouped(moment.step);
-  if (moment.steps) step += " of " + grouped(*moment.steps);
+  std::string step = grouped(moment.step);
+  if (moment.steps) step += "/" + grouped(*moment.steps);
+  if (moment.run_samples > 0)
+    step += fmt::format(" (overall {:.0f} %)", 100 * static_cast<double>(moment.samples_before + moment.samples) /
+                                                   static_cast<double>(moment.run_samples));
   std::vector<std::pair<int, std::string>> parts; // with what is left out first where there is no room: the highest
-  parts.emplace_back(0, styled(moment.stage, Style::bold, colour_));
-  parts.emplace_back(1, step);
-  if (!std::isnan(moment.loss)) parts.emplace_back(2, fmt::format("loss {:.4g}", moment.loss));
-  auto rate = rate_.value();
-  if (rate) parts.emplace_back(4, rate_text(*rate));
-  if (!std::isnan(moment.data_wait_share))
-    parts.emplace_back(5, fmt::format("data wait {:.0f} %", 100 * moment.data_wait_share));
-  if (rate && *rate > 0 && moment.all_samples > 0) {
-    double left = static_cast<double>(std::max<int64_t>(0, moment.all_samples - moment.samples)) / *rate;
-    parts.emplace_back(3, human_duration(left) + " left");
-  }
+  parts.emplace_back(0, styled(moment.stage, Style::bold, colour_) + " " + step);
+  if (!std::isnan(moment.loss)) parts.emplace_back(1, fmt::format("loss {:.4g}", moment.loss));
+  if (!std::isnan(moment.lr)) parts.emplace_back(5, "lr " + scientific(moment.lr));
+  const auto rate = samples_.value(), steps = steps_.value(), tokens = tokens_.value(), waited = waited_.value();
+  if (steps && *steps > 0) parts.emplace_back(6, "dt " + step_time(1 / *steps));
+  if (rate) parts.emplace_back(3, rate_text(*rate));
+  if (tokens && *tokens > 0) parts.emplace_back(7, short_number(*tokens) + " tokens/s");
+  if (waited && *waited >= 0.005) parts.emplace_back(4, fmt::format("data wait {:.0f} %", 100 * *waited));
+  const int64_t all = moment.run_samples > 0 ? moment.run_samples - moment.samples_before : moment.all_samples;
+  if (rate && *rate > 0 && all > 0)
+    parts.emplace_back(2, "eta " +
+                              human_duration(static_cast<double>(std::max<int64_t>(0, all - moment.samples)) / *rate));
   auto joined = [&] {
     std::vector<std::string> texts;
     texts.reserve(parts.size());

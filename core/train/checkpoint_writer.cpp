@@ -81,6 +81,7 @@ std::string CheckpointWriter::try_to_write(const Job& job) {
   } catch (const std::exception& error) { // the standard library's own, of folders
     return error.what();
   }
+  if (folder != last_good_) log_info("checkpoint saved: {}", folder.string()); // else: again, as its stage's last
   job.folder.prune(plan_.keep_last, plan_.keep_best);
   job.folder.link();
   return "";

@@ -16,9 +16,11 @@ namespace fvlm::train {
 
 class Interval {
  public:
-  // `peak`: floating-point operations a second that the device can do at most, where that is known.
-  Interval(const plan::Stage& stage, RunState& state, c10::Device device, std::optional<double> peak)
-      : stage_(stage), state_(state), device_(device), peak_(peak) {}
+  Interval(const plan::Stage& stage, RunState& state, c10::Device device)
+      : stage_(stage), state_(state), device_(device) {}
+
+  // Floating-point operations a second that the device can do at most, where that is known.
+  void set_peak(std::optional<double> peak) { peak_ = peak; }
 
   struct Step {
     double loss, gradient_norm, flops;

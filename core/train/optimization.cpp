@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "plugin/selection.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -152,7 +151,7 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   query.group_count = static_cast<int64_t>(trained().size());
   query.segments = chosen.data();
   const auto choice = select<fvlm_optimizer_v1>(registry, Wish::of(plan.kernels["optimizer"]), query, algorithm);
-  choices_.push_back(choice.report.text());
+  choices_.push_back(choice.report);
 
   Part& part = parts_.emplace_back();
   part.algorithm = algorithm;

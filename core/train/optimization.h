@@ -2,6 +2,7 @@
 #pragma once
 #include "ops/optimizer.h"
 #include "plugin/registry.h"
+#include "plugin/selection.h"
 #include "train/groups.h"
 #include "train/recorder.h"
 
@@ -48,7 +49,7 @@ class Optimization {
   // Masters from the model's values, for a stage that begins.
   void adopt_values();
 
-  const std::vector<std::string>& choices() const { return choices_; } // a line for each plugin that was chosen
+  const std::vector<SelectionReport>& choices() const { return choices_; } // one for each algorithm
 
  private:
   struct Part {                   // an algorithm over some of the segments
@@ -76,7 +77,7 @@ class Optimization {
   std::map<std::vector<bool>, Recorder> recorders_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
-  std::vector<std::string> choices_;
+  std::vector<SelectionReport> choices_;
 };
 
 // Throws Error(plugin) where no plugin has a stage's algorithms for the types and the device of the run.

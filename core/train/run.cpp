@@ -68,10 +68,15 @@ class Run {
                        opened_.record.id};
     const StopSignals signals;
     TrainReport report;
+    for (size_t i = 0; i < place.stage; ++i) context.samples_before += stages[i]->samples;
+    std::vector<plan::Stage> to_train;
+    for (size_t i = place.stage; i < stages.size(); ++i) to_train.push_back(with_length(plan_, *stages[i]));
+    context.samples = context.samples_before;
+    for (const plan::Stage& stage : to_train) context.samples += stage.samples;
     RunState state = place.state;
     if (state.crew == 0) state.crew = crew.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
-      const plan::Stage stage = with_length(plan_, *stages[i]);
+      const plan::Stage& stage = to_train[i - place.stage];
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
       const bool begins = i == 0 && request_.from;
       const MakeModel begin = [&](const model::ArenaOptions& options) {
@@ -100,6 +105,7 @@ class Run {
         report.stopped = true;
         break;
       }
+      context.samples_before += stage.samples;
       metrics.flush();
       folder.write_report();
     }

@@ -30,7 +30,7 @@ StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry&
               .samples = stage.samples,
               .ranks = ranks,
               .seed = static_cast<uint64_t>(plan.seed)};
-  pack_ = feed::choose_packer(registry, plan.kernels["packer"], batches_.capacity);
+  pack_ = feed::choose_packer(registry, plan.kernels["packer"], batches_.capacity, &packer_);
 }
 
 // As the recipe says; what it leaves open holds any sample, and frames and rows in the proportion of the data.

@@ -2,6 +2,7 @@
 #pragma once
 #include "data/stream/statistics.h"
 #include "feed/mix_data.h"
+#include "plugin/selection.h"
 #include "train/padding.h"
 
 #include <memory>
@@ -20,6 +21,7 @@ class StageData {
   const MixSamples& samples() const { return mix_.samples(); }
   const Order& order() const { return order_; }
   const BatchPlan& batches() const { return batches_; }
+  const SelectionReport& packer() const { return packer_; } // which was chosen
 
   Cursor start() const { return Composer::start(batches_, order_); }
   std::unique_ptr<Loader> loader(const Cursor& from) const;
@@ -35,6 +37,7 @@ class StageData {
   Order order_;
   BatchPlan batches_;
   PackFunction pack_;
+  SelectionReport packer_;
 };
 
 } // namespace fvlm::train

@@ -33,7 +33,7 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       reference_weights_(context.folder, stage), state_(std::move(start)),
       data_(context.plan, stage, context.registry,
             {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
-      interval_(stage, state_, context.device, peak_flops(context.device, context.plan.precision)),
+      interval_(stage, state_, context.device),
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl"),
       guard_(context.plan.guard, state_.guard), scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
       // Where a step may change what the next one begins with, that one waits.
@@ -155,6 +155,8 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
   moment.stage = stage_.name + ": reference";
   moment.steps = stage_.steps;
   moment.all_samples = stage_.samples;
+  PartTimes times;
+  context_.line.show(moment);
   auto loaded = loader->next();
   for (; loaded && !StopSignals::stop_wanted(); loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
@@ -167,6 +169,8 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
       }
     moment.step = loaded->step + loaded->last;
     moment.samples += std::ssize(samples);
+    times.spent_on("reference");
+    moment.seconds = times.seconds();
     context_.line.show(moment);
     loaded.reset();
   }
@@ -186,6 +190,7 @@ void StageRun::open(const Cursor& from) {
 StageEnd StageRun::run() {
   if (state_.stage_done) return StageEnd::done;
   times_ = {}; // how long it took to get here is no step's time
+  show();
   if (quantized_) quantized_->quantize();
   const StageEnd end = take_steps();
   if (quantized_) quantized_->restore(QuantizedWeights::Which::all);
@@ -238,6 +243,7 @@ StageEnd StageRun::take_steps() {
                           state_.step,
                           {{"what", "stage_end"}, {"text", fmt::format("{} steps, {}", state_.step, counts.text())}},
                           numbers_of(counts)});
+  log_info("{}: done, {} steps, {}, loss {:.4g}", stage_.name, grouped(state_.step), counts.text(), last_loss_);
   saved_at_ = -1;
   save();
   save_surely();
@@ -247,8 +253,9 @@ StageEnd StageRun::take_steps() {
 // Where there is none for a reason, the step under way is told of first.
 std::optional<LoadedPack> StageRun::next_pack() {
   try {
+    if (faults_.before_data) faults_.before_data();
     auto loaded = loader_->next();
-    times_.spent_on("wait");
+    times_.spent_on(PartTimes::waiting);
     return loaded;
   } catch (const Error&) {
     settle();
@@ -266,8 +273,10 @@ bool StageRun::take(LoadedPack& loaded) {
     counts_ = counts_of(stage_, *loaded.of_step);
     used_.clear();
     learners_->begin_step();
+    packing_ = {};
     in_step_ = true;
   }
+  if (!loaded.pack.samples.empty()) packing_.add(loaded.pack);
   const double scale = scaler_.scale();
   for (const PackedSample& packed : loaded.pack.samples) used_.push_back(packed.sample);
   try {
@@ -354,6 +363,7 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
           step_rates,
           learners_->used_rows(),
           learners_->all_rows(),
+          packing_,
           learners_->has_watched(),
           Late({sums, optimization_->norm(), learners_->attention_entropy()})};
 }
@@ -368,6 +378,7 @@ bool StageRun::reads_at_once() const {
 bool StageRun::settle() {
   if (!under_way_) return true;
   const StepUnderWay step = *std::exchange(under_way_, std::nullopt);
+  if (!std::exchange(told_, true)) tell_what_is_active(step);
   judge(step);
   return after_step();
 }
@@ -387,6 +398,7 @@ void StageRun::judge(const StepUnderWay& step) {
   state_.tokens += step.counts.tokens;
   state_.frames += step.counts.frames;
   last_loss_ = loss;
+  for (last_lr_ = 0; const Optimization::Rates& rates : step.rates) last_lr_ = std::max(last_lr_, rates.lr);
   if (scaler_.lowered_for(loss, norm)) return;
   const auto verdict = guard_.judge(loss, norm);
   if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
@@ -406,6 +418,19 @@ void StageRun::judge(const StepUnderWay& step) {
     event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
     if (context_.plan.guard.rollback) roll_back("the loss made a leap");
   }
+}
+
+// Plugins are chosen when a step first meets a shape: it is known now.
+void StageRun::tell_what_is_active(const StepUnderWay& first) {
+  const auto& operations = operations_->choices();
+  const auto precision = product_precision(context_.plan.precision, context_.device, operations);
+  interval_.set_peak(peak_flops(context_.device, precision));
+  PackingStatistics packing = first.packing;
+  if (first.all_rows > 0)
+    packing.padding_share = 1 - static_cast<double>(first.used_rows) / static_cast<double>(first.all_rows);
+  const ActiveParts parts{operations, optimization_->choices(), data_.packer(), packing};
+  for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
+    if (context_.registry.is_news(line)) log_info("{}", line);
 }
 
 double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const {
@@ -474,10 +499,15 @@ void StageRun::evaluate() {
   const auto& best_by = context_.plan.checkpoint.best_by;
   state_.score.reset();
   evaluated_ = true;
+  const auto progress = [&](const evaluation::Moment& moment) {
+    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name,
+                                   evaluation::name_of(moment.mode), grouped(moment.done), grouped(moment.all)));
+  };
   const auto results =
-      ops::with_next_preference(*operations_, [&] { return evaluator_->evaluate(*vlm_, *operations_); });
+      ops::with_next_preference(*operations_, [&] { return evaluator_->evaluate(*vlm_, *operations_, progress); });
   for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
+    log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
   times_.pass_over(); // each result has its own seconds
@@ -566,7 +596,13 @@ void StageRun::show() const {
   moment.steps = stage_.steps;
   moment.samples = state_.samples;
   moment.all_samples = stage_.samples;
+  moment.samples_before = context_.samples_before;
+  moment.run_samples = context_.samples;
+  moment.tokens = state_.tokens + stage_.texts() * state_.frames; // each text is read behind all frames
+  moment.seconds = times_.seconds();
+  moment.waited = times_.waited();
   moment.loss = last_loss_;
+  moment.lr = last_lr_;
   context_.line.show(moment);
 }
 

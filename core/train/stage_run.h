@@ -6,6 +6,7 @@
 #include "recipe/sandbox.h"
 #include "report/metrics_log.h"
 #include "report/progress_line.h"
+#include "train/active_lines.h"
 #include "train/checkpoint_writer.h"
 #include "train/control.h"
 #include "train/crew.h"
@@ -19,6 +20,7 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -40,10 +42,12 @@ struct RunContext {
   int64_t steps_left = 0; // that this process may take; negative: any number
   std::chrono::milliseconds write_patience = std::chrono::minutes(10); // of the last checkpoint of a stage
   std::string run_id;
+  int64_t samples_before = 0, samples = 0; // planned: of the stages before this one, of all that are to run
 };
 
 // What a test does to a run at places that no input reaches. Either may throw.
 struct Faults {
+  std::function<void()> before_data; // waits for a pack
   std::function<void(const std::string& stage, int64_t step, HostPack& pack)> before_pack;
   std::function<void(const std::string& stage, int64_t step, model::Parameters& parameters)> before_step;
   std::function<void(const std::string& stage, const HostPack& pack)> before_reference; // is asked about the pack
@@ -78,6 +82,7 @@ class StageRun {
     double flops;
     std::vector<Optimization::Rates> rates;
     int64_t used_rows, all_rows;
+    PackingStatistics packing;
     bool watched;
     Late numbers; // sums of losses, norm of the gradients, entropy of attention
   };
@@ -91,6 +96,7 @@ class StageRun {
   bool reads_at_once() const; // the step under way
   bool settle();              // the step under way, if any. False: the stage is to end here
   void judge(const StepUnderWay& step);
+  void tell_what_is_active(const StepUnderWay& first);
   std::vector<Optimization::Rates> rates(const StepCounts& counts, const Cursor& after) const;
   double flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const;
   void write_interval();
@@ -129,11 +135,13 @@ class StageRun {
   PartTimes times_;
   StepCounts counts_;                               // of the step under way
   std::vector<std::shared_ptr<const Sample>> used_; // of those, the ones that could be decoded
+  PackingStatistics packing_;                       // the same
+  bool told_ = false;                               // what is active
   bool in_step_ = false;
   bool reads_late_;                       // one step on, where nothing is to be done before
   std::optional<StepUnderWay> under_way_; // `state_` is that before it
   int64_t saved_at_ = -1;
-  double last_loss_ = 0;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN(), last_lr_ = last_loss_;
 };
 
 } // namespace fvlm::train

@@ -1,4 +1,5 @@
 // Selection by measuring: which calls are timed, what is chosen, and what becomes of a candidate that fails.
+#include "base/log.h"
 #include "base/scratch_folder.h"
 #include "ops/measure.h"
 #include "ops/operations.h"
@@ -66,6 +67,7 @@ const Wish measured = Wish::of({"measure"});
 
 struct Measured : testing::Test {
   Measured() {
+    set_log_level(LogLevel::debug); // which tells the times
     setenv("FVLM_CACHE", cache.path().c_str(), 1);
     Twin::attention_forward = Twin::attention_backward = Twin::rmsnorm = 0;
     Twin::fails = false;
@@ -74,6 +76,8 @@ struct Measured : testing::Test {
         [] { return &Twin::entry; });
     registry.add_static(reference_manifest(), [] { return &reference_entry; });
   }
+
+  ~Measured() override { set_log_level(LogLevel::info); }
 
   Operations operations(OperationsOptions options) { return Operations(registry, std::move(options)); }
 

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/log.h"
 #include "plugin/selection.h"
 #include "workshop.h"
 
@@ -107,9 +108,11 @@ TEST_F(Selection, reports_the_choice_and_every_refusal) {
 }
 
 TEST_F(Selection, logs_the_choice) {
+  set_log_level(LogLevel::debug);
   testing::internal::CaptureStderr();
   choice({});
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("attention: attention-cpu (score 100: tiles of 64)"));
+  set_log_level(LogLevel::info);
 }
 
 TEST_F(Selection, that_cannot_be_met_lists_every_refusal) {
@@ -155,12 +158,14 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
   };
   query_.tokens_q = query_.tokens_kv = 12;
   const Wish wish = Wish::of({"cudnn", "measure"});
+  set_log_level(LogLevel::debug);
   testing::internal::CaptureStderr();
   auto chosen = select<fvlm_attention_v1>(registry_, wish, query_, {}, measure);
   EXPECT_EQ(chosen.plugin->name(), "attention-cpu");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("attention (12 x 12 rows, "), HasSubstr(") measured"), HasSubstr("1.000  earlier"),
                     HasSubstr("2.000  now")));
+  set_log_level(LogLevel::info);
   EXPECT_THAT(chosen.report.text(), HasSubstr("reference: failed when it was measured: out of memory"));
   EXPECT_EQ(select<fvlm_attention_v1>(registry_, {{}, false}, query_, {}, measure).plugin->name(), "attention-fast");
 }
@@ -194,12 +199,34 @@ TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
   fvlm_optimizer_query query{};
   query.struct_size = sizeof query;
   query.device = {FVLM_CPU, 0};
-  testing::internal::CaptureStderr();
   auto choice = select<fvlm_optimizer_v1>(registry, {}, query, "sgd");
   EXPECT_STREQ(choice.table->algorithm, "sgd");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("Using optimizer backend: optimizer sgd: sample (score 100: plain loops)"));
+  EXPECT_EQ(choice.report.text(), "optimizer sgd: sample (score 100: plain loops)");
   EXPECT_THROW(select<fvlm_optimizer_v1>(registry, {}, query, "adamw"), Error);
+}
+
+// `generate` printed eight lines of who was refused before its answer.
+TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
+  lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CPU, 0};
+  for (const bool verbose : {false, true}) {
+    Registry registry(options());
+    set_log_level(verbose ? LogLevel::debug : LogLevel::info);
+    testing::internal::CaptureStderr();
+    const auto choice = select<fvlm_optimizer_v1>(registry, Wish::of({"missing", "auto"}), query, "sgd");
+    const std::string said = testing::internal::GetCapturedStderr();
+    set_log_level(LogLevel::info);
+    EXPECT_EQ(said.find("optimizer sgd: sample (score 100: plain loops); refused: missing: no plugin") !=
+                  std::string::npos,
+              verbose)
+        << said;
+    EXPECT_EQ(said.empty(), !verbose) << said;
+    ASSERT_EQ(choice.report.considered.size(), 2U);
+    EXPECT_TRUE(choice.report.considered[0].by_name);
+    EXPECT_FALSE(choice.report.considered[1].by_name);
+  }
 }
 
 TEST_F(LibrarySelection, refuses_an_operation_the_table_does_not_have) {

@@ -4,6 +4,8 @@
 #include "base/text.h"
 #include "report/progress_line.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -61,10 +63,16 @@ class ProgressLineTest : public testing::Test {
     setenv("NO_COLOR", "1", 1);
     setenv("TERM", "xterm", 1);
   }
-  Moment at(int64_t step) const {
+  // A tenth of a second a step, of which a fiftieth was spent waiting; the stage is the second half of a run.
+  static Moment at(int64_t step) {
     Moment moment{"align", step, 2000, step * 32, 64000};
+    moment.samples_before = 64000;
+    moment.run_samples = 128000;
+    moment.tokens = step * 32 * 25;
+    moment.seconds = 0.1 * static_cast<double>(step);
+    moment.waited = 0.002 * static_cast<double>(step);
     moment.loss = 0.84312;
-    moment.data_wait_share = 0.021;
+    moment.lr = 1.94e-3;
     return moment;
   }
   double now = 100;
@@ -73,22 +81,25 @@ class ProgressLineTest : public testing::Test {
 
 } // namespace
 
-TEST_F(ProgressLineTest, without_a_terminal_a_plain_line_at_most_every_30_seconds) {
+TEST_F(ProgressLineTest, without_a_terminal_plain_lines_that_come_less_and_less_often) {
   Watched watched(false);
   ProgressLine line(watched.in, clock);
-  int lines = 0;
-  for (int64_t step = 1; step <= 1200; ++step, now += 0.1) { // two minutes
+  std::vector<int64_t> written;
+  for (int64_t step = 0; step <= 960; ++step, now += 0.125) { // two minutes
     line.show(at(step));
     std::string text = watched.read();
     if (text.empty()) continue;
-    ++lines;
+    written.push_back(step);
     EXPECT_EQ(text.find_first_of("\r\x1b"), text.npos) << text;
     EXPECT_EQ(text.back(), '\n');
-    if (step == 301) {
-      EXPECT_EQ(text, "align  step 301 of 2,000  loss 0.8431  320 samples/s  data wait 2 %  2 min 50 s left\n");
+    if (step == 121) {
+      EXPECT_EQ(text,
+                "align 121/2,000 (overall 53 %)  loss 0.8431  lr 1.9e-3  dt 100 ms  320 samples/s  8.0 k tokens/s  "
+                "data wait 2 %  eta 3 min 08 s\n");
     }
   }
-  EXPECT_EQ(lines, 4) << "at 0, 30, 60 and 90 seconds";
+  EXPECT_EQ(written, (std::vector<int64_t>{1, 41, 121, 281, 521, 761}))
+      << "after the first step, and 5, 15, 35, 65 and 95 seconds later";
 }
 
 TEST_F(ProgressLineTest, a_terminal_has_one_line_that_is_written_over_and_taken_away) {
@@ -96,12 +107,31 @@ TEST_F(ProgressLineTest, a_terminal_has_one_line_that_is_written_over_and_taken_
   {
     ProgressLine line(watched.in, clock);
     line.show(at(1));
-    EXPECT_EQ(watched.read(), "\ralign  step 1 of 2,000  loss 0.8431  data wait 2 %\x1b[K") << "no rate is known yet";
-    now += 0.01;
+    EXPECT_EQ(watched.read(), "\ralign 1/2,000 (overall 50 %)  loss 0.8431  lr 1.9e-3\x1b[K") << "no rate is known yet";
     line.show(at(2));
     EXPECT_EQ(watched.read(), "") << "not more often than eyes can follow";
   }
   EXPECT_EQ(watched.read(), "\r\x1b[K");
+}
+
+TEST_F(ProgressLineTest, waiting_for_data_is_shown_where_it_is_worth_a_percent) {
+  for (const bool waits : {false, true}) {
+    Watched watched(false);
+    ProgressLine line(watched.in, clock);
+    Moment begin = at(0), end = at(10);
+    end.waited = waits ? 0.5 * end.seconds : 0.001 * end.seconds;
+    line.show(begin);
+    line.show(end);
+    EXPECT_EQ(watched.read().find("data wait 50 %") != std::string::npos, waits);
+  }
+}
+
+TEST_F(ProgressLineTest, what_goes_on_between_steps_is_for_terminals_alone) {
+  Watched terminal(true), pipe(false);
+  ProgressLine(terminal.in, clock).note("align: evaluating questions");
+  ProgressLine(pipe.in, clock).note("align: evaluating questions");
+  EXPECT_THAT(terminal.read(), HasSubstr("\ralign: evaluating questions\x1b[K"));
+  EXPECT_EQ(pipe.read(), "");
 }
 
 TEST_F(ProgressLineTest, a_narrow_terminal_keeps_what_matters_most) {
@@ -111,10 +141,10 @@ TEST_F(ProgressLineTest, a_narrow_terminal_keeps_what_matters_most) {
     line.show(at(1));
     EXPECT_LT(display_width(watched.read()) - 1, columns);
   }
-  Watched narrow(true, 30);
+  Watched narrow(true, 32);
   ProgressLine line(narrow.in, clock);
   line.show(at(1));
-  EXPECT_EQ(narrow.read(), "\ralign  step 1 of 2,000\x1b[K");
+  EXPECT_EQ(narrow.read(), "\ralign 1/2,000 (overall 50 %)\x1b[K");
 }
 
 TEST_F(ProgressLineTest, colours_only_where_they_are_wanted) {
@@ -125,8 +155,10 @@ TEST_F(ProgressLineTest, colours_only_where_they_are_wanted) {
   ProgressLine(coloured.in, clock).show(at(1));
   EXPECT_THAT(coloured.read(), HasSubstr("\x1b[1malign\x1b[0m"));
   setenv("TERM", "dumb", 1);
-  ProgressLine(dumb.in, clock).show(at(1));
-  EXPECT_THAT(dumb.read(), testing::MatchesRegex("align  step 1 of 2,000[^\r\x1b]*\n")) << "cannot take a line back";
+  ProgressLine line(dumb.in, clock);
+  line.show(at(0));
+  line.show(at(1));
+  EXPECT_THAT(dumb.read(), testing::MatchesRegex("align 1/2,000 [^\r\x1b]*\n")) << "cannot take a line back";
 }
 
 TEST_F(ProgressLineTest, the_log_writes_above_the_line) {
@@ -140,7 +172,7 @@ TEST_F(ProgressLineTest, the_log_writes_above_the_line) {
   }
   dup2(standard_error, STDERR_FILENO);
   close(standard_error);
-  EXPECT_THAT(watched.read(), testing::EndsWith("data wait 2 %\x1b[K\r\x1b[Kwarning: the disk is full\n"));
+  EXPECT_THAT(watched.read(), testing::EndsWith("lr 1.9e-3\x1b[K\r\x1b[Kwarning: the disk is full\n"));
 }
 
 TEST(SmoothedRate, follows_a_change_and_forgets_the_start) {
@@ -154,20 +186,23 @@ TEST(SmoothedRate, follows_a_change_and_forgets_the_start) {
   EXPECT_NEAR(*rate.value(), 160, 10);
 }
 
-TEST_F(ProgressLineTest, another_stage_or_a_resume_begins_the_rate_anew) {
+TEST_F(ProgressLineTest, another_stage_or_a_resume_begins_the_rates_anew) {
   Watched watched(false);
   ProgressLine line(watched.in, clock);
+  line.show(at(0));
   line.show(at(1));
-  watched.read();
-  Moment next{"instruct", 1, std::nullopt, 32, 48000};
+  EXPECT_THAT(watched.read(), HasSubstr("320 samples/s"));
+  Moment next{"instruct", 0, std::nullopt, 0, 48000};
   line.show(next);
-  EXPECT_EQ(watched.read(), "instruct  step 1\n");
-  now += 31;
-  next.step = 101, next.samples = 32 + 3100;
+  EXPECT_EQ(watched.read(), "") << "nothing is known yet";
+  next.step = 100, next.samples = 3100, next.seconds = 31;
   line.show(next);
-  EXPECT_EQ(watched.read(), "instruct  step 101  100 samples/s  7 min 29 s left\n");
+  EXPECT_EQ(watched.read(), "instruct 100  dt 310 ms  100 samples/s  eta 7 min 29 s\n");
   now += 31;
   next.step = 50, next.samples = 1600;
   line.show(next);
-  EXPECT_EQ(watched.read(), "instruct  step 50\n") << "rolled back";
+  EXPECT_EQ(watched.read(), "") << "rolled back";
+  next.step = 51, next.samples = 1616, next.seconds += 2;
+  line.show(next);
+  EXPECT_EQ(watched.read(), "instruct 51  dt 2.00 s  8.00 samples/s  eta 1 h 37 min\n");
 }

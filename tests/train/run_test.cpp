@@ -8,6 +8,8 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <regex>
+#include <thread>
 
 namespace fvlm::train {
 namespace {
@@ -59,6 +61,65 @@ TEST_F(TrainRun, three_stages_hand_the_model_on_and_learn) {
   EXPECT_EQ(StageFolder(folder("a") / "align").steps(), (std::vector<int64_t>{9, 10}));
   EXPECT_NO_THROW(verify_checkpoint(last("a", "prefer")));
   EXPECT_EQ(run("a").steps, 0) << "all is done already";
+}
+
+// The standard error of a run whose every step has a line of metrics.
+class TrainSays : public TrainRun {
+ protected:
+  std::string said(const std::string& name, TrainRequest request = {}) {
+    testing::internal::CaptureStderr();
+    run(name, {"log_every=1"}, std::move(request));
+    return testing::internal::GetCapturedStderr();
+  }
+  nlohmann::json first_line(const std::string& name) const {
+    const std::string text = read_file(folder(name) / "metrics.jsonl");
+    return nlohmann::json::parse(text.substr(0, text.find('\n')));
+  }
+  static int64_t times_in(const std::string& text, const std::string& pattern) {
+    const std::regex regex(pattern);
+    return std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator());
+  }
+};
+
+TEST_F(TrainSays, what_is_active_once_and_the_rest_in_the_log) {
+  change_recipe("log_every = 2", "log_every = 2, kernels = { attention = { 'missing', 'auto' } }");
+  const std::string text = said("a");
+  for (const char* line :
+       {"Using attention backend: reference \\(ATen, by segment\\); missing refused: no plugin of this name was found",
+        "Using kernel backends: reference \\(linear, .*rmsnorm.*\\)\n", "Using loss backend: reference \\(",
+        "Using optimizer backend: reference \\(adamw: ATen\\)\n", "Using precision: fp32\n",
+        "Using activation checkpointing: off\n"})
+    EXPECT_EQ(times_in(text, line), 1) << line << "\nin\n" << text;
+  const auto padding =
+      fmt::format("Using packer backend: reference \\(first-fit decreasing\\); first step: 8 sequences -> "
+                  "1 pack, padding {:.1f} % \\(without packing [0-9.]+ %\\)\n",
+                  100 * first_line("a")["padding_share"].get<double>());
+  EXPECT_EQ(times_in(text, padding), 1) << padding << "\nin\n" << text;
+  EXPECT_EQ(times_in(text, "score 1"), 0) << text;
+  EXPECT_EQ(times_in(read_file(folder("a") / "log.txt"), "debug: kernels linear: reference \\(score 1: ATen\\)"), 1);
+}
+
+TEST_F(TrainSays, results_checkpoints_and_the_end_of_stages_as_they_come) {
+  const std::string text = said("a");
+  EXPECT_EQ(times_in(text, "instruct, step [48]: questions \\(coarse_fine\\): loss [0-9.]+, accuracy [0-9.]+ %; 12 "
+                           "samples in "),
+            2)
+      << text;
+  EXPECT_EQ(times_in(text, "checkpoint saved: .*/a/align/step-000003\n"), 1) << text;
+  EXPECT_EQ(times_in(text, "align: done, 10 steps, 80 samples read, 80 used, loss [0-9.]+\n"), 1) << text;
+  EXPECT_EQ(times_in(text, "\nalign 1/10 \\(overall 4 %\\)  loss [0-9.]+  lr 2.0e-3  dt .*samples/s .*tokens/s .*eta "),
+            1)
+      << "8 of 192 samples\n"
+      << text;
+}
+
+TEST_F(TrainSays, how_long_it_waits_for_data) {
+  Faults slow;
+  slow.before_data = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  const std::string text = said("a", {.stage = "align", .max_steps = 1, .faults = slow});
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(text, found, std::regex("align 1/10 .*data wait ([0-9]+) %"))) << text;
+  EXPECT_EQ(std::stoll(found[1]), std::llround(100 * first_line("a")["data_wait_share"].get<double>())) << text;
 }
 
 TEST_F(TrainRun, evaluates_once_where_every_divides_the_last_step) {

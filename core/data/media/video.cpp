@@ -199,7 +199,7 @@ std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::
     const auto names_nobody = [](const std::string& wish) { return wish == "auto" || wish == "reference"; };
     if (!std::all_of(wishes.begin(), wishes.end(), names_nobody)) throw;
     if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what()); registry.is_news(line))
-      log_info("{}", line);
+      log_debug("{}", line);
     return {};
   }
 }

@@ -1,0 +1,79 @@
+// What is said of a stage's parts, for devices and plugins that need not be here.
+#include "train/active_lines.h"
+
+#include <gmock/gmock.h>
+
+namespace fvlm::train {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+SelectionReport chosen(const std::string& subject, const std::string& plugin, const std::string& reason = "") {
+  SelectionReport report;
+  report.subject = subject;
+  report.chosen = plugin;
+  report.considered.push_back({plugin, true, 100, reason, {}});
+  return report;
+}
+
+struct ActiveLines : testing::Test {
+  std::vector<std::string> lines(at::Device device) const {
+    return active_lines(plan, stage, device, {operations, optimizers, packer, packing});
+  }
+  plan::Plan plan;
+  plan::Stage stage;
+  std::vector<SelectionReport> operations, optimizers;
+  SelectionReport packer = chosen("packer", "packer-bestfit");
+  PackingStatistics packing;
+};
+
+TEST_F(ActiveLines, name_tf32_only_where_products_are_computed_in_it) {
+  plan.precision = plan::Precision::tf32;
+  const at::Device gpu(at::kCUDA, 0);
+  operations = {chosen("kernels rmsnorm", "kernels-cuda"), chosen("kernels linear", "reference")};
+  EXPECT_EQ(product_precision(plan.precision, gpu, operations), plan::Precision::tf32);
+  EXPECT_THAT(lines(gpu), Contains("Using precision: fp32, linear layers multiplied in TF32"));
+  EXPECT_EQ(product_precision(plan.precision, at::kCPU, operations), plan::Precision::fp32);
+  EXPECT_THAT(lines(at::kCPU), Contains(StartsWith("Using precision: fp32 (\"tf32\" is the recipe's, and a CPU")));
+  operations.push_back(chosen("kernels linear", "kernels-cublaslt")); // of another shape
+  EXPECT_EQ(product_precision(plan.precision, gpu, operations), plan::Precision::fp32);
+  EXPECT_THAT(lines(gpu), Contains(HasSubstr("multiplies in fp32; kernels = { linear = \"reference\" }")));
+  EXPECT_EQ(product_precision(plan::Precision::bf16, gpu, operations), plan::Precision::bf16);
+}
+
+TEST_F(ActiveLines, name_each_plugin_once_and_what_was_preferred_and_refused) {
+  operations = {chosen("kernels linear", "kernels-cublaslt", "cuBLASLt"), chosen("kernels rope", "kernels-cuda"),
+                chosen("kernels linear", "kernels-cublaslt", "cuBLASLt"), chosen("kernels swiglu", "kernels-cuda"),
+                chosen("attention", "attention-flash", "tiles")};
+  operations.back().considered.insert(operations.back().considered.begin(),
+                                      {{"attention-cudnn", false, 0, "head_dim 80", {}, false, true},
+                                       {"attention-cpu", false, 0, "works on cpu only", {}, false, false}});
+  optimizers = {chosen("optimizer muon", "optimizer-muon"), chosen("optimizer adamw", "optimizer-cuda")};
+  stage.activation_checkpointing.decoder.every = 2;
+  const auto all = lines(at::kCPU);
+  EXPECT_THAT(all, Contains("Using attention backend: attention-flash (tiles); attention-cudnn refused: head_dim 80"));
+  EXPECT_THAT(all, Contains("Using kernel backends: kernels-cublaslt (linear), kernels-cuda (rope, swiglu)"));
+  EXPECT_THAT(all, Contains("Using optimizer backend: optimizer-muon (muon), optimizer-cuda (adamw)"));
+  EXPECT_THAT(all, Contains("Using activation checkpointing: vision off, decoder one layer of 2"));
+}
+
+TEST_F(ActiveLines, tell_what_packing_saves) {
+  const auto sample = [](int64_t frames, size_t tokens) {
+    auto made = std::make_shared<Sample>();
+    made->frames = frames;
+    made->texts.emplace_back().ids.resize(tokens);
+    return PackedSample{0, made, 0};
+  };
+  HostPack pack;
+  pack.samples = {sample(2, 8), sample(0, 40), sample(4, 6)};
+  packing.add(pack);
+  packing.padding_share = 0.1;
+  EXPECT_THAT(lines(at::kCPU), Contains("Using packer backend: packer-bestfit; first step: 3 sequences -> 1 pack, "
+                                        "padding 10.0 % (without packing 50.0 %)"))
+      << "of three times forty tokens, sixty hold nothing";
+}
+
+} // namespace
+} // namespace fvlm::train
