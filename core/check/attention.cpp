@@ -12,6 +12,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -166,8 +167,12 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   if (!bench.begin(table, query_of(c, context.device))) return bench.finish();
 
   Operand &q = bench.input("q", n.q), &k = bench.input("k", n.k), &v = bench.input("v", n.v);
-  Operand& cu_q = bench.input("cu_seqlens_q", cumulative(c.lengths_q, c.spare_segments), Rows::contiguous);
-  Operand& cu_kv = bench.input("cu_seqlens_kv", cumulative(c.kv(), c.spare_segments), Rows::contiguous);
+  const auto starts = [&](std::string name, std::vector<int64_t> lengths) -> Operand& {
+    const at::Tensor content = cumulative(lengths, c.spare_segments);
+    std::reverse(lengths.begin(), lengths.end());
+    return bench.input(std::move(name), content, Rows::contiguous, cumulative(lengths, c.spare_segments));
+  };
+  Operand &cu_q = starts("cu_seqlens_q", c.lengths_q), &cu_kv = starts("cu_seqlens_kv", c.kv());
   Operand *positions_q = nullptr, *positions_kv = nullptr;
   if (c.rotary_dim > 0) {
     positions_q = &bench.input("positions_q", positions(c.lengths_q, c.tokens_q(), c.first_position), Rows::contiguous);
@@ -199,8 +204,7 @@ Run run(Context& context, const AttentionCase& c, const Variation& variation) {
   if (!c.guests.empty()) {
     backward.guest_q = bench.input("guest_q", n.guest_q).abi();
     backward.guest_d_out = bench.input("guest_d_out", n.guest_d_out).abi();
-    backward.guest_cu_seqlens =
-        bench.input("guest_cu_seqlens", cumulative(c.guests, c.spare_segments), Rows::contiguous).abi();
+    backward.guest_cu_seqlens = starts("guest_cu_seqlens", c.guests).abi();
   }
   writes = {&bench.output("d_q", n.q.sizes(), c.dtype)};
   backward.d_q = writes[0]->abi();
@@ -264,6 +268,21 @@ std::vector<Trial> attention_trials(Context& context) {
   return attention_cases({{.dtype = dtype},
                           {.dtype = dtype, .causal = true, .lengths_q = {33, 2, 70}},
                           {.dtype = dtype, .heads_q = 4, .heads_kv = 2, .head_dim = 32, .lengths_q = {8, 12}}});
+}
+
+std::vector<Trial> attention_odd_trials(Context& context) {
+  const auto dtype = attention_dtype(context);
+  return attention_cases(
+      {{.dtype = dtype, .heads_q = 3, .heads_kv = 1, .head_dim = 13, .lengths_q = {5, 1, 11}},
+       {.dtype = dtype, .causal = true, .heads_q = 1, .heads_kv = 1, .head_dim = 7, .lengths_q = {19}},
+       {.dtype = dtype, .heads_q = 3, .heads_kv = 3, .head_dim = 36, .lengths_q = {3, 21}, .lengths_kv = {17, 5}}});
+}
+
+std::vector<Trial> attention_parallel_trials(Context& context) {
+  const auto dtype = attention_dtype(context);
+  return attention_cases(
+      {{.dtype = dtype, .heads_q = 6, .heads_kv = 2, .head_dim = 32, .lengths_q = {130, 33, 0, 70}},
+       {.dtype = dtype, .causal = true, .heads_q = 15, .heads_kv = 5, .head_dim = 16, .lengths_q = {60, 1, 90}}});
 }
 
 std::vector<Trial> attention_sweep(Context&) {

@@ -434,6 +434,7 @@ Table attention_table() {
           {"forward_alone", "the forward without a backward to follow", forward_alone, "forward_*"},
           {"supports_nonsense", "supports() refuses impossible queries", nonsense},
       });
+  append(table.checks, attention_size_checks(plain));
   append(table.checks, generic_checks(plain + ",groups"));
   append(table.checks, {{"mixtures", "24 random mixtures of all the above", mixtures, "*"}});
   return table;

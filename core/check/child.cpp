@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "check/context.h"
+#include "check/host.h"
 #include "check/probe.h"
 #include "check/process_checks.h"
 #include "check/reference.h"
@@ -212,6 +213,7 @@ void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
   setrlimit(RLIMIT_CORE, &none);
   at::set_num_threads(1); // LibTorch's own threads would be taken for the plugin's
   set_reference_entry(reference);
+  allow_stirring();
   Child(job_from(job)).run();
   say({{"done", true}});
   // Without destructors: what a plugin does when it is unloaded is not its contract, it never is.

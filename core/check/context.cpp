@@ -76,6 +76,25 @@ const std::vector<Trial>& Context::typical() {
   return typical_;
 }
 
+const std::vector<Trial>& Context::small() {
+  if (small_.empty()) {
+    small_ = typical();
+    for (const Trial& trial : odd_trials(*this))
+      if (refusal(*this, trial).empty()) small_.push_back(trial);
+  }
+  return small_;
+}
+
+const std::vector<Trial>& Context::parallel() {
+  if (parallel_.empty()) {
+    typical(); // throws where nothing is supported
+    for (const Trial& trial : parallel_trials(*this))
+      if (refusal(*this, trial).empty()) parallel_.push_back(trial);
+    if (parallel_.empty()) parallel_ = typical_;
+  }
+  return parallel_;
+}
+
 Instance::Instance(Context& context, TestHost& host) : context_(context) {
   char text[512] = "";
   fvlm_error error{sizeof error, sizeof text, text};

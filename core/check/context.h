@@ -34,11 +34,15 @@ class Context {
   // The family's ordinary shapes in the plugin's first dtype, those that supports() says yes to. Throws Refused when
   // there is none.
   const std::vector<Trial>& typical();
+  // The same, and shapes whose sizes no vector divides.
+  const std::vector<Trial>& small();
+  // Shapes of so many rows and heads that a plugin cuts them into several pieces; typical() where a family has none.
+  const std::vector<Trial>& parallel();
 
  private:
   const void* table_;
   fvlm_instance* instance_ = nullptr;
-  std::vector<Trial> typical_;
+  std::vector<Trial> typical_, small_, parallel_;
 };
 
 // An instance of one's own.

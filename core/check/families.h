@@ -32,6 +32,16 @@ std::vector<Trial> kernels_trials(Context&);
 std::vector<Trial> video_trials(Context&);
 std::vector<Trial> typical_trials(Context&);
 
+// Others whose sizes no vector divides, and larger ones, of several pieces and with shared heads. Not of every family.
+std::vector<Trial> attention_odd_trials(Context&);
+std::vector<Trial> loss_odd_trials(Context&);
+std::vector<Trial> kernels_odd_trials(Context&);
+std::vector<Trial> odd_trials(Context&);
+std::vector<Trial> attention_parallel_trials(Context&);
+std::vector<Trial> loss_parallel_trials(Context&);
+std::vector<Trial> kernels_parallel_trials(Context&);
+std::vector<Trial> parallel_trials(Context&);
+
 // One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.
 std::vector<Trial> attention_sweep(Context&);
 std::vector<Trial> loss_sweep(Context&);

@@ -14,7 +14,7 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const 
 // A copy that autograd follows.
 at::Tensor leaf(const at::Tensor& content, at::ScalarType dtype);
 
-// Normally distributed numbers, the same for the same seed on every machine.
+// Normally distributed numbers, the same for the same seed on every machine. Those of large tensors repeat.
 at::Tensor normal(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype, double scale = 1);
 // Root of the mean square; NaN left out.
 double size_of(const at::Tensor& values);

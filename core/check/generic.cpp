@@ -17,7 +17,7 @@ namespace {
 // Runs every ordinary trial and fails with the first violation of this kind.
 Outcome without(Context& context, Violation kind, const std::vector<Variation>& variations = {{}}) {
   int runs = 0;
-  for (const Trial& trial : context.typical())
+  for (const Trial& trial : context.small())
     for (const Variation& variation : variations) {
       Run run = trial.run(context, variation);
       if (auto found = run.violation(kind)) return failed("{}: {}", trial.label, *found);
@@ -137,7 +137,7 @@ Outcome longer_structs(Context& context) {
 
 Outcome workspace_short(Context& context) {
   int asked = 0;
-  for (const Trial& trial : context.typical()) {
+  for (const Trial& trial : context.small()) {
     Run whole = trial.run(context, {});
     for (const Status& needs : whole.statuses) {
       if (needs.workspace == 0 || needs.call == "prepare") continue;
@@ -160,7 +160,7 @@ Outcome workspace_short(Context& context) {
 
 Outcome workspace_exact(Context& context) {
   int asked = 0;
-  for (const Trial& trial : context.typical()) {
+  for (const Trial& trial : context.small()) {
     Run run = trial.run(context, {});
     if (run.workspace == 0) continue;
     ++asked;
@@ -185,7 +185,7 @@ Outcome inputs_sealed(Context& context) {
   Variation variation;
   variation.sealed = true;
   int runs = 0;
-  for (const Trial& trial : context.typical()) runs += trial.run(context, variation).done();
+  for (const Trial& trial : context.small()) runs += trial.run(context, variation).done();
   return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
 }
 
@@ -214,7 +214,7 @@ constexpr uint8_t first_poison = 0xFF, second_poison = 0x5E;
 // runs, and at which of its elements still hold the filling.
 template <class Complain>
 Outcome over_two_fillings(Context& context, const Complain& complain) {
-  for (const Trial& trial : context.typical()) {
+  for (const Trial& trial : context.small()) {
     Variation variation;
     variation.poison = first_poison;
     Run one = trial.run(context, variation);
@@ -256,32 +256,6 @@ Outcome leftovers_unread(Context& context) {
       });
 }
 
-Outcome deterministic(Context& context) {
-  for (const Trial& trial : context.typical()) {
-    Run first = trial.run(context, {});
-    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
-    Variation backwards;
-    backwards.host = &TestHost::with_threads(2, true);
-    for (int i = 0; i < 3; ++i)
-      for (const Variation& variation : {Variation{}, backwards})
-        if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
-          return failed("{}: {}", trial.label, differ);
-  }
-  return ok();
-}
-
-Outcome thread_counts(Context& context) {
-  for (int threads : {1, 3, 7}) {
-    Variation variation;
-    variation.host = &TestHost::with_threads(threads);
-    Instance own(context, *variation.host);
-    variation.instance = own.get();
-    Outcome outcome = right(context, context.typical(), variation);
-    if (outcome.state != State::ok) return {outcome.state, fmt::format("{} threads: {}", threads, outcome.text)};
-  }
-  return ok("1, 3 and 7 threads");
-}
-
 // As in training, unless a recipe asks for it.
 Outcome in_any_order(Context& context) {
   Variation variation;
@@ -290,42 +264,14 @@ Outcome in_any_order(Context& context) {
 }
 
 Outcome reads_anew(Context& context) {
-  Variation variation;
-  variation.rehearsed = true;
-  return right(context, context.typical(), variation);
-}
-
-Outcome two_threads(Context& context) {
-  const auto& trials = context.typical();
-  std::vector<Run> alone;
-  for (const Trial& trial : trials) {
-    alone.push_back(trial.run(context, {}));
-    if (!alone.back().done()) return failed("{}: {}", trial.label, alone.back().trouble());
-  }
-  std::string trouble[2];
-  auto work = [&](int which, fvlm_instance* instance) {
+  Outcome outcome;
+  for (const auto rehearsal : {Variation::Rehearsal::halved, Variation::Rehearsal::reordered}) {
     Variation variation;
-    variation.instance = instance;
-    const auto trouble_of = [&](size_t i) {
-      try {
-        Run run = trials[i].run(context, variation);
-        return run.done() ? different_bits(alone[i], run) : run.trouble();
-      } catch (const Refused& refused) { // which nobody else would catch on a thread
-        return refused.text;
-      }
-    };
-    for (int round = 0; round < 10 && trouble[which].empty(); ++round)
-      for (size_t i = 0; i < trials.size() && trouble[which].empty(); ++i)
-        if (trouble[which] = trouble_of(i); !trouble[which].empty())
-          trouble[which] = trials[i].label + ": " + trouble[which];
-  };
-  Instance one(context, context.host()), other(context, context.host());
-  std::thread second(work, 1, other.get());
-  work(0, one.get());
-  second.join();
-  for (const auto& text : trouble)
-    if (!text.empty()) return failed(text);
-  return ok("20 rounds");
+    variation.rehearsal = rehearsal;
+    outcome = right(context, context.small(), variation);
+    if (outcome.state == State::failed) return outcome;
+  }
+  return outcome;
 }
 
 // As a whole training step will be: each call recorded once and replayed.
@@ -348,26 +294,6 @@ Outcome recorded(Context& context) {
       fmt::format("{} shapes, at most {} {} a call", context.typical().size(), nodes, nodes == 1 ? "node" : "nodes"));
 }
 
-Outcome placed(Context& context, Placement placement) {
-  Variation variation;
-  variation.placement = placement;
-  return right_or_refused(context, context.typical(), variation);
-}
-
-Outcome strided(Context& context) {
-  return placed(context, Placement::wide_rows);
-}
-Outcome strided_oddly(Context& context) {
-  return placed(context, Placement::odd_rows);
-}
-Outcome unaligned(Context& context) {
-  return placed(context, Placement::misaligned);
-}
-Outcome reads_in_bounds(Context& context) {
-  if (!context.device.is_cpu()) return not_applicable("guard pages are for host memory");
-  return placed(context, Placement::page_end);
-}
-
 // As in training, where a layer's backward comes after the forwards of all the others.
 Outcome calls_interleaved(Context& context) {
   const auto& trials = context.typical();
@@ -387,29 +313,55 @@ Outcome calls_interleaved(Context& context) {
   return ok(fmt::format("{} shapes", trials.size()));
 }
 
-Outcome error_sink(Context& context) {
-  for (const Trial& trial : context.typical()) {
-    Variation variation;
-    variation.spoil = Spoil::arguments;
-    Run told = trial.run(context, variation);
-    for (const Status& status : told.statuses)
-      if (status.value != FVLM_OK && status.error.empty())
-        return failed("{}: {} returned {} and wrote no reason into the error sink", trial.label, status.call,
-                      status_name(status.value));
-    for (uint32_t capacity : {0u, 1u, 8u}) {
-      variation.error_capacity = capacity;
-      Run run = trial.run(context, variation);
-      if (auto wrote = run.violation(Violation::past_end)) return failed("{}: {}", trial.label, *wrote);
-    }
-    variation.error_sink = false;
-    Run silent = trial.run(context, variation);
-    if (silent.statuses.size() != told.statuses.size())
-      return failed("{}: other calls without an error sink", trial.label);
-    for (size_t i = 0; i < silent.statuses.size(); ++i)
-      if (silent.statuses[i].value != told.statuses[i].value)
-        return failed("{}: {} returned {} with an error sink and {} without", trial.label, told.statuses[i].call,
-                      told.statuses[i].value, silent.statuses[i].value);
+// Sinks of every small capacity, and of those around powers of two.
+std::vector<uint32_t> capacities() {
+  std::vector<uint32_t> all;
+  for (uint32_t capacity = 0; capacity <= 66; ++capacity) all.push_back(capacity);
+  for (uint32_t power : {128u, 256u, 512u}) all.insert(all.end(), {power - 1, power, power + 1});
+  return all;
+}
+
+Outcome create_into_sink(Context& context) {
+  for (const uint32_t capacity : capacities()) {
+    std::vector<char> text(capacity + 64, static_cast<char>(0xEE));
+    fvlm_error error{sizeof error, capacity, capacity ? text.data() : nullptr};
+    fvlm_instance_config config{4, device_of(context.device), context.host().abi()};
+    fvlm_instance* instance = nullptr;
+    (void)context.base().create(&config, &instance, &error);
+    const auto end = text.begin() + capacity;
+    if (std::any_of(end, text.end(), [](char c) { return c != static_cast<char>(0xEE); }))
+      return failed("create() wrote past an error sink of {} bytes", capacity);
+    if (text[0] != static_cast<char>(0xEE) && std::find(text.begin(), end, 0) == end)
+      return failed("create() left a text without its final 0 in an error sink of {} bytes", capacity);
   }
+  return ok();
+}
+
+Outcome error_sink(Context& context) {
+  if (Outcome outcome = create_into_sink(context); outcome.state != State::ok) return outcome;
+  for (const Trial& trial : context.typical())
+    for (const Spoil spoil : {Spoil::arguments, Spoil::query}) {
+      Variation variation;
+      variation.spoil = spoil;
+      Run told = trial.run(context, variation);
+      for (const Status& status : told.statuses)
+        if (status.value != FVLM_OK && status.error.empty())
+          return failed("{}: {} returned {} and wrote no reason into the error sink", trial.label, status.call,
+                        status_name(status.value));
+      for (const uint32_t capacity : capacities()) {
+        variation.error_capacity = capacity;
+        Run run = trial.run(context, variation);
+        if (auto wrote = run.violation(Violation::past_end)) return failed("{}: {}", trial.label, *wrote);
+      }
+      variation.error_sink = false;
+      Run silent = trial.run(context, variation);
+      if (silent.statuses.size() != told.statuses.size())
+        return failed("{}: other calls without an error sink", trial.label);
+      for (size_t i = 0; i < silent.statuses.size(); ++i)
+        if (silent.statuses[i].value != told.statuses[i].value)
+          return failed("{}: {} returned {} with an error sink and {} without", trial.label, told.statuses[i].call,
+                        told.statuses[i].value, silent.statuses[i].value);
+    }
   return ok();
 }
 
@@ -436,7 +388,7 @@ Outcome allocates_nothing(Context& context) {
   variation.repeat = 5;
   variation.before_repeat = start_counting;
   variation.after_repeat = stop_counting;
-  for (const Trial& trial : context.typical()) {
+  for (const Trial& trial : context.small()) {
     trial.run(context, variation);
     if (auto counts = take_counts(); counts.allocations > 0)
       return failed("{}: {} allocations in 5 calls, the first by {}", trial.label, counts.allocations,
@@ -488,39 +440,38 @@ std::vector<Check> generic_checks(const std::string& needs) {
        query_sizes_refused},
       {"argument_sizes_refused", "arguments with a struct_size of 0 or too small are refused", argument_sizes_refused},
       {"call_sizes_refused", "a call with a struct_size of 0 or too small is refused", call_sizes_refused},
-      {"deterministic", "with FVLM_DETERMINISTIC the same bits each time, whichever piece of parallel_for ends first",
-       deterministic},
-      {"in_any_order", "right, too, where FVLM_DETERMINISTIC is not asked for", in_any_order, needs},
-      {"reads_anew", "what lies at an address may be other numbers at the next call", reads_anew, needs},
-      {"longer_structs", "structs of a younger engine, longer than ours, are taken", longer_structs, repeat},
-      {"workspace_exact", "exactly the workspace asked for is enough, and nothing is written behind it",
-       workspace_exact},
-      {"workspace_short", "one byte of workspace too little is refused as such, writing nothing, or not missed",
-       workspace_short, "workspace_exact"},
-      {"outputs_in_bounds", "nothing is written before, behind or between the rows of any tensor", outputs_in_bounds},
-      {"inputs_unchanged", "no input is written to", inputs_unchanged},
-      {"inputs_sealed", "nor is one, or a struct of the call, written to and put back", inputs_sealed,
-       "inputs_unchanged"},
-      {"outputs_written", "every element of every output is written", outputs_written},
-      {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread, repeat},
-      {"thread_counts", "right on hosts with 1, 3 and 7 threads", thread_counts, needs},
-      {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
-      {"recorded", "recorded as a CUDA graph and replayed, calls give the bits that they give when run", recorded,
-       repeat},
-      {"strided", "rows that lie further apart are computed right or refused", strided, needs},
-      {"strided_oddly", "rows and heads at unaligned distances are computed right or refused", strided_oddly, needs},
-      {"unaligned", "tensors that begin one element after an aligned address are computed right or refused", unaligned,
-       needs},
-      {"reads_in_bounds", "nothing behind the last byte of a tensor is read", reads_in_bounds, needs},
-      {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
-      {"calls_interleaved", "calls for other shapes in between, a forward and its backward among them, change nothing",
-       calls_interleaved, repeat},
-      {"error_sink", "a failing call writes why, within the sink's capacity; the sink may be NULL", error_sink},
-      {"throws_nothing", "no exception crosses the boundary", throws_nothing},
-      {"host_used_well", "parallel_for is not nested and no exception passes through it", host_used_well},
-      {"allocates_nothing", "calls allocate no memory", allocates_nothing},
-      {"memory_flat", "memory does not grow over 1,000 calls", memory_flat},
   };
+  append(rows, concurrency_checks(needs));
+  append(rows, placement_checks(needs));
+  append(rows,
+         {
+             {"in_any_order", "right, too, where FVLM_DETERMINISTIC is not asked for", in_any_order, needs},
+             {"reads_anew", "what lies at an address may be other numbers at the next call", reads_anew, needs},
+             {"longer_structs", "structs of a younger engine, longer than ours, are taken", longer_structs, repeat},
+             {"workspace_exact", "exactly the workspace asked for is enough, and nothing is written behind it",
+              workspace_exact},
+             {"workspace_short", "one byte of workspace too little is refused as such, writing nothing, or not missed",
+              workspace_short, "workspace_exact"},
+             {"outputs_in_bounds", "nothing is written before, behind or between the rows of any tensor",
+              outputs_in_bounds},
+             {"inputs_unchanged", "no input is written to", inputs_unchanged},
+             {"inputs_sealed", "nor is one, or a struct of the call, written to and put back", inputs_sealed,
+              "inputs_unchanged"},
+             {"outputs_written", "every element of every output is written", outputs_written},
+             {"leftovers_unread", "results do not depend on what outputs and workspace held before", leftovers_unread,
+              repeat},
+             {"recorded", "recorded as a CUDA graph and replayed, calls give the bits that they give when run",
+              recorded, repeat},
+             {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
+             {"calls_interleaved",
+              "calls for other shapes in between, a forward and its backward among them, change nothing",
+              calls_interleaved, repeat},
+             {"error_sink", "a failing call writes why, within the sink's capacity; the sink may be NULL", error_sink},
+             {"throws_nothing", "no exception crosses the boundary", throws_nothing},
+             {"host_used_well", "parallel_for is not nested and no exception passes through it", host_used_well},
+             {"allocates_nothing", "calls allocate no memory", allocates_nothing},
+             {"memory_flat", "memory does not grow over 1,000 calls", memory_flat},
+         });
   append(rows, process_checks());
   return rows;
 }
@@ -560,6 +511,22 @@ std::vector<Trial> typical_trials(Context& context) {
   if (family == "video") return video_trials(context);
   if (family == "quantizer") return quantizer_trials(context);
   return kernels_trials(context);
+}
+
+std::vector<Trial> odd_trials(Context& context) {
+  const std::string family = family_of(context.kind);
+  if (family == "attention") return attention_odd_trials(context);
+  if (family == "loss") return loss_odd_trials(context);
+  if (family == "kernels") return kernels_odd_trials(context);
+  return {};
+}
+
+std::vector<Trial> parallel_trials(Context& context) {
+  const std::string family = family_of(context.kind);
+  if (family == "attention") return attention_parallel_trials(context);
+  if (family == "loss") return loss_parallel_trials(context);
+  if (family == "kernels") return kernels_parallel_trials(context);
+  return {};
 }
 
 std::vector<Trial> sweep_trials(Context& context) {

@@ -7,6 +7,15 @@ namespace fvlm::check {
 // For kinds with device tensors. `needs` names the rows that establish the plain numbers.
 std::vector<Check> generic_checks(const std::string& needs);
 
+// Parts of them, each in its own file.
+std::vector<Check> concurrency_checks(const std::string& needs);
+std::vector<Check> placement_checks(const std::string& needs);
+
+// Of sizes just above powers of two, a dimension at a time.
+std::vector<Check> attention_size_checks(const std::string& needs);
+std::vector<Check> loss_size_checks(const std::string& needs);
+std::vector<Check> kernel_size_checks();
+
 // Those of them that make sense where there is no fvlm_call: no workspace, no strides, no host.
 std::vector<Check> generic_host_checks();
 

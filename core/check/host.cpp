@@ -12,7 +12,12 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <sched.h>
 #include <thread>
+#include <time.h>
+#include <tuple>
+#include <unistd.h>
 #include <utility>
 
 namespace fvlm::check {
@@ -20,7 +25,7 @@ namespace {
 
 struct Job {
   int64_t count, pieces;
-  bool backwards;
+  bool backwards, stirred;
   void (*task)(void*, int64_t, int64_t);
   void* context;
   std::atomic<int64_t> next{0}, done{0};
@@ -30,17 +35,47 @@ thread_local bool inside_task = false;
 
 } // namespace
 
+// A timer's signal to this thread alone, whose handler yields.
+int stirring_signal() {
+  return SIGRTMIN + 3;
+}
+
+void allow_stirring() {
+  struct sigaction yields {};
+  yields.sa_handler = [](int) { sched_yield(); };
+  yields.sa_flags = SA_RESTART;
+  sigaction(stirring_signal(), &yields, nullptr);
+}
+
+Stirring::Stirring() {
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = stirring_signal();
+  event._sigev_un._tid = gettid();
+  timer_t timer{};
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return;
+  timer_ = timer, runs_ = true; // a kernel's first timer is number 0
+  const itimerspec often{{0, 30'000}, {0, 30'000}};
+  timer_settime(timer, 0, &often, nullptr);
+}
+
+Stirring::~Stirring() {
+  if (runs_) timer_delete(timer_);
+}
+
 struct TestHost::Pool {
   int threads;
-  bool backwards;
+  bool backwards, serial;
+  std::atomic<bool> stirred{false};
+  std::function<void(int64_t)> between;
   std::mutex mutex;
   std::condition_variable wake, finished;
   std::deque<std::shared_ptr<Job>> jobs;
   std::string misuse;
 
-  Pool(int count, bool backwards_) : threads(count), backwards(backwards_) {
+  Pool(int count, bool backwards_, bool serial_) : threads(count), backwards(backwards_), serial(serial_) {
     // The pool lives as long as the process, so its workers are never joined.
-    for (int i = 1; i < threads; ++i) std::thread([this] { work(); }).detach();
+    for (int i = 1; i < threads && !serial; ++i) std::thread([this] { work(); }).detach();
   }
 
   void note(std::string text) {
@@ -55,6 +90,10 @@ struct TestHost::Pool {
       if (turn >= job.pieces) return;
       int64_t piece = job.backwards ? job.pieces - 1 - turn : turn;
       int64_t begin = job.count * piece / job.pieces, end = job.count * (piece + 1) / job.pieces;
+      if (serial && between) between(turn);
+      if (job.stirred) wait_for_others(job);
+      std::optional<Stirring> stirring;
+      if (job.stirred) stirring.emplace();
       inside_task = true;
       const uint32_t mode = float_mode();
       sigset_t blocked{}, blocked_now{};
@@ -81,6 +120,11 @@ struct TestHost::Pool {
     }
   }
 
+  // Until every piece has a thread, or the machine is too busy for that.
+  static void wait_for_others(const Job& job) {
+    for (int i = 0; i < 10000 && job.next < job.pieces; ++i) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+
   void work() {
     std::unique_lock lock(mutex);
     for (;;) {
@@ -105,14 +149,16 @@ struct TestHost::Pool {
     job->count = count;
     job->pieces = std::clamp<int64_t>(count / grain, 1, threads);
     job->backwards = backwards;
+    job->stirred = stirred && job->pieces > 1;
     job->task = task;
     job->context = context;
-    if (job->pieces > 1) {
+    if (job->pieces > 1 && !serial) {
       std::lock_guard lock(mutex);
       jobs.push_back(job);
       wake.notify_all();
     }
     help(*job);
+    if (serial && between) between(job->pieces);
     std::unique_lock lock(mutex);
     finished.wait(lock, [&] { return job->done == job->pieces; });
     // A worker that never woke has not taken it off: the queue of a busy machine would grow.
@@ -148,7 +194,8 @@ int32_t host_threads(const fvlm_host* host) {
 
 } // namespace
 
-TestHost::TestHost(int threads, bool backwards) : block_(new Block), pool_(new Pool(threads, backwards)) {
+TestHost::TestHost(int threads, bool backwards, bool serial)
+    : block_(new Block), pool_(new Pool(threads, backwards, serial)) {
   block_->abi = {sizeof(fvlm_host), FVLM_ABI_MAJOR,    FVLM_ABI_MINOR, FVLM_VERSION,
                  host_log,          host_parallel_for, host_threads};
   block_->pool = pool_.get();
@@ -156,13 +203,33 @@ TestHost::TestHost(int threads, bool backwards) : block_(new Block), pool_(new P
 
 TestHost::~TestHost() = default;
 
-TestHost& TestHost::with_threads(int threads, bool backwards) {
+TestHost& TestHost::made(int threads, bool backwards, bool serial) {
   static std::mutex mutex;
-  static auto& hosts = *new std::map<std::pair<int, bool>, TestHost*>;
+  static auto& hosts = *new std::map<std::tuple<int, bool, bool>, TestHost*>;
   std::lock_guard lock(mutex);
-  auto& host = hosts[{threads, backwards}];
-  if (!host) host = new TestHost(threads, backwards);
+  auto& host = hosts[{threads, backwards, serial}];
+  if (!host) host = new TestHost(threads, backwards, serial);
   return *host;
+}
+
+TestHost& TestHost::with_threads(int threads, bool backwards) {
+  return made(threads, backwards, false);
+}
+
+TestHost& TestHost::serial(int threads, bool backwards) {
+  return made(threads, backwards, true);
+}
+
+void TestHost::between_pieces(std::function<void(int64_t)> hook) {
+  pool_->between = std::move(hook);
+}
+
+TestHost::Stirred::Stirred(TestHost& host) : host_(host) {
+  host_.pool_->stirred = true;
+}
+
+TestHost::Stirred::~Stirred() {
+  host_.pool_->stirred = false;
 }
 
 const fvlm_host* TestHost::abi() const {

@@ -5,6 +5,9 @@
 #include "check/generic.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -84,6 +87,7 @@ std::string KernelCase::label() const {
   if (sums) text += ", sums";
   if (inverse) text += ", inverse";
   if (accumulate) text += ", accumulating";
+  if (ties) text += ", ties";
   if (frozen) text += ", frozen";
   if (!unwanted.empty()) text += fmt::format(", without {}", fmt::join(unwanted, " and "));
   return text;
@@ -142,6 +146,15 @@ at::ScalarType kernel_dtype(Context& context, int op) {
                      [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
 }
 
+at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype) {
+  const int64_t base = dtype == at::kHalf ? 1024 : 128, count = c10::multiply_integers(shape);
+  return (at::arange(count).remainder(base - 1) + base).view(shape).to(dtype);
+}
+
+at::Tensor all_of(at::IntArrayRef shape, at::ScalarType dtype, double value) {
+  return at::full(shape, value, dtype);
+}
+
 Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
   return c.frozen || !c.wants(name) ? nullptr : &gathered(bench, c, name, held);
 }
@@ -166,12 +179,58 @@ std::vector<Trial> kernels_trials(Context& context) {
     cases.push_back({.op = op,
                      .dtype = dtype,
                      .gradient_dtype = dtype,
-                     .rows = 37,
+                     .rows = op == FVLM_OP_SCALED_ROWS ? 5 : 37, // matrices
                      .width = 96,
                      .inner = 160,
                      .heads = 2,
                      .head_dim = 64,
                      .rotary_dim = 64});
+  }
+  return kernel_cases(cases);
+}
+
+std::vector<Trial> kernels_odd_trials(Context& context) {
+  std::vector<KernelCase> cases;
+  for (int op : all_ops) {
+    if (!offered(context, op)) continue;
+    const auto dtype = kernel_dtype(context, op);
+    cases.push_back({.op = op,
+                     .dtype = dtype,
+                     .gradient_dtype = dtype,
+                     .rows = 5,
+                     .width = 61,
+                     .inner = 43,
+                     .heads = 3,
+                     .head_dim = 14,
+                     .rotary_dim = 10});
+    cases.push_back({.op = op,
+                     .dtype = dtype,
+                     .gradient_dtype = dtype,
+                     .rows = 3,
+                     .width = 11,
+                     .inner = 7,
+                     .heads = 1,
+                     .head_dim = 7,
+                     .rotary_dim = 6,
+                     .residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM,
+                     .accumulate = true});
+  }
+  return kernel_cases(cases);
+}
+
+std::vector<Trial> kernels_parallel_trials(Context& context) {
+  std::vector<KernelCase> cases;
+  for (int op : all_ops) {
+    if (!offered(context, op)) continue;
+    const auto dtype = kernel_dtype(context, op);
+    cases.push_back({.op = op,
+                     .dtype = dtype,
+                     .gradient_dtype = dtype,
+                     .rows = op == FVLM_OP_SCALED_ROWS ? 9 : 520,
+                     .width = 200,
+                     .inner = 96,
+                     .heads = 7,
+                     .head_dim = 32});
   }
   return kernel_cases(cases);
 }
@@ -186,7 +245,7 @@ std::vector<Trial> kernels_sweep(Context& context) {
           KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};
           if (op == FVLM_OP_ROPE) c.rotary_dim = width == 1 ? 2 : width == 7 ? 16 : width == 64 ? 32 : 30;
           if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) c.residual = width > 10;
-          if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) c.inner = width + 2;
+          if (op == FVLM_OP_LINEAR) c.inner = width + 2;
           cases.push_back(c);
         }
     cases.push_back({.op = op, .backward = false});

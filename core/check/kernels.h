@@ -30,6 +30,7 @@ struct KernelCase {
   float theta = 10000;                    // rope
   float epsilon = 1e-5f;
   double magnitude = 1; // of x
+  bool ties = false;    // results lie halfway between two numbers of the dtype
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
@@ -51,6 +52,10 @@ Trial kernel_trial(const KernelCase& kernel);
 std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases);
 bool offered(Context& context, int op); // its pointers are not NULL
 at::ScalarType kernel_dtype(Context& context, int op);
+
+// For results that are ties: whole numbers that a dtype of 16 bits just holds, with whose halves it has to round.
+at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor all_of(at::IntArrayRef shape, at::ScalarType dtype, double value);
 
 // What is summed over rows: output or, where it is added to, updated.
 Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held);

@@ -7,8 +7,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 namespace fvlm::check {
 namespace {
+
+constexpr bool is_norm(int op) {
+  return op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+}
 
 // In the plugin's own dtype for this operation.
 template <int op>
@@ -193,6 +201,34 @@ Outcome large_numbers(Context& context) {
   return cases<op>(context, {{.magnitude = 100}, {.rows = 33, .width = 70, .magnitude = 1000}});
 }
 
+// What comes out, as far as float32 holds it before it is rounded.
+template <int op>
+Outcome rounds_ties(Context& context) {
+  if (!offered(context, op)) return not_applicable("not offered");
+  std::vector<Trial> trials;
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    KernelCase c{
+        .op = op, .dtype = dtype, .gradient_dtype = dtype, .rows = 1, .width = 130, .inner = 130, .ties = true};
+    c.residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+    c.accumulate = op == FVLM_OP_LAYERSCALE_RESIDUAL || op == FVLM_OP_BIAS_GELU;
+    Trial trial = kernel_trial(c);
+    trial.expect = [expectation = trial.expect] {
+      constexpr std::string_view exact[] = {"sum", "d_up", "d_scale", "d_bias", "scaled_weight", "scaled_bias"};
+      Expectation some;
+      for (Expected one : expectation()) {
+        const bool is_exact = std::find(std::begin(exact), std::end(exact), one.name) != std::end(exact);
+        one.rounded = is_exact || (one.name == "y" && !is_norm(op)) || (one.name == "d_weight" && op == FVLM_OP_LINEAR);
+        if (one.name == "d_bias" && is_norm(op)) one.rounded = false;
+        if (op == FVLM_OP_SCALED_ROWS && one.name.starts_with("d_")) one.rounded = false;
+        if (one.rounded) some.push_back(one);
+      }
+      return some;
+    };
+    trials.push_back(std::move(trial));
+  }
+  return right(context, trials);
+}
+
 Outcome rope_inverse(Context& context) {
   return cases<FVLM_OP_ROPE>(context, {{.inverse = true}, {.head_dim = 64, .rotary_dim = 64, .inverse = true}});
 }
@@ -287,8 +323,9 @@ Outcome nonsense(Context& context) {
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
     if (!offered(context, op)) nonsense.add(name + "though its functions are NULL", good, [](Query&) {});
-    if (sums_d_x(op))
-      nonsense.add(name + "with an option that no header names", good, [](Query& q) { q.options |= 1u << 31; });
+    for (int bit = 6; bit < 32; ++bit)
+      nonsense.add(fmt::format("{}with bit {} of options, which no header names", name, bit), good,
+                   [bit](Query& q) { q.options |= 1u << bit; });
     if (op != FVLM_OP_ROPE) continue;
     nonsense.add(name + "with an odd rotary_dim", good, [](Query& q) { q.rotary_dim = 5; });
     nonsense.add(name + "with rotary_dim larger than head_dim", good, [](Query& q) { q.rotary_dim = 2 * q.head_dim; });
@@ -348,6 +385,9 @@ void rows_of(std::vector<Check>& rows) {
                  });
     plain += "," + name + "_residual," + name + "_d_sum";
   }
+  if (op != FVLM_OP_ROPE)
+    append(rows, {{name + "_rounds_ties", "what lies halfway between two numbers of 16 bits becomes the even one",
+                   rounds_ties<op>, plain}});
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU)
     append(rows, {{name + "_large", "numbers in the thousands do not overflow", large_numbers<op>, plain}});
   if constexpr (sums_d_x(op))
@@ -390,6 +430,7 @@ Table kernels_table() {
                             linear + ",linear_gelu"},
                            {"supports_nonsense", "supports() refuses impossible queries", nonsense},
                        });
+  append(table.checks, kernel_size_checks());
   std::string plain;
   for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op)
     plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", op_name(op), op_name(op));

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/erf.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 
@@ -28,6 +29,11 @@ Numbers numbers_of(const KernelCase& c) {
             normal({c.inner}, seed + 7, c.gradient_dtype),
             normal({c.rows, c.width}, seed + 8, c.dtype),
             normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
+  if (c.ties) { // each output is one product
+    n.x = climbing({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
+    n.weight.fill_diagonal_(1);
+    n.bias = all_of({c.width}, c.dtype, 0.5), n.d_y = all_of({c.rows, c.width}, c.dtype, 1.5);
+  }
   if (!c.keeps_rest) return n;
   // Sums that float32 holds, in any order: only so is what they lose the same for all.
   const auto coarse = [](at::Tensor& numbers, double unit) { numbers = (numbers / unit).round_().mul_(unit); };

@@ -15,16 +15,18 @@ struct Numbers {
 
 Numbers numbers_of(const KernelCase& c) {
   const uint64_t seed = c.seed * 16;
-  return {normal({c.rows, c.width}, seed, c.dtype, c.magnitude) + 0.25,
-          normal({c.rows, c.width}, seed + 1, c.dtype, c.magnitude),
-          normal({c.width}, seed + 2, c.dtype, 0.5) + 1,
-          normal({c.width}, seed + 3, c.dtype),
-          normal({c.rows, c.width}, seed + 4, c.dtype),
-          normal({c.rows, c.width}, seed + 5, c.dtype),
-          normal({c.width}, seed + 6, c.gradient_dtype),
-          normal({c.width}, seed + 7, c.gradient_dtype),
-          normal({c.width}, seed + 8, c.gradient_dtype),
-          normal({c.rows, c.width}, seed + 9, c.dtype, c.magnitude / 512)};
+  Numbers n{normal({c.rows, c.width}, seed, c.dtype, c.magnitude) + 0.25,
+            normal({c.rows, c.width}, seed + 1, c.dtype, c.magnitude),
+            normal({c.width}, seed + 2, c.dtype, 0.5) + 1,
+            normal({c.width}, seed + 3, c.dtype),
+            normal({c.rows, c.width}, seed + 4, c.dtype),
+            normal({c.rows, c.width}, seed + 5, c.dtype),
+            normal({c.width}, seed + 6, c.gradient_dtype),
+            normal({c.width}, seed + 7, c.gradient_dtype),
+            normal({c.width}, seed + 8, c.gradient_dtype),
+            normal({c.rows, c.width}, seed + 9, c.dtype, c.magnitude / 512)};
+  if (c.ties) n.x = climbing({c.rows, c.width}, c.dtype), n.residual = all_of({c.rows, c.width}, c.dtype, 0.5);
+  return n;
 }
 
 // y, s, d_x, d_weight, d_bias, sums of d_x

@@ -15,14 +15,17 @@ Numbers numbers_of(const KernelCase& c) {
   const uint64_t seed = c.seed * 16;
   const std::vector<int64_t> rows{c.rows, c.width}, matrices{c.rows, c.width, c.inner};
   const auto wide = at_least_float(c.dtype);
-  return {normal(rows, seed, c.dtype),
-          normal(matrices, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
-          normal(rows, seed + 2, c.dtype),
-          normal(matrices, seed + 3, wide),
-          normal(rows, seed + 4, wide),
-          normal(rows, seed + 5, c.gradient_dtype),
-          normal(matrices, seed + 6, c.gradient_dtype),
-          normal(rows, seed + 7, c.gradient_dtype)};
+  Numbers n{normal(rows, seed, c.dtype),
+            normal(matrices, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
+            normal(rows, seed + 2, c.dtype),
+            normal(matrices, seed + 3, wide),
+            normal(rows, seed + 4, wide),
+            normal(rows, seed + 5, c.gradient_dtype),
+            normal(matrices, seed + 6, c.gradient_dtype),
+            normal(rows, seed + 7, c.gradient_dtype)};
+  if (c.ties)
+    n.scale = all_of(rows, c.dtype, 1.5), n.weight = climbing(matrices, c.dtype), n.bias = climbing(rows, c.dtype);
+  return n;
 }
 
 // scaled_weight, scaled_bias, d_scale, d_weight, d_bias

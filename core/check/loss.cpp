@@ -42,6 +42,12 @@ Numbers numbers_of(const LossCase& c) {
   n.targets = whole({c.tokens}, c.seed * 8 + 2, c.vocab, at::kLong);
   n.d_losses = normal({c.tokens}, c.seed * 8 + 3, float_type);
   n.held = normal({c.vocab, c.width}, c.seed * 8 + 4, c.gradient_dtype);
+  for (int64_t word = c.loud_from; c.loud_from > 0 && word < c.vocab; ++word) {
+    const auto like = n.hidden[word % c.tokens].to(at::kDouble);
+    const double logit = std::log(static_cast<double>(c.vocab)) + 2;
+    n.weight[word].copy_(like * (logit / like.square().sum().item<double>()));
+  }
+  for (int64_t word = 1; c.twins && word < c.vocab; word += 2) n.weight[word].copy_(n.weight[word - 1]);
   auto index = at::arange(c.tokens);
   if (c.signed_weights)
     n.d_losses.masked_fill_(index.remainder(7) == 3, 0);
@@ -184,6 +190,27 @@ std::vector<Trial> loss_trials(Context& context) {
                             {.dtype = dtype, .gradient_dtype = dtype, .tokens = 70, .width = 32, .vocab = 160}});
   if (context.table<fvlm_loss_v1>().fused)
     trials.push_back(loss_trial({.dtype = dtype, .gradient_dtype = dtype, .fused = true}));
+  return trials;
+}
+
+std::vector<Trial> loss_odd_trials(Context& context) {
+  const auto dtype = loss_dtype(context);
+  auto trials = loss_cases(
+      {{.dtype = dtype, .gradient_dtype = dtype, .tokens = 13, .width = 29, .vocab = 47},
+       {.dtype = dtype, .gradient_dtype = dtype, .tokens = 3, .width = 5, .vocab = 9},
+       {.dtype = dtype, .gradient_dtype = dtype, .tokens = 11, .width = 7, .vocab = 33, .targets = Targets::some}});
+  if (context.table<fvlm_loss_v1>().fused)
+    trials.push_back(
+        loss_trial({.dtype = dtype, .gradient_dtype = dtype, .tokens = 13, .width = 29, .vocab = 47, .fused = true}));
+  return trials;
+}
+
+std::vector<Trial> loss_parallel_trials(Context& context) {
+  const auto dtype = loss_dtype(context);
+  auto trials = loss_cases({{.dtype = dtype, .gradient_dtype = dtype, .tokens = 130, .width = 24, .vocab = 300}});
+  if (context.table<fvlm_loss_v1>().fused)
+    trials.push_back(
+        loss_trial({.dtype = dtype, .gradient_dtype = dtype, .tokens = 100, .width = 20, .vocab = 260, .fused = true}));
   return trials;
 }
 

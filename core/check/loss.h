@@ -23,6 +23,8 @@ struct LossCase {
   bool fused = false;          // one call in place of forward and backward
   double magnitude = 1;        // of hidden
   bool ignored_nan = false;    // hidden and d_losses rows without a target hold NaN
+  bool twins = false;          // words are alike in pairs, so that largest logits are there twice
+  int64_t loud_from = 0;       // words from this one on have a large logit for some token; 0: none does
   bool signed_weights = false; // d_losses of both signs, zeros among them; else all the same
   uint64_t seed = 1;
 };

@@ -80,6 +80,14 @@ Outcome all_ignored_accumulating(Context& context) {
   return cases(context, {{.targets = Targets::none, .accumulate = true}});
 }
 
+Outcome equal_logits(Context& context) {
+  return cases(context, {{.magnitude = 0},
+                         {.tokens = 7, .vocab = 2, .magnitude = 0},
+                         {.twins = true},
+                         {.tokens = 3, .vocab = 40, .targets = Targets::last, .twins = true, .loud_from = 36},
+                         {.tokens = 5, .vocab = 33, .magnitude = 100, .twins = true}});
+}
+
 Outcome last_target(Context& context) {
   return cases(context, {{.targets = Targets::last}, {.vocab = 129, .targets = Targets::last}});
 }
@@ -190,6 +198,7 @@ Table loss_table() {
               plain + ",ignored,accumulates"},
              {"fused", "fused gives what forward and backward give", fused, plain + ",ignored,accumulates"},
              {"last_target", "the last word of the vocabulary as target", last_target, plain},
+             {"equal_logits", "logits that are equal, the largest and the target's among them", equal_logits, plain},
              {"no_tokens", "no tokens: d_weight becomes 0, or stays where it is added to", no_tokens,
               plain + ",accumulates"},
              {"one_token", "a single token", one_token, plain},
@@ -203,6 +212,7 @@ Table loss_table() {
              {"head_alone", "d_hidden not wanted", head_alone, plain},
              {"supports_nonsense", "supports() refuses impossible queries", nonsense},
          });
+  append(table.checks, loss_size_checks(plain));
   append(table.checks, generic_checks(plain));
   append(table.checks, {{"mixtures", "20 random mixtures of all the above", mixtures, "*"}});
   return table;

@@ -67,10 +67,11 @@ std::string name_of(at::ScalarType dtype) {
 }
 
 double tolerance(const Expected& expected) {
+  if (expected.rounded) return 1e-37;
   double scale = std::max(largest(expected.exact), expected.scale);
   double naive = largest(expected.naive.to(at::kDouble) - expected.exact);
   double sums = expected.dtype == at::kDouble ? 0x1p-52 : 0x1p-23;
-  return 4 * naive + (epsilon(expected.dtype) + 16 * sums) * scale + 1e-37;
+  return 4 * naive + (epsilon(expected.dtype) + (16 + std::sqrt(expected.terms)) * sums) * scale + 1e-37;
 }
 
 Comparison compare(const at::Tensor& actual, const Expected& expected) {
@@ -79,9 +80,10 @@ Comparison compare(const at::Tensor& actual, const Expected& expected) {
   if (actual.numel() == 0) return {};
   double allowed = tolerance(expected);
   auto got = actual.to(at::kDouble);
-  auto error = (got - expected.exact).abs();
+  const auto exact = expected.rounded ? expected.exact.to(expected.dtype).to(at::kDouble) : expected.exact;
+  auto error = (got - exact).abs();
   // Infinite where it should be, or NaN where it should not: an error beyond all bounds.
-  error = at::where(got == expected.exact, at::zeros_like(error), error);
+  error = at::where(got == exact, at::zeros_like(error), error);
   error = at::nan_to_num(error, 1e300, 1e300, 1e300);
   auto flat = error.reshape({-1});
   int64_t worst = flat.argmax().item<int64_t>();
@@ -90,7 +92,7 @@ Comparison compare(const at::Tensor& actual, const Expected& expected) {
   if (result.ratio > 1)
     result.trouble = fmt::format("{}{} is {:.6g} and should be {:.6g} (tolerance {:.2g}; {} of {} elements are off)",
                                  expected.name, position(actual, worst), got.reshape({-1})[worst].item<double>(),
-                                 expected.exact.reshape({-1})[worst].item<double>(), allowed,
+                                 exact.reshape({-1})[worst].item<double>(), allowed,
                                  (flat > allowed).sum().item<int64_t>(), flat.numel());
   return result;
 }

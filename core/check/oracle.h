@@ -14,6 +14,8 @@ struct Expected {
   at::Tensor naive;     // what the same formula gives when every step of it is rounded to the plugin's dtype
   at::ScalarType dtype; // of the output
   double scale = 0;     // the size of what cancels where exact results are small or 0
+  bool rounded = false; // the exact result can be had in float32: what is expected are its bits, ties to even
+  double terms = 0;     // of a long sum: how many it has, each of which float32 may round
 };
 using Expectation = std::vector<Expected>;
 

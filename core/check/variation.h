@@ -21,8 +21,12 @@ class TestHost;
 enum class Placement {
   contiguous,
   wide_rows,  // rows lie further apart than their width, by multiples of 16 elements, in each tensor by others
+  wide_heads, // the heads of a row as well
+  head_major, // a head's rows lie together, one head behind the other
   odd_rows,   // by odd numbers of elements, heads too: no vector load is aligned
+  far_rows,   // 2^30 elements apart: what counts them in 32 bits comes back to other memory. On a host, and bare
   misaligned, // contiguous, one element after an aligned address
+  page_start, // the first byte is the first of a page, and the page before it is not there
   page_end    // the last byte is the last of a page, and the page behind it is not there
 };
 
@@ -40,11 +44,13 @@ struct Variation {
   uint32_t error_capacity = 512;
   std::string workspace_cut;    // the call that gets one byte less than requirements() asked for
   bool despite_refusal = false; // calls although supports() or requirements() said no
-  bool rehearsed = false;       // before each call comes one with other numbers at the same addresses
-  bool recorded = false;        // calls are recorded as CUDA graphs, and these are replayed
-  bool bare = false;            // no guards are looked at, workspace and saved tensors are not touched: for timing
-  bool sealed = false;          // what the plugin may not write cannot be written while it is called; host memory alone
-  int repeat = 0;               // further calls of each function, timed
+  // Before each call comes one with other numbers at the same addresses: halved, or the same ones in another order.
+  enum class Rehearsal { none, halved, reordered } rehearsal = Rehearsal::none;
+  bool races = false;    // what two pieces of one parallel_for write is noted; on a serial host
+  bool recorded = false; // calls are recorded as CUDA graphs, and these are replayed
+  bool bare = false;     // no guards are looked at, workspace and saved tensors are not touched: for timing
+  bool sealed = false;   // what the plugin may not write cannot be written while it is called; host memory alone
+  int repeat = 0;        // further calls of each function, timed
   void (*before_repeat)() = nullptr;
   void (*after_repeat)() = nullptr;
   std::function<void()> between;     // what happens before each call but prepare()
@@ -53,7 +59,16 @@ struct Variation {
   fvlm_instance* instance = nullptr; // NULL: the context's
 };
 
-enum class Violation { past_end, past_workspace, input_changed, wrote_on_refusal, threw, host_misused, unrecordable };
+enum class Violation {
+  past_end,
+  past_workspace,
+  input_changed,
+  wrote_on_refusal,
+  threw,
+  host_misused,
+  unrecordable,
+  raced
+};
 
 struct Status {
   std::string call; // "forward"

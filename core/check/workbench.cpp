@@ -6,10 +6,12 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <memory>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -38,16 +40,22 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Bytes whose last one is the last of a page, with no page behind it.
-at::Tensor bytes_before_a_hole(int64_t size) {
+// Bytes between two pages that are not there.
+at::Tensor bytes_between_holes(int64_t size) {
   const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t whole = (size + 2 * guard + page - 1) / page * page;
-  void* base =
-      mmap(nullptr, static_cast<size_t>(whole + page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int64_t inner = (size + 2 * guard + page - 1) / page * page, outer = inner + 2 * page;
+  void* base = mmap(nullptr, static_cast<size_t>(outer), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw Refused{State::failed, "no memory for guard pages"};
-  mprotect(static_cast<char*>(base) + whole, static_cast<size_t>(page), PROT_NONE);
+  char* first = static_cast<char*>(base) + page;
+  mprotect(first, static_cast<size_t>(inner), PROT_READ | PROT_WRITE);
   return at::from_blob(
-      base, {whole}, [whole, page](void* memory) { munmap(memory, static_cast<size_t>(whole + page)); }, at::kByte);
+      first, {inner}, [base, outer](void*) { munmap(base, static_cast<size_t>(outer)); }, at::kByte);
+}
+
+// Whether rows of this placement may lie apart from each other.
+bool spreads(Placement placement) {
+  return placement == Placement::wide_rows || placement == Placement::wide_heads ||
+         placement == Placement::head_major || placement == Placement::odd_rows || placement == Placement::far_rows;
 }
 
 } // namespace
@@ -131,8 +139,14 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
   const int64_t rank = static_cast<int64_t>(shape_.size());
   for (int64_t d = rank - 2; d >= 0; --d) {
     strides_[d] = strides_[d + 1] * std::max<int64_t>(shape_[d + 1], 1);
-    if (placement == Placement::wide_rows && d == 0) strides_[d] += 16 * gaps;
+    if ((placement == Placement::wide_rows || placement == Placement::wide_heads) && d == 0) strides_[d] += 16 * gaps;
+    if (placement == Placement::wide_heads && d > 0) strides_[d] += 16;
     if (placement == Placement::odd_rows) strides_[d] += 1 + 2 * gaps;
+    if (placement == Placement::far_rows && d == 0) strides_[d] = (int64_t{1} << 30) + 16 * gaps;
+  }
+  if (placement == Placement::head_major && rank == 3) {
+    strides_[0] = std::max<int64_t>(shape_[2], 1);
+    strides_[1] = strides_[0] * std::max<int64_t>(shape_[0], 1) + 16 * gaps;
   }
   int64_t extent = 1; // elements from the first to the last
   bool empty = false;
@@ -143,9 +157,11 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
   if (empty) extent = 0;
   const int64_t size = extent * element;
 
-  if (placement == Placement::page_end && device.is_cpu()) {
-    storage_ = bytes_before_a_hole(size);
-    offset_ = storage_.numel() - size;
+  if (placement == Placement::far_rows) {
+    place_far(size);
+  } else if ((placement == Placement::page_end || placement == Placement::page_start) && device.is_cpu()) {
+    storage_ = bytes_between_holes(size);
+    offset_ = placement == Placement::page_start ? 0 : storage_.numel() - size;
   } else {
     storage_ = at::empty({(size + 3 * guard + element + 15) / 16 * 16}, at::TensorOptions(at::kByte).device(device));
     const auto address = reinterpret_cast<uintptr_t>(storage_.data_ptr());
@@ -157,8 +173,8 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
     begin = (begin + 1) / 2 * 2, end = end / 2 * 2;
     if (begin < end) storage_.narrow(0, begin, end - begin).view(at::kShort).fill_(canary);
   };
-  const bool dense = placement != Placement::wide_rows && placement != Placement::odd_rows;
-  mark(0, dense ? offset_ : storage_.numel());
+  const bool dense = !spreads(placement);
+  if (placement != Placement::far_rows) mark(0, dense ? offset_ : storage_.numel());
   if (dense) mark(offset_ + size, storage_.numel());
   view_ = at::from_blob(static_cast<char*>(storage_.data_ptr()) + offset_, shape_, strides_,
                         at::TensorOptions(dtype).device(device));
@@ -171,6 +187,22 @@ Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, 
                          descriptor_->shape,
                          descriptor_->strides,
                          0};
+}
+
+// Only the pages on which rows lie are there.
+void Operand::place_far(int64_t size) {
+  const int64_t page = sysconf(_SC_PAGESIZE), element = static_cast<int64_t>(c10::elementSize(dtype_));
+  const auto whole = static_cast<size_t>((std::max<int64_t>(size, 1) + page - 1) / page * page);
+  void* base = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw Refused{State::not_applicable, "this machine gives no addresses for rows so far apart"};
+  storage_ = at::from_blob(
+      base, {1}, [base, whole](void*) { munmap(base, whole); }, at::kByte);
+  int64_t row = element; // bytes of one
+  for (size_t d = 1; d < shape_.size(); ++d) row += (shape_[d] - 1) * strides_[d] * element;
+  for (int64_t i = 0; size > 0 && i < shape_[0]; ++i) {
+    const int64_t begin = i * strides_[0] * element / page * page, end = i * strides_[0] * element + row;
+    mprotect(static_cast<char*>(base) + begin, static_cast<size_t>(end - begin), PROT_READ | PROT_WRITE);
+  }
 }
 
 at::Tensor Operand::window(const at::Tensor& storage) const {
@@ -186,8 +218,7 @@ Workbench::Workbench(Context& context, const Variation& variation)
 
 Operand& Workbench::place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows) {
   Placement placement = variation_.placement;
-  if (rows == Rows::contiguous && (placement == Placement::wide_rows || placement == Placement::odd_rows))
-    placement = Placement::contiguous;
+  if (spreads(placement) && (rows == Rows::contiguous || shape.size() < 2)) placement = Placement::contiguous;
   if (variation_.sealed) placement = Placement::page_end; // pages of its own
   return operands_.emplace_back(std::move(name), shape, dtype, context_.device, placement,
                                 static_cast<int64_t>(operands_.size()) + 1);
@@ -215,6 +246,12 @@ void Workbench::poison(Operand& operand) {
 Operand& Workbench::input(std::string name, const at::Tensor& content, Rows rows) {
   Operand& operand = place(std::move(name), content.sizes(), content.scalar_type(), rows);
   operand.view_.copy_(content);
+  return operand;
+}
+
+Operand& Workbench::input(std::string name, const at::Tensor& content, Rows rows, const at::Tensor& reordered) {
+  Operand& operand = input(std::move(name), content, rows);
+  operand.reordered_ = reordered;
   return operand;
 }
 
@@ -268,8 +305,9 @@ void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm
   } room;
   std::fill_n(room.behind, sizeof room.behind, static_cast<unsigned char>(0xEE));
   room.asked.struct_size = sizeof(fvlm_requirements);
-  char text[512] = "";
-  fvlm_error error{sizeof error, sizeof text, text};
+  std::vector<char> sink = empty_sink(); // the plugin may write its first `error_capacity` bytes
+  char* const text = sink.data();
+  fvlm_error error{sizeof error, variation_.error_capacity, text};
   fvlm_status status = FVLM_ERROR_INTERNAL;
   try {
     const auto asking = [&] { status = ask(&room.asked, variation_.error_sink ? &error : nullptr); };
@@ -281,6 +319,7 @@ void Workbench::require(const std::function<fvlm_status(fvlm_requirements*, fvlm
   } catch (...) {
     run_.violations.emplace_back(Violation::threw, "requirements() threw an exception");
   }
+  look_at_sink("requirements()", sink);
   if (std::any_of(room.behind, room.behind + sizeof room.behind, [](unsigned char byte) { return byte != 0xEE; }))
     run_.violations.emplace_back(Violation::past_end, "requirements() wrote past its struct");
   if (status == FVLM_OK) {
@@ -306,18 +345,36 @@ std::vector<Sealed::Range> Workbench::sealed_but(const std::vector<Operand*>& wr
   return ranges;
 }
 
+// The sink's capacity is what the plugin may write; behind it lies a guard.
+std::vector<char> Workbench::empty_sink() const {
+  std::vector<char> text(variation_.error_capacity + guard, static_cast<char>(0xEE));
+  if (variation_.error_capacity > 0) text[0] = 0;
+  return text;
+}
+
+void Workbench::look_at_sink(const std::string& call, std::vector<char>& text) {
+  const auto end = text.begin() + variation_.error_capacity;
+  if (std::any_of(end, text.end(), [](char c) { return c != static_cast<char>(0xEE); }))
+    run_.violations.emplace_back(Violation::past_end, call + " wrote past the error sink's capacity");
+  else if (variation_.error_capacity > 0 && std::find(text.begin(), end, 0) == end)
+    run_.violations.emplace_back(Violation::past_end, call + " left a text without its final 0 in the error sink");
+  *end = 0;
+}
+
 bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*> writes,
                      const std::function<fvlm_status(const fvlm_call*)>& function) {
   if (workspace > 0 && name == variation_.workspace_cut) --workspace;
   Operand* scratch = nullptr;
   if (workspace > 0) {
-    scratch = &operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(workspace)},
-                                      at::kByte, context_.device, Placement::contiguous);
+    // Between pages that are not there, where its end can be one and its beginning is aligned all the same.
+    const bool walled = variation_.placement == Placement::page_start ||
+                        (variation_.placement == Placement::page_end && workspace % 256 == 0);
+    scratch =
+        &operands_.emplace_back("the workspace of " + name, at::IntArrayRef{static_cast<int64_t>(workspace)}, at::kByte,
+                                context_.device, walled ? variation_.placement : Placement::contiguous);
     if (!variation_.bare) poison(*scratch);
   }
-  // The sink's capacity is what the plugin may write; behind it lies a guard.
-  std::vector<char> text(variation_.error_capacity + guard, static_cast<char>(0xEE));
-  if (variation_.error_capacity > 0) text[0] = 0;
+  std::vector<char> text = empty_sink();
   fvlm_error error{sizeof error, variation_.error_capacity, text.data()};
   fvlm_call given{};
   given.flags = variation_.flags;
@@ -362,19 +419,18 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
       run_.violations.emplace_back(Violation::unrecordable, fmt::format("{}: {}", name, wrong));
     if (scratch) writes.pop_back();
   } else {
-    if (variation_.rehearsed) rehearse(once, writes, before);
+    if (variation_.rehearsal != Variation::Rehearsal::none) rehearse(once, writes, before);
     if (stream_) wait_for_device();
+    if (variation_.races) watch_pieces(name, writes);
     once();
+    if (variation_.races) host_.between_pieces({});
     if (stream_) wait_for_device();
   }
   if (variation_.bare && context_.device.is_cpu()) {
     run_.peak = std::max(run_.peak, bytes_resident_peak() - resident_base_);
     resident_after_ = bytes_resident();
   }
-  if (std::any_of(text.begin() + variation_.error_capacity, text.end(),
-                  [](char c) { return c != static_cast<char>(0xEE); }))
-    run_.violations.emplace_back(Violation::past_end, name + " wrote past the error sink's capacity");
-  text[variation_.error_capacity] = 0;
+  look_at_sink(name, text);
   run_.statuses.push_back({name, status, variation_.error_sink ? std::string(text.data()) : "", workspace});
   if (auto misuse = host_.take_misuse(); !misuse.empty())
     run_.violations.emplace_back(Violation::host_misused, name + " " + misuse);
@@ -403,14 +459,48 @@ bool Workbench::call(std::string name, uint64_t workspace, std::vector<Operand*>
 
 void Workbench::rehearse(const std::function<bool()>& once, const std::vector<Operand*>& writes,
                          const std::vector<at::Tensor>& before) {
-  for (Operand& operand : operands_)
-    if (at::isFloatingType(operand.dtype_) && !operand.name_.starts_with("saved") &&
-        std::find(writes.begin(), writes.end(), &operand) == writes.end())
+  const bool reordered = variation_.rehearsal == Variation::Rehearsal::reordered;
+  for (Operand& operand : operands_) {
+    if (operand.name_.starts_with("saved") || std::find(writes.begin(), writes.end(), &operand) != writes.end())
+      continue;
+    if (reordered && operand.reordered_.defined())
+      operand.view_.copy_(operand.reordered_);
+    else if (reordered)
+      operand.view_.copy_(operand.view_.reshape({-1}).flip({0}).view(operand.view_.sizes()));
+    else if (at::isFloatingType(operand.dtype_))
       operand.view_.mul_(0.5);
+  }
   if (stream_) wait_for_device();
   once();
   if (stream_) wait_for_device();
   for (size_t i = 0; i < before.size(); ++i) operands_[i].storage_.copy_(before[i]);
+}
+
+void Workbench::watch_pieces(const std::string& call, const std::vector<Operand*>& writes) {
+  struct Watched {
+    Operand* operand;
+    at::Tensor last, changed; // as it was at the last look; whether a piece of this parallel_for has changed it
+  };
+  auto watched = std::make_shared<std::vector<Watched>>();
+  for (Operand* operand : writes)
+    watched->push_back({operand, operand->storage_.clone(), at::zeros_like(operand->storage_, at::kBool)});
+  host_.between_pieces([this, call, watched](int64_t done) {
+    for (Watched& one : *watched) {
+      const at::Tensor differs = one.operand->storage_ != one.last;
+      one.last.copy_(one.operand->storage_);
+      // Before its first piece the calling thread may write what it likes.
+      if (done == 0) {
+        one.changed.zero_();
+        continue;
+      }
+      const at::Tensor twice = differs.logical_and(one.changed);
+      if (twice.any().item<bool>() && !run_.violation(Violation::raced))
+        run_.violations.emplace_back(Violation::raced,
+                                     fmt::format("{}: two pieces of a parallel_for write {}, {} bytes of it", call,
+                                                 one.operand->name_, twice.sum().item<int64_t>()));
+      one.changed.logical_or_(differs);
+    }
+  });
 }
 
 void Workbench::time(Timing& timing, const std::function<bool()>& once) {

@@ -56,6 +56,7 @@ class Operand {
  private:
   friend class Workbench;
   at::Tensor window(const at::Tensor& storage) const; // the elements, as integers, in a copy of the storage
+  void place_far(int64_t size);
   std::string name_;
   at::ScalarType dtype_;
   at::Tensor storage_; // bytes, guards included
@@ -69,6 +70,7 @@ class Operand {
   };
   Pages pages_{sizeof(Descriptor)};
   Descriptor* descriptor_ = reinterpret_cast<Descriptor*>(pages_.data());
+  at::Tensor reordered_; // what it holds at a rehearsal in another order; undefined: the same numbers backwards
 };
 
 // Whether the header lets a tensor's rows lie apart from each other.
@@ -79,6 +81,8 @@ class Workbench {
   Workbench(Context& context, const Variation& variation);
 
   Operand& input(std::string name, const at::Tensor& content, Rows rows = Rows::free);
+  // One whose numbers mean something in their order: what it holds at a rehearsal, in place of the same backwards.
+  Operand& input(std::string name, const at::Tensor& content, Rows rows, const at::Tensor& reordered);
   Operand& output(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows = Rows::free);
   // An output that holds something before the call: what is added to, a state, a parameter.
   Operand& updated(std::string name, const at::Tensor& content);
@@ -168,12 +172,17 @@ class Workbench {
   uint32_t size_of_struct(size_t true_size, Spoil who) const;
   Operand& place(std::string name, at::IntArrayRef shape, at::ScalarType dtype, Rows rows);
   void poison(Operand& operand);
+  std::vector<char> empty_sink() const;
+  // Whether what a call wrote into a sink lies within its capacity and ends; cuts it off there.
+  void look_at_sink(const std::string& call, std::vector<char>& text);
   // Records what once() enqueues and replays it. "" or what is wrong with the graph.
   std::string record(fvlm_call& given, const std::function<bool()>& once, const std::vector<Operand*>& writes,
                      const std::vector<at::Tensor>& before);
   // What a call before left at these addresses: its inputs hold other numbers, of its outputs nothing remains.
   void rehearse(const std::function<bool()>& once, const std::vector<Operand*>& writes,
                 const std::vector<at::Tensor>& before);
+  // Notes, at the ends of pieces, which bytes of these each of them has changed.
+  void watch_pieces(const std::string& call, const std::vector<Operand*>& writes);
   void time(Timing& timing, const std::function<bool()>& once);
   void look_around(const std::string& call, int32_t status, const std::vector<Operand*>& writes,
                    const std::vector<at::Tensor>& before);
