@@ -27,10 +27,13 @@ std::vector<Trial> attention_trials(Context&);
 std::vector<Trial> loss_trials(Context&);
 std::vector<Trial> optimizer_trials(Context&);
 std::vector<Trial> packer_trials(Context&);
+std::vector<Trial> packer_sets(); // ordinary ones, some of which differ in the order of their items alone
 std::vector<Trial> quantizer_trials(Context&);
 std::vector<Trial> kernels_trials(Context&);
 std::vector<Trial> video_trials(Context&);
 std::vector<Trial> typical_trials(Context&);
+// Trials whose results have to be the same bits in every process.
+std::vector<Trial> repeatable_trials(Context&);
 
 // Others whose sizes no vector divides, and larger ones, of several pieces and with shared heads. Not of every family.
 std::vector<Trial> attention_odd_trials(Context&);

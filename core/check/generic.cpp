@@ -529,6 +529,13 @@ std::vector<Trial> parallel_trials(Context& context) {
   return {};
 }
 
+std::vector<Trial> repeatable_trials(Context& context) {
+  auto trials = context.typical();
+  if (family_of(context.kind) == "packer")
+    for (const Trial& trial : packer_sets()) trials.push_back(trial);
+  return trials;
+}
+
 std::vector<Trial> sweep_trials(Context& context) {
   const std::string family = family_of(context.kind);
   if (family == "attention") return attention_sweep(context);

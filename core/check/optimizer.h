@@ -22,11 +22,14 @@ struct OptimizerCase {
   int32_t skip = 0;
   double gradient_size = 1; // 0: all zero
   bool gradient_nan = false;
+  bool nudged = false;        // numbers a rounding away from the ordinary ones
   int new_instance_after = 0; // steps; 0: one instance does all
   uint64_t seed = 1;
 };
 
-// What of a trial depends on the plugin: its algorithm, its states, its hyperparameters' ordinary values.
+// What of a trial depends on the plugin: its algorithm, its states, its hyperparameters' ordinary values. An algorithm
+// that the ABI does not describe is held to the plugin's own plain run, and may stray from it as far as that strays
+// when its numbers are a rounding away.
 Trial optimizer_trial(Context& context, OptimizerCase optimizer);
 std::vector<Trial> optimizer_cases(Context& context, const std::vector<OptimizerCase>& cases);
 bool algorithm_known(Context& context);

@@ -7,13 +7,17 @@
 #include "check/workbench.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <set>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace fvlm::check {
 namespace {
@@ -124,6 +128,187 @@ Outcome only(Context& context, const OptimizerCase& one, const std::function<std
 // Runs one and other, which have to give the same bits.
 Outcome same_bits(Context& context, const OptimizerCase& one, const OptimizerCase& other) {
   return only(context, one, different_bits, other);
+}
+
+// One call for segments of many groups gives each the numbers that a call for it alone gives it.
+Outcome many_groups(Context& context) {
+  for (int64_t count : {5, 9, 17, 65, 129}) {
+    OptimizerCase all{.hyper = {{"lr", {}}}, .steps = 2};
+    for (int64_t group = 0; group < count; ++group) {
+      all.shapes.emplace_back(2 + group % 3, 3 + group % 5);
+      all.groups.push_back(group);
+      all.hyper[0].second.push_back(0.01 + 0.001 * static_cast<double>(group));
+    }
+    if (algorithm_known(context)) {
+      if (Outcome outcome = known(context, {all}); outcome.state != State::ok) return outcome;
+      continue;
+    }
+    // Another rate for the last group alone has to move that group.
+    OptimizerCase other = all;
+    other.hyper[0].second.back() *= 2;
+    const int64_t size = all.shapes.back().first * all.shapes.back().second;
+    const auto look = [&](const Run& a, const Run& b) -> std::string {
+      const at::Tensor &one = *a.output("master"), &two = *b.output("master");
+      const int64_t begin = one.numel() - size;
+      return at::equal(one.narrow(0, begin, size), two.narrow(0, begin, size))
+                 ? fmt::format("the lr of group {} does not move it", count - 1)
+                 : "";
+    };
+    if (Outcome outcome = only(context, all, look, other); outcome.state != State::ok) return outcome;
+  }
+  return ok("5 to 129 groups");
+}
+
+// Every element of a long segment moves, and where the algorithm is known, as it should.
+Outcome million_elements(Context& context) {
+  const bool vectors = takes_vectors(context);
+  std::vector<OptimizerCase> cases;
+  if (vectors)
+    cases = {{.shapes = {{1, 1048577 + 3}, {1, 5}}}, {.shapes = {{1025, 1031}, {1, 7}}}};
+  else
+    cases = {{.shapes = {{257, 129}, {3, 5}}}, {.shapes = {{65, 1025}}}};
+  if (algorithm_known(context)) return known(context, cases);
+  for (const auto& one : cases) {
+    Trial trial = optimizer_trial(context, one);
+    if (auto no = refusal(context, trial); !no.empty()) return not_applicable("supports() says no: " + no);
+    Run run = trial.run(context, {});
+    if (!run.done()) return failed("{}: {}", trial.label, run.trouble());
+    const at::Tensor& master = *run.output("master");
+    const auto still = master == normal({master.numel()}, one.seed * 64, at::kFloat, 0.5);
+    if (const int64_t count = still.sum().item<int64_t>(); count > master.numel() / 100)
+      return failed("{}: {} of {} elements did not move, the first is number {}", trial.label, count, master.numel(),
+                    at::nonzero(still).reshape({-1})[0].item<int64_t>());
+  }
+  return ok(fmt::format("{} shapes", cases.size()));
+}
+
+// Segments that lie beyond what 32 bits can index, in arenas of which only their pages are there.
+class SparseArena {
+ public:
+  SparseArena(int64_t elements, at::ScalarType dtype, const std::vector<std::pair<int64_t, int64_t>>& parts)
+      : dtype_(dtype), size_(static_cast<size_t>(elements) * c10::elementSize(dtype)) {
+    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (base_ == MAP_FAILED) throw Refused{State::not_applicable, "no address space for arenas of 2^31 elements"};
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    for (const auto& [offset, count] : parts) {
+      const size_t begin = static_cast<size_t>(offset) * c10::elementSize(dtype) / page * page;
+      const size_t end = static_cast<size_t>(offset + count) * c10::elementSize(dtype);
+      mprotect(base_ + begin, std::min(end - begin + page, size_ - begin), PROT_READ | PROT_WRITE);
+    }
+    tensor_ = {base_, {FVLM_CPU, 0}, 1, dtype_of(dtype), &shape_, &stride_, 0};
+    shape_ = elements;
+  }
+  ~SparseArena() { munmap(base_, size_); }
+  SparseArena(const SparseArena&) = delete;
+  SparseArena& operator=(const SparseArena&) = delete;
+  fvlm_tensor* abi() { return &tensor_; }
+  at::Tensor part(int64_t offset, int64_t count) const {
+    return at::from_blob(base_ + static_cast<size_t>(offset) * c10::elementSize(dtype_), {count},
+                         at::TensorOptions(dtype_));
+  }
+
+ private:
+  at::ScalarType dtype_;
+  size_t size_;
+  char* base_ = nullptr;
+  int64_t shape_ = 0, stride_ = 1;
+  fvlm_tensor tensor_{};
+};
+
+struct Stepped {
+  std::string trouble;
+  std::vector<at::Tensor> masters;
+};
+
+// One step of two matrices, the second of which lies `apart` elements behind the first.
+Stepped step_apart(Context& context, int64_t apart) {
+  const auto& table = context.table<fvlm_optimizer_v1>();
+  constexpr int64_t rows = 6, cols = 7, count = rows * cols;
+  const fvlm_optimizer_segment segments[] = {{3, rows, cols, 0}, {3 + apart, rows, cols, 0}};
+  const int64_t elements = 3 + apart + count + 5;
+  const fvlm_dtype float32 = dtype_of(at::kFloat);
+  fvlm_optimizer_query query{};
+  query.struct_size = sizeof query;
+  query.device = {FVLM_CPU, 0};
+  query.gradient_dtype = query.parameter_dtype = query.state_dtype = float32;
+  query.elements = elements, query.segment_count = 2, query.group_count = 1, query.segments = segments;
+  if (const fvlm_support answer = ask(table.supports, query); answer.score <= 0)
+    throw Refused{State::not_applicable, fmt::format("supports() says no: {}", answer.reason)};
+  fvlm_requirements needs{};
+  needs.struct_size = sizeof needs;
+  Instance own(context, context.host());
+  if (table.requirements(own.get(), &query, &needs, nullptr) != FVLM_OK) return {"requirements() failed", {}};
+  if (needs.forward_workspace > uint64_t{1} << 28)
+    throw Refused{State::not_applicable, "it asks for more than 256 MiB of workspace"};
+  fvlm_optimizer_state states[FVLM_MAX_STATES] = {};
+  const int32_t state_count = table.states(&query, states);
+
+  const std::vector<std::pair<int64_t, int64_t>> parts{{3, count}, {3 + apart, count}};
+  SparseArena master(elements, at::kFloat, parts), gradient(elements, at::kFloat, parts);
+  std::deque<SparseArena> state;
+  for (int32_t i = 0; i < state_count; ++i) state.emplace_back(elements, scalar_type(states[i].dtype), parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    master.part(parts[i].first, count).copy_(normal({count}, 5 + i, at::kFloat));
+    gradient.part(parts[i].first, count).copy_(normal({count}, 15 + i, at::kFloat));
+  }
+  std::vector<float> hyper;
+  for (int32_t i = 0; i < table.hyperparameter_count; ++i)
+    hyper.push_back(
+        static_cast<float>(i == 0 ? std::clamp(0.01, table.hyperparameters[0].least, table.hyperparameters[0].most)
+                                  : table.hyperparameters[i].fallback));
+  const auto tensor = [](void* data, fvlm_dtype dtype, std::vector<int64_t>& shape, std::vector<int64_t>& strides) {
+    strides.assign(shape.size(), 1);
+    for (size_t d = shape.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * shape[d + 1];
+    return fvlm_tensor{data, {FVLM_CPU, 0}, static_cast<int32_t>(shape.size()), dtype, shape.data(), strides.data(), 0};
+  };
+  std::vector<int64_t> listed_shape{2, 4}, hyper_shape{1, static_cast<int64_t>(hyper.size())}, one{1}, strides[6];
+  std::vector<int64_t> listed;
+  for (const auto& s : segments) listed.insert(listed.end(), {s.offset, s.rows, s.cols, s.group});
+  int64_t step_number = 1;
+  float scale = 1;
+  int32_t skip = 0;
+  const fvlm_tensor listed_tensor = tensor(listed.data(), dtype_of(at::kLong), listed_shape, strides[0]),
+                    hyper_tensor = tensor(hyper.data(), float32, hyper_shape, strides[1]),
+                    step_tensor = tensor(&step_number, dtype_of(at::kLong), one, strides[2]),
+                    scale_tensor = tensor(&scale, float32, one, strides[3]),
+                    skip_tensor = tensor(&skip, dtype_of(at::kInt), one, strides[4]);
+  const Pages workspace(std::max<uint64_t>(needs.forward_workspace, 1));
+  char text[512] = "";
+  fvlm_error error{sizeof error, sizeof text, text};
+  fvlm_call call{};
+  call.struct_size = sizeof call;
+  call.flags = FVLM_DETERMINISTIC;
+  call.device = {FVLM_CPU, 0};
+  call.workspace = workspace.data();
+  call.workspace_size = needs.forward_workspace;
+  call.host = context.host().abi();
+  call.error = &error;
+  if (table.prepare && table.prepare(own.get(), &call, &query) != FVLM_OK) return {std::string("prepare: ") + text, {}};
+  fvlm_optimizer_step arguments{};
+  arguments.struct_size = sizeof arguments;
+  arguments.master = master.abi();
+  arguments.gradient = gradient.abi();
+  for (size_t i = 0; i < state.size(); ++i) arguments.state[i] = state[i].abi();
+  arguments.segments = &listed_tensor, arguments.hyper = &hyper_tensor, arguments.step = &step_tensor;
+  arguments.scale = &scale_tensor, arguments.skip = &skip_tensor;
+  if (table.step(own.get(), &call, &query, &arguments) != FVLM_OK) return {std::string("step: ") + text, {}};
+  Stepped stepped;
+  for (const auto& [offset, size] : parts) stepped.masters.push_back(master.part(offset, size).clone());
+  return stepped;
+}
+
+Outcome far_segments(Context& context) {
+  if (!context.device.is_cpu()) return not_applicable("arenas without memory are for a CPU");
+  const Stepped near = step_apart(context, 100);
+  if (!near.trouble.empty()) return failed(near.trouble);
+  for (int64_t apart : {(int64_t{1} << 31) + 64, (int64_t{1} << 32) + 64}) {
+    const Stepped far = step_apart(context, apart);
+    if (!far.trouble.empty()) return failed("segments {} elements apart: {}", apart, far.trouble);
+    for (size_t i = 0; i < near.masters.size(); ++i)
+      if (!at::equal(near.masters[i], far.masters[i]))
+        return failed("a segment at element {} is stepped differently from one at {}", 3 + apart, 103);
+  }
+  return ok("2^31 and 2^32 elements apart");
 }
 
 Outcome groups_apart(Context& context) {
@@ -318,6 +503,8 @@ Table optimizer_table() {
              {"applied", "hyperparameters are the ones given", applied, "one_step"},
              {"groups", "each segment is stepped with its group's hyperparameters", groups, "one_step"},
              {"groups_apart", "a group's hyperparameters concern its segments alone", groups_apart, "groups"},
+             {"many_groups", "5 to 129 groups", many_groups, "groups"},
+             {"million_elements", "segments of a million elements", million_elements, "one_step", Extent::thorough},
              {"gaps_untouched", "nothing outside the segments changes or is read", gaps_untouched},
              {"skips", "where skip is not 0 nothing changes, though gradients be NaN", skips},
              {"scales", "gradients are multiplied by scale", scales},
@@ -332,6 +519,8 @@ Table optimizer_table() {
              {"odd_segments", "segments of 1 element and of odd sizes", odd_segments, "one_step"},
              {"many_segments", "64 segments in 4 groups, in either order", many_segments,
               "one_step,groups,gaps_untouched"},
+             {"far_segments", "segments 2^31 and 2^32 elements apart; nothing between them is touched", far_segments,
+              "gaps_untouched"},
              {"supports_nonsense", "supports() refuses impossible queries", nonsense},
          });
   append(table.checks, generic_checks("one_step"));

@@ -107,6 +107,19 @@ std::vector<int64_t> ragged_lengths(int64_t items, uint64_t seed) {
   return lengths;
 }
 
+std::vector<Trial> packer_sets() {
+  std::vector<Trial> trials;
+  PackerCase one{.capacity = {4096}, .sizes = ragged_lengths(300, 7)};
+  // The same count, sum, first and last item.
+  PackerCase other = one;
+  std::reverse(other.sizes.begin() + 1, other.sizes.end() - 1);
+  PackerCase seeded = one;
+  seeded.seed = 12345;
+  for (const PackerCase& c : {one, other, seeded, uniform_items(500, 2, 31), uniform_items(90, 3, 5)})
+    trials.push_back(packer_trial(c));
+  return trials;
+}
+
 std::vector<Trial> packer_trials(Context&) {
   return {packer_trial(uniform_items(200, 1, 3)), packer_trial(uniform_items(60, 2, 4))};
 }

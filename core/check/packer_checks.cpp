@@ -2,10 +2,14 @@
 #include "check/families.h"
 #include "check/generic.h"
 #include "check/packer.h"
+#include "check/probe.h"
 #include "check/workbench.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <limits>
+#include <memory>
+#include <thread>
 
 namespace fvlm::check {
 namespace {
@@ -210,6 +214,51 @@ Outcome pure(Context& context) {
   return ok();
 }
 
+// Whatever a plugin may read of the world besides its arguments is different: the time, the process, random numbers,
+// the environment, the engine's threads, where memory lies.
+Outcome pure_anywhere(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  if (!watch_calls(context.subject.handle())) return not_applicable("this machine's linker tables are not understood");
+  std::vector<std::unique_ptr<char[]>> between;
+  for (const Trial& trial : packer_sets()) {
+    if (!refusal(context, trial).empty()) continue;
+    const Run first = trial.run(context, {});
+    if (!first.done()) return failed("{}: {}", trial.label, first.trouble());
+    for (int world = 1; world <= 9; ++world) {
+      TestHost& host = TestHost::with_threads(1 + 3 * (world % 3), world % 2 == 0);
+      Instance fresh(context, host);
+      Variation variation;
+      variation.host = &host;
+      variation.instance = fresh.get();
+      between.push_back(std::make_unique<char[]>(static_cast<size_t>(977 * world)));
+      std::srand(static_cast<unsigned>(world));
+      shift_world(world);
+      Run again;
+      // On the stack of another thread, too.
+      std::thread([&] { again = trial.run(context, variation); }).join();
+      shift_world(0);
+      if (auto differ = different_bits(first, again); !differ.empty())
+        return failed("{}: other bins at another time, in another process or with another number of threads: {}",
+                      trial.label, differ);
+    }
+  }
+  return ok("9 worlds");
+}
+
+Outcome many_dimensions(Context& context) {
+  return hold(context, {uniform_items(60, 5, 41), uniform_items(60, 9, 42), uniform_items(40, 17, 43)},
+              {in_range, within_capacity, none_empty, first_first});
+}
+
+Outcome wide_sizes(Context& context) {
+  const int64_t unit = int64_t{1} << 32;
+  return hold(context,
+              {{.capacity = {10 * unit}, .sizes = {5 * unit, 6 * unit, 3 * unit + 1, 10 * unit, 1, 4 * unit}},
+               {.capacity = {unit + 10}, .sizes = {unit, 9, unit + 5, 5, 6, unit + 11}},
+               {.capacity = {(unit >> 1) + 4}, .sizes = {unit >> 1, 3, 2, unit >> 1, (unit >> 1) - 1, 4}}},
+              {in_range, oversized_out, within_capacity, none_empty, first_first});
+}
+
 Outcome many_items(Context& context) {
   PackerCase one{.capacity = {4096}, .sizes = ragged_lengths(100000, 21)};
   const auto start = std::chrono::steady_clock::now();
@@ -246,6 +295,10 @@ Table packer_table() {
              {"empty_bins", "no bin is empty", empty_bins},
              {"first_item", "the first item that fits lies in bin 0", first_item},
              {"pure", "the same items lie in the same bins, whatever was packed before", pure},
+             {"pure_anywhere", "the same bins at any time, in any process, with any number of threads", pure_anywhere,
+              "pure"},
+             {"many_dimensions", "items of 5, 9 and 17 dimensions", many_dimensions, "places_all,capacity,empty_bins"},
+             {"wide_sizes", "sizes that 32 bits do not hold", wide_sizes, "places_all,capacity,empty_bins,first_item"},
              {"max_items", "no bin holds more items than allowed", max_items, "places_all,capacity"},
              {"oversized", "an item larger than an empty bin gets -1", oversized, "places_all,capacity,empty_bins"},
              {"zero_sizes", "items of size 0", zero_sizes, "places_all,capacity,empty_bins,first_item"},

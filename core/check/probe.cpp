@@ -15,6 +15,7 @@
 #include <new>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include <vector>
 
@@ -69,6 +70,58 @@ struct ProcessWrapper {
   }
 };
 
+std::atomic<int> world{0};
+
+// What the library asks of the world. An answer of another one is off by whatever its number gives.
+template <int index, class Result, class... Args>
+struct WorldWrapper {
+  static inline Result (*original)(Args...) = nullptr;
+  static Result call(Args... args) {
+    const auto answer = original(args...);
+    const int number = world;
+    return number == 0 ? answer : answer + static_cast<Result>(number * 1000003 + number);
+  }
+};
+
+struct ClockWrapper {
+  static inline int (*original)(clockid_t, timespec*) = nullptr;
+  static int call(clockid_t clock, timespec* time) {
+    const int status = original(clock, time);
+    const int number = world;
+    if (number && time) time->tv_sec += number * 1000003L + number, time->tv_nsec = time->tv_nsec / 7 + number;
+    return status;
+  }
+};
+
+struct DayWrapper {
+  static inline int (*original)(timeval*, void*) = nullptr;
+  static int call(timeval* time, void* zone) {
+    const int status = original(time, zone);
+    const int number = world;
+    if (number && time) time->tv_sec += number * 1000003L + number, time->tv_usec = time->tv_usec / 7 + number;
+    return status;
+  }
+};
+
+struct TimeWrapper {
+  static inline time_t (*original)(time_t*) = nullptr;
+  static time_t call(time_t* time) {
+    const int number = world;
+    const time_t answer = original(nullptr) + number * 1000003L + number;
+    if (time) *time = answer;
+    return answer;
+  }
+};
+
+template <int index>
+struct VariableWrapper {
+  static inline char* (*original)(const char*) = nullptr;
+  static char* call(const char* name) {
+    static char other[8][2] = {"0", "1", "2", "3", "4", "5", "6", "7"};
+    return world == 0 ? original(name) : other[world % 8];
+  }
+};
+
 struct Watched {
   const char* symbol;
   void* wrapper;
@@ -108,6 +161,18 @@ const std::vector<Watched>& watched() {
       // std::thread's constructor, whose pthread_create lies in another library.
       counted<ThreadWrapper<2, void, void*, void*, void (*)()>>(
           "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"),
+      counted<WorldWrapper<0, pid_t>>("getpid"),
+      counted<WorldWrapper<1, pid_t>>("getppid"),
+      counted<WorldWrapper<2, pid_t>>("gettid"),
+      counted<WorldWrapper<3, clock_t>>("clock"),
+      counted<WorldWrapper<4, uid_t>>("getuid"),
+      counted<WorldWrapper<5, int64_t>>("_ZNSt6chrono3_V212system_clock3nowEv"),
+      counted<WorldWrapper<6, int64_t>>("_ZNSt6chrono3_V212steady_clock3nowEv"),
+      counted<TimeWrapper>("time"),
+      counted<DayWrapper>("gettimeofday"),
+      counted<ClockWrapper>("clock_gettime"),
+      counted<VariableWrapper<0>>("getenv"),
+      counted<VariableWrapper<1>>("secure_getenv"),
       counted<ProcessWrapper<0, pid_t>>("fork"),
       counted<ProcessWrapper<1, int, pid_t*, const char*, const void*, const void*, char* const*, char* const*>>(
           "posix_spawn"),
@@ -202,6 +267,10 @@ void stop_counting() {
 CallCounts take_counts() {
   const char* name = first_allocator.exchange(nullptr);
   return {allocations.exchange(0), threads.exchange(0), name ? name : ""};
+}
+
+void shift_world(int number) {
+  world = number;
 }
 
 int64_t threads_started() {

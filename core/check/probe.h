@@ -21,6 +21,10 @@ struct CallCounts {
 };
 CallCounts take_counts();
 
+// From now on the watched library's questions about time, process and environment get answers of another world; 0: of
+// this one.
+void shift_world(int world);
+
 // Calls of these since the library was watched, counted all the time.
 int64_t threads_started();
 int64_t processes_started();

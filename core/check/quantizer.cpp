@@ -5,6 +5,8 @@
 #include "check/workbench.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/exp2.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -126,6 +128,13 @@ QuantizerNumbers quantizer_numbers(const QuantizerCase& c) {
   case Weights::negative:
     n.weight = -n.weight.abs();
     break;
+  case Weights::ties: {
+    // Halfway between two codes; the row's largest weight makes the scale a power of two.
+    auto codes = (column + row.unsqueeze(1)).remainder(253).to(at::kDouble) - 125.5;
+    auto scale = at::exp2((row.remainder(5) - 3).to(at::kDouble)).unsqueeze(1);
+    n.weight = at::where((column == 0).unsqueeze(0), at::full({}, 127.0, at::kDouble), codes) * scale;
+    break;
+  }
   case Weights::outliers:
     n.weight = at::where((column == c.cols / 2).unsqueeze(0), n.weight.sign() * 40 * c.magnitude, n.weight);
   }

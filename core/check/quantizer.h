@@ -6,7 +6,7 @@
 
 namespace fvlm::check {
 
-enum class Weights { normal, zero_rows, constant, negative, outliers };
+enum class Weights { normal, zero_rows, constant, negative, outliers, ties };
 
 struct QuantizerCase {
   at::ScalarType dtype = at::kFloat;

@@ -107,6 +107,8 @@ Outcome int8_codes(Context& context) {
   if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
   std::vector<QuantizerCase> all{
       {}, {.cols = 301}, {.weights = Weights::zero_rows}, {.weights = Weights::outliers}, {.magnitude = 1e-5}};
+  all.push_back({.rows = 5, .cols = 254, .weights = Weights::ties});
+  if (!context.quick) all.push_back({.rows = 1025, .cols = 1031, .convert_only = true});
   return each(context, all, [](const auto& c, const Run& run) -> std::string {
     const at::Tensor *codes = run.output("packed[0]"), *scales = run.output("packed[1]");
     if (!codes || codes->scalar_type() != at::kChar || codes->dim() != 2 || codes->size(0) != c.rows ||
@@ -129,7 +131,8 @@ Outcome int8_codes(Context& context) {
 }
 
 Outcome fake_is_unpack(Context& context) {
-  std::vector<QuantizerCase> all{{}, {.rows = 5, .cols = 301}, {.weights = Weights::outliers}};
+  std::vector<QuantizerCase> all{
+      {}, {.rows = 5, .cols = 301}, {.weights = Weights::outliers}, {.rows = 5, .cols = 254, .weights = Weights::ties}};
   for (auto dtype : {at::kBFloat16, at::kHalf}) all.push_back({.dtype = dtype});
   return each(context, all, [](const auto&, const Run& run) -> std::string {
     auto off = *run.output("out") != *run.output("unpacked");
@@ -219,6 +222,19 @@ Outcome odd_sizes(Context& context) {
                          {.rows = 129, .cols = 100, .tokens = 3}});
 }
 
+// Just above every power of two, up to the widths of recipes.
+Outcome large_sizes(Context& context) {
+  std::vector<QuantizerCase> all;
+  for (int64_t size : {65, 129, 257, 513, 1025, 2049, 4097, 8193}) {
+    all.push_back({.rows = 5, .cols = size, .tokens = 3});
+    all.push_back({.rows = size, .cols = 5, .tokens = 3});
+    if (size < 4000) all.push_back({.rows = 5, .cols = 9, .tokens = size});
+  }
+  all.push_back({.rows = 257, .cols = 513, .tokens = 33});
+  if (Outcome outcome = cases(context, all); outcome.state != State::ok) return outcome;
+  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
 Outcome convert_only(Context& context) {
   return each(context, {{.convert_only = true}},
               [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
@@ -303,6 +319,8 @@ Table quantizer_table() {
              {"huge_values", "weights of 1e30", huge_values, "round_trip"},
              {"tiny_values", "weights of 1e-30", tiny_values, "round_trip"},
              {"uneven_rows", "constant rows, negative rows, a single row, outliers", uneven_rows, "round_trip"},
+             {"large_sizes", "rows, columns and tokens just above every power of two up to 8,192", large_sizes,
+              "odd_sizes,round_trip", Extent::thorough},
              {"convert_only", "a query without tokens, where weights are converted alone", convert_only, "round_trip"},
              {"packs_small", "the packed tensors take the bits that the table names", packs_small},
              {"packs_again", "packing the unpacked weight changes nothing", packs_again, "round_trip"},
