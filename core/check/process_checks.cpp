@@ -135,18 +135,23 @@ struct Growth {
   std::set<std::string> descriptors;
 };
 
-// Runs `turn` so often, or as often as some seconds allow, and says what has grown.
+// Runs `turn` so often, or as often as some seconds allow, and says what has grown. What leaks grows again in a second
+// stretch; what is laid in once, by a library that the plugin uses or by this test itself, does not.
 template <class Turn>
 Outcome flat(Context& context, int64_t turns, const char* what, const Turn& turn) {
   const bool on_device = context.device.is_cuda();
   if (on_device) turns = std::max<int64_t>(turns / 100, 10);
   for (int64_t i = 0; i < turns / 10; ++i) turn();
-  const Growth growth(turns);
-  const auto start = std::chrono::steady_clock::now();
   int64_t done = 0;
-  while (done < turns && std::chrono::steady_clock::now() - start < std::chrono::seconds(8)) turn(), ++done;
-  if (auto more = growth.found(on_device); !more.empty()) return failed("after {} {} {}", done, what, more);
-  return ok(fmt::format("{} {}", done, what));
+  std::string more;
+  for (int stretch = 0; stretch == 0 || (stretch == 1 && !more.empty()); ++stretch) {
+    const Growth growth(turns);
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < turns && std::chrono::steady_clock::now() - start < std::chrono::seconds(8); ++i, ++done)
+      turn();
+    more = growth.found(on_device);
+  }
+  return more.empty() ? ok(fmt::format("{} {}", done, what)) : failed("after {} {} {}", done, what, more);
 }
 
 Outcome instances_flat(Context& context) {
