@@ -161,6 +161,7 @@ function fvlm.llama(table) end
 ---@field from? string What the stage starts from: an earlier stage, "model" (the towers as the recipe names them), or the path of a checkpoint or model directory. Default: the stage before it; the first starts from "model".
 ---@field freeze? string|(string)[] Parameter groups that are not trained.
 ---@field data fvlm.Mix The samples.
+---@field mode? "coarse_fine"|"refined" How the foveated connector reads frames in training. Default: `"coarse_fine"`.
 ---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] What is minimised: a term, or a list of weighted terms that are summed.
 ---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer How parameters are stepped.
 ---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number How the learning rate changes on the way. A function of the stage's progress (0 to 1) gives the factor on the base rate.
@@ -361,7 +362,7 @@ function fvlm.converging(table) end
 ---@field name? string In metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"coarse_only"|"autoregressive"|("coarse_fine"|"coarse_only"|"autoregressive")[] How frames are read; the first decides which checkpoint is best. Default: `{ "coarse_fine" }`.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are read; the first decides which checkpoint is best. Default: `{ "coarse_fine" }`.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
 ---@field entropy? boolean Also measure the entropy of the attention over a frame. Default: `false`.
 ---@field show? integer Samples shown in the report with the model's answer and where it looked. Default: `0`.

@@ -16,6 +16,7 @@ local function mix(source)
 end
 
 local function stage(name, described)
+  described.mode = "refined" -- queries from fine visual tokens, as in use
   described.optimizer = fvlm.adamw { lr = described.lr, weight_decay = 0.01 }
   described.lr = nil
   described.schedule = fvlm.cosine { to_share = 0.1, warmup = 0.03 }
@@ -51,7 +52,7 @@ return fvlm.recipe {
       fvlm.evaluation "questions" {
         data = mix { { shapes .. "/heldout/questions/*.tar" } },
         measure = "choice",
-        modes = { "coarse_fine", "coarse_only", "autoregressive" },
+        modes = { "autoregressive", "coarse_fine", "coarse_only" }, -- as in use; the others to compare
         entropy = true,
         show = 8,
       },
@@ -63,7 +64,7 @@ return fvlm.recipe {
     lr = 1e-4,
     samples = 9600,
     evaluation = {
-      fvlm.evaluation "pairs" { data = mix { { shapes .. "/heldout/pairs/*.tar" } }, measure = "preference" },
+      fvlm.evaluation "pairs" { data = mix { { shapes .. "/heldout/pairs/*.tar" } }, measure = "preference", modes = "autoregressive" },
     },
   }),
 }

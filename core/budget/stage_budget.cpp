@@ -103,6 +103,7 @@ PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int6
   pack.labels = rows - pack.visual_rows;
   pack.longest_sequence = largest.tokens / stage.texts();
   pack.longest_video = largest.frames;
+  pack.mode = stage.mode;
   return pack;
 }
 

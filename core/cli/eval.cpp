@@ -230,11 +230,12 @@ int evaluate_recipe(const ParsedOptions& parsed) {
 std::vector<plan::Mode> modes_of(const ParsedOptions& parsed) {
   std::vector<plan::Mode> modes;
   for (const std::string& name : parsed.values("mode")) {
-    const auto all = {plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive};
+    const auto all = {plan::Mode::coarse_fine, plan::Mode::refined, plan::Mode::coarse_only,
+                      plan::Mode::autoregressive};
     const auto* found = std::find_if(all.begin(), all.end(), [&](plan::Mode mode) { return name == name_of(mode); });
     if (found == all.end())
       throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
-          .advise("coarse_fine, coarse_only or autoregressive");
+          .advise("coarse_fine, refined, coarse_only or autoregressive");
     modes.push_back(*found);
   }
   return modes.empty() ? std::vector{plan::Mode::coarse_fine} : modes;

@@ -22,7 +22,7 @@ int trace_model(Arguments arguments) {
       .positional("MODEL", "a model directory")
       .needed("batch", "FILE", "the batch, safetensors")
       .needed("out", "FILE", "where the numbers go, safetensors")
-      .value("mode", "MODE", "coarse_fine (default), coarse_only, autoregressive or shallow")
+      .value("mode", "MODE", "coarse_fine (default), refined, coarse_only, autoregressive or shallow")
       .value("objective", "ce|dpo", "cross-entropy (default) or preference")
       .value("reference", "MODEL", "for dpo: the frozen model")
       .value("beta", "X", "for dpo; default 0.1")

@@ -39,6 +39,8 @@ const char* name_of(plan::Mode mode) {
   switch (mode) {
   case plan::Mode::coarse_fine:
     return "coarse_fine";
+  case plan::Mode::refined:
+    return "refined";
   case plan::Mode::coarse_only:
     return "coarse_only";
   case plan::Mode::autoregressive:

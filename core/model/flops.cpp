@@ -63,11 +63,15 @@ Forward attend(const VlmConfig& config, int64_t tokens) {
   return all;
 }
 
-// The connector around both looks at a frame, and the query that comes between them.
+// The connector around a look at a frame.
 Forward connect(const VlmConfig& config) {
-  const int64_t query = config.connector.query_dim, width = config.vision.hidden_size,
-                decoder = config.decoder.hidden_size;
-  return {2 * (product(query, width) + product(width, width) + product(width, decoder)) + product(decoder, query), 0};
+  const int64_t query = config.connector.query_dim, width = config.vision.hidden_size;
+  return {product(query, width) + product(width, width) + product(width, config.decoder.hidden_size), 0};
+}
+
+// The query that the decoder makes.
+Forward ask(const VlmConfig& config) {
+  return {product(config.decoder.hidden_size, config.connector.query_dim), 0};
 }
 
 Forward decode(const DecoderConfig& decoder, double rows, double pairs) {
@@ -95,16 +99,27 @@ void Work::add(int64_t own_frames, std::span<const int64_t> texts, int64_t own_l
   }
 }
 
-double flops(const VlmConfig& config, int64_t tokens, const Work& work, const Learning& learning) {
+double flops(const VlmConfig& config, int64_t tokens, const Work& work, const Learning& learning, Mode mode) {
   const bool any = learning.any(); // a gradient goes all the way back to the queries
   const Forward head{product(config.decoder.hidden_size, config.decoder.vocab_size), 0};
-  return with_backward(embed(config.vision, tokens) * work.frames, learning.vision, false) +
-         with_backward(encode(config.vision, tokens) * work.frames, learning.vision, learning.vision) +
-         2 * with_backward(attend(config, tokens) * work.frames, learning.vision, any, learning.vision) +
-         with_backward(connect(config) * work.frames, learning.connector, any) +
-         with_backward(decode(config.decoder, work.frames, work.watched), learning.decoder, any) +
-         with_backward(decode(config.decoder, work.rows, work.pairs), learning.decoder, any) +
-         with_backward(head * work.labels, learning.decoder, any);
+  const auto look = [&](const Learning& of, bool inputs) {
+    return with_backward(attend(config, tokens) * work.frames, of.vision, inputs, of.vision) +
+           with_backward(connect(config) * work.frames, of.connector, inputs);
+  };
+  const auto query = [&](const Learning& of, bool inputs) {
+    return with_backward(decode(config.decoder, work.frames, work.watched), of.decoder, inputs) +
+           with_backward(ask(config) * work.frames, of.connector, inputs);
+  };
+  double all = with_backward(embed(config.vision, tokens) * work.frames, learning.vision, false) +
+               with_backward(encode(config.vision, tokens) * work.frames, learning.vision, learning.vision) +
+               query(learning, any) + look(learning, any) +
+               with_backward(decode(config.decoder, work.rows, work.pairs), learning.decoder, any) +
+               with_backward(head * work.labels, learning.decoder, any);
+  if (mode == Mode::refined) // the static query's tokens, the first queries and what they read: without a gradient
+    all += 2 * look({}, false) + query({}, false);
+  else
+    all += look(learning, any);
+  return all;
 }
 
 } // namespace fvlm::model

@@ -26,7 +26,8 @@ struct Learning {
   bool any() const { return vision || connector || decoder; }
 };
 
-// In mode coarse_fine. `tokens`: of the vision tower a frame.
-double flops(const VlmConfig& config, int64_t tokens, const Work& work, const Learning& learning);
+// `tokens`: of the vision tower a frame. `mode`: coarse_fine or refined.
+double flops(const VlmConfig& config, int64_t tokens, const Work& work, const Learning& learning,
+             Mode mode = Mode::coarse_fine);
 
 } // namespace fvlm::model

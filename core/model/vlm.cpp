@@ -49,11 +49,12 @@ const Row& row_of(const Row (&rows)[N], std::string_view model_type, const char*
 
 NamedMode mode_named(std::string_view name) {
   if (name == "coarse_fine") return {Mode::coarse_fine, false};
+  if (name == "refined") return {Mode::refined, false};
   if (name == "coarse_only") return {Mode::coarse_only, false};
   if (name == "autoregressive") return {Mode::autoregressive, false};
   if (name == "shallow") return {Mode::coarse_fine, true};
   throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
-      .advise("coarse_fine, coarse_only, autoregressive or shallow");
+      .advise("coarse_fine, refined, coarse_only, autoregressive or shallow");
 }
 
 Vlm::Vlm(const VlmConfig& config, const ArenaOptions& options)
@@ -117,14 +118,25 @@ Vlm::Seen Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Sho
   if (ends_coarse) return seen(coarse, coarse, fixed);
   std::array<ops::JointPass, 2> passes;
   if (shares_products(tape, ops, pack)) passes = ops::JointPass::both(pack.sequence.tokens.size(0));
-  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, coarse, pack.videos, passes[0], true));
+  Value read_before = coarse;
+  if (mode == Mode::refined) { // without a gradient
+    Tape none(Tape::Mode::forward_only);
+    const Value first = queries_from(none, ops, Value(coarse.data), pack, {});
+    read_before = Value(look(none, ops, first, cache).data);
+  }
+  const Value queries = queries_from(tape, ops, read_before, pack, passes[0]);
   done("coarse");
-  const Value queries = connector_.shifted(tape, asked, pack.query_source);
   const Value fine = look(tape, ops, queries, cache, maps);
   done("fine");
   Seen both = seen(fine, coarse, queries);
   both.next = passes[1];
   return both;
+}
+
+Value Vlm::queries_from(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
+                        const ops::JointPass& pass) const {
+  const Value asked = connector_.ask(tape, ops, decoder_->forward(tape, ops, tokens, pack.videos, pass, true));
+  return connector_.shifted(tape, asked, pack.query_source);
 }
 
 // One video's frames in order, each read with the query the decoder made of those before it.

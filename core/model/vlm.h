@@ -19,8 +19,9 @@ struct VlmConfig {
   ConnectorConfig connector;
 };
 
-// coarse_fine: every frame twice, with q_static, then with the query that the decoder asks. coarse_only: every frame
-// with q_static. autoregressive: frame by frame through the decoder's memory, as in use; without gradients.
+// coarse_fine: every frame twice, with q_static, then with the query that the decoder asks. refined: the decoder asks
+// once more, having read the fine visual tokens, as it does in use; no gradient flows into those. coarse_only: every
+// frame with q_static. autoregressive: frame by frame through the decoder's memory, as in use; without gradients.
 using plan::Mode;
 
 // As a user names it; "shallow" is coarse_fine with a model whose queries read the tower's last layer alone. Throws
@@ -78,6 +79,9 @@ class Vlm {
   // Each row of `queries` looks at its frame.
   Value look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
              AttentionMaps* maps = nullptr) const;
+  // The query of each frame, from the visual tokens of the frames before it.
+  Value queries_from(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
+                     const ops::JointPass& pass) const;
   bool rides(const Tape& tape) const;
   VisionTower::Savings savings() const { return {speed.skip_last_patches, speed.fold_layer_scale}; }
   bool shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const;

@@ -208,7 +208,7 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Mode { coarse_fine, coarse_only, autoregressive };
+enum class Mode { coarse_fine, refined, coarse_only, autoregressive };
 enum class Measure { loss, choice, preference };
 
 struct EvaluationSet {
@@ -251,6 +251,7 @@ struct Stage {
   std::string from; // resolved: "model", an earlier stage's name, or the path of a checkpoint
   std::vector<std::string> freeze;
   Mix data;
+  Mode mode = Mode::coarse_fine; // or refined: how frames are read while it trains
   std::vector<Term> objective;
   Optimizer optimizer;
   Schedule schedule;

@@ -342,7 +342,7 @@ void Learner::pass(const Brought& brought, PartTimes& times) {
     times.spent_on(std::string(part));
     if (part != "fine") work.begin(part == "vision" ? "coarse" : "fine");
   };
-  work.seen = policy_.see(work.tape, ops_, in.pack, model::Mode::coarse_fine,
+  work.seen = policy_.see(work.tape, ops_, in.pack, stage_.mode,
                           brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
   if (work.seen.attention.defined()) {
     const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
@@ -410,7 +410,7 @@ void Learner::learn_coarse(Work& work) {
 // What a model that does not learn makes of the pack.
 Value Learner::hidden_of(const model::Vlm& frozen, const model::Pack& pack) {
   Tape none(Tape::Mode::forward_only);
-  const auto seen = frozen.see(none, ops_, pack, model::Mode::coarse_fine);
+  const auto seen = frozen.see(none, ops_, pack, stage_.mode);
   return frozen.read(none, ops_, seen.tokens, pack);
 }
 

@@ -452,8 +452,8 @@ double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samp
   work.pairs *= reads;
   work.labels *= reads;
   const int64_t size = context_.plan.model.image_size, tokens = vlm_->tower().tokens_per_frame(size, size);
-  double all = model::flops(vlm_->config(), tokens, work, learning_);
-  for (const auto& config : frozen_) all += model::flops(config, tokens, work, {});
+  double all = model::flops(vlm_->config(), tokens, work, learning_, stage_.mode);
+  for (const auto& config : frozen_) all += model::flops(config, tokens, work, {}, stage_.mode);
   return all;
 }
 

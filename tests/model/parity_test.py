@@ -11,6 +11,7 @@ from against_oracle import engine, folder, load_file, save_file, tool, torch
 MODELS = ("gqa", "mha", "untied", "mqa-odd", "head-dim", "published", "shallow")
 CASES = {  # name: batch and options
     "coarse_fine": "mix --mode coarse_fine --grads --attention",
+    "refined": "mix --mode refined --grads --attention",
     "coarse_only": "equal --mode coarse_only --grads --attention",
     "shallow": "equal --mode shallow --grads --attention",
     "autoregressive": "mix --mode autoregressive --attention",

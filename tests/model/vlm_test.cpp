@@ -205,6 +205,37 @@ TEST(Vlm, shows_on_request_where_each_frame_was_looked_at) {
                     "with padding");
 }
 
+// Frame 0 is read with q_init, frame 1 with a query made from what frame 0 showed: all there is to two frames.
+TEST(Vlm, RefinedReadsVideosOfTwoFramesAsInUse) {
+  Tiny tiny;
+  Dice dice(8);
+  const Pack pack = tiny.pack(
+      {random_sample(dice, 2, 4), random_sample(dice, 0, 3), random_sample(dice, 1, 3), random_sample(dice, 2, 5)});
+  const auto tokens = [&](Mode mode) {
+    Tape none(Tape::Mode::forward_only);
+    return tiny.vlm.see(none, *tiny.operations, pack, mode).tokens.data;
+  };
+  const Tensor in_use = tokens(Mode::autoregressive);
+  ops::expect_close(tokens(Mode::refined), in_use, 1e-12, "visual tokens");
+  EXPECT_GT((tokens(Mode::coarse_fine) - in_use).abs().max().item<double>(), 1e-6);
+}
+
+TEST(Vlm, RefinedTrainsNoStaticQueryAndIsCoarseFineForSingleFrames) {
+  Tiny tiny;
+  const auto samples = some_samples();
+  const Pack pack = tiny.pack(samples);
+  tiny.losses(pack, tiny.ones(pack), Mode::refined);
+  const auto gradients = tiny.take_gradients();
+  EXPECT_EQ(gradients.at("q_static").abs().max().item<double>(), 0);
+  EXPECT_GT(gradients.at("llm_to_query.weight").abs().max().item<double>(), 0);
+
+  const Pack single = tiny.pack({samples[2]});
+  const Tensor loss = tiny.losses(single, tiny.ones(single), Mode::coarse_fine);
+  const auto expected = tiny.take_gradients();
+  ops::expect_close(tiny.losses(single, tiny.ones(single), Mode::refined), loss, 1e-12, "losses");
+  expect_same(tiny.take_gradients(), expected);
+}
+
 TEST(Vlm, preference_is_its_formula) {
   Tiny tiny;
   Dice dice(9);

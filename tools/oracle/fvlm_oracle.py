@@ -15,6 +15,8 @@ lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the sam
 Gradients  Flow through everything: the queries are not detached, so the fine loss reaches q_static, the coarse pass,
            and the tower through both readings of its K and V. No token is padding: `pad_token_id` of the decoder's
            config stops no gradient (torch's Embedding would). A parameter that nothing reaches has zeros.
+Refined    As coarse_fine, then once more: queries from the fine visual tokens, which have no gradient, and frames read
+           with these. `queries` and `visual_tokens` are the last ones.
 Shallow    attend() runs over the last layer alone: norm1, query, its K and V, output, layer_scale1, norm2, MLP,
            layer_scale2; then the final LayerNorm and output_proj. `attend = shallow` in fvlm.json makes every mode so;
            the mode `shallow` is coarse_fine that way, whatever fvlm.json says.
@@ -57,7 +59,7 @@ if tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 23):  
 logging.disable_progress_bar()
 
 # Letters in shapes: N frames of the batch, T frames of a sample, S text tokens, D tower width, W decoder width.
-MODES = ("coarse_fine", "coarse_only", "autoregressive", "shallow")
+MODES = ("coarse_fine", "refined", "coarse_only", "autoregressive", "shallow")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 FILE_NAMES = {"q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value",
               "o_proj": "output.dense"}  # of the tower's attention: in transformers' modules, in the files
@@ -192,9 +194,17 @@ class Fvlm(nn.Module):
         coarse = self.look(queries, cache)
         if mode == "coarse_only":
             return queries, coarse, coarse
-        following = self.llm_to_query(self.decode([coarse])[0])
-        queries = torch.cat([self.q_init, following[:-1]])
+        queries = self.queries_from([coarse])
+        if mode == "refined":
+            with torch.no_grad():
+                fine = self.look(queries, cache)
+            queries = self.queries_from([fine])
         return queries, self.look(queries, cache), coarse
+
+    def queries_from(self, tokens):
+        """Of each frame, from the visual tokens of those before it: a tensor of tokens a sample."""
+        following = [self.llm_to_query(hidden[:-1]) for hidden in self.decode(tokens)]
+        return torch.cat([part for rest in following for part in (self.q_init, rest)])
 
     def watch(self, cache):
         """One sample's frames in order, each read with the query the decoder made of those before it.
@@ -244,8 +254,11 @@ class PaddedFvlm(Fvlm):
         coarse = self.look(queries, cache)
         if mode == "coarse_only":
             return queries, coarse, coarse
-        following = [self.llm_to_query(hidden[:-1]) for hidden in self.decode(coarse.split(counts))]
-        queries = torch.cat([part for rest in following for part in (self.q_init, rest)])
+        queries = self.queries_from(coarse.split(counts))
+        if mode == "refined":
+            with torch.no_grad():
+                fine = self.look(queries, cache)
+            queries = self.queries_from(fine.split(counts))
         return queries, self.look(queries, cache), coarse
 
 

@@ -188,7 +188,18 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   JointPass earlier, later;
   if (shares_products(tape, pack)) earlier.waiting = later.waiting = std::make_shared<JointPass::Waiting>();
   later.later = true;
-  const Value hidden = decode(tape, coarse, pack.longest_video, earlier);
+  Value read_before = coarse;
+  if (pack.mode == plan::Mode::refined) {
+    Tape none(Tape::Mode::forward_only);
+    read_before = Value(look(none, queries_from(none, Value(coarse.data), pack, {}), cache).data);
+  }
+  const Value queries = queries_from(tape, read_before, pack, earlier);
+  return {look(tape, queries, cache), coarse, queries, later};
+}
+
+Value Model::queries_from(Tape& tape, const Value& tokens, const PackShape& pack, const JointPass& pass) const {
+  const int64_t query = shape_.connector.query_dim;
+  const Value hidden = decode(tape, tokens, pack.longest_video, pass);
   const Value asked = vision_linear(tape, hidden, "connector.llm_to_query", query, shape_.decoder.hidden_size);
   // Each frame gets the query of the one before it.
   Value shifted;
@@ -202,7 +213,7 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
       const Tensor d_y = out->take();
       if (d_y.defined() && in) in->add(ops_.tensor(frames + 1, query));
     });
-  return {look(tape, shifted, cache), coarse, shifted, later};
+  return shifted;
 }
 
 Weight Model::head() const {

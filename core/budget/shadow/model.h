@@ -17,6 +17,7 @@ struct PackShape {
   int64_t visual_rows = 0;      // of those: each text of a sample is read behind all its frames
   int64_t sequences = 0, labels = 0;
   int64_t longest_sequence = 0, longest_video = 0;
+  plan::Mode mode = plan::Mode::coarse_fine; // how its frames are read
 };
 
 struct ModelShape {
@@ -76,6 +77,7 @@ class Model {
   Value enter(Tape& tape, const Value& queries) const;
   Value shown(Tape& tape, const Value& seen) const;
   Value look(Tape& tape, const Value& queries, const VisualCache& cache) const;
+  Value queries_from(Tape& tape, const Value& tokens, const PackShape& pack, const JointPass& pass) const;
   Value decode(Tape& tape, const Value& x, int64_t longest, const JointPass& pass) const;
 
   Operations& ops_;

@@ -76,9 +76,18 @@ Ref<Control> control() {
 }
 
 Ref<Mode> mode() {
-  return choice<Mode>({{"coarse_fine", Mode::coarse_fine, "two passes, as in training"},
+  return choice<Mode>({{"coarse_fine", Mode::coarse_fine, "two passes, as the published models were trained"},
+                       {"refined", Mode::refined, "the queries are made once more, from the fine visual tokens"},
                        {"coarse_only", Mode::coarse_only, "the static query alone"},
                        {"autoregressive", Mode::autoregressive, "frame by frame, as in use"}});
+}
+
+Ref<Mode> training_mode() {
+  return choice<Mode>({{"coarse_fine", Mode::coarse_fine,
+                        "each frame is read with the static query, then with a query made from those coarse tokens"},
+                       {"refined", Mode::refined,
+                        "the query is made once more, from the fine tokens, as it is in use; the two passes before it "
+                        "have no gradient"}});
 }
 
 Ref<EvaluationSet> evaluation_set() {
@@ -167,6 +176,7 @@ Ref<Stage> stage_schema() {
           .field("freeze", &Stage::freeze, list(text(), {.or_one = true}), "Parameter groups that are not trained.")
           .field("data", &Stage::data, mix_schema(), "The samples.")
           .required()
+          .field("mode", &Stage::mode, training_mode(), "How the foveated connector reads frames in training.")
           .field("objective", &Stage::objective, objective_schema(),
                  "What is minimised: a term, or a list of weighted terms that are summed.")
           .required()
