@@ -1,9 +1,10 @@
 // Files and folders that appear whole or not at all: written beside, fsynced, renamed.
 #pragma once
-#include "base/descriptor.h"
+#include "base/new_file.h"
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,8 @@ class AtomicFile {
  private:
   void flush();
   void write_through(std::span<const std::byte> bytes);
-  std::filesystem::path path_, beside_;
-  Descriptor fd_;
+  std::filesystem::path path_;
+  PartialFile beside_;
   std::vector<std::byte> pending_;
   bool committed_ = false;
 };
@@ -34,18 +35,19 @@ class AtomicFile {
 // The same for a folder that does not exist yet: files are put into beside(), each with AtomicFile or fsynced.
 class AtomicFolder {
  public:
-  // Throws Error(data) when there is something at `path` already, or no folder to put it in.
+  // Makes the folders above it. Throws Error(output) when there is something at `path` already.
   explicit AtomicFolder(std::filesystem::path path);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  const std::filesystem::path& beside() const { return beside_; }
+  const std::filesystem::path& beside() const { return beside_->path; }
   void commit();
 
  private:
-  std::filesystem::path path_, beside_;
+  std::filesystem::path path_;
+  std::optional<PartialFile> beside_;
   bool committed_ = false;
 };
 

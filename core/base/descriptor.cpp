@@ -1,6 +1,7 @@
 #include "base/descriptor.h"
 
 #include "base/error.h"
+#include "base/path_hint.h"
 
 #include <fmt/format.h>
 
@@ -19,15 +20,21 @@ void fail_on_file(const std::filesystem::path& path, std::string_view action) {
   throw Error(ErrorKind::data, fmt::format("cannot {}: {}", action, std::strerror(errno))).at(path.string());
 }
 
+void fail_to_write(const std::filesystem::path& path, std::string_view action) {
+  throw Error(ErrorKind::output, fmt::format("cannot {}: {}", action, std::strerror(errno))).at(path.string());
+}
+
 Descriptor open_to_read(const std::filesystem::path& path) {
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail_on_file(path, "open the file");
-  return fd;
+  if (fd) return fd;
+  if (auto hint = hint_on_home(path); !hint.empty() && errno == ENOENT)
+    throw Error(ErrorKind::data, "no such file").at(path.string()).advise(std::move(hint));
+  fail_on_file(path, "open the file");
 }
 
 void fsync_folder(const std::filesystem::path& folder) {
   Descriptor fd(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || fsync(fd.get()) != 0) fail_on_file(folder, "flush the folder to disk");
+  if (!fd || fsync(fd.get()) != 0) fail_to_write(folder, "flush the folder to disk");
 }
 
 } // namespace fvlm

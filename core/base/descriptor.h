@@ -16,6 +16,7 @@ class Descriptor {
     return *this;
   }
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); } // the caller closes it
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -24,6 +25,8 @@ class Descriptor {
 
 // Throws Error(data) "cannot <action>: <errno in words>" at `path`.
 [[noreturn]] void fail_on_file(const std::filesystem::path& path, std::string_view action);
+// The same as Error(output), for what cannot be written.
+[[noreturn]] void fail_to_write(const std::filesystem::path& path, std::string_view action);
 
 // Never waits: a pipe without a writer opens too, so the caller looks at what it has got.
 Descriptor open_to_read(const std::filesystem::path& path);

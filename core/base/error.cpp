@@ -2,6 +2,30 @@
 
 namespace fvlm {
 
+const char* kind_name(ErrorKind kind) {
+  switch (kind) {
+  case ErrorKind::internal:
+    break;
+  case ErrorKind::usage:
+    return "usage";
+  case ErrorKind::recipe:
+    return "recipe";
+  case ErrorKind::data:
+    return "data";
+  case ErrorKind::plugin:
+    return "plugin";
+  case ErrorKind::device:
+    return "device";
+  case ErrorKind::output:
+    return "output";
+  case ErrorKind::diverged:
+    return "diverged";
+  case ErrorKind::stopped:
+    return "stopped";
+  }
+  return "internal";
+}
+
 Error::Error(ErrorKind kind, std::string what) : kind_(kind), what_(std::move(what)) {}
 
 Error& Error::at(std::string where) {

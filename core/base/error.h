@@ -14,8 +14,13 @@ enum class ErrorKind : int {
   data = 4,
   plugin = 5,
   device = 6,
+  output = 7,   // what the engine writes cannot be written: no permission, a full disk
+  diverged = 8, // a loss or a gradient is not finite, and training cannot go on
   stopped = 75, // stopped on request and resumable
 };
+
+// "data": the kind's word in JSON.
+const char* kind_name(ErrorKind kind);
 
 class Error : public std::exception {
  public:

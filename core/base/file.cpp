@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,9 +53,17 @@ std::filesystem::path program_folder() {
 
 std::filesystem::path cache_folder() {
   if (const char* own = std::getenv("FVLM_CACHE"); own && *own) return own;
-  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg) return std::filesystem::path(xdg) / "fvlm-engine";
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg == '/')
+    return std::filesystem::path(xdg) / "fvlm-engine";
   const char* home = std::getenv("HOME");
-  return std::filesystem::path(home && *home ? home : "/tmp") / ".cache" / "fvlm-engine";
+  if (!home || *home != '/') {
+    const passwd* person = getpwuid(geteuid());
+    home = person ? person->pw_dir : nullptr;
+  }
+  if (!home || *home != '/')
+    throw Error(ErrorKind::output, "there is no place for the cache: this user has no home folder")
+        .advise("set FVLM_CACHE to a folder of your own");
+  return std::filesystem::path(home) / ".cache" / "fvlm-engine";
 }
 
 } // namespace fvlm

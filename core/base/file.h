@@ -19,7 +19,9 @@ bool is_below(const std::filesystem::path& path, const std::filesystem::path& fo
 // The folder of the running program, symlinks resolved.
 std::filesystem::path program_folder();
 
-// FVLM_CACHE, else XDG_CACHE_HOME/fvlm-engine, else ~/.cache/fvlm-engine. Not created.
+// FVLM_CACHE, else XDG_CACHE_HOME/fvlm-engine, else ~/.cache/fvlm-engine, where ~ is HOME or else what the system has
+// for the user. Not created. Never a place that others share, such as /tmp, or one below the working folder: throws
+// Error(output) where none of these is known.
 std::filesystem::path cache_folder();
 
 } // namespace fvlm

@@ -2,11 +2,12 @@
 
 #include "base/error.h"
 #include "base/log_file.h"
+#include "base/new_file.h"
 #include "base/status_line.h"
 #include "base/terminal.h"
 
 #include <spdlog/sinks/ansicolor_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
@@ -42,6 +43,34 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+// The end of a file that is opened as base/new_file.h has it, which spdlog's own sink does not.
+class KeptFileSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit KeptFileSink(const std::filesystem::path& path) : path_(path) {
+    Descriptor fd = open_kept_file(path);
+    file_ = fdopen(fd.get(), "a");
+    if (!file_) fail_to_write(path, "open the file");
+    fd.release();
+  }
+  ~KeptFileSink() override { std::fclose(file_); }
+  KeptFileSink(const KeptFileSink&) = delete;
+  KeptFileSink& operator=(const KeptFileSink&) = delete;
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size())
+      throw spdlog::spdlog_ex("cannot write to " + path_.string(), errno);
+  }
+  void flush_() override {
+    if (std::fflush(file_) != 0) throw spdlog::spdlog_ex("cannot write to " + path_.string(), errno);
+  }
+
+  std::filesystem::path path_;
+  std::FILE* file_;
+};
+
 } // namespace
 
 void log_text(LogLevel level, std::string_view text) {
@@ -49,14 +78,11 @@ void log_text(LogLevel level, std::string_view text) {
   std::fflush(stdout); // where both streams go to one file, it has things in the order they were said
   logger().log(to_spdlog(level), without_commands(text)); // it may quote a file of others
 }
+
 LogFile::LogFile(const std::filesystem::path& path) {
-  try {
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
-    sink->set_pattern("%Y-%m-%d %H:%M:%S %l: %v");
-    logger().sinks().push_back(std::move(sink));
-  } catch (const spdlog::spdlog_ex& error) {
-    throw Error(ErrorKind::data, error.what()).at(path.string());
-  }
+  auto sink = std::make_shared<KeptFileSink>(path);
+  sink->set_pattern("%Y-%m-%d %H:%M:%S %l: %v");
+  logger().sinks().push_back(std::move(sink));
   logger().flush_on(spdlog::level::trace);
 }
 

@@ -11,7 +11,7 @@ namespace fvlm {
 // does not take them is told on standard error, and the program goes on.
 class LogFile {
  public:
-  explicit LogFile(const std::filesystem::path& path); // throws Error(data) where it cannot be opened
+  explicit LogFile(const std::filesystem::path& path); // throws Error(output) where it cannot be opened
   ~LogFile();
   void write(LogLevel level, std::string_view text); // to the file alone
   LogFile(const LogFile&) = delete;

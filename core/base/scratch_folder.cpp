@@ -1,6 +1,6 @@
 #include "base/scratch_folder.h"
 
-#include "base/error.h"
+#include "base/descriptor.h"
 
 #include <cstdlib>
 #include <string>
@@ -10,7 +10,7 @@ namespace fvlm {
 
 ScratchFolder::ScratchFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "fvlm-XXXXXX").string();
-  if (!mkdtemp(name.data())) throw Error(ErrorKind::data, "cannot make a folder").at(name);
+  if (!mkdtemp(name.data())) fail_to_write(name, "make a temporary folder");
   path_ = name;
 }
 

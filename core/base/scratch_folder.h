@@ -6,7 +6,7 @@ namespace fvlm {
 
 class ScratchFolder {
  public:
-  ScratchFolder(); // throws Error(data)
+  ScratchFolder(); // throws Error(output)
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;

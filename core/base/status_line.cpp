@@ -1,5 +1,7 @@
 #include "base/status_line.h"
 
+#include "base/terminal.h"
+
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -46,7 +48,7 @@ void StatusLine::show(std::string_view text) {
   last_ = std::chrono::steady_clock::now();
   shown_ = true;
   shown().line = this;
-  write_text(descriptor_, fmt::format("\r{}\x1b[K", text));
+  write_text(descriptor_, fmt::format("\r{}\x1b[K", without_commands(text, true)));
 }
 
 void StatusLine::clear() {

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -54,16 +59,128 @@ std::string styled(std::string_view text, Style style, bool on) {
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
-std::string without_commands(std::string_view text) {
+namespace {
+
+// The bytes of the character that `text` begins with. 0: these bytes are no UTF-8; more than there are: the rest is
+// missing.
+size_t character_size(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t size = first >= 0xC2 && first < 0xE0   ? 2
+                      : first >= 0xE0 && first < 0xF0 ? 3
+                      : first >= 0xF0 && first < 0xF5 ? 4
+                                                      : 0;
+  for (size_t i = 1; i < std::min(size, text.size()); ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  if (size < 3 || text.size() < 2) return size;
+  const bool is_overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
+  const bool is_beyond =
+      (first == 0xED && byte(1) > 0x9F) || (first == 0xF4 && byte(1) > 0x8F); // a surrogate, U+110000
+  return is_overlong || is_beyond ? 0 : size;
+}
+
+// Of a whole character.
+uint32_t code_point(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  uint32_t code = character.size() == 1 ? first : first & (0xFFU >> (character.size() + 1));
+  for (const char next : character.substr(1)) code = code << 6 | (static_cast<unsigned char>(next) & 0x3FU);
+  return code;
+}
+
+bool is_command(uint32_t code) {
+  const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
+  const bool turns_letters = code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x202A && code <= 0x202E) ||
+                             (code >= 0x2066 && code <= 0x2069);
+  return control || turns_letters;
+}
+
+// What styled() writes, at the beginning of `text`: its bytes, 0 where it is something else.
+size_t colour_size(std::string_view text) {
+  for (const char* sequence : {"\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"})
+    if (text.starts_with(sequence)) return std::strlen(sequence);
+  return 0;
+}
+
+constexpr size_t longest_colour = 5;
+
+// Moves from `text` to `out` what is whole; the beginning of a character or colour stays, for its rest may follow.
+void move_cleaned(std::string& text, std::string& out, bool keep_colours) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto rest = std::string_view(text).substr(at);
+    if (keep_colours && rest[0] == '\x1b') {
+      if (const size_t size = colour_size(rest)) {
+        out += rest.substr(0, size);
+        at += size;
+        continue;
+      }
+      if (rest.size() < longest_colour && rest.find('m') == std::string_view::npos) break;
+    }
+    const size_t size = character_size(rest);
+    if (size > rest.size()) break;
+    if (size == 0)
+      out += "\uFFFD";
+    else if (rest[0] != '\n' && rest[0] != '\t' && is_command(code_point(rest.substr(0, size))))
+      out += ' ';
+    else
+      out += rest.substr(0, size);
+    at += std::max<size_t>(size, 1);
+  }
+  text.erase(0, at);
+}
+
+// What stands behind the standard output of the program.
+struct CleanedOutput {
+  const bool keep_colours = color_on(STDOUT_FILENO);
+  std::string pending;
+};
+
+ssize_t write_cleaned(void* cookie, const char* bytes, size_t size) {
+  auto& output = *static_cast<CleanedOutput*>(cookie);
+  output.pending.append(bytes, size);
+  std::string clean;
+  move_cleaned(output.pending, clean, output.keep_colours);
+  for (std::string_view rest = clean; !rest.empty();) {
+    const ssize_t written = write(STDOUT_FILENO, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return 0; // with its errno: fopencookie's way to say that it failed
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return static_cast<ssize_t>(size);
+}
+
+} // namespace
+
+std::string without_commands(std::string_view text, bool keep_colours) {
+  std::string rest(text), out;
+  move_cleaned(rest, out, keep_colours);
+  if (!rest.empty()) out += "\uFFFD"; // the beginning of a character
+  return out;
+}
+
+std::string escape_commands(std::string_view json) {
   std::string out;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0xFFU; };
-    const bool long_one = byte(at) == 0xC2 && byte(at + 1) < 0xA0; // U+0080 to U+009F
-    const bool command = long_one || byte(at) == 0x7F || (byte(at) < 0x20 && text[at] != '\n' && text[at] != '\t');
-    out += command ? ' ' : text[at];
-    at += long_one ? 1 : 0;
+  while (!json.empty()) {
+    const size_t size = character_size(json);
+    if (size == 0 || size > json.size()) return out += json; // no JSON
+    const uint32_t code = code_point(json.substr(0, size));
+    if (code >= 0x20 && is_command(code))
+      out += fmt::format("\\u{:04x}", code);
+    else
+      out += json.substr(0, size);
+    json.remove_prefix(size);
   }
   return out;
+}
+
+void clean_standard_output() {
+  static auto* output = new CleanedOutput; // stays: stdout is flushed after everything else at exit
+  std::FILE* cleaned = fopencookie(output, "w", {nullptr, write_cleaned, nullptr, nullptr});
+  if (!cleaned) throw std::bad_alloc();
+  std::setvbuf(cleaned, nullptr, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF, BUFSIZ);
+  std::fflush(stdout);
+  stdout = cleaned;
 }
 
 } // namespace fvlm

@@ -1,4 +1,5 @@
 // fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
+#include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "budget/described_model.h"
@@ -20,19 +21,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json as_json(const recipe::RecipeError& error) {
-  Json mistakes = Json::array();
-  for (const auto& mistake : error.mistakes())
-    mistakes.push_back({{"file", mistake.origin.file},
-                        {"line", mistake.origin.line},
-                        {"path", mistake.path},
-                        {"what", mistake.what},
-                        {"advice", mistake.advice}});
-  Json document = {{"ok", false}, {"mistakes", mistakes}};
-  if (error.more() > 0) document["more"] = error.more(); // that are not listed
-  return document;
-}
-
 Json as_json(const recipe::FileReport& report) {
   Json missing = Json::array();
   for (const auto& file : report.missing)
@@ -46,15 +34,14 @@ Json as_json(const recipe::FileReport& report) {
 
 void print_missing(const recipe::FileReport& report) {
   for (const auto& file : report.missing)
-    fmt::print(stderr, "{}: {}{}{}\n  {}, {}\n", file.unusable ? "unusable" : "missing", file.file,
-               file.file.empty() ? "" : ": ", file.what, file.path, file.source);
+    log_error("{}: {}{}{}\n  {}, {}", file.unusable ? "unusable" : "missing", file.file, file.file.empty() ? "" : ": ",
+              file.what, file.path, file.source);
   const auto& all = report.missing;
   const auto unusable = std::count_if(all.begin(), all.end(), [](const auto& file) { return file.unusable; });
   const auto missing = std::ssize(all) - unusable;
-  if (missing > 1 || (missing == 1 && unusable > 0))
-    fmt::print(stderr, "{} {} missing\n", missing, missing == 1 ? "is" : "are");
+  if (missing > 1 || (missing == 1 && unusable > 0)) log_error("{} {} missing", missing, missing == 1 ? "is" : "are");
   if (unusable > 1 || (unusable == 1 && missing > 0))
-    fmt::print(stderr, "{} {} unusable\n", unusable, unusable == 1 ? "is" : "are");
+    log_error("{} {} unusable", unusable, unusable == 1 ? "is" : "are");
 }
 
 } // namespace
@@ -71,33 +58,27 @@ int run_check(Arguments arguments) {
   if (!parsed) return 0;
 
   bool json = parsed->flag("json");
-  try {
-    auto resolved = recipe::resolve(recipe_request(*parsed));
-    if (const auto positions = budget::decoder_positions(resolved.plan.model))
-      recipe::require_positions(resolved, *positions);
-    recipe::check_controls(resolved);
-    bool files = parsed->flag("files");
-    auto report = files ? check_files(resolved) : recipe::FileReport{};
-    bool good = report.missing.empty();
-    if (json) {
-      Json document = checked(resolved, good);
-      if (files) document["files"] = as_json(report);
-      fmt::print("{}", dump(document));
-    } else if (good) {
-      fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
-      fmt::print("    {}\n", recipe::stages_text(resolved.plan));
-      if (files)
-        fmt::print("    all files are there: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
-                   human_bytes(report.shard_bytes));
-    } else {
-      print_missing(report);
-    }
-    return good ? 0 : static_cast<int>(ErrorKind::data);
-  } catch (const recipe::RecipeError& error) {
-    if (!json) throw;
-    fmt::print("{}", dump(as_json(error)));
-    return error.exit_code();
+  auto resolved = recipe::resolve(recipe_request(*parsed));
+  if (const auto positions = budget::decoder_positions(resolved.plan.model))
+    recipe::require_positions(resolved, *positions);
+  recipe::check_controls(resolved);
+  bool files = parsed->flag("files");
+  auto report = files ? check_files(resolved) : recipe::FileReport{};
+  bool good = report.missing.empty();
+  if (json) {
+    Json document = checked(resolved, good);
+    if (files) document["files"] = as_json(report);
+    fmt::print("{}", dump(document));
+  } else if (good) {
+    fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
+    fmt::print("    {}\n", recipe::stages_text(resolved.plan));
+    if (files)
+      fmt::print("    all files are there: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
+                 human_bytes(report.shard_bytes));
+  } else {
+    print_missing(report);
   }
+  return good ? 0 : static_cast<int>(ErrorKind::data);
 }
 
 } // namespace fvlm::cli

@@ -1,8 +1,8 @@
 // fvlm-engine: finds the verb, runs it, turns an Error into a message and an exit code.
 #include "base/error.h"
-#include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "cli/failure.h"
 #include "cli/verb.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 namespace fvlm::cli {
 namespace {
@@ -36,8 +35,10 @@ constexpr Verb verbs[] = {
 };
 
 constexpr const char* footer = R"(
-Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin, 6 device,
-75 stopped but resumable. NO_COLOR is respected. `fvlm-engine VERB --help` shows an example first.
+Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin, 6 device or LibTorch,
+7 cannot write output, 8 training diverged, 75 stopped but resumable. With --json a failure is a document, too:
+{"ok": false, "error": {"kind", "code", "what", "where", "advice"}}. NO_COLOR is respected.
+`fvlm-engine help VERB` shows an example first.
 )";
 
 void print_help() {
@@ -48,6 +49,12 @@ void print_help() {
 }
 
 int run(Arguments arguments) {
+  // "help plugin check" is "plugin check --help".
+  if (arguments.size() > 1 && arguments[0] == "help") {
+    std::vector<std::string> words(arguments.begin() + 1, arguments.end());
+    words.emplace_back("--help");
+    return run(words);
+  }
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     print_help();
     return arguments.empty() ? static_cast<int>(ErrorKind::usage) : 0;
@@ -70,7 +77,7 @@ int run(Arguments arguments) {
 // What was printed may wait in a buffer to this day, and meet a full disk. Where it is closed, nobody listens.
 int written(int code) {
   if (std::fflush(stdout) != 0 && errno != EBADF)
-    throw Error(ErrorKind::data, std::strerror(errno)).at("standard output");
+    throw Error(ErrorKind::output, std::strerror(errno)).at("standard output");
   return code;
 }
 
@@ -99,19 +106,9 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
 int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
   try {
+    fvlm::clean_standard_output();
     return fvlm::cli::written(fvlm::cli::run(arguments));
-  } catch (const fvlm::Error& error) {
-    fvlm::log_error("{}", error.text());
-    return error.exit_code();
-  } catch (const std::filesystem::filesystem_error& error) {
-    fvlm::log_error("{}: {}", error.path1().string(), error.code().message());
-    return static_cast<int>(fvlm::ErrorKind::data);
-  } catch (const std::exception& error) {
-    if (const auto* system = dynamic_cast<const std::system_error*>(&error); system && std::ferror(stdout)) {
-      fvlm::log_error("standard output: {}", system->code().message());
-      return static_cast<int>(fvlm::ErrorKind::data);
-    }
-    fvlm::log_error("a defect in fvlm-engine: {}", error.what());
-    return 1;
+  } catch (...) {
+    return fvlm::cli::report_failure();
   }
 }

@@ -12,6 +12,14 @@
 namespace fvlm::cli {
 namespace po = boost::program_options;
 
+namespace {
+bool json_was_requested = false;
+}
+
+bool json_requested() {
+  return json_was_requested;
+}
+
 bool ParsedOptions::flag(const std::string& name) const {
   return values_.contains(name);
 }
@@ -160,6 +168,9 @@ Options::Words Options::named_positionals(const std::vector<std::string>& given)
 }
 
 std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
+  const bool has_json =
+      std::any_of(named_.begin(), named_.end(), [](const Named& each) { return each.name == "json"; });
+  json_was_requested = has_json && std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
   Words words = read(arguments);
   if (words.contains("help")) {
     fmt::print("{}", help());

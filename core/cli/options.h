@@ -10,6 +10,9 @@
 
 namespace fvlm::cli {
 
+// Whether the verb that runs has --json and was given it: then its failure is a document, too.
+bool json_requested();
+
 class ParsedOptions {
  public:
   bool flag(const std::string& name) const;

@@ -6,6 +6,7 @@
 #include "budget/described_model.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
+#include "cli/tensor_module.h"
 #include "data/stream/data_sizes.h"
 #include "recipe/print.h"
 
@@ -47,8 +48,7 @@ struct Budget {
 
 budget::Device device_named(const std::optional<std::string>& name) {
   if (!name) return std::filesystem::exists("/dev/nvidiactl") ? budget::Device::cuda : budget::Device::cpu;
-  if (*name != "cpu" && *name != "cuda")
-    throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", *name));
+  check_device_name(*name);
   return *name == "cpu" ? budget::Device::cpu : budget::Device::cuda;
 }
 

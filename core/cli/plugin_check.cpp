@@ -141,7 +141,7 @@ int check_plugin(Arguments arguments) {
     throw Error(ErrorKind::usage, fmt::format("no check's name contains '{}'", job.only))
         .advise("fvlm-engine plugin check --list shows them all");
   if (json)
-    fmt::print("{}\n", report.json().dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}", dump(report.json()));
   else
     fmt::print("{}", report.summary());
   return report.passed() ? 0 : static_cast<int>(ErrorKind::plugin);

@@ -1,6 +1,7 @@
 // fvlm-engine plugin new: copies a template and fills in the names.
 #include "base/error.h"
 #include "base/file.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "cli/options.h"
 
@@ -107,14 +108,14 @@ int run_plugin_new(Arguments arguments) {
   for (const fs::path& file : files)
     if (file.stem() == "plugin" && file.extension() != ".toml") values["@SOURCE@"] = file.filename().string();
   try {
-    fs::create_directories(folder);
+    make_folders(folder);
     keep_from_others(folder);
     for (const fs::path& file : files) {
       write_file_atomic(folder / file.filename(), fill_in(read_file(file), values));
       keep_from_others(folder / file.filename());
     }
   } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorKind::usage, error.code().message()).at(folder.string());
+    throw Error(ErrorKind::output, error.code().message()).at(folder.string());
   }
 
   fmt::print("{}: {} in {}\n\n", folder.string(), kind, lang);

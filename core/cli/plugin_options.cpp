@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "cli/tensor_module.h"
 #include "cli/torch_library.h"
@@ -55,7 +56,7 @@ std::vector<std::string> kind_texts(const Manifest& manifest) {
 } // namespace
 
 std::string dump(const Json& document) {
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return escape_commands(document.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 Json manifest_json(const Manifest& manifest, Origin origin) {

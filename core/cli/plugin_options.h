@@ -24,7 +24,7 @@ std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed);
 // What the verbs of the group share.
 using Json = nlohmann::ordered_json;
 Json manifest_json(const Manifest& manifest, Origin origin);
-std::string dump(const Json& document); // bytes that are not UTF-8 replaced
+std::string dump(const Json& document); // bytes that are not UTF-8 replaced, escape_commands()
 bool is_path(const std::string& text);  // rather than a plugin's name
 [[noreturn]] void unknown_plugin(const Registry& registry, const std::string& name, const std::string& reason);
 

@@ -1,7 +1,7 @@
 // fvlm-engine report: the HTML report of a run, and its figures in short.
 #include "base/terminal.h"
 #include "base/text.h"
-#include "cli/options.h"
+#include "cli/plugin_options.h"
 #include "report/page.h"
 #include "report/run_summary.h"
 
@@ -10,8 +10,6 @@
 
 namespace fvlm::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json as_json(const report::Report& made) {
   Json document = {{"report", made.file.string()}, {"bytes", made.bytes}};
@@ -37,7 +35,7 @@ int run_report(Arguments arguments) {
   auto out = parsed->value("out");
   auto made = out ? report::write_report(run, *out) : report::write_report(run);
   if (parsed->flag("json")) {
-    fmt::print("{}\n", as_json(made).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}", dump(as_json(made)));
     return 0;
   }
   fmt::print("{}", report::summary_text(made.run, made.figures));

@@ -53,9 +53,20 @@ void load_cuda_runtime() {
 
 } // namespace
 
+void check_device_name(const std::string& device) {
+  if (device == "cpu" || device == "cuda") return;
+  Error error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", device));
+  if (device.starts_with("cuda:"))
+    error.advise(fmt::format("--device cuda takes the first GPU that is visible: CUDA_VISIBLE_DEVICES={} chooses which",
+                             device.substr(5)));
+  else if (device == "gpu")
+    error.advise("--device cuda takes the GPU");
+  throw error;
+}
+
 void use_device(const std::string& device) {
+  check_device_name(device);
   if (device == "cpu") return;
-  if (device != "cuda") throw Error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", device));
   const auto probe = device::probe_cuda();
   if (probe.devices.empty())
     throw Error(ErrorKind::device, "there is no CUDA device: " + probe.problem).advise(probe.advice);

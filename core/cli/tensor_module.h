@@ -37,6 +37,8 @@ int bench_step(Arguments);
 int explore_data(Arguments);
 int train_stages(Arguments);
 
+// Throws Error(usage) for what is neither "cpu" nor "cuda".
+void check_device_name(const std::string& device);
 // Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
 // names, Error(device) where there is no such device or others hold it.
 void use_device(const std::string& device);

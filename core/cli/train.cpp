@@ -116,7 +116,7 @@ int train_stages(Arguments arguments) {
   if (parsed->flag("dry-run")) {
     train::rehearse(resolved, request, *open_registry(*parsed));
     if (parsed->flag("json"))
-      fmt::print("{}\n", checked(resolved, true).dump(2));
+      fmt::print("{}", dump(checked(resolved, true)));
     else
       fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));
     return 0;

@@ -68,7 +68,7 @@ class Preprocess {
   PreprocessManifest write(const fs::path& folder, const std::function<void(int64_t)>& progress) {
     PreprocessManifest manifest;
     for (size_t source = 0; source < sets_.size(); ++source) {
-      fs::create_directory(folder / fmt::format("{}", source));
+      make_folders(folder / fmt::format("{}", source));
       auto& shards = manifest.sources.emplace_back();
       for (int64_t number = 0; number < sets_[source]->shards(); ++number) {
         if (sets_[source]->samples(number) == 0) continue;
@@ -176,7 +176,6 @@ Preprocessed preprocess(const fs::path& folder, const PreprocessInput& input, co
   auto from = made_from(input);
   Preprocess work(input, video, options);
   if (has_manifest(out)) remove_old(out);
-  if (out.has_parent_path()) fs::create_directories(out.parent_path());
   AtomicFolder made(out);
   int64_t all = work.all();
   auto manifest = work.write(made.beside(), [&](int64_t done) { progress(done, all); });

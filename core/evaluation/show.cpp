@@ -1,6 +1,7 @@
 #include "evaluation/show.h"
 
 #include "base/file.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
@@ -74,7 +75,7 @@ class Showing {
   Showing(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request)
       : set_(set), vlm_(vlm), ops_(ops), request_(request), folder_(request.folder / set.wanted().name),
         ends_(ends_of(set.tokenizer(), vlm)) {
-    std::filesystem::create_directories(folder_);
+    make_folders(folder_);
   }
 
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& asked,

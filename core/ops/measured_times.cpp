@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "device/probe.h"
 
@@ -99,10 +100,20 @@ void MeasuredTimes::tell(const fs::path& file, const std::exception& error) {
   told_ = true;
 }
 
+// Empty where there is no cache.
+fs::path MeasuredTimes::file_of(const std::string& question) {
+  try {
+    return cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
+  } catch (const Error& error) {
+    tell("times of plugins", error);
+    return {};
+  }
+}
+
 // The times of the plugins; empty where there are none.
 nlohmann::json MeasuredTimes::recall(const fs::path& file, const std::string& question) {
   try {
-    if (std::error_code ignored; !fs::exists(file, ignored)) return nlohmann::json::object();
+    if (std::error_code ignored; file.empty() || !fs::exists(file, ignored)) return nlohmann::json::object();
     nlohmann::json kept = read_json_object(file, most_bytes);
     if (kept.value("question", "") != question || !kept.value("plugins", nlohmann::json()).is_object())
       throw Error(ErrorKind::data, "holds no times of this question");
@@ -116,10 +127,11 @@ nlohmann::json MeasuredTimes::recall(const fs::path& file, const std::string& qu
 // What another process has written meanwhile stays, but for what two write at the same instant.
 void MeasuredTimes::keep(const fs::path& file, const std::string& question, const std::string& plugin,
                          const nlohmann::json& time) {
+  if (file.empty()) return;
   static std::mutex one_at_a_time; // the file beside is one a process
   const std::lock_guard lock(one_at_a_time);
   try {
-    fs::create_directories(file.parent_path());
+    make_folders(file.parent_path());
     nlohmann::json plugins = recall(file, question);
     plugins[plugin] = time;
     make_room(file.parent_path());
@@ -132,7 +144,7 @@ void MeasuredTimes::keep(const fs::path& file, const std::string& question, cons
 Measurement MeasuredTimes::remembered_or(const LoadedPlugin& plugin, const std::string& asked,
                                          const std::function<double()>& measure) {
   const std::string question = fmt::format("{}; {}", asked, circumstances());
-  const fs::path file = cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
+  const fs::path file = file_of(question);
   nlohmann::json time{{"version", plugin.manifest.version}, {"sha256", identity(plugin)}};
   const nlohmann::json plugins = recall(file, question);
   if (const auto known = plugins.find(plugin.name()); known != plugins.end() && known->is_object())

@@ -25,6 +25,7 @@ class MeasuredTimes {
  private:
   Measurement remembered_or(const LoadedPlugin& plugin, const std::string& asked,
                             const std::function<double()>& measure);
+  std::filesystem::path file_of(const std::string& question);
   nlohmann::json recall(const std::filesystem::path& file, const std::string& question);
   void keep(const std::filesystem::path& file, const std::string& question, const std::string& plugin,
             const nlohmann::json& time);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/new_file.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -62,7 +63,7 @@ void PluginLock::write(const fs::path& path) const {
   nlohmann::ordered_json document = {{"format", format_name}, {"plugins", nlohmann::ordered_json::object()}};
   for (const auto& [name, entry] : entries_)
     document["plugins"][name] = {{"sha256", entry.sha256}, {"library", entry.library}};
-  if (path.has_parent_path()) fs::create_directories(path.parent_path());
+  make_folders(path.parent_path());
   write_file_atomic(path, document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 

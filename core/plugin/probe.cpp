@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "plugin/elf.h"
 #include "plugin/untrusted.h"
@@ -237,13 +238,18 @@ Json identity_json(const FileIdentity& identity) {
   return Json::array({identity.device, identity.inode, identity.size, identity.modified_ns, identity.changed_ns});
 }
 
-// One small file a library in the cache folder: what is remembered is of a content, by its hash. A file that is
-// missing, torn or of another version is no memory.
+// One small file a library in the cache folder, where there is one: what is remembered is of a content, by its hash. A
+// file that is missing, torn or of another version is no memory.
 class Memory {
  public:
-  Memory(const OpenedFile& library, const ProbeOptions& options)
-      : library_(library), file_((options.memory.empty() ? cache_folder() / "plugins" : options.memory) /
-                                 (sha256_hex(library.path().string()).substr(0, 24) + ".json")) {}
+  Memory(const OpenedFile& library, const ProbeOptions& options) : library_(library) {
+    const std::string name = sha256_hex(library.path().string()).substr(0, 24) + ".json";
+    try {
+      file_ = (options.memory.empty() ? cache_folder() / "plugins" : options.memory) / name;
+    } catch (const Error& error) { // then each process tries the library anew
+      log_debug("{}", error.text());
+    }
+  }
 
   std::optional<Json> recall() const {
     std::error_code ignored;
@@ -260,6 +266,7 @@ class Memory {
   }
 
   void keep(const Verdict& verdict, const std::string& sha256, const Json& program) const {
+    if (file_.empty()) return;
     Json known = {{"library", library_.path().string()},
                   {"identity", identity_json(library_.identity())},
                   {"sha256", sha256},
@@ -268,7 +275,7 @@ class Memory {
                   {"reason", verdict.reason},
                   {"advice", verdict.advice}};
     try {
-      fs::create_directories(file_.parent_path());
+      make_folders(file_.parent_path());
       write_file_atomic(file_, known.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     } catch (const std::exception& error) {
       log_debug("the verdict on {} is not kept: {}", library_.path().string(), error.what());

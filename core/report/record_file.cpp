@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/new_file.h"
 
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,8 +31,7 @@ size_t write_at(int fd, std::string_view record, uint64_t offset) {
 } // namespace
 
 RecordFile::RecordFile(std::filesystem::path path, uint64_t size)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)), durable_(size), end_(size) {
-  if (!fd_) fail_on_file(path_, "open the file");
+    : path_(std::move(path)), fd_(open_kept_file(path_)), durable_(size), end_(size) {
   struct stat found {};
   if (fstat(fd_.get(), &found) != 0) fail_on_file(path_, "look at the file");
   auto there = static_cast<uint64_t>(found.st_size);
@@ -40,8 +39,8 @@ RecordFile::RecordFile(std::filesystem::path path, uint64_t size)
     throw Error(ErrorKind::data,
                 fmt::format("the file has {} bytes, and had {} when the checkpoint was written", there, size))
         .at(path_.string());
-  if (there > size && ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_on_file(path_, "cut the file");
-  if (fdatasync(fd_.get()) != 0) fail_on_file(path_, "flush the file to disk");
+  if (there > size && ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) fail_to_write(path_, "cut the file");
+  if (fdatasync(fd_.get()) != 0) fail_to_write(path_, "flush the file to disk");
 }
 
 void RecordFile::append(std::string record) {

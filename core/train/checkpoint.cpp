@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "model/loading.h"
 #include "train/groups.h"
@@ -81,7 +82,6 @@ Snapshot snapshot(const ModelDescription& description, const model::Vlm& vlm, co
 }
 
 void write_checkpoint(const fs::path& folder, const Snapshot& snapshot) {
-  fs::create_directories(folder.parent_path());
   ModelDirectoryWriter writer(folder, snapshot.description, [&](const std::string& name) {
     return model::dtype_of(snapshot.parameters.at(name).scalar_type());
   });
@@ -89,7 +89,7 @@ void write_checkpoint(const fs::path& folder, const Snapshot& snapshot) {
     const at::Tensor flat = snapshot.parameters.at(tensor.name).contiguous();
     writer.append({static_cast<const std::byte*>(flat.data_ptr()), static_cast<size_t>(flat.nbytes())});
   }
-  fs::create_directory(writer.folder() / "training_state");
+  make_folders(writer.folder() / "training_state");
   model::write_tensors(writer.folder() / optimizer_file, snapshot.optimizer);
   write_file_atomic(writer.folder() / state_file, snapshot.state.text());
   writer.finish();

@@ -35,14 +35,14 @@ void check_room(const fs::path& stage_folder, uint64_t bytes, int64_t kept, int6
   fs::create_directories(stage_folder, failed);
   if (!failed && access(stage_folder.c_str(), W_OK | X_OK) != 0) failed = {errno, std::generic_category()};
   if (failed)
-    throw Error(ErrorKind::data, "checkpoints cannot be written here: " + failed.message())
+    throw Error(ErrorKind::output, "checkpoints cannot be written here: " + failed.message())
         .at(stage_folder.string())
         .advise("make it a folder that you may write, or train into another one: --run-dir");
   const auto space = fs::space(stage_folder, failed);
   if (failed) return; // a disk that does not tell
   if (space.available < bytes)
-    throw Error(ErrorKind::data, fmt::format("a checkpoint takes {}, and {} are free on this disk", human_bytes(bytes),
-                                             human_bytes(space.available)))
+    throw Error(ErrorKind::output, fmt::format("a checkpoint takes {}, and {} are free on this disk",
+                                               human_bytes(bytes), human_bytes(space.available)))
         .at(stage_folder.string())
         .advise("make room, or train into a folder on another disk: --run-dir");
   // One more than are kept: the next one is written before the oldest is removed.

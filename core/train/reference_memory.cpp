@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -84,8 +85,7 @@ void ReferenceMemory::write(bool complete) {
   for (const Record& record : records) text += bytes_of(record);
   text += bytes_of(xxh64(text));
   try {
-    std::error_code ignored; // the file's own error says more
-    std::filesystem::create_directories(file_.parent_path(), ignored);
+    make_folders(file_.parent_path());
     write_file_atomic(file_, text);
   } catch (const Error& error) {
     log_warning("the reference's log-probabilities are not on disk: {}", error.text());

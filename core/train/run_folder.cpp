@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 #include "budget/budget_text.h"
 #include "recipe/print.h"
@@ -14,7 +15,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fcntl.h>
 #include <sys/file.h>
 
 namespace fvlm::train {
@@ -33,7 +33,7 @@ void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>&
   }
   for (const auto& [path, text] : files) {
     const fs::path to = folder / fs::absolute(path).lexically_normal().lexically_relative(common);
-    fs::create_directories(to.parent_path());
+    make_folders(to.parent_path());
     write_file_atomic(to, text);
   }
 }
@@ -58,12 +58,8 @@ void refuse_data(const fs::path& folder) {
 // out.
 Descriptor locked(const fs::path& folder) {
   refuse_data(folder);
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) throw Error(ErrorKind::data, "cannot create the run's folder: " + failed.message()).at(folder.string());
-  const fs::path file = folder / "metrics.jsonl";
-  Descriptor lock(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!lock) fail_on_file(file, "open the file");
+  make_folders(folder);
+  Descriptor lock = open_kept_file(folder / "metrics.jsonl");
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error(ErrorKind::usage, "another process trains into this folder")
         .at(folder.string())

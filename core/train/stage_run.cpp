@@ -523,7 +523,7 @@ void StageRun::roll_back(const std::string& why) {
   const auto last = folder_.newest();
   const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
   if (!may)
-    throw Error(ErrorKind::data, why)
+    throw Error(ErrorKind::diverged, why)
         .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
         .advise(
             last ? fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may "

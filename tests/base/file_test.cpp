@@ -1,10 +1,16 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
+#include "base/log_file.h"
 #include "base/mapped_file.h"
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,7 +91,108 @@ TEST_F(FileTest, an_atomic_folder_appears_with_all_its_files_or_not_at_all) {
   EXPECT_EQ(read_file(folder / "one" / "in" / "a"), "x");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
   EXPECT_THROW(AtomicFolder(folder / "one"), Error) << "what is there is never written over";
-  EXPECT_THROW(AtomicFolder(folder / "nowhere" / "one"), Error);
+  AtomicFolder(folder / "new" / "deep" / "one").commit();
+  EXPECT_TRUE(fs::is_directory(folder / "new/deep/one")) << "the folders above it are made";
+}
+
+ErrorKind kind_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return ErrorKind::internal;
+}
+
+// The names beside `path` while it is written.
+std::vector<fs::path> partial_names(const fs::path& folder) {
+  std::vector<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().find(".partial-") != std::string::npos) names.push_back(entry.path());
+  return names;
+}
+
+TEST_F(FileTest, UnfinishedNamesCannotBeGuessed) {
+  AtomicFile one(folder / "a"), two(folder / "a");
+  const auto names = partial_names(folder);
+  ASSERT_EQ(names.size(), 2u);
+  const std::string number = std::to_string(getpid());
+  for (const fs::path& name : names) {
+    EXPECT_FALSE(name.string().ends_with(".partial-" + number)) << "the process's number is known to everybody";
+    EXPECT_EQ(name.filename().string().size(), std::string("a.partial-").size() + 16) << name;
+  }
+}
+
+TEST_F(FileTest, ASymlinkLaidInTheWayIsReplacedNotFollowed) {
+  write_file_atomic(folder / "precious", "mine");
+  for (const char* name : {"a", "log"}) fs::create_symlink(folder / "precious", folder / name);
+  fs::create_symlink(folder / "precious", folder / ("a.partial-" + std::to_string(getpid())));
+  write_file_atomic(folder / "a", "new");
+  EXPECT_EQ(read_file(folder / "a"), "new");
+  EXPECT_FALSE(fs::is_symlink(folder / "a"));
+  EXPECT_EQ(kind_of([&] { (void)open_kept_file(folder / "log"); }), ErrorKind::output);
+  EXPECT_EQ(kind_of([&] { LogFile log(folder / "log"); }), ErrorKind::output);
+  EXPECT_EQ(read_file(folder / "precious"), "mine");
+}
+
+TEST_F(FileTest, AKeptFileIsMadeOnceAndIsARegularFile) {
+  EXPECT_TRUE(open_kept_file(folder / "kept"));
+  write_file_atomic(folder / "kept", "text");
+  EXPECT_TRUE(open_kept_file(folder / "kept"));
+  EXPECT_EQ(read_file(folder / "kept"), "text") << "opening cuts nothing";
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(kind_of([&] { (void)open_kept_file(folder / "pipe"); }), ErrorKind::output) << "and it does not wait";
+}
+
+TEST_F(FileTest, WhatCannotBeWrittenIsOutputAndWhatCannotBeReadIsData) {
+  EXPECT_EQ(kind_of([&] { (void)read_file(folder / "missing"); }), ErrorKind::data);
+  EXPECT_EQ(kind_of([&] { write_file_atomic(folder / "missing" / "a", ""); }), ErrorKind::output);
+  EXPECT_EQ(kind_of([&] { make_folders("/proc/none"); }), ErrorKind::output);
+  EXPECT_EQ(kind_of([&] { AtomicFolder(folder.parent_path()); }), ErrorKind::output) << "there is something";
+}
+
+TEST_F(FileTest, AFolderOfAKilledProcessIsRemovedAndOneInUseStays) {
+  const fs::path dead = folder / "model.partial-0123456789abcdef";
+  fs::create_directories(dead / "in");
+  AtomicFolder first(folder / "model");
+  EXPECT_FALSE(fs::exists(dead)) << "nobody holds it";
+  AtomicFolder second(folder / "model");
+  EXPECT_TRUE(fs::is_directory(first.beside())) << "this one is in use";
+  EXPECT_NE(first.beside(), second.beside());
+}
+
+TEST_F(FileTest, ASignalEndsWritingAndLeavesNothingUnfinished) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const InterruptibleWrites interruptible;
+    try {
+      AtomicFolder made(folder / "model");
+      write_file_atomic(made.beside() / "a", "x");
+      ASSERT_EQ(raise(signal), 0);
+      write_file_atomic(made.beside() / "b", "x");
+      ADD_FAILURE() << "written on after signal " << signal;
+    } catch (const Interrupted& interrupted) {
+      EXPECT_EQ(interrupted.signal(), signal);
+    }
+    EXPECT_TRUE(fs::is_empty(folder));
+  }
+  write_file_atomic(folder / "a", "x");
+  EXPECT_EQ(read_file(folder / "a"), "x") << "the signal of before is forgotten";
+}
+
+TEST(CacheFolder, IsNeverSharedWithOthersNorBelowTheWorkingFolder) {
+  const auto with = [](const char* own, const char* xdg, const char* home) {
+    const auto put = [](const char* name, const char* value) { value ? setenv(name, value, 1) : unsetenv(name); };
+    put("FVLM_CACHE", own), put("XDG_CACHE_HOME", xdg), put("HOME", home);
+    return cache_folder().string();
+  };
+  const passwd* person = getpwuid(geteuid());
+  ASSERT_NE(person, nullptr);
+  const std::string own = std::string(person->pw_dir) + "/.cache/fvlm-engine";
+  EXPECT_EQ(with("/c", "/x", "/h"), "/c");
+  EXPECT_EQ(with(nullptr, "/x", "/h"), "/x/fvlm-engine");
+  EXPECT_EQ(with(nullptr, nullptr, "/h"), "/h/.cache/fvlm-engine");
+  EXPECT_EQ(with(nullptr, nullptr, nullptr), own) << "not /tmp";
+  EXPECT_EQ(with(nullptr, "x", "."), own) << "nothing below the working folder";
 }
 
 TEST_F(FileTest, a_mapped_file_keeps_its_bytes_when_the_file_goes) {

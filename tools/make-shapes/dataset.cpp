@@ -166,7 +166,7 @@ void remove_old(const fs::path& out) {
 }
 
 void write_tokenizer(const fs::path& folder) {
-  fs::create_directories(folder);
+  make_folders(folder);
   write_file_atomic(folder / "tokenizer.json", make_tokenizer());
   constexpr const char* chat = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
                                "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
@@ -197,13 +197,12 @@ bool is_made(const Options& options) {
 Made make(const Options& options, const std::function<void(int64_t, int64_t)>& progress) {
   fs::path out = options.out.has_filename() ? options.out : options.out.parent_path(); // "data/shapes/"
   if (!manifest_at(out).is_null()) remove_old(out);
-  if (out.has_parent_path()) fs::create_directories(out.parent_path());
   AtomicFolder folder(out);
   auto shards = plan(options);
   Made made{.shards = std::ssize(shards)};
   for (const ShardPlan& shard : shards) {
     made.samples += static_cast<int64_t>(shard.end - shard.first);
-    fs::create_directories((folder.beside() / shard.file).parent_path());
+    make_folders((folder.beside() / shard.file).parent_path());
   }
   write_tokenizer(folder.beside() / "tokenizer");
   Crew crew(options, shards, folder.beside());

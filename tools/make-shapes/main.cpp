@@ -1,5 +1,6 @@
 // make-shapes: a synthetic data set of coloured shapes that move, with captions, questions, preference pairs and text.
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/options.h"
@@ -123,6 +124,7 @@ int run(cli::Arguments arguments) {
   auto started = std::chrono::steady_clock::now();
   Made made;
   {
+    const InterruptibleWrites interruptible;
     cli::Progress progress("making " + options.out.string());
     made = make(options, [&](int64_t done, int64_t total) { progress.samples(done, total); });
   }
@@ -142,6 +144,8 @@ int main(int count, char** words) {
   } catch (const fvlm::Error& error) {
     fvlm::log_error("{}", error.text());
     return error.exit_code();
+  } catch (const fvlm::Interrupted& interrupted) {
+    return fvlm::end_by(interrupted);
   } catch (const std::exception& error) {
     fvlm::log_error("a defect in make-shapes: {}", error.what());
     return 1;

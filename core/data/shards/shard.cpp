@@ -39,7 +39,6 @@ std::shared_ptr<const Shard> Shard::reopen(const fs::path& path, const ShardOpti
 
 Shard::Shard(const fs::path& path, const ShardOptions& options, const ShardStamp* known)
     : path_(path), options_(options), file_(std::make_unique<RetriedFile>(path, options.retry)) {
-  if (options_.cache.empty()) options_.cache = cache_folder();
   if (is_gzip(*file_)) file_ = std::make_unique<RetriedFile>(unpacked(*file_), options.retry);
   file_->expect_jumps();
   if (known) { // its fingerprint was looked at then: that is two reads less for each shard that comes back
@@ -56,7 +55,7 @@ Shard::Shard(const fs::path& path, const ShardOptions& options, const ShardStamp
 
 fs::path Shard::cached(const char* suffix, uint64_t more) const {
   std::error_code failed;
-  auto folder = options_.cache / "shards";
+  auto folder = (options_.cache.empty() ? cache_folder() : options_.cache) / "shards";
   fs::create_directories(folder, failed);
   auto whole = fs::absolute(path_, failed).lexically_normal();
   return folder / fmt::format("{:016x}-{:016x}-{}{}", xxh64(whole.string()), more, path_.filename().string(), suffix);
@@ -85,8 +84,11 @@ std::shared_ptr<const ShardIndex> Shard::find_index() const {
   if (options_.index_beside)
     if (auto index = ShardIndex::load(beside(file_->path()), stamp_))
       return std::make_shared<const ShardIndex>(std::move(*index));
-  if (auto index = ShardIndex::load(cached(".fvlm-index", 0), stamp_))
-    return std::make_shared<const ShardIndex>(std::move(*index));
+  try {
+    if (auto index = ShardIndex::load(cached(".fvlm-index", 0), stamp_))
+      return std::make_shared<const ShardIndex>(std::move(*index));
+  } catch (const Error&) { // there is no place for a cache, so nothing is in it
+  }
   return nullptr;
 }
 

@@ -2,12 +2,13 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/text.h"
 
 #include <nlohmann/json.hpp>
 
-#include <fstream>
 #include <mutex>
+#include <unistd.h>
 
 namespace fvlm {
 namespace {
@@ -49,7 +50,7 @@ void Quarantine::read_log() {
   const std::string text = read_file(log_, most_log);
   for (const auto& line : split(text, '\n'))
     if (auto json = nlohmann::json::parse(line, nullptr, false); json.is_object()) known_.insert(identity(json));
-  if (!text.empty() && text.back() != '\n') std::ofstream(log_, std::ios::app) << '\n';
+  if (!text.empty() && text.back() != '\n') append("\n");
 }
 
 void Quarantine::add(const SetAside& aside) {
@@ -67,11 +68,17 @@ void Quarantine::add(const SetAside& aside) {
   } else {
     log_debug("left out: {}", text);
   }
-  if (log_.empty() || known) return;
-  std::ofstream file(log_, std::ios::app);
-  file << dumped(line) << '\n';
-  file.flush();
-  if (!file) log_warning("{}: the list of broken samples could not be written", log_.string());
+  if (!log_.empty() && !known) append(dumped(line) + "\n");
+}
+
+void Quarantine::append(const std::string& text) const {
+  try {
+    const Descriptor file = open_kept_file(log_);
+    if (lseek(file.get(), 0, SEEK_END) >= 0 && write(file.get(), text.data(), text.size()) == std::ssize(text)) return;
+    fail_to_write(log_, "write the file");
+  } catch (const Error& error) {
+    log_warning("the list of broken samples could not be written: {}", error.text());
+  }
 }
 
 void Quarantine::check(int64_t broken, int64_t read) const {

@@ -38,6 +38,7 @@ class Quarantine {
 
  private:
   void read_log();
+  void append(const std::string& text) const; // to the file
   std::filesystem::path log_;
   plan::Quarantine limits_;
   std::set<std::string> known_;   // lines of the file, without their positions

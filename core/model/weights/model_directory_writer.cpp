@@ -1,6 +1,7 @@
 // ModelDirectoryWriter.
 #include "base/error.h"
 #include "base/file.h"
+#include "base/new_file.h"
 #include "model/weights/convert.h"
 #include "model/weights/fresh.h"
 #include "model/weights/model_directory.h"
@@ -33,7 +34,7 @@ fs::path file_of(Part part) {
 ModelDirectoryWriter::ModelDirectoryWriter(fs::path path, ModelDescription description,
                                            const std::function<DType(const std::string&)>& dtype_of)
     : folder_(std::move(path)), description_(std::move(description)) {
-  for (Part part : {Part::vision, Part::decoder}) fs::create_directory(folder() / name_of(part));
+  for (Part part : {Part::vision, Part::decoder}) make_folders(folder() / name_of(part));
   for (Part part : all_parts) {
     WeightLayout layout = description_.layout(part);
     std::string prefix = std::string(name_of(part)) + ".";

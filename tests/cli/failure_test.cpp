@@ -1,0 +1,81 @@
+// Exit codes, failures as JSON, help.
+#include "program.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+using namespace fvlm;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+namespace {
+
+struct Failure : test::Program {};
+
+TEST_F(Failure, WhatCannotBeWrittenExitsWith7) {
+  const auto quickstart = std::string(FVLM_RECIPES) + "/quickstart.lua";
+  const auto to_full_disk = run("plan '" + quickstart + "' > /dev/full");
+  EXPECT_EQ(to_full_disk.code, 7) << to_full_disk.err;
+  EXPECT_THAT(to_full_disk.err, HasSubstr("standard output: No space left on device"));
+  write_file_atomic(scratch / "file", "");
+  const auto below_a_file = run("plugin new packer mine --dir file/mine");
+  EXPECT_EQ(below_a_file.code, 7) << below_a_file.err;
+  const auto run_folder = run("train '" + quickstart + "' --device cpu --run-dir file/run");
+  EXPECT_EQ(run_folder.code, 7) << run_folder.err;
+  EXPECT_THAT(run_folder.err, HasSubstr("cannot create the folder"));
+}
+
+TEST_F(Failure, AFailureWithJsonIsADocument) {
+  const auto expect = [&](const std::string& arguments, int code, const char* kind) {
+    const auto ran = run(arguments);
+    EXPECT_EQ(ran.code, code) << arguments << ran.err;
+    ASSERT_NE(ran.err, "") << "people are told, too";
+    const auto document = nlohmann::json::parse(ran.out, nullptr, false);
+    ASSERT_TRUE(document.is_object()) << arguments << ": " << ran.out;
+    EXPECT_EQ(document.value("ok", true), false);
+    EXPECT_EQ(document["error"]["kind"], kind) << arguments;
+    EXPECT_EQ(document["error"]["code"], code);
+    EXPECT_THAT(ran.err, HasSubstr(document["error"]["what"].get<std::string>()));
+  };
+  const auto quickstart = std::string(FVLM_RECIPES) + "/quickstart.lua";
+  for (const char* verb : {"check", "plan", "train", "data stats", "preprocess --out data"})
+    expect(fmt::format("{} nowhere.lua --json", verb), 3, "recipe");
+  expect("export nowhere --out out --dtype bf16 --json", 4, "data");
+  expect("generate nowhere --prompt hello --json", 4, "data");
+  expect("report nowhere --json", 4, "data");
+  expect("plugin info nowhere --json", 5, "plugin");
+  expect("doctor --json --jsonn", 2, "usage");
+  expect("train '" + quickstart + "' --device cuda:0 --json", 2, "usage");
+}
+
+TEST_F(Failure, MistakesOfARecipeAreInTheDocumentOfEveryVerb) {
+  write_file_atomic(scratch / "bad.lua", "return require('fvlm').recipe {\n  sede = 1 }");
+  for (const char* verb : {"check", "plan", "train"}) {
+    const auto ran = run(fmt::format("{} bad.lua --json", verb));
+    const auto document = nlohmann::json::parse(ran.out, nullptr, false);
+    ASSERT_TRUE(document.is_object()) << verb << ran.out;
+    EXPECT_EQ(document["mistakes"].back()["line"], 2) << document;
+  }
+}
+
+TEST_F(Failure, HelpOfAVerbIsThatOfItsOption) {
+  for (const char* verb : {"plan", "doctor", "plugin", "plugin check"}) {
+    const auto asked = run(fmt::format("help {}", verb)), option = run(fmt::format("{} --help", verb));
+    EXPECT_EQ(asked.code, 0) << asked.err;
+    EXPECT_EQ(asked.out, option.out);
+    EXPECT_NE(asked.out, run("help").out);
+  }
+  EXPECT_THAT(run("help plann").err, HasSubstr("did you mean 'plan'?"));
+  EXPECT_THAT(run("help").out, HasSubstr("7 cannot write output, 8 training diverged"));
+}
+
+TEST_F(Failure, ADeviceByItsNumberIsAdvisedOn) {
+  for (const char* verb : {"plan", "train"}) {
+    const auto ran = run(fmt::format("{} '{}/quickstart.lua' --device cuda:1", verb, FVLM_RECIPES));
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, HasSubstr("--device wants cpu or cuda, not 'cuda:1'\n  --device cuda takes the first GPU that "
+                                   "is visible: CUDA_VISIBLE_DEVICES=1 chooses which"));
+  }
+}
+
+} // namespace
