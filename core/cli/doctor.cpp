@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <gnu/libc-version.h>
 #include <map>
 
@@ -70,7 +71,9 @@ std::vector<Finding> findings() {
   all.push_back({"glibc", State::good, gnu_get_libc_version(), ""});
   try {
     TorchLibrary torch = find_torch();
-    all.push_back({"LibTorch", State::good, fmt::format("{} in {}", torch.version, torch.folder.string()), ""});
+    all.push_back({"LibTorch", State::good,
+                   fmt::format("{} in {}, found by {}", torch.version, torch.folder.string(), torch.found_by),
+                   join(torch.passed_over, "; ")});
   } catch (const Error& error) {
     all.push_back({"LibTorch", State::none, error.what(), error.advice()});
   }
@@ -83,7 +86,11 @@ std::vector<Finding> findings() {
     } catch (const Error& error) {
       all.push_back({"plugins", State::none, error.what(), error.advice()});
     }
-  all.push_back({"cache", State::good, cache_folder().string(), ""});
+  try {
+    all.push_back({"cache", State::good, cache_folder().string(), ""});
+  } catch (const Error& error) {
+    all.push_back({"cache", State::none, error.what(), error.advice()});
+  }
   return all;
 }
 
@@ -102,24 +109,30 @@ std::string mark_of(State state) {
 } // namespace
 
 int run_doctor(Arguments arguments) {
-  Options options("doctor [--json]", "Says what of this machine the engine can use.", "doctor");
+  Options options("doctor [--json]",
+                  "Says what of this machine the engine can use. Exit code 0: it can train; 6: LibTorch is missing.",
+                  "doctor");
   options.flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  auto all = findings();
+  const auto all = findings();
+  const bool can_train = std::all_of(all.begin(), all.end(), [](const Finding& finding) {
+    return finding.subject != "LibTorch" || finding.state == State::good;
+  });
+  const int code = can_train ? 0 : static_cast<int>(ErrorKind::device);
   if (parsed->flag("json")) {
     auto document = nlohmann::ordered_json::object();
     for (const auto& finding : all)
       document[finding.subject] = {
           {"ok", finding.state == State::good}, {"text", finding.text}, {"advice", finding.advice}};
     fmt::print("{}", dump(document));
-    return 0;
+    return code;
   }
   for (const auto& finding : all) {
     fmt::print("{} {:<10} {}\n", mark_of(finding.state), finding.subject, finding.text);
     if (!finding.advice.empty()) fmt::print("                {}\n", finding.advice);
   }
-  return 0;
+  return code;
 }
 
 } // namespace fvlm::cli

@@ -1,15 +1,22 @@
 #include "cli/torch_library.h"
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "device/probe.h"
+#include "plugin/trust.h"
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <optional>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace fvlm::cli {
 namespace fs = std::filesystem;
@@ -28,17 +35,71 @@ std::string version_of(const fs::path& folder) {
   return close == std::string::npos ? "" : text.substr(open + 1, close - open - 1);
 }
 
-// The python3 of PATH says where its torch lies; find_spec does not import it.
-std::string ask_python() {
-  FILE* pipe = popen("python3 -c \"import importlib.util as u; s = u.find_spec('torch'); "
-                     "print(s.submodule_search_locations[0] if s else '')\" 2>/dev/null",
-                     "r");
-  if (!pipe) return "";
-  char buffer[4096] = "";
-  std::string line = std::fgets(buffer, sizeof buffer, pipe) ? buffer : "";
-  pclose(pipe);
-  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
-  return line;
+// The first python3 on PATH, whose relative entries are left out: they would lead into the working folder.
+fs::path python_of_path() {
+  const char* path = std::getenv("PATH");
+  for (const auto& folder : split(path ? path : "", ':')) {
+    if (!folder.starts_with('/')) continue;
+    const fs::path python = fs::path(folder) / "python3";
+    if (access(python.c_str(), X_OK) == 0 && !fs::is_directory(python)) return python;
+  }
+  return {};
+}
+
+// Where its torch lies; find_spec does not import it. Isolated (-I), so that neither the working folder nor PYTHONPATH
+// brings modules of theirs; of what -I leaves out only the user's own site-packages are looked at.
+constexpr const char* where_is_torch = R"(
+import importlib.util, site, sys
+found = importlib.util.find_spec('torch')
+if not found:
+    sys.path.append(site.getusersitepackages())
+    found = importlib.util.find_spec('torch')
+print(found.submodule_search_locations[0] if found else '')
+)";
+
+// The first line of what the program prints. It runs in / and hears and says nothing else; empty where it does not
+// start.
+std::string first_line_of(const fs::path& program, std::vector<std::string> words) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return "";
+  const Descriptor reader(ends[0]);
+  std::optional<Descriptor> writer(ends[1]);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, writer->get(), STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addchdir_np(&actions, "/");
+  std::vector<char*> arguments;
+  words.insert(words.begin(), program.string());
+  arguments.reserve(words.size() + 1);
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, program.c_str(), &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return "";
+  writer.reset();
+  std::string said;
+  char buffer[4096];
+  for (ssize_t size; (size = read(reader.get(), buffer, sizeof buffer)) > 0 || (size < 0 && errno == EINTR);)
+    if (size > 0 && said.size() < sizeof buffer) said.append(buffer, static_cast<size_t>(size));
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return trimmed(said.substr(0, said.find('\n')));
+}
+
+// Throws Error(plugin) where others than root, the user and the program's owner could change what will be loaded: the
+// folder, the libraries, and the folders beside it that hold the CUDA libraries which they bring.
+void check_not_changed_by_others(const fs::path& folder) {
+  TrustPolicy policy;
+  policy.also_owner_of = program_folder();
+  check_trusted_folder(folder / "lib", policy);
+  for (const char* name : {"libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"})
+    if (fs::exists(folder / "lib" / name)) check_trusted(folder / "lib" / name, policy);
+  std::error_code none;
+  for (const auto& brought : fs::directory_iterator(folder.parent_path() / "nvidia", none))
+    if (fs::is_directory(brought.path() / "lib")) check_trusted_folder(brought.path() / "lib", policy);
 }
 
 class Search {
@@ -49,25 +110,45 @@ class Search {
       notes_.push_back(where + ": none");
       return false;
     }
+    try {
+      return is_wanted(where, folder);
+    } catch (const Error& error) {
+      refuse(fmt::format("{}: {}: {}", where, error.where(), error.what()));
+      advice_ = error.advice();
+    }
+    return false;
+  }
+  const TorchLibrary& found() const { return found_; }
+  const std::vector<std::string>& notes() const { return notes_; }
+  const std::string& advice() const { return advice_; } // how to mend the last that others could change; or empty
+
+ private:
+  bool is_wanted(const std::string& where, const fs::path& folder) {
     std::error_code ignored;
     if (!fs::exists(folder / "lib" / "libtorch_cpu.so", ignored)) {
       notes_.push_back(fmt::format("{}: no lib/libtorch_cpu.so in {}", where, folder.string()));
       return false;
     }
-    std::string version = version_of(folder);
+    check_not_changed_by_others(folder);
+    const std::string version = version_of(folder);
     if (!version.starts_with(wanted_version)) {
-      notes_.push_back(fmt::format("{}: {} is torch {}, not {}x", where, folder.string(), version, wanted_version));
+      refuse(fmt::format("{}: {} is torch {}, not {}x", where, folder.string(), version, wanted_version));
       return false;
     }
-    found_ = {folder, version};
+    found_.folder = folder;
+    found_.version = version;
+    found_.found_by = where;
     return true;
   }
-  const TorchLibrary& found() const { return found_; }
-  const std::vector<std::string>& notes() const { return notes_; }
 
- private:
+  void refuse(const std::string& note) {
+    notes_.push_back(note);
+    found_.passed_over.push_back(note);
+  }
+
   TorchLibrary found_;
   std::vector<std::string> notes_;
+  std::string advice_;
 };
 
 // The build tree notes the wheel it was built with; an installed tree has no such file.
@@ -78,8 +159,13 @@ fs::path noted_by_build() {
 }
 
 fs::path in_cache() {
-  fs::path lib = cache_folder() / "torch-2.11.0" / "lib";
   std::error_code ignored;
+  fs::path lib;
+  try {
+    lib = cache_folder() / "torch-2.11.0" / "lib";
+  } catch (const Error&) { // this user has no place for one
+    return {};
+  }
   for (const auto& entry : fs::directory_iterator(lib, ignored))
     if (entry.path().filename().string().starts_with("python3")) return entry.path() / "site-packages" / "torch";
   return {};
@@ -91,12 +177,17 @@ TorchLibrary find_torch() {
   Search search;
   if (const char* own = std::getenv("FVLM_TORCH"); own && *own) {
     if (search.look("FVLM_TORCH", own)) return search.found();
-  } else if (search.look("the build's own", noted_by_build()) || search.look("the cache", in_cache()) ||
-             search.look("python3 of PATH", ask_python())) {
-    return search.found();
+  } else {
+    if (search.look("the build's note", noted_by_build()) || search.look("the cache", in_cache()))
+      return search.found();
+    const fs::path python = python_of_path();
+    const std::string answer = python.empty() ? "" : first_line_of(python, {"-I", "-c", where_is_torch});
+    if (search.look(python.empty() ? "python3 of PATH" : python.string(), answer)) return search.found();
   }
-  throw Error(ErrorKind::device, "LibTorch 2.11 was not found:\n  " + join(search.notes(), "\n  "))
-      .advise("run ./scripts/setup, or `pip install torch==2.11.0`, or set FVLM_TORCH to a site-packages/torch folder");
+  Error error(ErrorKind::device, "LibTorch 2.11 was not found:\n  " + join(search.notes(), "\n  "));
+  if (!search.advice().empty()) throw error.advise(search.advice());
+  throw error.advise(
+      "run ./scripts/setup, or `pip install torch==2.11.0`, or set FVLM_TORCH to a site-packages/torch folder");
 }
 
 namespace {

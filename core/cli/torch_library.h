@@ -2,16 +2,21 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace fvlm::cli {
 
 struct TorchLibrary {
-  std::filesystem::path folder; // site-packages/torch
-  std::string version;          // "2.11.0+cu130"
+  std::filesystem::path folder;         // site-packages/torch
+  std::string version;                  // "2.11.0+cu130"
+  std::string found_by;                 // "the cache", "/usr/bin/python3"
+  std::vector<std::string> passed_over; // LibTorches looked at before that were not taken, each with the reason
 };
 
 // Looks at FVLM_TORCH, the path noted in the build tree, the per-machine cache, and the python3 of PATH, in this order.
-// Throws Error(device) that names every place it looked at and what was wrong there.
+// Its code runs with the user's rights, so that every folder on the way to it is held to what plugins are held to
+// (plugin/trust.h), and the working folder has no say in it. Throws Error(device) that names every place it looked at
+// and what was wrong there.
 TorchLibrary find_torch();
 
 // Loads its libraries for all that follow. Once a process.

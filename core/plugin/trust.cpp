@@ -126,8 +126,7 @@ class Walk {
     refuse(path,
            fmt::format("a {} that belongs to {}, not to {} or root", what, user_name(info.st_uid),
                        user_name(policy_.user)),
-           fmt::format("copy the plugin to a folder of your own, or: chown {} {}", user_name(policy_.user),
-                       path.string()));
+           fmt::format("copy it to a folder of your own, or: chown {} {}", user_name(policy_.user), path.string()));
   }
 
   const TrustPolicy& policy_;
