@@ -58,21 +58,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
-bool is_like_hub_name(std::string_view name) {
-  const size_t slash = name.find('/');
-  const auto fits = [](std::string_view part) {
-    return !part.empty() && part.front() != '.' && part.front() != '~' &&
-           part.find_first_of("/ *?") == std::string_view::npos;
-  };
-  return slash != std::string_view::npos && fits(name.substr(0, slash)) && fits(name.substr(slash + 1));
-}
-
-std::string hub_advice(std::string_view name) {
-  return fmt::format("if it is a model of the Hugging Face Hub, download it and name the folder: hf download {} "
-                     "--local-dir weights/{}",
-                     name, name.substr(name.find('/') + 1));
-}
-
 std::string trimmed(std::string_view text) {
   constexpr const char* space = " \t\r\n";
   const size_t begin = text.find_first_not_of(space);

@@ -17,11 +17,6 @@ std::string join_or(std::span<const std::string> words);
 std::string join(std::span<const std::string> words, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 
-// "org/name", which is how a model is called on the Hugging Face Hub; whether a folder of that name exists is not
-// asked.
-bool is_like_hub_name(std::string_view name);
-std::string hub_advice(std::string_view name);
-
 // Without the spaces, tabs and ends of lines around it.
 std::string trimmed(std::string_view text);
 

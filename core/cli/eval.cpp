@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
+#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -178,7 +179,7 @@ class Run {
       progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), moment.done, moment.all);
     };
     if (const auto folder = parsed_.value("reference")) {
-      Loaded reference(*folder, execution_, *registry_);
+      Loaded reference(model_named(*folder).string(), execution_, *registry_);
       evaluator.remember_reference(*reference.vlm, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
@@ -219,7 +220,7 @@ int evaluate_recipe(const ParsedOptions& parsed) {
         .advise("or --questions FILE, and the model in place of the recipe");
   const auto resolved = recipe::resolve(recipe_request(parsed));
   const auto stages = wanted_stages(resolved.plan, parsed);
-  Run run(parsed, *parsed.value("model"));
+  Run run(parsed, model_named(*parsed.value("model")).string());
   for (const plan::Stage& stage : stages) {
     evaluation::Evaluator evaluator(resolved.plan, stage, run.registry(), run.data_options());
     run.add(stage.name, evaluator);
@@ -250,7 +251,7 @@ int evaluate_questions(const ParsedOptions& parsed) {
   if (request.form.empty())
     throw Error(ErrorKind::usage, "--form is missing: what the entries of the file mean")
         .advise("it is " + evaluation::forms_text());
-  const std::string model = *parsed.value("RECIPE");
+  const std::string model = model_named(*parsed.value("RECIPE")).string();
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
@@ -288,7 +289,7 @@ int evaluate_model(Arguments arguments) {
   add_recipe_options(options);
   with_media_options(
       with_execution_options(options)
-          .value("model", "DIR", "a model directory or a checkpoint")
+          .value("model", "DIR", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
           .value("stage", "NAME", "only this stage's sets")
           .value("set-name", "NAME", "only sets of this name")
           .value("samples", "N", "of each set, from all over it, always the same ones")

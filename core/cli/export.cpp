@@ -1,4 +1,6 @@
 // fvlm-engine export: a model directory or checkpoint becomes a model directory in another element type.
+#include "base/interrupt.h"
+#include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
@@ -11,19 +13,20 @@ int run_export(Arguments arguments) {
       "Writes the weights of a model directory or checkpoint as a model directory of its own, every number\n"
       "rounded to the nearest. Its folders vision and decoder are what transformers loads.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
-  options.positional("MODEL", "a model directory or a checkpoint")
-      .needed("out", "DIR", "the new model directory; there must be nothing yet")
+  options.positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
+      .needed("out", "DIR", "the new model directory; there must be nothing yet, folders above it are made")
       .needed("dtype", "bf16|fp16|fp32", "how to store the numbers")
       .flag("json", "one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   std::string out = *parsed->value("out");
   DType dtype = dtype_of_option(*parsed->value("dtype"));
+  const auto model = model_named(*parsed->value("MODEL"));
   TransferReport report;
   {
+    const InterruptibleWrites interruptible;
     Progress progress("writing " + out);
-    report = export_model(*parsed->value("MODEL"), out, dtype,
-                          [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
+    report = export_model(model, out, dtype, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
   }
   print_transfer(report, out, parsed->flag("json"));
   return 0;

@@ -7,6 +7,7 @@
 #include "base/terminal.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
+#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
@@ -55,8 +56,9 @@ Json answer_json(const model::Answer& answer, const std::optional<std::string>& 
           {"tokens_per_second", a_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
-int answer_prompts(const ParsedOptions& parsed, model::Answerer& answerer, const model::AnswerOptions& options) {
-  const auto tokenizer = tokenizer_of(*parsed.value("MODEL"));
+int answer_prompts(const ParsedOptions& parsed, const std::string& model, model::Answerer& answerer,
+                   const model::AnswerOptions& options) {
+  const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
   double seconds = 0;
@@ -98,16 +100,16 @@ at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   return frames;
 }
 
-int answer_question(const ParsedOptions& parsed, model::Answerer& answerer, const model::AnswerOptions& options,
-                    Registry& registry) {
-  const auto tokenizer = tokenizer_of(*parsed.value("MODEL"));
+int answer_question(const ParsedOptions& parsed, const std::string& model, model::Answerer& answerer,
+                    const model::AnswerOptions& options, Registry& registry) {
+  const auto tokenizer = tokenizer_of(model);
   if (!tokenizer)
     throw Error(ErrorKind::data, "there is no decoder/tokenizer.json, and --prompt is text")
-        .at(*parsed.value("MODEL"))
+        .at(model)
         .advise("--batch takes prompts as token ids");
-  tokenizer->require_fit(answerer.config().decoder.vocab_size, *parsed.value("MODEL"));
+  tokenizer->require_fit(answerer.config().decoder.vocab_size, model);
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  const AsTrained as = as_trained(parsed, *parsed.value("MODEL"), answerer.config());
+  const AsTrained as = as_trained(parsed, model, answerer.config());
   const auto prompt = ChatTemplate(*tokenizer).prompt(turns, as.system);
   const at::Tensor frames = frames_of(parsed, as.media, registry);
 
@@ -153,7 +155,7 @@ int generate_answers(Arguments arguments) {
       "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");
   with_media_options(
       with_execution_options(options)
-          .positional("MODEL", "a model directory or a checkpoint")
+          .positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
           .value("prompt", "TEXT", "what the user says; the chat template comes around it")
           .value("image", "FILE", "a JPEG or PNG to look at")
           .value("video", "FILE",
@@ -187,8 +189,10 @@ int generate_answers(Arguments arguments) {
   wanted.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
-  model::Answerer answerer(*parsed->value("MODEL"), execution, *registry);
-  return batch ? answer_prompts(*parsed, answerer, wanted) : answer_question(*parsed, answerer, wanted, *registry);
+  const std::string model = model_named(*parsed->value("MODEL")).string();
+  model::Answerer answerer(model, execution, *registry);
+  return batch ? answer_prompts(*parsed, model, answerer, wanted)
+               : answer_question(*parsed, model, answerer, wanted, *registry);
 }
 
 } // namespace fvlm::cli

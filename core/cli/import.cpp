@@ -1,5 +1,6 @@
 // fvlm-engine import: two Hugging Face folders and a connector become a model directory.
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
@@ -33,7 +34,7 @@ int run_import(Arguments arguments) {
   options.needed("vision", "DIR", "the vision tower: a DINOv2 folder")
       .needed("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
       .value("connector", "FILE", "connector.safetensors of another model, in place of a fresh one")
-      .needed("out", "DIR", "the model directory; there must be nothing yet")
+      .needed("out", "DIR", "the model directory; there must be nothing yet, folders above it are made")
       .value("seed", "N", "of a fresh connector (42)")
       .value("query-dim", "N", "features of a query, for a fresh connector (384)")
       .value("visual-scale", "X", "factor on every visual token (0.14)")
@@ -67,6 +68,7 @@ int run_import(Arguments arguments) {
 
   TransferReport report;
   {
+    const InterruptibleWrites interruptible;
     Progress progress("writing " + out);
     report = import_model(request, [&](uint64_t done, uint64_t total) { progress.bytes(done, total); });
   }

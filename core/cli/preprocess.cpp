@@ -2,6 +2,7 @@
 #include "data/preprocess.h"
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
@@ -68,6 +69,7 @@ int run_preprocess(Arguments arguments) {
     Preprocessed done;
     auto started = std::chrono::steady_clock::now();
     if (!fresh) {
+      const InterruptibleWrites interruptible;
       Progress progress("preprocessing " + stage.name);
       done = preprocess(folder, input, video ? &*video : nullptr, how,
                         [&](int64_t read, int64_t all) { progress.samples(read, all); });

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "cli/execution_options.h"
+#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 
@@ -19,7 +20,7 @@ int trace_model(Arguments arguments) {
       "reads that makes its visual token, in every layer it reads; rows sum to 1.",
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
-      .positional("MODEL", "a model directory")
+      .positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
       .needed("batch", "FILE", "the batch, safetensors")
       .needed("out", "FILE", "where the numbers go, safetensors")
       .value("mode", "MODE", "coarse_fine (default), refined, coarse_only, autoregressive or shallow")
@@ -32,7 +33,7 @@ int trace_model(Arguments arguments) {
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
-  request.model = *parsed->value("MODEL");
+  request.model = model_named(*parsed->value("MODEL"));
   request.batch = *parsed->value("batch");
   request.out = *parsed->value("out");
   request.mode = parsed->value_or("mode", "coarse_fine");
@@ -40,7 +41,7 @@ int trace_model(Arguments arguments) {
   if (objective != "ce" && objective != "dpo")
     throw Error(ErrorKind::usage, fmt::format("--objective wants ce or dpo, not '{}'", objective));
   request.preference = objective == "dpo";
-  request.reference = parsed->value_or("reference", "");
+  if (const auto reference = parsed->value("reference")) request.reference = model_named(*reference);
   request.beta = parsed->number_or("beta", 0.1);
   request.lambda_coarse = parsed->number_or("lambda-coarse", 0);
   request.gradients = parsed->flag("grads");

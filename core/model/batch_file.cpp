@@ -9,6 +9,11 @@
 namespace fvlm::model {
 namespace {
 
+constexpr const char* how_it_is =
+    "a batch holds frames [all frames, 3, height, width], frame_counts [samples], input_ids [all tokens], text_lengths "
+    "[samples] and loss_mask [all tokens] of 0 and 1 (not for prompts); for dpo chosen_ and rejected_ versions of the "
+    "last three; nothing is padded";
+
 std::string sum_text(int64_t count, const char* what) {
   return fmt::format("do not sum to the {} {} that are there", count, what);
 }
@@ -16,8 +21,15 @@ std::string sum_text(int64_t count, const char* what) {
 } // namespace
 
 BatchFile::BatchFile(const std::filesystem::path& path)
-    : file_(Safetensors::open(path)), frames_(tensor_over(file_.at("frames"))) {
-  if (frames_.dim() != 4) fail("frames", "want [frames, 3, height, width]");
+    : file_(Safetensors::open(path)), frames_(tensor_named("frames")) {
+  if (frames_.dim() != 4 || frames_.size(1) != 3)
+    fail("frames", "expected [all frames, 3, height, width], got " + shape_text(frames_.sizes()));
+}
+
+at::Tensor BatchFile::tensor_named(const std::string& name) const {
+  const TensorView* found = file_.find(name);
+  if (!found) fail(name, "there is no such tensor");
+  return tensor_over(*found);
 }
 
 std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
@@ -42,8 +54,10 @@ std::vector<Sample> BatchFile::samples(Texts texts, int64_t vocabulary) const {
 }
 
 std::vector<int64_t> BatchFile::integers(const std::string& name) const {
-  const at::Tensor tensor = tensor_over(file_.at(name));
-  if (tensor.dim() != 1 || at::isFloatingType(tensor.scalar_type())) fail(name, "want a list of integers");
+  const at::Tensor tensor = tensor_named(name);
+  if (tensor.dim() != 1 || at::isFloatingType(tensor.scalar_type()))
+    fail(name, fmt::format("expected integers of one dimension, got {} {}", at::toString(tensor.scalar_type()),
+                           shape_text(tensor.sizes())));
   const at::Tensor wide = tensor.to(at::kLong).contiguous();
   return {wide.data_ptr<int64_t>(), wide.data_ptr<int64_t>() + wide.numel()};
 }
@@ -53,7 +67,7 @@ void BatchFile::read_texts(const std::string& side, bool labelled, std::vector<S
   const auto count = static_cast<int64_t>(ids.size());
   at::Tensor mask = at::zeros({count}, at::kBool);
   if (labelled) {
-    const at::Tensor given = tensor_over(file_.at(side + "loss_mask"));
+    const at::Tensor given = tensor_named(side + "loss_mask");
     mask = given.ne(0).contiguous();
     if (!given.eq(mask).all().item<bool>()) fail(side + "loss_mask", "holds what is neither 0 nor 1");
   }
@@ -86,7 +100,7 @@ void BatchFile::check_tokens(const std::vector<Sample>& samples, int64_t vocabul
 }
 
 void BatchFile::fail(const std::string& name, const std::string& what) const {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string());
+  throw Error(ErrorKind::data, fmt::format("{}: {}", name, what)).at(file_.path().string()).advise(how_it_is);
 }
 
 } // namespace fvlm::model

@@ -26,6 +26,7 @@ class BatchFile {
   int64_t width() const { return frames_.size(3); }
 
  private:
+  at::Tensor tensor_named(const std::string& name) const;
   std::vector<int64_t> integers(const std::string& name) const;
   void read_texts(const std::string& side, bool labelled, std::vector<Sample>& samples) const;
   void check_tokens(const std::vector<Sample>& samples, int64_t vocabulary) const;

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/glob.h"
-#include "base/text.h"
+#include "base/path_hint.h"
 #include "recipe/freeze.h"
 
 #include <fmt/format.h>
@@ -42,11 +42,7 @@ class Search {
 
  private:
   void tower(const std::string& path, const fs::path& folder) {
-    if (!there(folder))
-      return note(path, folder,
-                  is_like_hub_name(folder.native())
-                      ? fmt::format("there is no such folder; {}", hub_advice(folder.native()))
-                      : "there is no such folder");
+    if (!there(folder)) return note(path, folder, "there is no such folder", hint_on_model(folder));
     file(path, folder / "config.json");
     if (!there(folder / "model.safetensors") && !there(folder / "model.safetensors.index.json"))
       note(path, folder / "model.safetensors", "there is no such file, nor model.safetensors.index.json");
@@ -90,7 +86,7 @@ class Search {
       what = fmt::format("none of the {} names it stands for is there, from {} on", all, first);
     else
       what = fmt::format("{} of {} are not there, the first is {}", found.nothing.size(), all, first);
-    note(path, pattern, what);
+    note(path, pattern, what, hint_on_home(pattern));
   }
 
   static bool is_wild(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
@@ -112,10 +108,11 @@ class Search {
   }
 
   void file(const std::string& path, const fs::path& name) {
-    if (!there(name)) note(path, name, "there is no such file or folder");
+    if (!there(name)) note(path, name, "there is no such file or folder", hint_on_home(name));
   }
 
-  void note(const std::string& path, const fs::path& name, std::string what) {
+  void note(const std::string& path, const fs::path& name, std::string what, const std::string& hint = "") {
+    if (!hint.empty()) what += "; " + hint;
     auto source = resolved_.sources.find(path);
     report.missing.push_back(
         {path, name.string(), std::move(what), source == resolved_.sources.end() ? "default" : source->second});

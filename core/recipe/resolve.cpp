@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/path_hint.h"
 #include "base/text.h"
 #include "recipe/freeze.h"
 #include "recipe/schema/schema.h"
@@ -187,7 +188,7 @@ void look_for(const std::filesystem::path& file) {
   auto near = nearest(file.string(), recipes_in(file.parent_path()));
   throw Error(ErrorKind::recipe, "there is no such file")
       .at(file.string())
-      .advise(near ? fmt::format("did you mean '{}'?", *near) : "");
+      .advise(near ? fmt::format("did you mean '{}'?", *near) : hint_on_home(file));
 }
 
 } // namespace

@@ -271,7 +271,8 @@ TEST(MalformedModelDirectory, says_what_is_missing_or_wrong) {
     return open_error(model);
   };
   EXPECT_THAT(open_error(folder / "vision"), AllOf(HasSubstr("no fvlm.json"), HasSubstr("fvlm-engine import")));
-  EXPECT_THAT(open_error(folder / "nowhere"), HasSubstr("no fvlm.json"));
+  EXPECT_THAT(open_error(folder / "nowhere"), HasSubstr("there is no such folder"));
+  EXPECT_THAT(open_error(folder.path()), HasSubstr("no fvlm.json"));
   EXPECT_THAT(with(R"({"format_version": 2})"), AllOf(HasSubstr("format version 2"), HasSubstr("newer")));
   EXPECT_THAT(with(R"({"format_version": null})"), HasSubstr("'format_version' is missing"));
   EXPECT_THAT(with(R"({"connector": null})"), HasSubstr("'connector' is missing"));

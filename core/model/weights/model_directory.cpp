@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/path_hint.h"
 #include "base/text.h"
 #include "model/weights/config_reader.h"
 #include "model/weights/model_file.h"
@@ -35,12 +36,12 @@ const char* name_of(Part part) {
 
 HuggingFaceFolder HuggingFaceFolder::open(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored))
+  if (!fs::is_directory(path, ignored)) {
+    const std::string hint = fs::exists(path, ignored) ? "" : hint_on_model(path);
     throw Error(ErrorKind::data, fs::exists(path, ignored) ? "this is no folder" : "there is no such folder")
         .at(path.string())
-        .advise(!fs::exists(path, ignored) && is_like_hub_name(path.native())
-                    ? hub_advice(path.native())
-                    : "name a Hugging Face folder: config.json and model.safetensors");
+        .advise(hint.empty() ? "name a Hugging Face folder: config.json and model.safetensors" : hint);
+  }
   HuggingFaceFolder out;
   out.path = path;
   out.config = read_json_object(path / "config.json", largest_config);

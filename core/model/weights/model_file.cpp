@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/path_hint.h"
 #include "model/weights/config_reader.h"
 
 #include <fmt/format.h>
@@ -48,6 +49,12 @@ void read_checksums(ModelFile& out, const Json& given, const std::string& where,
 ModelFile ModelFile::read(const std::filesystem::path& folder) {
   std::filesystem::path path = folder / name;
   std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) {
+    const std::string hint = hint_on_model(folder);
+    throw Error(ErrorKind::data, "there is no such folder")
+        .at(folder.string())
+        .advise(hint.empty() ? "name a model directory, a checkpoint or the folder of a run" : hint);
+  }
   if (!std::filesystem::exists(path, ignored))
     throw Error(ErrorKind::data, "this is no model directory: there is no fvlm.json in it")
         .at(folder.string())

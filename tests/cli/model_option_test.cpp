@@ -1,0 +1,105 @@
+// Models as the command line names them: the newest checkpoint of a run, and what people mean by a path to nothing.
+#include "program.h"
+#include "weights/tiny_model.h"
+
+#include <csignal>
+#include <gmock/gmock.h>
+
+using namespace fvlm;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct ModelOption : test::Program {
+  ModelOption() { tiny::write_towers(scratch.path()); }
+
+  test::Ran import_to(const std::string& out) const {
+    return run("import --vision vision --decoder decoder --query-dim 6 --out '" + out + "'");
+  }
+  test::Ran export_of(const std::string& model) {
+    return run(fmt::format("export '{}' --out out{} --dtype bf16", model, ++exports));
+  }
+  int exports = 0;
+};
+
+TEST_F(ModelOption, FoldersAboveAnOutAreMade) {
+  EXPECT_EQ(import_to("models/deep/fresh").code, 0);
+  EXPECT_EQ(run("export models/deep/fresh --out exported/deep/half --dtype bf16").code, 0);
+  EXPECT_TRUE(fs::exists(scratch / "exported/deep/half/fvlm.json"));
+}
+
+TEST_F(ModelOption, ARunIsItsNewestFinishedCheckpoint) {
+  ASSERT_EQ(import_to("runs/x/align/step-000100").code, 0);
+  const auto plan = run("plan '" FVLM_RECIPES "/quickstart.lua' --json > runs/x/plan.json");
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const auto copy_to = [&](const char* to) {
+    fs::create_directories((scratch / "runs/x" / to).parent_path());
+    fs::copy(scratch / "runs/x/align/step-000100", scratch / "runs/x" / to, fs::copy_options::recursive);
+  };
+  for (const char* to :
+       {"align/step-000099", "align/step-000200.damaged", "align/step-000300.partial-0123456789abcdef"})
+    copy_to(to);
+  fs::create_directories(scratch / "runs/x/align/step-000400"); // holds nothing
+  EXPECT_THAT(export_of("runs/x").err, HasSubstr("runs/x: its newest checkpoint is runs/x/align/step-000100"));
+  copy_to("instruct/step-000002");
+  copy_to("instruct/step-000010");
+  EXPECT_THAT(export_of("runs/x/").err, HasSubstr("its newest checkpoint is runs/x/instruct/step-000010"));
+  EXPECT_THAT(export_of("runs/x/align").err, HasSubstr("its newest checkpoint is runs/x/align/step-000100"));
+  for (const std::string verb : {"generate runs/x --batch none.safetensors", "trace runs/x --batch none --out o",
+                                 "eval '" FVLM_RECIPES "/quickstart.lua' --model runs/x"})
+    EXPECT_THAT(run(verb).err, HasSubstr("runs/x: its newest checkpoint is runs/x/instruct/step-000010")) << verb;
+  const auto itself = export_of("runs/x/align/step-000099");
+  EXPECT_EQ(itself.code, 0);
+  EXPECT_EQ(itself.err, "") << "a checkpoint is taken without a word";
+}
+
+TEST_F(ModelOption, ARunWithoutACheckpointSaysSo) {
+  fs::create_directories(scratch / "runs/x");
+  ASSERT_EQ(run("plan '" FVLM_RECIPES "/quickstart.lua' --json > runs/x/plan.json").code, 0);
+  const auto ran = export_of("runs/x");
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_THAT(ran.err, HasSubstr("runs/x: this run has no finished checkpoint yet"));
+}
+
+TEST_F(ModelOption, ANameOfTheHubIsAdvisedToDownload) {
+  const std::string advice = "`hf download facebook/dinov2-small --local-dir weights/dinov2-small`";
+  EXPECT_THAT(export_of("facebook/dinov2-small").err, HasSubstr(advice));
+  EXPECT_THAT(run("import --vision facebook/dinov2-small --decoder decoder --out o").err, HasSubstr(advice));
+  EXPECT_THAT(run("check '" FVLM_RECIPES "/fvlm-135m.lua' --files --set model.vision=facebook/dinov2-small").err,
+              HasSubstr(advice));
+  fs::create_directories(scratch / "models");
+  EXPECT_THAT(export_of("models/missing").err, Not(HasSubstr("hf download"))) << "a folder of ours, and a typing error";
+  EXPECT_THAT(export_of("./a/b").err, Not(HasSubstr("hf download")));
+}
+
+TEST_F(ModelOption, ATildeThatNoShellExpandedIsNamed) {
+  const std::string advice = "a shell expands ~ only outside quotes: write $HOME/models";
+  EXPECT_THAT(export_of("~/models/x").err, HasSubstr(advice));
+  EXPECT_THAT(run("plan '~/models/x'").err, HasSubstr(advice));
+  const auto out = import_to("~/models/x");
+  EXPECT_EQ(out.code, 7);
+  EXPECT_THAT(out.err, HasSubstr(advice));
+  EXPECT_FALSE(fs::exists(scratch / "~")) << "no folder of that name appears";
+  EXPECT_THAT(run("check '" FVLM_RECIPES "/quickstart.lua' --files --arg data='~/models/x'").err, HasSubstr(advice));
+}
+
+// A connector of 27 M numbers takes a while to be drawn: the signal comes once the unfinished folder is there.
+TEST_F(ModelOption, ASignalWhileWritingLeavesNothing) {
+  for (const auto& [name, number] : {std::pair("INT", SIGINT), std::pair("TERM", SIGTERM), std::pair("HUP", SIGHUP)}) {
+    const auto ran = test::shell(
+        fmt::format("cd '{0}' && mkdir -p made && {{ env --default-signal=INT '{1}' import --vision vision --decoder "
+                    "decoder --query-dim 1000000 --out made/model & "
+                    "while kill -0 $! 2>/dev/null; do ls -d made/model.partial-* >/dev/null "
+                    "2>&1 && break; done; kill -{2} $!; wait $!; }}; "
+                    "code=$?; ls -A made; exit $code",
+                    scratch.path().string(), FVLM_ENGINE, name));
+    EXPECT_EQ(ran.code, 128 + number) << "it ends by the signal: " << ran.err;
+    EXPECT_EQ(ran.out, "") << "something stays";
+    EXPECT_THAT(ran.err, HasSubstr("interrupted: what was unfinished is removed"));
+  }
+}
+
+} // namespace
