@@ -64,8 +64,8 @@ TEST_F(PreprocessVerb, mistakes_say_what_to_do) {
   EXPECT_THAT(err(), HasSubstr("captions"));
   EXPECT_FALSE(fs::exists(made / "align"));
   made = "/proc/made";
-  EXPECT_EQ(preprocess("--stage prefer"), 4);
-  EXPECT_THAT(err(), HasSubstr("error: /proc/made: No such file or directory\n"));
+  EXPECT_EQ(preprocess("--stage prefer"), 7);
+  EXPECT_THAT(err(), HasSubstr("error: /proc/made: cannot create the folder: No such file or directory\n"));
   EXPECT_EQ(run(fmt::format("{} preprocess {}", FVLM_ENGINE, FVLM_QUICKSTART)), 2);
   EXPECT_THAT(err(), HasSubstr("--out"));
 }

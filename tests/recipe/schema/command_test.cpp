@@ -204,7 +204,7 @@ TEST_F(CommandTest, output_that_a_full_disk_does_not_take_is_an_error) {
     return WEXITSTATUS(status);
   };
   for (const char* command : {"plan fvlm-135m.lua", "plan fvlm-135m.lua --json", "recipe reference", "--help"}) {
-    EXPECT_EQ(into(command, ">/dev/full"), 4) << command;
+    EXPECT_EQ(into(command, ">/dev/full"), 7) << command;
     EXPECT_EQ(read_file(err), "error: standard output: No space left on device\n") << command;
   }
   EXPECT_EQ(into("check fvlm-135m.lua", ">&-"), 0) << "nobody listens";
