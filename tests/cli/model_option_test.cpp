@@ -75,6 +75,25 @@ TEST_F(ModelOption, ANameOfTheHubIsAdvisedToDownload) {
   EXPECT_THAT(export_of("./a/b").err, Not(HasSubstr("hf download")));
 }
 
+TEST_F(ModelOption, ABatchOfOtherShapesIsToldOfThemAndOfTheRightOnes) {
+  ASSERT_EQ(import_to("model").code, 0);
+  const auto trace = [&](std::vector<TensorInfo> tensors) {
+    SafetensorsWriter writer(scratch / "batch.safetensors", std::move(tensors));
+    for (const TensorInfo& tensor : writer.order()) writer.append(std::vector<std::byte>(tensor.byte_size()));
+    writer.commit();
+    const auto ran = run("trace model --batch batch.safetensors --out numbers.safetensors");
+    EXPECT_EQ(ran.code, 4);
+    EXPECT_THAT(ran.err, HasSubstr("a batch holds frames [all frames, 3, height, width], frame_counts [samples]"));
+    return ran.err;
+  };
+  const TensorInfo frames{"frames", DType::f32, {2, 3, 20, 20}};
+  EXPECT_THAT(trace({{"frames", DType::f32, {2, 20, 20, 3}}}),
+              HasSubstr("frames: expected [all frames, 3, height, width], got [2, 20, 20, 3]"));
+  EXPECT_THAT(trace({frames}), HasSubstr("frame_counts: there is no such tensor"));
+  EXPECT_THAT(trace({frames, {"frame_counts", DType::f32, {1}}}),
+              HasSubstr("frame_counts: expected integers of one dimension, got Float [1]"));
+}
+
 TEST_F(ModelOption, ATildeThatNoShellExpandedIsNamed) {
   const std::string advice = "a shell expands ~ only outside quotes: write $HOME/models";
   EXPECT_THAT(export_of("~/models/x").err, HasSubstr(advice));

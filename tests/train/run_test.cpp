@@ -305,6 +305,7 @@ TEST_F(TrainRun, too_many_in_a_row_end_the_run_and_name_the_last_good_checkpoint
     run("a", {"guard.nonfinite_limit=3"}, {.faults = faults});
     FAIL() << "it went on";
   } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::diverged);
     EXPECT_NE(error.text().find("3 steps in a row"), std::string::npos) << error.text();
     EXPECT_NE(error.text().find("step-000003"), std::string::npos) << error.text();
   }
