@@ -221,7 +221,7 @@ class Eval(unittest.TestCase):
                 (2, ["no stage 'later'", "instruct or prefer"], ["--stage", "later"]),
                 (2, ["no evaluation set 'quiz'", "questions"], ["--set-name", "quiz"]),
                 (2, ["--samples"], ["--samples", "-1"]),
-                (4, ["fvlm.json"], ["--reference", folder / "nothing"])):
+                (4, ["there is no such folder", "name a model directory"], ["--reference", folder / "nothing"])):
             done = run(*options)
             self.assertEqual(done.returncode, code, done.stderr)
             for word in words:

@@ -140,7 +140,7 @@ TEST(DecodeImage, damage_is_an_error_and_not_a_grey_picture) {
   end[end.size() - 20] = static_cast<char>(end[end.size() - 20] ^ 1); // the last bytes of the pixels
   EXPECT_THAT(refusal(end), HasSubstr("broken PNG"));
   EXPECT_THAT(refusal(""), HasSubstr("without any bytes"));
-  EXPECT_THAT(refusal("GIF89a"), HasSubstr("neither a JPEG nor a PNG"));
+  EXPECT_THAT(refusal("GIF89a"), HasSubstr("a GIF file, which is not read: JPEG and PNG are"));
 }
 
 } // namespace
