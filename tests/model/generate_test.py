@@ -224,7 +224,7 @@ class Generate(unittest.TestCase):
         self.assert_refused(2, "--limit", "gqa", "gqa.mix", "--limit", "0")
         self.assert_refused(2, "--device wants cpu or cuda", "gqa", "gqa.mix", "--device", "tpu")
         self.assert_refused(2, "--dtype wants", "gqa", "gqa.mix", "--dtype", "fp8")
-        self.assert_refused(4, "fvlm.json", "nothing-here", "gqa.mix")
+        self.assert_refused(4, "name a model directory", "nothing-here", "gqa.mix")
         self.assert_refused(4, "no-batch.safetensors", "gqa", "no-batch")
         self.assert_refused(4, "input_ids", "gqa", self.batch(input_ids=None))
         self.assert_refused(4, ["sample 0", "no token 4096"], "gqa", self.batch(input_ids=torch.full((39,), 4096)))
