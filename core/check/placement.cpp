@@ -24,8 +24,10 @@ bool may_refuse_odd_ones(Context& context) {
 }
 
 Outcome strided(Context& context) {
-  if (!takes_any_rows(context)) return placed(context, Placement::wide_rows, true);
-  if (context.device.is_cpu()) return placed(context, Placement::wide_rows, false);
+  if (context.device.is_cpu() || !takes_any_rows(context))
+    return placed(context, Placement::wide_rows, may_refuse_odd_ones(context));
+  // A library for GPUs may want more workspace for them than for the layouts that it was asked about.
+  if (family_of(context.kind) == "attention") return placed(context, Placement::wide_rows, true);
   Variation variation;
   variation.placement = Placement::wide_rows;
   const Outcome outcome = right(context, context.typical(), variation);

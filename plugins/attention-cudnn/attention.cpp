@@ -275,6 +275,11 @@ class AttentionCudnn : public Attention {
       const std::lock_guard lock(mutex_);
       if (const auto found = graphs_.find(shape); found != graphs_.end()) return *found->second;
     }
+    // cuDNN takes the distance between heads, and writes gradients of ragged segments as if they lay side by side.
+    for (const Layout& layout : shape.layout)
+      if (layout.head != 0 && layout.head != query.head_dim)
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "heads %lld elements apart: they have to lie side by side",
+                      static_cast<long long>(layout.head));
     for (const Layout& layout : shape.layout)
       if (layout.row > widest_row * std::max(query.heads_q, query.heads_kv) * query.head_dim)
         throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: offsets of 32 bits do not reach",

@@ -2,7 +2,8 @@
  * dlpack.h may cast. The engine owns every tensor; a plugin never keeps a pointer to one past the call.
  *
  * Where a kind's header lets rows or heads lie apart, they lie at any distance, and data is aligned to its element and
- * no more. On the CPU that is computed; on a GPU what loads of 16 bytes do not reach may be refused as unsupported.
+ * no more. On the CPU that is computed; on a GPU a plugin may refuse it as unsupported, unless rows alone lie apart as
+ * slices of one wider buffer do.
  * Where a result is rounded to 16 bits, what lies halfway between two numbers becomes the even one. */
 #ifndef FVLM_TENSOR_H
 #define FVLM_TENSOR_H
