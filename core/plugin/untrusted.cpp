@@ -1,5 +1,6 @@
 #include "plugin/untrusted.h"
 
+#include "base/terminal.h"
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -12,33 +13,6 @@
 
 namespace fvlm {
 namespace {
-
-// How many bytes the UTF-8 sequence at the beginning of `text` has; 0: it is none.
-size_t sequence_length(std::string_view text) {
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  size_t length = byte(0) < 0x80                      ? 1
-                  : byte(0) >= 0xc2 && byte(0) < 0xe0 ? 2
-                  : byte(0) >= 0xe0 && byte(0) < 0xf0 ? 3
-                  : byte(0) >= 0xf0 && byte(0) < 0xf5 ? 4
-                                                      : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  if (byte(0) == 0xe0 && byte(1) < 0xa0) return 0;
-  if (byte(0) == 0xed && byte(1) >= 0xa0) return 0; // surrogates
-  if (byte(0) == 0xf0 && byte(1) < 0x90) return 0;
-  if (byte(0) == 0xf4 && byte(1) >= 0x90) return 0;
-  return length;
-}
-
-// U+0080 to U+009F, which terminals take for commands, and the marks that turn the direction of letters: U+061C,
-// U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069.
-bool is_hidden(std::string_view character) {
-  const auto last = static_cast<unsigned char>(character.back());
-  if (character.size() == 2) return (character[0] == '\xc2' && last < 0xa0) || character == "\xd8\x9c";
-  if (character.starts_with("\xe2\x80")) return last == 0x8e || last == 0x8f || (last >= 0xaa && last <= 0xae);
-  return character.starts_with("\xe2\x81") && last >= 0xa6 && last <= 0xa9;
-}
 
 std::string demangled(const char* name) {
   int status = 0;
@@ -55,19 +29,10 @@ struct WatchedSupport {
 } // namespace
 
 std::string printable(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    size_t length = sequence_length(text);
-    auto first = static_cast<unsigned char>(text[0]);
-    if (length == 0)
-      out += '?';
-    else if (first < 0x20 || first == 0x7f || is_hidden(text.substr(0, length)))
-      out += ' ';
-    else
-      out += text.substr(0, length);
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  while (!out.empty() && out.back() == ' ') out.pop_back();
+  std::string out = without_commands(text);
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  out.erase(out.find_last_not_of(' ') + 1);
   return out;
 }
 

@@ -9,8 +9,7 @@
 
 namespace fvlm {
 
-// Text as it may be shown: control characters and marks that turn letters round become spaces, bytes that are not UTF-8
-// become '?'.
+// Text of a plugin as one line that may be shown: without_commands(), with ends of lines and tabs as spaces.
 std::string printable(std::string_view text);
 
 // What a process printed before it ended, in one line: its lines, the last `most` bytes of them, with " | " between.
