@@ -1,5 +1,6 @@
 #include "report/chart.h"
 
+#include "base/text.h"
 #include "report/html.h"
 
 #include <fmt/format.h>
@@ -112,7 +113,8 @@ std::vector<double> log_ticks(const Axis& axis) {
 }
 
 std::string tick_text(double value, Chart::Format format, const Axis& axis) {
-  return format == Chart::Format::percent ? percent(value, axis.to < 0.045 ? 1 : 0) : figure(value);
+  if (format == Chart::Format::percent) return percent(value, axis.to < 0.045 ? 1 : 0);
+  return std::abs(value) >= 10000 ? short_count(value) : figure(value); // the column of labels is narrow
 }
 
 // Within the viewBox of 1000 x 1000, whose y goes down.
@@ -171,19 +173,54 @@ std::string legend(const Chart& chart) {
   return out;
 }
 
-std::string x_labels(const Chart& chart, const Axis& x) {
-  std::string out;
-  if (chart.stages.size() > 1) {
-    for (const auto& stage : chart.stages)
-      out +=
-          fmt::format(R"(<span class="stage" style="left:{:.2f}%;width:{:.2f}%">{}</span>)", 100 * x.place(stage.begin),
-                      100 * (x.place(stage.end) - x.place(stage.begin)), escaped(stage.name));
-    return out;
+// A name stands whole below the middle of its stage, or at the end of the axis where it would reach beyond it. A stage
+// too short for its name has what fits, where the whole would touch another. All this on a phone; elsewhere there is
+// more room.
+std::string stage_labels(const Chart& chart, const Axis& x) {
+  constexpr double character = 0.02, gap = 0.015; // of the axis
+  struct Label {
+    double begin, end;
+    bool at_begin, at_end;
+    bool overlaps(const Label& other) const { return begin < other.end + gap && other.begin < end + gap; }
+  };
+  std::vector<Label> labels;
+  for (const auto& stage : chart.stages) {
+    const double width = character * static_cast<double>(display_width(stage.name));
+    const double middle = (x.place(stage.begin) + x.place(stage.end)) / 2;
+    const bool at_begin = middle < width / 2, at_end = !at_begin && middle + width / 2 > 1;
+    const double begin = at_begin ? 0 : at_end ? 1 - width : middle - width / 2;
+    labels.push_back({begin, begin + width, at_begin, at_end});
   }
-  for (double tick : linear_ticks(x, 5))
-    if (x.place(tick) < 0.9)
-      out += fmt::format(R"(<span style="left:{:.2f}%">{}</span>)", 100 * x.place(tick), figure(tick));
-  return out + R"(<span class="unit">step</span>)";
+  std::string out;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const ChartStage& stage = chart.stages[i];
+    const double begin = x.place(stage.begin), end = x.place(stage.end);
+    bool crowded = labels[i].begin < 0 || labels[i].end > 1 + 1e-9;
+    for (size_t other = 0; other < labels.size(); ++other)
+      crowded = crowded || (other != i && labels[i].overlaps(labels[other]));
+    std::string place = fmt::format(R"(style="left:{:.2f}%")", 50 * (begin + end));
+    if (crowded)
+      place = fmt::format(R"(class="short" style="left:{:.2f}%;width:{:.2f}%")", 100 * begin, 100 * (end - begin));
+    else if (labels[i].at_begin)
+      place = R"(class="first")";
+    else if (labels[i].at_end)
+      place = R"(class="last")";
+    out += fmt::format("<span {}>{}</span>", place, escaped(stage.name));
+  }
+  return out;
+}
+
+std::string x_labels(const Chart& chart, const Axis& x) {
+  if (chart.stages.size() > 1) return fmt::format(R"(<div class="x">{}</div>)", stage_labels(chart, x));
+  std::string ticks;
+  for (double tick : linear_ticks(x, 5)) {
+    const bool at_end = x.place(tick) > 0.97; // a label of its middle would reach beyond the chart
+    ticks += fmt::format("<span {}>{}</span>",
+                         at_end ? std::string(R"(class="last")")
+                                : fmt::format(R"(style="left:{:.2f}%")", 100 * x.place(tick)),
+                         x.to >= 10000 ? short_count(tick) : figure(tick));
+  }
+  return fmt::format(R"(<div class="unit">step</div><div class="x">{}</div>)", ticks);
 }
 
 } // namespace
@@ -225,7 +262,7 @@ std::string chart_html(const Chart& whole) {
   std::string scale = y.log ? R"(<span class="scale">log scale</span>)" : "";
   return fmt::format(
       R"(<figure class="chart"><figcaption><b>{}</b>{}<span class="keys">{}</span></figcaption>
-<div class="plot"><div class="y">{}</div><div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{}"><path class="grid" d="{}"/><path class="border" d="{}"/>{}</svg>{}{}</div><div class="x">{}</div></div>{}
+<div class="plot"><div class="y">{}</div><div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{}"><path class="grid" d="{}"/><path class="border" d="{}"/>{}</svg>{}{}</div>{}</div>{}
 {}</figure>
 )",
       escaped(chart.title), scale, legend(chart), y_labels, escaped(chart.title), grid, borders, drawn, dots, flags,

@@ -1,5 +1,9 @@
 #include "report/figures.h"
 
+#include "base/text.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -47,8 +51,7 @@ double seconds_of_rates(const StepLines& lines) {
 
 std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
   const StepLines& lines = stage.lines;
-  static const std::vector<std::string> order = {"data", "wait",      "vision",   "coarse",    "fine",    "decoder",
-                                                 "head", "reference", "backward", "optimizer", "metrics", "checkpoint"};
+  const std::vector<std::string>& order = time_part_names();
   std::vector<std::string> names;
   for (const auto& column : lines.names("time.")) names.push_back(column.substr(5));
   auto rank = [&](const std::string& name) { return std::find(order.begin(), order.end(), name) - order.begin(); };
@@ -67,7 +70,44 @@ std::vector<TimePart> parts_of(const Stage& stage, double& seconds) {
   return parts;
 }
 
+// A line's means are over the steps since the line before; where there is none, since `log_every` steps, as a file that
+// was lost begins anew somewhere in the stage.
+StepRange steps_of_line(const Stage& stage, size_t line) {
+  const int64_t last = stage.lines.steps[line];
+  if (line > 0 && stage.lines.steps[line - 1] < last) return {stage.lines.steps[line - 1] + 1, last};
+  const int64_t every = stage.log_every.value_or(0);
+  return {every > 0 && last > 0 ? (last - 1) / every * every + 1 : 1, last};
+}
+
 } // namespace
+
+const std::vector<std::string>& time_part_names() {
+  static const std::vector<std::string> names = {
+      "data",     "wait",  "vision", "coarse",  "fine",      "decoder", "head",       "reference",
+      "backward", "graph", "device", "threads", "optimizer", "metrics", "checkpoint", "evaluation"};
+  return names;
+}
+
+std::string StepRange::text() const {
+  return first == last ? fmt::format("step {}", grouped(first))
+                       : fmt::format("steps {}-{}", grouped(first), grouped(last));
+}
+
+FirstLossLabel::FirstLossLabel(const std::vector<StageFigures>& figures) {
+  std::optional<StepRange> common;
+  for (const StageFigures& of : figures) {
+    if (!of.first_loss) continue;
+    if (common && !(*common == of.first_loss_steps)) return;
+    common = of.first_loss_steps;
+  }
+  if (!common) return;
+  in_header_ = true;
+  header = "loss, " + common->text();
+}
+
+std::string FirstLossLabel::beside(const StageFigures& figures) const {
+  return in_header_ || !figures.first_loss ? "" : figures.first_loss_steps.text();
+}
 
 std::optional<double> mean_from(const std::vector<double>& values, size_t begin) {
   double total = 0, count = 0;
@@ -105,7 +145,8 @@ StageFigures figures_of(const Stage& stage) {
   const StepLines& lines = stage.lines;
   out.begun = !lines.steps.empty();
   out.samples = last_finite(lines.find("samples"));
-  out.tokens = last_finite(lines.find("tokens"));
+  out.text_tokens = last_finite(lines.find("text_tokens"));
+  out.decoder_tokens = last_finite(lines.find("decoder_tokens"));
   out.frames = last_finite(lines.find("frames"));
   if (out.begun) out.step = lines.steps.back();
   const auto samples = out.samples;
@@ -115,8 +156,11 @@ StageFigures figures_of(const Stage& stage) {
   out.seconds = seconds_of_rates(lines);
   out.parts = parts_of(stage, out.seconds);
   if (const auto* loss = lines.find("loss")) {
-    for (double value : *loss)
-      if (!out.first_loss && std::isfinite(value)) out.first_loss = value;
+    for (size_t line = 0; line < loss->size() && !out.first_loss; ++line)
+      if (std::isfinite((*loss)[line])) {
+        out.first_loss = (*loss)[line];
+        out.first_loss_steps = steps_of_line(stage, line);
+      }
     out.last_loss = mean_from(*loss, loss->size() - (loss->size() + 19) / 20);
   }
   if (out.seconds > 0 && out.samples) out.samples_per_second = *out.samples / out.seconds;

@@ -10,6 +10,7 @@ namespace fvlm::report {
 namespace {
 
 constexpr const char* dash = "–";
+constexpr int palette_colours = 18, colours = 64;
 
 // How many bytes the UTF-8 character at `at` has; 0 where there is none.
 size_t character(std::string_view text, size_t at) {
@@ -110,7 +111,16 @@ std::string short_count(double value) {
 }
 
 std::string colour_class(int number) {
-  return fmt::format("c{}", (number - 1) % 11 + 1);
+  return fmt::format("c{}", (number - 1) % colours + 1);
+}
+
+// Hues that lie far from those before them, in three lightnesses that are legible on light and dark pages.
+std::string further_colours() {
+  std::string rules;
+  for (int number = palette_colours + 1; number <= colours; ++number)
+    rules += fmt::format(".c{} {{ --c: hsl({} {}% {}%); }}\n", number, number * 137 % 360, 45 + number % 2 * 25,
+                         40 + number % 3 * 12);
+  return rules;
 }
 
 std::string base64(std::string_view bytes) {

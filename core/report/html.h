@@ -20,8 +20,10 @@ std::string percent(const std::optional<double>& share, int decimals = 1); // "9
 std::string count_text(const std::optional<double>& value);                // whole, grouped
 std::string short_count(double value);                                     // "4.1 M"
 
-// A class of page/style.css that sets --c: its eleven colours one after the other, from 1 on.
+// A class that sets --c to a colour: from 1 on the palette of page/style.css, then those of further_colours(). The
+// first 64 are all different.
 std::string colour_class(int number);
+std::string further_colours(); // rules for page/style.css
 
 std::string base64(std::string_view bytes);
 

@@ -96,7 +96,7 @@ std::string report_html(const RecordedRun& run, std::vector<std::string>& notes)
   sections.push_back({"notes", "Not in this report", notes_html(notes)});
   std::string name = run.name.empty() ? run.folder.filename().string() : run.name;
   return filled(page_html, {{"title", escaped(name)},
-                            {"style", std::string(style_css)},
+                            {"style", std::string(style_css) + further_colours()},
                             {"script", std::string(script_js)},
                             {"about", about(run)},
                             {"contents", contents_html(sections)},

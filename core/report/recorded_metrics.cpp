@@ -23,11 +23,20 @@ Stage& stage_of(RecordedRun& run, const std::string& name) {
   return run.stages.back();
 }
 
+// Earlier versions wrote other names.
+const std::string& present_name(const std::string& name) {
+  static const std::map<std::string, std::string, std::less<>> renamed = {
+      {"tokens", "text_tokens"}, {"tokens_per_second", "text_tokens_per_second"}};
+  const auto found = renamed.find(name);
+  return found == renamed.end() ? name : found->second;
+}
+
 void add_step(StepLines& lines, int64_t step, const Json& line) {
   size_t row = lines.steps.size();
   lines.steps.push_back(step);
-  for (const auto& [name, value] : line.items()) {
-    if (name == "step" || !(value.is_number() || value.is_null())) continue;
+  for (const auto& [key, value] : line.items()) {
+    if (key == "step" || !(value.is_number() || value.is_null())) continue;
+    const std::string& name = present_name(key);
     auto found = lines.columns.find(name);
     if (found == lines.columns.end()) found = lines.columns.emplace(name, std::vector<double>()).first;
     found->second.resize(row, absent);

@@ -101,6 +101,7 @@ void read_stages(RecordedRun& run, const Json& plan) {
     stage.planned = true;
     stage.steps = count(planned, "steps");
     stage.samples = count(planned, "samples");
+    stage.log_every = count(plan, "log_every");
     std::vector<std::string> terms;
     for (const auto& term : list(planned, "objective")) {
       std::string kind = text(term, "kind");

@@ -23,9 +23,9 @@ struct StepLines {
 
 struct Stage {
   std::string name;
-  bool planned = false;                  // the Plan has it
-  std::optional<int64_t> steps, samples; // as planned
-  std::string objective;                 // "next_token", "dpo + next_token"
+  bool planned = false;                             // the Plan has it
+  std::optional<int64_t> steps, samples, log_every; // as planned
+  std::string objective;                            // "next_token", "dpo + next_token"
   StepLines lines;
   bool ended = false;                 // an event says so
   double evaluation_seconds = 0;      // of all its evaluations

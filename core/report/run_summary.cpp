@@ -38,19 +38,22 @@ std::string time_cell(double seconds) {
 }
 
 std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>& figures) {
-  TextTable table({"stage", "steps", "samples", "text tokens", "time", "samples/s", "first loss", "final loss"});
+  const FirstLossLabel label(figures);
+  TextTable table({"stage", "steps", "samples", "text tokens", "time", "samples/s", label.header, "final loss"});
   double steps = 0, samples = 0, tokens = 0, seconds = 0;
   for (size_t s = 0; s < run.stages.size(); ++s) {
     const Stage& stage = run.stages[s];
     const StageFigures& of = figures[s];
     std::string step = grouped(of.step);
     if (stage.steps && of.step != *stage.steps) step += " of " + grouped(*stage.steps);
+    std::string first_loss = figure_cell(of.first_loss);
+    if (const std::string steps = label.beside(of); !steps.empty()) first_loss += fmt::format(" ({})", steps);
     table.row({without_commands(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
-               count_cell(of.tokens), time_cell(of.seconds), rate_cell(of.samples_per_second),
-               figure_cell(of.first_loss), figure_cell(of.last_loss)});
+               count_cell(of.text_tokens), time_cell(of.seconds), rate_cell(of.samples_per_second), first_loss,
+               figure_cell(of.last_loss)});
     steps += static_cast<double>(of.step);
     samples += of.samples.value_or(0);
-    tokens += of.tokens.value_or(0);
+    tokens += of.text_tokens.value_or(0);
     seconds += of.seconds;
   }
   if (run.stages.size() > 1)
@@ -153,10 +156,12 @@ OrderedJson summary_json(const RecordedRun& run, const std::vector<StageFigures>
                       {"done", of.done},
                       {"step", of.step},
                       {"samples", json_number(of.samples)},
-                      {"text_tokens", json_number(of.tokens)},
+                      {"text_tokens", json_number(of.text_tokens)},
+                      {"decoder_tokens", json_number(of.decoder_tokens)},
                       {"seconds", of.seconds},
                       {"samples_per_second", json_number(of.samples_per_second)},
                       {"first_loss", json_number(of.first_loss)},
+                      {"first_loss_steps", {of.first_loss_steps.first, of.first_loss_steps.last}},
                       {"last_loss", json_number(of.last_loss)}});
     if (run.stages[s].counts) stages.back()["data"] = samples_json(*run.stages[s].counts);
   }

@@ -23,8 +23,8 @@ std::string cell(std::string_view text) {
 // A share as a number with a bar behind it.
 std::string bar_cell(const std::optional<double>& share) {
   if (!share) return cell("–");
-  return fmt::format(R"(<td class="bar"><i style="width:{:.1f}%"></i><span>{}</span></td>)",
-                     100 * std::clamp(*share, 0.0, 1.0), percent(share));
+  return fmt::format(R"(<td class="bar"><i style="--share:{:.3f}"></i><span>{}</span></td>)",
+                     std::clamp(*share, 0.0, 1.0), percent(share));
 }
 
 // A table that scrolls on a narrow screen; of the columns with a '<' before their name the text begins at the left.
@@ -73,22 +73,26 @@ std::string headline_cards(const Told& told) {
     }
     seconds += told.figures[s].seconds;
   }
-  double samples = total(told, &StageFigures::samples), tokens = total(told, &StageFigures::tokens),
+  double samples = total(told, &StageFigures::samples), tokens = total(told, &StageFigures::text_tokens),
          frames = total(told, &StageFigures::frames);
   std::string out = card("Stages done", fmt::format("{} of {}", done, planned),
                          !at.empty()       ? at
                          : done == planned ? "the run is complete"
                                            : "");
   std::vector<std::string> also;
-  if (tokens > 0) also.push_back(short_count(tokens) + " tokens");
+  if (tokens > 0) also.push_back(short_count(tokens) + " text tokens");
   if (frames > 0) also.push_back(short_count(frames) + " frames");
   out += card("Samples learnt from", count_text(samples), join(also, ", "));
   if (seconds > 0)
     out += card("Training time", human_duration(seconds), figure(samples / seconds) + " samples a second");
   for (size_t s = told.run.stages.size(); s-- > 0;)
     if (told.figures[s].last_loss) {
-      out += card("Final loss, " + told.run.stages[s].name, fixed(told.figures[s].last_loss),
-                  "from " + fixed(told.figures[s].first_loss));
+      const StageFigures& of = told.figures[s];
+      std::string steps = of.first_loss_steps.text();
+      if (const size_t hyphen = steps.find('-'); hyphen != steps.npos)
+        steps.replace(hyphen, 1, "\u2011"); // no break there
+      out += card("Final loss, " + told.run.stages[s].name, fixed(of.last_loss),
+                  fmt::format("from {}, {}", fixed(of.first_loss), steps));
       break;
     }
   // Each set once: its newest accuracy in the first of its modes.
@@ -123,8 +127,9 @@ std::string stage_table(const Told& told) {
     mfu = mfu || figures.mfu;
     skipped = skipped || figures.skipped_steps.value_or(0) > 0;
   }
+  const FirstLossLabel label(told.figures);
   std::vector<std::string> header{"<stage",    "steps",      "samples",    "time",
-                                  "samples/s", "first loss", "final loss", "data wait"};
+                                  "samples/s", label.header, "final loss", "data wait"};
   if (padding) header.emplace_back("padding");
   if (memory) header.emplace_back("memory");
   if (device_memory) header.emplace_back("GPU memory");
@@ -145,7 +150,10 @@ std::string stage_table(const Told& told) {
     rows += cell(steps) + cell(count_text(figures.samples));
     rows +=
         cell(figures.seconds > 0 ? human_duration(figures.seconds) : "–") + cell(figure(figures.samples_per_second));
-    rows += cell(fixed(figures.first_loss)) + cell(fixed(figures.last_loss)) + cell(percent(figures.data_wait));
+    const std::string beside = label.beside(figures);
+    rows += beside.empty() ? cell(fixed(figures.first_loss))
+                           : fmt::format("<td>{} <small>{}</small></td>", fixed(figures.first_loss), beside);
+    rows += cell(fixed(figures.last_loss)) + cell(percent(figures.data_wait));
     if (padding) rows += cell(percent(figures.padding));
     if (memory) rows += cell(bytes(figures.memory_bytes));
     if (device_memory) rows += cell(bytes(figures.device_memory_bytes));
@@ -160,8 +168,8 @@ std::string stage_table(const Told& told) {
       samples +=
           fmt::format("<p class=\"note\"><b>{}</b>: {}</p>\n", escaped(stage.name), escaped(stage.counts->text()));
   return table(header, rows) + samples +
-         "<p class=\"note\">Final loss: mean over the last twentieth of a stage’s lines. Shares "
-         "are means over its lines, memory is the most of any.</p>\n";
+         "<p class=\"note\">Losses are means: the first over the steps that are named, the final one over the last "
+         "twentieth of a stage’s lines. Shares are means over its lines, memory is the most of any.</p>\n";
 }
 
 std::string evaluation_tables(const Told& told) {
@@ -226,16 +234,28 @@ std::string evaluation_tables(const Told& told) {
 }
 
 std::string time_bars(const Told& told) {
-  std::vector<std::string> names; // of all stages, for colours
-  std::string bars;
+  // Each part has its own colour, the same one in every run; those of no known name have the colours behind.
+  std::vector<std::string> all = time_part_names();
+  const auto contains = [](const auto& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (const auto& figures : told.figures)
     for (const auto& part : figures.parts)
-      if (std::find(names.begin(), names.end(), part.name) == names.end()) names.push_back(part.name);
-  if (names.empty()) return "";
+      if (part.name != "other" && !contains(all, part.name)) all.push_back(part.name);
   auto colour = [&](const std::string& name) {
-    auto place = std::find(names.begin(), names.end(), name) - names.begin();
+    auto place = std::find(all.begin(), all.end(), name) - all.begin();
     return name == "other" ? "rest" : colour_class(static_cast<int>(place) + 1);
   };
+  std::vector<std::string> names = all; // that some stage has, in one order for all
+  names.emplace_back("other");
+  std::erase_if(names, [&](const std::string& name) {
+    return std::none_of(told.figures.begin(), told.figures.end(), [&](const StageFigures& figures) {
+      return std::any_of(figures.parts.begin(), figures.parts.end(),
+                         [&](const auto& part) { return part.name == name; });
+    });
+  });
+  if (names.empty()) return "";
+  std::string bars;
   std::vector<std::string> header{"<part"};
   for (size_t s = 0; s < told.run.stages.size(); ++s) {
     const StageFigures& figures = told.figures[s];

@@ -95,10 +95,11 @@ class Maker {
       double wait = 0.004 + 0.006 * uniform() + (step == every ? 0.05 : 0);
       v.insert(v.end(), {{"gradient_norm", norm},
                          {"samples", samples},
-                         {"tokens", samples * 21.4},
+                         {"text_tokens", samples * 21.4},
+                         {"decoder_tokens", samples * (dpo ? 21.4 + 2 * 4 : 21.4 + 3.8)},
                          {"frames", samples * (dpo ? 4 : 3.8)},
                          {"samples_per_second", batch * static_cast<double>(every) / seconds},
-                         {"tokens_per_second", batch * static_cast<double>(every) * 21.4 / seconds},
+                         {"text_tokens_per_second", batch * static_cast<double>(every) * 21.4 / seconds},
                          {"data_wait_share", wait},
                          {"padding_share", 0.07 + 0.01 * normal()},
                          {"memory_bytes", 312e6 + 4e6 * shape.first_loss},
@@ -112,7 +113,7 @@ class Maker {
       }
       static constexpr std::pair<const char*, double> parts[] = {
           {"data", 0.012}, {"vision", 0.11},   {"coarse", 0.07},     {"fine", 0.13},     {"decoder", 0.15},
-          {"loss", 0.09},  {"backward", 0.37}, {"optimizer", 0.035}, {"metrics", 0.004}, {"checkpoint", 0.009}};
+          {"head", 0.09},  {"backward", 0.37}, {"optimizer", 0.035}, {"metrics", 0.004}, {"checkpoint", 0.009}};
       for (const auto& [name, part] : parts)
         v.emplace_back(fmt::format("time.{}", name), seconds * part * (1 + 0.03 * normal()));
       log_.write(record);

@@ -54,6 +54,9 @@ TEST_F(ReportCommand, has_its_figures_as_json) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   auto document = json::parse(ran.out);
   EXPECT_EQ(document["stages"][1]["samples"], 48000);
+  EXPECT_DOUBLE_EQ(document["stages"][1]["text_tokens"], 1027200);
+  EXPECT_DOUBLE_EQ(document["stages"][1]["decoder_tokens"], 1209600);
+  EXPECT_EQ(document["stages"][1]["first_loss_steps"], json({1, 10}));
   EXPECT_EQ(document["stages"][2]["done"], true);
   EXPECT_EQ(document["evaluations"][0]["accuracy"], 0.958);
   EXPECT_EQ(document["evaluations"][3]["measure"], "preference");
@@ -72,7 +75,8 @@ TEST_F(ReportCommand, has_a_row_of_all_stages_and_what_preferences_came_to) {
   std::filesystem::create_directories(folder / "r");
   test::make_run(folder / "r");
   const auto ran = run("r");
-  EXPECT_THAT(ran.out, testing::ContainsRegex("stage +steps +samples +text tokens +time +samples/s +first loss"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex(
+                           "stage +steps +samples +text tokens +time +samples/s +loss, steps 1-10 +final loss"));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\nall +3,800 +121,600 +2,602,240 "));
   EXPECT_THAT(ran.out, testing::ContainsRegex("\npairs +coarse_fine +prefer 300 "));
 }

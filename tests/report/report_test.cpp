@@ -19,6 +19,8 @@
 #include <cmath>
 #include <gmock/gmock.h>
 #include <limits>
+#include <map>
+#include <set>
 
 using namespace fvlm;
 using namespace fvlm::report;
@@ -90,6 +92,38 @@ TEST(Figures, are_computed_from_the_lines) {
   EXPECT_THAT(parts, ElementsAre("data 1.5", "backward 3.5", "of_tomorrow 1", "other 2"));
 }
 
+TEST(Figures, AFirstLossNamesTheStepsItIsTheMeanOf) {
+  const auto steps_of = [](std::vector<int64_t> steps, std::vector<double> losses,
+                           std::optional<int64_t> log_every = 10) {
+    Stage stage;
+    stage.log_every = log_every;
+    stage.lines.steps = std::move(steps);
+    stage.lines.columns = {{"loss", std::move(losses)}};
+    return figures_of(stage).first_loss_steps.text();
+  };
+  EXPECT_EQ(steps_of({10, 20}, {4, 2}), "steps 1-10");
+  EXPECT_EQ(steps_of({7}, {4}), "steps 1-7") << "a stage of seven steps";
+  EXPECT_EQ(steps_of({1, 2}, {4, 2}, 1), "step 1");
+  EXPECT_EQ(steps_of({10, 20}, {nothing, 2}), "steps 11-20");
+  EXPECT_EQ(steps_of({1510, 1520}, {4, 2}), "steps 1,501-1,510") << "the lines before were lost";
+  EXPECT_EQ(steps_of({25}, {4}, {}), "steps 1-25");
+}
+
+TEST(Figures, TheStepsOfFirstLossesStandInTheHeaderWhereTheyAreTheSame) {
+  StageFigures ten, seven, none;
+  ten.first_loss = seven.first_loss = 1;
+  ten.first_loss_steps = {1, 10};
+  seven.first_loss_steps = {1, 7};
+  const FirstLossLabel same({ten, none, ten}), several({ten, seven}), unknown({none});
+  EXPECT_EQ(same.header, "loss, steps 1-10");
+  EXPECT_EQ(same.beside(ten), "");
+  EXPECT_EQ(several.header, "loss at first");
+  EXPECT_EQ(several.beside(ten), "steps 1-10");
+  EXPECT_EQ(several.beside(seven), "steps 1-7");
+  EXPECT_EQ(unknown.header, "loss at first");
+  EXPECT_EQ(unknown.beside(none), "");
+}
+
 TEST(Figures, smoothing_keeps_a_constant_and_leaves_gaps_out) {
   for (double value : smoothed({2, 2, nothing, 2, 2, 2, 2, nothing, nothing, 2}, 5))
     EXPECT_TRUE(std::isnan(value) || value == 2) << value;
@@ -124,6 +158,38 @@ TEST(Html, numbers_are_short_and_true) {
   EXPECT_EQ(base64("fooba"), "Zm9vYmE=");
   EXPECT_EQ(base64("foob"), "Zm9vYg==");
   EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+}
+
+TEST(Report, EachPartOfTheTimeHasAColourOfItsOwnInEveryStage) {
+  std::string lines;
+  for (const char* stage : {"align", "prefer"}) {
+    json line = {{"kind", "step"}, {"stage", stage}, {"step", 10}, {"samples", 320}, {"samples_per_second", 1}};
+    for (const std::string& part : time_part_names())
+      if (part != "evaluation" && (part != "reference" || stage == std::string("prefer"))) line["time." + part] = 1.5;
+    for (int number = 0; number < 5; ++number) line[fmt::format("time.of_tomorrow_{}", number)] = 2;
+    lines += line.dump() + "\n" +
+             json({{"kind", "evaluation"}, {"stage", stage}, {"step", 10}, {"seconds", 3}}).dump() + "\n";
+  }
+  ScratchFolder run;
+  write_run(run.path(), plan_of(json::array({{{"name", "align"}}, {{"name", "prefer"}}})), lines);
+  const std::string page = page_of(run.path());
+  std::map<std::string, std::string> colours; // by part, as the legend has it
+  std::set<std::string> used;
+  const std::string swatch = "<i class=\"swatch ";
+  for (size_t at = 0; (at = page.find(swatch, at)) != page.npos;) {
+    at += swatch.size();
+    const size_t quote = page.find('"', at), name = page.find("</i>", at) + 4;
+    const std::string colour = page.substr(at, quote - at);
+    colours[page.substr(name, page.find('<', name) - name)] = colour;
+    EXPECT_TRUE(used.insert(colour).second) << colour << " is used twice";
+  }
+  EXPECT_EQ(colours.size(), time_part_names().size() + 5 + 1) << "the known, the unknown, and the rest";
+  for (const auto& [name, colour] : colours) {
+    const size_t pieces = count(page, fmt::format("class=\"{}\" title=\"{}: ", colour, name));
+    EXPECT_EQ(pieces, name == "reference" ? 1u : 2u) << name << " in the bars";
+  }
+  EXPECT_LT(page.find("</i>reference<"), page.find("</i>backward<")) << "in the order of a step";
+  EXPECT_LT(page.find("</i>backward<"), page.find("</i>evaluation<"));
 }
 
 TEST(Chart, no_spike_is_lost_where_points_are_many) {
@@ -281,6 +347,29 @@ not json
   EXPECT_EQ(made.run.stages[1].name, "unplanned");
   EXPECT_TRUE(made.figures[0].done);
   EXPECT_EQ(made.figures[0].first_loss, 2.5);
+}
+
+// A run begun by an earlier version and resumed by this one.
+TEST(Report, ReadsTokensUnderTheirEarlierName) {
+  std::string lines =
+      R"({"kind":"step","stage":"align","step":10,"samples":32,"tokens":700,"tokens_per_second":70,"frames":64}
+)";
+  ScratchFolder run;
+  write_run(run.path(), plan_of(json::array({{{"name", "align"}}})), lines);
+  const auto earlier = write_report(run.path());
+  EXPECT_EQ(earlier.figures[0].text_tokens, 700);
+  EXPECT_EQ(earlier.figures[0].decoder_tokens, std::nullopt);
+  EXPECT_THAT(read_markup(read_file(earlier.file)).text, HasSubstr("700 text tokens, 64 frames"));
+  lines +=
+      R"({"kind":"step","stage":"align","step":20,"samples":64,"text_tokens":1500,"decoder_tokens":1628,"frames":128}
+)";
+  write_run(run.path(), plan_of(json::array({{{"name", "align"}}})), lines);
+  const auto resumed = write_report(run.path());
+  EXPECT_EQ(resumed.figures[0].text_tokens, 1500);
+  EXPECT_EQ(resumed.figures[0].decoder_tokens, 1628);
+  const auto& columns = resumed.run.stages[0].lines.columns;
+  EXPECT_THAT(columns.at("text_tokens"), ElementsAre(700, 1500));
+  EXPECT_FALSE(columns.contains("tokens"));
 }
 
 TEST(Report, lets_no_markup_through_from_any_file) {
