@@ -242,7 +242,7 @@ class Stream {
     step.steps = 1;
     step.samples = counts.samples;
     step.frames = counts.frames;
-    step.tokens = counts.tokens;
+    step.tokens = counts.text_tokens;
     step.rows = learner.used_rows();
     step.computed_rows = learner.all_rows();
     step.parts = times.take();

@@ -14,7 +14,7 @@ void Interval::add(const Step& step) {
   sums["gradient_norm"] += step.gradient_norm;
   sums["flops"] += step.flops;
   sums["samples"] += static_cast<double>(step.counts.samples);
-  sums["tokens"] += static_cast<double>(step.counts.tokens);
+  sums["text_tokens"] += static_cast<double>(step.counts.text_tokens);
   sums["frames"] += static_cast<double>(step.counts.frames);
   sums["used_rows"] += static_cast<double>(step.used_rows);
   sums["all_rows"] += static_cast<double>(step.all_rows);
@@ -53,7 +53,8 @@ std::map<std::string, double> Interval::values() const {
   if (const auto watched = sums.find("watched"); watched != sums.end())
     values["attention_entropy"] = sums.at("attention_entropy") / watched->second;
   values["samples"] = static_cast<double>(state_.samples);
-  values["tokens"] = static_cast<double>(state_.tokens);
+  values["text_tokens"] = static_cast<double>(state_.text_tokens);
+  values["decoder_tokens"] = static_cast<double>(state_.decoder_tokens(stage_.texts()));
   values["frames"] = static_cast<double>(state_.frames);
   for (auto& [name, count] : numbers_of(sample_counts(state_.cursor))) values[name] = count;
   values["skipped_steps"] = static_cast<double>(state_.guard.skipped);
@@ -70,7 +71,8 @@ std::optional<report::Record> Interval::take(PartTimes& times) {
   for (const auto& [name, sum] : sums)
     if (name.starts_with("time.")) seconds += sum;
   if (seconds > 0) {
-    for (const char* what : {"samples", "tokens", "frames", "flops"})
+    sums["decoder_tokens"] = sums["text_tokens"] + static_cast<double>(stage_.texts()) * sums["frames"];
+    for (const char* what : {"samples", "text_tokens", "decoder_tokens", "frames", "flops"})
       record.values.emplace_back(fmt::format("{}_per_second", what), sums[what] / seconds);
     if (peak_) record.values.emplace_back("mfu", sums["flops"] / seconds / *peak_);
     record.values.emplace_back("data_wait_share", sums["time.wait"] / seconds);

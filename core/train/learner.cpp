@@ -43,7 +43,7 @@ StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<c
   counts.samples = static_cast<int64_t>(samples.size());
   for (const auto& sample : samples) {
     counts.frames += sample->frames;
-    for (const SampleText& text : sample->texts) counts.tokens += static_cast<int64_t>(text.ids.size());
+    for (const SampleText& text : sample->texts) counts.text_tokens += static_cast<int64_t>(text.ids.size());
     for (size_t term = 0; term < stage.objective.size(); ++term) {
       if (std::holds_alternative<plan::Dpo>(stage.objective[term])) {
         ++counts.of_term[term];

@@ -21,7 +21,7 @@ namespace fvlm::train {
 // What the samples of a step hold: for each term its labels, or pairs.
 struct StepCounts {
   std::vector<double> of_term;
-  int64_t samples = 0, tokens = 0, frames = 0;
+  int64_t samples = 0, text_tokens = 0, frames = 0;
   double all_terms() const;
 };
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);

@@ -395,7 +395,7 @@ void StageRun::judge(const StepUnderWay& step) {
   state_.cursor = step.after;
   ++state_.step;
   state_.samples = step.after.samples;
-  state_.tokens += step.counts.tokens;
+  state_.text_tokens += step.counts.text_tokens;
   state_.frames += step.counts.frames;
   last_loss_ = loss;
   for (last_lr_ = 0; const Optimization::Rates& rates : step.rates) last_lr_ = std::max(last_lr_, rates.lr);
@@ -473,6 +473,7 @@ bool StageRun::after_step() {
   if (control_.due(state_.step)) {
     auto numbers = interval_.values();
     numbers["step"] = static_cast<double>(state_.step);
+    numbers["tokens"] = numbers["text_tokens"]; // its name in recipes written for earlier versions
     for (const plan::Action& action : control_.answer(state_.step, numbers, state_.memory)) {
       if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
         state_.rate_scale *= scale->factor;
@@ -598,7 +599,7 @@ void StageRun::show() const {
   moment.all_samples = stage_.samples;
   moment.samples_before = context_.samples_before;
   moment.run_samples = context_.samples;
-  moment.tokens = state_.tokens + stage_.texts() * state_.frames; // each text is read behind all frames
+  moment.tokens = state_.decoder_tokens(stage_.texts());
   moment.seconds = times_.seconds();
   moment.waited = times_.waited();
   moment.loss = last_loss_;

@@ -10,6 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr int64_t format_version = 1;
+constexpr const char* earlier_text_tokens = "tokens"; // in checkpoints of earlier versions
 
 // What is not finite has no number in JSON.
 Json number(double value) {
@@ -44,7 +45,7 @@ std::string RunState::text() const {
                 {"rolled_back_to", guard.rolled_back_to}}},
               {"scaler", {{"scale", scaler.scale}, {"good_steps", scaler.good_steps}}},
               {"samples", samples},
-              {"tokens", tokens},
+              {"text_tokens", text_tokens},
               {"frames", frames},
               {"interval", sums},
               {"rates", rates},
@@ -81,9 +82,10 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
                    guard.at("rolled_back_to")};
     state.scaler = {json.at("scaler").at("scale"), json.at("scaler").at("good_steps")};
     state.samples = json.at("samples");
-    state.tokens = json.at("tokens");
+    state.text_tokens = json.at(json.contains("text_tokens") ? "text_tokens" : earlier_text_tokens);
     state.frames = json.at("frames");
-    for (const auto& [name, value] : json.at("interval").items()) state.interval[name] = number(value);
+    for (const auto& [name, value] : json.at("interval").items())
+      state.interval[name == earlier_text_tokens ? "text_tokens" : name] = number(value);
     state.rates = json.value("rates", std::map<std::string, double>{});
     state.memory = json.at("memory").dump();
     state.metrics_bytes = json.at("metrics_bytes");

@@ -37,14 +37,17 @@ struct RunState {
   int64_t crew = 0;      // and each of those into so many that are computed side by side; 0: not chosen yet
   GuardState guard;
   ScalerState scaler;
-  int64_t samples = 0, tokens = 0, frames = 0; // of the stage
-  std::map<std::string, double> interval;      // sums since the last line of metrics
-  std::map<std::string, double> rates;         // of the last step, "lr.GROUP"
-  std::string memory = "{}";                   // of `control`, JSON
+  int64_t samples = 0, text_tokens = 0, frames = 0; // of the stage
+  std::map<std::string, double> interval;           // sums since the last line of metrics
+  std::map<std::string, double> rates;              // of the last step, "lr.GROUP"
+  std::string memory = "{}";                        // of `control`, JSON
   uint64_t metrics_bytes = 0, events_bytes = 0;
   std::string reference;       // fingerprint of the weights that DPO's are held against
   std::optional<double> score; // of the evaluation that decides which checkpoint is best: more is better
   int64_t evaluated_at = -1;   // the last step after which the stage's sets were evaluated
+
+  // Of the stage: each of a sample's texts stands behind all of its frames, which are a token each.
+  int64_t decoder_tokens(int64_t texts_per_sample) const { return text_tokens + texts_per_sample * frames; }
 
   std::string text() const;
   // Throws Error(data) at `where`.

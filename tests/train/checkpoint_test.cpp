@@ -260,5 +260,22 @@ TEST_F(Checkpoints, a_state_reads_back_as_it_was) {
   EXPECT_THROW(RunState::parse("[1", "here"), Error);
 }
 
+// Earlier versions called them "tokens", of the stage and in the sums since the last line.
+TEST_F(Checkpoints, AStateOfAnEarlierVersionHasItsTextTokens) {
+  RunState state = made().state;
+  state.samples = 16;
+  state.text_tokens = 321;
+  state.frames = 64;
+  state.interval = {{"frames", 8}, {"text_tokens", 40}, {"term.next_token", 2}};
+  std::string earlier = state.text();
+  int renamed = 0;
+  for (size_t at = 0; (at = earlier.find("\"text_tokens\"", at)) != earlier.npos; ++renamed)
+    earlier.replace(at, 13, "\"tokens\"");
+  EXPECT_EQ(renamed, 2);
+  const RunState back = RunState::parse(earlier, "here");
+  EXPECT_EQ(back.text(), state.text());
+  EXPECT_EQ(back.decoder_tokens(2), 321 + 2 * 64);
+}
+
 } // namespace
 } // namespace fvlm::train
