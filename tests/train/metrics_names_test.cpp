@@ -2,9 +2,8 @@
 #include "data/stream/sample_counts.h"
 #include "small_run.h"
 
-#include <gmock/gmock.h>
-
 #include <algorithm>
+#include <gmock/gmock.h>
 #include <set>
 
 namespace fvlm::train {
@@ -40,7 +39,8 @@ std::map<std::string, Kind> listed() {
   std::string word; // that the table is of; empty: names
   for (const std::string& line : split(read_file(FVLM_METRICS), '\n')) {
     const std::string heading = "## kind \"";
-    if (line.starts_with(heading)) kind = &kinds[line.substr(heading.size(), line.find('"', heading.size()) - heading.size())];
+    if (line.starts_with(heading))
+      kind = &kinds[line.substr(heading.size(), line.find('"', heading.size()) - heading.size())];
     if (!kind) continue;
     if (line.starts_with("Words: "))
       for (std::string rest = line.substr(7); rest.starts_with('`');) {
@@ -87,8 +87,9 @@ class MetricsNames : public SmallRun {
                        samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } } },)");
     run("whole", {}, {.crew = Crew::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
-    run("taught", {fmt::format(R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])",
-                               align.of(align.steps().back()).string())},
+    run("taught",
+        {fmt::format(R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])",
+                     align.of(align.steps().back()).string())},
         {.stage = "align"});
     run("dropping", {"stages.align.data.max_text_tokens=20", "stages.align.data.overlong=drop"}, {.stage = "align"});
     std::vector<json> lines;
@@ -116,7 +117,8 @@ TEST_F(MetricsNames, WhatIsListedIsWhatRunsWrite) {
         continue;
       }
       written[name_of_kind].insert(name);
-      EXPECT_EQ(std::count_if(kind.rows.begin(), kind.rows.end(), [&](const Row& row) { return stands_for(row, name); }), 1)
+      EXPECT_EQ(
+          std::count_if(kind.rows.begin(), kind.rows.end(), [&](const Row& row) { return stands_for(row, name); }), 1)
           << name << " is listed once: " << line;
     }
     for (const Row& row : kind.rows)
@@ -160,13 +162,22 @@ TEST_F(MetricsNames, TokensOfTextAndOfTheDecoderAreToldApart) {
     EXPECT_EQ(line["decoder_tokens"], line["text_tokens"].get<double>() + texts * line["frames"].get<double>()) << line;
     // Rates are of these steps, whose time the samples' rate tells.
     const double seconds = (line["samples"].get<double>() - samples) / line["samples_per_second"].get<double>();
-    const double more_text = line["text_tokens"].get<double>() - text, more_frames = line["frames"].get<double>() - frames;
+    const double more_text = line["text_tokens"].get<double>() - text,
+                 more_frames = line["frames"].get<double>() - frames;
     EXPECT_NEAR(line["text_tokens_per_second"].get<double>() * seconds / more_text, 1, 1e-9) << line;
-    EXPECT_NEAR(line["decoder_tokens_per_second"].get<double>() * seconds / (more_text + texts * more_frames), 1, 1e-9) << line;
+    EXPECT_NEAR(line["decoder_tokens_per_second"].get<double>() * seconds / (more_text + texts * more_frames), 1, 1e-9)
+        << line;
     text += more_text, frames += more_frames, samples = line["samples"];
     EXPECT_FALSE(line.contains("tokens") || line.contains("tokens_per_second")) << line;
   }
   EXPECT_EQ(stage, "prefer");
+}
+
+TEST_F(MetricsNames, ControlFunctionsReadTokensUnderBothNames) {
+  change_recipe("samples = 80,", R"(samples = 80, control = { every = 2, run = function(m)
+    if m.decoder_tokens and m.decoder_tokens > m.text_tokens and m.tokens == m.text_tokens then return fvlm.stop_stage() end
+  end },)");
+  EXPECT_EQ(run("a", {}, {.stage = "align"}).step, 2);
 }
 
 } // namespace
