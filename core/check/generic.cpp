@@ -4,6 +4,7 @@
 #include "check/probe.h"
 #include "check/process_checks.h"
 #include "check/workbench.h"
+#include "plugin/untrusted.h"
 
 #include <ATen/ops/nonzero.h>
 
@@ -52,7 +53,8 @@ Outcome supports_stable(Context& context) {
     fvlm_support first = trial.supports(context);
     std::string_view reason(first.reason, sizeof first.reason);
     if (reason.find('\0') == std::string_view::npos) return failed("{}: the reason does not end in 0", trial.label);
-    if (first.score < 0) return failed("{}: score {} is negative", trial.label, first.score);
+    if (first.score < 0 || first.score > highest_score)
+      return failed("{}: the score {} is not within 0 and {}", trial.label, first.score, highest_score);
     if (first.score == 0 && !first.reason[0]) return failed("{}: no, without a reason", trial.label);
     fvlm_support second = trial.supports(context);
     if (first.score != second.score || reason.substr(0, reason.find('\0')) != second.reason)
@@ -298,8 +300,9 @@ Outcome recorded(Context& context) {
 Outcome calls_interleaved(Context& context) {
   const auto& trials = context.typical();
   Instance own(context, context.host());
-  Variation plain, mixed;
-  plain.instance = mixed.instance = own.get();
+  Variation plain, mixed, halves;
+  plain.instance = mixed.instance = halves.instance = own.get();
+  halves.halved = true;
   for (size_t i = 0; i < trials.size(); ++i) {
     Run alone = trials[i].run(context, plain);
     if (!alone.done()) return failed("{}: {}", trials[i].label, alone.trouble());
@@ -309,6 +312,11 @@ Outcome calls_interleaved(Context& context) {
       if (auto differ = different_bits(alone, trials[i].run(context, mixed)); !differ.empty())
         return failed("{}, with calls for {} before each of its own: {}", trials[i].label, other.label, differ);
     }
+    // Layers of one shape share an instance and a query: what a backward needs of its forward is not kept by them.
+    mixed.between = [&] { trials[i].run(context, halves); };
+    if (auto differ = different_bits(alone, trials[i].run(context, mixed)); !differ.empty())
+      return failed("{}, with calls for the same shape and other numbers before each of its own: {}", trials[i].label,
+                    differ);
   }
   return ok(fmt::format("{} shapes", trials.size()));
 }
@@ -464,7 +472,7 @@ std::vector<Check> generic_checks(const std::string& needs) {
               recorded, repeat},
              {"shapes_interleaved", "one instance serves several shapes in turn", shapes_interleaved, repeat},
              {"calls_interleaved",
-              "calls for other shapes in between, a forward and its backward among them, change nothing",
+              "calls for other shapes and other numbers, also between a forward and its backward, change nothing",
               calls_interleaved, repeat},
              {"error_sink", "a failing call writes why, within the sink's capacity; the sink may be NULL", error_sink},
              {"throws_nothing", "no exception crosses the boundary", throws_nothing},

@@ -41,6 +41,8 @@ Outcome hyperparameters(Context& context) {
     names.emplace_back(name);
   }
   if (names.empty() || names[0] != "lr") return failed("the first hyperparameter is not \"lr\"");
+  if (const double least = table.hyperparameters[0].least; least > 0)
+    return failed("lr is at least {}, but a schedule's warm-up begins at 0", least);
   std::vector<std::string> wanted;
   if (algorithm_of(context) == "adamw") wanted = {"lr", "beta1", "beta2", "eps", "weight_decay"};
   if (algorithm_of(context) == "muon") wanted = {"lr", "momentum", "nesterov", "weight_decay", "eps"};
@@ -493,7 +495,8 @@ Table optimizer_table() {
   Table table{"optimizer", {}, optimizer_benchmarks()};
   append(table.checks,
          {
-             {"hyperparameters", "hyperparameters have names, fallbacks and bounds; the first is lr", hyperparameters},
+             {"hyperparameters", "hyperparameters have names, defaults and bounds; the first is lr, which may be 0",
+              hyperparameters},
              {"states", "states have names and types, the same ones each time", states},
              {"one_step", "one step agrees with the algorithm in float64", one_step, "hyperparameters,states"},
              {"many_steps", "so do many steps in a row", many_steps, "one_step"},

@@ -46,6 +46,7 @@ struct Variation {
   bool despite_refusal = false; // calls although supports() or requirements() said no
   // Before each call comes one with other numbers at the same addresses: halved, or the same ones in another order.
   enum class Rehearsal { none, halved, reordered } rehearsal = Rehearsal::none;
+  bool halved = false;   // inputs of floating point hold half of their numbers, so that other results come out
   bool races = false;    // what two pieces of one parallel_for write is noted; on a serial host
   bool recorded = false; // calls are recorded as CUDA graphs, and these are replayed
   bool bare = false;     // no guards are looked at, workspace and saved tensors are not touched: for timing

@@ -246,6 +246,7 @@ void Workbench::poison(Operand& operand) {
 Operand& Workbench::input(std::string name, const at::Tensor& content, Rows rows) {
   Operand& operand = place(std::move(name), content.sizes(), content.scalar_type(), rows);
   operand.view_.copy_(content);
+  if (variation_.halved && at::isFloatingType(operand.dtype_)) operand.view_.mul_(0.5);
   return operand;
 }
 

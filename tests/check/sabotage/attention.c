@@ -59,6 +59,12 @@ static void supports(const fvlm_attention_query* query, fvlm_support* support) {
   static int asked;
   if (query->head_dim == 33 && asked++ % 2) no = "not today";
 #endif
+#ifdef SABOTAGE_SCORES_BEYOND_THE_LIMIT
+  if (!no && query->head_dim == 33) {
+    fvlm_answer(support, 1001, "row by row");
+    return;
+  }
+#endif
   fvlm_answer(support, no ? 0 : 1, "%s", no ? no : "row by row");
 }
 

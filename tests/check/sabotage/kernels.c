@@ -96,6 +96,18 @@ static UNUSED fvlm_status prepare(fvlm_instance* instance, const fvlm_call* call
 #ifdef SABOTAGE_REMEMBERS_THE_FORWARD
 static __thread float remembered[8192]; /* of the rows of the last call */
 #endif
+#ifdef SABOTAGE_REMEMBERS_THE_FORWARD_OF_A_SHAPE
+static float* remembered_of(const fvlm_kernels_query* query) {
+  static __thread struct {
+    int64_t rows, width;
+    float spread[8192];
+  } shapes[32];
+  int i = 0;
+  while (i < 31 && shapes[i].rows && (shapes[i].rows != query->rows || shapes[i].width != query->width)) ++i;
+  shapes[i].rows = query->rows, shapes[i].width = query->width;
+  return shapes[i].spread;
+}
+#endif
 
 static float spread_of(const fvlm_kernels_query* query, const fvlm_tensor* s, int64_t r) {
   double sum = 0;
@@ -145,6 +157,9 @@ static fvlm_status rmsnorm_forward(fvlm_instance* instance, const fvlm_call* cal
 #ifdef SABOTAGE_REMEMBERS_THE_FORWARD
     remembered[r] = spread;
 #endif
+#ifdef SABOTAGE_REMEMBERS_THE_FORWARD_OF_A_SHAPE
+    remembered_of(query)[r] = spread;
+#endif
 #ifdef SABOTAGE_KEEPS_WEIGHTS
     for (int64_t c = 0; c < query->width; ++c) put(a->y, r, c, get(s, r, c) * spread * kept_weight(a->weight, c));
 #else
@@ -164,6 +179,8 @@ static fvlm_status rmsnorm_backward(fvlm_instance* instance, const fvlm_call* ca
   for (int64_t r = 0; r < query->rows; ++r) {
 #ifdef SABOTAGE_REMEMBERS_THE_FORWARD
     const float spread = remembered[r];
+#elif defined(SABOTAGE_REMEMBERS_THE_FORWARD_OF_A_SHAPE)
+    const float spread = remembered_of(query)[r];
 #else
     const float spread = spread_of(query, a->s, r);
 #endif

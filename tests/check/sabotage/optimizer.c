@@ -4,7 +4,12 @@
 #include <math.h>
 
 static const fvlm_hyperparameter hyperparameters[] = {
-    {"lr", 1e-3, 0, 10},          {"beta1", 0.9, 0, 1}, {"beta2", 0.999, 0, 1},
+#ifdef SABOTAGE_EXCLUDES_A_RATE_OF_0
+    {"lr", 1e-3, 1e-9, 10},
+#else
+    {"lr", 1e-3, 0, 10},
+#endif
+    {"beta1", 0.9, 0, 1},         {"beta2", 0.999, 0, 1},
 #ifdef SABOTAGE_BOUNDS_EXCLUDE_FALLBACK
     {"eps", 1e-8, 1e-6, 1},
 #else
