@@ -282,7 +282,7 @@ function fvlm.muon(table) end
 ---@class fvlm.Optimizer
 ---@field algorithm? string As the plugin names it: kind "fvlm.optimizer/1:NAME".
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
----@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group.
+---@field weight_decay? number|table<string, number> Weight decay, for all groups or by group, of an algorithm that has it. Without it, the algorithm's own default.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
 ---@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
 ---@field options? table<string, number> The algorithm's own hyperparameters. The plugin checks their names and ranges.

@@ -156,6 +156,7 @@ struct Muon : OptimizerCommon {
 
 // An algorithm of a plugin, by its name.
 struct PluginOptimizer : OptimizerCommon {
+  PluginOptimizer() { weight_decay.clear(); } // none in the recipe: the algorithm's own default
   std::string algorithm;
   std::map<std::string, double> options; // its own hyperparameters
 };

@@ -102,6 +102,12 @@ class Rules {
           reader_.complain_at(at, fmt::format("the group '{}' has no learning rate", group),
                               fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
     });
+    if (const auto* plugin = std::get_if<PluginOptimizer>(&stage.optimizer))
+      for (const char* name : {"lr", "weight_decay"})
+        if (plugin->options.contains(name))
+          reader_.complain_at(fmt::format(".optimizer.options.{}", name),
+                              fmt::format("`{}` is none of the algorithm's options", name),
+                              "write it beside `options`: it may differ by parameter group");
   }
 
   void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {
@@ -223,8 +229,9 @@ void derive(Reader& reader, Plan& plan) {
     each_group_table(stage.optimizer, [&](const char* part, ByGroup& table, bool) {
       ByGroup resolved;
       for (const auto& group : trained) {
-        auto own = table.find(group);
-        resolved[group] = own != table.end() ? own->second : table.at("default");
+        auto own = table.find(group), common = table.find("default");
+        if (own == table.end() && common == table.end()) continue;
+        resolved[group] = own != table.end() ? own->second : common->second;
         if (own == table.end()) reader.inherit(optimizer + part + key_part(group), optimizer + part + ".default");
       }
       table = std::move(resolved);

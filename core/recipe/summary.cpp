@@ -184,8 +184,9 @@ class Summary {
     data(stage.data);
     objective(stage, path);
     std::string optimizer = path + ".optimizer";
-    std::vector<std::string> parts{value_text(json_of(stage)["optimizer"]["kind"]), values_.by_group(optimizer, "lr"),
-                                   values_.by_group(optimizer, "weight_decay")};
+    std::vector<std::string> parts{value_text(json_of(stage)["optimizer"]["kind"]), values_.by_group(optimizer, "lr")};
+    if (!plan::common(stage.optimizer).weight_decay.empty())
+      parts.push_back(values_.by_group(optimizer, "weight_decay"));
     for (auto& part : values_.below(optimizer, {}, {"kind"}))
       if (!part.starts_with("lr.") && !part.starts_with("weight_decay.") && !part.starts_with("others.lr."))
         parts.push_back(part);

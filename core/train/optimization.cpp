@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 namespace fvlm::train {
 namespace {
@@ -50,13 +51,15 @@ void send(const at::Tensor& numbers, const at::Tensor& there) {
     there.copy_(numbers);
 }
 
+std::optional<double> find_of_group(const plan::ByGroup& numbers, const std::string& group) {
+  auto found = numbers.find(group);
+  if (found == numbers.end()) found = numbers.find("default");
+  return found == numbers.end() ? std::nullopt : std::optional(found->second);
+}
+
 double of_group(const plan::ByGroup& numbers, const std::string& group) {
-  const auto own = numbers.find(group);
-  if (own != numbers.end()) return own->second;
-  const auto rest = numbers.find("default");
-  if (rest == numbers.end())
-    throw Error(ErrorKind::recipe, fmt::format("the optimizer has no number for the group '{}'", group));
-  return rest->second;
+  if (const auto number = find_of_group(numbers, group)) return *number;
+  throw Error(ErrorKind::recipe, fmt::format("the optimizer has no number for the group '{}'", group));
 }
 
 } // namespace
@@ -163,7 +166,8 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   const auto all = trained();
   for (size_t group = 0; group < all.size(); ++group) {
     for (const auto& [name, value] : hyperparameters_of(stage.optimizer, others)) set(part, name, group, value);
-    set(part, "weight_decay", group, of_group(common.weight_decay, all[group]->name));
+    if (const auto decay = find_of_group(common.weight_decay, all[group]->name))
+      set(part, "weight_decay", group, *decay);
     set(part, "lr", group, others ? base_rates_[group].others : base_rates_[group].lr);
   }
   part.of_device = part.hyperparameters.to(device, part.hyperparameters.scalar_type(), false, true);
@@ -182,7 +186,6 @@ void Optimization::set(Part& part, const std::string& name, size_t group, double
     part.hyperparameters[static_cast<int64_t>(group)][static_cast<int64_t>(column)].fill_(value);
     return;
   }
-  if (name == "weight_decay") return; // an algorithm without it
   throw Error(ErrorKind::recipe, fmt::format("the optimizer {} has no hyperparameter '{}'", part.algorithm, name))
       .at(part.place)
       .advise("it has " + join_or(names));

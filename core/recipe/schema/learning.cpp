@@ -61,15 +61,15 @@ Ref<Kl> kl() {
 }
 
 template <class T>
-void common_fields(Record<T>& record) {
+void common_fields(Record<T>& record,
+                   const char* weight_decay = "Decoupled weight decay, for all groups or by group.") {
   record
       .field("lr", &T::lr, by("parameter group", number(above(0))),
              "Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.")
       .required()
       .elsewhere({"learning_rate"})
       .example("{ connector = 1e-3, vision = 1e-5, decoder = 1e-5 }")
-      .field("weight_decay", &T::weight_decay, by("parameter group", number(at_least(0))),
-             "Decoupled weight decay, for all groups or by group.")
+      .field("weight_decay", &T::weight_decay, by("parameter group", number(at_least(0))), weight_decay)
       .field("clip", &T::clip, number(at_least(0)), "Largest global norm of the gradient; 0: no clipping.")
       .elsewhere({"max_grad_norm", "grad_clip", "clip_norm"})
       .field("moments", &T::moments,
@@ -120,7 +120,9 @@ Ref<PluginOptimizer> plugin_optimizer() {
              "As the plugin names it: kind \"fvlm.optimizer/1:NAME\".")
       .argument()
       .required();
-  common_fields(type);
+  common_fields(type,
+                "Weight decay, for all groups or by group, of an algorithm that has it. Without it, the algorithm's "
+                "own default.");
   type.field("options", &PluginOptimizer::options, map("hyperparameter", number()),
              "The algorithm's own hyperparameters. The plugin checks their names and ranges.")
       .usage("fvlm.optimizer \"lion\" { lr = 1e-4, options = { beta1 = 0.9, beta2 = 0.99 } }");

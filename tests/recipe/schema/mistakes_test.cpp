@@ -132,6 +132,21 @@ TEST(Mistakes, a_kind_in_quotes_is_recognised) {
                           "{ }, got the string \"adamW\"\n  did you mean fvlm.adamw { }?"));
 }
 
+TEST(Mistakes, LrAndWeightDecayAreNoOptionsOfAnAlgorithm) {
+  const auto options = [](const char* name) {
+    return of_stage(
+        {key("optimizer", 13,
+             table(13, "optimizer", {key("lr", 13, 1e-3), key("options", 14, table(14, "", {key(name, 15, 0.1)}))}, {},
+                   {value(13, "lion")}))});
+  };
+  EXPECT_THAT(
+      options("lr"),
+      ElementsAre("r.lua:15: stages.align.optimizer.options.lr: `lr` is none of the algorithm's options\n  write "
+                  "it beside `options`: it may differ by parameter group"));
+  EXPECT_THAT(options("weight_decay"), testing::SizeIs(1));
+  EXPECT_THAT(options("beta1"), testing::IsEmpty());
+}
+
 TEST(Mistakes, a_computed_value_says_what_to_set) {
   EXPECT_THAT(of_stage({key("steps", 15, 100)}),
               ElementsAre("r.lua:15: stages.align.steps: is computed and cannot be set\n  set 'samples' in its place; "

@@ -1,0 +1,144 @@
+// What a plugin's optimizer is given, as fvlm/optimizer.h promises: hyperparameters by group, moments, the step count.
+#include "base/error.h"
+#include "small_run.h"
+#include "train/initial_model.h"
+
+#include <fvlm/fvlm.hpp>
+
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include <limits>
+
+namespace fvlm::train {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct GivenStep {
+  int64_t number;
+  bool skipped;
+  std::vector<std::vector<float>> hyper; // by group
+  fvlm_dtype state;
+};
+std::vector<GivenStep> given;
+
+// Steps nothing, and notes what it was given.
+class Notes : public sdk::Optimizer {
+ public:
+  static sdk::Support supports(const Query&) { return sdk::accept(50, "notes its arguments"); }
+  static sdk::States states(const Query& query) { return {{"m", query.state_dtype}}; }
+  void step(const fvlm_call&, const Query&, const Step& arguments) {
+    const sdk::View<const float, 2> hyper(arguments.hyper, "hyper");
+    GivenStep step{*sdk::View<const std::int64_t, 1>(arguments.step, "step").data(),
+                   *sdk::View<const std::int32_t, 1>(arguments.skip, "skip").data() != 0,
+                   {},
+                   arguments.state[0]->dtype};
+    for (int64_t group = 0; group < hyper.size(0); ++group)
+      step.hyper.emplace_back(hyper.row(group), hyper.row(group) + hyper.size(1));
+    given.push_back(step);
+  }
+};
+
+class Plain : public Notes {
+ public:
+  static constexpr const char* algorithm = "plain";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 1}, {"keep", 0.5, 0, 1}};
+};
+
+class Decaying : public Notes {
+ public:
+  static constexpr const char* algorithm = "decaying";
+  static constexpr fvlm_hyperparameter hyperparameters[] = {
+      {"lr", 1e-3, 0, 1}, {"weight_decay", 0.25, 0, 1}, {"keep", 0.5, 0, 1}};
+};
+
+const fvlm_plugin* enter(const fvlm_host* host) {
+  return sdk::entry<Plain, Decaying>(host, "optimizer-notes", "1.0");
+}
+
+class OptimizerArguments : public SmallRun {
+ protected:
+  OptimizerArguments() {
+    registry_.add_static(builtin_manifest("optimizer-notes", "1.0", "for a test",
+                                          {FVLM_OPTIMIZER_KIND("plain"), FVLM_OPTIMIZER_KIND("decaying")}, {"cpu"}),
+                         [] { return &enter; });
+    given.clear();
+  }
+
+  void set_optimizer(const std::string& optimizer) const {
+    change_recipe("described.optimizer or fvlm.adamw { lr = 2e-3, weight_decay = 0.01 }", optimizer);
+  }
+
+  // A stage of the recipe that begins, and so many steps of it; `sums` are what the caller wants to be finite.
+  std::vector<GivenStep> steps(const std::vector<double>& sums) {
+    given.clear();
+    const auto recipe = resolved();
+    const plan::Stage& stage = recipe.plan.stages[0];
+    const auto vlm = make_model(describe(recipe.plan), 42, {});
+    Optimization optimization(recipe.plan, stage, registry_, vlm->parameters(),
+                              groups_of(recipe.plan.model, stage, vlm->parameters()));
+    for (const double sum : sums)
+      optimization.step(optimization.base_rates(), 1, 0, at::full({1}, sum, at::kDouble));
+    return given;
+  }
+};
+
+TEST_F(OptimizerArguments, StepCountsAppliedStepsFrom1InEachStage) {
+  set_optimizer("fvlm.optimizer \"plain\" { lr = 0.125 }");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<int64_t> numbers;
+  std::vector<bool> skipped;
+  for (const GivenStep& step : steps({0, nan, nan, 0, 0})) {
+    numbers.push_back(step.number);
+    skipped.push_back(step.skipped);
+  }
+  EXPECT_THAT(numbers, ElementsAre(1, 2, 2, 2, 3)) << "a skipped step does not count";
+  EXPECT_THAT(skipped, ElementsAre(false, true, true, false, false));
+  EXPECT_EQ(steps({0}).at(0).number, 1) << "the next stage starts from 1";
+}
+
+TEST_F(OptimizerArguments, HyperparametersAreTheRecipesByGroup) {
+  set_optimizer("fvlm.optimizer \"decaying\" { lr = { default = 0.5, vision = 0.125 }, moments = \"bf16\", "
+                "weight_decay = { vision = 0.75 }, options = { keep = 0.25 } }");
+  const GivenStep step = steps({0}).at(0);
+  EXPECT_THAT(step.hyper, testing::UnorderedElementsAre(ElementsAre(0.5F, 0.25F, 0.25F), ElementsAre(0.5F, 0.25F, 0.25F),
+                                                        ElementsAre(0.125F, 0.75F, 0.25F)))
+      << "lr, weight_decay and keep of three groups; a group without a weight_decay has the table's default";
+  EXPECT_TRUE(step.state == sdk::bfloat16);
+}
+
+TEST_F(OptimizerArguments, WithoutWeightDecayTheAlgorithmHasItsDefault) {
+  set_optimizer("fvlm.optimizer \"decaying\" { lr = 0.5 }");
+  const GivenStep step = steps({0}).at(0);
+  EXPECT_THAT(step.hyper, testing::Each(ElementsAre(0.5F, 0.25F, 0.5F)));
+  EXPECT_TRUE(step.state == sdk::float32);
+}
+
+TEST_F(OptimizerArguments, WeightDecayOfAnAlgorithmWithoutItIsRefused) {
+  set_optimizer("fvlm.optimizer \"plain\" { lr = 0.5, weight_decay = 0.1 }");
+  try {
+    steps({0});
+    ADD_FAILURE() << "the recipe's weight_decay is dropped in silence";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::recipe);
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("the optimizer plain has no hyperparameter 'weight_decay'"),
+                                    HasSubstr("it has lr or keep")));
+  }
+}
+
+TEST_F(OptimizerArguments, ARunResumesAnAlgorithmWithoutWeightDecay) {
+  set_optimizer("fvlm.optimizer \"plain\" { lr = 0.5 }");
+  TrainRequest request;
+  request.stage = "align", request.max_steps = 4;
+  EXPECT_EQ(run("short", {}, request).steps, 4);
+  given.clear();
+  request.max_steps = -1;
+  EXPECT_EQ(run("short", {}, request).steps, 6);
+  EXPECT_EQ(given.at(0).number, 5) << "the count is that of the checkpoint";
+}
+
+} // namespace
+} // namespace fvlm::train
