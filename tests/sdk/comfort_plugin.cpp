@@ -11,6 +11,8 @@ class Gate : public sdk::Kernels {
  public:
   explicit Gate(const fvlm_instance_config& config) {
     if (config.device.id == 7) throw std::bad_alloc();
+    if (config.device.id == 8) throw sdk::Failure(FVLM_ERROR_DEVICE, "no device %d", 8);
+    if (config.device.id == 9) throw std::runtime_error("9 is odd");
   }
 
   static sdk::Support supports(const Query& query) {
@@ -60,7 +62,10 @@ class Momentum : public sdk::Optimizer {
   static constexpr const char* algorithm = nesterov ? "nesterov" : "momentum";
   static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 1}, {"momentum", 0.9, 0, 1}};
   static sdk::Support supports(const Query&) { return sdk::accept(50, "yes"); }
-  static sdk::States states(const Query& query) { return {{"m", query.state_dtype}}; }
+  static sdk::States states(const Query& query) {
+    if (query.elements == 13) throw sdk::Failure(FVLM_ERROR_INTERNAL, "13 is unlucky");
+    return {{"m", query.state_dtype}};
+  }
   void step(const fvlm_call&, const Query&, const Step&) {}
 };
 

@@ -1,4 +1,4 @@
-// The C++ side of the SDK: what an author leaves out is done for him, and nothing he throws crosses the boundary.
+// The C++ side of the SDK: what an author leaves out is done by it, and nothing that is thrown crosses the boundary.
 #include <fvlm/fvlm.hpp>
 
 #include <gtest/gtest.h>
@@ -152,7 +152,12 @@ TEST_F(Comfort, exceptions_become_statuses) {
   EXPECT_STREQ(text, "an exception of an unknown type");
   fvlm_instance* const kept = instance;
   EXPECT_EQ(create(7), FVLM_ERROR_MEMORY);
+  EXPECT_STREQ(text, "out of host memory");
   EXPECT_EQ(instance, nullptr);
+  EXPECT_EQ(create(8), FVLM_ERROR_DEVICE);
+  EXPECT_STREQ(text, "no device 8");
+  EXPECT_EQ(create(9), FVLM_ERROR_INTERNAL);
+  EXPECT_STREQ(text, "9 is odd");
   instance = kept;
 
   Matrix x(101, 4, 4);
@@ -211,6 +216,17 @@ TEST_F(Comfort, optimizer_declares_its_states_and_hyperparameters) {
   ASSERT_EQ(table->states(&asked, states), 1);
   EXPECT_STREQ(states[0].name, "m");
   EXPECT_TRUE(states[0].dtype == sdk::bfloat16);
+  asked.elements = 13;
+  EXPECT_EQ(table->states(&asked, states), -1) << "states() that throws is an optimizer without states";
+}
+
+TEST_F(Comfort, ErrorSinkOfCapacity0AndNoSinkAreLeftAlone) {
+  fvlm_error none{sizeof none, 0, nullptr};
+  for (fvlm_error* sink : {static_cast<fvlm_error*>(nullptr), &none}) {
+    call.error = sink;
+    const fvlm_swiglu_forward arguments{sizeof arguments, nullptr, nullptr, nullptr};
+    EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
+  }
 }
 
 // The definition of bfloat16 rounding, in doubles: the neighbour that is nearer, of two as near the even one.

@@ -6,8 +6,8 @@
 #include <fvlm/fvlm.hpp>
 
 #include <ATen/ops/full.h>
-#include <gmock/gmock.h>
 
+#include <gmock/gmock.h>
 #include <limits>
 
 namespace fvlm::train {
@@ -80,8 +80,7 @@ class OptimizerArguments : public SmallRun {
     const auto vlm = make_model(describe(recipe.plan), 42, {});
     Optimization optimization(recipe.plan, stage, registry_, vlm->parameters(),
                               groups_of(recipe.plan.model, stage, vlm->parameters()));
-    for (const double sum : sums)
-      optimization.step(optimization.base_rates(), 1, 0, at::full({1}, sum, at::kDouble));
+    for (const double sum : sums) optimization.step(optimization.base_rates(), 1, 0, at::full({1}, sum, at::kDouble));
     return given;
   }
 };
@@ -104,8 +103,9 @@ TEST_F(OptimizerArguments, HyperparametersAreTheRecipesByGroup) {
   set_optimizer("fvlm.optimizer \"decaying\" { lr = { default = 0.5, vision = 0.125 }, moments = \"bf16\", "
                 "weight_decay = { vision = 0.75 }, options = { keep = 0.25 } }");
   const GivenStep step = steps({0}).at(0);
-  EXPECT_THAT(step.hyper, testing::UnorderedElementsAre(ElementsAre(0.5F, 0.25F, 0.25F), ElementsAre(0.5F, 0.25F, 0.25F),
-                                                        ElementsAre(0.125F, 0.75F, 0.25F)))
+  EXPECT_THAT(step.hyper,
+              testing::UnorderedElementsAre(ElementsAre(0.5F, 0.25F, 0.25F), ElementsAre(0.5F, 0.25F, 0.25F),
+                                            ElementsAre(0.125F, 0.75F, 0.25F)))
       << "lr, weight_decay and keep of three groups; a group without a weight_decay has the table's default";
   EXPECT_TRUE(step.state == sdk::bfloat16);
 }

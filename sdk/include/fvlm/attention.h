@@ -1,19 +1,25 @@
 /* fvlm/attention.h: softmax(q k^T * scale) v over packed segments. Kind "fvlm.attention/1".
  *
- * Packed layout. Segment s owns the query rows cu_seqlens_q[s] .. cu_seqlens_q[s+1] and the key rows cu_seqlens_kv[s]
- * .. cu_seqlens_kv[s+1]; segments do not see each other. Either may be empty: with no keys a query row's output is 0.
+ * Packed layout. Segment s owns the query rows from cu_seqlens_q[s] to cu_seqlens_q[s+1] - 1 and the key rows from
+ * cu_seqlens_kv[s] to cu_seqlens_kv[s+1] - 1; segments do not see each other. Each cu_seqlens begins with 0, never
+ * descends and ends at or below the capacity of its buffer (tokens_q, tokens_kv). Its content may differ in every call.
+ * A segment may have no queries or no keys: with no keys a query row's output is 0.
  * Causal means that the last query of a segment sees its last key: query i of Lq sees keys j <= i + Lkv - Lq; a row
  * that sees no key gives 0. Query head h reads key head h / (heads_q / heads_kv).
  *
  * The buffers have fixed capacities: rows at and after cu_seqlens_q[segments] are padding. Their outputs and gradients
- * are set to 0, whatever their inputs hold (NaN too). The same for key rows in backward.
+ * are set to 0, whatever their inputs hold (NaN too). The same for key rows in backward. A capacity may be 0 (tokens_q,
+ * tokens_kv or both): then those tensors are empty.
  *
- * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; their last
- * dimension is contiguous, the others may be strided (views of one q-k-v buffer). cu_seqlens int32 [segments + 1];
- * positions int32 [tokens], NULL where no rotary is asked for. All of them in device memory.
+ * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; cu_seqlens
+ * int32 [segments + 1]; positions int32 [tokens], none negative, NULL where no rotary is asked for. All of them are in
+ * device memory. Strides: of q, k, v, out, their gradients, guest_q and guest_d_out the last dimension is contiguous,
+ * while token and head strides are free and may differ from tensor to tensor (views of one q-k-v buffer). cu_seqlens,
+ * positions and saved tensors are contiguous.
  *
- * Guests are queries of another call on the same keys, one or none in each segment. That call wants d_q alone, and what
- * they add to d_k and d_v is written by the backward of this one, which writes there anyway. */
+ * Guests (extra queries) are queries of another call on the same keys, one or none in each segment. That call computes
+ * dq only (queries_alone), and what its queries add to d_k and d_v is added by the backward of this one, which writes
+ * those anyway. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
@@ -25,7 +31,7 @@ extern "C" {
 
 #define FVLM_ATTENTION_KIND "fvlm.attention/1"
 
-/* The shape class of a call: known before it, the same at every step. */
+/* The shape class of a call (what cuDNN calls its descriptor): known before it, the same at every step. */
 typedef struct fvlm_attention_query {
   uint32_t struct_size;
   int32_t causal; /* 0 or 1 */
@@ -34,14 +40,15 @@ typedef struct fvlm_attention_query {
   int32_t heads_q, heads_kv, head_dim;
   int32_t max_seqlen_q, max_seqlen_kv; /* no segment is longer */
   int32_t rotary_dim;                  /* leading dimensions of q and k to rotate here; 0: they come rotated */
-  int64_t tokens_q, tokens_kv;         /* rows of the buffers: capacities, not what is filled */
+  int64_t tokens_q, tokens_kv;         /* capacity_q, capacity_kv: rows of the buffers, not what is filled */
   int64_t segments;                    /* capacity; trailing ones may be empty */
   float scale;
   float rope_theta;
   int32_t needs_backward;
-  int32_t even;   /* 1: the first segments are as long as the longest and fill the buffers; the others are empty */
-  int32_t guests; /* 1: backward may bring guests; never together with causal or rotary_dim */
-  int32_t queries_alone; /* 1: backward writes d_q alone, d_k and d_v are NULL; not together with guests */
+  int32_t even;   /* uniform lengths. 1: the first segments are as long as the longest and fill the buffers; the others
+                     are empty */
+  int32_t guests; /* extra queries. 1: backward may bring them; never together with causal or rotary_dim */
+  int32_t queries_alone; /* dq only. 1: backward writes d_q alone, d_k and d_v are NULL; not together with guests */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
@@ -60,8 +67,8 @@ typedef struct fvlm_attention_backward {
   const fvlm_tensor *positions_q, *positions_kv;
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
   fvlm_tensor *d_q, *d_k, *d_v;             /* overwritten */
-  const fvlm_tensor *guest_q, *guest_d_out; /* [guests, heads_q, head_dim]; NULL: none come */
-  const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1] */
+  const fvlm_tensor *guest_q, *guest_d_out; /* extra queries [guests, heads_q, head_dim]; NULL: none come */
+  const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1]; NULL with them */
 } fvlm_attention_backward;
 
 typedef struct fvlm_attention_v1 {
@@ -71,7 +78,7 @@ typedef struct fvlm_attention_v1 {
    * first. Reads the query alone. [any thread] */
   void (*supports)(const fvlm_attention_query* query, fvlm_support* support);
 
-  /* Workspace and saved tensors for calls of this class. [any thread] */
+  /* Workspace and saved tensors for calls of this class. Reads host memory alone. [any thread] */
   fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_attention_query* query,
                               fvlm_requirements* requirements, fvlm_error* error);
 

@@ -21,7 +21,7 @@ inline cudaStream_t stream_of(const fvlm_call& call) {
 
 // For supports(): `if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;`
 // Refuses the CPU, a machine without such a device, and one below the compute capability that was compiled for.
-inline Support check_device(fvlm_device device, int least_major, int least_minor) {
+inline Support check_device(fvlm_device device, int min_major, int min_minor) {
   if (device.type != FVLM_CUDA) return refuse("runs on CUDA only");
   int count = 0, major = 0, minor = 0;
   cudaError_t result = cudaGetDeviceCount(&count);
@@ -32,8 +32,8 @@ inline Support check_device(fvlm_device device, int least_major, int least_minor
     (void)cudaGetLastError();
     return refuse("no CUDA device: %s", cudaGetErrorString(result));
   }
-  if (major * 10 + minor < least_major * 10 + least_minor) {
-    return refuse("needs sm_%d%d, the device is sm_%d%d", least_major, least_minor, major, minor);
+  if (major * 10 + minor < min_major * 10 + min_minor) {
+    return refuse("needs sm_%d%d, the device is sm_%d%d", min_major, min_minor, major, minor);
   }
   return accept(1, "sm_%d%d", major, minor);
 }

@@ -1,10 +1,16 @@
 /* fvlm/kernels.h: the small operations between attentions. Kind "fvlm.kernels/1". Each is optional: a plugin gives
  * those it has and leaves the other pointers NULL; but a forward comes with its backward.
  *
- * Rows are tokens. The last dimension of every tensor is contiguous; the row stride may be larger than the width (views
- * of a shared buffer) unless a line says otherwise. Parameters (weight, bias, scale) are contiguous. Gradients of
- * parameters have the query's gradient_dtype and are overwritten, or added to where `accumulate` is 1. Statistics and
- * sums are kept in float32, or in float64 where the dtype is float64. */
+ * Rows are tokens. There may be none: outputs are then empty, and gradients of parameters are set to 0, or left as they
+ * are where they are added to.
+ *
+ * Strides: the last dimension of every tensor is contiguous. Tensors of [rows, ...] may be strided: the row stride may
+ * be larger than the width (views of a shared buffer) and may differ from tensor to tensor. Parameters (weight, bias,
+ * scale), their gradients, d_x_sums, positions and saved tensors are contiguous; scaled_rows has a rule of its own. An
+ * output takes the memory of an input only where its comment says so, and then with the same strides.
+ *
+ * Gradients of parameters have the query's gradient_dtype and are overwritten, or added to where `accumulate` is 1.
+ * Statistics and sums are kept in float32, or in float64 where the dtype is float64. */
 #ifndef FVLM_KERNELS_H
 #define FVLM_KERNELS_H
 
@@ -24,7 +30,7 @@ enum {
   FVLM_OP_BIAS_GELU = 5,
   FVLM_OP_LAYERSCALE_RESIDUAL = 6,
   FVLM_OP_LINEAR = 7,
-  FVLM_OP_SCALED_ROWS = 8
+  FVLM_OP_SCALED_ROWS = 8 /* fold_row_scale */
 };
 
 /* Bits of fvlm_kernels_query.options: which optional tensors the calls will carry. */
@@ -33,8 +39,9 @@ enum {
   FVLM_WITH_RESIDUAL = 1u << 1, /* rmsnorm, layernorm, linear; not together with gelu */
   FVLM_WITH_BIAS = 1u << 2,     /* linear, bias_gelu */
   FVLM_WITH_GELU = 1u << 3,     /* linear */
-  FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: d_x with its sums over rows */
-  FVLM_WITH_REST = 1u << 5      /* rmsnorm, layernorm, linear, with a residual: what the sum loses is kept beside it */
+  FVLM_WITH_SUMS = 1u << 4,     /* layernorm, layerscale_residual, linear: d_x with its column sums (a d_bias) */
+  FVLM_WITH_REST = 1u << 5 /* compensation, as in Kahan's sum: rmsnorm, layernorm, linear, with a residual: what the
+                              sum loses by rounding is kept in a tensor of its own */
 };
 
 typedef struct fvlm_kernels_query {
@@ -54,16 +61,16 @@ typedef struct fvlm_kernels_query {
 
 /* rmsnorm: y = s * rsqrt(mean(s^2) + epsilon) * weight; layernorm: y = (s - mean) * rsqrt(var + epsilon) * weight +
  * bias; where s = x, or with a residual s = x + residual, written to sum (which may be the memory of x or residual).
- * With FVLM_WITH_REST s = x + residual + rest before it is rounded, and what it loses then goes to sum_rest. So a sum
- * of many terms is rounded once, not every time. y and backward are of s as rounded. */
+ * With FVLM_WITH_REST (compensation) s = x + residual + rest before it is rounded, and what rounding takes from it goes
+ * to sum_rest. So a sum of many terms is rounded once, not every time. y and backward are of s as rounded. */
 typedef struct fvlm_norm_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *residual;  /* [rows, width]; residual NULL without FVLM_WITH_RESIDUAL, and then sum too */
   const fvlm_tensor *weight, *bias; /* [width]; bias NULL for rmsnorm */
   fvlm_tensor *y, *sum;
   fvlm_tensor* saved[FVLM_MAX_SAVED];
-  const fvlm_tensor* rest; /* [rows, width]: what residual lost; NULL: nothing */
-  fvlm_tensor* sum_rest;   /* [rows, width], may be the memory of rest; NULL without FVLM_WITH_REST */
+  const fvlm_tensor* rest; /* the residual's compensation [rows, width]: what it lost by rounding; NULL: nothing */
+  fvlm_tensor* sum_rest;   /* the sum's, may be the memory of rest; NULL without FVLM_WITH_REST */
 } fvlm_norm_forward;
 
 typedef struct fvlm_norm_backward {
@@ -74,7 +81,8 @@ typedef struct fvlm_norm_backward {
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
   fvlm_tensor* d_x;               /* the gradient of x and of residual alike; may be the memory of d_y or d_sum */
   fvlm_tensor *d_weight, *d_bias; /* NULL: not wanted (frozen); d_bias NULL for rmsnorm */
-  fvlm_tensor* d_x_sums; /* [width]: the gradient of a bias within x; NULL: not wanted, or without FVLM_WITH_SUMS */
+  fvlm_tensor* d_x_sums; /* [width]: column sums of d_x, the gradient (d_bias) of a bias that was added to make x; NULL:
+                            not wanted, or without FVLM_WITH_SUMS */
 } fvlm_norm_backward;
 
 /* Rotates the first rotary_dim dimensions of each head as Llama does: with half = rotary_dim / 2 and the angle
@@ -129,32 +137,33 @@ typedef struct fvlm_layerscale_backward {
   const fvlm_tensor *x, *scale, *d_y;
   fvlm_tensor* d_x;
   fvlm_tensor* d_scale;  /* NULL: not wanted */
-  fvlm_tensor* d_x_sums; /* [width]: the gradient of a bias within x; NULL: not wanted, or without FVLM_WITH_SUMS */
+  fvlm_tensor* d_x_sums; /* [width]: column sums of d_x, as above; NULL: not wanted, or without FVLM_WITH_SUMS */
 } fvlm_layerscale_backward;
 
 /* y = x weight^T + bias; with FVLM_WITH_GELU that sum goes to pre_activation and y = gelu of it; with
  * FVLM_WITH_RESIDUAL the residual is added before y is rounded. The residual's gradient is d_y itself. With
- * FVLM_WITH_REST, not together with gelu, rest is added too, and what y loses by rounding goes to y_rest. */
+ * FVLM_WITH_REST (compensation), not together with gelu, rest is added too, and what y loses by rounding goes to
+ * y_rest. */
 typedef struct fvlm_linear_forward {
   uint32_t struct_size;
   const fvlm_tensor *x, *weight, *bias; /* [rows, inner], [width, inner], [width] or NULL */
   fvlm_tensor* y;                       /* [rows, width] */
   fvlm_tensor* pre_activation;          /* [rows, width]; NULL without FVLM_WITH_GELU, or where no backward follows */
   const fvlm_tensor* residual;          /* [rows, width], may be the memory of y; NULL without FVLM_WITH_RESIDUAL */
-  const fvlm_tensor* rest;              /* [rows, width]: what residual lost; NULL: nothing */
-  fvlm_tensor* y_rest;                  /* [rows, width], may be the memory of rest; NULL without FVLM_WITH_REST */
+  const fvlm_tensor* rest;              /* the residual's compensation [rows, width]; NULL: nothing */
+  fvlm_tensor* y_rest;                  /* that of y, may be the memory of rest; NULL without FVLM_WITH_REST */
 } fvlm_linear_forward;
 
-/* d_x = d_y weight. With pre_activation (the one from which x was made by gelu) d_x is multiplied by its derivative:
- * the gelu's backward rides on the GEMM. */
+/* d_x = d_y weight. With pre_activation, from which x was made by gelu, d_x is multiplied by gelu's derivative there:
+ * the backward of gelu is fused into the GEMM. */
 typedef struct fvlm_linear_input_gradient {
   uint32_t struct_size;
   const fvlm_tensor *d_y, *weight;
   const fvlm_tensor* pre_activation; /* [rows, inner] or NULL */
   fvlm_tensor* d_x;                  /* [rows, inner] */
   int32_t accumulate;                /* of d_x_sums */
-  fvlm_tensor* d_x_sums; /* [inner]: the gradient of a bias within x, or within what went through gelu; NULL: not
-                            wanted, or without FVLM_WITH_SUMS */
+  fvlm_tensor* d_x_sums; /* [inner]: column sums of d_x, the gradient (d_bias) of a bias that was added to make x, or
+                            to make pre_activation; NULL: not wanted, or without FVLM_WITH_SUMS */
 } fvlm_linear_input_gradient;
 
 /* d_weight (+)= d_y^T x, d_bias (+)= column sums of d_y */
@@ -165,28 +174,31 @@ typedef struct fvlm_linear_weight_gradient {
   fvlm_tensor *d_weight, *d_bias; /* d_bias NULL: not wanted */
 } fvlm_linear_weight_gradient;
 
-/* Linears whose output is scaled, as ones that need not be: scaled_weight = scale weight, a number of scale for each
- * row, and scaled_bias = scale bias. Several at once, of the same shape; all strides but the last are free. */
+/* Folds a scale of each output row (LayerScale) into the linear before it (fold_row_scale): scaled_weight = diag(scale)
+ * weight, scaled_bias = scale * bias. `rows` linears of one shape at once. Of every tensor, gradients too, the last
+ * dimension is contiguous and all other strides are free. */
 typedef struct fvlm_scaled_rows_forward {
   uint32_t struct_size;
   const fvlm_tensor *scale, *weight, *bias; /* [rows, width], [rows, width, inner], [rows, width] */
   fvlm_tensor *scaled_weight, *scaled_bias;
 } fvlm_scaled_rows_forward;
 
-/* d_scale (+)= sums over rows of d_scaled_weight weight, and d_scaled_bias bias; d_weight (+)= scale d_scaled_weight;
- * d_bias (+)= scale d_scaled_bias. What comes is in float32, or float64 where the dtype is. */
+/* d_scale (+)= sum over inner of d_scaled_weight * weight, plus d_scaled_bias * bias; d_weight (+)= diag(scale)
+ * d_scaled_weight; d_bias (+)= scale * d_scaled_bias. d_scaled_weight and d_scaled_bias are float32, or float64 where
+ * the dtype is. */
 typedef struct fvlm_scaled_rows_backward {
   uint32_t struct_size;
   int32_t accumulate;
   const fvlm_tensor *scale, *weight, *bias;
   const fvlm_tensor *d_scaled_weight, *d_scaled_bias;
-  fvlm_tensor *d_scale, *d_weight, *d_bias; /* NULL: not wanted; what came is NULL where neither of its two is */
+  fvlm_tensor *d_scale, *d_weight, *d_bias; /* NULL: not wanted. d_scaled_weight is NULL where neither d_scale nor
+                                               d_weight is wanted, d_scaled_bias where neither d_scale nor d_bias is */
 } fvlm_scaled_rows_backward;
 
 typedef struct fvlm_kernels_v1 {
   fvlm_table base;
 
-  /* Says no to an op whose pointers are NULL, and to options that it does not know. [any thread] */
+  /* Says no to an op whose pointers are NULL, and to bits of options that it does not know. [any thread] */
   void (*supports)(const fvlm_kernels_query* query, fvlm_support* support);
 
   /* backward_workspace is enough for each of an op's backward calls. [any thread] */

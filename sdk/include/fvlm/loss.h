@@ -4,9 +4,12 @@
  * here; its losses entry is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses come a
  * token, not summed: the engine weighs them over micro-batches and ranks, and DPO needs them by sample.
  *
- * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens]; losses, d_losses
- * float32 [tokens] (float64 where dtype is float64). Rows of hidden and weight are contiguous inside, their row stride
- * may be larger. */
+ * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens], below vocab;
+ * losses, d_losses float32 [tokens] (float64 where dtype is float64). `tokens` may be 0: d_weight is then set to 0, or
+ * left as it is where it is added to.
+ *
+ * Strides: rows of hidden, weight and d_hidden are contiguous inside and may be strided (the row stride may be larger
+ * than width). d_weight, targets, losses, d_losses and saved tensors are contiguous. No output overlaps an input. */
 #ifndef FVLM_LOSS_H
 #define FVLM_LOSS_H
 
@@ -32,7 +35,7 @@ typedef struct fvlm_loss_forward {
   uint32_t struct_size;
   const fvlm_tensor *hidden, *weight, *targets;
   fvlm_tensor* losses;
-  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL where no gradient is needed */
+  fvlm_tensor* saved[FVLM_MAX_SAVED]; /* as requirements() asked; NULL where the query needs neither gradient */
 } fvlm_loss_forward;
 
 typedef struct fvlm_loss_backward {
@@ -44,7 +47,8 @@ typedef struct fvlm_loss_backward {
   fvlm_tensor *d_hidden, *d_weight; /* NULL: not wanted */
 } fvlm_loss_backward;
 
-/* Both at once, where d_losses is known beforehand (a mean over a known count): the cheap way through. */
+/* Forward and backward in one call, where d_losses is known beforehand (a mean over a known count): cheaper, as logits
+ * are computed once. The result is that of the two calls; nothing is saved. */
 typedef struct fvlm_loss_fused {
   uint32_t struct_size;
   int32_t accumulate_d_weight;

@@ -1,9 +1,12 @@
 /* fvlm/packer.h: which samples share a pack. Kind "fvlm.packer/1". Host memory only.
  *
  * A pure function: the same arguments give the same bins on every machine. Item i takes sizes[i * dimensions + d] of
- * dimension d (frames, tokens). A bin holds at most max_items items and capacity[d] of each dimension. Items come in
- * the order in which they were read. The first item that fits an empty bin at all lies in bin 0, so that the engine,
- * which consumes bin 0 and asks again with what is left and newly read, never starves a sample. */
+ * dimension d (frames, tokens). A bin holds at most max_items items and capacity[d] of each dimension; a capacity of 0
+ * is one that only items of size 0 fit. Sizes and capacities may be anything up to the largest int64, so their sums may
+ * overflow. All arrays are contiguous and in host memory; empty ones may be NULL. Items come in the order in which
+ * they were read. The first item that fits an empty bin at all lies in bin 0, so that the engine, which consumes
+ * bin 0 and asks again with what is left and newly read, never starves a sample. Capacities and max_items may differ
+ * from call to call. */
 #ifndef FVLM_PACKER_H
 #define FVLM_PACKER_H
 
@@ -19,7 +22,7 @@ typedef struct fvlm_packer_query {
   uint32_t struct_size;
   int32_t dimensions;      /* 1 or more */
   int64_t max_items;       /* in a bin; 0: no limit */
-  const int64_t* capacity; /* [dimensions] */
+  const int64_t* capacity; /* [dimensions], none negative */
 } fvlm_packer_query;
 
 typedef struct fvlm_packer_pack {
@@ -27,8 +30,8 @@ typedef struct fvlm_packer_pack {
   int64_t item_count;
   const int64_t* sizes; /* [item_count, dimensions], none negative */
   uint64_t seed;
-  int32_t* bin_of_item; /* out [item_count]: 0 .. bins - 1, or -1 for an item larger than an empty bin */
-  int32_t* bin_count;   /* out: how many bins; none is empty */
+  int32_t* bin_of_item; /* out [item_count]: 0 to bin_count - 1, or -1 for an item larger than an empty bin */
+  int32_t* bin_count;   /* out: how many bins; none is empty, so 0 where no item fits */
 } fvlm_packer_pack;
 
 typedef struct fvlm_packer_v1 {
@@ -37,7 +40,7 @@ typedef struct fvlm_packer_v1 {
   /* [any thread] */
   void (*supports)(const fvlm_packer_query* query, fvlm_support* support);
 
-  /* May allocate host memory. [any thread], one thread an instance */
+  /* May allocate host memory. On any thread, but never two calls of one instance at once. */
   fvlm_status (*pack)(fvlm_instance* instance, const fvlm_packer_query* query, const fvlm_packer_pack* arguments,
                       fvlm_error* error);
 } fvlm_packer_v1;

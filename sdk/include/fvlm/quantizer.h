@@ -1,8 +1,12 @@
 /* fvlm/quantizer.h: weights in few bits, and training that knows of it. Kind "fvlm.quantizer/1:SCHEME".
  *
- * A weight is [rows, cols] = [output features, input features]. The packed form is up to FVLM_MAX_SAVED tensors that
- * the plugin declares (codes, scales, ...): it is what an exported model stores. Shapes: weight, out [rows, cols]; x,
- * d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows].
+ * A weight is [rows, cols] = [output features, input features]. To pack is to quantize it, to unpack to dequantize it.
+ * The packed form is up to FVLM_MAX_SAVED tensors that the plugin declares (codes, scales, ...): it is what an exported
+ * model stores. Shapes: weight, out [rows, cols]; x, d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows]. A linear
+ * has any number of tokens from 0 to the query's.
+ *
+ * Strides: the engine passes contiguous tensors. Where x, y, d_x or d_y are strided all the same, a plugin computes the
+ * right result or refuses them as unsupported.
  *
  * Schemes that recipes know by name. Whoever gives one packs as written here, so that one plugin reads what another
  * packed:
@@ -27,12 +31,14 @@ typedef struct fvlm_quantizer_query {
   int64_t tokens; /* of the largest linear call; 0 where only weights are converted */
 } fvlm_quantizer_query;
 
+/* Quantize. */
 typedef struct fvlm_quantizer_pack {
   uint32_t struct_size;
   const fvlm_tensor* weight;
   fvlm_tensor* packed[FVLM_MAX_SAVED];
 } fvlm_quantizer_pack;
 
+/* Dequantize. */
 typedef struct fvlm_quantizer_unpack {
   uint32_t struct_size;
   const fvlm_tensor* packed[FVLM_MAX_SAVED];

@@ -1,10 +1,18 @@
 /* fvlm/tensor.h: how a tensor crosses the ABI. Binary identical to DLPack's DLTensor, so a plugin that already uses
  * dlpack.h may cast. The engine owns every tensor; a plugin never keeps a pointer to one past the call.
  *
- * Where a kind's header lets rows or heads lie apart, they lie at any distance, and data is aligned to its element and
- * no more. On the CPU that is computed; on a GPU a plugin may refuse it as unsupported, unless rows alone lie apart as
- * slices of one wider buffer do.
- * Where a result is rounded to 16 bits, what lies halfway between two numbers becomes the even one. */
+ * Strides are in elements and never negative. Each kind's header says which tensors may be strided (views of a larger
+ * buffer); every tensor that it does not name is contiguous: row-major, without gaps. The stride of a dimension of size
+ * 1, and all strides of an empty tensor, mean nothing and may be any number.
+ *
+ * Where a kind's header lets rows or heads be strided, any distance is possible, not only multiples of 16 bytes, two
+ * tensors of one call may have different strides, and data is aligned to its element and to no more. A CPU plugin has
+ * to compute all of that. A GPU plugin may refuse it as unsupported, except for row strides as slices of one wider
+ * buffer have them.
+ *
+ * An empty tensor has a size of 0 in its shape and data NULL; its call is valid and writes the other outputs.
+ *
+ * Where a result is rounded to 16 bits, it is rounded to nearest, ties to even. */
 #ifndef FVLM_TENSOR_H
 #define FVLM_TENSOR_H
 

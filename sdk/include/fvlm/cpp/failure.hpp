@@ -1,4 +1,14 @@
 // fvlm/cpp/failure.hpp: how C++ code says no: Failure out of a call, Support out of supports(). Nothing here allocates.
+//
+// What a class of yours throws, anywhere but in its destructor, never crosses the boundary:
+//   Failure(status, ...)              its status and its text
+//   std::bad_alloc                    FVLM_ERROR_MEMORY, "out of host memory"
+//   another std::exception            FVLM_ERROR_INTERNAL and its what()
+//   anything else                     FVLM_ERROR_INTERNAL, "an exception of an unknown type"
+// Thrown in supports() it is a no (score 0) with that text as the reason; in an optimizer's states() a count of -1,
+// which the engine refuses; in a task of fvlm::sdk::parallel_for it is thrown again on the calling thread. A struct or
+// an instance that is NULL, and a struct_size that is too small, is FVLM_ERROR_ARGUMENT before your function is called.
+// A destructor that throws ends the process.
 #ifndef FVLM_CPP_FAILURE_HPP
 #define FVLM_CPP_FAILURE_HPP
 
@@ -19,7 +29,7 @@
 
 FVLM_SDK_BEGIN
 
-// Thrown by a plugin's function; becomes its status and the text in the error sink.
+// Thrown by a plugin's function; becomes its status and the text in the error sink, cut to 511 bytes.
 class Failure : public std::exception {
  public:
   FVLM_PRINTF(3, 4) Failure(fvlm_status status, const char* format, ...) : status_(status) {
@@ -79,8 +89,8 @@ inline void log(const fvlm_host* host, int level, const char* format, ...) {
   if (host) host->log(host, level, text);
 }
 
-// The size a struct had in version 1.0: its maker may be that old. Where a struct grows, its old size is written here
-// as a specialisation; whoever reads a younger field asks FVLM_HAS(struct, field) first.
+// The minimum size, which the struct had in version 1.0: its maker may be that old. Where a struct grows, its old size
+// is written here as a specialisation; whoever reads a younger field asks FVLM_HAS(struct, field) first.
 template <class Struct>
 inline constexpr std::size_t least_size = sizeof(Struct);
 

@@ -6,7 +6,8 @@
 //   void prepare(const fvlm_call&, const Query&);                   // where it has plans to make
 //   void forward(const fvlm_call&, const Query&, const Forward&);   // and the kind's other functions; throw Failure
 //
-// The C header of the kind says what each function computes. What stands below as NotOffered is optional.
+// The C header of the kind says what each function computes. What stands below as NotOffered is optional. What any of
+// them throws becomes a status: cpp/failure.hpp says which.
 #ifndef FVLM_CPP_KINDS_HPP
 #define FVLM_CPP_KINDS_HPP
 
@@ -100,7 +101,7 @@ struct Optimizer {
  private:
   template <class Class>
   static std::int32_t states(const Query* query, fvlm_optimizer_state* out) {
-    std::int32_t count = 0;
+    std::int32_t count = -1; // where it throws: no count that the engine takes
     (void)guarded(nullptr, [&] {
       check_struct(query, "query");
       const States wanted = Class::states(*query);

@@ -10,8 +10,8 @@
 
 FVLM_SDK_BEGIN
 
-// parallel_for(call.host, rows, 16, [&](int64_t begin, int64_t end) { ... }); see fvlm_host.parallel_for. What a piece
-// throws first is thrown here again when all pieces are done.
+// parallel_for(call.host, rows, 16, [&](int64_t begin, int64_t end) { ... }); see fvlm_host.parallel_for, which also
+// says how a piece gets scratch memory. What a piece throws first is thrown here again when all pieces are done.
 template <class Body>
 void parallel_for(const fvlm_host* host, std::int64_t count, std::int64_t grain, const Body& body) {
   if (count <= 0) return;
