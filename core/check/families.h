@@ -39,10 +39,13 @@ std::vector<Trial> repeatable_trials(Context&);
 std::vector<Trial> attention_odd_trials(Context&);
 std::vector<Trial> loss_odd_trials(Context&);
 std::vector<Trial> kernels_odd_trials(Context&);
+std::vector<Trial> optimizer_odd_trials(Context&);
+std::vector<Trial> quantizer_odd_trials(Context&);
 std::vector<Trial> odd_trials(Context&);
 std::vector<Trial> attention_parallel_trials(Context&);
 std::vector<Trial> loss_parallel_trials(Context&);
 std::vector<Trial> kernels_parallel_trials(Context&);
+std::vector<Trial> packer_parallel_trials(Context&); // so many items that two threads pack at the same time
 std::vector<Trial> parallel_trials(Context&);
 
 // One of each dtype and of many shapes, odd ones among them: whatever supports() answers, the calls have to agree.

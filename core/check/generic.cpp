@@ -526,6 +526,8 @@ std::vector<Trial> odd_trials(Context& context) {
   if (family == "attention") return attention_odd_trials(context);
   if (family == "loss") return loss_odd_trials(context);
   if (family == "kernels") return kernels_odd_trials(context);
+  if (family == "optimizer") return optimizer_odd_trials(context);
+  if (family == "quantizer") return quantizer_odd_trials(context);
   return {};
 }
 
@@ -534,6 +536,7 @@ std::vector<Trial> parallel_trials(Context& context) {
   if (family == "attention") return attention_parallel_trials(context);
   if (family == "loss") return loss_parallel_trials(context);
   if (family == "kernels") return kernels_parallel_trials(context);
+  if (family == "packer") return packer_parallel_trials(context);
   return {};
 }
 

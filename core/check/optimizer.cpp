@@ -118,14 +118,28 @@ at::Tensor nudge(const at::Tensor& numbers, uint64_t seed) {
   return numbers + numbers * (normal(numbers.sizes(), seed, at::kDouble).sign() * 0x1p-24).to(numbers.scalar_type());
 }
 
+// The numbers of an arena, or as many periods of fewer as it takes.
+at::Tensor numbers(const Problem& p, uint64_t seed, at::ScalarType dtype, double size) {
+  if (p.c.period == 0) return normal({p.elements}, seed, dtype, size);
+  const int64_t turns = (p.elements + p.c.period - 1) / p.c.period;
+  return normal({p.c.period}, seed, dtype, size).repeat({turns}).narrow(0, 0, p.elements).clone();
+}
+
 at::Tensor master_of(const Problem& p) {
-  auto master = normal({p.elements}, p.c.seed * 64, at::kFloat, 0.5);
+  auto master = numbers(p, p.c.seed * 64, at::kFloat, 0.5);
+  if (p.c.ties) { // the first of the bits that the parameter's type has not, and none behind it
+    const int32_t half = p.c.parameter_dtype == at::kHalf ? 1 << 12 : 1 << 15;
+    auto bits = master.view(at::kInt);
+    bits.bitwise_and_(~(2 * half - 1)).bitwise_or_(half);
+  }
   return p.c.nudged ? nudge(master, 77) : master;
 }
 
 at::Tensor gradient_of(const Problem& p, int step) {
-  auto gradient =
-      normal({p.elements}, p.c.seed * 64 + static_cast<uint64_t>(step), p.c.gradient_dtype, p.c.gradient_size);
+  const uint64_t seed = p.c.seed * 64 + static_cast<uint64_t>(step);
+  auto gradient = numbers(p, seed, p.c.gradient_dtype, p.c.gradient_size);
+  if (p.c.gradient_held != at::kFloat)
+    gradient = numbers(p, seed, p.c.gradient_held, p.c.gradient_size).to(p.c.gradient_dtype);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   if (p.c.nudged && p.c.gradient_dtype == at::kFloat) gradient = nudge(gradient, 78);
   if (p.c.gradient_nan) gradient.fill_(nan);
@@ -329,6 +343,12 @@ at::Tensor inside_segments(Context& context, OptimizerCase c) {
 
 std::vector<Trial> optimizer_trials(Context& context) {
   return optimizer_cases(context, {{.steps = 2}, {.shapes = {{40, 64}, {64, 40}}, .steps = 3}});
+}
+
+std::vector<Trial> optimizer_odd_trials(Context& context) {
+  OptimizerCase odd{.shapes = {{3, 5}, {7, 3}}, .gap = 3, .steps = 2};
+  if (takes_vectors(context)) odd.shapes.emplace_back(1, 9);
+  return optimizer_cases(context, {odd});
 }
 
 std::vector<Trial> optimizer_sweep(Context& context) {

@@ -22,8 +22,11 @@ struct OptimizerCase {
   int32_t skip = 0;
   double gradient_size = 1; // 0: all zero
   bool gradient_nan = false;
-  bool nudged = false;        // numbers a rounding away from the ordinary ones
-  int new_instance_after = 0; // steps; 0: one instance does all
+  bool nudged = false;                       // numbers a rounding away from the ordinary ones
+  bool ties = false;                         // masters halfway between two numbers of the parameter's type
+  int64_t period = 0;                        // elements after which masters and gradients repeat; 0: they do not
+  at::ScalarType gradient_held = at::kFloat; // what gradients were rounded to before they had their type
+  int new_instance_after = 0;                // steps; 0: one instance does all
   uint64_t seed = 1;
 };
 

@@ -120,6 +120,11 @@ std::vector<Trial> packer_sets() {
   return trials;
 }
 
+std::vector<Trial> packer_parallel_trials(Context&) {
+  return {packer_trial({.capacity = {4096}, .sizes = ragged_lengths(20000, 8)}),
+          packer_trial({.capacity = {3000}, .sizes = ragged_lengths(20000, 9)})};
+}
+
 std::vector<Trial> packer_trials(Context&) {
   return {packer_trial(uniform_items(200, 1, 3)), packer_trial(uniform_items(60, 2, 4))};
 }

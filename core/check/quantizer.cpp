@@ -167,6 +167,12 @@ std::vector<Trial> quantizer_trials(Context& context) {
   return quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 48, .cols = 128, .tokens = 17, .bias = false}});
 }
 
+std::vector<Trial> quantizer_odd_trials(Context& context) {
+  const auto dtype = quantizer_dtype(context);
+  return quantizer_cases({{.dtype = dtype, .rows = 7, .cols = 33, .tokens = 5},
+                          {.dtype = dtype, .rows = 3, .cols = 9, .tokens = 3, .bias = false}});
+}
+
 std::vector<Trial> quantizer_sweep(Context&) {
   std::vector<QuantizerCase> cases;
   for (auto dtype : floating)

@@ -108,7 +108,9 @@ Outcome int8_codes(Context& context) {
   std::vector<QuantizerCase> all{
       {}, {.cols = 301}, {.weights = Weights::zero_rows}, {.weights = Weights::outliers}, {.magnitude = 1e-5}};
   all.push_back({.rows = 5, .cols = 254, .weights = Weights::ties});
-  if (!context.quick) all.push_back({.rows = 1025, .cols = 1031, .convert_only = true});
+  if (!context.quick)
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1025, 1031}, {17, 2049}, {17, 8193}, {4, 65537}, {8193, 5}})
+      all.push_back({.rows = rows, .cols = cols, .convert_only = true});
   return each(context, all, [](const auto& c, const Run& run) -> std::string {
     const at::Tensor *codes = run.output("packed[0]"), *scales = run.output("packed[1]");
     if (!codes || codes->scalar_type() != at::kChar || codes->dim() != 2 || codes->size(0) != c.rows ||

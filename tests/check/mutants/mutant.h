@@ -56,6 +56,8 @@ struct fvlm_instance {
   float kept[64];
   int64_t kept_targets[64];
   fvlm_kernels_query planned;
+  const void* pointer;
+  int64_t calls, listed[32];
 };
 
 static UNUSED fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance, fvlm_error* error) {
