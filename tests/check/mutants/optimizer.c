@@ -16,8 +16,11 @@
 static const fvlm_hyperparameter hyperparameters[] = {
     {"lr", 1e-2, 0, 10}, {"momentum", 0.9, 0, 1}, {"weight_decay", 0.01, 0, 1}};
 #else
-static const fvlm_hyperparameter hyperparameters[] = {
-    {"lr", 1e-3, 0, 10}, {"beta1", 0.9, 0, 1}, {"beta2", 0.99, 0, 1}, {"eps", 1e-8, 0, 1}, {"weight_decay", 0.01, 0, 1}};
+static const fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 10},
+                                                      {"beta1", 0.9, 0, 1},
+                                                      {"beta2", 0.99, 0, 1},
+                                                      {"eps", 1e-8, 0, 1},
+                                                      {"weight_decay", 0.01, 0, 1}};
 #endif
 enum { hyper_count = sizeof hyperparameters / sizeof hyperparameters[0] };
 
@@ -232,8 +235,14 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
   return FVLM_OK;
 }
 
-static const fvlm_optimizer_v1 optimizer = {
-    {sizeof optimizer, create, destroy}, ALGORITHM, hyperparameters, hyper_count, supports, states, requirements, NULL,
-    step};
+static const fvlm_optimizer_v1 optimizer = {{sizeof optimizer, create, destroy},
+                                            ALGORITHM,
+                                            hyperparameters,
+                                            hyper_count,
+                                            supports,
+                                            states,
+                                            requirements,
+                                            NULL,
+                                            step};
 
 PLUGIN("optimizer_mutant", FVLM_OPTIMIZER_KIND(ALGORITHM), optimizer)

@@ -241,8 +241,17 @@ static fvlm_status fake_backward(fvlm_instance* instance, const fvlm_call* call,
   return FVLM_OK;
 }
 
-static const fvlm_quantizer_v1 quantizer = {
-    {sizeof quantizer, create, destroy}, "int8", 8,      supports, requirements, NULL, pack, unpack, linear,
-    linear_gradient,                     fake_forward,   fake_backward};
+static const fvlm_quantizer_v1 quantizer = {{sizeof quantizer, create, destroy},
+                                            "int8",
+                                            8,
+                                            supports,
+                                            requirements,
+                                            NULL,
+                                            pack,
+                                            unpack,
+                                            linear,
+                                            linear_gradient,
+                                            fake_forward,
+                                            fake_backward};
 
 PLUGIN("quantizer_mutant", FVLM_QUANTIZER_KIND("int8"), quantizer)
