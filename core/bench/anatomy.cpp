@@ -141,14 +141,14 @@ void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::
     gpu->synchronize();
     ends.emplace_back(part, gpu->now());
   };
-  train::PartTimes times;
+  PartTimes times;
   times.tell(end);
   Calls calls(*gpu);
   const auto activities = gpu->watch([&] {
-    const auto brought = learner->bring(job.pack.host, counts, 1);
+    const auto staged = learner->stage(job.pack.host, counts, 1);
     end(copies);
     learner->begin_step();
-    learner->take(*brought, times);
+    learner->forward_backward(*staged, times);
     training.optimize(false);
     end("optimizer");
   });

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/glob.h"
 #include "bench/peer.h"
+#include "objective/next_token/settings.h"
 #include "train/stage_data.h"
 
 #include <ATen/ops/from_blob.h>
@@ -41,7 +42,7 @@ plan::Plan plan_of(const DataSet& set, const DataRequest& request) {
   stage.packing.frames = request.batch * most_frames;
   const int64_t pack_bytes = *stage.packing.frames * 3 * request.size * request.size * 4;
   plan.loader.memory_mib = (static_cast<int64_t>(packs_ahead) * pack_bytes >> 20) + 1;
-  stage.objective = {plan::NextToken{}};
+  stage.objective = {objective::NextToken()};
   plan.stages = {stage};
   return plan;
 }

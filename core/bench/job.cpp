@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "feed/staging.h"
+#include "objective/dpo/settings.h"
 
 #include <fmt/format.h>
 
@@ -50,14 +51,18 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   job.plan = made_plan(setting, shape.frame, frames, text);
   plan::Stage& stage = job.plan.stages.front();
   stage.activation_checkpointing = configuration.recompute;
-  if (!reference.empty()) stage.objective = {plan::Dpo{.cache_reference = reference == "remembered"}};
+  if (!reference.empty()) {
+    objective::Dpo dpo;
+    dpo.cache_reference = reference == "remembered";
+    stage.objective = {dpo};
+  }
   const auto size = stage.largest_sample();
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
   job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary(),
                                    feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
-  if (stage.prefers()) tell_answers_apart(job.pack);
+  if (stage.needs_pairs()) tell_answers_apart(job.pack);
   job.model = models.of(shape);
   return job;
 }

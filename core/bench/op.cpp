@@ -267,11 +267,11 @@ class OpBench {
     setting.speed.graphs = false;
     const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, device_);
     Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
-    train::Learner& learner = training.learner();
-    train::PartTimes nobodys;
+    train::GradientComputer& learner = training.learner();
+    PartTimes nobodys;
     const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
     learner.begin_step();
-    learner.take(*learner.bring(job.pack.host, counts, 1), nobodys);
+    learner.forward_backward(*learner.stage(job.pack.host, counts, 1), nobodys);
     std::vector<Asked> all;
     for (const auto& query : training.operations().queries())
       std::visit([&](const auto& one) { all.push_back({one, {}}); }, query);

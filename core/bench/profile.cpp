@@ -8,9 +8,10 @@
 #include "model/execution.h"
 #include "model/flops.h"
 #include "model/loading.h"
+#include "objective/labels.h"
+#include "objective/next_token/settings.h"
 #include "ops/host_memory.h"
 #include "train/active_lines.h"
-#include "train/labels.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
 
@@ -42,7 +43,7 @@ Job job_of_files(const ProfileRequest& request) {
     job.capacity.rows += sample->rows();
   }
   job.plan = made_plan(request, read.image_size, frames, text);
-  job.plan.stages.front().objective = {plan::NextToken{.on = plan::LossOn::answer}};
+  job.plan.stages.front().objective = {objective::NextToken()};
   return job;
 }
 
@@ -82,16 +83,16 @@ class Profile {
     const auto counts = train::counts_of(stage, job.pack.samples);
     row.labels = static_cast<int64_t>(counts.all_terms());
     row.flops = flops_of(training.vlm(), job);
-    train::Learner& learner = training.learner();
-    if (stage.remembers_reference()) remember(training, job, row);
+    train::GradientComputer& learner = training.learner();
+    if (stage.uses(plan::ObjectiveTerm::Reference::cached)) remember(training, job, row);
 
     const auto start = Clock::now();
-    const auto brought = learner.bring(job.pack.host, counts, 1);
-    train::PartTimes nobodys;
+    const auto staged = learner.stage(job.pack.host, counts, 1);
+    PartTimes nobodys;
     std::vector<double> losses, norms;
     const auto step = [&] {
       learner.begin_step();
-      learner.take(*brought, nobodys);
+      learner.forward_backward(*staged, nobodys);
       training.optimize();
       wait();
       if (request_.numbers.empty()) return;
@@ -169,7 +170,7 @@ class Profile {
       int64_t learnt = 0;
       for (const SampleText& text : sample->texts) {
         lengths.push_back(std::ssize(text.ids));
-        const auto flags = train::labels(text, job.plan.stages.front());
+        const auto flags = objective::labels(text, job.plan.stages.front().objective);
         learnt += std::count(flags.begin(), flags.end(), true);
       }
       work.add(sample->frames, lengths, learnt);

@@ -204,7 +204,7 @@ class Stream {
     options.workers = static_cast<int>(request_.workers);
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
-    train::PartTimes times;
+    PartTimes times;
     Steps steps(request_.speed.overlap_copies);
     Loader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity), options,
                   Composer::start(batches, order));
@@ -231,11 +231,11 @@ class Stream {
     choices = training.choices();
   }
 
-  static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, train::PartTimes& times) {
-    train::Learner& learner = training.learner();
+  static Part take(const plan::Plan& plan, Training& training, const LoadedPack& loaded, PartTimes& times) {
+    train::GradientComputer& learner = training.learner();
     const auto counts = train::counts_of(plan.stages.front(), *loaded.of_step);
     learner.begin_step();
-    learner.take(loaded.pack, counts, 1, times);
+    learner.forward_backward(loaded.pack, counts, 1, times);
     training.optimize();
     times.spent_on("optimizer");
     Part step;

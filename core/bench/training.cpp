@@ -1,6 +1,7 @@
 #include "bench/training.h"
 
 #include "model/loading.h"
+#include "objective/next_token/settings.h"
 
 #include <algorithm>
 #include <limits>
@@ -23,7 +24,9 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   (frames > 0 ? source.shards : source.text) = {"made"};
   stage.data.max_frames = frames;
   stage.data.max_text_tokens = text;
-  stage.objective = {plan::NextToken{.on = plan::LossOn::all}};
+  objective::NextToken next_token;
+  next_token.on = plan::LossOn::all;
+  stage.objective = {next_token};
   plan::AdamW adamw;
   adamw.lr = {{"default", setting.rate}};
   adamw.moments = setting.moments;
@@ -45,14 +48,15 @@ Training::Training(const plan::Plan& plan, Registry& registry, at::Device device
       most_(train::most_of(plan, plan.stages.front(), capacity, most_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
   made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
-  if (plan.stages.front().remembers_reference())
-    made_.frozen.remembered =
+  if (plan.stages.front().uses(plan::ObjectiveTerm::Reference::cached))
+    made_.frozen.cache =
         std::make_shared<train::ReferenceMemory>(order_.emplace(Order::once({most_samples})), std::filesystem::path());
   learner_ = learner_of(plan);
 }
 
-std::unique_ptr<train::Learner> Training::learner_of(const plan::Plan& plan) {
-  return std::make_unique<train::Learner>(plan, plan.stages.front(), *made_.vlm, *operations_, most_, made_.frozen);
+std::unique_ptr<train::GradientComputer> Training::learner_of(const plan::Plan& plan) {
+  return std::make_unique<train::GradientComputer>(plan, plan.stages.front(), *made_.vlm, *operations_, most_,
+                                                   made_.frozen);
 }
 
 void Training::optimize(bool recorded) {
@@ -66,8 +70,8 @@ double Training::loss() const {
 }
 
 double Training::loss(const train::Late& numbers) {
-  const auto tally = train::Learner::tallies(numbers.read().front()).front();
-  return tally.losses / tally.count;
+  const double* term = numbers.read().front().const_data_ptr<double>(); // of the first: its loss and their count
+  return term[0] / term[1];
 }
 
 std::vector<std::string> Training::choices() const {

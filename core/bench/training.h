@@ -47,14 +47,14 @@ class Training {
   Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
            const PackSize& capacity, int64_t most_samples);
 
-  train::Learner& learner() { return *learner_; }
+  train::GradientComputer& learner() { return *learner_; }
   // A second one on the same model, which goes by another plan.
-  std::unique_ptr<train::Learner> learner_of(const plan::Plan& plan);
+  std::unique_ptr<train::GradientComputer> learner_of(const plan::Plan& plan);
   model::Vlm& vlm() { return *made_.vlm; }
   // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step, and done
   // with end_remembering().
-  void remember(const HostPack& pack) { learner_->remember(pack, *made_.vlm); }
-  void end_remembering() { learner_->end_remembering(); }
+  void remember(const HostPack& pack) { learner_->cache_reference(pack, *made_.vlm); }
+  void end_remembering() { learner_->finish_caching(); }
 
   void optimize(bool recorded = true); // clip and optimizer, with the gradients as they stand
   // Of the step before; they wait for the device.
@@ -74,7 +74,7 @@ class Training {
   train::StageModel made_;
   std::unique_ptr<ops::Operations> operations_;
   model::Capacity most_;
-  std::unique_ptr<train::Learner> learner_;
+  std::unique_ptr<train::GradientComputer> learner_;
 };
 
 } // namespace fvlm::bench

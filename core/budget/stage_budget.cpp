@@ -145,8 +145,8 @@ Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const Model
                    Device device) {
   Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan), {}};
   for (size_t term = 0; term < stage.objective.size(); ++term)
-    if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]))
-      setting.teachers[term] = shape_of(ModelDirectory::open(kl->teacher).description(), plan);
+    if (const std::string* teacher = stage.objective[term]->teacher())
+      setting.teachers[term] = shape_of(ModelDirectory::open(*teacher).description(), plan);
   return setting;
 }
 
@@ -183,7 +183,7 @@ Need step_need(const Setting& setting, const PackShape& samples, const plan::Act
     hold(Item::frozen, machine.element * frozen.back()->fixed());
     return frozen.back().get();
   };
-  if (setting.stage.prefers() && !setting.stage.remembers_reference()) models.reference = freeze(setting.model);
+  if (setting.stage.uses(plan::ObjectiveTerm::Reference::live)) models.reference = freeze(setting.model);
   for (const auto& [term, teacher] : setting.teachers) models.teachers[term] = freeze(teacher);
 
   const int64_t size = setting.model.image_size;

@@ -35,9 +35,9 @@ class FileCheck {
       if (stage.from.find('/') != std::string::npos)
         attempt(path + ".from", stage.from, [&] { ModelDirectory::open(stage.from); });
       for (size_t i = 0; i < stage.objective.size(); ++i)
-        if (const auto* kl = std::get_if<plan::Kl>(&stage.objective[i]))
-          attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", kl->teacher,
-                  [&] { teacher(ModelDirectory::open(kl->teacher).description().decoder); });
+        if (const std::string* folder = stage.objective[i]->teacher())
+          attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", *folder,
+                  [&] { teacher(ModelDirectory::open(*folder).description().decoder); });
       mix(path + ".data", stage.data);
       for (const auto& set : stage.evaluation.sets)
         mix(path + ".evaluation.sets" + recipe::key_part(set.name) + ".data", set.data);

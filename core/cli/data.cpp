@@ -13,9 +13,9 @@
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
 #include "data/stream/read_ahead.h"
+#include "objective/labels.h"
 #include "train/crew.h"
 #include "train/data_rehearsal.h"
-#include "train/labels.h"
 #include "train/stage_length.h"
 
 #include <fmt/format.h>
@@ -252,7 +252,7 @@ Json sample_json(const Measured& measured, const plan::Stage& stage, const std::
   Json texts = Json::array();
   for (const SampleText& text : sample.texts) {
     Json mask = Json::array();
-    for (bool learnt : train::labels(text, stage)) mask.push_back(learnt ? 1 : 0);
+    for (bool learnt : objective::labels(text, stage.objective)) mask.push_back(learnt ? 1 : 0);
     texts.push_back({{"token_ids", text.ids}, {"loss_mask", mask}});
   }
   return {{"position", measured.drawn.position},
@@ -306,7 +306,7 @@ int data_show(Arguments arguments) {
   fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place,
              without_commands(sample.source), sample.frames);
   for (const SampleText& text : sample.texts) {
-    const auto learnt = train::labels(text, opened.stage);
+    const auto learnt = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{} tokens, {} of them learnt\n", marked(data.tokenizer(), text, learnt), text.ids.size(),
                std::count(learnt.begin(), learnt.end(), true));
   }

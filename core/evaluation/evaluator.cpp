@@ -59,8 +59,8 @@ std::unique_ptr<SampleSet> open(const plan::Plan& plan, const plan::EvaluationSe
 
 double beta_of(const plan::Stage& stage) {
   for (const plan::Term& term : stage.objective)
-    if (const auto* dpo = std::get_if<plan::Dpo>(&term)) return dpo->beta;
-  return plan::Dpo().beta;
+    if (const auto scale = term->reward_scale()) return *scale;
+  return Reference().beta;
 }
 
 } // namespace

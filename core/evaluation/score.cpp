@@ -1,11 +1,11 @@
 #include "evaluation/score.h"
 
 #include "feed/model_samples.h"
+#include "model/attention_entropy.h"
 #include "model/objectives.h"
 #include "ops/torch_threads.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/xlogy.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -43,11 +43,6 @@ std::vector<bool> answer_of(const SampleText& text) {
 }
 
 } // namespace
-
-at::Tensor entropies(const at::Tensor& attention) {
-  const auto rows = static_cast<double>(attention.size(1) * attention.size(2));
-  return at::xlogy(attention, attention).flatten(1).sum(1, false, at::kDouble).neg() / rows;
-}
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
                  plan::Mode mode, model::Vlm::Show show) {
@@ -94,7 +89,7 @@ Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, 
     const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, show);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
-      entropy += entropies(judged.attention).sum().item<double>();
+      entropy += model::attention_entropies(judged.attention).sum().item<double>();
       frames += judged.attention.size(0);
     }
     if (progress) progress(std::ssize(scores.samples), set.samples());

@@ -44,7 +44,4 @@ using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
 Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
              const ScoreProgress& progress = {});
 
-// Of rows [frames, layers, heads, tokens] that each sum to 1: their entropy, over layers and heads the mean.
-at::Tensor entropies(const at::Tensor& attention); // float64 [frames]
-
 } // namespace fvlm::evaluation

@@ -34,8 +34,8 @@ class Search {
     for (const auto& set : stage.evaluation.sets)
       mix(path + ".evaluation.sets" + key_part(set.name) + ".data", set.data);
     for (size_t i = 0; i < stage.objective.size(); ++i)
-      if (auto* kl = std::get_if<plan::Kl>(&stage.objective[i]))
-        file(path + ".objective" + index_part(i + 1) + ".teacher", kl->teacher);
+      if (const std::string* teacher = stage.objective[i]->teacher())
+        file(path + ".objective" + index_part(i + 1) + ".teacher", *teacher);
   }
 
   FileReport report;

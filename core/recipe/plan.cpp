@@ -71,21 +71,15 @@ bool Recompute::covers(int64_t layer) const {
   return every > 0 && layer % every == 0;
 }
 
-bool is_coarse(const Term& term) {
-  const auto* next = std::get_if<NextToken>(&term);
-  return next && next->pass == Pass::coarse;
+const ObjectiveTerm* Stage::needs_pairs() const {
+  for (const Term& term : objective)
+    if (term->needs_pairs()) return &*term;
+  return nullptr;
 }
 
-bool Stage::remembers_reference() const {
-  return std::any_of(objective.begin(), objective.end(), [](const Term& term) {
-    const auto* dpo = std::get_if<Dpo>(&term);
-    return dpo && dpo->cache_reference;
-  });
-}
-
-bool Stage::prefers() const {
+bool Stage::uses(ObjectiveTerm::Reference reference) const {
   return std::any_of(objective.begin(), objective.end(),
-                     [](const Term& term) { return std::holds_alternative<Dpo>(term); });
+                     [&](const Term& term) { return term->reference() == reference; });
 }
 
 Stage::SampleSize Stage::largest_sample() const {

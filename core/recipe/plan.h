@@ -4,6 +4,8 @@
 // The initialisers below are the defaults of a recipe. What each field means to an author, its unit and its range stand
 // once, in core/recipe/schema/, from where recipes/REFERENCE.md is made. A `derived` field is computed by resolve().
 #pragma once
+#include "recipe/objective_term.h"
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -93,37 +95,6 @@ struct Mix {
 
   static std::map<std::string, std::string> default_prompts();
 };
-
-enum class LossOn { all, answer };
-enum class Pass { fine, coarse };
-
-// Next-token cross-entropy, mean over the labels it selects.
-struct NextToken {
-  double weight = 1;
-  LossOn on = LossOn::answer;
-  std::optional<int64_t> first; // only the first K labels of each span
-  Pass pass = Pass::fine;       // coarse: the decoder's sequence of coarse visual tokens (the public lambda_coarse)
-};
-
-// Direct preference optimisation against the weights that the stage starts from.
-struct Dpo {
-  double weight = 1;
-  double beta = 0.1;
-  bool cache_reference = false;
-};
-
-// Kullback-Leibler divergence from a frozen teacher's next-token distribution.
-struct Kl {
-  double weight = 1;
-  std::string teacher; // a model directory or checkpoint
-  LossOn on = LossOn::answer;
-  std::optional<int64_t> first;
-  double temperature = 1;
-};
-
-using Term = std::variant<NextToken, Dpo, Kl>;
-
-bool is_coarse(const Term& term); // reads the text behind the tokens of the coarse pass
 
 enum class Moments { fp32, bf16 };
 enum class Gradients { fp32, bf16 };
@@ -269,9 +240,11 @@ struct Stage {
   std::optional<int64_t> steps;
   std::optional<int64_t> warmup_steps; // derived: warmup * steps, rounded to the nearest
 
-  bool prefers() const;                               // has a DPO term, so its data are pairs
-  int64_t texts() const { return prefers() ? 2 : 1; } // of a sample
-  bool remembers_reference() const;                   // DPO against what is remembered of the reference, not itself
+  // The first term that needs pairs of texts, or null.
+  const ObjectiveTerm* needs_pairs() const;
+  int64_t texts() const { return needs_pairs() ? 2 : 1; } // of a sample
+  // Whether any term reads the model that the stage starts from in this way.
+  bool uses(ObjectiveTerm::Reference reference) const;
 
   // What the mix lets through at most, in one pack: each text of a sample is read behind all its frames.
   struct SampleSize {

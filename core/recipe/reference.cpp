@@ -190,9 +190,10 @@ std::string editor_stubs() {
   out += "---What `--arg name=value` says on the command line, in the type of the default.\n---@generic T\n---@param "
          "name string\n"
          "---@param default? T\n---@return T\nfunction fvlm.arg(name, default) end\n\n";
-  out += "---A sum of weighted objectives; a plain list does the same.\n---@param terms "
-         "(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]\n"
-         "---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]\nfunction fvlm.sum(terms) end\n";
+  const std::string terms = fmt::format("({})[]", objective_schema()->parts().front()->lua_type());
+  out += fmt::format("---A sum of weighted objectives; a plain list does the same.\n---@param terms {0}\n"
+                     "---@return {0}\nfunction fvlm.sum(terms) end\n",
+                     terms);
   std::vector<std::string> actions;
   for (const RecordInfo* info : all_records())
     if (info->call_only) actions.push_back(fmt::format("fvlm.{}", info->title));

@@ -46,9 +46,9 @@ std::vector<HostPack> parts_of(const HostPack& pack, int64_t wanted) {
 }
 
 Crew::Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
-           Registry& registry, const model::Capacity& most, const FrozenModels& frozen, const Size& size)
+           Registry& registry, const model::Capacity& most, const Frozen& frozen, const Size& size)
     : policy_(policy), operations_(operations) {
-  learners_.push_back(std::make_unique<Learner>(plan, stage, policy, operations, most, frozen));
+  learners_.push_back(std::make_unique<GradientComputer>(plan, stage, policy, operations, most, frozen));
   model::Parameters& values = policy.parameters();
   model::ArenaOptions options;
   options.device = values.trained().device();
@@ -63,7 +63,8 @@ Crew::Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy,
     follower.vlm->speed = policy.speed;
     follower.vlm->tower().recompute = policy.tower().recompute;
     follower.vlm->decoder().recompute = policy.decoder().recompute;
-    learners_.push_back(std::make_unique<Learner>(plan, stage, *follower.vlm, *follower.operations, most, frozen));
+    learners_.push_back(
+        std::make_unique<GradientComputer>(plan, stage, *follower.vlm, *follower.operations, most, frozen));
   }
   for (int64_t i = 1; i < std::min(size.parts, size.threads); ++i) threads_.push_back(std::make_unique<TaskThread>());
 }
@@ -72,9 +73,10 @@ void Crew::begin_step() {
   for (const auto& learner : learners_) learner->begin_step();
 }
 
-void Crew::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches) {
+void Crew::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
+                            bool measure_attention) {
   if (learners_.size() == 1) {
-    learners_.front()->take(host, counts, scale, times, watches);
+    learners_.front()->forward_backward(host, counts, scale, times, measure_attention);
     return;
   }
   const auto parts = parts_of(host, static_cast<int64_t>(learners_.size()));
@@ -83,7 +85,7 @@ void Crew::take(const HostPack& host, const StepCounts& counts, double scale, Pa
     const c10::InferenceMode without_autograd;
     const WorksAlone alone;
     for (size_t i = thread; i < parts.size(); i += threads)
-      learners_[i]->take(parts[i], counts, scale, own_times, watches && i == 0);
+      learners_[i]->forward_backward(parts[i], counts, scale, own_times, measure_attention && i == 0);
   };
   for (size_t thread = 1; thread < threads; ++thread)
     threads_[thread - 1]->start([&work, thread] {
@@ -104,13 +106,13 @@ void Crew::take(const HostPack& host, const StepCounts& counts, double scale, Pa
   if (thrown) std::rethrow_exception(thrown);
 }
 
-void Crew::remember(const HostPack& host, const model::Vlm& reference) {
+void Crew::cache_reference(const HostPack& host, const model::Vlm& reference) {
   const auto parts = parts_of(host, static_cast<int64_t>(learners_.size()));
-  for (size_t i = 0; i < parts.size(); ++i) learners_[i]->remember(parts[i], reference);
+  for (size_t i = 0; i < parts.size(); ++i) learners_[i]->cache_reference(parts[i], reference);
 }
 
-void Crew::end_remembering() {
-  for (const auto& learner : learners_) learner->end_remembering();
+void Crew::finish_caching() {
+  for (const auto& learner : learners_) learner->finish_caching();
 }
 
 bool Crew::drop(const UnsupportedCall& refused) {
@@ -129,10 +131,10 @@ at::Tensor Crew::sums() const {
   return sums;
 }
 
-double Crew::held() const {
-  double held = 0;
-  for (const auto& learner : learners_) held += learner->held();
-  return held;
+double Crew::counted() const {
+  double counted = 0;
+  for (const auto& learner : learners_) counted += learner->counted();
+  return counted;
 }
 
 int64_t Crew::used_rows() const {

@@ -3,7 +3,7 @@
 #pragma once
 #include "base/task_thread.h"
 #include "model/weights/model_directory.h"
-#include "train/learner.h"
+#include "train/gradient_computer.h"
 
 #include <memory>
 #include <vector>
@@ -20,19 +20,20 @@ class Crew {
     int64_t parts = 1, threads = 1;
   };
   Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
-       Registry& registry, const model::Capacity& most, const FrozenModels& frozen, const Size& size);
+       Registry& registry, const model::Capacity& most, const Frozen& frozen, const Size& size);
 
-  // As Learner has them, of all together.
+  // As GradientComputer has them, of all together.
   void begin_step();
-  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches);
-  // In the same parts, one after the other: what is remembered is to the bit what a live reference says.
-  void remember(const HostPack& host, const model::Vlm& reference);
-  void end_remembering();
+  void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
+                        bool measure_attention);
+  // In the same parts, one after the other: what is cached is to the bit what a live reference computes.
+  void cache_reference(const HostPack& host, const model::Vlm& reference);
+  void finish_caching();
   at::Tensor sums() const;
-  double held() const;
+  double counted() const;
   int64_t used_rows() const;
   int64_t all_rows() const;
-  bool has_watched() const { return learners_.front()->has_watched(); }
+  bool has_measured_attention() const { return learners_.front()->has_measured_attention(); }
   const at::Tensor& attention_entropy() const { return learners_.front()->attention_entropy(); }
 
   // As Operations has it. Each learner has operations of its own, which meet the same refusal by themselves.
@@ -49,7 +50,7 @@ class Crew {
   model::Vlm& policy_;
   ops::Operations& operations_;
   std::vector<Follower> followers_;
-  std::vector<std::unique_ptr<Learner>> learners_;
+  std::vector<std::unique_ptr<GradientComputer>> learners_;
   std::vector<std::unique_ptr<TaskThread>> threads_; // besides the caller's
 };
 

@@ -143,11 +143,11 @@ class Search {
     const MadePack pack =
         make_full_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
-    FrozenModels frozen = model.frozen;
+    Frozen frozen = model.frozen;
     const Order order = Order::once({counts.samples});
-    if (stage_.remembers_reference()) {
-      frozen.remembered = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
-      for (const PackedSample& pair : pack.host.samples) frozen.remembered->remember(pair, {});
+    if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
+      frozen.cache = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
+      for (const PackedSample& pair : pack.host.samples) frozen.cache->remember(pair, {});
     }
     Crew learners(plan_, stage_, *model.vlm, *operations, registry_, most_of(plan_, stage_, now.size, now.segments),
                   frozen, crew_);
@@ -156,14 +156,14 @@ class Search {
       const auto start = std::chrono::steady_clock::now();
       PartTimes times;
       learners.begin_step();
-      learners.take(pack.host, counts, 1, times, false);
+      learners.forward_backward(pack.host, counts, 1, times, false);
       learners.gather();
       if (quantized_) quantized_->pass_gradients();
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
       model.optimization->step(model.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
                                learners.sums());
       if (quantized_) quantized_->quantize();
-      (void)Learner::tallies(learners.sums());
+      (void)GradientComputer::read_sums(learners.sums(), stage_);
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }

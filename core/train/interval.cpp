@@ -22,16 +22,13 @@ void Interval::add(const Step& step) {
     sums["attention_entropy"] += *step.attention_entropy;
     sums["watched"] += 1;
   }
-  const auto names = term_names(stage_);
-  for (size_t term = 0; term < step.tallies.size(); ++term) {
-    const Learner::Tally& tally = step.tallies[term];
-    if (tally.count == 0) continue;
-    sums["term." + names[term]] += tally.losses / tally.count;
-    if (!std::holds_alternative<plan::Dpo>(stage_.objective[term])) continue;
-    sums["reward_accuracy"] += tally.right / tally.count;
-    sums["chosen_reward"] += tally.chosen / tally.count;
-    sums["rejected_reward"] += tally.rejected / tally.count;
-    sums["reward_margin"] += (tally.chosen - tally.rejected) / tally.count;
+  const auto names = objective::term_names(stage_.objective);
+  for (size_t index = 0; index < step.terms.size(); ++index) {
+    const GradientComputer::TermSums& term = step.terms[index];
+    if (term.count == 0) continue;
+    sums["term." + names[index]] += term.loss / term.count;
+    const auto figures = stage_.objective[index]->figures();
+    for (size_t i = 0; i < figures.size(); ++i) sums[figures[i]] += term.figures[i] / term.count;
   }
 }
 
@@ -44,11 +41,14 @@ std::map<std::string, double> Interval::values() const {
   const auto& sums = state_.interval;
   const auto steps = sums.find("steps");
   if (steps == sums.end()) return values;
-  for (const auto& [name, sum] : sums) {
-    const bool is_mean = name == "loss" || name == "gradient_norm" || name.starts_with("term.") ||
-                         name.starts_with("reward_") || name.ends_with("_reward");
-    if (is_mean) values[name] = sum / steps->second;
-  }
+  const auto add_mean = [&](const std::string& name) {
+    if (const auto sum = sums.find(name); sum != sums.end()) values[name] = sum->second / steps->second;
+  };
+  add_mean("loss");
+  add_mean("gradient_norm");
+  for (const std::string& name : objective::term_names(stage_.objective)) add_mean("term." + name);
+  for (const plan::Term& term : stage_.objective)
+    for (const std::string& figure : term->figures()) add_mean(figure);
   if (const double all = sums.at("all_rows"); all > 0) values["padding_share"] = 1 - sums.at("used_rows") / all;
   if (const auto watched = sums.find("watched"); watched != sums.end())
     values["attention_entropy"] = sums.at("attention_entropy") / watched->second;

@@ -2,7 +2,7 @@
 // resumed between two lines writes the same ones.
 #pragma once
 #include "report/metrics_log.h"
-#include "train/learner.h"
+#include "train/gradient_computer.h"
 #include "train/state.h"
 
 #include <c10/core/Device.h>
@@ -24,8 +24,8 @@ class Interval {
 
   struct Step {
     double loss, gradient_norm, flops;
-    const StepCounts& counts;                   // of the samples that were used
-    const std::vector<Learner::Tally>& tallies; // a term each
+    const StepCounts& counts; // of the samples that were used
+    const std::vector<GradientComputer::TermSums>& terms;
     int64_t used_rows, all_rows;
     std::optional<double> attention_entropy;
   };

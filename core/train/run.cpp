@@ -243,8 +243,8 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
     if (from) load_weights(ModelDirectory::open(*from), vlm);
     for (const plan::Term& term : stage.objective)
-      if (const auto* kl = std::get_if<plan::Kl>(&term))
-        check_teacher(*kl, ModelDirectory::open(kl->teacher).description().decoder, description.decoder);
+      if (const std::string* teacher = term->teacher())
+        check_teacher(*teacher, ModelDirectory::open(*teacher).description().decoder, description.decoder);
     groups_of(resolved.plan.model, stage, vlm.parameters());
     require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)

@@ -57,11 +57,11 @@ std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device devic
   return made;
 }
 
-void check_teacher(const plan::Kl& kl, const DecoderConfig& teacher, const DecoderConfig& model) {
+void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model) {
   if (teacher.vocab_size == model.vocab_size) return;
   throw Error(ErrorKind::data,
               fmt::format("the teacher knows {} tokens, and the model {}", teacher.vocab_size, model.vocab_size))
-      .at(kl.teacher)
+      .at(folder)
       .advise("a teacher has the model's own tokenizer");
 }
 
@@ -74,13 +74,14 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   made.vlm->speed = plan.speed;
   made.vlm->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
   made.vlm->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
-  if (stage.prefers() && !stage.remembers_reference()) made.frozen.reference = make_frozen(plan, device, begin);
+  if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {
-    const auto* kl = std::get_if<plan::Kl>(&stage.objective[term]);
-    if (!kl) continue;
-    made.frozen.teachers[term] = make_frozen(
-        plan, device, [kl](const model::ArenaOptions& arena) { return model::load_model(kl->teacher, arena); });
-    check_teacher(*kl, made.frozen.teachers[term]->config().decoder, made.vlm->config().decoder);
+    const std::string* folder = stage.objective[term]->teacher();
+    if (!folder) continue;
+    auto& teacher = made.frozen.models.teachers[term];
+    teacher = make_frozen(plan, device,
+                          [folder](const model::ArenaOptions& arena) { return model::load_model(*folder, arena); });
+    check_teacher(*folder, teacher->config().decoder, made.vlm->config().decoder);
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.vlm->parameters(),
                                                      groups_of(plan.model, stage, made.vlm->parameters()));

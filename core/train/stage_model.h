@@ -4,7 +4,7 @@
 #include "budget/stage_budget.h"
 #include "data/stream/composer.h"
 #include "ops/operations.h"
-#include "train/learner.h"
+#include "train/gradient_computer.h"
 #include "train/optimization.h"
 
 #include <functional>
@@ -24,14 +24,14 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
 std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 
 // Throws Error(data) where the teacher's vocabulary is another than the model's.
-void check_teacher(const plan::Kl& kl, const DecoderConfig& teacher, const DecoderConfig& model);
+void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model);
 
 // A model that does not learn.
 std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
 
 struct StageModel {
   std::shared_ptr<model::Vlm> vlm;
-  FrozenModels frozen;
+  Frozen frozen;
   std::unique_ptr<Optimization> optimization;
 };
 // `policy` makes what learns, `begin` what DPO holds it against; what is remembered of that is for the caller to add.

@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "objective/labels.h"
 #include "train/disk_space.h"
-#include "train/labels.h"
 #include "train/memory.h"
 #include "train/schedule.h"
 #include "train/stage_length.h"
@@ -21,8 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double weight_of(const plan::Term& term) {
-  return std::visit([](const auto& any) { return any.weight; }, term);
+bool needs_reference(const plan::Stage& stage) {
+  using enum plan::ObjectiveTerm::Reference;
+  return stage.uses(live) || stage.uses(cached);
 }
 
 } // namespace
@@ -65,8 +66,8 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
   vlm_ = std::move(made.vlm);
   optimization_ = std::move(made.optimization);
-  if (stage.remembers_reference())
-    made.frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
+  if (stage.uses(plan::ObjectiveTerm::Reference::cached))
+    made.frozen.cache = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
   if (stage.quantization_aware)
     quantized_ = std::make_unique<QuantizedWeights>(context.plan, context.registry, vlm_->parameters(), context.device);
   if (begins) {
@@ -93,13 +94,13 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       learning_.decoder = learning_.decoder || name.starts_with("decoder.");
       learning_.connector = learning_.connector || name.starts_with("connector.");
     }
-  if (made.frozen.reference) frozen_.push_back(made.frozen.reference->config());
-  for (const auto& [term, teacher] : made.frozen.teachers) frozen_.push_back(teacher->config());
+  if (made.frozen.models.reference) frozen_.push_back(made.frozen.models.reference->config());
+  for (const auto& [term, teacher] : made.frozen.models.teachers) frozen_.push_back(teacher->config());
   learners_ =
       std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
                              most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
                              made.frozen, Crew::Size{state_.crew, context.threads});
-  if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, reference, begins);
+  if (needs_reference(stage) && !state_.stage_done) hold_against(made.frozen, reference, begins);
 }
 
 StageRun::~StageRun() = default;
@@ -116,8 +117,8 @@ void StageRun::extend() {
 }
 
 // DPO's reference, which is the model as the stage finds it: what is remembered of it is computed, unless it is known.
-void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& make_reference, bool begins) {
-  auto reference = frozen.reference;
+void StageRun::hold_against(const Frozen& frozen, const MakeModel& make_reference, bool begins) {
+  auto reference = frozen.models.reference;
   const auto made = [&]() -> const model::Vlm& {
     if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, make_reference);
     return *reference;
@@ -132,10 +133,9 @@ void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& make_re
   if (begins) {
     state_.reference = fingerprint(vlm_->parameters());
     // Where all that is wanted of the reference is remembered, nobody makes it again.
-    if (!frozen.remembered || (evaluator_ && evaluator_->has_preferences()))
-      reference_weights_.keep(vlm_->parameters());
+    if (!frozen.cache || (evaluator_ && evaluator_->has_preferences())) reference_weights_.keep(vlm_->parameters());
   }
-  if (auto* memory = frozen.remembered.get()) {
+  if (auto* memory = frozen.cache.get()) {
     const auto open = [&] { memory->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
     open();
     if (!memory->complete() && context_.steps_left != 0) {
@@ -164,7 +164,7 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
     if (!std::all_of(samples.begin(), samples.end(), known))
       while (!in_parts(loaded->pack, [&](HostPack& part) {
         if (faults_.before_reference) faults_.before_reference(stage_.name, part);
-        learners_->remember(part, reference);
+        learners_->cache_reference(part, reference);
       })) {
       }
     moment.step = loaded->step + loaded->last;
@@ -174,7 +174,7 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
     context_.line.show(moment);
     loaded.reset();
   }
-  learners_->end_remembering();
+  learners_->finish_caching();
   context_.line.clear();
   memory.write(!loaded);
   log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, memory.pairs(),
@@ -282,8 +282,8 @@ bool StageRun::take(LoadedPack& loaded) {
   try {
     return in_parts(loaded.pack, [&](HostPack& part) {
       if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
-      const bool watches = is_logged(steps_begun() + 1) && !learners_->has_watched();
-      learners_->take(part, counts_, scale, times_, watches);
+      const bool watches = is_logged(steps_begun() + 1) && !learners_->has_measured_attention();
+      learners_->forward_backward(part, counts_, scale, times_, watches);
     });
   } catch (const UnsupportedCall& refused) {
     if (learners_->drop(refused)) {
@@ -348,7 +348,7 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
   learners_->gather();
   if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), vlm_->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
-  const double held = learners_->held(), whole = held > 0 ? counts_.all_terms() / held : 1;
+  const double held = learners_->counted(), whole = held > 0 ? counts_.all_terms() / held : 1;
   if (quantized_) quantized_->pass_gradients();
   const auto step_rates = rates(counts_, last.after);
   const at::Tensor sums = learners_->sums();
@@ -364,7 +364,7 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
           learners_->used_rows(),
           learners_->all_rows(),
           packing_,
-          learners_->has_watched(),
+          learners_->has_measured_attention(),
           Late({sums, optimization_->norm(), learners_->attention_entropy()})};
 }
 
@@ -386,11 +386,11 @@ bool StageRun::settle() {
 void StageRun::judge(const StepUnderWay& step) {
   const auto& numbers = step.numbers.read();
   if (step.numbers.mark()) times_.spent_on("device");
-  const auto tallies = Learner::tallies(numbers[0]);
+  const auto terms = GradientComputer::read_sums(numbers[0], stage_);
   const double norm = numbers[1].item<double>();
   double loss = 0;
-  for (size_t term = 0; term < tallies.size(); ++term)
-    if (tallies[term].count > 0) loss += weight_of(stage_.objective[term]) * tallies[term].losses / tallies[term].count;
+  for (size_t term = 0; term < terms.size(); ++term)
+    if (terms[term].count > 0) loss += stage_.objective[term]->weight * terms[term].loss / terms[term].count;
 
   state_.cursor = step.after;
   ++state_.step;
@@ -413,7 +413,7 @@ void StageRun::judge(const StepUnderWay& step) {
   for (size_t group = 0; group < trained.size(); ++group) names["lr." + trained[group]->name] = step.rates[group].lr;
   interval_.set_rates(std::move(names));
   const std::optional<double> entropy = step.watched ? std::optional(numbers[2].item<double>()) : std::nullopt;
-  interval_.add({loss, norm, step.flops, step.counts, tallies, step.used_rows, step.all_rows, entropy});
+  interval_.add({loss, norm, step.flops, step.counts, terms, step.used_rows, step.all_rows, entropy});
   if (verdict == Guard::Verdict::spike) {
     event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
     if (context_.plan.guard.rollback) roll_back("the loss made a leap");
@@ -440,14 +440,12 @@ double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samp
     int64_t learnt = 0;
     for (const SampleText& text : sample->texts) {
       texts.push_back(static_cast<int64_t>(text.ids.size()));
-      const auto flags = labels(text, stage_);
+      const auto flags = objective::labels(text, stage_.objective);
       learnt += std::count(flags.begin(), flags.end(), true);
     }
     work.add(sample->frames, texts, learnt);
   }
-  const auto& terms = stage_.objective;
-  const auto coarse = static_cast<size_t>(std::count_if(terms.begin(), terms.end(), plan::is_coarse));
-  const double reads = (coarse > 0 ? 1 : 0) + (coarse < terms.size() ? 1 : 0); // of the text
+  const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
   work.rows *= reads;
   work.pairs *= reads;
   work.labels *= reads;

@@ -68,7 +68,7 @@ class StageRun {
 
  private:
   void extend();
-  void hold_against(const FrozenModels& frozen, const MakeModel& reference, bool begins);
+  void hold_against(const Frozen& frozen, const MakeModel& reference, bool begins);
   void remember(ReferenceMemory& memory, const model::Vlm& reference);
 
   StageEnd take_steps();

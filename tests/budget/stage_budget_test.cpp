@@ -2,6 +2,9 @@
 // tests/train/budget_test.cpp.
 #include "budget/budget_text.h"
 #include "budget/stage_budget.h"
+#include "objective/dpo/settings.h"
+#include "objective/kl/settings.h"
+#include "objective/next_token/settings.h"
 
 #include <gmock/gmock.h>
 
@@ -50,7 +53,7 @@ plan::Plan plan() {
   stage.data.sources.emplace_back().shards = {"a.tar"};
   stage.data.max_frames = 4;
   stage.data.max_text_tokens = 28;
-  stage.objective = {plan::NextToken{}};
+  stage.objective = {objective::NextToken{}};
   plan::AdamW adamw;
   adamw.lr = {{"connector", 1e-3}, {"default", 1e-5}};
   stage.optimizer = adamw;
@@ -158,10 +161,10 @@ TEST(StageBudget, of_layers_that_are_computed_again_is_less) {
 
 TEST(StageBudget, of_preferences_has_a_frozen_reference) {
   plan::Plan prefers = plan();
-  prefers.stages[0].objective = {plan::Dpo{}};
+  prefers.stages[0].objective = {objective::Dpo{}};
   const StageBudget budget = budget_of(prefers);
   EXPECT_EQ(amount(budget, Item::frozen), amount(budget, Item::weights));
-  plan::Dpo remembered;
+  objective::Dpo remembered;
   remembered.cache_reference = true;
   prefers.stages[0].objective = {remembered};
   EXPECT_EQ(amount(budget_of(prefers), Item::frozen), 0) << "what it thinks lies in the run's folder";
@@ -208,8 +211,8 @@ TEST(StageBudget, says_what_is_assumed_where_the_data_decide) {
 
 TEST(StageBudget, of_a_teacher_that_is_not_there_is_refused) {
   plan::Plan taught = plan();
-  plan::Kl kl;
-  kl.teacher = "/nowhere/teacher";
+  objective::Kl kl;
+  kl.folder = "/nowhere/teacher";
   taught.stages[0].objective.push_back(kl);
   EXPECT_ANY_THROW(budget_of(taught));
 }

@@ -1,6 +1,7 @@
 // Figures of an evaluation against the model asked sample by sample, and against each other in packs of any size.
 #include "evaluation/evaluator.h"
 #include "made_set.h"
+#include "model/attention_entropy.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -180,10 +181,10 @@ TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
 
 TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
   const at::Tensor even = at::full({2, 3, 4, 5}, 0.2);
-  EXPECT_NEAR(entropies(even).sum().item<double>() / 2, std::log(5), 1e-6);
+  EXPECT_NEAR(model::attention_entropies(even).sum().item<double>() / 2, std::log(5), 1e-6);
   at::Tensor certain = at::zeros({1, 2, 2, 5});
   certain.select(3, 1).fill_(1);
-  EXPECT_EQ(entropies(certain).sum().item<double>(), 0);
+  EXPECT_EQ(model::attention_entropies(certain).sum().item<double>(), 0);
 
   Tiny tiny(config());
   auto set = wanted(Measure::loss, {all_modes.begin(), all_modes.end()});

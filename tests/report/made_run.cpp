@@ -60,7 +60,7 @@ class Maker {
   double uniform() { return random_.uniform(drawn_++); }
 
   void stage(const plan::Stage& stage, const Shape& shape, double progress) {
-    bool dpo = stage.prefers();
+    bool dpo = stage.needs_pairs();
     int64_t steps = *stage.steps, every = resolved_.plan.log_every;
     double samples = 0, batch = static_cast<double>(*stage.batch.samples), skipped = 0;
     for (int64_t step = every; step <= std::llround(static_cast<double>(steps) * progress); step += every) {

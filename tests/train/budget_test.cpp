@@ -1,10 +1,13 @@
 // What `plan` says of a step's memory, beside what the tensors of such a step hold.
 #include "budget/stage_budget.h"
 #include "feed/model_samples.h"
+#include "objective/dpo/settings.h"
+#include "objective/kl/settings.h"
+#include "objective/labels.h"
+#include "objective/next_token/settings.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/initial_model.h"
-#include "train/labels.h"
 #include "train/made_pack.h"
 #include "train/quantized_weights.h"
 #include "train/stage_model.h"
@@ -50,18 +53,18 @@ class Budget : public SmallRun {
     auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
     const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
     const MadePack pack = make_full_pack(stage, size, 0, image, vocabulary);
-    const auto used = model::Capacity::of(
-        feed::model_samples(pack.host, image, [&](const SampleText& text) { return labels(text, stage); }));
+    const auto used = model::Capacity::of(feed::model_samples(
+        pack.host, image, [&](const SampleText& text) { return objective::labels(text, stage.objective); }));
     EXPECT_EQ(used.frames, size.frames);
     EXPECT_EQ(used.rows, size.rows);
     const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});
-    if (stage.remembers_reference()) {
-      made.frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
-      for (const PackedSample& pair : pack.host.samples) made.frozen.remembered->remember(pair, {-3, -4});
+    if (stage.uses(plan::ObjectiveTerm::Reference::cached)) {
+      made.frozen.cache = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
+      for (const PackedSample& pair : pack.host.samples) made.frozen.cache->remember(pair, {-3, -4});
     }
     model::Capacity most = used;
     if (!plan.speed.shared_preference_frames) most.frames *= stage.texts();
-    Learner learner(plan, stage, *made.vlm, *operations, most, made.frozen);
+    GradientComputer learner(plan, stage, *made.vlm, *operations, most, made.frozen);
     std::unique_ptr<QuantizedWeights> quantized;
     if (stage.quantization_aware) {
       quantized = std::make_unique<QuantizedWeights>(plan, registry, made.vlm->parameters(), at::kCPU);
@@ -72,7 +75,7 @@ class Budget : public SmallRun {
     for (int i = 0; i < 2; ++i) {
       memory.reset_peak();
       learner.begin_step();
-      learner.take(pack.host, counts, 1, times);
+      learner.forward_backward(pack.host, counts, 1, times);
       if (quantized) quantized->pass_gradients();
       made.optimization->step(made.optimization->base_rates(), 1, 1, learner.sums());
       EXPECT_TRUE(std::isfinite(made.optimization->gradient_norm()));
@@ -137,18 +140,18 @@ TEST_F(Budget, of_preferences_is_what_is_measured) {
 
 TEST_F(Budget, of_a_remembered_reference_is_what_is_measured) {
   expect_true("prefer",
-              [](plan::Plan&, plan::Stage& stage) { std::get<plan::Dpo>(stage.objective[0]).cache_reference = true; });
+              [](plan::Plan&, plan::Stage& stage) { stage.objective[0].as<objective::Dpo>()->cache_reference = true; });
 }
 
 TEST_F(Budget, of_preferences_beside_next_token_is_what_is_measured) {
-  expect_true("prefer", [](plan::Plan&, plan::Stage& stage) { stage.objective.push_back(plan::NextToken{}); });
+  expect_true("prefer", [](plan::Plan&, plan::Stage& stage) { stage.objective.push_back(objective::NextToken{}); });
 }
 
 TEST_F(Budget, of_a_teacher_is_what_is_measured) {
   const std::string teacher = made_teacher();
   expect_true("align", [&](plan::Plan&, plan::Stage& stage) {
-    plan::Kl kl;
-    kl.teacher = teacher;
+    objective::Kl kl;
+    kl.folder = teacher;
     stage.objective.push_back(kl);
   });
 }

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "own_runtime.h"
 #include "small_run.h"
-#include "train/arrivals.h"
+#include "train/input_staging.h"
 #include "train/recorder.h"
 
 #include <ATen/ops/equal.h>
@@ -43,37 +43,52 @@ TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
   EXPECT_EQ(runtime.recorded, 0);
 }
 
-class OwnArrivals : public testing::Test {
+class OwnStaging : public testing::Test {
  protected:
-  // Frames of one pixel, all of this value.
-  void bring(int64_t used, float value, int64_t slots) {
+  // Frames of one pixel, all of this value, in a place with so many slots.
+  void stage(int64_t used, float value, int64_t slots) {
     const std::shared_ptr<std::byte> memory = allocate_host(16);
     memory_ = memory;
-    arrivals.bring(at::full({used, 3, 1, 1}, value), memory, arrivals.slots(slots));
+    BuiltPass built;
+    built.frames = at::full({used, 3, 1, 1}, value);
+    built.inputs.frame_shares = at::zeros({slots}, at::kDouble);
+    staging.stage(std::move(built), memory, places[slots]);
   }
-  void expect_slots(const std::vector<float>& values) {
+  void expect_slots(int64_t slots, const std::vector<float>& values) {
+    const at::Tensor& frames = places.at(slots).inputs.pack.frames;
+    ASSERT_EQ(frames.size(0), std::ssize(values));
     for (size_t i = 0; i < values.size(); ++i)
-      EXPECT_TRUE(at::equal(arrivals.slots(4)[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i])))
-          << "slot " << i;
+      EXPECT_TRUE(at::equal(frames[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i]))) << "slot " << i;
   }
 
   OwnRuntime runtime;
-  Arrivals arrivals{runtime, at::kCPU, {4, 3, 1, 1}, true};
-  std::weak_ptr<std::byte> memory_; // of the last pack
+  InputStaging staging{runtime, at::kCPU, {4, 3, 1, 1}, true};
+  std::map<int64_t, StagedInputs> places; // by their slots
+  std::weak_ptr<std::byte> memory_;       // of the last pack
 };
 
-TEST_F(OwnArrivals, come_into_the_first_slots_and_the_rest_is_zero) {
-  bring(4, 1, 4);
-  expect_slots({1, 1, 1, 1});
-  bring(2, 2, 3);
-  expect_slots({2, 2, 0, 1});
+TEST_F(OwnStaging, frames_fill_the_first_slots_and_the_rest_is_zero) {
+  stage(4, 1, 4);
+  expect_slots(4, {1, 1, 1, 1});
+  stage(2, 2, 3);
+  expect_slots(3, {2, 2, 0});
+  expect_slots(4, {2, 2, 0, 1}); // packs of all shapes share the slots
 }
 
-TEST_F(OwnArrivals, are_copied_when_the_ones_before_have_moved_on) {
-  bring(2, 1, 4);
+TEST_F(OwnStaging, small_tensors_stay_where_the_first_pack_of_their_shapes_put_them) {
+  stage(4, 1, 4);
+  const at::Tensor shares = places.at(4).inputs.frame_shares;
+  BuiltPass next;
+  next.inputs.frame_shares = at::full({4}, 0.25, at::kDouble);
+  staging.stage(std::move(next), nullptr, places[4]);
+  EXPECT_TRUE(at::equal(shares, at::full({4}, 0.25, at::kDouble)));
+}
+
+TEST_F(OwnStaging, frames_are_copied_when_the_previous_ones_have_moved_on) {
+  stage(2, 1, 4);
   const auto first = memory_;
   EXPECT_FALSE(first.expired()) << "the device may still read it";
-  bring(3, 2, 4);
+  stage(3, 2, 4);
   EXPECT_TRUE(first.expired());
   EXPECT_FALSE(memory_.expired());
   EXPECT_THAT(runtime.log, testing::ElementsAre("copy behind mark 1", "follow copy 1", "wait for copy 1",

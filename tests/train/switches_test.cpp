@@ -1,6 +1,8 @@
 // The switches of a recipe's `speed`: without one, a step learns the same.
 #include "../ops/tools.h"
 #include "data/stream/frame_pool.h"
+#include "objective/dpo/settings.h"
+#include "objective/next_token/settings.h"
 #include "small_run.h"
 #include "train/initial_model.h"
 #include "train/stage_model.h"
@@ -49,7 +51,7 @@ class Switches : public SmallRun {
   }
 
   static HostPack samples_for(const plan::Stage& stage) {
-    if (stage.prefers()) return ragged({{2, {9, 12}}, {0, {7, 5}}, {1, {6, 11}}});
+    if (stage.needs_pairs()) return ragged({{2, {9, 12}}, {0, {7, 5}}, {1, {6, 11}}});
     return ragged({{2, {9}}, {0, {12}}, {1, {5}}, {2, {4}}});
   }
 
@@ -74,18 +76,18 @@ class Switches : public SmallRun {
     const auto policy = made(1, true);
     policy->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
     policy->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
-    FrozenModels frozen;
+    Frozen frozen;
     const Order order = Order::once({std::ssize(pack.samples)});
-    if (stage.remembers_reference())
-      frozen.remembered = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
-    else if (stage.prefers())
-      frozen.reference = made(2, false);
-    Learner learner(plan, stage, *policy, operations, most_of(plan, stage, {16, 256}, 8), frozen);
-    if (frozen.remembered) learner.remember(pack, *made(2, false));
+    if (stage.uses(plan::ObjectiveTerm::Reference::cached))
+      frozen.cache = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
+    else if (stage.needs_pairs())
+      frozen.models.reference = made(2, false);
+    GradientComputer learner(plan, stage, *policy, operations, most_of(plan, stage, {16, 256}, 8), frozen);
+    if (frozen.cache) learner.cache_reference(pack, *made(2, false));
     std::vector<std::shared_ptr<const Sample>> samples;
     for (const PackedSample& packed : pack.samples) samples.push_back(packed.sample);
     PartTimes times;
-    learner.take(pack, counts_of(stage, samples), 1, times);
+    learner.forward_backward(pack, counts_of(stage, samples), 1, times);
     Learnt learnt{learner.sums().clone(), {}, {}};
     for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
     policy->parameters().complete_gradients();
@@ -135,8 +137,8 @@ class Switches : public SmallRun {
 
   static void remember_and_predict(plan::Plan& plan) {
     plan::Stage& stage = stage_of(plan, "prefer");
-    std::get<plan::Dpo>(stage.objective[0]).cache_reference = true;
-    stage.objective.push_back(plan::NextToken{});
+    stage.objective[0].as<objective::Dpo>()->cache_reference = true;
+    stage.objective.push_back(objective::NextToken{});
   }
   static void read_the_last_layer_alone(plan::Plan& plan) { plan.model.connector.attend = plan::Attend::shallow; }
   static void learn_answers_alone(plan::Plan& plan) { stage_of(plan, "instruct").objective.resize(1); }

@@ -2,10 +2,10 @@
 // model before any training, and OUT/batches/STAGE-STEP.safetensors, each step's samples as `trace` reads a batch.
 #include "base/error.h"
 #include "model/loading.h"
+#include "objective/labels.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
 #include "train/initial_model.h"
-#include "train/labels.h"
 #include "train/run.h"
 
 #include <ATen/Parallel.h>
@@ -24,7 +24,7 @@ namespace {
 struct Texts {
   std::vector<int64_t> ids, lengths, mask;
   void add(const SampleText& text, const plan::Stage& stage) {
-    const auto labels = train::labels(text, stage);
+    const auto labels = objective::labels(text, stage.objective);
     ids.insert(ids.end(), text.ids.begin(), text.ids.end());
     mask.insert(mask.end(), labels.begin(), labels.end());
     lengths.push_back(static_cast<int64_t>(text.ids.size()));
@@ -43,10 +43,10 @@ void write_batch(const fs::path& file, const HostPack& pack, const plan::Stage& 
   for (const PackedSample& packed : pack.samples) {
     counts.push_back(packed.sample->frames);
     first.add(packed.sample->texts.at(0), stage);
-    if (stage.prefers()) second.add(packed.sample->texts.at(1), stage);
+    if (stage.needs_pairs()) second.add(packed.sample->texts.at(1), stage);
   }
-  first.put(stage.prefers() ? "chosen_" : "", batch);
-  if (stage.prefers()) second.put("rejected_", batch);
+  first.put(stage.needs_pairs() ? "chosen_" : "", batch);
+  if (stage.needs_pairs()) second.put("rejected_", batch);
   batch["frame_counts"] = at::tensor(counts, at::kLong);
   batch["frames"] =
       at::from_blob(const_cast<float*>(pack.frames.data()), {pack.frame_count, 3, size, size}, at::kFloat);

@@ -76,24 +76,25 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
   }();
   Tape tape;
   const auto seen = models.policy.see(tape, pack);
-  if (!std::all_of(terms.begin(), terms.end(), plan::is_coarse)) {
+  const auto other_view = [](const plan::Term& term) { return !term->view().empty(); };
+  if (!std::all_of(terms.begin(), terms.end(), other_view)) {
     const Value hidden = models.policy.read(tape, seen.tokens, pack, seen.next);
     const Ledger::For loss(ledger, Item::loss);
     Value losses;
-    if (stage.prefers())
+    if (stage.needs_pairs())
       losses = label_losses(ops, tape, models.policy, hidden, pack);
     else
       losses = Value(next_token(ops, tape, models.policy, hidden, pack));
     if (losses.wants_gradient()) losses.gradient->add(ops.wide(pack.labels));
     for (size_t term = 0; term < terms.size(); ++term) {
       const Ledger::For passing(ledger, Item::passing, true);
-      if (std::holds_alternative<plan::Kl>(terms[term]))
+      if (terms[term]->teacher())
         follow(ops, tape, models.policy, *models.teachers.at(term), hidden, pack);
-      else if (std::holds_alternative<plan::Dpo>(terms[term]) && models.reference)
+      else if (terms[term]->reference() == plan::ObjectiveTerm::Reference::live)
         judge(ops, *models.reference, pack);
     }
   }
-  if (std::any_of(terms.begin(), terms.end(), plan::is_coarse)) {
+  if (std::any_of(terms.begin(), terms.end(), other_view)) {
     const Value hidden = models.policy.read(tape, seen.coarse, pack);
     const Ledger::For loss(ledger, Item::loss);
     (void)next_token(ops, tape, models.policy, hidden, pack);

@@ -1,4 +1,5 @@
 // What a stage minimises, how it steps, and how the rate changes on the way.
+#include "objective/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
 #include "recipe/schema/values.h"
@@ -7,58 +8,6 @@ namespace fvlm::recipe {
 namespace {
 
 using namespace plan;
-
-Ref<LossOn> loss_on() {
-  return choice<LossOn>({{"all", LossOn::all, "every text token but the first"},
-                         {"answer", LossOn::answer, "the tokens of the assistant's turns"}});
-}
-
-template <class T>
-void term_weight(Record<T>& record) {
-  record.field("weight", &T::weight, number(above(0)), "Factor on this term in the sum.");
-}
-
-Ref<NextToken> next_token() {
-  auto type =
-      record<NextToken>("NextToken", "next_token", "Cross-entropy of the next token, mean over the labels it selects.");
-  type.field("on", &NextToken::on, loss_on(), "Which labels.")
-      .field("first", &NextToken::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
-      .unit("tokens")
-      .field("pass", &NextToken::pass,
-             choice<Pass>({{"fine", Pass::fine, "visual tokens read with the model's own queries"},
-                           {"coarse", Pass::coarse, "visual tokens read with the static query"}}),
-             "Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x.")
-      .usage("fvlm.next_token { on = \"answer\" }");
-  term_weight(type);
-  return type.done();
-}
-
-Ref<Dpo> dpo() {
-  auto type = record<Dpo>(
-      "Dpo", "dpo",
-      "Direct preference optimisation on pairs of answers. The reference is the model as the stage finds it, frozen.");
-  type.field("beta", &Dpo::beta, number(above(0)), "How strongly the policy is held to the reference; small is loose.")
-      .field(
-          "cache_reference", &Dpo::cache_reference, flag(),
-          "Compute the reference's log-probabilities once and keep them on disk, in place of a second model in memory.")
-      .usage("fvlm.dpo { beta = 0.1 }");
-  term_weight(type);
-  return type.done();
-}
-
-Ref<Kl> kl() {
-  auto type = record<Kl>("Kl", "kl", "Kullback-Leibler divergence from a frozen teacher's next-token distribution.");
-  type.field("teacher", &Kl::teacher, path(), "A model directory or checkpoint with the same vocabulary.")
-      .required()
-      .field("on", &Kl::on, loss_on(), "Which labels.")
-      .field("first", &Kl::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
-      .unit("tokens")
-      .field("temperature", &Kl::temperature, number(above(0)),
-             "Both distributions are softened by it; above 1 is softer.")
-      .usage("fvlm.kl { teacher = \"models/large\", weight = 0.5 }");
-  term_weight(type);
-  return type.done();
-}
 
 template <class T>
 void common_fields(Record<T>& record,
@@ -141,7 +90,8 @@ Record<T> schedule(const char* title, const char* constructor, const char* doc) 
 } // namespace
 
 Ref<std::vector<Term>> objective_schema() {
-  static const auto type = list(one_of(next_token(), dpo(), kl()), {.least = 1, .or_one = true, .constructor = "sum"});
+  static const auto type =
+      list(registered(objective::all_settings()), {.least = 1, .or_one = true, .constructor = "sum"});
   return type;
 }
 

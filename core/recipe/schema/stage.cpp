@@ -136,13 +136,14 @@ void check_packing(Reader& reader, const Stage& stage) {
 
 // A field map that names answers, but not the two of a pair, says that there are none.
 void check_pairs(Reader& reader, const Stage& stage) {
-  if (!stage.prefers()) return;
+  const ObjectiveTerm* term = stage.needs_pairs();
+  if (!term) return;
   for (size_t i = 0; i < stage.data.sources.size(); ++i) {
     const auto& fields = stage.data.sources[i].fields;
     bool other = fields.contains("assistant") || fields.contains("caption") || fields.contains("token_ids");
     if (other && !fields.contains("chosen_assistant") && !fields.contains("rejected_assistant"))
       reader.complain_at(".data.sources" + index_part(i + 1) + ".fields",
-                         "fvlm.dpo needs pairs, and these fields name no pair",
+                         fmt::format("fvlm.{} needs pairs, and these fields name no pair", term->name()),
                          "map chosen_assistant and rejected_assistant");
   }
 }

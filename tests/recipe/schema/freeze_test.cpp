@@ -1,4 +1,6 @@
 // From a Value tree to a Plan: defaults, what is derived, --set, provenance, JSON, hash, differences.
+#include "objective/dpo/settings.h"
+#include "objective/next_token/settings.h"
 #include "small_recipe.h"
 
 #include <gtest/gtest.h>
@@ -102,9 +104,9 @@ TEST(Freeze, an_objective_is_one_term_or_a_sum) {
   for (const char* constructor : {"", "sum"}) {
     auto frozen = with_stage({key("objective", 12, terms(two, constructor))});
     ASSERT_THAT(frozen.stage().objective, SizeIs(2));
-    EXPECT_EQ(std::get<plan::Dpo>(frozen.stage().objective[0]).beta, 0.2);
-    EXPECT_EQ(std::get<plan::NextToken>(frozen.stage().objective[1]).weight, 0.1);
-    EXPECT_TRUE(frozen.stage().prefers());
+    EXPECT_EQ(frozen.stage().objective[0].as<objective::Dpo>()->beta, 0.2);
+    EXPECT_EQ(frozen.stage().objective[1].as<objective::NextToken>()->weight, 0.1);
+    EXPECT_TRUE(frozen.stage().needs_pairs());
   }
 }
 
@@ -190,7 +192,7 @@ TEST(Set, changes_values_at_any_depth_by_their_type) {
   EXPECT_EQ(plan::common(frozen.stage().optimizer).lr.at("vision"), 1e-6);
   EXPECT_EQ(plan::common(frozen.stage().optimizer).lr.at("decoder"), 1e-3);
   EXPECT_THAT(frozen.plan.kernels["attention"], ElementsAre("cudnn", "reference"));
-  EXPECT_EQ(std::get<plan::NextToken>(frozen.stage().objective[0]).on, plan::LossOn::all);
+  EXPECT_EQ(frozen.stage().objective[0].as<objective::NextToken>()->on, plan::LossOn::all);
   EXPECT_EQ(std::get<std::string>(frozen.plan.model.vision), "123"); // a text field takes the text as it is
   EXPECT_EQ(frozen.stage().data.sources[0].weight.points, std::vector<double>{2});
   EXPECT_EQ(std::get<plan::AdamW>(frozen.stage().optimizer).betas[1], 0.95);

@@ -1,5 +1,7 @@
 // The bundled recipes, held to the numbers of the public release, and the pages made from the schema.
 #include "base/file.h"
+#include "objective/dpo/settings.h"
+#include "objective/next_token/settings.h"
 #include "recipe/reference.h"
 #include "recipe/resolve.h"
 
@@ -72,7 +74,7 @@ TEST_P(Family, has_the_numbers_of_the_release) {
   EXPECT_EQ(align.data.max_text_tokens, 512);
   EXPECT_EQ(align.data.text_ratio, 0.14);
   EXPECT_EQ(align.data.replicate_image_frames, 1);
-  EXPECT_EQ(std::get<plan::NextToken>(align.objective.at(0)).on, plan::LossOn::all);
+  EXPECT_EQ(align.objective.at(0).as<objective::NextToken>()->on, plan::LossOn::all);
   EXPECT_EQ(std::get<plan::Converging>(align.schedule).to, expected.to);
   expect_rates(align, expected.connector, expected.vision, expected.decoder_rate);
 
@@ -83,7 +85,7 @@ TEST_P(Family, has_the_numbers_of_the_release) {
   EXPECT_EQ(instruct.data.max_text_tokens, 1024);
   EXPECT_EQ(instruct.data.text_ratio, 0.14);
   EXPECT_EQ(instruct.data.replicate_image_frames, 8);
-  EXPECT_EQ(std::get<plan::NextToken>(instruct.objective.at(0)).on, plan::LossOn::answer);
+  EXPECT_EQ(instruct.objective.at(0).as<objective::NextToken>()->on, plan::LossOn::answer);
   EXPECT_EQ(std::get<plan::Cosine>(instruct.schedule).to_share, 0.1);
   expect_rates(instruct, expected.instruct, expected.instruct, expected.instruct);
 
@@ -94,7 +96,7 @@ TEST_P(Family, has_the_numbers_of_the_release) {
   EXPECT_EQ(prefer.warmup_steps, 259); // 10 %
   EXPECT_EQ(prefer.data.max_text_tokens, 1024);
   EXPECT_EQ(prefer.data.replicate_image_frames, 8);
-  EXPECT_EQ(std::get<plan::Dpo>(prefer.objective.at(0)).beta, 0.1);
+  EXPECT_EQ(prefer.objective.at(0).as<objective::Dpo>()->beta, 0.1);
   EXPECT_EQ(std::get<plan::Cosine>(prefer.schedule).to_share, 0.1);
   expect_rates(prefer, expected.prefer, expected.prefer, expected.prefer);
 }
@@ -133,7 +135,7 @@ TEST(BundledRecipes, the_quickstart_is_tiny_and_starts_from_nothing) {
     EXPECT_EQ(stage.batch.samples, 32);
     EXPECT_EQ(stage.data.max_frames, 4);
   }
-  EXPECT_TRUE(plan.stages[2].prefers());
+  EXPECT_TRUE(plan.stages[2].needs_pairs());
 }
 
 TEST(Reference, the_committed_page_and_stubs_are_current) {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-namespace fvlm::train {
+namespace fvlm {
 
 class PartTimes {
  public:
@@ -42,4 +42,4 @@ class PartTimes {
   std::function<void(const std::string&)> told_;
 };
 
-} // namespace fvlm::train
+} // namespace fvlm

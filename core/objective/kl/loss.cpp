@@ -1,0 +1,33 @@
+#include "objective/loss.h"
+
+#include "model/objectives.h"
+#include "objective/kl/settings.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace fvlm::objective {
+namespace {
+
+class KlLoss : public Loss {
+ public:
+  explicit KlLoss(const Kl& term) : term_(term) {}
+
+  bool reads_label_losses() const override { return false; }
+  std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value&) const override {
+    const at::Tensor teacher = model::softened(in.ops, *in.teacher, in.teacher_hidden(), in.pack, term_.temperature);
+    const at::Tensor divergences = model::divergence(in.tape, in.ops, in.policy, in.hidden, in.pack, teacher,
+                                                     term_.temperature, in.label_weights());
+    return {divergences.mul(in.mask).sum(), in.mask.sum()};
+  }
+
+ private:
+  const Kl& term_;
+};
+
+} // namespace
+
+std::unique_ptr<Loss> kl_loss(const plan::ObjectiveTerm& term) {
+  return std::make_unique<KlLoss>(static_cast<const Kl&>(term));
+}
+
+} // namespace fvlm::objective

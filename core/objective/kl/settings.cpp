@@ -1,0 +1,23 @@
+#include "objective/kl/settings.h"
+
+#include "objective/settings.h"
+
+namespace fvlm::objective {
+
+using namespace recipe;
+
+Settings kl_settings() {
+  auto type = record<Kl>("Kl", "kl", "Kullback-Leibler divergence from a frozen teacher's next-token distribution.");
+  type.field("teacher", &Kl::folder, path(), "A model directory or checkpoint with the same vocabulary.")
+      .required()
+      .field("on", &Kl::on, loss_on(), "Which labels.")
+      .field("first", &Kl::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
+      .unit("tokens")
+      .field("temperature", &Kl::temperature, number(above(0)),
+             "Both distributions are softened by it; above 1 is softer.")
+      .usage("fvlm.kl { teacher = \"models/large\", weight = 0.5 }");
+  term_weight(type);
+  return recipe::alternative<plan::ObjectiveTerm>(type.done());
+}
+
+} // namespace fvlm::objective

@@ -1,0 +1,17 @@
+// Which tokens of a text are labels.
+#pragma once
+#include "data/samples/sample.h"
+#include "recipe/objective_term.h"
+
+#include <span>
+#include <vector>
+
+namespace fvlm::objective {
+
+// As long as the text; never its first token, which nothing predicts.
+std::vector<bool> labels(const SampleText& text, const plan::LabelSelection& selection);
+
+// The labels of any of the terms.
+std::vector<bool> labels(const SampleText& text, std::span<const plan::Term> terms);
+
+} // namespace fvlm::objective

@@ -1,0 +1,51 @@
+// Loss: what one term of an objective makes of a pack's hidden states, with the gradient that it leaves on the tape.
+#pragma once
+#include "model/vlm.h"
+#include "recipe/objective_term.h"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace fvlm::objective {
+
+// One pack as a term sees it.
+struct LossInputs {
+  ops::Tape& tape;
+  ops::Operations& ops;
+  const model::Vlm& policy;
+  const model::Pack& pack;
+  const ops::Value& hidden; // the policy's, behind the term's view
+  const at::Tensor& mask;   // float32 [labels]: 1 where the term learns
+  at::Tensor weight;        // float64, a scalar: of each label's loss, or each pair's, in the step's loss
+  int64_t pairs = 0;
+  // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
+  std::function<at::Tensor()> reference_log_probs;
+  // The term's own frozen model, and what it makes of the pack.
+  const model::Vlm* teacher = nullptr;
+  std::function<ops::Value()> teacher_hidden;
+
+  at::Tensor label_weights() const { return mask * weight; }
+};
+
+class Loss {
+ public:
+  virtual ~Loss() = default;
+
+  // Whether compute() reads the cross-entropy of each label, which is computed once for all terms behind a view.
+  virtual bool reads_label_losses() const = 0;
+  // The gradient of each label's cross-entropy, float32 [labels], where it is known before the losses are; otherwise
+  // undefined, and compute() adds to label_losses.gradient.
+  virtual at::Tensor known_gradient(const LossInputs&) const { return {}; }
+  // Scalars: the sum of the losses, what they are a mean over, and a sum for each of the term's figures().
+  virtual std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value& label_losses) const = 0;
+};
+
+// The term's loss. `term` outlives it.
+std::unique_ptr<Loss> make_loss(const plan::ObjectiveTerm& term);
+
+// For a program that adds objectives of its own to all_settings().
+using MakeLoss = std::unique_ptr<Loss> (*)(const plan::ObjectiveTerm&);
+void register_loss(std::string_view name, MakeLoss make);
+
+} // namespace fvlm::objective

@@ -1,0 +1,25 @@
+#include "objective/next_token/settings.h"
+
+#include "objective/settings.h"
+
+namespace fvlm::objective {
+
+using namespace recipe;
+
+Settings next_token_settings() {
+  using Pass = NextToken::Pass;
+  auto type =
+      record<NextToken>("NextToken", "next_token", "Cross-entropy of the next token, mean over the labels it selects.");
+  type.field("on", &NextToken::on, loss_on(), "Which labels.")
+      .field("first", &NextToken::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
+      .unit("tokens")
+      .field("pass", &NextToken::pass,
+             choice<Pass>({{"fine", Pass::fine, "visual tokens read with the model's own queries"},
+                           {"coarse", Pass::coarse, "visual tokens read with the static query"}}),
+             "Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x.")
+      .usage("fvlm.next_token { on = \"answer\" }");
+  term_weight(type);
+  return recipe::alternative<plan::ObjectiveTerm>(type.done());
+}
+
+} // namespace fvlm::objective

@@ -1,0 +1,22 @@
+// Cross-entropy of the next token.
+#pragma once
+#include "recipe/objective_term.h"
+
+namespace fvlm::objective {
+
+struct NextToken : Cloneable<NextToken, plan::ObjectiveTerm> {
+  // Which visual tokens the text is read behind. coarse: the foveated connector's first pass (the public
+  // lambda_coarse).
+  enum class Pass { fine, coarse };
+
+  std::string_view name() const override { return "next_token"; }
+  std::string metric() const override { return pass == Pass::coarse ? "next_token_coarse" : "next_token"; }
+  plan::LabelSelection labels() const override { return {on, first}; }
+  std::string view() const override { return pass == Pass::coarse ? "coarse" : ""; }
+
+  plan::LossOn on = plan::LossOn::answer;
+  std::optional<int64_t> first;
+  Pass pass = Pass::fine;
+};
+
+} // namespace fvlm::objective

@@ -1,0 +1,163 @@
+#include "objective/objective.h"
+
+#include "model/attention_entropy.h"
+#include "model/objectives.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::objective {
+
+using ops::Tape, ops::Value;
+
+std::vector<std::string> term_names(std::span<const plan::Term> terms) {
+  std::vector<std::string> names;
+  std::map<std::string, int> seen;
+  for (const plan::Term& term : terms) {
+    const std::string name = term->metric();
+    const int number = ++seen[name];
+    names.push_back(number == 1 ? name : fmt::format("{}_{}", name, number));
+  }
+  return names;
+}
+
+Objective::Objective(std::span<const plan::Term> terms, plan::Mode mode) : terms_(terms), mode_(mode) {
+  for (size_t index = 0; index < terms.size(); ++index) {
+    const plan::ObjectiveTerm& term = *terms[index];
+    losses_.push_back(make_loss(term));
+    columns_ = std::max(columns_, 2 + std::ssize(term.figures()));
+    const auto same = [&](const View& view) { return view.name == term.view(); };
+    auto view = std::find_if(views_.begin(), views_.end(), same);
+    if (view == views_.end())
+      view = views_.insert(term.view().empty() ? views_.begin() : views_.end(), {term.view(), {}});
+    view->terms.push_back(index);
+  }
+}
+
+// What one call of forward_backward hands on.
+struct Objective::Pass {
+  Tape& tape;
+  ops::Operations& ops;
+  const model::Vlm& policy;
+  const FrozenModels& frozen;
+  const PassInputs& in;
+  const PassSums& sums;
+  PartTimes& times;
+
+  // From here to the end of the forward pass's part, which the backward pass leaves in reverse.
+  void begin(const char* part) const {
+    if (times.tells()) tape.push([&times = times, name = std::string(part) + " backward"] { times.tell_of(name); });
+  }
+};
+
+void Objective::forward_backward(ops::Operations& ops, const model::Vlm& policy, const FrozenModels& frozen,
+                                 const PassInputs& in, const PassSums& sums, PartTimes& times) const {
+  Tape tape;
+  const Pass pass{tape, ops, policy, frozen, in, sums, times};
+  pass.begin("vision");
+  const auto done = [&](std::string_view part) {
+    times.spent_on(std::string(part));
+    if (part != "fine") pass.begin(part == "vision" ? "coarse" : "fine");
+  };
+  auto seen =
+      policy.see(tape, ops, in.pack, mode_,
+                 sums.attention_entropy.defined() ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
+  if (seen.attention.defined()) {
+    const at::Tensor of_frames = model::attention_entropies(seen.attention) * in.frame_shares;
+    at::Tensor entropy = sums.attention_entropy;
+    entropy.copy_(at::where(in.frame_shares > 0, of_frames, 0.0).sum());
+    seen.attention.reset();
+    times.spent_on("metrics");
+  }
+  for (const View& view : views_) {
+    pass.begin("decoder");
+    const Value hidden = view.name.empty() ? policy.read(tape, ops, seen.tokens, in.pack, seen.next)
+                                           : policy.read(tape, ops, seen.coarse, in.pack);
+    times.spent_on("decoder");
+    add_view(pass, view, hidden);
+  }
+  tape.backward();
+  times.spent_on("backward");
+}
+
+void Objective::add_view(const Pass& pass, const View& view, const Value& hidden) const {
+  const PassInputs& in = pass.in;
+  std::vector<LossInputs> inputs;
+  for (const size_t term : view.terms) {
+    LossInputs& one = inputs.emplace_back(LossInputs{pass.tape,
+                                                     pass.ops,
+                                                     pass.policy,
+                                                     in.pack,
+                                                     hidden,
+                                                     in.masks[term],
+                                                     in.weights[static_cast<int64_t>(term)],
+                                                     in.pairs,
+                                                     {},
+                                                     nullptr,
+                                                     {}});
+    one.reference_log_probs = [this, &pass, term] {
+      const at::Tensor& cached = pass.in.reference_log_probs;
+      return cached.defined() ? cached : log_probs(pass.ops, *pass.frozen.reference, pass.in, term);
+    };
+    const auto teacher = pass.frozen.teachers.find(term);
+    if (teacher == pass.frozen.teachers.end()) continue;
+    one.teacher = teacher->second.get();
+    one.teacher_hidden = [this, &pass, frozen = one.teacher] { return hidden_of(*frozen, pass.ops, pass.in.pack); };
+  }
+  pass.begin("head");
+  // Where every gradient of the labels' losses is known beforehand, the head computes losses and gradients at once.
+  at::Tensor gradient;
+  bool reads = false, known = true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Loss& loss = *losses_[view.terms[i]];
+    if (!loss.reads_label_losses()) continue;
+    reads = true;
+    const at::Tensor own = loss.known_gradient(inputs[i]);
+    known = known && own.defined();
+    if (own.defined()) gradient = gradient.defined() ? gradient + own : own;
+  }
+  Value label_losses;
+  if (reads && known) {
+    label_losses = Value(model::next_token(pass.tape, pass.ops, pass.policy, hidden, in.pack, gradient));
+  } else if (reads) {
+    label_losses = model::label_losses(pass.tape, pass.ops, pass.policy, hidden, in.pack);
+    if (label_losses.wants_gradient() && gradient.defined()) label_losses.gradient->add(gradient);
+  }
+  pass.times.spent_on("head");
+  bool reads_others = false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const size_t term = view.terms[i];
+    const auto sums = losses_[term]->compute(inputs[i], label_losses);
+    for (size_t column = 0; column < sums.size(); ++column)
+      pass.sums.terms[static_cast<int64_t>(term)][static_cast<int64_t>(column)].add_(sums[column]);
+    reads_others =
+        reads_others || terms_[term]->teacher() || terms_[term]->reference() != plan::ObjectiveTerm::Reference::none;
+  }
+  if (reads_others) pass.times.spent_on("reference");
+}
+
+Value Objective::hidden_of(const model::Vlm& frozen, ops::Operations& ops, const model::Pack& pack) const {
+  Tape none(Tape::Mode::forward_only);
+  const auto seen = frozen.see(none, ops, pack, mode_);
+  return frozen.read(none, ops, seen.tokens, pack);
+}
+
+at::Tensor Objective::log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in,
+                                size_t term) const {
+  Tape none(Tape::Mode::forward_only);
+  const Value hidden = hidden_of(reference, ops, in.pack);
+  return model::log_probabilities(none, ops, reference, hidden, in.pack, in.masks[term]).sum.narrow(0, 0, 2 * in.pairs);
+}
+
+at::Tensor Objective::reference_log_probs(ops::Operations& ops, const model::Vlm& reference,
+                                          const PassInputs& in) const {
+  const auto paired = std::find_if(terms_.begin(), terms_.end(), [](const plan::Term& term) {
+    return term->reference() != plan::ObjectiveTerm::Reference::none;
+  });
+  return log_probs(ops, reference, in, static_cast<size_t>(paired - terms_.begin()));
+}
+
+} // namespace fvlm::objective

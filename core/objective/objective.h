@@ -1,0 +1,76 @@
+// Objective: a sum of terms at work. One pack goes through the model and the terms, forward and backward; gradients go
+// to the policy's arena and sums of losses to the caller.
+#pragma once
+#include "base/part_times.h"
+#include "model/vlm.h"
+#include "objective/loss.h"
+#include "recipe/objective_term.h"
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fvlm::objective {
+
+// Models that stand beside the policy and do not train.
+struct FrozenModels {
+  std::shared_ptr<model::Vlm> reference;                  // the model that the stage starts from
+  std::map<size_t, std::shared_ptr<model::Vlm>> teachers; // of a term, by its index
+};
+
+// All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
+struct PassInputs {
+  model::Pack pack;
+  std::vector<at::Tensor> masks;  // one a term: float32 [labels], 1 where it learns
+  at::Tensor weights;             // float64 [terms]: of each label's or pair's loss in the step's loss
+  at::Tensor frame_shares;        // float64 [frame slots]: of each used frame in the mean over the used ones
+  at::Tensor reference_log_probs; // float64 [2 pairs], cached; undefined: the reference itself reads the pack
+  int64_t pairs = 0;
+};
+
+// Where a pass adds its sums: device tensors of the step.
+struct PassSums {
+  at::Tensor terms;             // float64 [terms, Objective::columns()]: losses, count, figures
+  at::Tensor attention_entropy; // float64, a scalar; undefined: not measured in this pass
+};
+
+// "next_token", "dpo"; a second one of its kind is "next_token_2".
+std::vector<std::string> term_names(std::span<const plan::Term> terms);
+
+class Objective {
+ public:
+  // The terms outlive it.
+  Objective(std::span<const plan::Term> terms, plan::Mode mode);
+
+  std::span<const plan::Term> terms() const { return terms_; }
+  // Columns of PassSums::terms: the loss, its count, and the most figures that a term has.
+  int64_t columns() const { return columns_; }
+  // The views of visual tokens that the decoder reads the text behind, each once.
+  int64_t views() const { return std::ssize(views_); }
+
+  void forward_backward(ops::Operations& ops, const model::Vlm& policy, const FrozenModels& frozen,
+                        const PassInputs& in, const PassSums& sums, PartTimes& times) const;
+
+  // The reference's log-probabilities of the labels that the first term with pairs selects: float64 [2 pairs].
+  at::Tensor reference_log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in) const;
+
+ private:
+  struct View {
+    std::string name; // empty: the connector's own choice
+    std::vector<size_t> terms;
+  };
+  struct Pass;
+  void add_view(const Pass& pass, const View& view, const ops::Value& hidden) const;
+  ops::Value hidden_of(const model::Vlm& frozen, ops::Operations& ops, const model::Pack& pack) const;
+  at::Tensor log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in, size_t term) const;
+
+  std::span<const plan::Term> terms_;
+  plan::Mode mode_;
+  std::vector<std::unique_ptr<Loss>> losses_;
+  std::vector<View> views_; // the connector's own choice first
+  int64_t columns_ = 2;
+};
+
+} // namespace fvlm::objective

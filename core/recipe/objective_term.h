@@ -1,0 +1,62 @@
+// One term of a stage's objective: what a recipe sets, which tokens the term learns from, what the trainer has to
+// provide for it, and which figures it reports. The objectives themselves are in core/objective/.
+#pragma once
+#include "base/polymorphic.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fvlm::plan {
+
+enum class LossOn { all, answer };
+
+// Which tokens of a text are labels; `first`: only so many of each span.
+struct LabelSelection {
+  LossOn on = LossOn::answer;
+  std::optional<int64_t> first;
+};
+
+class ObjectiveTerm {
+ public:
+  // Where a term gets the log-probabilities of the model that its stage starts from.
+  enum class Reference {
+    none,
+    live,  // that model stays in memory, frozen, and reads every pack
+    cached // computed once before training and kept in the run's folder
+  };
+
+  ObjectiveTerm() = default;
+  ObjectiveTerm(const ObjectiveTerm&) = default;
+  ObjectiveTerm(ObjectiveTerm&&) = default;
+  ObjectiveTerm& operator=(const ObjectiveTerm&) = default;
+  ObjectiveTerm& operator=(ObjectiveTerm&&) = default;
+  virtual ~ObjectiveTerm() = default;
+  virtual std::unique_ptr<ObjectiveTerm> clone() const = 0;
+
+  // The constructor in a recipe, "dpo", and the name in metrics, which may tell variants apart.
+  virtual std::string_view name() const = 0;
+  virtual std::string metric() const { return std::string(name()); }
+  // Further figures besides the loss, in the order of Loss::compute: each a mean over what the loss is a mean over.
+  virtual std::vector<std::string> figures() const { return {}; }
+
+  virtual LabelSelection labels() const = 0;
+  // Data are pairs of a chosen and a rejected text, and the loss is a mean over pairs, not over labels.
+  virtual bool needs_pairs() const { return false; }
+  // The connector's view of a frame that the text is read behind; empty: the connector's own choice.
+  virtual std::string view() const { return ""; }
+  virtual Reference reference() const { return Reference::none; }
+  // A frozen model of its own that reads the same packs: the folder it is loaded from.
+  virtual const std::string* teacher() const { return nullptr; }
+  // The scale of rewards in evaluations that compare preferences.
+  virtual std::optional<double> reward_scale() const { return {}; }
+
+  double weight = 1; // factor on the term in the sum
+};
+
+using Term = Polymorphic<ObjectiveTerm>;
+
+} // namespace fvlm::plan

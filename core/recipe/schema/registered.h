@@ -1,0 +1,76 @@
+// A value whose type is one row of a table: like OneOf, but with alternatives that this room does not know.
+#pragma once
+#include "base/polymorphic.h"
+#include "recipe/schema/containers.h"
+
+#include <memory>
+#include <vector>
+
+namespace fvlm::recipe {
+
+// A record whose struct derives from Base.
+template <class Base>
+struct Alternative {
+  const Node* node;
+  std::unique_ptr<Base> (*make)();
+  void* (*in)(Base&); // the struct that `node` reads; null where the value is one of another alternative
+};
+
+template <class Base, class T>
+Alternative<Base> alternative(Ref<T> type) {
+  return {type, []() -> std::unique_ptr<Base> { return std::make_unique<T>(); },
+          [](Base& value) -> void* { return dynamic_cast<T*>(&value); }};
+}
+
+template <class Base>
+class Registered : public Type<Polymorphic<Base>> {
+ public:
+  explicit Registered(std::vector<Alternative<Base>> alternatives) : alternatives_(std::move(alternatives)) {
+    for (const auto& each : alternatives_) nodes_.push_back(each.node);
+  }
+  std::string expected() const override { return one_of_detail::expected(nodes_); }
+  std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
+  bool leaf() const override { return false; }
+  bool takes(const Value& value) const override {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->takes(value); });
+  }
+  std::vector<const Node*> parts() const override { return nodes_; }
+  bool read(Reader& reader, const Value& value, Polymorphic<Base>& out) const override {
+    const auto index = one_of_detail::pick(reader, value, nodes_);
+    if (!index) return false;
+    const Alternative<Base>& chosen = alternatives_[*index];
+    reader.within(".kind", [&] {
+      reader.wrote(value.origin);
+      return true;
+    });
+    out = Polymorphic<Base>(chosen.make());
+    return chosen.node->read_at(reader, value, chosen.in(*out));
+  }
+  Json write(const Polymorphic<Base>& in, Write what) const override {
+    Json json;
+    for (const auto& each : alternatives_)
+      if (const void* at = in ? each.in(const_cast<Base&>(*in)) : nullptr) { // only read
+        json["kind"] = each.node->record()->constructor;
+        json.update(each.node->write_at(at, what));
+      }
+    return json;
+  }
+  Value assign(Reader& reader, const Assignment& assignment, const Value* current,
+               std::span<const std::string> rest) const override {
+    return one_of_detail::assign(reader, assignment, current, rest, nodes_);
+  }
+  void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
+    one_of_detail::leaves(json, path, field, sink, nodes_);
+  }
+
+ private:
+  std::vector<Alternative<Base>> alternatives_;
+  std::vector<const Node*> nodes_;
+};
+
+template <class Base>
+Ref<Polymorphic<Base>> registered(std::vector<Alternative<Base>> alternatives) {
+  return make_type<Registered<Base>>(std::move(alternatives));
+}
+
+} // namespace fvlm::recipe

@@ -1,0 +1,97 @@
+// GradientComputer: the forward and backward passes of a stage. Packs go in; gradients gather in the policy's arena and
+// sums of losses in a tensor of the step. An objective is a sum of terms, each the mean over all that the step holds of
+// it, however the step is cut into packs. On a GPU, passes are captured once for each set of shapes and replayed.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "objective/objective.h"
+#include "recipe/plan.h"
+#include "train/input_staging.h"
+#include "train/pass_builder.h"
+#include "train/recorder.h"
+#include "train/reference_memory.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace fvlm::train {
+
+// What stands beside the policy: frozen models, and cached log-probabilities in place of a reference.
+struct Frozen {
+  objective::FrozenModels models;
+  std::shared_ptr<ReferenceMemory> cache;
+};
+
+class GradientComputer {
+ public:
+  // `max`: the most that a pack of the stage holds. All but the frozen models outlive it.
+  GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+                   const model::Capacity& max, Frozen frozen);
+  ~GradientComputer();
+
+  // The sums of one term: of its losses, of what they are a mean over, and of its figures.
+  struct TermSums {
+    double loss = 0, count = 0;
+    std::vector<double> figures;
+  };
+
+  void begin_step();
+  // Adds the gradient of the pack, times `scale`, where the step holds `counts`.
+  void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
+                        bool measure_attention = false);
+  // The same in two parts: the pack is put where the device reads it, until the next one takes the place; and what is
+  // there goes through the passes. The pack's memory is kept until then.
+  struct StagedPack;
+  std::shared_ptr<StagedPack> stage(const HostPack& host, const StepCounts& counts, double scale,
+                                    bool measure_attention = false);
+  void forward_backward(StagedPack& staged, PartTimes& times);
+
+  // Puts the reference's log-probabilities of the pack's pairs into Frozen::cache; on a GPU once the next pack is on
+  // its way. The reference is the same model, and unchanged, until finish_caching(), which waits for the last.
+  void cache_reference(const HostPack& host, const model::Vlm& reference);
+  void finish_caching();
+
+  // Of the packs since begin_step(), on the device: float64, a row for each term.
+  const at::Tensor& sums() const { return sums_.terms; }
+  // The same on the host; waits for the device. Columns without a figure are left out.
+  static std::vector<TermSums> read_sums(const at::Tensor& sums, const plan::Stage& stage);
+  // The labels and pairs of those packs, of all terms.
+  double counted() const { return counted_; }
+  // Rows of the decoder in those packs: that hold a token, and all.
+  int64_t used_rows() const { return used_rows_; }
+  int64_t all_rows() const { return all_rows_; }
+  // Kernels that the last pack launched, where its pass was replayed.
+  int64_t kernels() const { return kernels_; }
+  // Whether attention was measured since begin_step().
+  bool has_measured_attention() const { return measured_attention_; }
+  // The entropy of the attention over a frame, in nats: the mean over frames, layers and heads of the pack that was
+  // measured last. On the device: float64, a scalar.
+  const at::Tensor& attention_entropy() const { return sums_.attention_entropy; }
+
+ private:
+  struct ReferencePack;
+  struct PendingLogProbs;
+  void collect_log_probs();
+  at::Tensor cached_log_probs(const HostPack& host) const;
+
+  const plan::Stage& stage_;
+  objective::Objective objective_;
+  PassBuilder builder_;
+  model::Vlm& policy_;
+  ops::Operations& ops_;
+  Frozen frozen_;
+  objective::PassSums sums_;
+  double counted_ = 0;
+  int64_t used_rows_ = 0, all_rows_ = 0;
+  int64_t kernels_ = 0;
+  bool measured_attention_ = false;
+  bool captures_;
+  std::unique_ptr<InputStaging> staging_; // on a GPU
+  // There, what was staged and captured, by shapes.
+  std::map<std::vector<int64_t>, std::shared_ptr<StagedPack>> staged_;
+  std::map<std::vector<int64_t>, std::shared_ptr<ReferencePack>> reference_packs_;
+  std::unique_ptr<PendingLogProbs> pending_;
+};
+
+} // namespace fvlm::train

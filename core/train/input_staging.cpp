@@ -1,0 +1,136 @@
+#include "train/input_staging.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+
+namespace fvlm::train {
+namespace {
+
+// Those beside the pack's own.
+std::vector<at::Tensor*> tensors_beside_pack(objective::PassInputs& in) {
+  std::vector<at::Tensor*> all{&in.weights, &in.frame_shares, &in.reference_log_probs};
+  for (at::Tensor& mask : in.masks) all.push_back(&mask);
+  return all;
+}
+
+// All but the frames, which lie apart.
+std::vector<at::Tensor*> small_tensors(objective::PassInputs& in) {
+  auto all = in.pack.tensors();
+  std::erase(all, &in.pack.frames);
+  const auto others = tensors_beside_pack(in);
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+// Where each tensor begins in one buffer, and the buffer's size.
+std::vector<int64_t> offsets(const std::vector<at::Tensor*>& tensors) {
+  constexpr int64_t alignment = 256;
+  std::vector<int64_t> offsets{0};
+  for (const at::Tensor* tensor : tensors) {
+    const auto bytes = tensor->defined() ? static_cast<int64_t>(tensor->nbytes()) : 0;
+    offsets.push_back(offsets.back() + (bytes + alignment - 1) / alignment * alignment);
+  }
+  return offsets;
+}
+
+// The small tensors in one host buffer.
+at::Tensor packed_bytes(objective::PassInputs& in, bool pinned) {
+  const auto tensors = small_tensors(in);
+  const auto begins = offsets(tensors);
+  at::Tensor bytes = at::empty({begins.back()}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i]->defined())
+      std::memcpy(bytes.mutable_data_ptr<uint8_t>() + begins[i], tensors[i]->const_data_ptr(), tensors[i]->nbytes());
+  return bytes;
+}
+
+// Makes the small tensors slices of `bytes`.
+void place_in(const at::Tensor& bytes, objective::PassInputs& in) {
+  const auto tensors = small_tensors(in);
+  const auto begins = offsets(tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    at::Tensor& tensor = *tensors[i];
+    if (!tensor.defined()) continue;
+    const at::Tensor slice = bytes.narrow(0, begins[i], static_cast<int64_t>(tensor.nbytes()));
+    tensor = slice.view(tensor.scalar_type()).view(tensor.sizes());
+  }
+}
+
+} // namespace
+
+std::vector<int64_t> shape_key(objective::PassInputs& inputs) {
+  std::vector<int64_t> key = inputs.pack.shape();
+  key.push_back(inputs.pairs);
+  for (const at::Tensor* tensor : tensors_beside_pack(inputs)) model::append_shape(key, *tensor);
+  return key;
+}
+
+objective::PassInputs on_device(BuiltPass built, at::Device device) {
+  objective::PassInputs& in = built.inputs;
+  for (at::Tensor* tensor : small_tensors(in))
+    if (tensor->defined()) *tensor = tensor->to(device);
+  if (built.frames.defined()) {
+    auto shape = built.frames.sizes().vec();
+    const int64_t used = shape[0], slots = shape[0] = in.frame_shares.size(0);
+    in.pack.frames = at::empty(shape, at::TensorOptions(device).dtype(at::kFloat));
+    in.pack.frames.narrow(0, 0, used).copy_(built.frames);
+    in.pack.frames.narrow(0, used, slots - used).zero_();
+  }
+  return std::move(in);
+}
+
+// Memory that a copy still reads or writes is not given back.
+InputStaging::~InputStaging() {
+  if (!copied_) return;
+  try {
+    copied_->wait();
+  } catch (const c10::Error&) { // an error of the device, which whatever comes next reports again
+  }
+}
+
+void InputStaging::stage(BuiltPass built, std::shared_ptr<std::byte> memory, StagedInputs& place) {
+  const at::Tensor bytes = packed_bytes(built.inputs, device_.is_cuda());
+  if (!place.bytes.defined()) {
+    if (built.frames.defined()) built.inputs.pack.frames = frame_slots(built.inputs.frame_shares.size(0));
+    place.bytes = at::empty(bytes.sizes(), at::TensorOptions(device_).dtype(at::kByte));
+    place_in(place.bytes, built.inputs);
+    place.inputs = std::move(built.inputs);
+  }
+  place.bytes.copy_(bytes, true);
+  if (built.frames.defined()) copy_frames(built.frames, std::move(memory), place.inputs.pack.frames);
+}
+
+at::Tensor InputStaging::allocate_frames() const {
+  return at::empty(max_frames_, at::TensorOptions(device_).dtype(at::kFloat));
+}
+
+// The first slots of those that all packs share.
+at::Tensor InputStaging::frame_slots(int64_t count) {
+  if (!slots_.defined()) slots_ = allocate_frames();
+  return slots_.narrow(0, 0, count);
+}
+
+// Into the first of `slots`; the others become zero.
+void InputStaging::copy_frames(const at::Tensor& frames, std::shared_ptr<std::byte> memory, const at::Tensor& slots) {
+  const int64_t used = frames.size(0), padding = slots.size(0) - used;
+  if (overlap_) {
+    if (!incoming_.defined()) {
+      incoming_ = allocate_frames();
+      free_ = runtime_.mark(); // work that is under way may still use that memory
+    }
+    if (copied_) copied_->wait(); // long ago, where packs are computed one after the other
+    memory_ = std::move(memory);
+    const at::Tensor target = incoming_.narrow(0, 0, used);
+    copied_ = runtime_.copy_beside(*free_, [target, frames] { target.copy_(frames, true); });
+    runtime_.follow(*copied_);
+    slots.narrow(0, 0, used).copy_(target);
+    free_ = runtime_.mark();
+  } else {
+    slots.narrow(0, 0, used).copy_(frames);
+  }
+  if (padding > 0) slots.narrow(0, used, padding).zero_();
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,84 @@
+#include "train/pass_builder.h"
+
+#include "model/size_class.h"
+#include "objective/labels.h"
+#include "train/padding.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::VisionTower& tower,
+                         const at::TensorOptions& options, const model::Capacity& max)
+    : stage_(stage), speed_(plan.speed),
+      texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
+      image_size_(plan.model.image_size), tokens_per_frame_(tower.tokens_per_frame(image_size_, image_size_)),
+      options_(options), max_(max) {}
+
+// The tokens that the output head predicts: the labels of any term, or all tokens.
+std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
+  return speed_.loss_tokens_only ? objective::labels(text, stage_.objective)
+                                 : objective::labels(text, plan::LabelSelection{plan::LossOn::all, {}});
+}
+
+// Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
+at::Tensor PassBuilder::mask_of(size_t term, const HostPack& host, int64_t size) const {
+  std::vector<float> mask;
+  for (const PackedSample& packed : host.samples)
+    for (const SampleText& text : packed.sample->texts) {
+      const auto all = predicted(text), own = objective::labels(text, stage_.objective[term]->labels());
+      for (size_t i = 1; i < all.size(); ++i)
+        if (all[i]) mask.push_back(own[i] ? 1 : 0);
+    }
+  mask.resize(static_cast<size_t>(size), 0);
+  return at::tensor(mask, at::kFloat);
+}
+
+model::Capacity PassBuilder::padded(const model::Capacity& used) const {
+  const int64_t classes = classes_of(options_.device().is_cuda());
+  model::Capacity capacity = max_;
+  const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_.frames);
+  capacity.frames = model::size_class(std::max(used.frames, min_frames), max_.frames, classes);
+  capacity.rows = model::size_class(used.rows, max_.rows, classes);
+  capacity.sequences = model::size_class(used.sequences, max_.sequences, classes);
+  capacity.labels = model::size_class(used.labels, max_.labels, std::max<int64_t>(classes, 16));
+  return capacity;
+}
+
+BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
+  BuiltPass built;
+  const auto samples = feed::model_samples(
+      host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
+  const auto used = model::Capacity::of(samples), capacity = padded(used);
+  built.used_rows = used.rows;
+  built.all_rows = capacity.rows;
+  objective::PassInputs& in = built.inputs;
+  in.pack = model::make_pack(samples, capacity, tokens_per_frame_, options_.device(at::kCPU), model::Frames::apart);
+  in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
+  for (size_t term = 0; term < stage_.objective.size(); ++term)
+    in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
+  if (in.pack.query_source.defined()) {
+    built.frames = feed::frames_of(host, image_size_, texts_);
+    in.frame_shares = at::zeros(in.pack.query_source.sizes(), at::kDouble);
+    in.frame_shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
+  }
+  return built;
+}
+
+BuiltPass PassBuilder::build(const HostPack& host, const StepCounts& counts, double scale) const {
+  BuiltPass built = build_to_read(host);
+  std::vector<double> weights;
+  for (size_t index = 0; index < stage_.objective.size(); ++index) {
+    const plan::ObjectiveTerm& term = *stage_.objective[index];
+    built.counted +=
+        term.needs_pairs() ? static_cast<double>(built.inputs.pairs) : built.inputs.masks[index].sum().item<double>();
+    weights.push_back(counts.of_term[index] > 0 ? scale * term.weight / counts.of_term[index] : 0);
+  }
+  built.inputs.weights = at::tensor(weights, at::kDouble);
+  return built;
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,43 @@
+// PassBuilder: from a loader's pack to what a pass through the objective reads, in host memory.
+#pragma once
+#include "data/stream/host_pack.h"
+#include "feed/model_samples.h"
+#include "objective/objective.h"
+#include "recipe/plan.h"
+#include "train/step_counts.h"
+
+namespace fvlm::train {
+
+// A pack ready for staging.
+struct BuiltPass {
+  objective::PassInputs inputs;        // without frames
+  at::Tensor frames;                   // [frames, 3, H, W], in the loader's memory; undefined: none
+  double counted = 0;                  // labels and pairs of all terms
+  int64_t used_rows = 0, all_rows = 0; // of the decoder: those that hold a token, and all
+};
+
+class PassBuilder {
+ public:
+  // `options`: of the tensors that a model reads. `max`: the most that a pack of the stage holds.
+  PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::VisionTower& tower,
+              const at::TensorOptions& options, const model::Capacity& max);
+
+  // Where the step holds `counts`, and losses are multiplied by `scale`.
+  BuiltPass build(const HostPack& host, const StepCounts& counts, double scale) const;
+  // The same for a model that only reads: without weights.
+  BuiltPass build_to_read(const HostPack& host) const;
+
+ private:
+  std::vector<bool> predicted(const SampleText& text) const;
+  at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
+  model::Capacity padded(const model::Capacity& used) const;
+
+  const plan::Stage& stage_;
+  plan::Speed speed_;
+  feed::Texts texts_;
+  int64_t image_size_, tokens_per_frame_;
+  at::TensorOptions options_;
+  model::Capacity max_;
+};
+
+} // namespace fvlm::train
