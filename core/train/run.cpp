@@ -83,7 +83,7 @@ class Run {
         return make(context.description, begins ? request_.from->string() : stage.from, options);
       };
       if (checkpoint.empty()) state = stage_begins(state);
-      StageRun run(context, stage, begin, state, checkpoint, request_.faults);
+      Trainer run(context, stage, begin, state, checkpoint, request_.faults);
       if (i == place.stage) {
         folder.write(opened_, resolved_);
         record_changes(place, metrics);

@@ -2,7 +2,7 @@
 // whatever stopped it.
 #pragma once
 #include "recipe/resolve.h"
-#include "train/stage_run.h"
+#include "train/trainer.h"
 
 #include <chrono>
 #include <filesystem>

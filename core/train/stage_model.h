@@ -6,6 +6,7 @@
 #include "ops/operations.h"
 #include "train/gradient_computer.h"
 #include "train/optimization.h"
+#include "train/quantized_weights.h"
 
 #include <functional>
 #include <memory>
@@ -33,6 +34,14 @@ struct StageModel {
   std::shared_ptr<model::Vlm> vlm;
   Frozen frozen;
   std::unique_ptr<Optimization> optimization;
+  std::unique_ptr<QuantizedWeights> quantized; // of a stage that trains through its recipe's quantization
+
+  // Does the work on the real weights where the stage computes with quantized ones.
+  void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
+    if (quantized) quantized->restore(which);
+    work();
+    if (quantized) quantized->quantize();
+  }
 };
 // `policy` makes what learns, `begin` what DPO holds it against; what is remembered of that is for the caller to add.
 // Throws Error for teachers and groups that make no sense, and where nobody has the optimizer.

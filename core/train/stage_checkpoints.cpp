@@ -1,0 +1,92 @@
+#include "train/stage_checkpoints.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "train/disk_space.h"
+#include "train/stop_signals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace fvlm::train {
+
+StageCheckpoints::StageCheckpoints(RunContext& context, const plan::Stage& stage, RunState& state, StageModel& model)
+    : context_(context), stage_(stage), state_(state), model_(model), folder_(context.folder / stage.name) {}
+
+void StageCheckpoints::load(const std::filesystem::path& checkpoint) {
+  load_checkpoint(checkpoint, *model_.vlm, *model_.optimization);
+  saved_at_ = state_.step;
+}
+
+void StageCheckpoints::check_room() const {
+  train::check_room(folder_.path(), checkpoint_bytes(*model_.vlm, *model_.optimization),
+                    kept_checkpoints(context_.plan.checkpoint, stage_), std::ssize(folder_.steps()));
+}
+
+void StageCheckpoints::save() {
+  state_.optimizer_steps = model_.optimization->steps();
+  write();
+  saved_at_ = state_.step;
+}
+
+void StageCheckpoints::write() {
+  const auto position = context_.metrics.flush();
+  state_.metrics_bytes = position.metrics;
+  state_.events_bytes = position.events;
+  model_.with_real_weights(QuantizedWeights::Which::all, [&] {
+    context_.writer.write(folder_, snapshot(context_.description, *model_.vlm, *model_.optimization, state_));
+  });
+}
+
+void StageCheckpoints::wait_until_saved() {
+  using namespace std::chrono;
+  const auto until = steady_clock::now() + context_.write_patience;
+  milliseconds pause(1000);
+  while (!context_.writer.wait()) {
+    const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
+    if (rest <= milliseconds(0) || StopSignals::stop_wanted())
+      throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
+                                                  stage_.name, state_.step, context_.writer.why_not()))
+          .at(folder_.of(state_.step).string())
+          .advise(fmt::format("correct that, and start the same command again: it {}", resumed_from()));
+    pause = std::min(pause, rest);
+    log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
+                human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
+    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_wanted();)
+      std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
+    pause = std::min(2 * pause, milliseconds(30000));
+    write();
+  }
+}
+
+// What the same command does now.
+std::string StageCheckpoints::resumed_from() const {
+  const auto steps = folder_.steps();
+  return steps.empty() ? fmt::format("begins the stage '{}' anew, which has no checkpoint yet", stage_.name)
+                       : fmt::format("resumes from {}", folder_.of(steps.back()).string());
+}
+
+int64_t StageCheckpoints::roll_back(const std::string& why) {
+  context_.writer.wait();
+  const auto last = folder_.newest();
+  const bool may = context_.plan.guard.rollback && last && state_.guard.rolled_back_to != *last;
+  if (!may)
+    throw Error(ErrorKind::diverged, why)
+        .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+        .advise(
+            last ? fmt::format("the last good checkpoint is {}; a lower learning rate, or guard.rollback = true, may "
+                               "help",
+                               folder_.of(*last).string())
+                 : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
+                   "a longer warmup may help");
+  model_.with_real_weights(QuantizedWeights::Which::all,
+                           [&] { load_checkpoint(folder_.of(*last), *model_.vlm, *model_.optimization); });
+  context_.event(
+      stage_.name, state_.step, "rollback",
+      fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));
+  return *last;
+}
+
+} // namespace fvlm::train

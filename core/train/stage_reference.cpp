@@ -1,0 +1,93 @@
+#include "train/stage_reference.h"
+
+#include "base/error.h"
+#include "train/stop_signals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+StageReference::StageReference(RunContext& context, const plan::Stage& stage, RunState& state)
+    : context_(context), stage_(stage), state_(state), weights_(context.folder, stage) {}
+
+std::unique_ptr<model::Vlm> StageReference::make(const MakeModel& begin, const MakeModel& bare,
+                                                 const model::ArenaOptions& options) const {
+  if (state_.reference.empty()) return begin(options);
+  if (auto kept = bare(options); weights_.restore(*kept, state_.reference)) return kept;
+  try {
+    return begin(options);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::data,
+                fmt::format("the weights that the stage '{}' is held against are damaged or missing, and cannot be had "
+                            "from where it started: {}",
+                            stage_.name, error.what()))
+        .at(weights_.file().string())
+        .advise(weights_.advice());
+  }
+}
+
+void StageReference::provide(const Needs& needs, const StageData& data, Crew& replicas, const CachePack& cache_pack) {
+  auto reference = needs.frozen.models.reference ? needs.frozen.models.reference : needs.policy;
+  const auto made = [&]() -> const model::Vlm& {
+    if (!reference) reference = make_frozen(context_.plan, context_.device, needs.make);
+    return *reference;
+  };
+  const auto has_changed = [&] {
+    const auto found = fingerprint(made().parameters());
+    if (found == state_.reference) return false;
+    state_.reference = found;
+    log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
+    return true;
+  };
+  ReferenceMemory* cache = needs.frozen.cache.get();
+  const bool evaluates = needs.evaluator && needs.evaluator->has_preferences();
+  if (needs.policy) {
+    state_.reference = fingerprint(needs.policy->parameters());
+    // Where all that is needed of the reference is cached, it is never made again.
+    if (!cache || evaluates) weights_.keep(needs.policy->parameters());
+  }
+  if (cache) {
+    const auto open = [&] { cache->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
+    open();
+    if (!cache->complete() && context_.steps_left != 0) {
+      if (has_changed()) open();
+      fill(*cache, made(), data, replicas, cache_pack);
+    }
+  } else if (!state_.reference.empty()) { // checkpoints of earlier versions do not say
+    has_changed();
+  }
+  if (evaluates) needs.evaluator->remember_reference(made(), needs.operations);
+}
+
+// In packs as the stage will have them: those of its own model are computed in the same order.
+void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, Crew& replicas,
+                          const CachePack& cache_pack) {
+  const auto loader = data.loader(data.start());
+  report::Moment moment;
+  moment.stage = stage_.name + ": reference";
+  moment.steps = stage_.steps;
+  moment.all_samples = stage_.samples;
+  PartTimes times;
+  context_.line.show(moment);
+  auto loaded = loader->next();
+  for (; loaded && !StopSignals::stop_wanted(); loaded = loader->next()) {
+    const auto& samples = loaded->pack.samples;
+    const auto known = [&](const PackedSample& packed) { return cache.knows(packed); };
+    if (!std::all_of(samples.begin(), samples.end(), known)) cache_pack(loaded->pack, reference);
+    moment.step = loaded->step + loaded->last;
+    moment.samples += std::ssize(samples);
+    times.spent_on("reference");
+    moment.seconds = times.seconds();
+    context_.line.show(moment);
+    loaded.reset();
+  }
+  replicas.finish_caching();
+  context_.line.clear();
+  cache.write(!loaded);
+  log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, cache.pairs(),
+           (context_.folder / stage_.name).string(), loaded ? ", and more are to come" : "");
+}
+
+} // namespace fvlm::train

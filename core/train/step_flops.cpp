@@ -1,0 +1,45 @@
+#include "train/step_flops.h"
+
+#include "objective/labels.h"
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Vlm& policy,
+                     const Optimization& optimization, const objective::FrozenModels& frozen)
+    : plan_(plan), stage_(stage), policy_(policy) {
+  for (const Group* group : optimization.trained())
+    for (const ops::Parameter* parameter : group->parameters) {
+      const std::string name = directory_name(parameter->name);
+      learning_.vision = learning_.vision || name.starts_with("vision.");
+      learning_.decoder = learning_.decoder || name.starts_with("decoder.");
+      learning_.connector = learning_.connector || name.starts_with("connector.");
+    }
+  if (frozen.reference) frozen_.push_back(frozen.reference->config());
+  for (const auto& [term, teacher] : frozen.teachers) frozen_.push_back(teacher->config());
+}
+
+double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
+  model::Work work;
+  for (const auto& sample : samples) {
+    std::vector<int64_t> texts;
+    int64_t count = 0;
+    for (const SampleText& text : sample->texts) {
+      texts.push_back(static_cast<int64_t>(text.ids.size()));
+      const auto labels = objective::labels(text, stage_.objective);
+      count += std::count(labels.begin(), labels.end(), true);
+    }
+    work.add(sample->frames, texts, count);
+  }
+  const auto reads = static_cast<double>(objective::Objective(stage_.objective, stage_.mode).views()); // of the text
+  work.rows *= reads;
+  work.pairs *= reads;
+  work.labels *= reads;
+  const int64_t size = plan_.model.image_size, tokens = policy_.tower().tokens_per_frame(size, size);
+  double all = model::flops(policy_.config(), tokens, work, learning_, stage_.mode);
+  for (const auto& config : frozen_) all += model::flops(config, tokens, work, {}, stage_.mode);
+  return all;
+}
+
+} // namespace fvlm::train

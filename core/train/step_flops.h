@@ -1,0 +1,30 @@
+// The floating-point operations that the samples of a step stand for, whatever is padded or computed twice.
+#pragma once
+#include "data/samples/sample.h"
+#include "model/flops.h"
+#include "recipe/plan.h"
+#include "train/gradient_computer.h"
+#include "train/optimization.h"
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace fvlm::train {
+
+class StepFlops {
+ public:
+  // Plan, stage and policy outlive it.
+  StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Vlm& policy,
+            const Optimization& optimization, const objective::FrozenModels& frozen);
+  double of(std::span<const std::shared_ptr<const Sample>> samples) const;
+
+ private:
+  const plan::Plan& plan_;
+  const plan::Stage& stage_;
+  const model::Vlm& policy_;
+  model::Learning learning_;
+  std::vector<model::VlmConfig> frozen_; // of models that read every pack and do not train
+};
+
+} // namespace fvlm::train

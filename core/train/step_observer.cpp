@@ -1,0 +1,57 @@
+#include "train/step_observer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::train {
+
+StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunState& state)
+    : context_(context), stage_(stage), state_(state), interval_(stage, state, context.device),
+      guard_(context.plan.guard, state.guard), scaler_(context.plan.precision == plan::Precision::fp16, state.scaler) {}
+
+std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
+                                                 PartTimes& times) {
+  const auto& numbers = step.numbers.read();
+  if (step.numbers.mark()) times.spent_on("device");
+  const auto terms = GradientComputer::read_sums(numbers[0], stage_);
+  const double norm = numbers[1].item<double>();
+  double loss = 0;
+  for (size_t term = 0; term < terms.size(); ++term)
+    if (terms[term].count > 0) loss += stage_.objective[term]->weight * terms[term].loss / terms[term].count;
+
+  state_.cursor = step.after;
+  ++state_.step;
+  state_.samples = step.after.samples;
+  state_.text_tokens += step.counts.text_tokens;
+  state_.frames += step.counts.frames;
+  loss_ = loss;
+  max_rate_ = 0;
+  for (const Optimization::Rates& rates : step.rates) max_rate_ = std::max(max_rate_, rates.lr);
+  if (scaler_.lowered_for(loss, norm)) return {};
+  const auto verdict = guard_.judge(loss, norm);
+  if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
+    context_.event(stage_.name, state_.step, "nonfinite",
+                   fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));
+    if (verdict == Guard::Verdict::skip) return {};
+    return fmt::format("{} steps in a row had a loss or a gradient that is not finite", state_.guard.in_a_row);
+  }
+  scaler_.step_done();
+  const auto trained = optimization.trained();
+  std::map<std::string, double> rates;
+  for (size_t group = 0; group < trained.size(); ++group) rates["lr." + trained[group]->name] = step.rates[group].lr;
+  interval_.set_rates(std::move(rates));
+  const auto entropy = step.measured_attention ? std::optional(numbers[2].item<double>()) : std::nullopt;
+  interval_.add({loss, norm, step.flops, step.counts, terms, step.used_rows, step.all_rows, entropy});
+  if (verdict != Guard::Verdict::spike) return {};
+  context_.event(stage_.name, state_.step, "spike",
+                 fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
+  if (!context_.plan.guard.rollback) return {};
+  return "the loss made a leap";
+}
+
+void StepObserver::write_interval(PartTimes& times) {
+  if (const auto line = interval_.take(times)) context_.metrics.write(*line);
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,392 @@
+#include "train/trainer.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "train/memory.h"
+#include "train/schedule.h"
+#include "train/stage_length.h"
+#include "train/stop_signals.h"
+
+#include <fmt/format.h>
+
+namespace fvlm::train {
+namespace {
+
+bool needs_reference(const plan::Stage& stage) {
+  using enum plan::ObjectiveTerm::Reference;
+  return stage.uses(live) || stage.uses(cached);
+}
+
+} // namespace
+
+Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+                 const std::filesystem::path& checkpoint, const Faults& faults)
+    : context_(context), stage_(stage), faults_(faults), state_(std::move(start)),
+      data_(context.plan, stage, context.registry,
+            {.quarantine_log = context.folder / "quarantine.log", .device = context.device}),
+      reference_(context, stage, state_), checkpoints_(context, stage, state_, model_),
+      observer_(context, stage, state_),
+      control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl"),
+      // Where a step may change what the next one starts from, that one waits.
+      observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
+                     context.plan.precision != plan::Precision::fp16) {
+  data_.tokenizer().require_fit(context.description.decoder.vocab_size, context.plan.model.tokenizer_folder());
+  operations_ = make_operations(context.plan, context.registry, context.device);
+  const bool begins = checkpoint.empty();
+  const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
+    return std::make_unique<model::Vlm>(
+        model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
+        options);
+  };
+  const MakeModel reference = [&](const model::ArenaOptions& options) {
+    return begins ? begin(options) : reference_.make(begin, bare, options);
+  };
+  model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
+  if (stage.uses(plan::ObjectiveTerm::Reference::cached))
+    model_.frozen.cache =
+        std::make_shared<ReferenceMemory>(data_.order(), checkpoints_.folder().path() / "reference.bin");
+  if (stage.quantization_aware)
+    model_.quantized =
+        std::make_unique<QuantizedWeights>(context.plan, context.registry, model_.vlm->parameters(), context.device);
+  if (begins) {
+    state_.stage = stage.name;
+    state_.cursor = data_.start();
+    model_.optimization->adopt_values();
+  } else {
+    if (state_.stage_done) extend();
+    if (!state_.stage_done) Composer::check(state_.cursor, data_.batches(), data_.order());
+    checkpoints_.load(checkpoint);
+  }
+  state_.plan_hash = context.plan_hash;
+  state_.run_id = context.run_id;
+  if (!state_.stage_done) checkpoints_.check_room();
+  if (!stage.evaluation.sets.empty())
+    evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
+  flops_.emplace(context.plan, stage, *model_.vlm, *model_.optimization, model_.frozen.models);
+  gradients_ =
+      std::make_unique<Crew>(context.plan, stage, *model_.vlm, *operations_, context.registry,
+                             most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
+                             model_.frozen, Crew::Size{state_.crew, context.threads});
+  if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
+}
+
+Trainer::~Trainer() = default;
+
+// The plan has more samples than the stage was trained with when it was done: the rest is trained.
+void Trainer::extend() {
+  const auto rest = Composer::extended(state_.cursor, data_.batches(), data_.order());
+  if (!rest) return;
+  state_.cursor = *rest;
+  state_.stage_done = false;
+  log_info("stage {} was done with {} samples and is extended to {}: its schedule continues at {:.0f} %", stage_.name,
+           grouped(state_.samples), grouped(stage_.samples),
+           100 * static_cast<double>(state_.samples) / static_cast<double>(stage_.samples));
+}
+
+void Trainer::provide_reference(const MakeModel& reference, bool begins) {
+  const auto cache_pack = [this](const HostPack& pack, const model::Vlm& model) {
+    const auto cache_part = [&](HostPack& part) {
+      if (faults_.before_reference) faults_.before_reference(stage_.name, part);
+      gradients_->cache_reference(part, model);
+    };
+    while (!in_parts(pack, cache_part)) {
+    }
+  };
+  reference_.provide({model_.frozen, begins ? model_.vlm : nullptr, reference, evaluator_.get(), *operations_}, data_,
+                     *gradients_, cache_pack);
+}
+
+StageEnd Trainer::run() {
+  if (state_.stage_done) return StageEnd::done;
+  times_ = {}; // the time until now belongs to no step
+  show_progress();
+  if (model_.quantized) model_.quantized->quantize();
+  const StageEnd end = train();
+  if (model_.quantized) model_.quantized->restore(QuantizedWeights::Which::all);
+  return end;
+}
+
+StageEnd Trainer::train() {
+  open_loader(state_.cursor);
+  bool ends_here = false;
+  while (!ends_here) {
+    if (StopSignals::stop_wanted() || context_.steps_left == 0) return stop();
+    auto loaded = next_pack();
+    if (!loaded) break;
+    if (!forward_backward(*loaded)) {
+      loaded.reset();
+      open_loader(state_.cursor);
+      continue;
+    }
+    if (!loaded->last) continue;
+    PendingStep step = optimizer_step(*loaded);
+    loaded.reset();
+    if (context_.steps_left > 0) --context_.steps_left;
+    observe(); // the previous step, while the device computes this one
+    pending_ = std::move(step);
+    if (must_observe_now()) ends_here = !observe();
+  }
+  return finish(ends_here);
+}
+
+StageEnd Trainer::stop() {
+  observe();
+  save();
+  checkpoints_.wait_until_saved();
+  return StageEnd::stopped;
+}
+
+StageEnd Trainer::finish(bool ended_early) {
+  observe();
+  state_.cursor = loader_->cursor(); // with what was skipped behind the last step
+  loader_.reset();
+  if (!ended_early) warn_of_early_end(stage_, state_.cursor);
+  observer_.write_interval(times_);
+  require_used(state_.cursor, stage_.name);
+  evaluate();
+  if (evaluator_)
+    evaluator_->show(*model_.vlm, *operations_, {checkpoints_.folder().path() / "show", stage_.name, state_.step});
+  state_.stage_done = true;
+  const SampleCounts counts = sample_counts(state_.cursor);
+  context_.metrics.write({"event",
+                          stage_.name,
+                          state_.step,
+                          {{"what", "stage_end"}, {"text", fmt::format("{} steps, {}", state_.step, counts.text())}},
+                          numbers_of(counts)});
+  log_info("{}: done, {} steps, {}, loss {:.4g}", stage_.name, grouped(state_.step), counts.text(), observer_.loss());
+  checkpoints_.require_anew();
+  save();
+  checkpoints_.wait_until_saved();
+  return StageEnd::done;
+}
+
+void Trainer::open_loader(const Cursor& from) {
+  loader_.reset(); // its memory is released first
+  loader_ = data_.loader(from);
+  assembly_.reset();
+}
+
+// Where there is none for a reason, the pending step is observed first.
+std::optional<LoadedPack> Trainer::next_pack() {
+  try {
+    if (faults_.before_data) faults_.before_data();
+    auto loaded = loader_->next();
+    times_.spent_on(PartTimes::waiting);
+    return loaded;
+  } catch (const Error&) {
+    observe();
+    throw;
+  }
+}
+
+bool Trainer::is_logged(int64_t step) const {
+  return context_.plan.log_every > 0 && step % context_.plan.log_every == 0;
+}
+
+bool Trainer::forward_backward(LoadedPack& loaded) {
+  if (!assembly_) {
+    assembly_.emplace().counts = counts_of(stage_, *loaded.of_step);
+    gradients_->begin_step();
+  }
+  if (!loaded.pack.samples.empty()) assembly_->packing.add(loaded.pack);
+  for (const PackedSample& packed : loaded.pack.samples) assembly_->used.push_back(packed.sample);
+  const double scale = observer_.loss_scale();
+  try {
+    return in_parts(loaded.pack, [&](HostPack& part) {
+      if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
+      const bool measure_attention = is_logged(steps_begun() + 1) && !gradients_->has_measured_attention();
+      gradients_->forward_backward(part, assembly_->counts, scale, times_, measure_attention);
+    });
+  } catch (const UnsupportedCall& refused) {
+    if (gradients_->drop(refused)) {
+      observe();
+      return false;
+    }
+    save_before_failure();
+    throw;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::plugin) save_before_failure();
+    throw;
+  }
+}
+
+bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
+  try {
+    for (HostPack& part : parts_of(pack, state_.split)) work(part);
+    return true;
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    observe();
+    const auto* of_plugin = dynamic_cast<const Error*>(&error);
+    const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
+    if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it
+    if (is_least)
+      throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
+          .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
+          .advise("activation_checkpointing, fewer frames or shorter texts need less");
+  }
+  state_.split *= 2;
+  context_.event(stage_.name, state_.step, "out_of_memory",
+                 fmt::format("packs are cut into {} from here on", state_.split));
+  return false;
+}
+
+std::vector<Optimization::Rates> Trainer::rates(const StepCounts& counts, const Cursor& after) const {
+  const auto share = [&](int64_t samples) {
+    return static_cast<double>(samples) / static_cast<double>(stage_.samples);
+  };
+  const Stretch stretch{share(after.samples - counts.samples), share(after.samples)};
+  std::vector<Optimization::Rates> rates;
+  for (const auto& base : model_.optimization->base_rates())
+    rates.push_back({rate(stage_.schedule, base.lr, stretch) * state_.rate_scale,
+                     rate(stage_.schedule, base.others, stretch) * state_.rate_scale});
+  return rates;
+}
+
+PendingStep Trainer::optimizer_step(const LoadedPack& last) {
+  const Assembly step = std::move(*assembly_);
+  assembly_.reset();
+  gradients_->gather();
+  if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), model_.vlm->parameters());
+  // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
+  const double counted = gradients_->counted(), whole = counted > 0 ? step.counts.all_terms() / counted : 1;
+  if (model_.quantized) model_.quantized->pass_gradients();
+  const auto step_rates = rates(step.counts, last.after);
+  const at::Tensor sums = gradients_->sums();
+  // The device itself finds whether the step may be applied; the host reads that once all is on its way.
+  model_.with_real_weights(QuantizedWeights::Which::trained, [&] {
+    model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip, sums);
+  });
+  times_.spent_on("optimizer");
+  return {last.after,
+          std::ssize(step.used) == step.counts.samples ? step.counts : counts_of(stage_, step.used),
+          flops_->of(step.used),
+          step_rates,
+          gradients_->used_rows(),
+          gradients_->all_rows(),
+          step.packing,
+          gradients_->has_measured_attention(),
+          Late({sums, model_.optimization->norm(), gradients_->attention_entropy()})};
+}
+
+// What follows the step looks at the state as it is then, or changes it.
+bool Trainer::must_observe_now() const {
+  const int64_t step = steps_begun();
+  const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+  return !observes_late_ || due(context_.plan.checkpoint.every) || due(stage_.evaluation.every) || control_.due(step);
+}
+
+bool Trainer::observe() {
+  if (!pending_) return true;
+  const PendingStep step = *std::exchange(pending_, std::nullopt);
+  if (!std::exchange(reported_active_, true)) report_active(step);
+  if (const auto why = observer_.observe(step, *model_.optimization, times_)) {
+    const int64_t back_at = checkpoints_.roll_back(*why);
+    observer_.begin_anew();
+    state_.guard.rolled_back_to = back_at;
+  }
+  const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
+  bool continues = true, saves = due(context_.plan.checkpoint.every);
+  show_progress();
+  if (control_.due(state_.step)) continues = follow_control(saves);
+  if (is_logged(state_.step)) observer_.write_interval(times_);
+  times_.spent_on("metrics");
+  if (continues && due(stage_.evaluation.every)) evaluate();
+  const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
+  if (saves && continues && !in_trouble) save();
+  return continues;
+}
+
+// False: the stage is to end here.
+bool Trainer::follow_control(bool& saves) {
+  auto numbers = observer_.interval().values();
+  numbers["step"] = static_cast<double>(state_.step);
+  numbers["tokens"] = numbers["text_tokens"]; // its name in recipes written for earlier versions
+  bool continues = true;
+  for (const plan::Action& action : control_.answer(state_.step, numbers, state_.memory)) {
+    if (const auto* scale = std::get_if<plan::ScaleRate>(&action)) {
+      state_.rate_scale *= scale->factor;
+      context_.event(stage_.name, state_.step, "control", fmt::format("learning rates times {:g}", scale->factor));
+    } else if (std::holds_alternative<plan::Save>(action)) {
+      saves = true;
+    } else {
+      context_.event(stage_.name, state_.step, "control", "the stage ends here");
+      continues = false;
+    }
+  }
+  return continues;
+}
+
+// Plugins are chosen when a step first meets a shape: they are known now.
+void Trainer::report_active(const PendingStep& first) {
+  const auto& operations = operations_->choices();
+  const auto precision = product_precision(context_.plan.precision, context_.device, operations);
+  observer_.interval().set_peak(peak_flops(context_.device, precision));
+  PackingStatistics packing = first.packing;
+  if (first.all_rows > 0)
+    packing.padding_share = 1 - static_cast<double>(first.used_rows) / static_cast<double>(first.all_rows);
+  const ActiveParts parts{operations, model_.optimization->choices(), data_.packer(), packing};
+  for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
+    if (context_.registry.is_news(line)) log_info("{}", line);
+}
+
+void Trainer::evaluate() {
+  if (!evaluator_ || state_.evaluated_at == state_.step) return;
+  state_.evaluated_at = state_.step;
+  const auto& best_by = context_.plan.checkpoint.best_by;
+  state_.score.reset();
+  evaluated_ = true;
+  const auto progress = [&](const evaluation::Moment& moment) {
+    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name,
+                                   evaluation::name_of(moment.mode), grouped(moment.done), grouped(moment.all)));
+  };
+  const auto results = ops::with_next_preference(
+      *operations_, [&] { return evaluator_->evaluate(*model_.vlm, *operations_, progress); });
+  for (const evaluation::Result& result : results) {
+    context_.metrics.write(result.record(stage_.name, state_.step));
+    log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
+    if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
+  }
+  times_.pass_over(); // each result has its own seconds
+}
+
+void Trainer::save() {
+  if (checkpoints_.is_saved()) return;
+  if (!evaluated_ && state_.evaluated_at != state_.step) state_.score.reset();
+  evaluated_ = false;
+  observer_.interval().add_times(times_);
+  checkpoints_.save();
+  times_.spent_on("checkpoint");
+}
+
+// A plugin failed before anything of its step was applied: the previous steps are not lost.
+void Trainer::save_before_failure() {
+  try {
+    observe();
+    if (state_.step == 0) return;
+    save();
+    context_.writer.wait();
+    log_info("stage {}: step {} is saved; the same command resumes there", stage_.name, state_.step);
+  } catch (const std::exception& error) {
+    log_warning("stage {}: what was learnt since the last checkpoint is not saved: {}", stage_.name, error.what());
+  }
+}
+
+void Trainer::show_progress() const {
+  report::Moment moment;
+  moment.stage = stage_.name;
+  moment.step = state_.step;
+  moment.steps = stage_.steps;
+  moment.samples = state_.samples;
+  moment.all_samples = stage_.samples;
+  moment.samples_before = context_.samples_before;
+  moment.run_samples = context_.samples;
+  moment.tokens = state_.decoder_tokens(stage_.texts());
+  moment.seconds = times_.seconds();
+  moment.waited = times_.waited();
+  moment.loss = observer_.loss();
+  moment.lr = observer_.max_rate();
+  context_.line.show(moment);
+}
+
+} // namespace fvlm::train

@@ -1,0 +1,95 @@
+// Trainer: one stage from its beginning, or a checkpoint, to its end. The loop takes a pack, computes its gradients,
+// steps the optimizer, observes what came of it, and saves; what each of these needs lives beside it.
+#pragma once
+#include "evaluation/evaluator.h"
+#include "train/control.h"
+#include "train/crew.h"
+#include "train/run_context.h"
+#include "train/stage_checkpoints.h"
+#include "train/stage_data.h"
+#include "train/stage_model.h"
+#include "train/stage_reference.h"
+#include "train/step_flops.h"
+#include "train/step_observer.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace fvlm::train {
+
+enum class StageEnd { done, stopped }; // stopped: as requested, and resumable
+
+class Trainer {
+ public:
+  // From `start`, or where `checkpoint` is not empty as it says. `begin` makes the model that the stage starts from.
+  Trainer(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+          const std::filesystem::path& checkpoint, const Faults& faults);
+  ~Trainer();
+
+  StageEnd run();
+  std::shared_ptr<model::Vlm> model() const { return model_.vlm; }
+  const RunState& state() const { return state_; }
+
+ private:
+  // Setting up.
+  void extend();
+  void provide_reference(const MakeModel& reference, bool begins);
+
+  // The loop and its parts.
+  StageEnd train();
+  StageEnd stop();
+  StageEnd finish(bool ended_early);
+  void open_loader(const Cursor& from);
+  std::optional<LoadedPack> next_pack();
+  // False: memory ran out or a plugin refused a call, and the step begins again.
+  bool forward_backward(LoadedPack& loaded);
+  PendingStep optimizer_step(const LoadedPack& last);
+  // Whether the pending step is observed before the next one is computed.
+  bool must_observe_now() const;
+  // The pending step, if any. False: the stage is to end here.
+  bool observe();
+  bool follow_control(bool& saves);
+  void evaluate();
+  void save();
+  void save_before_failure();
+
+  // Cuts the pack as memory allows. False: it ran out, and from now on there are more parts.
+  bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
+  int64_t steps_begun() const { return state_.step + (pending_ ? 1 : 0); }
+  bool is_logged(int64_t step) const; // whether a line of metrics follows it
+  std::vector<Optimization::Rates> rates(const StepCounts& counts, const Cursor& after) const;
+  void report_active(const PendingStep& first);
+  void show_progress() const;
+
+  RunContext& context_;
+  const plan::Stage& stage_;
+  const Faults& faults_;
+  RunState state_;
+  StageData data_;
+  std::unique_ptr<ops::Operations> operations_;
+  StageReference reference_;
+  StageModel model_;
+  StageCheckpoints checkpoints_;
+  std::unique_ptr<evaluation::Evaluator> evaluator_; // null: the stage has no sets
+  std::optional<StepFlops> flops_;
+  std::unique_ptr<Crew> gradients_;
+  StepObserver observer_;
+  ControlCalls control_;
+  std::unique_ptr<Loader> loader_;
+  PartTimes times_;
+
+  // The step that is being put together from packs.
+  struct Assembly {
+    StepCounts counts;
+    std::vector<std::shared_ptr<const Sample>> used; // of its samples, those that could be decoded
+    PackingStatistics packing;
+  };
+  std::optional<Assembly> assembly_;
+  std::optional<PendingStep> pending_; // `state_` is that before it
+  const bool observes_late_;           // one step later, where nothing is to be done before
+  bool evaluated_ = false;             // since the last checkpoint
+  bool reported_active_ = false;
+};
+
+} // namespace fvlm::train
