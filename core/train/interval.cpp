@@ -28,7 +28,7 @@ void Interval::add(const Step& step) {
     if (tally.count == 0) continue;
     sums["term." + names[term]] += tally.losses / tally.count;
     if (!std::holds_alternative<plan::Dpo>(stage_.objective[term])) continue;
-    sums["reward_accuracy"] += tally.right / tally.count;
+    sums["reward_accuracy"] += tally.correct / tally.count;
     sums["chosen_reward"] += tally.chosen / tally.count;
     sums["rejected_reward"] += tally.rejected / tally.count;
     sums["reward_margin"] += (tally.chosen - tally.rejected) / tally.count;

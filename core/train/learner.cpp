@@ -25,7 +25,7 @@ namespace {
 
 using ops::Tape, ops::Value, plan::is_coarse;
 
-constexpr int64_t sums_of_a_term = 5; // the members of Tally
+constexpr int64_t sums_per_term = 5; // the members of Tally
 
 int64_t count(const std::vector<bool>& flags) {
   return std::count(flags.begin(), flags.end(), true);
@@ -70,25 +70,26 @@ std::vector<std::string> term_names(const plan::Stage& stage) {
   return names;
 }
 
-// All that the passes read of a pack, and nothing besides: what is recorded of one does for each that looks like it.
+// Everything that the passes read of a pack. A CUDA graph captured for one pack can be replayed for any pack whose
+// inputs have the same shapes, so nothing else may depend on the pack.
 struct Learner::Inputs {
   model::Pack pack;
   std::vector<at::Tensor> masks; // of a term: float32 [labels], 1 where it learns
   at::Tensor weights;            // float64 [terms]: of a label, or of a pair
   at::Tensor shares;             // float64 [frame slots]: of each frame in the mean over those that are used
-  at::Tensor remembered;         // float64 [2 pairs]: what is remembered of the reference
-  at::Tensor frames;             // those of the pack, where the loader laid them
-  at::Tensor joined;             // what the others lie in, where they stay
+  at::Tensor reference_logprobs; // float64 [2 pairs], from the cache
+  at::Tensor frames;             // the pack's frames in the loader's host memory
+  at::Tensor storage;            // the buffer that all other tensors are views of, on the device
   int64_t pairs = 0;
 
   std::vector<at::Tensor*> tensors() { // all but frames
     auto all = pack.tensors();
     std::erase(all, &pack.frames);
-    const auto others = beside_the_pack();
+    const auto others = step_tensors();
     all.insert(all.end(), others.begin(), others.end());
     return all;
   }
-  // With frames in memory of their own.
+  // Moves everything to `device`, into freshly allocated memory.
   Inputs on(at::Device device) && {
     for (at::Tensor* tensor : tensors())
       if (tensor->defined()) *tensor = tensor->to(device);
@@ -102,8 +103,8 @@ struct Learner::Inputs {
     }
     return std::move(*this);
   }
-  // Side by side in one piece of the host's memory, which goes to a device in one copy.
-  at::Tensor side_by_side(bool pinned) {
+  // Copies all tensors but the frames into one host buffer, so that one copy brings them to the device.
+  at::Tensor flatten(bool pinned) {
     const auto all = tensors();
     const auto begins = offsets(all);
     at::Tensor bytes = at::empty({begins.back()}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
@@ -112,8 +113,8 @@ struct Learner::Inputs {
         std::memcpy(bytes.mutable_data_ptr<uint8_t>() + begins[i], all[i]->const_data_ptr(), all[i]->nbytes());
     return bytes;
   }
-  void lie_in(const at::Tensor& bytes) {
-    joined = bytes;
+  void view_into(const at::Tensor& bytes) {
+    storage = bytes;
     const auto all = tensors();
     const auto begins = offsets(all);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -126,13 +127,13 @@ struct Learner::Inputs {
   std::vector<int64_t> key() {
     std::vector<int64_t> key = pack.shape();
     key.push_back(pairs);
-    for (const at::Tensor* tensor : beside_the_pack()) model::append_shape(key, *tensor);
+    for (const at::Tensor* tensor : step_tensors()) model::append_shape(key, *tensor);
     return key;
   }
 
  private:
-  std::vector<at::Tensor*> beside_the_pack() {
-    std::vector<at::Tensor*> all{&weights, &shares, &remembered};
+  std::vector<at::Tensor*> step_tensors() {
+    std::vector<at::Tensor*> all{&weights, &shares, &reference_logprobs};
     for (at::Tensor& mask : masks) all.push_back(&mask);
     return all;
   }
@@ -147,53 +148,53 @@ struct Learner::Inputs {
   }
 };
 
-struct Learner::Brought {
-  Inputs inputs; // stay where they are
-  bool watches;
-  struct Recorded {
-    Recorder recorder;
-    std::vector<bool> after; // the parameters that have a gradient when it is done
+struct Learner::StagedPack {
+  Inputs inputs; // keep their addresses, as captured graphs require
+  bool measures_attention;
+  struct CapturedPass {
+    GraphCache graph;
+    std::vector<bool> after; // which parameters have a gradient when the pass is done
   };
-  std::map<std::vector<bool>, Recorded> passes; // by those that have one before
+  std::map<std::vector<bool>, CapturedPass> passes; // by the parameters that have a gradient before the pass
 };
 
-struct Learner::Asked {
-  Inputs inputs;      // stay where they are
-  at::Tensor answers; // float64 [2 pairs]
-  Recorder recorder;
+struct Learner::ReferenceInputs {
+  Inputs inputs;       // keep their addresses, as captured graphs require
+  at::Tensor logprobs; // float64 [2 pairs]
+  GraphCache graph;
 };
 
-struct Learner::Answer {
+struct Learner::PendingLogProbs {
   std::vector<PackedSample> pairs;
   Late sums; // float64 [2 pairs]
 };
 
-struct Learner::Work {
+struct Learner::StepContext {
   const Inputs& in;
   PartTimes& times;
-  model::Vlm::Seen seen;
+  model::Vlm::Seen visual;
   Tape tape;
 
-  // A part of the forward pass begins, which ends the backward pass of what follows.
-  void begin(const char* part) {
-    if (times.tells()) tape.push([&times = times, name = std::string(part) + " backward"] { times.tell_of(name); });
+  // Starts a phase of the forward pass. The backward pass of this phase ends when the tape gets here.
+  void begin_phase(const char* phase) {
+    if (times.tells()) tape.push([&times = times, name = std::string(phase) + " backward"] { times.tell_of(name); });
   }
 
   at::Tensor weights(size_t term) const { return in.masks[term] * in.weights[static_cast<int64_t>(term)]; }
 };
 
 Learner::Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
-                 const model::Capacity& most, FrozenModels frozen)
+                 const model::Capacity& max_capacity, FrozenModels frozen)
     : stage_(stage), speed_(plan.speed),
       texts_(speed_.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
-      image_size_(plan.model.image_size), policy_(policy), ops_(operations), most_(most), frozen_(std::move(frozen)),
-      records_(plan.speed.graphs && device::runtime()) {
+      image_size_(plan.model.image_size), policy_(policy), ops_(operations), max_capacity_(max_capacity),
+      frozen_(std::move(frozen)), uses_graphs_(plan.speed.graphs && device::runtime()) {
   const auto sums = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
   if (device::Runtime* gpu = device::runtime())
-    arrivals_ = std::make_unique<Arrivals>(*gpu, ops_.options().device,
-                                           std::vector<int64_t>{most_.frames, 3, image_size_, image_size_},
-                                           plan.speed.overlap_copies);
-  tally_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_of_a_term}, sums);
+    input_staging_ = std::make_unique<InputStaging>(
+        *gpu, ops_.options().device, std::vector<int64_t>{max_capacity_.frames, 3, image_size_, image_size_},
+        plan.speed.overlap_copies);
+  sums_ = at::zeros({static_cast<int64_t>(stage_.objective.size()), sums_per_term}, sums);
   entropy_ = at::zeros({}, sums);
   begin_step();
 }
@@ -202,18 +203,18 @@ Learner::~Learner() = default;
 
 void Learner::begin_step() {
   policy_.parameters().forget_gradients();
-  tally_.zero_();
-  held_ = 0;
+  sums_.zero_();
+  loss_terms_ = 0;
   used_rows_ = all_rows_ = 0;
-  watched_ = false;
+  measured_attention_ = false;
 }
 
-// The tokens that the output head predicts: those that any term learns from, or all.
+// Which tokens the output head predicts: those that any term of the objective learns from, or all.
 std::vector<bool> Learner::predicted(const SampleText& text) const {
   return speed_.loss_tokens_only ? labels(text, stage_) : labels(text, plan::LossOn::all);
 }
 
-// Which of the pack's labels the term learns from: the pack has those of all terms, text by text.
+// Selects the term's labels among the pack's, which are the union over all terms, text by text.
 at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) const {
   std::vector<float> mask;
   for (const PackedSample& packed : host.samples)
@@ -226,37 +227,37 @@ at::Tensor Learner::mask_of(size_t term, const HostPack& host, int64_t size) con
   return at::tensor(mask, at::kFloat);
 }
 
-model::Capacity Learner::rounded(const model::Capacity& used) const {
+model::Capacity Learner::rounded_capacity(const model::Capacity& used) const {
   const int64_t classes = classes_of(ops_.options().device.is_cuda());
-  model::Capacity capacity = most_;
-  const int64_t least = speed_.text_without_tower ? 0 : std::min<int64_t>(1, most_.frames);
-  capacity.frames = model::size_class(std::max(used.frames, least), most_.frames, classes);
-  capacity.rows = model::size_class(used.rows, most_.rows, classes);
-  capacity.sequences = model::size_class(used.sequences, most_.sequences, classes);
-  capacity.labels = model::size_class(used.labels, most_.labels, std::max<int64_t>(classes, 16));
+  model::Capacity capacity = max_capacity_;
+  const int64_t min_frames = speed_.text_without_tower ? 0 : std::min<int64_t>(1, max_capacity_.frames);
+  capacity.frames = model::size_class(std::max(used.frames, min_frames), max_capacity_.frames, classes);
+  capacity.rows = model::size_class(used.rows, max_capacity_.rows, classes);
+  capacity.sequences = model::size_class(used.sequences, max_capacity_.sequences, classes);
+  capacity.labels = model::size_class(used.labels, max_capacity_.labels, std::max<int64_t>(classes, 16));
   return capacity;
 }
 
-void Learner::add(size_t term, std::initializer_list<at::Tensor> sums) {
+void Learner::add_sums(size_t term, std::initializer_list<at::Tensor> sums) {
   int64_t place = 0;
-  for (const at::Tensor& sum : sums) tally_[static_cast<int64_t>(term)][place++].add_(sum);
+  for (const at::Tensor& sum : sums) sums_[static_cast<int64_t>(term)][place++].add_(sum);
 }
 
-// In host memory, without frames.
-model::Pack Learner::packed(const HostPack& host) {
+// Builds the pack in host memory, without frames.
+model::Pack Learner::make_pack(const HostPack& host) {
   const auto samples = feed::model_samples(
       host, image_size_, [this](const SampleText& text) { return predicted(text); }, texts_);
-  const auto used = model::Capacity::of(samples), capacity = rounded(used);
+  const auto used = model::Capacity::of(samples), capacity = rounded_capacity(used);
   used_rows_ += used.rows;
   all_rows_ += capacity.rows;
   const int64_t patches = policy_.tower().tokens_per_frame(image_size_, image_size_);
   return model::make_pack(samples, capacity, patches, ops_.tensor_options().device(at::kCPU), model::Frames::apart);
 }
 
-// In host memory: what any model reads of the pack.
-Learner::Inputs Learner::bare_inputs_of(const HostPack& host) {
+// In host memory: what any model, trained or frozen, reads of the pack.
+Learner::Inputs Learner::model_inputs_of(const HostPack& host) {
   Inputs in;
-  in.pack = packed(host);
+  in.pack = make_pack(host);
   in.pairs = stage_.prefers() ? std::ssize(host.samples) : 0;
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
@@ -268,157 +269,162 @@ Learner::Inputs Learner::bare_inputs_of(const HostPack& host) {
   return in;
 }
 
-// The same with what the step makes of it.
-Learner::Inputs Learner::inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
-  Inputs in = bare_inputs_of(host);
+// Adds the weights of the terms in this step, and cached log-probabilities of the reference.
+Learner::Inputs Learner::step_inputs_of(const HostPack& host, const StepCounts& counts, double scale) {
+  Inputs in = model_inputs_of(host);
   std::vector<double> weights;
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     const bool of_pairs = std::holds_alternative<plan::Dpo>(stage_.objective[term]);
-    held_ += of_pairs ? static_cast<double>(in.pairs) : in.masks[term].sum().item<double>();
+    loss_terms_ += of_pairs ? static_cast<double>(in.pairs) : in.masks[term].sum().item<double>();
     const double of_term = std::visit([](const auto& any) { return any.weight; }, stage_.objective[term]);
     weights.push_back(counts.of_term[term] > 0 ? scale * of_term / counts.of_term[term] : 0);
   }
   in.weights = at::tensor(weights, at::kDouble);
-  if (frozen_.remembered) in.remembered = remembered(host);
+  if (frozen_.remembered) in.reference_logprobs = cached_logprobs(host);
   return in;
 }
 
-std::shared_ptr<Learner::Brought> Learner::bring(const HostPack& host, const StepCounts& counts, double scale,
-                                                 bool watches) {
-  Inputs inputs = inputs_of(host, counts, scale);
-  watches = watches && inputs.pack.frames_used > 0;
-  watched_ = watched_ || watches;
-  if (!arrivals_) return std::make_shared<Brought>(Brought{std::move(inputs).on(ops_.options().device), watches, {}});
+std::shared_ptr<Learner::StagedPack> Learner::bring(const HostPack& host, const StepCounts& counts, double scale,
+                                                    bool measures_attention) {
+  Inputs inputs = step_inputs_of(host, counts, scale);
+  measures_attention = measures_attention && inputs.pack.frames_used > 0;
+  measured_attention_ = measured_attention_ || measures_attention;
+  if (!input_staging_)
+    return std::make_shared<StagedPack>(
+        StagedPack{std::move(inputs).on(ops_.options().device), measures_attention, {}});
   auto key = inputs.key();
-  key.push_back(watches);
-  auto& brought = brought_[key];
-  if (!brought) brought = std::make_shared<Brought>(Brought{{}, watches, {}});
-  lay(std::move(inputs), host, brought->inputs);
-  return brought;
+  key.push_back(measures_attention);
+  auto& staged = staged_packs_[key];
+  if (!staged) staged = std::make_shared<StagedPack>(StagedPack{{}, measures_attention, {}});
+  copy_to_device(std::move(inputs), host, staged->inputs);
+  return staged;
 }
 
-// `there`: has been laid for inputs of these shapes, or is empty.
-void Learner::lay(Inputs inputs, const HostPack& host, Inputs& there) {
+// `destination` holds device buffers of the same shapes from an earlier pack, or is empty.
+void Learner::copy_to_device(Inputs inputs, const HostPack& host, Inputs& destination) {
   const at::Device device = ops_.options().device;
-  const at::Tensor frames = std::exchange(inputs.frames, {}), joined = inputs.side_by_side(device.is_cuda());
-  if (!there.joined.defined()) {
-    if (frames.defined()) inputs.pack.frames = arrivals_->slots(inputs.shares.size(0));
-    inputs.lie_in(at::empty(joined.sizes(), at::TensorOptions(device).dtype(at::kByte)));
-    there = std::move(inputs);
+  const at::Tensor frames = std::exchange(inputs.frames, {}), storage = inputs.flatten(device.is_cuda());
+  if (!destination.storage.defined()) {
+    if (frames.defined()) inputs.pack.frames = input_staging_->slots(inputs.shares.size(0));
+    inputs.view_into(at::empty(storage.sizes(), at::TensorOptions(device).dtype(at::kByte)));
+    destination = std::move(inputs);
   }
-  there.joined.copy_(joined, true);
-  if (frames.defined()) arrivals_->bring(frames, host.buffer, there.pack.frames);
+  destination.storage.copy_(storage, true);
+  if (frames.defined()) input_staging_->stage(frames, host.buffer, destination.pack.frames);
 }
 
-void Learner::take(Brought& brought, PartTimes& times) {
+void Learner::take(StagedPack& staged, PartTimes& times) {
   model::Parameters& parameters = policy_.parameters();
   const auto before = parameters.with_gradient();
-  auto& [recorder, after] =
-      brought.passes.try_emplace(before, Brought::Recorded{{"the model", records_}, {}}).first->second;
-  const bool ran = recorder.run([this, &brought, &times, before] {
+  auto& [graph, after] =
+      staged.passes.try_emplace(before, StagedPack::CapturedPass{{"the model", uses_graphs_}, {}}).first->second;
+  const bool ran = graph.run([this, &staged, &times, before] {
     policy_.parameters().set_with_gradient(before);
-    pass(brought, times);
+    run_pass(staged, times);
   });
   if (ran)
     after = parameters.with_gradient();
   else
     parameters.set_with_gradient(after);
-  kernels_ = recorder.kernels();
+  kernels_ = graph.kernels();
   if (!ran) times.spent_on("graph");
 }
 
-void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches) {
+void Learner::take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
+                   bool measures_attention) {
   if (host.samples.empty()) return;
-  const auto brought = bring(host, counts, scale, watches);
+  const auto staged = bring(host, counts, scale, measures_attention);
   times.spent_on("data");
-  take(*brought, times);
+  take(*staged, times);
 }
 
-void Learner::pass(const Brought& brought, PartTimes& times) {
-  const Inputs& in = brought.inputs;
-  Work work{in, times, {}, Tape()};
-  work.begin("vision");
+void Learner::run_pass(const StagedPack& staged, PartTimes& times) {
+  const Inputs& in = staged.inputs;
+  StepContext context{in, times, {}, Tape()};
+  context.begin_phase("vision");
   const auto done = [&](std::string_view part) {
     times.spent_on(std::string(part));
-    if (part != "fine") work.begin(part == "vision" ? "coarse" : "fine");
+    if (part != "fine") context.begin_phase(part == "vision" ? "coarse" : "fine");
   };
-  work.seen = policy_.see(work.tape, ops_, in.pack, stage_.mode,
-                          brought.watches ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
-  if (work.seen.attention.defined()) {
-    const at::Tensor of_frames = evaluation::entropies(work.seen.attention) * in.shares;
+  context.visual =
+      policy_.see(context.tape, ops_, in.pack, stage_.mode,
+                  staged.measures_attention ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
+  if (context.visual.attention.defined()) {
+    const at::Tensor of_frames = evaluation::entropies(context.visual.attention) * in.shares;
     entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());
-    work.seen.attention.reset();
+    context.visual.attention.reset();
     times.spent_on("metrics");
   }
   const auto& terms = stage_.objective;
-  if (!std::all_of(terms.begin(), terms.end(), is_coarse)) learn_fine(work);
-  if (std::any_of(terms.begin(), terms.end(), is_coarse)) learn_coarse(work);
-  work.tape.backward();
+  if (!std::all_of(terms.begin(), terms.end(), is_coarse)) fine_losses(context);
+  if (std::any_of(terms.begin(), terms.end(), is_coarse)) coarse_losses(context);
+  context.tape.backward();
   times.spent_on("backward");
 }
 
-void Learner::learn_fine(Work& work) {
-  work.begin("decoder");
-  const Value hidden = policy_.read(work.tape, ops_, work.seen.tokens, work.in.pack, work.seen.next);
-  work.times.spent_on("decoder");
-  work.begin("head");
-  at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
-  bool known = true; // the gradient of each loss, before the losses are
+void Learner::fine_losses(StepContext& context) {
+  context.begin_phase("decoder");
+  const Value hidden = policy_.read(context.tape, ops_, context.visual.tokens, context.in.pack, context.visual.next);
+  context.times.spent_on("decoder");
+  context.begin_phase("head");
+  at::Tensor weights = at::zeros_like(context.in.pack.labels.weights);
+  bool gradients_known = true; // before the losses are computed, which lets the loss plugin fuse both
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
     if (const auto* next = std::get_if<plan::NextToken>(&stage_.objective[term]); next && !is_coarse(*next))
-      weights.add_(work.weights(term));
-    known = known && !std::holds_alternative<plan::Dpo>(stage_.objective[term]);
+      weights.add_(context.weights(term));
+    gradients_known = gradients_known && !std::holds_alternative<plan::Dpo>(stage_.objective[term]);
   }
   Value losses;
-  if (known) {
-    losses = Value(model::next_token(work.tape, ops_, policy_, hidden, work.in.pack, weights));
+  if (gradients_known) {
+    losses = Value(model::next_token(context.tape, ops_, policy_, hidden, context.in.pack, weights));
   } else {
-    losses = model::label_losses(work.tape, ops_, policy_, hidden, work.in.pack);
+    losses = model::label_losses(context.tape, ops_, policy_, hidden, context.in.pack);
     if (losses.wants_gradient()) losses.gradient->add(weights);
   }
-  work.times.spent_on("head");
+  context.times.spent_on("head");
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
-    const at::Tensor& mask = work.in.masks[term];
+    const at::Tensor& mask = context.in.masks[term];
     if (std::holds_alternative<plan::Dpo>(stage_.objective[term]))
-      prefer(work, term, losses);
+      dpo_loss(context, term, losses);
     else if (std::holds_alternative<plan::Kl>(stage_.objective[term]))
-      follow(work, term, hidden);
+      kl_loss(context, term, hidden);
     else if (!is_coarse(stage_.objective[term]))
-      add(term, {losses.data.mul(mask).sum(), mask.sum()});
+      add_sums(term, {losses.data.mul(mask).sum(), mask.sum()});
   }
-  const auto asks = [](const plan::Term& term) { return !std::holds_alternative<plan::NextToken>(term); };
-  if (std::any_of(stage_.objective.begin(), stage_.objective.end(), asks)) work.times.spent_on("reference");
+  const auto needs_frozen_model = [](const plan::Term& term) { return !std::holds_alternative<plan::NextToken>(term); };
+  if (std::any_of(stage_.objective.begin(), stage_.objective.end(), needs_frozen_model))
+    context.times.spent_on("reference");
 }
 
-// The public lambda_coarse: the same text behind the tokens of the coarse pass.
-void Learner::learn_coarse(Work& work) {
-  work.begin("decoder");
-  const Value hidden = policy_.read(work.tape, ops_, work.seen.coarse, work.in.pack);
-  work.times.spent_on("decoder");
-  work.begin("head");
-  at::Tensor weights = at::zeros_like(work.in.pack.labels.weights);
+// The recipe's lambda_coarse: the loss of the same text with the visual tokens of the coarse pass.
+void Learner::coarse_losses(StepContext& context) {
+  context.begin_phase("decoder");
+  const Value hidden = policy_.read(context.tape, ops_, context.visual.coarse, context.in.pack);
+  context.times.spent_on("decoder");
+  context.begin_phase("head");
+  at::Tensor weights = at::zeros_like(context.in.pack.labels.weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term)
-    if (is_coarse(stage_.objective[term])) weights.add_(work.weights(term));
-  const at::Tensor losses = model::next_token(work.tape, ops_, policy_, hidden, work.in.pack, weights);
+    if (is_coarse(stage_.objective[term])) weights.add_(context.weights(term));
+  const at::Tensor losses = model::next_token(context.tape, ops_, policy_, hidden, context.in.pack, weights);
   for (size_t term = 0; term < stage_.objective.size(); ++term) {
-    const at::Tensor& mask = work.in.masks[term];
-    if (is_coarse(stage_.objective[term])) add(term, {losses.mul(mask).sum(), mask.sum()});
+    const at::Tensor& mask = context.in.masks[term];
+    if (is_coarse(stage_.objective[term])) add_sums(term, {losses.mul(mask).sum(), mask.sum()});
   }
-  work.times.spent_on("head");
+  context.times.spent_on("head");
 }
 
-// What a model that does not learn makes of the pack.
-Value Learner::hidden_of(const model::Vlm& frozen, const model::Pack& pack) {
+// The last hidden states of a frozen model.
+Value Learner::frozen_hidden(const model::Vlm& frozen, const model::Pack& pack) {
   Tape none(Tape::Mode::forward_only);
   const auto seen = frozen.see(none, ops_, pack, stage_.mode);
   return frozen.read(none, ops_, seen.tokens, pack);
 }
 
-// The log-probabilities of the pairs' texts.
-at::Tensor Learner::judged(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask,
-                           int64_t pairs) {
+// The reference model's log-probability of each text of the pairs: float64 [2 pairs].
+at::Tensor Learner::reference_logprobs(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask,
+                                       int64_t pairs) {
   Tape none(Tape::Mode::forward_only);
-  return model::log_probabilities(none, ops_, reference, hidden_of(reference, pack), pack, mask)
+  return model::log_probabilities(none, ops_, reference, frozen_hidden(reference, pack), pack, mask)
       .sum.narrow(0, 0, 2 * pairs);
 }
 
@@ -427,44 +433,44 @@ void Learner::remember(const HostPack& host, const model::Vlm& reference) {
   const auto dpo = std::find_if(stage_.objective.begin(), stage_.objective.end(),
                                 [](const plan::Term& term) { return std::holds_alternative<plan::Dpo>(term); });
   const auto term = static_cast<size_t>(dpo - stage_.objective.begin());
-  Inputs inputs = bare_inputs_of(host);
-  auto& asked = asked_[inputs.key()];
+  Inputs inputs = model_inputs_of(host);
+  auto& staged = reference_inputs_[inputs.key()];
   const at::Device device = ops_.options().device;
-  if (!asked) {
-    const auto answers = at::zeros({2 * inputs.pairs}, at::TensorOptions(device).dtype(at::kDouble));
-    asked = std::make_shared<Asked>(Asked{{}, answers, {"the reference", records_}});
+  if (!staged) {
+    const auto logprobs = at::zeros({2 * inputs.pairs}, at::TensorOptions(device).dtype(at::kDouble));
+    staged = std::make_shared<ReferenceInputs>(ReferenceInputs{{}, logprobs, {"the reference", uses_graphs_}});
   }
-  if (arrivals_)
-    lay(std::move(inputs), host, asked->inputs);
+  if (input_staging_)
+    copy_to_device(std::move(inputs), host, staged->inputs);
   else
-    asked->inputs = std::move(inputs).on(device);
-  asked->recorder.run([this, &reference, &asked = *asked, term] {
-    const Inputs& in = asked.inputs;
-    asked.answers.copy_(judged(reference, in.pack, in.masks[term], in.pairs));
+    staged->inputs = std::move(inputs).on(device);
+  staged->graph.run([this, &reference, &staged = *staged, term] {
+    const Inputs& in = staged.inputs;
+    staged.logprobs.copy_(reference_logprobs(reference, in.pack, in.masks[term], in.pairs));
   });
-  auto answer = std::make_unique<Answer>(Answer{host.samples, Late({asked->answers})});
-  take_answer(); // to the pack before, while the device is at this one
-  answer_ = std::move(answer);
-  if (!arrivals_ || !arrivals_->overlap()) take_answer();
-  if (!arrivals_) asked_.clear();
+  auto pending = std::make_unique<PendingLogProbs>(PendingLogProbs{host.samples, Late({staged->logprobs})});
+  collect_pending_logprobs(); // of the previous pack, while the device computes this one
+  pending_logprobs_ = std::move(pending);
+  if (!input_staging_ || !input_staging_->overlaps()) collect_pending_logprobs();
+  if (!input_staging_) reference_inputs_.clear();
 }
 
-void Learner::take_answer() {
-  if (!answer_) return;
-  const auto answer = std::move(answer_);
-  const double* sum = answer->sums.read().front().const_data_ptr<double>();
-  for (const PackedSample& pair : answer->pairs) {
+void Learner::collect_pending_logprobs() {
+  if (!pending_logprobs_) return;
+  const auto pending = std::move(pending_logprobs_);
+  const double* sum = pending->sums.read().front().const_data_ptr<double>();
+  for (const PackedSample& pair : pending->pairs) {
     frozen_.remembered->remember(pair, {sum[0], sum[1]});
     sum += 2;
   }
 }
 
 void Learner::end_remembering() {
-  take_answer();
-  asked_.clear();
+  collect_pending_logprobs();
+  reference_inputs_.clear();
 }
 
-at::Tensor Learner::remembered(const HostPack& host) const {
+at::Tensor Learner::cached_logprobs(const HostPack& host) const {
   std::vector<double> sums;
   for (const PackedSample& packed : host.samples) {
     const auto& pair = frozen_.remembered->at(packed);
@@ -473,33 +479,34 @@ at::Tensor Learner::remembered(const HostPack& host) const {
   return at::tensor(sums, at::kDouble);
 }
 
-void Learner::prefer(Work& work, size_t term, const Value& losses) {
-  const Inputs& in = work.in;
+void Learner::dpo_loss(StepContext& context, size_t term, const Value& losses) {
+  const Inputs& in = context.in;
   const at::Tensor& mask = in.masks[term];
-  const auto ours = model::log_probabilities(losses, in.pack, mask);
-  const at::Tensor theirs =
-      in.remembered.defined() ? in.remembered : judged(*frozen_.reference, in.pack, mask, in.pairs);
+  const auto policy = model::log_probabilities(losses, in.pack, mask);
+  const at::Tensor target = in.reference_logprobs.defined()
+                                ? in.reference_logprobs
+                                : reference_logprobs(*frozen_.reference, in.pack, mask, in.pairs);
   const double beta = std::get<plan::Dpo>(stage_.objective[term]).beta;
-  const auto result = model::preference(ours, theirs, in.pack, beta, in.weights[static_cast<int64_t>(term)]);
-  add(term, {result.losses.sum(), at::full({}, in.pairs, result.losses.options()), result.margins.gt(0).sum(),
-             result.chosen_rewards.sum(), result.rejected_rewards.sum()});
+  const auto result = model::preference(policy, target, in.pack, beta, in.weights[static_cast<int64_t>(term)]);
+  add_sums(term, {result.losses.sum(), at::full({}, in.pairs, result.losses.options()), result.margins.gt(0).sum(),
+                  result.chosen_rewards.sum(), result.rejected_rewards.sum()});
 }
 
-void Learner::follow(Work& work, size_t term, const Value& hidden) {
-  const model::Pack& pack = work.in.pack;
+void Learner::kl_loss(StepContext& context, size_t term, const Value& hidden) {
+  const model::Pack& pack = context.in.pack;
   const double temperature = std::get<plan::Kl>(stage_.objective[term]).temperature;
   const model::Vlm& teacher = *frozen_.teachers.at(term);
-  const at::Tensor& mask = work.in.masks[term];
-  const at::Tensor theirs = model::softened(ops_, teacher, hidden_of(teacher, pack), pack, temperature);
+  const at::Tensor& mask = context.in.masks[term];
+  const at::Tensor target = model::softened(ops_, teacher, frozen_hidden(teacher, pack), pack, temperature);
   const at::Tensor divergences =
-      model::divergence(work.tape, ops_, policy_, hidden, pack, theirs, temperature, work.weights(term));
-  add(term, {divergences.mul(mask).sum(), mask.sum()});
+      model::divergence(context.tape, ops_, policy_, hidden, pack, target, temperature, context.weights(term));
+  add_sums(term, {divergences.mul(mask).sum(), mask.sum()});
 }
 
 std::vector<Learner::Tally> Learner::tallies(const at::Tensor& sums) {
   const at::Tensor on_host = sums.cpu();
   std::vector<Tally> tallies(static_cast<size_t>(sums.size(0)));
-  static_assert(sizeof(Tally) == sums_of_a_term * sizeof(double));
+  static_assert(sizeof(Tally) == sums_per_term * sizeof(double));
   std::memcpy(tallies.data(), on_host.const_data_ptr(), on_host.nbytes());
   return tallies;
 }

@@ -1,13 +1,14 @@
-// The forward and backward passes of a stage: packs in, gradients in the arena and sums of losses out. An objective is
-// a sum of terms; each is the mean over all that the step holds of it, however the step is cut into packs.
+// The forward and backward passes of a stage: packs in, gradients in the parameter arena and sums of losses out. An
+// objective is a sum of terms. Each term is a mean over the labels or pairs of the whole step, however the step is
+// split into packs.
 #pragma once
 #include "data/stream/host_pack.h"
 #include "feed/model_samples.h"
 #include "model/vlm.h"
 #include "recipe/plan.h"
-#include "train/arrivals.h"
+#include "train/graph_cache.h"
+#include "train/input_staging.h"
 #include "train/part_times.h"
-#include "train/recorder.h"
 #include "train/reference_memory.h"
 
 #include <map>
@@ -18,7 +19,7 @@
 
 namespace fvlm::train {
 
-// What the samples of a step hold: for each term its labels, or pairs.
+// What the samples of a step hold. of_term: for each term of the objective its labels, or its pairs for DPO.
 struct StepCounts {
   std::vector<double> of_term;
   int64_t samples = 0, text_tokens = 0, frames = 0;
@@ -26,11 +27,11 @@ struct StepCounts {
 };
 StepCounts counts_of(const plan::Stage& stage, std::span<const std::shared_ptr<const Sample>> samples);
 
-// "next_token", "dpo", "kl"; a second of its kind "next_token_2".
+// Names of the terms in metrics: "next_token", "dpo", "kl"; a second term of the same kind is "next_token_2".
 std::vector<std::string> term_names(const plan::Stage& stage);
 
-// What does not learn: what DPO's policy is held against, a model or what is remembered of one, and the teachers of KL
-// terms, by term.
+// Models that are not trained: DPO's reference, either as a model or as its cached log-probabilities, and the teachers
+// of KL terms, by the index of the term.
 struct FrozenModels {
   std::shared_ptr<model::Vlm> reference;
   std::shared_ptr<ReferenceMemory> remembered;
@@ -39,68 +40,72 @@ struct FrozenModels {
 
 class Learner {
  public:
-  // `most`: what a pack of the stage holds at most. All but the models that do not learn outlive it.
+  // `max_capacity` bounds every pack of the stage. All arguments but the frozen models must outlive this object.
   Learner(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
-          const model::Capacity& most, FrozenModels frozen);
+          const model::Capacity& max_capacity, FrozenModels frozen);
   ~Learner();
 
-  // Sums over packs, for a term: of losses, of what they are the mean over, and for preferences of right choices and
-  // rewards.
+  // Sums over the packs of a step for one term: losses, the labels or pairs that they are the mean over, and for DPO
+  // correctly ranked pairs and rewards.
   struct Tally {
-    double losses = 0, count = 0, right = 0, chosen = 0, rejected = 0;
+    double losses = 0, count = 0, correct = 0, chosen = 0, rejected = 0;
   };
 
   void begin_step();
-  // Adds the gradient of the pack, times `scale`, where the step holds `counts`. `watches`: looks at where the model
-  // looks, too.
-  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times, bool watches = false);
-  // The same in two parts: the pack goes where the device reads it, where the next will overwrite it; and what is there
-  // is learnt. Until the next one comes the pack's memory is kept.
-  struct Brought;
-  std::shared_ptr<Brought> bring(const HostPack& host, const StepCounts& counts, double scale, bool watches = false);
-  void take(Brought& brought, PartTimes& times);
-  // Puts what the reference thinks of the pack's pairs into FrozenModels::remembered, on a GPU when the next pack is on
-  // its way. It is the same model, and stays as it is, until end_remembering(): then all is there.
+  // Runs the forward and backward passes of a pack: adds its gradient times `scale`, normalized by the step's `counts`.
+  // `measures_attention` also computes the attention entropy.
+  void take(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
+            bool measures_attention = false);
+  // The same in two parts: the first copies the pack into device buffers, which the next pack of the same shapes
+  // overwrites; the second runs the passes on them. The pack's host memory is kept until the next pack is staged.
+  struct StagedPack;
+  std::shared_ptr<StagedPack> bring(const HostPack& host, const StepCounts& counts, double scale,
+                                    bool measures_attention = false);
+  void take(StagedPack& staged, PartTimes& times);
+  // Computes the reference's log-probabilities of the pack's pairs and puts them into FrozenModels::remembered; on a
+  // GPU that happens when the next pack has been enqueued. The model must stay the same, unchanged, until
+  // end_remembering(), which waits for the last of them.
   void remember(const HostPack& host, const model::Vlm& reference);
   void end_remembering();
-  // Of the packs since begin_step(), where the device has them: float64 [terms, 5].
-  const at::Tensor& sums() const { return tally_; }
-  // The same as numbers of the host, a term each. Waits for the device that has them.
+  // Sums over the packs since begin_step() on the device: float64 [terms, 5], the members of Tally.
+  const at::Tensor& sums() const { return sums_; }
+  // The same on the host, one for each term. Synchronizes with the device.
   static std::vector<Tally> tallies(const at::Tensor& sums);
-  // The labels and pairs of those packs, of all terms.
-  double held() const { return held_; }
-  // Rows of the decoder in the packs since begin_step(): those that hold a token, and all.
+  // Number of labels and pairs in the packs since begin_step(), summed over all terms.
+  double loss_terms() const { return loss_terms_; }
+  // Decoder rows in the packs since begin_step(): those that hold a token, and all with padding.
   int64_t used_rows() const { return used_rows_; }
   int64_t all_rows() const { return all_rows_; }
-  // Launches of the last pack, where they were recorded.
+  // Number of kernels that the last pack launched from a captured graph.
   int64_t kernels() const { return kernels_; }
-  bool has_watched() const { return watched_; } // since begin_step()
-  // Of the attention over a frame, in nats: mean over frames, layers and heads of the pack that was watched last. Where
-  // the device has it: float64, a scalar.
+  bool has_attention_entropy() const { return measured_attention_; } // since begin_step()
+  // Entropy of the attention over a frame in nats, averaged over frames, layers and heads of the last pack that
+  // measured it: a float64 scalar on the device.
   const at::Tensor& attention_entropy() const { return entropy_; }
 
  private:
-  struct Inputs; // a pack as tensors
-  struct Work;   // one pack on its way
-  struct Asked;  // what the reference is asked about
-  struct Answer; // what it said to a pack
+  struct Inputs;          // the tensors of a pack
+  struct StepContext;     // the pack that is being computed
+  struct ReferenceInputs; // the same, staged for the frozen reference
+  struct PendingLogProbs; // being read back from the device
   std::vector<bool> predicted(const SampleText& text) const;
-  model::Pack packed(const HostPack& host);
-  Inputs bare_inputs_of(const HostPack& host);
-  Inputs inputs_of(const HostPack& host, const StepCounts& counts, double scale);
-  void lay(Inputs inputs, const HostPack& host, Inputs& there);
+  model::Pack make_pack(const HostPack& host);
+  Inputs model_inputs_of(const HostPack& host);
+  Inputs step_inputs_of(const HostPack& host, const StepCounts& counts, double scale);
+  void copy_to_device(Inputs inputs, const HostPack& host, Inputs& destination);
   at::Tensor mask_of(size_t term, const HostPack& host, int64_t labels) const;
-  void pass(const Brought& brought, PartTimes& times);
-  model::Capacity rounded(const model::Capacity& used) const;
-  void learn_fine(Work& work);
-  void learn_coarse(Work& work);
-  void prefer(Work& work, size_t term, const ops::Value& losses);
-  void follow(Work& work, size_t term, const ops::Value& hidden);
-  ops::Value hidden_of(const model::Vlm& frozen, const model::Pack& pack);
-  at::Tensor judged(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask, int64_t pairs);
-  void take_answer();
-  at::Tensor remembered(const HostPack& host) const;
-  void add(size_t term, std::initializer_list<at::Tensor> sums);
+  void run_pass(const StagedPack& staged, PartTimes& times);
+  model::Capacity rounded_capacity(const model::Capacity& used) const;
+  void fine_losses(StepContext& context);
+  void coarse_losses(StepContext& context);
+  void dpo_loss(StepContext& context, size_t term, const ops::Value& losses);
+  void kl_loss(StepContext& context, size_t term, const ops::Value& hidden);
+  ops::Value frozen_hidden(const model::Vlm& frozen, const model::Pack& pack);
+  at::Tensor reference_logprobs(const model::Vlm& reference, const model::Pack& pack, const at::Tensor& mask,
+                                int64_t pairs);
+  void collect_pending_logprobs();
+  at::Tensor cached_logprobs(const HostPack& host) const;
+  void add_sums(size_t term, std::initializer_list<at::Tensor> sums);
 
   const plan::Stage& stage_;
   plan::Speed speed_;
@@ -108,19 +113,19 @@ class Learner {
   int64_t image_size_;
   model::Vlm& policy_;
   ops::Operations& ops_;
-  model::Capacity most_;
+  model::Capacity max_capacity_;
   FrozenModels frozen_;
-  at::Tensor tally_;   // float64 [terms, 5]
+  at::Tensor sums_;    // float64 [terms, 5]
   at::Tensor entropy_; // float64, a scalar
-  double held_ = 0;
+  double loss_terms_ = 0;
   int64_t used_rows_ = 0, all_rows_ = 0;
   int64_t kernels_ = 0;
-  bool watched_ = false;
-  bool records_;
-  std::unique_ptr<Arrivals> arrivals_;                               // on a GPU, where inputs stay where they are
-  std::map<std::vector<int64_t>, std::shared_ptr<Brought>> brought_; // those, by their shapes
-  std::map<std::vector<int64_t>, std::shared_ptr<Asked>> asked_;     // the same
-  std::unique_ptr<Answer> answer_;                                   // that is under way
+  bool measured_attention_ = false;
+  bool uses_graphs_;
+  std::unique_ptr<InputStaging> input_staging_; // on a GPU, where inputs keep their addresses
+  std::map<std::vector<int64_t>, std::shared_ptr<StagedPack>> staged_packs_;          // by the shapes of their inputs
+  std::map<std::vector<int64_t>, std::shared_ptr<ReferenceInputs>> reference_inputs_; // by the shapes of their inputs
+  std::unique_ptr<PendingLogProbs> pending_logprobs_;
 };
 
 } // namespace fvlm::train

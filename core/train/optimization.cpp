@@ -66,7 +66,7 @@ double of_group(const plan::ByGroup& numbers, const std::string& group) {
 
 Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                            model::Parameters& parameters, std::vector<Group> groups)
-    : parameters_(parameters), groups_(std::move(groups)), records_(plan.speed.graphs && device::runtime()) {
+    : parameters_(parameters), groups_(std::move(groups)), uses_graphs_(plan.speed.graphs && device::runtime()) {
   for (const Group& group : groups_)
     for (const ops::Parameter* parameter : group.parameters)
       if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
@@ -203,9 +203,9 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   sums_.copy_(sums);
   if (!recorded) return apply();
   const auto gradients = parameters_.with_gradient();
-  Recorder& recorder = recorders_.try_emplace(gradients, "the optimizer", records_).first->second;
-  recorder.run([this] { apply(); });
-  kernels_ = recorder.kernels();
+  GraphCache& graph = graphs_.try_emplace(gradients, "the optimizer", uses_graphs_).first->second;
+  graph.run([this] { apply(); });
+  kernels_ = graph.kernels();
 }
 
 void Optimization::apply() {

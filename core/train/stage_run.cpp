@@ -27,7 +27,7 @@ double weight_of(const plan::Term& term) {
 
 } // namespace
 
-StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& make_initial, RunState start,
                    const fs::path& checkpoint, const Faults& faults)
     : context_(context), stage_(stage), faults_(faults), folder_(context.folder / stage.name),
       reference_weights_(context.folder, stage), state_(std::move(start)),
@@ -37,21 +37,21 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
       control_(stage, context.plan_hash, context.lua, context.folder / "journal.jsonl"),
       guard_(context.plan.guard, state_.guard), scaler_(context.plan.precision == plan::Precision::fp16, state_.scaler),
       // Where a step may change what the next one begins with, that one waits.
-      reads_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
-                  context.plan.precision != plan::Precision::fp16) {
+      defers_readback_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
+                       context.plan.precision != plan::Precision::fp16) {
   data_.tokenizer().require_fit(context.description.decoder.vocab_size, context.plan.model.tokenizer_folder());
   operations_ = make_operations(context.plan, context.registry, context.device);
-  const bool begins = checkpoint.empty();
-  const MakeModel bare = [&](const model::ArenaOptions& options) { // for weights of a checkpoint
+  const bool is_new = checkpoint.empty();
+  const MakeModel make_empty = [&](const model::ArenaOptions& options) { // for weights of a checkpoint
     return std::make_unique<model::Vlm>(
         model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
         options);
   };
   const MakeModel reference = [&](const model::ArenaOptions& options) { // what DPO holds the policy against
-    if (begins || state_.reference.empty()) return begin(options);
-    if (auto kept = bare(options); reference_weights_.restore(*kept, state_.reference)) return kept;
+    if (is_new || state_.reference.empty()) return make_initial(options);
+    if (auto kept = make_empty(options); reference_weights_.restore(*kept, state_.reference)) return kept;
     try {
-      return begin(options);
+      return make_initial(options);
     } catch (const Error& error) {
       throw Error(
           ErrorKind::data,
@@ -62,14 +62,15 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
           .advise(reference_weights_.advice());
     }
   };
-  auto made = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
+  auto made = make_stage_model(context.plan, stage, context.registry, context.device,
+                               is_new ? make_initial : make_empty, reference);
   vlm_ = std::move(made.vlm);
   optimization_ = std::move(made.optimization);
   if (stage.remembers_reference())
     made.frozen.remembered = std::make_shared<ReferenceMemory>(data_.order(), folder_.path() / "reference.bin");
   if (stage.quantization_aware)
     quantized_ = std::make_unique<QuantizedWeights>(context.plan, context.registry, vlm_->parameters(), context.device);
-  if (begins) {
+  if (is_new) {
     state_.stage = stage.name;
     state_.cursor = data_.start();
     optimization_->adopt_values();
@@ -95,11 +96,11 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
     }
   if (made.frozen.reference) frozen_.push_back(made.frozen.reference->config());
   for (const auto& [term, teacher] : made.frozen.teachers) frozen_.push_back(teacher->config());
-  learners_ =
-      std::make_unique<Crew>(context.plan, stage, *vlm_, *operations_, context.registry,
-                             most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
-                             made.frozen, Crew::Size{state_.crew, context.threads});
-  if (stage.prefers() && !state_.stage_done) hold_against(made.frozen, reference, begins);
+  replicas_ = std::make_unique<ThreadReplicas>(
+      context.plan, stage, *vlm_, *operations_, context.registry,
+      most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples), made.frozen,
+      ThreadReplicas::Size{state_.replicas, context.threads});
+  if (stage.prefers() && !state_.stage_done) prepare_reference(made.frozen, reference, is_new);
 }
 
 StageRun::~StageRun() = default;
@@ -116,40 +117,40 @@ void StageRun::extend() {
 }
 
 // DPO's reference, which is the model as the stage finds it: what is remembered of it is computed, unless it is known.
-void StageRun::hold_against(const FrozenModels& frozen, const MakeModel& make_reference, bool begins) {
+void StageRun::prepare_reference(const FrozenModels& frozen, const MakeModel& make_reference, bool is_new) {
   auto reference = frozen.reference;
   const auto made = [&]() -> const model::Vlm& {
-    if (!reference) reference = begins ? vlm_ : make_frozen(context_.plan, context_.device, make_reference);
+    if (!reference) reference = is_new ? vlm_ : make_frozen(context_.plan, context_.device, make_reference);
     return *reference;
   };
-  const auto is_another = [&] {
+  const auto reference_changed = [&] {
     const auto found = fingerprint(made().parameters());
     if (found == state_.reference) return false;
     state_.reference = found;
     log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
     return true;
   };
-  if (begins) {
+  if (is_new) {
     state_.reference = fingerprint(vlm_->parameters());
     // Where all that is wanted of the reference is remembered, nobody makes it again.
     if (!frozen.remembered || (evaluator_ && evaluator_->has_preferences()))
       reference_weights_.keep(vlm_->parameters());
   }
-  if (auto* memory = frozen.remembered.get()) {
-    const auto open = [&] { memory->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
+  if (auto* cache = frozen.remembered.get()) {
+    const auto open = [&] { cache->open(fmt::format("{}-{}", context_.plan_hash, state_.reference)); };
     open();
-    if (!memory->complete() && context_.steps_left != 0) {
-      if (is_another()) open();
-      remember(*memory, made());
+    if (!cache->complete() && context_.steps_left != 0) {
+      if (reference_changed()) open();
+      cache_reference(*cache, made());
     }
   } else if (!state_.reference.empty()) { // older checkpoints do not say
-    is_another();
+    reference_changed();
   }
   if (evaluator_ && evaluator_->has_preferences()) evaluator_->remember_reference(made(), *operations_);
 }
 
 // In packs as the stage will have them: those of its own model are computed in the same order.
-void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
+void StageRun::cache_reference(ReferenceMemory& cache, const model::Vlm& reference) {
   const auto loader = data_.loader(data_.start());
   report::Moment moment;
   moment.stage = stage_.name + ": reference";
@@ -158,13 +159,13 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
   PartTimes times;
   context_.line.show(moment);
   auto loaded = loader->next();
-  for (; loaded && !StopSignals::stop_wanted(); loaded = loader->next()) {
+  for (; loaded && !StopSignals::stop_requested(); loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
-    const auto known = [&](const PackedSample& packed) { return memory.knows(packed); };
+    const auto known = [&](const PackedSample& packed) { return cache.contains(packed); };
     if (!std::all_of(samples.begin(), samples.end(), known))
-      while (!in_parts(loaded->pack, [&](HostPack& part) {
+      while (!run_split(loaded->pack, [&](HostPack& part) {
         if (faults_.before_reference) faults_.before_reference(stage_.name, part);
-        learners_->remember(part, reference);
+        replicas_->remember(part, reference);
       })) {
       }
     moment.step = loaded->step + loaded->last;
@@ -174,10 +175,10 @@ void StageRun::remember(ReferenceMemory& memory, const model::Vlm& reference) {
     context_.line.show(moment);
     loaded.reset();
   }
-  learners_->end_remembering();
+  replicas_->end_remembering();
   context_.line.clear();
-  memory.write(!loaded);
-  log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, memory.pairs(),
+  cache.write(!loaded);
+  log_info("stage {}: the reference's log-probabilities of {} pairs are in {}{}", stage_.name, cache.pairs(),
            folder_.path().string(), loaded ? ", and more are to come" : "");
 }
 
@@ -192,43 +193,43 @@ StageEnd StageRun::run() {
   times_ = {}; // how long it took to get here is no step's time
   show();
   if (quantized_) quantized_->quantize();
-  const StageEnd end = take_steps();
+  const StageEnd end = train_steps();
   if (quantized_) quantized_->restore(QuantizedWeights::Which::all);
   return end;
 }
 
-void StageRun::with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
+void StageRun::with_original_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
   if (quantized_) quantized_->restore(which);
   work();
   if (quantized_) quantized_->quantize();
 }
 
-StageEnd StageRun::take_steps() {
+StageEnd StageRun::train_steps() {
   open(state_.cursor);
   bool ends_here = false;
   while (!ends_here) {
-    if (StopSignals::stop_wanted() || context_.steps_left == 0) {
-      settle();
+    if (StopSignals::stop_requested() || context_.steps_left == 0) {
+      finish_pending_step();
       save();
-      save_surely();
+      save_final();
       return StageEnd::stopped;
     }
     auto loaded = next_pack();
     if (!loaded) break;
-    if (!take(*loaded)) {
+    if (!process_pack(*loaded)) {
       loaded.reset();
       open(state_.cursor);
       continue;
     }
     if (!loaded->last) continue;
-    StepUnderWay step = finish_step(*loaded);
+    PendingStep step = finish_step(*loaded);
     loaded.reset();
     if (context_.steps_left > 0) --context_.steps_left;
-    settle(); // the one before, while the device is at this one
-    under_way_ = std::move(step);
-    if (reads_at_once()) ends_here = !settle();
+    finish_pending_step(); // the one before, while the device is at this one
+    pending_step_ = std::move(step);
+    if (needs_readback_now()) ends_here = !finish_pending_step();
   }
-  settle();
+  finish_pending_step();
   state_.cursor = loader_->cursor(); // with what was skipped behind the last step
   loader_.reset();
   if (!ends_here) warn_of_early_end(stage_, state_.cursor);
@@ -246,7 +247,7 @@ StageEnd StageRun::take_steps() {
   log_info("{}: done, {} steps, {}, loss {:.4g}", stage_.name, grouped(state_.step), counts.text(), last_loss_);
   saved_at_ = -1;
   save();
-  save_surely();
+  save_final();
   return StageEnd::done;
 }
 
@@ -258,7 +259,7 @@ std::optional<LoadedPack> StageRun::next_pack() {
     times_.spent_on(PartTimes::waiting);
     return loaded;
   } catch (const Error&) {
-    settle();
+    finish_pending_step();
     throw;
   }
 }
@@ -268,11 +269,11 @@ bool StageRun::is_logged(int64_t step) const {
 }
 
 // A pack may be more than the memory holds: it is cut, now and from here on, and its step begins again.
-bool StageRun::take(LoadedPack& loaded) {
+bool StageRun::process_pack(LoadedPack& loaded) {
   if (!in_step_) {
     counts_ = counts_of(stage_, *loaded.of_step);
     used_.clear();
-    learners_->begin_step();
+    replicas_->begin_step();
     packing_ = {};
     in_step_ = true;
   }
@@ -280,28 +281,28 @@ bool StageRun::take(LoadedPack& loaded) {
   const double scale = scaler_.scale();
   for (const PackedSample& packed : loaded.pack.samples) used_.push_back(packed.sample);
   try {
-    return in_parts(loaded.pack, [&](HostPack& part) {
-      if (faults_.before_pack) faults_.before_pack(stage_.name, steps_begun(), part);
-      const bool watches = is_logged(steps_begun() + 1) && !learners_->has_watched();
-      learners_->take(part, counts_, scale, times_, watches);
+    return run_split(loaded.pack, [&](HostPack& part) {
+      if (faults_.before_pack) faults_.before_pack(stage_.name, steps_started(), part);
+      const bool measures_attention = is_logged(steps_started() + 1) && !replicas_->has_attention_entropy();
+      replicas_->take(part, counts_, scale, times_, measures_attention);
     });
   } catch (const UnsupportedCall& refused) {
-    if (learners_->drop(refused)) {
-      settle();
+    if (replicas_->drop(refused)) {
+      finish_pending_step();
       return false;
     }
-    keep_state();
+    save_after_failure();
     throw;
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::plugin) keep_state();
+    if (error.kind() == ErrorKind::plugin) save_after_failure();
     throw;
   }
 }
 
 // A plugin failed before anything of its step was applied: the steps before it are not lost.
-void StageRun::keep_state() {
+void StageRun::save_after_failure() {
   try {
-    settle();
+    finish_pending_step();
     if (state_.step == 0) return;
     save();
     context_.writer.wait();
@@ -311,17 +312,17 @@ void StageRun::keep_state() {
   }
 }
 
-bool StageRun::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
+bool StageRun::run_split(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
   try {
-    for (HostPack& part : parts_of(pack, state_.split)) work(part);
+    for (HostPack& part : split_pack(pack, state_.split)) work(part);
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    settle();
+    finish_pending_step();
     const auto* of_plugin = dynamic_cast<const Error*>(&error);
-    const bool is_least = state_.split >= static_cast<int64_t>(pack.samples.size());
-    if (is_least && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it
-    if (is_least)
+    const bool is_single_sample = state_.split >= static_cast<int64_t>(pack.samples.size());
+    if (is_single_sample && of_plugin && of_plugin->kind() == ErrorKind::plugin) throw; // its own words name it
+    if (is_single_sample)
       throw Error(ErrorKind::device, fmt::format("the memory does not hold a single sample: {}", error.what()))
           .at(fmt::format("stage {}, step {}", stage_.name, state_.step))
           .advise("activation_checkpointing, fewer frames or shorter texts need less");
@@ -343,17 +344,17 @@ std::vector<Optimization::Rates> StageRun::rates(const StepCounts& counts, const
   return rates;
 }
 
-StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
+StageRun::PendingStep StageRun::finish_step(const LoadedPack& last) {
   in_step_ = false;
-  learners_->gather();
-  if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), vlm_->parameters());
+  replicas_->reduce_gradients();
+  if (faults_.before_step) faults_.before_step(stage_.name, steps_started(), vlm_->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
-  const double held = learners_->held(), whole = held > 0 ? counts_.all_terms() / held : 1;
+  const double held = replicas_->loss_terms(), whole = held > 0 ? counts_.all_terms() / held : 1;
   if (quantized_) quantized_->pass_gradients();
   const auto step_rates = rates(counts_, last.after);
-  const at::Tensor sums = learners_->sums();
+  const at::Tensor sums = replicas_->sums();
   // Whether the step may be applied the device finds by itself; the host reads it when all is on its way.
-  with_real_weights(QuantizedWeights::Which::trained, [&] {
+  with_original_weights(QuantizedWeights::Which::trained, [&] {
     optimization_->step(step_rates, whole / scaler_.scale(), plan::common(stage_.optimizer).clip, sums);
   });
   times_.spent_on("optimizer");
@@ -361,29 +362,29 @@ StageRun::StepUnderWay StageRun::finish_step(const LoadedPack& last) {
           std::ssize(used_) == counts_.samples ? counts_ : counts_of(stage_, used_),
           flops_of(used_),
           step_rates,
-          learners_->used_rows(),
-          learners_->all_rows(),
+          replicas_->used_rows(),
+          replicas_->all_rows(),
           packing_,
-          learners_->has_watched(),
-          Late({sums, optimization_->norm(), learners_->attention_entropy()})};
+          replicas_->has_attention_entropy(),
+          Late({sums, optimization_->norm(), replicas_->attention_entropy()})};
 }
 
 // What follows it looks at the state as it is then, or changes it.
-bool StageRun::reads_at_once() const {
-  const int64_t step = steps_begun();
+bool StageRun::needs_readback_now() const {
+  const int64_t step = steps_started();
   const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
-  return !reads_late_ || due(context_.plan.checkpoint.every) || due(stage_.evaluation.every) || control_.due(step);
+  return !defers_readback_ || due(context_.plan.checkpoint.every) || due(stage_.evaluation.every) || control_.due(step);
 }
 
-bool StageRun::settle() {
-  if (!under_way_) return true;
-  const StepUnderWay step = *std::exchange(under_way_, std::nullopt);
-  if (!std::exchange(told_, true)) tell_what_is_active(step);
-  judge(step);
+bool StageRun::finish_pending_step() {
+  if (!pending_step_) return true;
+  const PendingStep step = *std::exchange(pending_step_, std::nullopt);
+  if (!std::exchange(logged_active_, true)) log_active_backends(step);
+  apply_readback(step);
   return after_step();
 }
 
-void StageRun::judge(const StepUnderWay& step) {
+void StageRun::apply_readback(const PendingStep& step) {
   const auto& numbers = step.numbers.read();
   if (step.numbers.mark()) times_.spent_on("device");
   const auto tallies = Learner::tallies(numbers[0]);
@@ -399,8 +400,8 @@ void StageRun::judge(const StepUnderWay& step) {
   state_.frames += step.counts.frames;
   last_loss_ = loss;
   for (last_lr_ = 0; const Optimization::Rates& rates : step.rates) last_lr_ = std::max(last_lr_, rates.lr);
-  if (scaler_.lowered_for(loss, norm)) return;
-  const auto verdict = guard_.judge(loss, norm);
+  if (scaler_.reduce_on_overflow(loss, norm)) return;
+  const auto verdict = guard_.check(loss, norm);
   if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
     event("nonfinite", fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));
     if (verdict == Guard::Verdict::too_many)
@@ -412,7 +413,7 @@ void StageRun::judge(const StepUnderWay& step) {
   std::map<std::string, double> names;
   for (size_t group = 0; group < trained.size(); ++group) names["lr." + trained[group]->name] = step.rates[group].lr;
   interval_.set_rates(std::move(names));
-  const std::optional<double> entropy = step.watched ? std::optional(numbers[2].item<double>()) : std::nullopt;
+  const std::optional<double> entropy = step.has_entropy ? std::optional(numbers[2].item<double>()) : std::nullopt;
   interval_.add({loss, norm, step.flops, step.counts, tallies, step.used_rows, step.all_rows, entropy});
   if (verdict == Guard::Verdict::spike) {
     event("spike", fmt::format("loss {:.4g}, and {:.4g} is its running mean", loss, state_.guard.mean_loss));
@@ -421,7 +422,7 @@ void StageRun::judge(const StepUnderWay& step) {
 }
 
 // Plugins are chosen when a step first meets a shape: it is known now.
-void StageRun::tell_what_is_active(const StepUnderWay& first) {
+void StageRun::log_active_backends(const PendingStep& first) {
   const auto& operations = operations_->choices();
   const auto precision = product_precision(context_.plan.precision, context_.device, operations);
   interval_.set_peak(peak_flops(context_.device, precision));
@@ -468,7 +469,7 @@ void StageRun::event(const std::string& what, const std::string& text) {
 
 bool StageRun::after_step() {
   const auto due = [&](int64_t every) { return every > 0 && state_.step % every == 0; };
-  bool goes_on = true, saves = due(context_.plan.checkpoint.every);
+  bool continues = true, saves = due(context_.plan.checkpoint.every);
   show();
   if (control_.due(state_.step)) {
     auto numbers = interval_.values();
@@ -482,16 +483,16 @@ bool StageRun::after_step() {
         saves = true;
       } else {
         event("control", "the stage ends here");
-        goes_on = false;
+        continues = false;
       }
     }
   }
   if (is_logged(state_.step)) write_interval();
   times_.spent_on("metrics");
-  if (goes_on && due(stage_.evaluation.every)) evaluate();
-  const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
-  if (saves && goes_on && !in_trouble) save();
-  return goes_on;
+  if (continues && due(stage_.evaluation.every)) evaluate();
+  const bool is_skipping = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
+  if (saves && continues && !is_skipping) save();
+  return continues;
 }
 
 void StageRun::evaluate() {
@@ -532,8 +533,9 @@ void StageRun::roll_back(const std::string& why) {
                                folder_.of(*last).string())
                  : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
                    "a longer warmup may help");
-  with_real_weights(QuantizedWeights::Which::all, [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
-  guard_.begin_anew();
+  with_original_weights(QuantizedWeights::Which::all,
+                        [&] { load_checkpoint(folder_.of(*last), *vlm_, *optimization_); });
+  guard_.reset();
   state_.guard.rolled_back_to = *last;
   event("rollback",
         fmt::format("{}: back to the weights of step {}, on with the data of step {}", why, *last, state_.step));
@@ -555,28 +557,28 @@ void StageRun::write_snapshot() {
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
-  with_real_weights(QuantizedWeights::Which::all, [&] {
+  with_original_weights(QuantizedWeights::Which::all, [&] {
     context_.writer.write(folder_, snapshot(context_.description, *vlm_, *optimization_, state_));
   });
 }
 
 // A stage ends, and a run stops, only with its last checkpoint on disk. A folder that cannot be made and a disk that is
 // full may get well again; who asks the run to stop does not wait for that.
-void StageRun::save_surely() {
+void StageRun::save_final() {
   using namespace std::chrono;
   const auto until = steady_clock::now() + context_.write_patience;
   milliseconds pause(1000);
   while (!context_.writer.wait()) {
     const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
-    if (rest <= milliseconds(0) || StopSignals::stop_wanted())
+    if (rest <= milliseconds(0) || StopSignals::stop_requested())
       throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
                                                   stage_.name, state_.step, context_.writer.why_not()))
           .at(folder_.of(state_.step).string())
-          .advise(fmt::format("correct that, and start the same command again: it {}", last_on_disk()));
+          .advise(fmt::format("correct that, and start the same command again: it {}", describe_next_start()));
     pause = std::min(pause, rest);
     log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
                 human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
-    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_wanted();)
+    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_requested();)
       std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
     pause = std::min(2 * pause, milliseconds(30000));
     write_snapshot();
@@ -584,7 +586,7 @@ void StageRun::save_surely() {
 }
 
 // What the same command does now.
-std::string StageRun::last_on_disk() const {
+std::string StageRun::describe_next_start() const {
   const auto steps = folder_.steps();
   return steps.empty() ? fmt::format("begins the stage '{}' anew, which has no checkpoint yet", stage_.name)
                        : fmt::format("resumes from {}", folder_.of(steps.back()).string());

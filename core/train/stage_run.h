@@ -57,8 +57,9 @@ enum class StageEnd { done, stopped }; // stopped: asked to, and resumable
 
 class StageRun {
  public:
-  // From `start`, or where `checkpoint` is not empty as it says. `begin` makes the model that the stage starts from.
-  StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& begin, RunState start,
+  // From `start`, or where `checkpoint` is not empty as it says. `make_initial` makes the model that the stage starts
+  // from.
+  StageRun(RunContext& context, const plan::Stage& stage, const MakeModel& make_initial, RunState start,
            const std::filesystem::path& checkpoint, const Faults& faults);
   ~StageRun();
 
@@ -68,35 +69,35 @@ class StageRun {
 
  private:
   void extend();
-  void hold_against(const FrozenModels& frozen, const MakeModel& reference, bool begins);
-  void remember(ReferenceMemory& memory, const model::Vlm& reference);
+  void prepare_reference(const FrozenModels& frozen, const MakeModel& reference, bool is_new);
+  void cache_reference(ReferenceMemory& cache, const model::Vlm& reference);
 
-  StageEnd take_steps();
+  StageEnd train_steps();
   std::optional<LoadedPack> next_pack();
-  void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work);
+  void with_original_weights(QuantizedWeights::Which which, const std::function<void()>& work);
   void open(const Cursor& from);
   // A step that is on its way to the device, and not judged yet.
-  struct StepUnderWay {
+  struct PendingStep {
     Cursor after;
     StepCounts counts; // of the samples that were used
     double flops;
     std::vector<Optimization::Rates> rates;
     int64_t used_rows, all_rows;
     PackingStatistics packing;
-    bool watched;
+    bool has_entropy;
     Late numbers; // sums of losses, norm of the gradients, entropy of attention
   };
-  int64_t steps_begun() const { return state_.step + (under_way_ ? 1 : 0); }
+  int64_t steps_started() const { return state_.step + (pending_step_ ? 1 : 0); }
   bool is_logged(int64_t step) const; // whether a line of metrics follows it
   // Cuts the pack as memory wants it. False: it ran out, and the next time there are more parts.
-  bool in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work);
-  bool take(LoadedPack& loaded); // false: memory ran out or a plugin refused a call, the step begins again
-  void keep_state();             // before a step that a plugin failed in
-  StepUnderWay finish_step(const LoadedPack& last);
-  bool reads_at_once() const; // the step under way
-  bool settle();              // the step under way, if any. False: the stage is to end here
-  void judge(const StepUnderWay& step);
-  void tell_what_is_active(const StepUnderWay& first);
+  bool run_split(const HostPack& pack, const std::function<void(HostPack& part)>& work);
+  bool process_pack(LoadedPack& loaded); // false: memory ran out or a plugin refused a call, the step begins again
+  void save_after_failure();             // before a step that a plugin failed in
+  PendingStep finish_step(const LoadedPack& last);
+  bool needs_readback_now() const; // the step under way
+  bool finish_pending_step();      // the step under way, if any. False: the stage is to end here
+  void apply_readback(const PendingStep& step);
+  void log_active_backends(const PendingStep& first);
   std::vector<Optimization::Rates> rates(const StepCounts& counts, const Cursor& after) const;
   double flops_of(const std::vector<std::shared_ptr<const Sample>>& samples) const;
   void write_interval();
@@ -107,8 +108,8 @@ class StageRun {
   void roll_back(const std::string& why);
   void save();
   void write_snapshot();
-  void save_surely();
-  std::string last_on_disk() const;
+  void save_final();
+  std::string describe_next_start() const;
   void show() const;
 
   RunContext& context_;
@@ -122,7 +123,7 @@ class StageRun {
   std::shared_ptr<model::Vlm> vlm_;
   std::unique_ptr<Optimization> optimization_;
   std::unique_ptr<QuantizedWeights> quantized_; // of a stage that is aware of it
-  std::unique_ptr<Crew> learners_;
+  std::unique_ptr<ThreadReplicas> replicas_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<evaluation::Evaluator> evaluator_; // none: the stage has no sets
   bool evaluated_ = false;                           // since the last checkpoint
@@ -136,10 +137,10 @@ class StageRun {
   StepCounts counts_;                               // of the step under way
   std::vector<std::shared_ptr<const Sample>> used_; // of those, the ones that could be decoded
   PackingStatistics packing_;                       // the same
-  bool told_ = false;                               // what is active
+  bool logged_active_ = false;                      // what is active
   bool in_step_ = false;
-  bool reads_late_;                       // one step on, where nothing is to be done before
-  std::optional<StepUnderWay> under_way_; // `state_` is that before it
+  bool defers_readback_;                    // one step on, where nothing is to be done before
+  std::optional<PendingStep> pending_step_; // `state_` is that before it
   int64_t saved_at_ = -1;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN(), last_lr_ = last_loss_;
 };

@@ -2,8 +2,8 @@
 #include "base/error.h"
 #include "own_runtime.h"
 #include "small_run.h"
-#include "train/arrivals.h"
-#include "train/recorder.h"
+#include "train/graph_cache.h"
+#include "train/input_staging.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -18,26 +18,26 @@ namespace {
 
 TEST(Recorder, runs_then_records_then_replays) {
   OwnRuntime runtime;
-  Recorder recorder("the test", true);
+  GraphCache graph("the test", true);
   int runs = 0;
   const auto work = [&runs] { ++runs; };
-  EXPECT_TRUE(recorder.run(work));
+  EXPECT_TRUE(graph.run(work));
   EXPECT_EQ(runtime.recorded, 0);
-  EXPECT_EQ(recorder.kernels(), 0);
-  EXPECT_TRUE(recorder.run(work));
+  EXPECT_EQ(graph.kernels(), 0);
+  EXPECT_TRUE(graph.run(work));
   EXPECT_EQ(runtime.recorded, 1);
-  EXPECT_FALSE(recorder.run([] { FAIL() << "what is recorded is not run anew"; }));
-  EXPECT_EQ(recorder.kernels(), 7);
+  EXPECT_FALSE(graph.run([] { FAIL() << "what is recorded is not run anew"; }));
+  EXPECT_EQ(graph.kernels(), 7);
   EXPECT_EQ(runtime.recorded, 1);
   EXPECT_EQ(runs, 3) << "each time the work was done once";
 }
 
 TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
   int runs = 0;
-  Recorder nowhere("the test", true);
+  GraphCache nowhere("the test", true);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(nowhere.run([&] { ++runs; }));
   OwnRuntime runtime;
-  Recorder unwanted("the test", false);
+  GraphCache unwanted("the test", false);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(unwanted.run([&] { ++runs; }));
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(runtime.recorded, 0);
@@ -46,34 +46,33 @@ TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
 class OwnArrivals : public testing::Test {
  protected:
   // Frames of one pixel, all of this value.
-  void bring(int64_t used, float value, int64_t slots) {
+  void stage(int64_t used, float value, int64_t slots) {
     const std::shared_ptr<std::byte> memory = allocate_host(16);
     memory_ = memory;
-    arrivals.bring(at::full({used, 3, 1, 1}, value), memory, arrivals.slots(slots));
+    staging.stage(at::full({used, 3, 1, 1}, value), memory, staging.slots(slots));
   }
   void expect_slots(const std::vector<float>& values) {
     for (size_t i = 0; i < values.size(); ++i)
-      EXPECT_TRUE(at::equal(arrivals.slots(4)[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i])))
-          << "slot " << i;
+      EXPECT_TRUE(at::equal(staging.slots(4)[static_cast<int64_t>(i)], at::full({3, 1, 1}, values[i]))) << "slot " << i;
   }
 
   OwnRuntime runtime;
-  Arrivals arrivals{runtime, at::kCPU, {4, 3, 1, 1}, true};
+  InputStaging staging{runtime, at::kCPU, {4, 3, 1, 1}, true};
   std::weak_ptr<std::byte> memory_; // of the last pack
 };
 
 TEST_F(OwnArrivals, come_into_the_first_slots_and_the_rest_is_zero) {
-  bring(4, 1, 4);
+  stage(4, 1, 4);
   expect_slots({1, 1, 1, 1});
-  bring(2, 2, 3);
+  stage(2, 2, 3);
   expect_slots({2, 2, 0, 1});
 }
 
 TEST_F(OwnArrivals, are_copied_when_the_ones_before_have_moved_on) {
-  bring(2, 1, 4);
+  stage(2, 1, 4);
   const auto first = memory_;
   EXPECT_FALSE(first.expired()) << "the device may still read it";
-  bring(3, 2, 4);
+  stage(3, 2, 4);
   EXPECT_TRUE(first.expired());
   EXPECT_FALSE(memory_.expired());
   EXPECT_THAT(runtime.log, testing::ElementsAre("copy behind mark 1", "follow copy 1", "wait for copy 1",
@@ -83,7 +82,7 @@ TEST_F(OwnArrivals, are_copied_when_the_ones_before_have_moved_on) {
 class TrainRecording : public SmallRun {
  protected:
   TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
-    return run(name, sets, {.crew = Crew::Size{1, 1}, .faults = faults});
+    return run(name, sets, {.replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   }
 };
 
@@ -113,7 +112,7 @@ TEST_F(TrainRecording, a_step_is_read_when_the_next_one_is_on_its_way) {
     read_before.push_back(std::count_if(runtime.log.begin(), runtime.log.end(),
                                         [](const std::string& line) { return line.starts_with("wait for mark"); }));
   };
-  run("a", {"checkpoint.every=4"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  run("a", {"checkpoint.every=4"}, {.stage = "align", .replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   // The fourth and the eighth are read at once: their checkpoints are due.
   EXPECT_THAT(read_before, testing::ElementsAre(0, 0, 1, 2, 4, 4, 5, 6, 8, 8));
 }
@@ -127,7 +126,7 @@ TEST_F(TrainRecording, what_may_change_the_next_step_is_read_at_once) {
                             [](const std::string& line) { return line.starts_with("wait for mark"); }),
               steps++);
   };
-  run("a", {"guard.rollback=true"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  run("a", {"guard.rollback=true"}, {.stage = "align", .replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   EXPECT_EQ(steps, 10);
 }
 
@@ -155,7 +154,7 @@ TEST_F(TrainRecording, stopped_anywhere_it_ends_in_the_same_bits) {
   run_alone("whole");
   OwnRuntime runtime;
   for (int part = 0; part < 40; ++part)
-    if (!run("parts", {}, {.max_steps = 1 + part % 4, .crew = Crew::Size{1, 1}}).stopped) break;
+    if (!run("parts", {}, {.max_steps = 1 + part % 4, .replicas = ThreadReplicas::Size{1, 1}}).stopped) break;
   expect_equal_runs("whole", "parts");
 }
 
