@@ -172,7 +172,7 @@ struct Learner::PendingLogProbs {
 struct Learner::StepContext {
   const Inputs& in;
   PartTimes& times;
-  model::Vlm::Seen visual;
+  model::Vlm::VisualTokens visual;
   Tape tape;
 
   // Starts a phase of the forward pass. The backward pass of this phase ends when the tape gets here.
@@ -315,17 +315,17 @@ void Learner::copy_to_device(Inputs inputs, const HostPack& host, Inputs& destin
 
 void Learner::take(StagedPack& staged, PartTimes& times) {
   model::Parameters& parameters = policy_.parameters();
-  const auto before = parameters.with_gradient();
+  const auto before = parameters.gradient_flags();
   auto& [graph, after] =
       staged.passes.try_emplace(before, StagedPack::CapturedPass{{"the model", uses_graphs_}, {}}).first->second;
   const bool ran = graph.run([this, &staged, &times, before] {
-    policy_.parameters().set_with_gradient(before);
+    policy_.parameters().set_gradient_flags(before);
     run_pass(staged, times);
   });
   if (ran)
-    after = parameters.with_gradient();
+    after = parameters.gradient_flags();
   else
-    parameters.set_with_gradient(after);
+    parameters.set_gradient_flags(after);
   kernels_ = graph.kernels();
   if (!ran) times.spent_on("graph");
 }
@@ -346,9 +346,9 @@ void Learner::run_pass(const StagedPack& staged, PartTimes& times) {
     times.spent_on(std::string(part));
     if (part != "fine") context.begin_phase(part == "vision" ? "coarse" : "fine");
   };
-  context.visual =
-      policy_.see(context.tape, ops_, in.pack, stage_.mode,
-                  staged.measures_attention ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
+  context.visual = policy_.see(
+      context.tape, ops_, in.pack, stage_.mode,
+      staged.measures_attention ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens, done);
   if (context.visual.attention.defined()) {
     const at::Tensor of_frames = evaluation::entropies(context.visual.attention) * in.shares;
     entropy_.copy_(at::where(in.shares > 0, of_frames, 0.0).sum());
@@ -487,7 +487,7 @@ void Learner::dpo_loss(StepContext& context, size_t term, const Value& losses) {
                                 ? in.reference_logprobs
                                 : reference_logprobs(*frozen_.reference, in.pack, mask, in.pairs);
   const double beta = std::get<plan::Dpo>(stage_.objective[term]).beta;
-  const auto result = model::preference(policy, target, in.pack, beta, in.weights[static_cast<int64_t>(term)]);
+  const auto result = model::dpo_loss(policy, target, in.pack, beta, in.weights[static_cast<int64_t>(term)]);
   add_sums(term, {result.losses.sum(), at::full({}, in.pairs, result.losses.options()), result.margins.gt(0).sum(),
                   result.chosen_rewards.sum(), result.rejected_rewards.sum()});
 }
@@ -497,9 +497,10 @@ void Learner::kl_loss(StepContext& context, size_t term, const Value& hidden) {
   const double temperature = std::get<plan::Kl>(stage_.objective[term]).temperature;
   const model::Vlm& teacher = *frozen_.teachers.at(term);
   const at::Tensor& mask = context.in.masks[term];
-  const at::Tensor target = model::softened(ops_, teacher, frozen_hidden(teacher, pack), pack, temperature);
+  const at::Tensor target =
+      model::log_softmax_at_temperature(ops_, teacher, frozen_hidden(teacher, pack), pack, temperature);
   const at::Tensor divergences =
-      model::divergence(context.tape, ops_, policy_, hidden, pack, target, temperature, context.weights(term));
+      model::kl_divergence(context.tape, ops_, policy_, hidden, pack, target, temperature, context.weights(term));
   add_sums(term, {divergences.mul(mask).sum(), mask.sum()});
 }
 

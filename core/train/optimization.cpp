@@ -202,14 +202,14 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   if (!sums_.defined()) sums_ = at::empty_like(sums);
   sums_.copy_(sums);
   if (!recorded) return apply();
-  const auto gradients = parameters_.with_gradient();
+  const auto gradients = parameters_.gradient_flags();
   GraphCache& graph = graphs_.try_emplace(gradients, "the optimizer", uses_graphs_).first->second;
   graph.run([this] { apply(); });
   kernels_ = graph.kernels();
 }
 
 void Optimization::apply() {
-  parameters_.complete_gradients();
+  parameters_.zero_missing_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
   norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);

@@ -90,9 +90,9 @@ StageRun::StageRun(RunContext& context, const plan::Stage& stage, const MakeMode
   for (const Group* group : optimization_->trained())
     for (const ops::Parameter* parameter : group->parameters) {
       const std::string name = directory_name(parameter->name);
-      learning_.vision = learning_.vision || name.starts_with("vision.");
-      learning_.decoder = learning_.decoder || name.starts_with("decoder.");
-      learning_.connector = learning_.connector || name.starts_with("connector.");
+      trained_parts_.vision = trained_parts_.vision || name.starts_with("vision.");
+      trained_parts_.decoder = trained_parts_.decoder || name.starts_with("decoder.");
+      trained_parts_.connector = trained_parts_.connector || name.starts_with("connector.");
     }
   if (made.frozen.reference) frozen_.push_back(made.frozen.reference->config());
   for (const auto& [term, teacher] : made.frozen.teachers) frozen_.push_back(teacher->config());
@@ -453,7 +453,7 @@ double StageRun::flops_of(const std::vector<std::shared_ptr<const Sample>>& samp
   work.pairs *= reads;
   work.labels *= reads;
   const int64_t size = context_.plan.model.image_size, tokens = vlm_->tower().tokens_per_frame(size, size);
-  double all = model::flops(vlm_->config(), tokens, work, learning_, stage_.mode);
+  double all = model::flops(vlm_->config(), tokens, work, trained_parts_, stage_.mode);
   for (const auto& config : frozen_) all += model::flops(config, tokens, work, {}, stage_.mode);
   return all;
 }

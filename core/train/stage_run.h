@@ -127,7 +127,7 @@ class StageRun {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<evaluation::Evaluator> evaluator_; // none: the stage has no sets
   bool evaluated_ = false;                           // since the last checkpoint
-  model::Learning learning_;
+  model::TrainedParts trained_parts_;
   std::vector<model::VlmConfig> frozen_; // of models that do not learn, and are asked in every step
   Interval interval_;
   ControlCalls control_;

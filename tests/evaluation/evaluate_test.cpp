@@ -38,7 +38,7 @@ TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, mode
   const auto seen = tiny.vlm.see(none, *tiny.operations, pack, mode);
   const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
   const at::Tensor losses = next_token(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
-  return {losses.sum(at::kDouble).item<double>(), pack.labels_of_text[0]};
+  return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
 struct Asked {
