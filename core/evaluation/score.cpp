@@ -45,7 +45,7 @@ std::vector<bool> answer_of(const SampleText& text) {
 } // namespace
 
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 plan::Mode mode, model::Vlm::Show show) {
+                 plan::Mode mode, model::Vlm::Outputs outputs) {
   const bool one_text = set.wanted().measure == plan::Measure::loss;
   JudgedPack judged;
   judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
@@ -61,7 +61,7 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   ops::Tape none(ops::Tape::Mode::forward_only);
   const int64_t patches = vlm.tower().tokens_per_frame(set.image_size(), set.image_size());
   const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set), patches, ops.tensor_options());
-  const auto seen = vlm.see(none, ops, pack, mode, show);
+  const auto seen = vlm.see(none, ops, pack, mode, outputs);
   const auto hidden = vlm.read(none, ops, seen.tokens, pack);
   if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, vlm, hidden, pack).losses.data.to(at::kDouble).cpu();
@@ -70,7 +70,7 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   for (size_t i = 0; i < judged.samples.size(); ++i)
     for (size_t of_sample = 0; of_sample < judged.samples[i].texts.size(); ++of_sample) {
       TextScore& scored = judged.scores[i].texts.emplace_back();
-      scored.labels = pack.labels_of_text[text++];
+      scored.labels = pack.labels_per_text[text++];
       for (int64_t label = 0; label < scored.labels; ++label) scored.loss += *loss++;
     }
   return judged;
@@ -80,13 +80,13 @@ Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, 
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
   const ops::ModelThreads threads(parameters_of(vlm));
-  const auto show = set.wanted().entropy ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens;
+  const auto outputs = set.wanted().entropy ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens;
   Scores scores;
   double entropy = 0;
   int64_t frames = 0;
   const auto loader = set.loader();
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, show);
+    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, outputs);
     scores.samples.insert(scores.samples.end(), judged.scores.begin(), judged.scores.end());
     if (judged.attention.defined()) {
       entropy += model::attention_entropies(judged.attention).sum().item<double>();

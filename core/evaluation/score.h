@@ -36,7 +36,7 @@ struct JudgedPack {
   at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
 };
 JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 plan::Mode mode, model::Vlm::Show show);
+                 plan::Mode mode, model::Vlm::Outputs outputs);
 
 // Every sample, pack by pack. How many samples share a pack changes nothing. Without gradients; the model and its
 // arenas are left as they are.

@@ -137,7 +137,7 @@ void show(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, con
   Showing showing(set, vlm, ops, request);
   const auto loader = set.loader(set.wanted().show);
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::Vlm::Show::attention_too);
+    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::Vlm::Outputs::tokens_and_attention);
     for (size_t i = 0; i < judged.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
       const bool seen = packed.sample->frames > 0;

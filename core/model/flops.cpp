@@ -3,7 +3,7 @@
 namespace fvlm::model {
 namespace {
 
-// Of a forward pass: products with weights, and attention, which has none.
+// Operations of a forward pass: matrix products with weights, and attention, which has no weights.
 struct Forward {
   double products = 0, attention = 0;
 
@@ -19,8 +19,8 @@ double product(int64_t in, int64_t out) {
   return 2.0 * static_cast<double>(in) * static_cast<double>(out);
 }
 
-// One row and one that it looks at: query times key, weight times value.
-double glance(int64_t width) {
+// One query and one key: query times key, weight times value.
+double attention_pair(int64_t width) {
   return 4.0 * static_cast<double>(width);
 }
 
@@ -51,7 +51,7 @@ Forward encode(const VisionConfig& vision, int64_t tokens) {
   Forward all;
   all += layer_of(vision) * (rows * (layers - 1));
   all += Forward{2 * product(width, width), 0} * (rows * layers); // keys and values
-  all += Forward{0, glance(width)} * (rows * rows * (layers - 1));
+  all += Forward{0, attention_pair(width)} * (rows * rows * (layers - 1));
   return all;
 }
 
@@ -59,18 +59,18 @@ Forward encode(const VisionConfig& vision, int64_t tokens) {
 Forward attend(const VlmConfig& config, int64_t tokens) {
   const auto layers = static_cast<double>(config.connector.shallow ? 1 : config.vision.num_hidden_layers);
   Forward all = layer_of(config.vision) * layers;
-  all += Forward{0, glance(config.vision.hidden_size)} * (layers * static_cast<double>(tokens));
+  all += Forward{0, attention_pair(config.vision.hidden_size)} * (layers * static_cast<double>(tokens));
   return all;
 }
 
-// The connector around a look at a frame.
+// The connector's projections before and after attending to a frame.
 Forward connect(const VlmConfig& config) {
   const int64_t query = config.connector.query_dim, width = config.vision.hidden_size;
   return {product(query, width) + product(width, width) + product(width, config.decoder.hidden_size), 0};
 }
 
 // The query that the decoder makes.
-Forward ask(const VlmConfig& config) {
+Forward query_from_hidden(const VlmConfig& config) {
   return {product(config.decoder.hidden_size, config.connector.query_dim), 0};
 }
 
@@ -80,7 +80,7 @@ Forward decode(const DecoderConfig& decoder, double rows, double pairs) {
   const auto layers = static_cast<double>(decoder.num_hidden_layers);
   const double row =
       product(width, heads + 2 * kv) + product(heads, width) + 3 * product(width, decoder.intermediate_size);
-  return {rows * layers * row, pairs * layers * glance(heads)};
+  return {rows * layers * row, pairs * layers * attention_pair(heads)};
 }
 
 double causal_pairs(int64_t length) {
@@ -92,33 +92,33 @@ double causal_pairs(int64_t length) {
 void Work::add(int64_t own_frames, std::span<const int64_t> texts, int64_t own_labels) {
   frames += static_cast<double>(own_frames);
   labels += static_cast<double>(own_labels);
-  watched += causal_pairs(own_frames);
+  coarse_pairs += causal_pairs(own_frames);
   for (const int64_t text : texts) {
     rows += static_cast<double>(own_frames + text);
     pairs += causal_pairs(own_frames + text);
   }
 }
 
-double flops(const VlmConfig& config, int64_t tokens, const Work& work, const Learning& learning, Mode mode) {
-  const bool any = learning.any(); // a gradient goes all the way back to the queries
+double flops(const VlmConfig& config, int64_t tokens, const Work& work, const TrainedParts& trained, Mode mode) {
+  const bool any = trained.any(); // a gradient goes all the way back to the queries
   const Forward head{product(config.decoder.hidden_size, config.decoder.vocab_size), 0};
-  const auto look = [&](const Learning& of, bool inputs) {
+  const auto attend_all = [&](const TrainedParts& of, bool inputs) {
     return with_backward(attend(config, tokens) * work.frames, of.vision, inputs, of.vision) +
            with_backward(connect(config) * work.frames, of.connector, inputs);
   };
-  const auto query = [&](const Learning& of, bool inputs) {
-    return with_backward(decode(config.decoder, work.frames, work.watched), of.decoder, inputs) +
-           with_backward(ask(config) * work.frames, of.connector, inputs);
+  const auto query = [&](const TrainedParts& of, bool inputs) {
+    return with_backward(decode(config.decoder, work.frames, work.coarse_pairs), of.decoder, inputs) +
+           with_backward(query_from_hidden(config) * work.frames, of.connector, inputs);
   };
-  double all = with_backward(embed(config.vision, tokens) * work.frames, learning.vision, false) +
-               with_backward(encode(config.vision, tokens) * work.frames, learning.vision, learning.vision) +
-               query(learning, any) + look(learning, any) +
-               with_backward(decode(config.decoder, work.rows, work.pairs), learning.decoder, any) +
-               with_backward(head * work.labels, learning.decoder, any);
+  double all = with_backward(embed(config.vision, tokens) * work.frames, trained.vision, false) +
+               with_backward(encode(config.vision, tokens) * work.frames, trained.vision, trained.vision) +
+               query(trained, any) + attend_all(trained, any) +
+               with_backward(decode(config.decoder, work.rows, work.pairs), trained.decoder, any) +
+               with_backward(head * work.labels, trained.decoder, any);
   if (mode == Mode::refined) // the static query's tokens, the first queries and what they read: without a gradient
-    all += 2 * look({}, false) + query({}, false);
+    all += 2 * attend_all({}, false) + query({}, false);
   else
-    all += look(learning, any);
+    all += attend_all(trained, any);
   return all;
 }
 

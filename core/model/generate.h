@@ -1,4 +1,4 @@
-// A model's answers: in the autoregressive mode, token by token.
+// Text generation: frames are encoded autoregressively, then tokens are sampled one by one.
 #pragma once
 #include "model/execution.h"
 #include "model/vlm.h"
@@ -35,7 +35,7 @@ class Answerer {
   // answer; false: enough. Throws Error(data) where they leave no position of the decoder's, Error(usage) for options
   // that make no sense.
   Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const AnswerOptions& options,
-                const Vlm::TakeToken& take = {});
+                const Vlm::TokenCallback& take = {});
 
  private:
   Operations ops_;

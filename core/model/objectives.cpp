@@ -13,7 +13,7 @@
 namespace fvlm::model {
 namespace {
 
-at::Tensor softened(const at::Tensor& logits, double temperature) {
+at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperature) {
   return at::log_softmax(logits.to(at::kFloat) / temperature, -1);
 }
 
@@ -41,11 +41,11 @@ LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, 
   return log_probabilities(label_losses(tape, ops, vlm, hidden, pack), pack, mask);
 }
 
-Preference preference(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
-                      const at::Tensor& weight) {
+DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, const Pack& pack, double beta,
+                 const at::Tensor& weight) {
   const int64_t texts = reference.size(0);
   const at::Tensor rewards = ((policy.sum.narrow(0, 0, texts) - reference) * beta).view({-1, 2});
-  Preference p;
+  DpoLoss p;
   p.chosen_rewards = rewards.select(1, 0);
   p.rejected_rewards = rewards.select(1, 1);
   p.margins = p.chosen_rewards - p.rejected_rewards;
@@ -53,28 +53,30 @@ Preference preference(const LogProbabilities& policy, const at::Tensor& referenc
   if (!policy.losses.wants_gradient()) return p;
   // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
   // label's loss is the opposite of its log-probability.
-  const at::Tensor pull = at::sigmoid(p.margins.neg()) * (weight * beta);
+  const at::Tensor gradient = at::sigmoid(p.margins.neg()) * (weight * beta);
   const at::Tensor of_text = at::zeros_like(policy.sum);
-  of_text.narrow(0, 0, texts).copy_(at::stack({pull, pull.neg()}, 1).view(-1));
+  of_text.narrow(0, 0, texts).copy_(at::stack({gradient, gradient.neg()}, 1).view(-1));
   at::Tensor of_label = of_text.index_select(0, pack.labels.sequences).to(policy.losses.data.scalar_type());
   policy.losses.gradient->add(policy.mask.defined() ? of_label.mul_(policy.mask) : of_label);
   return p;
 }
 
-at::Tensor softened(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack, double temperature) {
+at::Tensor log_softmax_at_temperature(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                                      double temperature) {
   Tape none(Tape::Mode::forward_only);
   const Value rows = ops::take_rows(none, hidden, pack.labels.rows);
-  return softened(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
+  return log_softmax_at_temperature(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
 }
 
-at::Tensor divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
-                      const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                         const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
   const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
   const Value logits = ops.linear(tape, rows, vlm.decoder().head());
-  const at::Tensor ours = softened(logits.data, temperature), target = teacher.exp();
-  at::Tensor divergences = (target * (teacher - ours)).sum(-1) * (temperature * temperature);
+  const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
+  at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
   if (logits.wants_gradient())
-    logits.gradient->add(((ours.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
+    logits.gradient->add(
+        ((policy.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
   return divergences;
 }
 

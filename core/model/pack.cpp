@@ -54,7 +54,7 @@ ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity,
   return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
 }
 
-Riding riding_of(int64_t frames, int64_t capacity, int64_t patches, at::Device device) {
+AppendedQueries appended_queries_of(int64_t frames, int64_t capacity, int64_t patches, at::Device device) {
   const auto segments = [&](int32_t first, int32_t second, int64_t longest) -> ops::Segments {
     std::vector<int32_t> starts{0};
     for (int64_t frame = 0; frame < frames; ++frame) {
@@ -71,7 +71,7 @@ Riding riding_of(int64_t frames, int64_t capacity, int64_t patches, at::Device d
 // The maps of a pack, filled sample by sample.
 struct Maps {
   std::vector<int64_t> video_lengths, query_source, visual_source, visual_rows, text_lengths;
-  std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_of_text;
+  std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
   void add(const Sample& sample, int64_t frame_slots) {
     const int64_t first_frame = static_cast<int64_t>(query_source.size()), frames = frames_of(sample);
@@ -94,7 +94,7 @@ struct Maps {
         label_sequences.push_back(static_cast<int64_t>(text_lengths.size()));
       }
       text_lengths.push_back(frames + static_cast<int64_t>(text.tokens.size()));
-      labels_of_text.push_back(labels_of(text));
+      labels_per_text.push_back(labels_of(text));
     }
   }
 };
@@ -143,7 +143,7 @@ Capacity Capacity::of(const std::vector<Sample>& samples) {
 }
 
 std::array<ops::Segments*, 7> Pack::segments() {
-  return {&patches, &readers, &riding.rows, &riding.keys, &riding.readers, &videos, &texts};
+  return {&patches, &queries, &appended.rows, &appended.keys, &appended.queries, &videos, &texts};
 }
 
 std::vector<at::Tensor*> Pack::tensors() {
@@ -188,13 +188,13 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
   Pack pack;
   pack.frames_used = used.frames;
   pack.text_rows = maps.text_rows;
-  pack.labels_of_text = maps.labels_of_text;
+  pack.labels_per_text = maps.labels_per_text;
   if (capacity.frames > 0) {
     if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
     const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
-    pack.readers = segments_of(ones, capacity.frames, capacity.frames, 1, device);
-    pack.riding = riding_of(used.frames, capacity.frames, patches, device);
+    pack.queries = segments_of(ones, capacity.frames, capacity.frames, 1, device);
+    pack.appended = appended_queries_of(used.frames, capacity.frames, patches, device);
     pack.videos = segments_of(maps.video_lengths, std::min(capacity.frames, capacity.sequences), capacity.frames,
                               capacity.longest_video, device);
     pack.query_source = filled(maps.query_source, capacity.frames, capacity.frames);

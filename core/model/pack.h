@@ -44,20 +44,20 @@ struct Labels {
 };
 
 struct Pack {
-  at::Tensor frames;       // [frames, 3, H, W]; undefined where there are no frame slots
-  ops::Segments patches;   // the vision tower's tokens: a segment a frame
-  ops::Segments readers;   // one row a frame
-  Riding riding;           // the same where such rows go through the tower with its tokens
-  ops::Segments videos;    // frames of one sample: the coarse pass
-  at::Tensor query_source; // int64 [frames]: the frame before; `frames` for a first one
+  at::Tensor frames;        // [frames, 3, H, W]; undefined where there are no frame slots
+  ops::Segments patches;    // the vision tower's tokens: a segment a frame
+  ops::Segments queries;    // one row a frame
+  AppendedQueries appended; // the same where such rows go through the tower with its tokens
+  ops::Segments videos;     // frames of one sample: the coarse pass
+  at::Tensor query_source;  // int64 [frames]: the frame before; `frames` for a first one
   at::Tensor
       visual_source; // int64: which frame each visual row of the decoder shows; undefined: each frame once, in order
   ops::Sequence sequence; // the decoder's rows
   ops::Segments texts;    // a segment a text, its visual tokens before it
   Labels labels;
   int64_t frames_used = 0;
-  std::vector<int64_t> text_rows;      // rows that hold text, in order
-  std::vector<int64_t> labels_of_text; // how many each text has
+  std::vector<int64_t> text_rows;       // rows that hold text, in order
+  std::vector<int64_t> labels_per_text; // how many each text has
 
   std::vector<at::Tensor*> tensors(); // all of them, those that are not defined too
   // All that passes ask of a pack besides what its tensors hold. What was recorded of one does for those that equal it.

@@ -21,10 +21,10 @@ Parameters::Parameters(const std::vector<ParameterBlock>& blocks, const ArenaOpt
     const bool trains = std::any_of(block.begin(), block.end(), options.trains);
     int64_t& end = trains ? trained : fixed;
     places.push_back({end, trains});
-    end += room_for(block);
+    end += padded_elements(block);
   }
   const auto on = at::TensorOptions().device(options.device);
-  const Parameters* other = options.values_of;
+  const Parameters* other = options.shares_values_with;
   trained_ = other ? other->trained_ : at::zeros({trained}, on.dtype(options.dtype));
   fixed_ = other ? other->fixed_ : at::empty({fixed}, on.dtype(options.dtype));
   gradients_ = at::zeros({trained}, on.dtype(options.gradient_dtype));
@@ -49,7 +49,7 @@ ops::Parameter& Parameters::at(const std::string& name) {
   return *found->second;
 }
 
-ops::Weight Parameters::together(const std::vector<std::string>& names) {
+ops::Weight Parameters::fused(const std::vector<std::string>& names) {
   std::vector<ops::Parameter*> parts;
   parts.reserve(names.size());
   for (const std::string& name : names) parts.push_back(&at(name));
@@ -60,24 +60,24 @@ void Parameters::forget_gradients() {
   for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.is_aside = false;
 }
 
-void Parameters::complete_gradients() {
+void Parameters::zero_missing_gradients() {
   for (ops::Parameter& parameter : all_)
     if (parameter.gradient.defined() && !parameter.has_gradient) parameter.gradient.zero_();
 }
 
-std::vector<bool> Parameters::with_gradient() const {
+std::vector<bool> Parameters::gradient_flags() const {
   std::vector<bool> which;
   for (const ops::Parameter& parameter : all_) which.push_back(parameter.has_gradient);
   return which;
 }
 
-void Parameters::set_with_gradient(const std::vector<bool>& which) {
+void Parameters::set_gradient_flags(const std::vector<bool>& which) {
   for (size_t i = 0; i < all_.size(); ++i) all_[i].has_gradient = which[i];
 }
 
 void Parameters::add_gradients(Parameters& other) {
-  complete_gradients();
-  other.complete_gradients();
+  zero_missing_gradients();
+  other.zero_missing_gradients();
   gradients_.add_(other.gradients_);
   for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.gradient.defined();
 }

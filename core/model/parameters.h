@@ -1,5 +1,5 @@
-// The parameters of a model: a buffer of values, one of gradients, every tensor a view. What one matrix product reads
-// together (q, k, v; gate, up) lies together.
+// The parameters of a model as views of flat buffers, one of values and one of gradients. Weights that one matrix
+// product reads together (q, k, v; gate, up) are contiguous.
 #pragma once
 #include "model/weights/blocks.h"
 #include "ops/parameter.h"
@@ -21,7 +21,7 @@ struct ArenaOptions {
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat, gradient_dtype = at::kFloat;
   std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; };
-  const Parameters* values_of = nullptr; // of the same model and options: values are theirs, gradients one's own
+  const Parameters* shares_values_with = nullptr; // same model and options: shares its values, has its own gradients
 };
 
 class Parameters {
@@ -33,7 +33,7 @@ class Parameters {
 
   ops::Parameter& at(const std::string& name);
   ops::Weight weight(const std::string& name) { return ops::Weight(at(name)); }
-  ops::Weight together(const std::vector<std::string>& names); // of one block, neighbours in it
+  ops::Weight fused(const std::vector<std::string>& names); // adjacent tensors of one block as one
 
   std::deque<ops::Parameter>& all() { return all_; }
   const std::deque<ops::Parameter>& all() const { return all_; }
@@ -43,14 +43,14 @@ class Parameters {
   const at::Tensor& trained() const { return trained_; }
   const at::Tensor& gradients() const { return gradients_; }
 
-  // What the next backward pass writes begins anew. No memory is touched.
+  // The next backward pass overwrites gradients instead of accumulating. Touches no memory.
   void forget_gradients();
-  // Zeros where the last backward pass brought nothing.
-  void complete_gradients();
-  // Which parameters the step's backward passes have brought a gradient so far, in the order of all().
-  std::vector<bool> with_gradient() const;
-  void set_with_gradient(const std::vector<bool>& which);
-  // Adds those of another's last backward pass.
+  // Zeroes the gradients that the last backward pass did not write.
+  void zero_missing_gradients();
+  // Which parameters have a gradient from this step's backward passes so far, in the order of all().
+  std::vector<bool> gradient_flags() const;
+  void set_gradient_flags(const std::vector<bool>& which);
+  // Adds the gradients of another replica.
   void add_gradients(Parameters& other);
 
  private:

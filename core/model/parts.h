@@ -1,5 +1,5 @@
-// What a model is put together from. A tower or decoder knows its own parameters and operations and nothing of the
-// others; each stands in one table by its Hugging Face model_type.
+// The parts of a model: interfaces of vision towers and decoders. A part knows its own parameters and nothing of the
+// others. Implementations are registered by their Hugging Face model_type in vlm.cpp.
 #pragma once
 #include "model/parameters.h"
 #include "model/recompute.h"
@@ -17,57 +17,59 @@ using ops::Value;
 
 struct AttentionMaps; // vision/attention_maps.h
 
-// Keys and values of every frame, a layer each: rows are the tokens of one frame after the other.
+// The vision tower's keys and values of every frame, by layer. Rows are the tokens of the frames in order.
 struct VisualCache {
   struct Layer {
     Heads keys, values;
   };
-  // The linears that a layer's branches end in, with the scale behind them folded in, or nothing.
-  struct Ends {
+  // The output linears of a layer's two branches with LayerScale folded into their weights; undefined if it is not.
+  struct FoldedLayer {
     Operations::Layer attention, mlp;
   };
   std::vector<Layer> layers;
-  Segments tokens, readers; // a segment a frame: what is read, and one row that reads it
-  std::vector<Ends> folded; // of each layer, for those who read
+  Segments tokens, queries;        // one segment for each frame: its tokens, and its one query
+  std::vector<FoldedLayer> folded; // of each layer, for the queries
 };
 
-// Rows that go through the tower with the patches, one behind those of its frame: a frame's rows ask the keys of its
-// patches, which do not see it. Two segments a frame: the second has the key of the row that rides, and nobody asks.
-struct Riding {
-  Segments rows, keys, readers;
+// One query for each frame, appended to the frame's tokens, so that it goes through the tower with them. It attends to
+// the tokens, and nothing attends to it. Each frame has two key segments: its tokens, and the appended row, whose key
+// no row uses.
+struct AppendedQueries {
+  Segments rows, keys, queries;
 };
 
 class VisionTower {
  public:
   virtual ~VisionTower() = default;
   virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
-  // What may be saved, see plan::Speed. skip_last_patches: the last layer makes keys and values alone, as nobody reads
-  // its patches. fold_layer_scale: scales go into the weights before them, where the type holds such small numbers.
-  struct Savings {
+  // Optimizations that do not change the result, see plan::Speed. skip_last_patches: the last layer computes only keys
+  // and values, because its patch outputs are unused. fold_layer_scale: folds LayerScale into the preceding weights, if
+  // the type can represent such small numbers.
+  struct EncodeOptions {
     bool skip_last_patches, fold_layer_scale;
   };
-  // frames [n, 3, H, W], normalised. `tokens`: a segment a frame, of tokens_per_frame rows.
+  // frames [n, 3, H, W], normalised. `tokens`: one segment of tokens_per_frame rows for each frame.
   virtual VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                             const Segments& readers, const Savings& savings) const = 0;
-  // Rows x [n, width] go through the layers, each reading its frame. Final norm included. `maps`, where it is given, is
-  // filled; nothing else changes by it.
+                             const Segments& queries, const EncodeOptions& options) const = 0;
+  // Passes rows x [n, width] through the layers and the final norm, each attending to the tokens of its frame.
+  // `shallow` uses only the last layer. `maps`, if given, receives the attention maps.
   virtual Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
                        AttentionMaps* maps = nullptr) const = 0;
-  // Both at once: `x` rides through the layers while keys and values are computed.
-  struct Read {
+  // encode() and attend() at once: `x` is appended to the frames' tokens.
+  struct EncodedAndAttended {
     VisualCache cache;
-    Value seen;
+    Value attended;
   };
-  virtual Read encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
-                                 const Riding& riding, const Savings& savings) const = 0;
-  // Whether its own parameters learn.
+  virtual EncodedAndAttended encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
+                                               const AppendedQueries& appended, const EncodeOptions& options) const = 0;
+  // Whether the tower's parameters are trained.
   virtual bool trains() const = 0;
 
   Recompute recompute;
 };
 
-// Keys and values of one growing sequence, for inference.
-struct DecoderMemory {
+// Keys and values of one sequence, appended to as it is generated.
+struct KvCache {
   std::vector<at::Tensor> layers; // [capacity, 2 * kv_heads * head_dim]: keys, then values
   int64_t length = 0;
 };
@@ -78,14 +80,14 @@ class Decoder {
   virtual int64_t width() const = 0;
   virtual ops::Weight embedding() const = 0;
   virtual ops::Weight head() const = 0; // the embedding's where they are tied
-  // [rows, width] -> the last hidden states, after the final norm. keeps_rest: what the sums of layers lose by rounding
-  // is carried along, for few rows on which much depends.
+  // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
+  // compensation, for the few rows that become queries.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                        const ops::JointPass& pass = {}, bool keeps_rest = false) const = 0;
+                        const ops::JointPass& pass = {}, bool compensated = false) const = 0;
 
-  virtual DecoderMemory remember(Operations& ops, int64_t capacity) const = 0;
-  // The same for the next rows of one sequence, after those that memory holds.
-  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const = 0;
+  virtual KvCache make_kv_cache(Operations& ops, int64_t capacity) const = 0;
+  // The same for the next rows of one sequence, which are appended to `cache`.
+  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const = 0;
 
   Recompute recompute;
 };

@@ -37,14 +37,14 @@ Recompute Recompute::only(std::vector<int64_t> layers) {
           false};
 }
 
-Recompute Recompute::lightly() {
+Recompute Recompute::light_only() {
   Recompute light;
   light.light = true;
   return light;
 }
 
-Recompute Recompute::planned(const plan::Recompute& wish) {
-  return {[wish](int64_t layer) { return wish.covers(layer); }, wish.light};
+Recompute Recompute::from_plan(const plan::Recompute& plan) {
+  return {[plan](int64_t layer) { return plan.covers(layer); }, plan.light};
 }
 
 Recompute Recompute::named(std::string_view text, int64_t depth) {
@@ -53,7 +53,7 @@ Recompute Recompute::named(std::string_view text, int64_t depth) {
         .advise("none, light, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");
   };
   if (text == "none") return none();
-  if (text == "light") return lightly();
+  if (text == "light") return light_only();
   if (text == "all") return all();
   if (text.starts_with("every:")) {
     const auto nth = whole_number(text.substr(6));

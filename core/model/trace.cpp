@@ -18,9 +18,9 @@ namespace fs = std::filesystem;
 using Tensors = std::map<std::string, at::Tensor>;
 
 // A model at work on the batch.
-struct Judge {
+struct TracedModel {
   std::unique_ptr<Vlm> vlm;
-  Vlm::Seen seen;
+  Vlm::VisualTokens visual;
   Value hidden;
 };
 
@@ -39,38 +39,39 @@ class Tracer {
   }
 
   double run() {
-    Judge policy = load(request_.model, request_.gradients);
+    TracedModel policy = load(request_.model, request_.gradients);
     const BatchFile batch(request_.batch); // the samples' frames lie in its mapping
     const auto& config = policy.vlm->config();
     const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
                                        config.decoder.vocab_size);
-    const int64_t tokens_of_a_frame = policy.vlm->tower().tokens_per_frame(batch.height(), batch.width());
-    pack_ = make_pack(samples, Capacity::of(samples), tokens_of_a_frame, ops_.tensor_options());
+    const int64_t tokens_per_frame = policy.vlm->tower().tokens_per_frame(batch.height(), batch.width());
+    pack_ = make_pack(samples, Capacity::of(samples), tokens_per_frame, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)
       for (const Text& text : sample.texts) text_lengths_.push_back(static_cast<int64_t>(text.tokens.size()));
 
-    look(policy, tape_, request_.attention ? Vlm::Show::attention_too : Vlm::Show::tokens);
+    forward(policy, tape_, request_.attention ? Vlm::Outputs::tokens_and_attention : Vlm::Outputs::tokens);
     if (request_.preference)
-      prefer(policy);
+      trace_dpo(policy);
     else
-      predict(policy);
+      trace_next_token(policy);
     if (request_.gradients) {
       tape_.backward();
-      policy.vlm->parameters().complete_gradients();
+      policy.vlm->parameters().zero_missing_gradients();
       for (const auto& parameter : policy.vlm->parameters().all()) out_["grad." + parameter.name] = parameter.gradient;
     }
     const int64_t frames = pack_.frames_used;
-    const bool sees = policy.seen.tokens.defined();
+    const bool has_frames = policy.visual.tokens.defined();
     out_["visual_tokens"] =
-        sees ? policy.seen.tokens.data : at::zeros({frames, config.decoder.hidden_size}, ops_.tensor_options());
-    out_["queries"] =
-        sees ? policy.seen.queries.data : at::zeros({frames, config.connector.query_dim}, ops_.tensor_options());
+        has_frames ? policy.visual.tokens.data : at::zeros({frames, config.decoder.hidden_size}, ops_.tensor_options());
+    out_["queries"] = has_frames ? policy.visual.queries.data
+                                 : at::zeros({frames, config.connector.query_dim}, ops_.tensor_options());
     if (request_.attention)
-      out_["attention"] = sees ? policy.seen.attention
-                               : at::zeros({frames, config.connector.shallow ? 1 : config.vision.num_hidden_layers,
-                                            config.vision.num_attention_heads, tokens_of_a_frame},
-                                           ops_.tensor_options());
+      out_["attention"] = has_frames
+                              ? policy.visual.attention
+                              : at::zeros({frames, config.connector.shallow ? 1 : config.vision.num_hidden_layers,
+                                           config.vision.num_attention_heads, tokens_per_frame},
+                                          ops_.tensor_options());
     const auto wide = ops_.options().dtype == at::kDouble ? at::kDouble : at::kFloat;
     for (auto& [name, tensor] : out_)
       if (at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(wide);
@@ -79,21 +80,21 @@ class Tracer {
   }
 
  private:
-  Judge load(const fs::path& folder, bool trains) const {
+  TracedModel load(const fs::path& folder, bool trains) const {
     return {load_model(folder, request_.execution.arena(trains), mode_.shallow), {}, {}};
   }
 
-  void look(Judge& judge, Tape& tape, Vlm::Show show = Vlm::Show::tokens) {
-    judge.seen = judge.vlm->see(tape, ops_, pack_, mode_.mode, show);
-    judge.hidden = judge.vlm->read(tape, ops_, judge.seen.tokens, pack_, judge.seen.next);
+  void forward(TracedModel& model, Tape& tape, Vlm::Outputs outputs = Vlm::Outputs::tokens) {
+    model.visual = model.vlm->see(tape, ops_, pack_, mode_.mode, outputs);
+    model.hidden = model.vlm->read(tape, ops_, model.visual.tokens, pack_, model.visual.next);
   }
 
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.
-  std::vector<at::Tensor> logits(const Judge& judge, size_t sides) {
+  std::vector<at::Tensor> logits(const TracedModel& model, size_t sides) {
     Tape none(Tape::Mode::forward_only);
     const at::Tensor rows = at::tensor(pack_.text_rows, at::kLong).to(ops_.options().device);
     const at::Tensor all =
-        ops_.linear(none, Value(judge.hidden.data.index_select(0, rows)), judge.vlm->decoder().head()).data;
+        ops_.linear(none, Value(model.hidden.data.index_select(0, rows)), model.vlm->decoder().head()).data;
     std::vector<std::vector<at::Tensor>> parts(sides);
     int64_t begin = 0;
     for (size_t text = 0; text < text_lengths_.size(); ++text) {
@@ -106,33 +107,33 @@ class Tracer {
     return joined;
   }
 
-  void predict(Judge& policy) {
+  void trace_next_token(TracedModel& policy) {
     const Labels& labels = pack_.labels;
     const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
     out_["logits"] = logits(policy, 1)[0];
     at::Tensor losses = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
     if (request_.lambda_coarse != 0) {
-      const Value hidden = policy.vlm->read(tape_, ops_, policy.seen.coarse, pack_);
+      const Value hidden = policy.vlm->read(tape_, ops_, policy.visual.coarse, pack_);
       losses = losses + request_.lambda_coarse *
                             next_token(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
     }
     out_["loss"] = losses.mul(weights).sum();
-    const at::Tensor counts = at::tensor(pack_.labels_of_text, at::kLong).to(ops_.options().device);
+    const at::Tensor counts = at::tensor(pack_.labels_per_text, at::kLong).to(ops_.options().device);
     out_["label_count"] = counts;
     out_["loss_per_sample"] =
         at::zeros(counts.sizes(), losses.options()).index_add_(0, labels.sequences, losses) / counts.clamp_min(1);
   }
 
-  void prefer(Judge& policy) {
-    const LogProbabilities ours = log_probabilities(tape_, ops_, *policy.vlm, policy.hidden, pack_);
+  void trace_dpo(TracedModel& policy) {
+    const LogProbabilities policy_logprobs = log_probabilities(tape_, ops_, *policy.vlm, policy.hidden, pack_);
     const auto both = logits(policy, 2);
     Tape none(Tape::Mode::forward_only);
-    Judge reference = load(request_.reference, false);
-    look(reference, none);
-    const at::Tensor theirs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
-    const auto pairs = static_cast<double>(theirs.size(0)) / 2;
-    const Preference result =
-        preference(ours, theirs, pack_, request_.beta, at::full({}, 1 / pairs, ours.sum.options()));
+    TracedModel reference = load(request_.reference, false);
+    forward(reference, none);
+    const at::Tensor reference_logprobs = log_probabilities(none, ops_, *reference.vlm, reference.hidden, pack_).sum;
+    const auto pairs = static_cast<double>(reference_logprobs.size(0)) / 2;
+    const DpoLoss result = dpo_loss(policy_logprobs, reference_logprobs, pack_, request_.beta,
+                                    at::full({}, 1 / pairs, policy_logprobs.sum.options()));
     out_["loss"] = result.losses.mean();
     out_["loss_per_sample"] = result.losses;
     out_["margin"] = result.margins.mean();
@@ -142,8 +143,8 @@ class Tracer {
     for (const int64_t side : {0, 1}) {
       const std::string name = side == 0 ? "chosen" : "rejected";
       out_[name + "_logits"] = both[static_cast<size_t>(side)];
-      out_[name + "_log_probs"] = ours.sum.view({-1, 2}).select(1, side);
-      out_["reference_" + name + "_log_probs"] = theirs.view({-1, 2}).select(1, side);
+      out_[name + "_log_probs"] = policy_logprobs.sum.view({-1, 2}).select(1, side);
+      out_["reference_" + name + "_log_probs"] = reference_logprobs.view({-1, 2}).select(1, side);
     }
   }
 

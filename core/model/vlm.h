@@ -1,4 +1,4 @@
-// The foveated vision-language model: a vision tower, a connector and a decoder, and the ways a pack goes through them.
+// The foveated vision-language model: a vision tower, a connector and a decoder, and the forward passes over a pack.
 #pragma once
 #include "model/connector/foveation.h"
 #include "model/pack.h"
@@ -19,13 +19,14 @@ struct VlmConfig {
   ConnectorConfig connector;
 };
 
-// coarse_fine: every frame twice, with q_static, then with the query that the decoder asks. refined: the decoder asks
-// once more, having read the fine visual tokens, as it does in use; no gradient flows into those. coarse_only: every
-// frame with q_static. autoregressive: frame by frame through the decoder's memory, as in use; without gradients.
+// coarse_fine: every frame is attended to twice, with q_static, then with the query that the decoder makes of the
+// coarse tokens. refined: the queries are made once more, of the fine tokens, as in inference; no gradient flows
+// through the first ones. coarse_only: every frame with q_static. autoregressive: frame by frame with the decoder's KV
+// cache, as in inference; without gradients.
 using plan::Mode;
 
-// As a user names it; "shallow" is coarse_fine with a model whose queries read the tower's last layer alone. Throws
-// Error(usage).
+// A mode by its name on the command line; "shallow" is coarse_fine with a model whose queries attend only to the
+// tower's last layer. Throws Error(usage).
 struct NamedMode {
   Mode mode;
   bool shallow;
@@ -34,7 +35,7 @@ NamedMode mode_named(std::string_view name);
 
 class Vlm {
  public:
-  // Throws Error(data) for towers that are not known.
+  // Throws Error(data) for an unknown model_type.
   Vlm(const VlmConfig& config, const ArenaOptions& options);
 
   const VlmConfig& config() const { return config_; }
@@ -44,50 +45,51 @@ class Vlm {
   const VisionTower& tower() const { return *tower_; }
   Decoder& decoder() { return *decoder_; }
   const Decoder& decoder() const { return *decoder_; }
-  // The work that is saved on the way. Without, the results are the same.
+  // Optimizations of the plan; they do not change the result.
   plan::Speed speed;
 
-  struct Seen {
+  struct VisualTokens {
     Value tokens;  // [frames, decoder width]
-    Value coarse;  // the same of the coarse pass; undefined where there is none
-    Value queries; // what each frame was read with
-    // Where those looked, on request: [frames, layers, heads, tokens of a frame], one layer where the model is shallow.
+    Value coarse;  // of the coarse pass; undefined if there was none
+    Value queries; // the query of each frame
+    // Attention maps on request: [frames, layers, heads, tokens of a frame]; one layer if the model is shallow.
     at::Tensor attention;
-    ops::JointPass next; // of the decoder over `tokens`, where it shares weight gradients with the one over `coarse`
+    ops::JointPass next; // for decode(): shares weight gradients with the coarse pass
   };
-  // The pack's frames as visual tokens. Nothing where it has no frame slots.
-  enum class Show { tokens, attention_too };
-  using Done = std::function<void(const char* part)>; // told as "vision", "coarse" and "fine" are done
-  Seen see(
-      Tape& tape, Operations& ops, const Pack& pack, Mode mode, Show show = Show::tokens,
-      const Done& done = [](const char*) {}) const;
+  // Encodes the pack's frames to visual tokens. Returns undefined values if the pack has no frame slots.
+  enum class Outputs { tokens, tokens_and_attention };
+  using PhaseCallback = std::function<void(const char* part)>; // "vision", "coarse", "fine"
+  VisualTokens see(
+      Tape& tape, Operations& ops, const Pack& pack, Mode mode, Outputs outputs = Outputs::tokens,
+      const PhaseCallback& on_phase_end = [](const char*) {}) const;
 
-  // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: Seen::next.
+  // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: VisualTokens::next.
   Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass = {}) const;
 
-  // Frame by frame and token by token through the decoder's memory. What ends it is part of the result.
-  struct Until {
-    int64_t tokens;            // at most
-    std::vector<int64_t> ends; // tokens after which nothing follows
+  // Encodes frames autoregressively, then generates token by token. An end token is part of the result.
+  struct StopCondition {
+    int64_t max_tokens;
+    std::vector<int64_t> end_tokens; // generation stops after any of these, as at EOS
   };
-  // Told of each token as it is made; false: nothing follows.
-  using TakeToken = std::function<bool(int64_t token)>;
+  // Called with each generated token; returns false to stop.
+  using TokenCallback = std::function<bool(int64_t token)>;
   std::vector<int64_t> generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
-                                const Until& until, const Sampling& sampling = {}, const TakeToken& take = {}) const;
+                                const StopCondition& stop, const Sampling& sampling = {},
+                                const TokenCallback& on_token = {}) const;
 
  private:
-  // Each row of `queries` looks at its frame.
-  Value look(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
-             AttentionMaps* maps = nullptr) const;
-  // The query of each frame, from the visual tokens of the frames before it.
-  Value queries_from(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
+  // Visual tokens of the frames: each row of `queries` attends to its frame.
+  Value attend_frames(Tape& tape, Operations& ops, const Value& queries, const VisualCache& cache,
+                      AttentionMaps* maps = nullptr) const;
+  // The query of each frame, which the decoder makes of the visual tokens of earlier frames.
+  Value next_queries(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
                      const ops::JointPass& pass) const;
-  bool rides(const Tape& tape) const;
-  VisionTower::Savings savings() const { return {speed.skip_last_patches, speed.fold_layer_scale}; }
+  bool appends_coarse_queries(const Tape& tape) const;
+  VisionTower::EncodeOptions encode_options() const { return {speed.skip_last_patches, speed.fold_layer_scale}; }
   bool shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const;
-  void watch(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end, DecoderMemory& memory, Seen& seen,
-             Show show = Show::tokens) const;
-  Seen room_for(const Operations& ops, int64_t frames) const;
+  void decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end,
+                                    KvCache& kv_cache, VisualTokens& seen, Outputs outputs = Outputs::tokens) const;
+  VisualTokens allocate_visual_tokens(const Operations& ops, int64_t frames) const;
 
   VlmConfig config_;
   Parameters parameters_;

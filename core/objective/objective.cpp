@@ -64,7 +64,7 @@ void Objective::forward_backward(ops::Operations& ops, const model::Vlm& policy,
   };
   auto seen =
       policy.see(tape, ops, in.pack, mode_,
-                 sums.attention_entropy.defined() ? model::Vlm::Show::attention_too : model::Vlm::Show::tokens, done);
+                 sums.attention_entropy.defined() ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens, done);
   if (seen.attention.defined()) {
     const at::Tensor of_frames = model::attention_entropies(seen.attention) * in.frame_shares;
     at::Tensor entropy = sums.attention_entropy;

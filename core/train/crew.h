@@ -1,5 +1,6 @@
-// Learners side by side: every pack is cut into so many parts, each with gradients of its own, which are added up in
-// order when the step ends. What a step comes to depends on the number of parts, and on no thread.
+// Data parallelism over threads: every pack is split over replicas of the model, each with gradients of its own, which
+// are summed in a fixed order at the end of the step. The result depends on the number of replicas (parts), but not on
+// the number of threads.
 #pragma once
 #include "base/task_thread.h"
 #include "model/weights/model_directory.h"
@@ -10,52 +11,52 @@
 
 namespace fvlm::train {
 
-// Of consecutive samples, as even as may be; no more than there are samples.
-std::vector<HostPack> parts_of(const HostPack& pack, int64_t parts);
+// Splits a pack into runs of consecutive samples of nearly equal number; at most one part for each sample.
+std::vector<HostPack> split_pack(const HostPack& pack, int64_t parts);
 
-class Crew {
+class ThreadReplicas {
  public:
-  // The first learner's gradients are the policy's own. `threads`: that share the work.
+  // The first replica is the policy itself. Replicas are distributed over `threads` threads.
   struct Size {
     int64_t parts = 1, threads = 1;
   };
-  Crew(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
-       Registry& registry, const model::Capacity& most, const Frozen& frozen, const Size& size);
+  ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+                 Registry& registry, const model::Capacity& max_capacity, const Frozen& frozen, const Size& size);
 
-  // As GradientComputer has them, of all together.
+  // As in GradientComputer, for all replicas together.
   void begin_step();
   void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
                         bool measure_attention);
-  // In the same parts, one after the other: what is cached is to the bit what a live reference computes.
+  // Splits the pack as forward_backward() does, so that the cached values are bit-identical to those of a live reference.
   void cache_reference(const HostPack& host, const model::Vlm& reference);
   void finish_caching();
   at::Tensor sums() const;
   double counted() const;
   int64_t used_rows() const;
   int64_t all_rows() const;
-  bool has_measured_attention() const { return learners_.front()->has_measured_attention(); }
-  const at::Tensor& attention_entropy() const { return learners_.front()->attention_entropy(); }
+  bool has_measured_attention() const { return computers_.front()->has_measured_attention(); }
+  const at::Tensor& attention_entropy() const { return computers_.front()->attention_entropy(); }
 
-  // As Operations has it. Each learner has operations of its own, which meet the same refusal by themselves.
+  // As in Operations. Each replica has operations of its own, which meet the same refusal by themselves.
   bool drop(const UnsupportedCall& refused);
 
-  // The step's gradients, from now on in the policy's arena.
-  void gather();
+  // Sums the gradients of all replicas into the policy's arena.
+  void reduce_gradients();
 
  private:
-  struct Follower { // computes with the policy's values
+  struct Replica { // shares the policy's weights, has gradients of its own
     std::unique_ptr<ops::Operations> operations;
     std::unique_ptr<model::Vlm> vlm;
   };
   model::Vlm& policy_;
   ops::Operations& operations_;
-  std::vector<Follower> followers_;
-  std::vector<std::unique_ptr<GradientComputer>> learners_;
-  std::vector<std::unique_ptr<TaskThread>> threads_; // besides the caller's
+  std::vector<Replica> replicas_;
+  std::vector<std::unique_ptr<GradientComputer>> computers_;
+  std::vector<std::unique_ptr<TaskThread>> threads_; // in addition to the calling thread
 };
 
-// A model this small is computed by a learner for each core; LibTorch then leaves other cores alone. Larger ones share
-// their tensors among LibTorch's threads. OMP_NUM_THREADS says how many there are to be. [setup]
-Crew::Size crew_for(const ModelDescription& description, at::Device device);
+// Small models on a CPU get one replica for each core, up to 8, and LibTorch is limited to one thread. Larger models
+// get one replica and LibTorch's own parallelism. OMP_NUM_THREADS overrides the number of threads. [setup]
+ThreadReplicas::Size crew_for(const ModelDescription& description, at::Device device);
 
 } // namespace fvlm::train

@@ -47,7 +47,7 @@ class Search {
   }
 
   FoundBatch run() {
-    crew_ = request_.crew.value_or(crew_for(description_, request_.device));
+    replicas_ = request_.replicas.value_or(crew_for(description_, request_.device));
     PeakMemory peak(request_.device, available_);
     StageModel model = make_model_and_optimizer();
     if (stage_.quantization_aware) {
@@ -149,21 +149,21 @@ class Search {
       frozen.cache = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
       for (const PackedSample& pair : pack.host.samples) frozen.cache->remember(pair, {});
     }
-    Crew learners(plan_, stage_, *model.vlm, *operations, registry_, most_of(plan_, stage_, now.size, now.segments),
-                  frozen, crew_);
+    ThreadReplicas replicas(plan_, stage_, *model.vlm, *operations, registry_,
+                            most_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
       const auto start = std::chrono::steady_clock::now();
       PartTimes times;
-      learners.begin_step();
-      learners.forward_backward(pack.host, counts, 1, times, false);
-      learners.gather();
+      replicas.begin_step();
+      replicas.forward_backward(pack.host, counts, 1, times, false);
+      replicas.reduce_gradients();
       if (quantized_) quantized_->pass_gradients();
       if (quantized_) quantized_->restore(QuantizedWeights::Which::trained);
       model.optimization->step(model.optimization->base_rates(), 1, plan::common(stage_.optimizer).clip,
-                               learners.sums());
+                               replicas.sums());
       if (quantized_) quantized_->quantize();
-      (void)GradientComputer::read_sums(learners.sums(), stage_);
+      (void)GradientComputer::read_sums(replicas.sums(), stage_);
       now.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
   }
@@ -178,7 +178,7 @@ class Search {
   budget::PackCapacity whole_; // the recipe's
   std::unique_ptr<QuantizedWeights> quantized_;
   int64_t units_ = 1, most_units_ = 1;
-  Crew::Size crew_;
+  ThreadReplicas::Size replicas_;
   FoundBatch found_;
 };
 

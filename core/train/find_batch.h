@@ -17,9 +17,9 @@ namespace fvlm::train {
 
 struct FindBatchRequest {
   at::Device device = at::kCPU;
-  int64_t memory = 0;                  // of the tensors, bytes; 0: what the machine has to spare
-  double precision = 1.0 / 16;         // the search ends when what fits and what does not are as near as this
-  std::optional<Crew::Size> crew = {}; // none: as model and machine make it
+  int64_t memory = 0;          // of the tensors, bytes; 0: what the machine has to spare
+  double precision = 1.0 / 16; // the search ends when what fits and what does not are as near as this
+  std::optional<ThreadReplicas::Size> replicas = {}; // none: as model and machine make it
   std::function<void(const std::string& doing)> progress = {};
 };
 

@@ -12,7 +12,7 @@ struct GradientComputer::StagedPack {
   StagedInputs place;
   bool measure_attention = false;
   struct Captured {
-    Recorder recorder;
+    GraphCache recorder;
     std::vector<bool> gradients_after; // which parameters have a gradient when it is done
   };
   std::map<std::vector<bool>, Captured> passes; // by which have one before
@@ -22,7 +22,7 @@ struct GradientComputer::StagedPack {
 struct GradientComputer::ReferencePack {
   StagedInputs place;
   at::Tensor log_probs; // float64 [2 pairs]
-  Recorder recorder;
+  GraphCache recorder;
 };
 
 struct GradientComputer::PendingLogProbs {
@@ -81,18 +81,18 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
 
 void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
   model::Parameters& parameters = policy_.parameters();
-  const auto before = parameters.with_gradient();
+  const auto before = parameters.gradient_flags();
   auto& [recorder, after] =
       staged.passes.try_emplace(before, StagedPack::Captured{{"the model", captures_}, {}}).first->second;
   const bool ran = recorder.run([this, &staged, &times, before] {
-    policy_.parameters().set_with_gradient(before);
+    policy_.parameters().set_gradient_flags(before);
     const objective::PassSums sums{sums_.terms, staged.measure_attention ? sums_.attention_entropy : at::Tensor()};
     objective_.forward_backward(ops_, policy_, frozen_.models, staged.place.inputs, sums, times);
   });
   if (ran)
-    after = parameters.with_gradient();
+    after = parameters.gradient_flags();
   else
-    parameters.set_with_gradient(after);
+    parameters.set_gradient_flags(after);
   kernels_ = recorder.kernels();
   if (!ran) times.spent_on("graph");
 }

@@ -7,7 +7,7 @@
 #include "recipe/plan.h"
 #include "train/input_staging.h"
 #include "train/pass_builder.h"
-#include "train/recorder.h"
+#include "train/graph_cache.h"
 #include "train/reference_memory.h"
 
 #include <map>

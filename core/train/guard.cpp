@@ -10,11 +10,11 @@ constexpr int64_t losses_before_spikes = 20; // the first losses of a stage fall
 constexpr double share_of_newest = 0.05;     // in the running mean
 
 constexpr int64_t steps_before_doubling = 2000;
-constexpr double least_scale = 1, most_scale = 16777216;
+constexpr double min_scale = 1, max_scale = 16777216;
 
 } // namespace
 
-Guard::Verdict Guard::judge(double loss, double gradient_norm) {
+Guard::Verdict Guard::check(double loss, double gradient_norm) {
   if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) {
     ++state_.skipped;
     return ++state_.in_a_row >= limits_.nonfinite_limit ? Verdict::too_many : Verdict::skip;
@@ -27,22 +27,22 @@ Guard::Verdict Guard::judge(double loss, double gradient_norm) {
   return spike ? Verdict::spike : Verdict::fine;
 }
 
-void Guard::begin_anew() {
+void Guard::reset() {
   state_.in_a_row = 0;
   state_.losses = 0;
   state_.mean_loss = 0;
 }
 
-bool Scaler::lowered_for(double loss, double gradient_norm) {
-  if (!on_ || !std::isfinite(loss) || std::isfinite(gradient_norm) || state_.scale <= least_scale) return false;
-  state_.scale = std::max(least_scale, state_.scale / 2);
+bool Scaler::reduce_on_overflow(double loss, double gradient_norm) {
+  if (!on_ || !std::isfinite(loss) || std::isfinite(gradient_norm) || state_.scale <= min_scale) return false;
+  state_.scale = std::max(min_scale, state_.scale / 2);
   state_.good_steps = 0;
   return true;
 }
 
 void Scaler::step_done() {
   if (!on_ || ++state_.good_steps < steps_before_doubling) return;
-  state_.scale = std::min(most_scale, state_.scale * 2);
+  state_.scale = std::min(max_scale, state_.scale * 2);
   state_.good_steps = 0;
 }
 

@@ -16,9 +16,9 @@ class Guard {
 
   Guard(const plan::Guard& limits, GuardState& state) : limits_(limits), state_(state) {}
 
-  Verdict judge(double loss, double gradient_norm);
+  Verdict check(double loss, double gradient_norm);
   // After going back to a checkpoint.
-  void begin_anew();
+  void reset();
 
  private:
   const plan::Guard& limits_;
@@ -31,7 +31,7 @@ class Scaler {
   Scaler(bool on, ScalerState& state) : on_(on), state_(state) {}
   double scale() const { return on_ ? state_.scale : 1; }
   // Whether an overflow of the gradients was the scale's doing: it is smaller then, and the next step may do.
-  bool lowered_for(double loss, double gradient_norm);
+  bool reduce_on_overflow(double loss, double gradient_norm);
   void step_done();
 
  private:

@@ -1,7 +1,7 @@
 #include "train/initial_model.h"
 
 #include "model/loading.h"
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 #include "train/groups.h"
 
 #include <ATen/ops/from_blob.h>
@@ -38,7 +38,7 @@ std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint
       continue;
     }
     std::vector<float> values(static_cast<size_t>(parameter.value.numel()));
-    fill_fresh(values, fresh.at(name)->fill, seed, name);
+    initialize_weights(values, fresh.at(name)->fill, seed, name);
     parameter.value.copy_(at::from_blob(values.data(), parameter.value.sizes(), at::kFloat));
   }
   return vlm;

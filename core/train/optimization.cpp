@@ -66,7 +66,7 @@ double of_group(const plan::ByGroup& numbers, const std::string& group) {
 
 Optimization::Optimization(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                            model::Parameters& parameters, std::vector<Group> groups)
-    : parameters_(parameters), groups_(std::move(groups)), records_(plan.speed.graphs && device::runtime()) {
+    : parameters_(parameters), groups_(std::move(groups)), uses_graphs_(plan.speed.graphs && device::runtime()) {
   for (const Group& group : groups_)
     for (const ops::Parameter* parameter : group.parameters)
       if (!group.trained && parameter->gradient.defined()) untrained_.push_back(parameter->gradient);
@@ -202,14 +202,14 @@ void Optimization::step(const std::vector<Rates>& rates, double scale, double cl
   if (!sums_.defined()) sums_ = at::empty_like(sums);
   sums_.copy_(sums);
   if (!recorded) return apply();
-  const auto gradients = parameters_.with_gradient();
-  Recorder& recorder = recorders_.try_emplace(gradients, "the optimizer", records_).first->second;
-  recorder.run([this] { apply(); });
-  kernels_ = recorder.kernels();
+  const auto gradients = parameters_.gradient_flags();
+  GraphCache& graph = graphs_.try_emplace(gradients, "the optimizer", uses_graphs_).first->second;
+  graph.run([this] { apply(); });
+  kernels_ = graph.kernels();
 }
 
 void Optimization::apply() {
-  parameters_.complete_gradients();
+  parameters_.zero_missing_gradients();
   for (at::Tensor& gradient : untrained_) gradient.zero_();
   norm_.copy_(at::linalg_vector_norm(parameters_.gradients(), 2, {}, false, at::kFloat)).mul_(limits_[0]);
   scale_.copy_((limits_[1] / (norm_ + 1e-6)).clamp_max(1.0) * limits_[0]);

@@ -3,8 +3,8 @@
 #include "ops/optimizer.h"
 #include "plugin/registry.h"
 #include "plugin/selection.h"
+#include "train/graph_cache.h"
 #include "train/groups.h"
-#include "train/recorder.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -73,8 +73,8 @@ class Optimization {
   at::Tensor norm_, limits_;          // float64, of the device: a scalar; the scale and the greatest length
   at::Tensor sums_;                   // what the caller wants to be finite, too
   at::Tensor step_, scale_, skip_;    // what plugins read; step_: of the next one, from 1
-  bool records_;
-  std::map<std::vector<bool>, Recorder> recorders_; // by the parameters that have a gradient
+  bool uses_graphs_;
+  std::map<std::vector<bool>, GraphCache> graphs_; // by the parameters that have a gradient
   int64_t kernels_ = 0;
   std::vector<Rates> base_rates_;
   std::vector<SelectionReport> choices_;

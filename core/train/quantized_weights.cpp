@@ -52,11 +52,11 @@ void QuantizedWeights::quantize() {
   for (Matrix& matrix : matrices_) {
     if (matrix.quantized) continue;
     at::Tensor& value = matrix.parameter->value;
-    if (matrix.real.defined())
-      matrix.real.copy_(value);
+    if (matrix.original.defined())
+      matrix.original.copy_(value);
     else
-      matrix.real = value.clone();
-    value.copy_(matrix.quantizer->fake_quantize(matrix.real.to(at::kFloat)));
+      matrix.original = value.clone();
+    value.copy_(matrix.quantizer->fake_quantize(matrix.original.to(at::kFloat)));
     matrix.quantized = true;
   }
 }
@@ -64,7 +64,7 @@ void QuantizedWeights::quantize() {
 void QuantizedWeights::restore(Which which) {
   for (Matrix& matrix : matrices_) {
     if (!matrix.quantized || (which == Which::trained && !matrix.trains())) continue;
-    matrix.parameter->value.copy_(matrix.real);
+    matrix.parameter->value.copy_(matrix.original);
     matrix.quantized = false;
   }
 }
@@ -73,8 +73,8 @@ void QuantizedWeights::pass_gradients() {
   for (Matrix& matrix : matrices_) {
     ops::Parameter& parameter = *matrix.parameter;
     if (!matrix.trains() || !parameter.has_gradient) continue;
-    const at::Tensor real = (matrix.quantized ? matrix.real : parameter.value).to(at::kFloat);
-    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(real, parameter.gradient));
+    const at::Tensor original = (matrix.quantized ? matrix.original : parameter.value).to(at::kFloat);
+    parameter.gradient.copy_(matrix.quantizer->fake_quantize_gradient(original, parameter.gradient));
   }
 }
 

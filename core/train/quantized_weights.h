@@ -23,7 +23,7 @@ class QuantizedWeights {
   enum class Which { all, trained };
   void quantize();
   void restore(Which which);
-  // From the gradients by the quantised values to those by the real ones.
+  // From the gradients by the quantised values to those by the original ones.
   void pass_gradients();
 
   std::vector<std::string> names() const; // in the model directory
@@ -33,7 +33,7 @@ class QuantizedWeights {
   struct Matrix {
     ops::Parameter* parameter;
     std::shared_ptr<const ops::Quantizer> quantizer;
-    at::Tensor real; // while the value is quantised
+    at::Tensor original; // while the value is quantised
     bool quantized = false;
     bool trains() const { return parameter->gradient.defined(); }
   };

@@ -38,7 +38,7 @@ void add(Xxh64& hash, std::span<const T> values) {
 } // namespace
 
 ReferenceMemory::ReferenceMemory(const Order& order, std::filesystem::path file)
-    : order_(order), place_(order.begin()), file_(std::move(file)) {}
+    : order_(order), order_state_(order.begin()), file_(std::move(file)) {}
 
 void ReferenceMemory::open(const std::string& identity) {
   identity_ = identity;
@@ -62,9 +62,9 @@ void ReferenceMemory::read() {
   const size_t end = text.size() - sizeof hash;
   std::memcpy(&hash, text.data() + end, sizeof hash);
   if (hash != xxh64(std::string_view(text).substr(0, end))) refuse("the file is damaged");
-  const auto begins = fmt::format("{} {} ", format, identity_);
-  if (!text.starts_with(begins)) refuse("these are another reference's log-probabilities, or another plan's");
-  const auto words = split(text.substr(begins.size(), line - begins.size()), ' ');
+  const auto header = fmt::format("{} {} ", format, identity_);
+  if (!text.starts_with(header)) refuse("these are another reference's log-probabilities, or another plan's");
+  const auto words = split(text.substr(header.size(), line - header.size()), ' ');
   const size_t count = (end - line - 1) / sizeof(Record);
   if (words != std::vector<std::string>{words.front(), std::to_string(count)}) refuse("the file is damaged");
   for (size_t i = 0; i < count; ++i) {
@@ -103,23 +103,23 @@ const ReferenceMemory::Pair& ReferenceMemory::at(const PackedSample& packed) {
   return found->second;
 }
 
-uint64_t ReferenceMemory::number_of(int64_t position) {
+uint64_t ReferenceMemory::sample_hash(int64_t position) {
   const std::lock_guard hold(lock_);
-  while (std::ssize(numbers_) <= position) {
-    const auto drawn = order_.next(place_);
+  while (std::ssize(hashes_) <= position) {
+    const auto drawn = order_.next(order_state_);
     if (!drawn) throw Error(ErrorKind::internal, fmt::format("nothing stands at position {}", position));
     Xxh64 hash;
     const std::array<uint64_t, 2> place{drawn->source, static_cast<uint64_t>(drawn->sample)};
     hash.update(std::as_bytes(std::span(place)));
-    numbers_.push_back(hash.value());
+    hashes_.push_back(hash.value());
   }
-  return numbers_[static_cast<size_t>(position)];
+  return hashes_[static_cast<size_t>(position)];
 }
 
 // Of the sample itself, so that an epoch finds what another one computed; and of what is said in it, so that nothing is
 // believed of data that were changed.
 uint64_t ReferenceMemory::key_of(const PackedSample& packed) {
-  const uint64_t number = number_of(packed.position);
+  const uint64_t number = sample_hash(packed.position);
   const Sample& sample = *packed.sample;
   Xxh64 hash;
   hash.update(std::as_bytes(std::span(&number, 1)));

@@ -30,7 +30,7 @@ class ReferenceMemory {
   struct Pair {
     double chosen = 0, rejected = 0;
   };
-  bool knows(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
+  bool contains(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
   void remember(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
   // Throws Error(data) for one that it does not know. From several threads at once, while nothing is remembered.
   const Pair& at(const PackedSample& packed);
@@ -40,13 +40,13 @@ class ReferenceMemory {
 
  private:
   void read();
-  uint64_t number_of(int64_t position);
+  uint64_t sample_hash(int64_t position);
   uint64_t key_of(const PackedSample& packed);
 
   const Order& order_;
   std::mutex lock_; // of the next two
-  Order::State place_;
-  std::vector<uint64_t> numbers_; // at each position of the order: which sample of which source stands there
+  Order::State order_state_;
+  std::vector<uint64_t> hashes_; // at each position of the order: which sample of which source stands there
   std::filesystem::path file_;
   std::string identity_;
   std::unordered_map<uint64_t, Pair> pairs_; // whatever packs they come in, and in whichever epoch

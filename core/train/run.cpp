@@ -51,7 +51,7 @@ class Run {
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
     recipe::require_positions(resolved_, description.decoder.max_position_embeddings);
-    const Crew::Size crew = request_.crew.value_or(crew_for(description, request_.device));
+    const ThreadReplicas::Size replicas = request_.replicas.value_or(crew_for(description, request_.device));
     RunContext context{plan_,
                        resolved_.hash,
                        request_.folder,
@@ -62,7 +62,7 @@ class Run {
                        metrics,
                        line,
                        writer,
-                       crew.threads,
+                       replicas.threads,
                        request_.max_steps,
                        request_.write_patience,
                        opened_.record.id};
@@ -74,7 +74,7 @@ class Run {
     context.samples = context.samples_before;
     for (const plan::Stage& stage : to_train) context.samples += stage.samples;
     RunState state = place.state;
-    if (state.crew == 0) state.crew = crew.parts;
+    if (state.replicas == 0) state.replicas = replicas.parts;
     for (size_t i = place.stage; i < stages.size(); ++i) {
       const plan::Stage& stage = to_train[i - place.stage];
       const fs::path checkpoint = i == place.stage ? place.checkpoint : fs::path();
@@ -172,7 +172,7 @@ class Run {
     state.metrics_bytes = before.metrics_bytes;
     state.events_bytes = before.events_bytes;
     state.split = before.split;
-    state.crew = before.crew;
+    state.replicas = before.replicas;
     return state;
   }
 

@@ -21,7 +21,7 @@ struct TrainRequest {
   // For how long the last checkpoint of a stage is tried again before the run stops.
   std::chrono::milliseconds write_patience = std::chrono::minutes(10);
   at::Device device = at::kCPU;
-  std::optional<Crew::Size> crew; // none: as model and machine make it
+  std::optional<ThreadReplicas::Size> replicas; // none: as model and machine make it
   Faults faults = {};
 };
 

@@ -35,7 +35,7 @@ void StageCheckpoints::write() {
   const auto position = context_.metrics.flush();
   state_.metrics_bytes = position.metrics;
   state_.events_bytes = position.events;
-  model_.with_real_weights(QuantizedWeights::Which::all, [&] {
+  model_.with_original_weights(QuantizedWeights::Which::all, [&] {
     context_.writer.write(folder_, snapshot(context_.description, *model_.vlm, *model_.optimization, state_));
   });
 }
@@ -46,7 +46,7 @@ void StageCheckpoints::wait_until_saved() {
   milliseconds pause(1000);
   while (!context_.writer.wait()) {
     const auto rest = duration_cast<milliseconds>(until - steady_clock::now());
-    if (rest <= milliseconds(0) || StopSignals::stop_wanted())
+    if (rest <= milliseconds(0) || StopSignals::stop_requested())
       throw Error(ErrorKind::stopped, fmt::format("the last checkpoint of stage '{}', step {}, is not on disk: {}",
                                                   stage_.name, state_.step, context_.writer.why_not()))
           .at(folder_.of(state_.step).string())
@@ -54,7 +54,7 @@ void StageCheckpoints::wait_until_saved() {
     pause = std::min(pause, rest);
     log_warning("stage '{}' ends when its last checkpoint is on disk; trying again in {}, for {} at most", stage_.name,
                 human_duration(duration<double>(pause).count()), human_duration(duration<double>(rest).count()));
-    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_wanted();)
+    for (const auto next = steady_clock::now() + pause; steady_clock::now() < next && !StopSignals::stop_requested();)
       std::this_thread::sleep_for(std::min(pause, milliseconds(50)));
     pause = std::min(2 * pause, milliseconds(30000));
     write();
@@ -81,7 +81,7 @@ int64_t StageCheckpoints::roll_back(const std::string& why) {
                                folder_.of(*last).string())
                  : "the stage has no checkpoint yet, and the same command begins it anew; a lower learning rate or "
                    "a longer warmup may help");
-  model_.with_real_weights(QuantizedWeights::Which::all,
+  model_.with_original_weights(QuantizedWeights::Which::all,
                            [&] { load_checkpoint(folder_.of(*last), *model_.vlm, *model_.optimization); });
   context_.event(
       stage_.name, state_.step, "rollback",

@@ -36,8 +36,8 @@ struct StageModel {
   std::unique_ptr<Optimization> optimization;
   std::unique_ptr<QuantizedWeights> quantized; // of a stage that trains through its recipe's quantization
 
-  // Does the work on the real weights where the stage computes with quantized ones.
-  void with_real_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
+  // Does the work on the original weights where the stage computes with quantized ones.
+  void with_original_weights(QuantizedWeights::Which which, const std::function<void()>& work) {
     if (quantized) quantized->restore(which);
     work();
     if (quantized) quantized->quantize();

@@ -28,7 +28,7 @@ std::unique_ptr<model::Vlm> StageReference::make(const MakeModel& begin, const M
   }
 }
 
-void StageReference::provide(const Needs& needs, const StageData& data, Crew& replicas, const CachePack& cache_pack) {
+void StageReference::provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas, const CachePack& cache_pack) {
   auto reference = needs.frozen.models.reference ? needs.frozen.models.reference : needs.policy;
   const auto made = [&]() -> const model::Vlm& {
     if (!reference) reference = make_frozen(context_.plan, context_.device, needs.make);
@@ -62,7 +62,7 @@ void StageReference::provide(const Needs& needs, const StageData& data, Crew& re
 }
 
 // In packs as the stage will have them: those of its own model are computed in the same order.
-void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, Crew& replicas,
+void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
                           const CachePack& cache_pack) {
   const auto loader = data.loader(data.start());
   report::Moment moment;
@@ -72,9 +72,9 @@ void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, c
   PartTimes times;
   context_.line.show(moment);
   auto loaded = loader->next();
-  for (; loaded && !StopSignals::stop_wanted(); loaded = loader->next()) {
+  for (; loaded && !StopSignals::stop_requested(); loaded = loader->next()) {
     const auto& samples = loaded->pack.samples;
-    const auto known = [&](const PackedSample& packed) { return cache.knows(packed); };
+    const auto known = [&](const PackedSample& packed) { return cache.contains(packed); };
     if (!std::all_of(samples.begin(), samples.end(), known)) cache_pack(loaded->pack, reference);
     moment.step = loaded->step + loaded->last;
     moment.samples += std::ssize(samples);

@@ -35,10 +35,10 @@ class StageReference {
     ops::Operations& operations;
   };
   // Provides all that the stage's objective and evaluations read of the reference.
-  void provide(const Needs& needs, const StageData& data, Crew& replicas, const CachePack& cache);
+  void provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas, const CachePack& cache);
 
  private:
-  void fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, Crew& replicas,
+  void fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
             const CachePack& cache_pack);
 
   RunContext& context_;

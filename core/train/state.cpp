@@ -36,7 +36,7 @@ std::string RunState::text() const {
               {"optimizer_steps", optimizer_steps},
               {"rate_scale", rate_scale},
               {"split", split},
-              {"crew", crew},
+              {"crew", replicas},
               {"guard",
                {{"mean_loss", number(guard.mean_loss)},
                 {"losses", guard.losses},
@@ -76,7 +76,7 @@ RunState RunState::parse(std::string_view text, const std::string& where) {
     state.optimizer_steps = json.at("optimizer_steps");
     state.rate_scale = json.at("rate_scale");
     state.split = json.at("split");
-    state.crew = json.value("crew", 1);
+    state.replicas = json.value("crew", 1);
     const Json& guard = json.at("guard");
     state.guard = {number(guard.at("mean_loss")), guard.at("losses"), guard.at("in_a_row"), guard.at("skipped"),
                    guard.at("rolled_back_to")};

@@ -34,7 +34,7 @@ struct RunState {
   int64_t optimizer_steps = 0;
   double rate_scale = 1; // what `control` made of the rates
   int64_t split = 1;     // packs are cut into so many parts, since memory ran out
-  int64_t crew = 0;      // and each of those into so many that are computed side by side; 0: not chosen yet
+  int64_t replicas = 0;  // and each of those into so many that are computed side by side; 0: not chosen yet
   GuardState guard;
   ScalerState scaler;
   int64_t samples = 0, text_tokens = 0, frames = 0; // of the stage

@@ -12,9 +12,9 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
   for (const Group* group : optimization.trained())
     for (const ops::Parameter* parameter : group->parameters) {
       const std::string name = directory_name(parameter->name);
-      learning_.vision = learning_.vision || name.starts_with("vision.");
-      learning_.decoder = learning_.decoder || name.starts_with("decoder.");
-      learning_.connector = learning_.connector || name.starts_with("connector.");
+      trained_.vision = trained_.vision || name.starts_with("vision.");
+      trained_.decoder = trained_.decoder || name.starts_with("decoder.");
+      trained_.connector = trained_.connector || name.starts_with("connector.");
     }
   if (frozen.reference) frozen_.push_back(frozen.reference->config());
   for (const auto& [term, teacher] : frozen.teachers) frozen_.push_back(teacher->config());
@@ -37,7 +37,7 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   work.pairs *= reads;
   work.labels *= reads;
   const int64_t size = plan_.model.image_size, tokens = policy_.tower().tokens_per_frame(size, size);
-  double all = model::flops(policy_.config(), tokens, work, learning_, stage_.mode);
+  double all = model::flops(policy_.config(), tokens, work, trained_, stage_.mode);
   for (const auto& config : frozen_) all += model::flops(config, tokens, work, {}, stage_.mode);
   return all;
 }

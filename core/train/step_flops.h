@@ -23,7 +23,7 @@ class StepFlops {
   const plan::Plan& plan_;
   const plan::Stage& stage_;
   const model::Vlm& policy_;
-  model::Learning learning_;
+  model::TrainedParts trained_;
   std::vector<model::VlmConfig> frozen_; // of models that read every pack and do not train
 };
 

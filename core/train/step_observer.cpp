@@ -28,8 +28,8 @@ std::optional<std::string> StepObserver::observe(const PendingStep& step, const 
   loss_ = loss;
   max_rate_ = 0;
   for (const Optimization::Rates& rates : step.rates) max_rate_ = std::max(max_rate_, rates.lr);
-  if (scaler_.lowered_for(loss, norm)) return {};
-  const auto verdict = guard_.judge(loss, norm);
+  if (scaler_.reduce_on_overflow(loss, norm)) return {};
+  const auto verdict = guard_.check(loss, norm);
   if (verdict == Guard::Verdict::skip || verdict == Guard::Verdict::too_many) {
     context_.event(stage_.name, state_.step, "nonfinite",
                    fmt::format("loss {}, gradient norm {}: the step was not applied", loss, norm));

@@ -34,7 +34,7 @@ class StepObserver {
   double loss_scale() const { return scaler_.scale(); }
   // Takes the step into the state. Why the weights are to go back to the last checkpoint, where they are.
   std::optional<std::string> observe(const PendingStep& step, const Optimization& optimization, PartTimes& times);
-  void begin_anew() { guard_.begin_anew(); } // behind a rollback
+  void begin_anew() { guard_.reset(); } // behind a rollback
 
   Interval& interval() { return interval_; }
   void write_interval(PartTimes& times);

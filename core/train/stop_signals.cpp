@@ -44,7 +44,7 @@ StopSignals::~StopSignals() {
   sigaction(SIGPIPE, &pipe_, nullptr);
 }
 
-bool StopSignals::stop_wanted() {
+bool StopSignals::stop_requested() {
   return wanted != 0;
 }
 

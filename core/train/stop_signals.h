@@ -12,7 +12,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  static bool stop_wanted();
+  static bool stop_requested();
 
  private:
   struct sigaction term_, interrupt_, hangup_, pipe_; // what was there before

@@ -64,9 +64,9 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
   flops_.emplace(context.plan, stage, *model_.vlm, *model_.optimization, model_.frozen.models);
   gradients_ =
-      std::make_unique<Crew>(context.plan, stage, *model_.vlm, *operations_, context.registry,
+      std::make_unique<ThreadReplicas>(context.plan, stage, *model_.vlm, *operations_, context.registry,
                              most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
-                             model_.frozen, Crew::Size{state_.crew, context.threads});
+                             model_.frozen, ThreadReplicas::Size{state_.replicas, context.threads});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
 }
 
@@ -110,7 +110,7 @@ StageEnd Trainer::train() {
   open_loader(state_.cursor);
   bool ends_here = false;
   while (!ends_here) {
-    if (StopSignals::stop_wanted() || context_.steps_left == 0) return stop();
+    if (StopSignals::stop_requested() || context_.steps_left == 0) return stop();
     auto loaded = next_pack();
     if (!loaded) break;
     if (!forward_backward(*loaded)) {
@@ -212,7 +212,7 @@ bool Trainer::forward_backward(LoadedPack& loaded) {
 
 bool Trainer::in_parts(const HostPack& pack, const std::function<void(HostPack& part)>& work) {
   try {
-    for (HostPack& part : parts_of(pack, state_.split)) work(part);
+    for (HostPack& part : split_pack(pack, state_.split)) work(part);
     return true;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
@@ -246,7 +246,7 @@ std::vector<Optimization::Rates> Trainer::rates(const StepCounts& counts, const 
 PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   const Assembly step = std::move(*assembly_);
   assembly_.reset();
-  gradients_->gather();
+  gradients_->reduce_gradients();
   if (faults_.before_step) faults_.before_step(stage_.name, steps_begun(), model_.vlm->parameters());
   // Samples that proved broken after the step was put together are in its counts, and not in the gradient.
   const double counted = gradients_->counted(), whole = counted > 0 ? step.counts.all_terms() / counted : 1;
@@ -254,7 +254,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   const auto step_rates = rates(step.counts, last.after);
   const at::Tensor sums = gradients_->sums();
   // The device itself finds whether the step may be applied; the host reads that once all is on its way.
-  model_.with_real_weights(QuantizedWeights::Which::trained, [&] {
+  model_.with_original_weights(QuantizedWeights::Which::trained, [&] {
     model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip, sums);
   });
   times_.spent_on("optimizer");

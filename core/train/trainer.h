@@ -73,7 +73,7 @@ class Trainer {
   StageCheckpoints checkpoints_;
   std::unique_ptr<evaluation::Evaluator> evaluator_; // null: the stage has no sets
   std::optional<StepFlops> flops_;
-  std::unique_ptr<Crew> gradients_;
+  std::unique_ptr<ThreadReplicas> gradients_;
   StepObserver observer_;
   ControlCalls control_;
   std::unique_ptr<Loader> loader_;

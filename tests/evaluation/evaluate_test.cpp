@@ -39,7 +39,7 @@ TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, mode
   const auto seen = tiny.vlm.see(none, *tiny.operations, pack, mode);
   const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
   const at::Tensor losses = next_token(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
-  return {losses.sum(at::kDouble).item<double>(), pack.labels_of_text[0]};
+  return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
 struct Asked {
@@ -198,7 +198,7 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
       const auto pack = tiny.pack({questions->of_model({i, 0, 0, i})});
       const auto mode = model::mode_named(name_of(result.mode)).mode;
       const at::Tensor map =
-          tiny.vlm.see(none, *tiny.operations, pack, mode, model::Vlm::Show::attention_too).attention;
+          tiny.vlm.see(none, *tiny.operations, pack, mode, model::Vlm::Outputs::tokens_and_attention).attention;
       sum += -(map * map.log()).sum().item<double>() / static_cast<double>(map.size(1) * map.size(2));
       frames += map.size(0);
     }

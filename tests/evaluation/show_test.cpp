@@ -97,7 +97,7 @@ TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_t
       ops::Tape none(ops::Tape::Mode::forward_only);
       const at::Tensor maps = shown.tiny.vlm
                                   .see(none, *shown.tiny.operations, pack, model::mode_named(name_of(mode)).mode,
-                                       model::Vlm::Show::attention_too)
+                                       model::Vlm::Outputs::tokens_and_attention)
                                   .attention;
       ASSERT_EQ(sample["frames"].size(), static_cast<size_t>(of_model.frames.size(0)));
       ASSERT_EQ(sample["attention"].size(), sample["frames"].size());

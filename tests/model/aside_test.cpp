@@ -67,16 +67,16 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
     const Tensor weights = tiny.ones(pack) / 10;
     if (objective.prefers) {
       const auto policy = log_probabilities(tape, operations, tiny.vlm, hidden, pack);
-      preference(policy, at::zeros_like(policy.sum), pack, 0.1, at::full({}, 1.0, at::kDouble));
+      dpo_loss(policy, at::zeros_like(policy.sum), pack, 0.1, at::full({}, 1.0, at::kDouble));
     } else {
       next_token(tape, operations, tiny.vlm, hidden, pack, weights);
     }
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
       const auto told = teacher.vlm.see(none, operations, pack, Mode::coarse_fine);
-      const auto theirs =
-          softened(operations, teacher.vlm, teacher.vlm.read(none, operations, told.tokens, pack), pack, 1);
-      divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
+      const auto theirs = log_softmax_at_temperature(operations, teacher.vlm,
+                                                     teacher.vlm.read(none, operations, told.tokens, pack), pack, 1);
+      kl_divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
     }
     tape.backward();
     return tiny.take_gradients();

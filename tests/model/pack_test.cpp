@@ -32,8 +32,8 @@ Outcome run(Tiny& tiny, const std::vector<Sample>& samples, const Split& split, 
     const Tensor losses = tiny.losses(pack, tiny.ones(pack));
     int64_t begin = 0;
     for (size_t i = 0; i < members.size(); ++i) {
-      outcome.losses[members[i]] = losses.narrow(0, begin, pack.labels_of_text[i]).clone();
-      begin += pack.labels_of_text[i];
+      outcome.losses[members[i]] = losses.narrow(0, begin, pack.labels_per_text[i]).clone();
+      begin += pack.labels_per_text[i];
     }
   }
   outcome.gradients = tiny.take_gradients();

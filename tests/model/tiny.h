@@ -76,7 +76,7 @@ struct Tiny {
   // A copy of every gradient; the next step begins anew.
   std::map<std::string, at::Tensor> take_gradients() {
     std::map<std::string, at::Tensor> all;
-    vlm.parameters().complete_gradients();
+    vlm.parameters().zero_missing_gradients();
     for (const auto& parameter : vlm.parameters().all())
       if (parameter.gradient.defined()) all[parameter.name] = parameter.gradient.clone();
     vlm.parameters().forget_gradients();

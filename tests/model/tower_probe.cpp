@@ -39,7 +39,7 @@ void finish(Tower& tower, Tape& tape, const Value& hidden, const Safetensors& in
   std::map<std::string, Tensor> all{{"hidden", hidden.data}};
   hidden.gradient->add(tensor_over(in.at("d_hidden")).clone());
   tape.backward();
-  tower.parameters.complete_gradients();
+  tower.parameters.zero_missing_gradients();
   for (const auto& parameter : tower.parameters.all()) all[parameter.name.substr(folder.size())] = parameter.gradient;
   write_tensors(out, all);
 }

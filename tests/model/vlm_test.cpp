@@ -1,6 +1,6 @@
 // The model by itself: gradients by finite differences, recomputation, frozen parts. Equality with PyTorch:
 // parity_test.py.
-#include "model/joint_gradients.h"
+#include "model/shared_weight_gradients.h"
 #include "recipe/plan.h"
 #include "tiny.h"
 
@@ -68,9 +68,9 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
       {"all", {Recompute::all(), {true, true, true}}},
       {"every second", {Recompute::every(2), {true, false, true}}},
       {"some", {Recompute::only({1}), {false, true, false}}},
-      {"lightly", {Recompute::lightly(), {false, false, false}}},
-      {"a recipe's", {Recompute::planned(planned), {true, false, true}}},
-      {"a recipe's silence", {Recompute::planned({}), {false, false, false}}},
+      {"light_only", {Recompute::light_only(), {false, false, false}}},
+      {"a recipe's", {Recompute::from_plan(planned), {true, false, true}}},
+      {"a recipe's silence", {Recompute::from_plan({}), {false, false, false}}},
       {"by name", {Recompute::named("layers:0,1", 3), {true, true, false}}},
   };
   for (const auto& [name, choice] : choices) {
@@ -102,7 +102,7 @@ TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Capacity wide = Capacity::of(samples);
   wide.frames += 3;
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
-    for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::lightly()})
+    for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::light_only()})
       for (const Mode mode : {Mode::coarse_fine, Mode::coarse_only}) {
         tiny.vlm.tower().recompute = recompute;
         tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = tiny.vlm.speed.fold_layer_scale = false;
@@ -137,11 +137,11 @@ TEST(Vlm, products_are_shared_where_little_waits_for_them) {
   decoder.head_dim = 64;
   const int64_t bytes_a_row = (960 + 576 + 3072 + 576) * 2, weights = 576 * (960 + 576 + 3072 + 1536),
                 most = 4 * weights / bytes_a_row;
-  EXPECT_TRUE(may_wait(decoder, most, 2));
-  EXPECT_FALSE(may_wait(decoder, most + 1, 2));
-  EXPECT_FALSE(may_wait(decoder, most, 4));
+  EXPECT_TRUE(can_defer_gradients(decoder, most, 2));
+  EXPECT_FALSE(can_defer_gradients(decoder, most + 1, 2));
+  EXPECT_FALSE(can_defer_gradients(decoder, most, 4));
   decoder.num_hidden_layers = 1; // little in all, however small the weights
-  EXPECT_TRUE(may_wait(decoder, (64 << 20) / bytes_a_row, 2));
+  EXPECT_TRUE(can_defer_gradients(decoder, (64 << 20) / bytes_a_row, 2));
 }
 
 TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
@@ -185,12 +185,12 @@ TEST(Vlm, shows_on_request_where_each_frame_was_looked_at) {
   Tiny tiny;
   Dice dice(6);
   const std::vector<Sample> samples{random_sample(dice, 3, 4), random_sample(dice, 0, 2), random_sample(dice, 1, 3)};
-  const auto attention = [&](const Pack& pack, Mode mode, Vlm::Show show = Vlm::Show::attention_too) {
+  const auto attention = [&](const Pack& pack, Mode mode, Vlm::Outputs outputs = Vlm::Outputs::tokens_and_attention) {
     Tape none(Tape::Mode::forward_only);
-    return tiny.vlm.see(none, *tiny.operations, pack, mode, show).attention;
+    return tiny.vlm.see(none, *tiny.operations, pack, mode, outputs).attention;
   };
   const Pack exact = tiny.pack(samples);
-  EXPECT_FALSE(attention(exact, Mode::coarse_fine, Vlm::Show::tokens).defined());
+  EXPECT_FALSE(attention(exact, Mode::coarse_fine, Vlm::Outputs::tokens).defined());
   const Tensor fine = attention(exact, Mode::coarse_fine), one_by_one = attention(exact, Mode::autoregressive);
   EXPECT_EQ(fine.sizes(), (std::vector<int64_t>{4, 3, 2, 5})) << "frames, layers, heads, CLS and patches";
   ops::expect_close(fine.sum(-1), at::ones({4, 3, 2}, at::kDouble), 1e-12, "sums");
@@ -245,7 +245,7 @@ TEST(Vlm, preference_is_its_formula) {
   const auto seen = tiny.vlm.see(tape, *tiny.operations, pack, Mode::coarse_fine);
   const auto hidden = tiny.vlm.read(tape, *tiny.operations, seen.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
-  const auto result = preference(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
+  const auto result = dpo_loss(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
   double loss = 0;
   std::vector<double> weight; // d loss / d (chosen - rejected), a pair
   for (int64_t pair = 0; pair < 2; ++pair) {

@@ -195,7 +195,7 @@ TEST_F(BrokenData, statistics_predict_the_padding_of_the_run) {
   const auto plan = resolved({"log_every=1000"}).plan;
   for (const int64_t parts : {1, 3}) {
     const std::string name = fmt::format("a{}", parts);
-    run(name, {"log_every=1000"}, {.stage = "align", .crew = Crew::Size{parts, 1}});
+    run(name, {"log_every=1000"}, {.stage = "align", .replicas = ThreadReplicas::Size{parts, 1}});
     const StageData data(plan, plan.stages[0], registry_, {});
     const auto found = data.statistics(plan.stages[0].samples, {.parts = parts});
     EXPECT_NEAR(found.packing_waste(), last_line(name, "step")["padding_share"], 1e-9) << parts << " parts";

@@ -23,7 +23,7 @@ class FindBatch : public SmallRun {
     FindBatchRequest request;
     request.memory = memory;
     request.precision = precision;
-    request.crew = Crew::Size{1, 1}; // of several, how much they hold at once is for the clock to say
+    request.replicas = ThreadReplicas::Size{1, 1}; // of several, how much they hold at once is for the clock to say
     request.progress = [this](const std::string& doing) { said_.push_back(doing); };
     for (const plan::Stage& each : plan.stages)
       if (each.name == stage) return find_batch(plan, each, registry_, request);
@@ -132,7 +132,7 @@ TEST_F(FindBatch, training_under_a_limit_goes_on_with_smaller_packs) {
     TrainRequest request;
     request.stage = "align";
     request.max_steps = 1;
-    request.crew = Crew::Size{1, 1}; // of several, how much they hold at once is for the clock to say
+    request.replicas = ThreadReplicas::Size{1, 1}; // of several, how much they hold at once is for the clock to say
     EXPECT_EQ(run(name, {}, request).steps, 1);
     return memory.peak();
   };

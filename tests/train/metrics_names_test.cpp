@@ -85,7 +85,7 @@ class MetricsNames : public SmallRun {
                   R"(on = "all" }, samples = 80, evaluation = { fvlm.evaluation "captions" {
                        data = mix { { data .. "/captions/*.tar", weight = 0.5 }, { data .. "/questions/*.tar", weight = 0.5 } },
                        samples = 8, measure = "loss", entropy = true, modes = { "coarse_fine", "refined", "coarse_only", "autoregressive" } } },)");
-    run("whole", {}, {.crew = Crew::Size{2, 2}});
+    run("whole", {}, {.replicas = ThreadReplicas::Size{2, 2}});
     const StageFolder align(folder("whole") / "align");
     run("taught",
         {fmt::format(R"(stages.align.objective=[{{"kind":"next_token"}},{{"kind":"kl","teacher":"{}"}}])",

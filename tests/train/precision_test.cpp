@@ -108,19 +108,19 @@ TEST(LossScale, grows_again_after_many_good_steps) {
   EXPECT_EQ(state.good_steps, 0);
 
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_FALSE(scaler.lowered_for(1, 5)) << "nothing overflowed";
-  EXPECT_FALSE(scaler.lowered_for(infinity, infinity)) << "the loss itself is not finite: the guard's affair";
+  EXPECT_FALSE(scaler.reduce_on_overflow(1, 5)) << "nothing overflowed";
+  EXPECT_FALSE(scaler.reduce_on_overflow(infinity, infinity)) << "the loss itself is not finite: the guard's affair";
   state.good_steps = 7;
-  EXPECT_TRUE(scaler.lowered_for(1, infinity));
+  EXPECT_TRUE(scaler.reduce_on_overflow(1, infinity));
   EXPECT_EQ(scaler.scale(), 1024);
   EXPECT_EQ(state.good_steps, 0);
   state.scale = 1;
-  EXPECT_FALSE(scaler.lowered_for(1, infinity)) << "a scale of 1 is not to blame";
+  EXPECT_FALSE(scaler.reduce_on_overflow(1, infinity)) << "a scale of 1 is not to blame";
 
   ScalerState off_state;
   Scaler off(false, off_state);
   EXPECT_EQ(off.scale(), 1);
-  EXPECT_FALSE(off.lowered_for(1, infinity));
+  EXPECT_FALSE(off.reduce_on_overflow(1, infinity));
 }
 
 } // namespace

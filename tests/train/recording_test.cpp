@@ -3,7 +3,7 @@
 #include "own_runtime.h"
 #include "small_run.h"
 #include "train/input_staging.h"
-#include "train/recorder.h"
+#include "train/graph_cache.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -16,9 +16,9 @@
 namespace fvlm::train {
 namespace {
 
-TEST(Recorder, runs_then_records_then_replays) {
+TEST(GraphCache, runs_then_records_then_replays) {
   OwnRuntime runtime;
-  Recorder recorder("the test", true);
+  GraphCache recorder("the test", true);
   int runs = 0;
   const auto work = [&runs] { ++runs; };
   EXPECT_TRUE(recorder.run(work));
@@ -32,12 +32,12 @@ TEST(Recorder, runs_then_records_then_replays) {
   EXPECT_EQ(runs, 3) << "each time the work was done once";
 }
 
-TEST(Recorder, without_a_device_or_a_wish_everything_runs_as_it_is) {
+TEST(GraphCache, without_a_device_or_a_wish_everything_runs_as_it_is) {
   int runs = 0;
-  Recorder nowhere("the test", true);
+  GraphCache nowhere("the test", true);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(nowhere.run([&] { ++runs; }));
   OwnRuntime runtime;
-  Recorder unwanted("the test", false);
+  GraphCache unwanted("the test", false);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(unwanted.run([&] { ++runs; }));
   EXPECT_EQ(runs, 6);
   EXPECT_EQ(runtime.recorded, 0);
@@ -98,7 +98,7 @@ TEST_F(OwnStaging, frames_are_copied_when_the_previous_ones_have_moved_on) {
 class TrainRecording : public SmallRun {
  protected:
   TrainReport run_alone(const std::string& name, const std::vector<std::string>& sets = {}, const Faults& faults = {}) {
-    return run(name, sets, {.crew = Crew::Size{1, 1}, .faults = faults});
+    return run(name, sets, {.replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   }
 };
 
@@ -128,7 +128,7 @@ TEST_F(TrainRecording, a_step_is_read_when_the_next_one_is_on_its_way) {
     read_before.push_back(std::count_if(runtime.log.begin(), runtime.log.end(),
                                         [](const std::string& line) { return line.starts_with("wait for mark"); }));
   };
-  run("a", {"checkpoint.every=4"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  run("a", {"checkpoint.every=4"}, {.stage = "align", .replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   // The fourth and the eighth are read at once: their checkpoints are due.
   EXPECT_THAT(read_before, testing::ElementsAre(0, 0, 1, 2, 4, 4, 5, 6, 8, 8));
 }
@@ -142,7 +142,7 @@ TEST_F(TrainRecording, what_may_change_the_next_step_is_read_at_once) {
                             [](const std::string& line) { return line.starts_with("wait for mark"); }),
               steps++);
   };
-  run("a", {"guard.rollback=true"}, {.stage = "align", .crew = Crew::Size{1, 1}, .faults = faults});
+  run("a", {"guard.rollback=true"}, {.stage = "align", .replicas = ThreadReplicas::Size{1, 1}, .faults = faults});
   EXPECT_EQ(steps, 10);
 }
 
@@ -170,7 +170,7 @@ TEST_F(TrainRecording, stopped_anywhere_it_ends_in_the_same_bits) {
   run_alone("whole");
   OwnRuntime runtime;
   for (int part = 0; part < 40; ++part)
-    if (!run("parts", {}, {.max_steps = 1 + part % 4, .crew = Crew::Size{1, 1}}).stopped) break;
+    if (!run("parts", {}, {.max_steps = 1 + part % 4, .replicas = ThreadReplicas::Size{1, 1}}).stopped) break;
   expect_equal_runs("whole", "parts");
 }
 

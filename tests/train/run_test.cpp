@@ -179,9 +179,9 @@ TEST_F(TrainRun, a_terminal_that_closes_stops_it_and_a_pipe_does_not) {
 }
 
 TEST_F(TrainRun, stage_by_stage_it_writes_what_the_whole_run_writes) {
-  run("whole", {}, {.crew = Crew::Size{3, 3}});
+  run("whole", {}, {.replicas = ThreadReplicas::Size{3, 3}});
   for (const char* stage : {"align", "instruct", "prefer"})
-    run("parts", {}, {.stage = stage, .crew = Crew::Size{3, 1}});
+    run("parts", {}, {.stage = stage, .replicas = ThreadReplicas::Size{3, 1}});
   expect_equal_runs("whole", "parts");
 }
 
@@ -259,18 +259,18 @@ TEST_F(TrainRun, the_size_of_packs_changes_nothing) {
 }
 
 TEST_F(TrainRun, learners_side_by_side_come_to_the_same_whoever_does_the_work) {
-  run("alone", {}, {.crew = Crew::Size{1, 1}});
-  run("in_turns", {}, {.crew = Crew::Size{3, 1}});
-  run("at_once", {}, {.crew = Crew::Size{3, 3}});
+  run("alone", {}, {.replicas = ThreadReplicas::Size{1, 1}});
+  run("in_turns", {}, {.replicas = ThreadReplicas::Size{3, 1}});
+  run("at_once", {}, {.replicas = ThreadReplicas::Size{3, 3}});
   expect_equal_runs("in_turns", "at_once");
   EXPECT_LT(distance(last("alone", "align"), last("at_once", "align")), 2e-5);
   EXPECT_GT(distance(last("alone", "align"), last("at_once", "align")), 0) << "it was one learner";
 }
 
 TEST_F(TrainRun, a_crew_stays_as_large_as_it_was) {
-  run("whole", {}, {.crew = Crew::Size{3, 3}});
-  run("parts", {}, {.max_steps = 13, .crew = Crew::Size{3, 3}});
-  run("parts", {}, {.crew = Crew::Size{2, 1}});
+  run("whole", {}, {.replicas = ThreadReplicas::Size{3, 3}});
+  run("parts", {}, {.max_steps = 13, .replicas = ThreadReplicas::Size{3, 3}});
+  run("parts", {}, {.replicas = ThreadReplicas::Size{2, 1}});
   expect_equal_runs("whole", "parts");
 }
 

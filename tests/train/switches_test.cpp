@@ -74,8 +74,8 @@ class Switches : public SmallRun {
       return vlm;
     };
     const auto policy = made(1, true);
-    policy->tower().recompute = model::Recompute::planned(stage.activation_checkpointing.vision);
-    policy->decoder().recompute = model::Recompute::planned(stage.activation_checkpointing.decoder);
+    policy->tower().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
+    policy->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
     Frozen frozen;
     const Order order = Order::once({std::ssize(pack.samples)});
     if (stage.uses(plan::ObjectiveTerm::Reference::cached))
@@ -90,7 +90,7 @@ class Switches : public SmallRun {
     learner.forward_backward(pack, counts_of(stage, samples), 1, times);
     Learnt learnt{learner.sums().clone(), {}, {}};
     for (const SelectionReport& report : operations.choices()) learnt.work.insert(report.subject + " " + report.shape);
-    policy->parameters().complete_gradients();
+    policy->parameters().zero_missing_gradients();
     for (const auto& parameter : policy->parameters().all())
       learnt.gradients[parameter.name] = parameter.gradient.clone();
     return learnt;

@@ -1,5 +1,5 @@
 #include "model/weights/connector.h"
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 std::vector<float> fresh(const TensorSpec& spec, uint64_t seed) {
   std::vector<float> out(TensorInfo{spec.name, DType::f32, spec.shape}.elements());
-  fill_fresh(out, spec.fill, seed, "connector." + spec.name);
+  initialize_weights(out, spec.fill, seed, "connector." + spec.name);
   return out;
 }
 
@@ -46,22 +46,22 @@ TEST(Fresh, a_connector_begins_as_its_layers_in_pytorch_do) {
 TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_for) {
   Fill normal{Fill::Kind::normal, 1};
   std::vector<float> whole(1000), piece(300);
-  fill_fresh(whole, normal, 7, "a");
-  fill_fresh(piece, normal, 7, "a", 601);
+  initialize_weights(whole, normal, 7, "a");
+  initialize_weights(piece, normal, 7, "a", 601);
   EXPECT_TRUE(std::equal(piece.begin(), piece.end(), whole.begin() + 601));
   std::vector<float> other(1000);
-  fill_fresh(other, normal, 8, "a");
+  initialize_weights(other, normal, 8, "a");
   EXPECT_NE(whole, other);
-  fill_fresh(other, normal, 7, "b");
+  initialize_weights(other, normal, 7, "b");
   EXPECT_NE(whole, other);
 }
 
 TEST(Fresh, a_tensor_of_many_threads_holds_what_its_pieces_hold) {
   const Fill normal{Fill::Kind::normal, 1};
   std::vector<float> whole(200001), piece(1);
-  fill_fresh(whole, normal, 7, "a");
+  initialize_weights(whole, normal, 7, "a");
   for (const size_t at : {0, 65535, 65536, 131071, 131072, 200000}) {
-    fill_fresh(piece, normal, 7, "a", at);
+    initialize_weights(piece, normal, 7, "a", at);
     EXPECT_EQ(whole[at], piece[0]) << at;
   }
 }

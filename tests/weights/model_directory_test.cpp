@@ -80,7 +80,7 @@ TEST(ModelDirectory, an_import_holds_the_towers_their_files_and_a_fresh_connecto
       EXPECT_EQ(model.parameters()[count++].name, parameter.name) << "parts and tensors come in order";
       std::vector<float> expected(parameter.view->elements());
       if (part == Part::connector)
-        fill_fresh(expected, spec.fill, 5, parameter.name);
+        initialize_weights(expected, spec.fill, 5, parameter.name);
       else
         expected = tiny::values_of(spec, 1);
       EXPECT_EQ(values(*parameter.view), expected) << parameter.name;

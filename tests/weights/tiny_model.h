@@ -2,7 +2,7 @@
 #pragma once
 #include "base/file.h"
 #include "model/weights/convert.h"
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 #include "model/weights/safetensors_writer.h"
 #include "model/weights/towers.h"
 
@@ -53,10 +53,10 @@ inline std::vector<float> values_of(const TensorSpec& spec, uint64_t seed) {
   std::vector<float> out(TensorInfo{spec.name, DType::f32, spec.shape}.elements());
   Fill fill = spec.fill;
   if (fill.kind != Fill::Kind::constant) {
-    fill_fresh(out, fill, seed, spec.name);
+    initialize_weights(out, fill, seed, spec.name);
     return out;
   }
-  fill_fresh(out, {Fill::Kind::normal, 0.1}, seed, spec.name);
+  initialize_weights(out, {Fill::Kind::normal, 0.1}, seed, spec.name);
   for (float& value : out) value += static_cast<float>(fill.value);
   return out;
 }

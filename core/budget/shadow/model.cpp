@@ -1,7 +1,7 @@
 #include "budget/shadow/model.h"
 
 #include "budget/parameter_groups.h"
-#include "model/joint_gradients.h"
+#include "model/shared_weight_gradients.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ Model::Model(Operations& ops, const ModelShape& shape, const Trains& trains,
     bool any = false;
     for (const ParameterSpec& spec : block) any = any || trains(directory_name(spec.name));
     for (const ParameterSpec& spec : block) trains_[directory_name(spec.name)] = any;
-    (any ? trained_ : fixed_) += room_for(block);
+    (any ? trained_ : fixed_) += padded_elements(block);
   }
 }
 
@@ -169,7 +169,7 @@ Value Model::look(Tape& tape, const Value& queries, const VisualCache& cache) co
 
 bool Model::shares_products(const Tape& tape, const PackShape& pack) const {
   return shape_.speed.joint_weight_gradients && tape.keeps_steps() && !recompute_.decoder.light &&
-         model::may_wait(shape_.decoder, pack.rows, ops_.machine().element);
+         model::can_defer_gradients(shape_.decoder, pack.rows, ops_.machine().element);
 }
 
 Model::Seen Model::see(Tape& tape, const PackShape& pack) const {

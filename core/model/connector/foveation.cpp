@@ -27,11 +27,11 @@ Value Foveation::first_query(Tape& tape) const {
   return ops::repeat_row(tape, first_, 1);
 }
 
-Value Foveation::ask(Tape& tape, Operations& ops, const Value& hidden) const {
+Value Foveation::query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const {
   return ops.linear(tape, hidden, to_query_.weight, to_query_.bias);
 }
 
-Value Foveation::shifted(Tape& tape, const Value& queries, const at::Tensor& source) const {
+Value Foveation::shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const {
   const int64_t frames = queries.data.size(0);
   Value y(at::concat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
   if (!y.wants_gradient()) return y;
@@ -45,13 +45,13 @@ Value Foveation::shifted(Tape& tape, const Value& queries, const at::Tensor& sou
   return y;
 }
 
-Value Foveation::enter(Tape& tape, Operations& ops, const Value& queries) const {
+Value Foveation::project_query(Tape& tape, Operations& ops, const Value& queries) const {
   return ops.linear(tape, queries, input_);
 }
 
-Value Foveation::shown(Tape& tape, Operations& ops, const Value& seen) const {
-  const Value read = ops.linear(tape, seen, output_.weight, output_.bias);
-  return ops::scaled(tape, ops.linear(tape, read, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
+Value Foveation::to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const {
+  const Value projected = ops.linear(tape, attended, output_.weight, output_.bias);
+  return ops::scaled(tape, ops.linear(tape, projected, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
 }
 
 } // namespace fvlm::model

@@ -1,5 +1,5 @@
-// The foveated connector: a query of the decoder reads a frame through the vision tower's layers, and what it saw
-// becomes one visual token.
+// The foveated connector: projects the decoder's query of a frame into the vision tower, and the result of attending to
+// the frame's tokens back to one visual token of the decoder.
 #pragma once
 #include "model/parts.h"
 #include "model/weights/connector.h"
@@ -10,18 +10,18 @@ class Foveation {
  public:
   Foveation(const ConnectorConfig& config, Parameters& parameters);
 
-  // The query of every frame in the coarse pass, of every first frame in the fine one.
+  // q_static, the query of every frame in the coarse pass; q_init, that of a first frame in the fine pass.
   Value static_query(Tape& tape, int64_t frames) const;
   Value first_query(Tape& tape) const;
 
-  // The queries that hidden states ask for.
-  Value ask(Tape& tape, Operations& ops, const Value& hidden) const;
-  // Each frame gets the query of the one before it, a first frame q_init: see Pack::query_source.
-  Value shifted(Tape& tape, const Value& queries, const at::Tensor& source) const;
+  // Queries from the decoder's hidden states.
+  Value query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const;
+  // Each frame gets the query made from the previous frame, a first frame q_init: see Pack::query_source.
+  Value shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const;
 
-  // Queries, one a frame -> rows that the tower takes; what those saw -> visual tokens.
-  Value enter(Tape& tape, Operations& ops, const Value& queries) const;
-  Value shown(Tape& tape, Operations& ops, const Value& seen) const;
+  // Queries, one for each frame, to the tower's width; the tower's output to visual tokens.
+  Value project_query(Tape& tape, Operations& ops, const Value& queries) const;
+  Value to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const;
 
  private:
   ConnectorConfig config_;

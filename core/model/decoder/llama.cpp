@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* model = "decoder.model.";
 
-std::string layer_name(int64_t index, const char* rest) {
-  return fmt::format("{}layers.{}.{}", model, index, rest);
+std::string layer_name(int64_t index, const char* suffix) {
+  return fmt::format("{}layers.{}.{}", model, index, suffix);
 }
 
 } // namespace
@@ -19,32 +19,32 @@ std::string layer_name(int64_t index, const char* rest) {
 Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config) {
   embedding_ = parameters.weight(std::string(model) + "embed_tokens.weight");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    const auto name = [i](const char* rest) { return layer_name(i, rest); };
-    const auto one = [&](const char* rest) { return parameters.weight(name(rest)); };
+    const auto name = [i](const char* suffix) { return layer_name(i, suffix); };
+    const auto one = [&](const char* suffix) { return parameters.weight(name(suffix)); };
     layers_.push_back({one("input_layernorm.weight"),
-                       parameters.together({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"),
-                                            name("self_attn.v_proj.weight")}),
+                       parameters.fused({name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"),
+                                         name("self_attn.v_proj.weight")}),
                        one("self_attn.o_proj.weight"), one("post_attention_layernorm.weight"),
-                       parameters.together({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")}),
+                       parameters.fused({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")}),
                        one("mlp.down_proj.weight")});
   }
   norm_ = parameters.weight(std::string(model) + "norm.weight");
   head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
 }
 
-// The residual stream, and what the last branch adds to it: the next norm sums the two.
+// The residual stream and the output of the last branch, which the next norm adds to it.
 struct Llama::Stream {
   Value branch, residual;
-  bool keeps_rest;
-  at::Tensor rest; // what the residual lost by rounding
+  bool compensated;
+  at::Tensor compensation; // rounding error of the residual
 
-  Stream(const std::vector<Value>& parts, bool keeps)
-      : branch(parts[0]), residual(parts.size() > 1 ? parts[1] : Value()), keeps_rest(keeps),
-        rest(parts.size() > 2 ? parts[2].data : at::Tensor()) {}
+  Stream(const std::vector<Value>& parts, bool compensates)
+      : branch(parts[0]), residual(parts.size() > 1 ? parts[1] : Value()), compensated(compensates),
+        compensation(parts.size() > 2 ? parts[2].data : at::Tensor()) {}
   std::vector<Value> parts() const {
     std::vector<Value> all{branch};
     if (residual.defined()) all.push_back(residual);
-    if (rest.defined()) all.emplace_back(rest);
+    if (compensation.defined()) all.emplace_back(compensation);
     return all;
   }
 };
@@ -52,7 +52,7 @@ struct Llama::Stream {
 Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                     const at::Tensor& into) const {
   auto [y, sum] = ops.rmsnorm(tape, stream.branch, stream.residual, weight, config_.rms_norm_eps, into,
-                              stream.keeps_rest ? &stream.rest : nullptr);
+                              stream.compensated ? &stream.compensation : nullptr);
   stream.residual = std::move(sum);
   return std::move(y);
 }
@@ -70,17 +70,17 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
 }
 
 Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
-                     bool keeps_rest) const {
+                     bool compensated) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
-  Stream stream({x}, keeps_rest);
+  Stream stream({x}, compensated);
   const Tape::Lean lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const bool again = recompute.layer(static_cast<int64_t>(i));
-    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim, keeps_rest,
-                        pass = again ? ops::JointPass() : pass](Tape& inner,
-                                                                const std::vector<Value>& in) -> std::vector<Value> {
-      Stream own(in, keeps_rest);
+    const bool recomputes = recompute.layer(static_cast<int64_t>(i));
+    const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim, compensated,
+                        pass = recomputes ? ops::JointPass()
+                                          : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
+      Stream own(in, compensated);
       const auto attend = [&](const Value& qkv, const at::Tensor& into) {
         return ops.attention(inner, {qkv, 0, q}, {qkv, q * dim, kv}, {qkv, (q + kv) * dim, kv}, segments, segments,
                              shape, into);
@@ -88,43 +88,44 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
       run_layer(inner, ops, layer, own, attend, pass);
       return own.parts();
     };
-    const auto out = again ? ops::recomputed(tape, stream.parts(), block) : block(tape, stream.parts());
-    stream = Stream(out, keeps_rest);
+    const auto out = recomputes ? ops::recomputed(tape, stream.parts(), block) : block(tape, stream.parts());
+    stream = Stream(out, compensated);
   }
   return normed(tape, ops, stream, norm_);
 }
 
-DecoderMemory Llama::remember(Operations& ops, int64_t capacity) const {
-  DecoderMemory memory;
+KvCache Llama::make_kv_cache(Operations& ops, int64_t capacity) const {
+  KvCache cache;
   for (size_t i = 0; i < layers_.size(); ++i)
-    memory.layers.push_back(
+    cache.layers.push_back(
         at::zeros({capacity, 2 * config_.num_key_value_heads * config_.head_dim}, ops.tensor_options()));
-  return memory;
+  return cache;
 }
 
-at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const {
+at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim,
                 rows = x.size(0);
-  const int64_t capacity = memory.layers.front().size(0), length = memory.length + rows;
+  const int64_t capacity = cache.layers.front().size(0), length = cache.length + rows;
   const auto index = at::TensorOptions().dtype(at::kInt);
   const auto segment = [&](int64_t end, int64_t longest) {
     return Segments{at::tensor({int64_t{0}, end}, index).to(x.device()), {}, longest};
   };
   const Segments of_q = segment(rows, rows), of_kv = segment(length, capacity);
-  const at::Tensor positions = at::arange(memory.length, length, index.device(x.device()));
-  Tape none(Tape::Mode::forward_only);
+  const at::Tensor positions = at::arange(cache.length, length, index.device(x.device()));
+  Tape no_grad(Tape::Mode::forward_only);
   Stream stream({Value(x)}, false);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto attend = [&](const Value& qkv, const at::Tensor&) {
-      const Value turned = ops.rotate(none, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
-      memory.layers[i].narrow(0, memory.length, rows).copy_(turned.data.narrow(1, q * dim, 2 * kv * dim));
-      const Value kept(memory.layers[i]);
-      return ops.attention(none, {turned, 0, q}, {kept, 0, kv}, {kept, kv * dim, kv}, of_q, of_kv, {dim, true, {}});
+      const Value rotated = ops.rotate(no_grad, qkv, q + kv, dim, {dim, config_.rope_theta}, positions);
+      cache.layers[i].narrow(0, cache.length, rows).copy_(rotated.data.narrow(1, q * dim, 2 * kv * dim));
+      const Value keys_values(cache.layers[i]);
+      return ops.attention(no_grad, {rotated, 0, q}, {keys_values, 0, kv}, {keys_values, kv * dim, kv}, of_q, of_kv,
+                           {dim, true, {}});
     };
-    run_layer(none, ops, layers_[i], stream, attend);
+    run_layer(no_grad, ops, layers_[i], stream, attend);
   }
-  memory.length = length;
-  return normed(none, ops, stream, norm_).data;
+  cache.length = length;
+  return normed(no_grad, ops, stream, norm_).data;
 }
 
 } // namespace fvlm::model

@@ -13,16 +13,16 @@ class Llama : public Decoder {
   ops::Weight embedding() const override { return embedding_; }
   ops::Weight head() const override { return head_; }
   Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
-                bool keeps_rest) const override;
-  DecoderMemory remember(Operations& ops, int64_t capacity) const override;
-  at::Tensor forward(Operations& ops, const at::Tensor& x, DecoderMemory& memory) const override;
+                bool compensated) const override;
+  KvCache make_kv_cache(Operations& ops, int64_t capacity) const override;
+  at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const override;
 
  private:
   struct Layer {
     ops::Weight attention_norm, qkv, out, mlp_norm, gate_up, down;
   };
   struct Stream;
-  // Adds the branch to the residual, and norms that.
+  // Adds the branch to the residual and normalizes the sum.
   Value normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weight& weight,
                const at::Tensor& into = {}) const;
   template <class Attend>

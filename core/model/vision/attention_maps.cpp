@@ -22,7 +22,7 @@ void AttentionMaps::add(const at::Tensor& q, const ops::Heads& keys, int64_t tok
   layers.push_back(at::softmax(at::matmul(k, scaled).squeeze(3), -1));
 }
 
-at::Tensor AttentionMaps::joined() const {
+at::Tensor AttentionMaps::stacked() const {
   return at::stack(layers, 1);
 }
 

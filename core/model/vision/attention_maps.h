@@ -1,5 +1,5 @@
-// Where queries look: the softmax weights with which each reads the tokens of its frame. For traces, reports and
-// entropies, computed in plain ATen beside the attention of the plugins, which keeps none.
+// Attention maps: the softmax weights of each query over the tokens of its frame, for traces, reports and entropies.
+// Computed separately in plain ATen, because the plugins' attention does not keep them.
 #pragma once
 #include "ops/operations.h"
 
@@ -8,13 +8,13 @@
 namespace fvlm::model {
 
 struct AttentionMaps {
-  std::vector<at::Tensor> layers; // one for each that was read: [queries, heads, tokens], at least float32
+  std::vector<at::Tensor> layers; // [queries, heads, tokens] each, at least float32
 
-  // q [queries, heads * head_dim]; keys: as many rows after each other for every query, of which it reads the first
+  // q [queries, heads * head_dim]; keys: an equal number of rows for each query, of which it attends to the first
   // `tokens`.
   void add(const at::Tensor& q, const ops::Heads& keys, int64_t tokens, int64_t head_dim);
   // [queries, layers, heads, tokens]; every row sums to 1.
-  at::Tensor joined() const;
+  at::Tensor stacked() const;
 };
 
 } // namespace fvlm::model

@@ -16,11 +16,11 @@
 namespace fvlm::model {
 namespace {
 
-std::string layer_name(int64_t index, const char* rest) {
-  return fmt::format("vision.encoder.layer.{}.{}", index, rest);
+std::string layer_name(int64_t index, const char* suffix) {
+  return fmt::format("vision.encoder.layer.{}.{}", index, suffix);
 }
 
-// Frames cut into patches, one a row: [n * rows * columns, 3 * patch * patch], and columns of zeros up to `width`.
+// Cuts frames into patches, one for each row: [n * rows * columns, 3 * patch * patch], zero-padded to `width` columns.
 at::Tensor patches_of(const at::Tensor& frames, int64_t patch, at::ScalarType type, int64_t width) {
   const int64_t n = frames.size(0), channels = frames.size(1), rows = frames.size(2) / patch,
                 columns = frames.size(3) / patch, own = channels * patch * patch;
@@ -51,23 +51,23 @@ Dinov2::Dinov2(const VisionConfig& config, Parameters& parameters) : config_(con
       return {one(stem + ".weight"), one(stem + ".bias")};
     };
     const auto norm = [&](const std::string& stem) -> Norm { return {one(stem + ".weight"), one(stem + ".bias")}; };
-    const auto joint = [&](const std::vector<const char*>& parts) {
+    const auto fused = [&](const std::vector<const char*>& parts) {
       ops::Operations::Layer layer;
       std::vector<std::string> weights, biases;
       for (const char* part : parts) {
         weights.push_back(fmt::format("{}{}.weight", layer_name(i, "attention.attention."), part));
         biases.push_back(fmt::format("{}{}.bias", layer_name(i, "attention.attention."), part));
       }
-      layer.weight = parameters.together(weights);
-      layer.bias = parameters.together(biases);
+      layer.weight = parameters.fused(weights);
+      layer.bias = parameters.fused(biases);
       return layer;
     };
     Layer layer;
     layer.before_attention = norm("norm1");
     layer.before_mlp = norm("norm2");
-    layer.query = joint({"query"});
-    layer.qkv = joint({"query", "key", "value"});
-    layer.keys_values = joint({"key", "value"});
+    layer.query = fused({"query"});
+    layer.qkv = fused({"query", "key", "value"});
+    layer.keys_values = fused({"key", "value"});
     layer.out = linear("attention.output.dense");
     layer.up = linear("mlp.fc1");
     layer.down = linear("mlp.fc2");
@@ -82,8 +82,8 @@ int64_t Dinov2::tokens_per_frame(int64_t height, int64_t image_width) const {
   return 1 + (height / config_.patch_size) * (image_width / config_.patch_size);
 }
 
-// [trained patches, patches]: what each of those has of each of these. On a GPU LibTorch's own way takes as long as a
-// layer, and its way back adds in any order.
+// [trained patches, patches]: the bicubic interpolation as a matrix. On a GPU LibTorch's own interpolation takes as
+// long as a layer, and its backward pass accumulates in no fixed order.
 at::Tensor Dinov2::resampling(int64_t rows, int64_t columns, at::ScalarType type) const {
   const int64_t side = config_.grid(), patches = side * side;
   auto& shares = resampling_[{rows, columns}];
@@ -94,7 +94,7 @@ at::Tensor Dinov2::resampling(int64_t rows, int64_t columns, at::ScalarType type
   return shares;
 }
 
-// [1 + patches, width]: the position embedding, resampled where the frames' grid is not the trained one.
+// [1 + patches, width]: the position embedding, interpolated if the frames have another grid than in training.
 Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   const int64_t side = config_.grid(), width = config_.hidden_size;
   const at::Tensor table = position_.value().view({1 + side * side, width});
@@ -107,7 +107,7 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
       });
     return y;
   }
-  // Below float32 transformers resamples in float32 and rounds.
+  // As in transformers, narrower types are interpolated in float32 and rounded.
   const auto type = table.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor shares = resampling(rows, columns, type);
   const at::Tensor resampled = at::mm(shares.t(), table.narrow(0, 1, side * side).to(type));
@@ -122,7 +122,7 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   return y;
 }
 
-Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders) const {
+Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& appended_rows) const {
   const int64_t n = frames.size(0), patch = config_.patch_size, width = config_.hidden_size;
   if (frames.size(1) != config_.num_channels || frames.size(2) < patch || frames.size(3) < patch)
     throw Error(ErrorKind::data,
@@ -130,25 +130,25 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
                             "and patches of {} x {}",
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
   const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns,
-                of_frame = tokens + (riders.defined() ? 1 : 0);
+                rows_per_frame = tokens + (appended_rows.defined() ? 1 : 0);
   const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.widened(patch_weight_.value().size(1))));
   const Value patches = ops.linear(tape, pixels, ops.widened(tape, patch_weight_), patch_bias_);
   const Value position = positions(tape, rows, columns);
 
-  const at::Tensor x = at::empty({n, of_frame, width}, ops.tensor_options());
+  const at::Tensor x = at::empty({n, rows_per_frame, width}, ops.tensor_options());
   const at::Tensor first = position.data.narrow(0, 0, 1) + class_token_.value().view({1, width});
   x.narrow(1, 0, 1).copy_(first.expand({n, 1, width}));
   at::Tensor rest = x.narrow(1, 1, tokens - 1);
   at::add_out(rest, patches.data.view({n, tokens - 1, width}), position.data.narrow(0, 1, tokens - 1));
-  if (riders.defined()) x.select(1, tokens).copy_(riders.data);
-  Value y(x.view({n * of_frame, width}), tape.records(patches, position, class_token_, riders));
+  if (appended_rows.defined()) x.select(1, tokens).copy_(appended_rows.data);
+  Value y(x.view({n * rows_per_frame, width}), tape.records(patches, position, class_token_, appended_rows));
   if (!y.wants_gradient()) return y;
-  tape.push([n, tokens, of_frame, width, patches = patches.gradient, position = position.gradient, token = class_token_,
-             riders = riders.gradient, out = y.gradient] {
+  tape.push([n, tokens, rows_per_frame, width, patches = patches.gradient, position = position.gradient,
+             token = class_token_, appended_rows = appended_rows.gradient, out = y.gradient] {
     const at::Tensor gradient = out->take();
     if (!gradient.defined()) return;
-    const at::Tensor d = gradient.view({n, of_frame, width});
-    if (riders) riders->add(d.select(1, tokens).contiguous());
+    const at::Tensor d = gradient.view({n, rows_per_frame, width});
+    if (appended_rows) appended_rows->add(d.select(1, tokens).contiguous());
     const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor over_frames = d.narrow(1, 0, tokens).sum(0, false, wide);
     if (position) position->add(over_frames);
@@ -162,24 +162,24 @@ Value Dinov2::normed(Tape& tape, Operations& ops, const Value& x, const Norm& no
   return ops.layernorm(tape, x, norm.weight, norm.bias, config_.layer_norm_eps);
 }
 
-// A row for each frame on its way through the layers. Its branches are added by the next norm, which keeps what the sum
-// loses by rounding: these rows are few, and all that the decoder sees.
-struct Dinov2::Reader {
+// The residual stream of the queries, one row for each frame. The next norm adds the pending branch and compensates the
+// rounding of the sum: these rows are few, and they are all that the decoder gets to see.
+struct Dinov2::QueryStream {
   Value branch, residual;
-  at::Tensor rest;
+  at::Tensor compensation;
 };
 
-Value Dinov2::normed(Tape& tape, Operations& ops, Reader& reader, const Norm& norm) const {
-  auto [y, sum] =
-      ops.layernorm(tape, reader.branch, reader.residual, norm.weight, norm.bias, config_.layer_norm_eps, &reader.rest);
-  reader.residual = std::move(sum);
+Value Dinov2::normed(Tape& tape, Operations& ops, QueryStream& stream, const Norm& norm) const {
+  auto [y, sum] = ops.layernorm(tape, stream.branch, stream.residual, norm.weight, norm.bias, config_.layer_norm_eps,
+                                &stream.compensation);
+  stream.residual = std::move(sum);
   return std::move(y);
 }
 
-// float16 ends at 6e-8: a scale's products with weights may lie below.
-Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const Savings& savings) const {
+// float16 underflows below 6e-8, which products of scales and weights can reach.
+Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& options) const {
   Folded folded(layers_.size());
-  if (!savings.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
+  if (!options.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
   std::vector<Operations::ScaledLayer> attention, mlp;
   for (const Layer& layer : layers_) {
     attention.push_back({layer.out, layer.attention_scale});
@@ -190,44 +190,49 @@ Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const Savings& savings)
   return folded;
 }
 
-// The layer behind its attention: both branches scaled and added.
-Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::Ends& ends,
-                           const Value& x, const Value& read, Operations::Carried* riders) const {
-  if (ends.attention.weight.defined()) {
-    const Value attended = ops.linear(tape, read, ends.attention, x, riders);
-    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, ends.mlp, attended, riders);
+// The rest of a layer after its attention: both branches, scaled and added.
+Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer,
+                           const VisualCache::FoldedLayer& folded_layer, const Value& x, const Value& attended_rows,
+                           Operations::Carried* compensation) const {
+  if (folded_layer.attention.weight.defined()) {
+    const Value attended = ops.linear(tape, attended_rows, folded_layer.attention, x, compensation);
+    return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, folded_layer.mlp, attended,
+                        compensation);
   }
   const Value attended =
-      ops.layerscale(tape, ops.linear(tape, read, layer.out.weight, layer.out.bias), layer.attention_scale, x);
+      ops.layerscale(tape, ops.linear(tape, attended_rows, layer.out.weight, layer.out.bias), layer.attention_scale, x);
   const Value inner = ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, layer.down);
   return ops.layerscale(tape, inner, layer.mlp_scale, attended);
 }
 
 std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,
                                             const Segments& keys, const Folded& folded,
-                                            at::Tensor* rest_of_riders) const {
+                                            at::Tensor* appended_compensation) const {
   const int64_t heads = config_.num_attention_heads, width = config_.hidden_size;
   std::vector<VisualCache::Layer> kept;
   for (size_t i = 0; i < count; ++i) {
     const Layer& layer = layers_[i];
-    const auto block = [this, &ops, &layer, ends = folded[i], heads, width, rows, keys,
-                        rides = rest_of_riders != nullptr](Tape& inner, const std::vector<Value>& in) {
+    const auto block = [this, &ops, &layer, folded_layer = folded[i], heads, width, rows, keys,
+                        compensates = appended_compensation != nullptr](Tape& inner, const std::vector<Value>& in) {
       const Value qkv =
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
-      // What others read of it has a gradient by itself, which is added to the one that attention writes here.
+      // Queries that read these keys and values have a gradient of their own, which is added to what attention writes
+      // here.
       const Value kv = ops.columns(inner, qkv, width, 2 * width);
-      const Value read = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows, keys,
-                                       {head_dim_}, {}, kv);
-      Operations::Carried riders{rows.longest, in.size() > 1 ? in[1].data : at::Tensor()};
-      std::vector<Value> out{finish_layer(inner, ops, layer, ends, in[0], read, rides ? &riders : nullptr), kv};
-      if (riders.rest.defined()) out.emplace_back(riders.rest);
+      const Value attended_rows = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads},
+                                                rows, keys, {head_dim_}, {}, kv);
+      Operations::Carried compensation{rows.longest, in.size() > 1 ? in[1].data : at::Tensor()};
+      std::vector<Value> out{
+          finish_layer(inner, ops, layer, folded_layer, in[0], attended_rows, compensates ? &compensation : nullptr),
+          kv};
+      if (compensation.rest.defined()) out.emplace_back(compensation.rest);
       return out;
     };
     std::vector<Value> in{x};
-    if (rest_of_riders && rest_of_riders->defined()) in.emplace_back(*rest_of_riders);
+    if (appended_compensation && appended_compensation->defined()) in.emplace_back(*appended_compensation);
     const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, in, block) : block(tape, in);
     x = out[0];
-    if (out.size() > 2) *rest_of_riders = out[2].data;
+    if (out.size() > 2) *appended_compensation = out[2].data;
     kept.push_back({{out[1], 0, heads}, {out[1], width, heads}});
   }
   return kept;
@@ -241,13 +246,13 @@ VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer&
 }
 
 VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
-                           const Segments& readers, const Savings& savings) const {
+                           const Segments& queries, const EncodeOptions& options) const {
   const Tape::Lean lean(tape, recompute.light);
-  Folded folded = fold(tape, ops, savings);
+  Folded folded = fold(tape, ops, options);
   Value x = embed(tape, ops, frames);
-  const size_t whole = layers_.size() - (savings.skip_last_patches ? 1 : 0);
-  VisualCache cache{run(tape, ops, x, whole, tokens, tokens, folded), tokens, readers, std::move(folded)};
-  if (savings.skip_last_patches) cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
+  const size_t whole = layers_.size() - (options.skip_last_patches ? 1 : 0);
+  VisualCache cache{run(tape, ops, x, whole, tokens, tokens, folded), tokens, queries, std::move(folded)};
+  if (options.skip_last_patches) cache.layers.push_back(keys_values(tape, ops, layers_.back(), x));
   return cache;
 }
 
@@ -257,46 +262,49 @@ Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames,
   return normed(tape, ops, x, final_);
 }
 
-VisionTower::Read Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& riders,
-                                            const Riding& riding, const Savings& savings) const {
+VisionTower::EncodedAndAttended Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames,
+                                                          const Value& appended_rows, const AppendedQueries& appended,
+                                                          const EncodeOptions& options) const {
   const Tape::Lean lean(tape, recompute.light);
-  Folded folded = fold(tape, ops, savings);
-  Value x = embed(tape, ops, frames, riders);
-  const size_t last = layers_.size() - 1, whole = savings.skip_last_patches ? last : last + 1;
-  at::Tensor rest;
-  VisualCache cache{run(tape, ops, x, whole, riding.rows, riding.keys, folded, &rest), riding.keys, riding.readers,
-                    std::move(folded)};
-  Reader reader{ops::every(tape, x, riding.rows.longest, riding.rows.longest - 1), {}, rest};
-  if (savings.skip_last_patches) {
+  Folded folded = fold(tape, ops, options);
+  Value x = embed(tape, ops, frames, appended_rows);
+  const size_t last = layers_.size() - 1, whole = options.skip_last_patches ? last : last + 1;
+  at::Tensor compensation;
+  VisualCache cache{run(tape, ops, x, whole, appended.rows, appended.keys, folded, &compensation), appended.keys,
+                    appended.queries, std::move(folded)};
+  QueryStream stream{ops::every(tape, x, appended.rows.longest, appended.rows.longest - 1), {}, compensation};
+  if (options.skip_last_patches) {
     cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
-    read(tape, ops, last, reader, cache, nullptr);
+    attend_layer(tape, ops, last, stream, cache, nullptr);
   }
-  return {std::move(cache), normed(tape, ops, reader, final_)};
+  return {std::move(cache), normed(tape, ops, stream, final_)};
 }
 
-void Dinov2::read(Tape& tape, Operations& ops, size_t index, Reader& reader, const VisualCache& cache,
-                  AttentionMaps* maps) const {
+void Dinov2::attend_layer(Tape& tape, Operations& ops, size_t index, QueryStream& stream, const VisualCache& cache,
+                          AttentionMaps* maps) const {
   const int64_t heads = config_.num_attention_heads;
   const Layer& layer = layers_[index];
   const auto& [keys, values] = cache.layers[index];
   const Value q =
-      ops.linear(tape, normed(tape, ops, reader, layer.before_attention), layer.query.weight, layer.query.bias);
+      ops.linear(tape, normed(tape, ops, stream, layer.before_attention), layer.query.weight, layer.query.bias);
   if (maps) maps->add(q.data, keys, cache.tokens.longest, head_dim_);
-  const Value read = ops.attention(tape, {q, 0, heads}, keys, values, cache.readers, cache.tokens, {head_dim_});
-  const auto& ends = cache.folded[index];
-  if (ends.attention.weight.defined()) {
-    reader.branch = ops.linear(tape, read, ends.attention.weight, ends.attention.bias);
-    reader.branch = ops.gelu_mlp(tape, normed(tape, ops, reader, layer.before_mlp), layer.up, ends.mlp);
+  const Value attended_rows =
+      ops.attention(tape, {q, 0, heads}, keys, values, cache.queries, cache.tokens, {head_dim_});
+  const auto& folded_layer = cache.folded[index];
+  if (folded_layer.attention.weight.defined()) {
+    stream.branch = ops.linear(tape, attended_rows, folded_layer.attention.weight, folded_layer.attention.bias);
+    stream.branch = ops.gelu_mlp(tape, normed(tape, ops, stream, layer.before_mlp), layer.up, folded_layer.mlp);
   } else {
-    reader = {finish_layer(tape, ops, layer, ends, reader.residual, read), {}, {}};
+    stream = {finish_layer(tape, ops, layer, folded_layer, stream.residual, attended_rows), {}, {}};
   }
 }
 
 Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const VisualCache& cache, bool shallow,
                      AttentionMaps* maps) const {
-  Reader reader{query, {}, {}};
-  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i) read(tape, ops, i, reader, cache, maps);
-  return normed(tape, ops, reader, final_);
+  QueryStream stream{query, {}, {}};
+  for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i)
+    attend_layer(tape, ops, i, stream, cache, maps);
+  return normed(tape, ops, stream, final_);
 }
 
 } // namespace fvlm::model

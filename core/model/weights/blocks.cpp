@@ -19,20 +19,20 @@ int64_t ParameterSpec::elements() const {
   return elements_of(shape);
 }
 
-int64_t room_for(const ParameterBlock& block) {
+int64_t padded_elements(const ParameterBlock& block) {
   int64_t size = 0;
   for (const ParameterSpec& spec : block) size += spec.elements();
   return (size + alignment - 1) / alignment * alignment;
 }
 
 std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
-                                      const std::vector<ReadTogether>& read_together) {
+                                      const std::vector<FusedNames>& fused_weights) {
   std::vector<ParameterBlock> blocks;
   for (const TensorSpec& spec : layout.tensors) {
     if (!spec.parameter) continue;
     std::vector<std::string> names{spec.name};
     bool leads = true;
-    for (const ReadTogether& ends : read_together)
+    for (const FusedNames& ends : fused_weights)
       for (const std::string& end : ends) {
         if (!spec.name.ends_with(end)) continue;
         const std::string stem = spec.name.substr(0, spec.name.size() - end.size());
@@ -49,9 +49,9 @@ std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::str
 
 std::vector<ParameterBlock> blocks_of(const VisionConfig& vision, const ConnectorConfig& connector,
                                       const DecoderConfig& decoder) {
-  auto blocks = blocks_of(layout_of(vision), "vision.", read_together(vision));
+  auto blocks = blocks_of(layout_of(vision), "vision.", fused_weights(vision));
   for (auto& block : blocks_of(layout_of(connector, vision, decoder), "", {})) blocks.push_back(std::move(block));
-  for (auto& block : blocks_of(layout_of(decoder), "decoder.", read_together(decoder)))
+  for (auto& block : blocks_of(layout_of(decoder), "decoder.", fused_weights(decoder)))
     blocks.push_back(std::move(block));
   return blocks;
 }

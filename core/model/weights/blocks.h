@@ -1,4 +1,4 @@
-// How parameters lie in memory: what one matrix product reads together (q, k, v; gate, up) lies side by side.
+// The memory layout of parameters: weights that one matrix product reads together (q, k, v; gate, up) are contiguous.
 #pragma once
 #include "model/weights/connector.h"
 #include "model/weights/layout.h"
@@ -17,16 +17,16 @@ struct ParameterSpec {
 };
 using ParameterBlock = std::vector<ParameterSpec>; // side by side, in this order
 
-// Elements that a block takes in a buffer: each begins where wide loads like it.
-int64_t room_for(const ParameterBlock& block);
+// Elements that a block occupies in a buffer, padded so that the next block is aligned for wide loads.
+int64_t padded_elements(const ParameterBlock& block);
 
-// Ends of names: where a layer has the first, it has them all, and one operation reads them as one matrix.
-using ReadTogether = std::vector<std::string>;
-const std::vector<ReadTogether>& read_together(const VisionConfig& config);
-const std::vector<ReadTogether>& read_together(const DecoderConfig& config);
+// Name suffixes of weights that one operation reads as one matrix. A layer that has the first has them all.
+using FusedNames = std::vector<std::string>;
+const std::vector<FusedNames>& fused_weights(const VisionConfig& config);
+const std::vector<FusedNames>& fused_weights(const DecoderConfig& config);
 
 std::vector<ParameterBlock> blocks_of(const WeightLayout& layout, const std::string& folder,
-                                      const std::vector<ReadTogether>& read_together);
+                                      const std::vector<FusedNames>& fused_weights);
 
 // Of a whole model. The connector's names have no folder before them.
 std::vector<ParameterBlock> blocks_of(const VisionConfig& vision, const ConnectorConfig& connector,

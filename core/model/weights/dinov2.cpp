@@ -108,8 +108,8 @@ WeightLayout layout(const VisionConfig& config) {
   return out;
 }
 
-const std::vector<ReadTogether>& together() {
-  static const std::vector<ReadTogether> all{
+const std::vector<FusedNames>& fused_names() {
+  static const std::vector<FusedNames> all{
       {"attention.attention.query.weight", "attention.attention.key.weight", "attention.attention.value.weight"},
       {"attention.attention.query.bias", "attention.attention.key.bias", "attention.attention.value.bias"}};
   return all;
@@ -117,6 +117,6 @@ const std::vector<ReadTogether>& together() {
 
 } // namespace
 
-const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, together};
+const Tower dinov2_tower{"dinov2", "Dinov2Model", TowerFunctions<VisionConfig>{read, write, layout}, fused_names};
 
 } // namespace fvlm

@@ -124,8 +124,8 @@ WeightLayout layout(const DecoderConfig& config) {
   return out;
 }
 
-const std::vector<ReadTogether>& together() {
-  static const std::vector<ReadTogether> all{
+const std::vector<FusedNames>& fused_names() {
+  static const std::vector<FusedNames> all{
       {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
       {"mlp.gate_proj.weight", "mlp.up_proj.weight"}};
   return all;
@@ -133,6 +133,6 @@ const std::vector<ReadTogether>& together() {
 
 } // namespace
 
-const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, together};
+const Tower llama_tower{"llama", "LlamaForCausalLM", TowerFunctions<DecoderConfig>{read, write, layout}, fused_names};
 
 } // namespace fvlm

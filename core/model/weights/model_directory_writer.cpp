@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/new_file.h"
 #include "model/weights/convert.h"
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 #include "model/weights/model_directory.h"
 #include "model/weights/model_file.h"
 
@@ -83,7 +83,7 @@ std::vector<std::byte> ModelDirectoryWriter::passenger_bytes(const Step& step) c
   auto spec = std::find_if(layout.tensors.begin(), layout.tensors.end(),
                            [&](const TensorSpec& one) { return one.name == step.info.name; });
   std::vector<float> values(step.info.elements());
-  fill_fresh(values, spec->fill, 0, step.info.name);
+  initialize_weights(values, spec->fill, 0, step.info.name);
   convert(std::as_bytes(std::span(values)), DType::f32, out, step.info.dtype);
   return out;
 }

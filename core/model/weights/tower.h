@@ -21,7 +21,7 @@ struct Tower {
   const char* model_type;
   const char* architecture;
   std::variant<TowerFunctions<VisionConfig>, TowerFunctions<DecoderConfig>> functions;
-  const std::vector<ReadTogether>& (*read_together)();
+  const std::vector<FusedNames>& (*fused_weights)();
 };
 
 // Bounds on what a config may ask for, far above any model there is.

@@ -92,12 +92,12 @@ WeightLayout layout_of(const DecoderConfig& config) {
   return functions_of<DecoderConfig>(config.model_type, "").layout(config);
 }
 
-const std::vector<ReadTogether>& read_together(const VisionConfig& config) {
-  return tower_of(config.model_type).read_together();
+const std::vector<FusedNames>& fused_weights(const VisionConfig& config) {
+  return tower_of(config.model_type).fused_weights();
 }
 
-const std::vector<ReadTogether>& read_together(const DecoderConfig& config) {
-  return tower_of(config.model_type).read_together();
+const std::vector<FusedNames>& fused_weights(const DecoderConfig& config) {
+  return tower_of(config.model_type).fused_weights();
 }
 
 const char* architecture_of(const std::string& model_type) {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "model/weights/convert.h"
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ class Transfer {
         bytes = source.view->data.subspan(first * size_of(from), count * size_of(from));
       } else {
         fresh.resize(count);
-        fill_fresh(fresh, source.fill, seed_, tensor.name, first);
+        initialize_weights(fresh, source.fill, seed_, tensor.name, first);
         bytes = std::as_bytes(std::span(fresh));
       }
       if (from != tensor.dtype) {

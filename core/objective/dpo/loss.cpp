@@ -16,7 +16,7 @@ class DpoLoss : public Loss {
   bool reads_label_losses() const override { return true; }
   std::vector<at::Tensor> compute(const LossInputs& in, const ops::Value& label_losses) const override {
     const auto policy = model::log_probabilities(label_losses, in.pack, in.mask);
-    const auto result = model::preference(policy, in.reference_log_probs(), in.pack, term_.beta, in.weight);
+    const auto result = model::dpo_loss(policy, in.reference_log_probs(), in.pack, term_.beta, in.weight);
     return {result.losses.sum(),           at::full({}, in.pairs, result.losses.options()),
             result.margins.gt(0).sum(),    result.chosen_rewards.sum(),
             result.rejected_rewards.sum(), result.margins.sum()};

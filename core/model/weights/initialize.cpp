@@ -1,4 +1,4 @@
-#include "model/weights/fresh.h"
+#include "model/weights/initialize.h"
 
 #include "base/parallel.h"
 #include "base/random.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t at_once = 1 << 16; // elements, by one thread
 
-void fill_piece(std::span<float> out, const Fill& fill, const RandomStream& stream, uint64_t first) {
+void initialize_piece(std::span<float> out, const Fill& fill, const RandomStream& stream, uint64_t first) {
   for (uint64_t i = 0; i < out.size(); ++i) switch (fill.kind) {
     case Fill::Kind::constant:
       out[i] = static_cast<float>(fill.value);
@@ -26,12 +26,12 @@ void fill_piece(std::span<float> out, const Fill& fill, const RandomStream& stre
 
 } // namespace
 
-void fill_fresh(std::span<float> out, const Fill& fill, uint64_t seed, std::string_view name, uint64_t first) {
+void initialize_weights(std::span<float> out, const Fill& fill, uint64_t seed, std::string_view name, uint64_t first) {
   const RandomStream stream(seed, name);
   const auto pieces = static_cast<int64_t>((out.size() + at_once - 1) / at_once);
   in_parallel(pieces, threads_or_cores(0), [&](int64_t piece) {
     const uint64_t from = static_cast<uint64_t>(piece) * at_once;
-    fill_piece(out.subspan(from, std::min(at_once, out.size() - from)), fill, stream, first + from);
+    initialize_piece(out.subspan(from, std::min(at_once, out.size() - from)), fill, stream, first + from);
   });
 }
 

@@ -1,5 +1,5 @@
-// One product for the gradient of a decoder's weight from both of its passes: the gradients of the later pass's
-// activations wait until the earlier one is there.
+// When the decoder's coarse and fine passes can share one matrix product for each weight gradient. The output gradients
+// of the later pass are kept until those of the earlier pass are there.
 #pragma once
 #include "model/weights/towers.h"
 
@@ -7,9 +7,9 @@
 
 namespace fvlm::model {
 
-// Whether those of so many rows, of `element` bytes each, may. What is saved is the second product's way through all
-// gradients of weights, in float32; so what waits is to be no more than these are, or little.
-inline bool may_wait(const DecoderConfig& decoder, int64_t rows, int64_t element) {
+// Whether the gradients of `rows` rows, of `element` bytes each, are small enough to keep. Sharing saves one pass over
+// all weight gradients in float32, so the kept gradients must not be larger than those, or must be small.
+inline bool can_defer_gradients(const DecoderConfig& decoder, int64_t rows, int64_t element) {
   constexpr int64_t little = 64 << 20, float32 = 4;
   const int64_t width = decoder.hidden_size, mlp = decoder.intermediate_size, dim = decoder.head_dim;
   const int64_t queries = decoder.num_attention_heads * dim, heads = queries + 2 * decoder.num_key_value_heads * dim;

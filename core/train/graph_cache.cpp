@@ -1,0 +1,36 @@
+#include "train/graph_cache.h"
+
+#include "base/log.h"
+#include "train/memory.h"
+
+#include <c10/util/Exception.h>
+
+namespace fvlm::train {
+
+GraphCache::GraphCache(std::string name, bool enabled)
+    : name_(std::move(name)), runtime_(enabled ? device::runtime() : nullptr) {}
+
+bool GraphCache::run(const std::function<void()>& work) {
+  const bool captures = runtime_ && has_run_ && !graph_;
+  if (captures) {
+    try {
+      graph_ = runtime_->record(work);
+    } catch (const std::exception& error) {
+      if (is_out_of_memory(error)) throw;
+      const auto* torch = dynamic_cast<const c10::Error*>(&error); // whose what() contains a backtrace
+      log_warning("{}: capturing a CUDA graph failed, running without one: {}", name_,
+                  torch ? torch->what_without_backtrace() : error.what());
+      runtime_ = nullptr;
+    }
+  }
+  if (!graph_) {
+    work();
+    has_run_ = true;
+    return true;
+  }
+  graph_->replay();
+  kernels_ = graph_->kernels();
+  return captures;
+}
+
+} // namespace fvlm::train
