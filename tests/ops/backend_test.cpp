@@ -164,10 +164,10 @@ TEST_F(Backends, requirements_that_cannot_be_are_refused) {
   script.spec = {{9, 32, 1}, 1, {3}};
   EXPECT_THAT(refusal(), HasSubstr("code 9"));
   script.saved = 40;
-  EXPECT_THAT(refusal(), HasSubstr("40 tensors"));
+  EXPECT_THAT(refusal(), HasSubstr("40 saved tensors"));
   script.saved = 0;
   script.workspace = ~uint64_t{0};
-  EXPECT_THAT(refusal(), HasSubstr("workspace of 18446744073709551615"));
+  EXPECT_THAT(refusal(), HasSubstr("workspaces of 18446744073709551615"));
 }
 
 TEST_F(Backends, an_operation_without_a_function_is_an_error) {

@@ -215,7 +215,7 @@ TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
       if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
       return std::vector{normed, take_rows(tape, y, at::tensor({4, 1}, at::kLong))};
     });
-    EXPECT_EQ(asked->has_sums(), !rows_are_taken);
+    EXPECT_EQ(asked->has_bias_gradient(), !rows_are_taken);
   }
 }
 
@@ -434,7 +434,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
     const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble);
     Tensor place = memory.narrow(0, 4, 5);
     const Tensor into = at::full({5, 4}, std::nan(""), at::kDouble);
-    x.gradient->place([&place] { return place; });
+    x.gradient->set_destination([&place] { return place; });
     Tape tape;
     const Value y = run(tape, x, into);
     EXPECT_EQ(y.data.data_ptr(), into.data_ptr());
@@ -442,7 +442,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
     tape.backward();
     EXPECT_EQ(x.gradient->take().data_ptr(), place.data_ptr());
     EXPECT_FALSE(place.isnan().any().item<bool>());
-    EXPECT_NE(x.gradient->memory(x.data).data_ptr(), place.data_ptr()) << "the first gets it";
+    EXPECT_NE(x.gradient->allocate_like(x.data).data_ptr(), place.data_ptr()) << "the first gets it";
   };
   check(4, [&](Tape& tape, const Value& x, const Tensor& into) {
     return b.ops->rmsnorm(tape, x, Value(random({5, 4}, 3), true), scale, 1e-5, into).y;
@@ -485,7 +485,9 @@ TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read)
     const Value qkv = b.input({7, 12}), first = b.input({3, 4}), second = b.input({3, 4}); // two heads of two
     const Segments rows{starts({0, 3, 5, 7}), {}, 3}, readers{starts({0, 1, 1, 2}), {}, 1};
     b.expect_true_gradients([&](Tape& tape) {
-      const auto is_open = [](const Value& kv) { return kv.wants_gradient() && kv.gradient->is_open(); };
+      const auto is_open = [](const Value& kv) {
+        return kv.wants_gradient() && kv.gradient->accepts_deferred_queries();
+      };
       const Value kv = b.ops->columns(tape, qkv, 4, 8);
       const Value own = b.ops->attention(tape, {qkv, 0, 2}, {qkv, 4, 2}, {qkv, 8, 2}, rows, rows, {2}, {}, kv);
       EXPECT_EQ(is_open(kv), tape.records());

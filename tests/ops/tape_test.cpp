@@ -31,17 +31,17 @@ TEST(Tape, lets_go_what_it_was_given_to_keep_when_its_steps_are_done_or_it_goes)
   std::vector<int64_t> seen;
   {
     Tape tape;
-    tape.keep(keep);
-    tape.keep([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
+    tape.hold_until_done(keep);
+    tape.hold_until_done([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
     tape.push([&] { seen.push_back(kept.use_count()); });
     tape.backward();
     EXPECT_EQ(seen, (std::vector<int64_t>{2})) << "while steps run";
     EXPECT_EQ(kept.use_count(), 1);
-    tape.keep(keep);
+    tape.hold_until_done(keep);
   }
   EXPECT_EQ(kept.use_count(), 1);
   Tape none(Tape::Mode::discard);
-  none.keep(keep);
+  none.hold_until_done(keep);
   EXPECT_EQ(kept.use_count(), 1) << "no step will come";
 }
 
