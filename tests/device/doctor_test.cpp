@@ -76,32 +76,32 @@ library = "theirs.so"
 
 TEST_F(Machine, without_a_driver) {
   if (dlopen("libcuda.so.1", RTLD_NOW)) GTEST_SKIP() << "this machine has one";
-  expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 is not on this machine", "driver 580 or newer", "none");
+  expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 was not found", "driver 580 or newer", "none");
   const test::Ran run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, Not(HasSubstr("the CPU is used"))) << "nobody wonders why";
 }
 
 TEST_F(Machine, with_a_driver_that_is_none) {
-  expect_refused("CUDA", "is it a stub of the toolkit?", "take the toolkit's stubs out", "stub");
+  expect_refused("CUDA", "it may be the toolkit's stub", "take the toolkit's stubs out", "stub");
   expect_refused("CUDA", "the toolkit's stub", "take the toolkit's stubs out", "driver", "FAKE_INIT=34 FAKE_DRIVER=0");
-  expect_refused("CUDA", "the NVIDIA driver does not load", "driver 580", "damaged");
+  expect_refused("CUDA", "the NVIDIA driver cannot be loaded", "driver 580", "damaged");
 }
 
 TEST_F(Machine, with_a_driver_that_is_too_old) {
-  expect_refused("CUDA", "the driver is too old: it speaks CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
+  expect_refused("CUDA", "the driver is too old: it supports CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
                  "driver", "FAKE_DRIVER=12040");
 }
 
 TEST_F(Machine, with_a_driver_that_does_not_start) {
-  expect_refused("CUDA", "different versions; cuInit gives 803", "restart the machine", "driver", "FAKE_INIT=803");
-  expect_refused("CUDA", "cuInit gives 999", "nvidia-smi", "driver", "FAKE_INIT=999");
-  expect_refused("CUDA", "cuInit gives 777", "nvidia-smi", "driver", "FAKE_INIT=777");
+  expect_refused("CUDA", "different versions; cuInit returned 803", "restart the machine", "driver", "FAKE_INIT=803");
+  expect_refused("CUDA", "cuInit returned 999", "nvidia-smi", "driver", "FAKE_INIT=999");
+  expect_refused("CUDA", "cuInit returned 777", "nvidia-smi", "driver", "FAKE_INIT=777");
 }
 
 TEST_F(Machine, with_no_gpu_in_sight) {
-  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
-  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
+  expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
+  expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
   expect_refused("CUDA", "CUDA_VISIBLE_DEVICES is '7'", "unset CUDA_VISIBLE_DEVICES", "driver",
                  "FAKE_INIT=100 CUDA_VISIBLE_DEVICES=7");
 }
@@ -121,8 +121,8 @@ TEST_F(Machine, with_a_gpu_that_is_too_old) {
 TEST_F(Machine, with_a_gpu_that_others_hold) {
   expect_refused("cuda:0", "has 512.0 MiB of 80.0 GiB free; in use by process 4242 with 78.0 GiB",
                  "CUDA_VISIBLE_DEVICES", "driver", "FAKE_FREE_MIB=512 FAKE_PROCESS=4242 FAKE_PROCESS_MIB=79872");
-  expect_refused("cuda:0", "in use by processes that are not shown here", "wait", "driver", "FAKE_FREE_MIB=512");
-  expect_refused("cuda:0", "is in exclusive compute mode, and process 4242 has it", "-c DEFAULT", "driver",
+  expect_refused("cuda:0", "in use by processes that are not visible here", "wait", "driver", "FAKE_FREE_MIB=512");
+  expect_refused("cuda:0", "is in exclusive compute mode and used by process 4242", "-c DEFAULT", "driver",
                  "FAKE_COMPUTE_MODE=3 FAKE_PROCESS=4242");
   expect_refused("cuda:0", "compute mode 'prohibited'", "-c DEFAULT", "driver", "FAKE_COMPUTE_MODE=2");
 }
