@@ -14,7 +14,7 @@
 namespace fvlm {
 namespace {
 
-// As float32, float64, bfloat16 and float16 alike this reads as a NaN, as an integer it is conspicuous.
+// NaN in float32, float64, bfloat16 and float16, and -1 in integers.
 constexpr std::byte fill{0xff};
 constexpr std::byte zone_pattern{0xa5};
 constexpr size_t alignment = 256;
@@ -43,7 +43,7 @@ size_t element_count(const fvlm_tensor& tensor) {
   return count;
 }
 
-// visit(offset in bytes) for every element.
+// Calls visit(offset in bytes) for every element.
 template <class Visit>
 void each_element(const fvlm_tensor& tensor, Visit&& visit) {
   if (is_empty(tensor)) return;
@@ -78,7 +78,7 @@ Kind failure(const std::string& plugin, std::string_view operation, const std::s
   Kind error(ErrorKind::plugin,
              fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes));
   error.at(plugin).advise(
-      fmt::format("take '{}' off the recipe's list for this kind, or report this to its author", plugin));
+      fmt::format("remove '{}' from the recipe's list for this kind, or report this to its author", plugin));
   return error;
 }
 
@@ -179,7 +179,7 @@ namespace detail {
 void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status, const ErrorSink& sink,
                       const std::string& shapes) {
   std::string words = sink.text();
-  if (words.empty()) words = "(it does not say why)";
+  if (words.empty()) words = "(no reason given)";
   const std::string what = fmt::format("{}: {}", status_name(status), words);
   if (status != FVLM_ERROR_UNSUPPORTED) fail(plugin, operation, what, shapes);
   auto refused = failure<UnsupportedCall>(plugin, operation, what, shapes);
@@ -192,18 +192,19 @@ void fail_with_exception(const std::string& plugin, std::string_view operation, 
   fail(plugin, operation, "threw " + current_exception_text(), shapes);
 }
 
-struct Shadow::Piece {
+struct GuardedArguments::Piece {
   std::string name;
-  fvlm_tensor* original; // NULL: the workspace, whose content nobody wants back
-  fvlm_tensor copy;      // what the plugin sees
+  fvlm_tensor* original; // NULL for the workspace, whose content is not copied back
+  fvlm_tensor copy;      // what the plugin gets
   GuardedBuffer buffer;
-  std::vector<std::byte> before; // the extent's content, where it has gaps
+  std::vector<std::byte> before; // the content before the call, to check the gaps of a strided view
 };
 
-Shadow::Shadow(const std::string& plugin, std::string_view operation) : plugin_(plugin), operation_(operation) {}
-Shadow::~Shadow() = default;
+GuardedArguments::GuardedArguments(const std::string& plugin, std::string_view operation)
+    : plugin_(plugin), operation_(operation) {}
+GuardedArguments::~GuardedArguments() = default;
 
-fvlm_tensor* Shadow::cover(const std::string& name, fvlm_tensor* tensor) {
+fvlm_tensor* GuardedArguments::guard(const std::string& name, fvlm_tensor* tensor) {
   if (!tensor || tensor->device.type != FVLM_CPU || !tensor->data) return tensor;
   size_t bytes = extent_bytes(*tensor);
   auto piece = std::make_unique<Piece>(Piece{name, tensor, *tensor, GuardedBuffer(bytes), {}});
@@ -215,13 +216,13 @@ fvlm_tensor* Shadow::cover(const std::string& name, fvlm_tensor* tensor) {
   return &pieces_.back()->copy;
 }
 
-void* Shadow::cover_workspace(void* workspace, uint64_t bytes, const fvlm_device& device) {
+void* GuardedArguments::guard_workspace(void* workspace, uint64_t bytes, const fvlm_device& device) {
   if (!workspace || device.type != FVLM_CPU) return workspace;
   pieces_.push_back(std::make_unique<Piece>(Piece{"workspace", nullptr, {}, GuardedBuffer(bytes), {}}));
   return pieces_.back()->buffer.data();
 }
 
-void Shadow::finish(const std::function<std::string()>& shapes) {
+void GuardedArguments::finish(const std::function<std::string()>& shapes) {
   for (const auto& piece : pieces_)
     if (auto offset = piece->buffer.violation())
       fail(plugin_, operation_, fmt::format("wrote outside '{}', {}", piece->name, place(*offset)), shapes());
@@ -238,7 +239,8 @@ void Shadow::finish(const std::function<std::string()>& shapes) {
       std::memcpy(home + offset, now + offset, item);
       std::memcpy(piece->before.data() + offset, now + offset, item);
     });
-    // What is left of `before` are the gaps between the view's elements: other tensors' memory.
+    // `before` now differs from the copy only if the plugin wrote to the gaps between the view's elements, which are
+    // the memory of other tensors.
     auto differs = std::mismatch(piece->before.begin(), piece->before.end(), now);
     if (differs.first != piece->before.end())
       fail(plugin_, operation_,

@@ -46,7 +46,7 @@ TEST_F(Bundled, FolderLocksOutWhatTheBuildDidNotNote) {
     EXPECT_THAT(refusal(settings), HasSubstr("'sample' is not in the lock file"));
     settings.load.lock.reset();
     settings.bundled_only = true;
-    EXPECT_THAT(refusal(settings), HasSubstr("not one of the program's own, as its build noted them"));
+    EXPECT_THAT(refusal(settings), HasSubstr("not one of the program's bundled plugins"));
   }
   RegistryOptions settings = bundled("sample");
   settings.load.lock = PluginLock();
@@ -63,9 +63,9 @@ TEST_F(Bundled, PluginStaysWhereOneOfItsNameIsBroken) {
     std::string built, reason;
     ManifestText manifest;
   } cases[] = {{"entry_crashes", "it crashed with SIGSEGV", {}},
-               {"other_version", "the library is version '0.9'", {}},
+               {"other_version", "the library's version is '0.9'", {}},
                {"sample", "unknown key 'licence'", unknown_key},
-               {"sample", "its manifest promises fvlm.packer/1, but it has no table of it", other_kind}};
+               {"sample", "its manifest lists fvlm.packer/1, but the library has no table of it", other_kind}};
   for (const auto& [built, reason, manifest] : cases) {
     SCOPED_TRACE(reason);
     const fs::path broken = lay("broken", built, manifest);
@@ -77,8 +77,9 @@ TEST_F(Bundled, PluginStaysWhereOneOfItsNameIsBroken) {
     const std::string said = testing::internal::GetCapturedStderr();
     ASSERT_EQ(usable.size(), 1U);
     EXPECT_EQ(usable[0].plugin->origin, Origin::bundled);
-    EXPECT_THAT(said, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() + " is not used, the bundled one"),
-                            HasSubstr(reason)));
+    EXPECT_THAT(
+        said, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() + " is ignored in favour of the bundled one"),
+                    HasSubstr(reason)));
     ASSERT_EQ(registry.refusals().size(), 1U);
     EXPECT_EQ(registry.refusals()[0].where, broken);
   }

@@ -79,7 +79,7 @@ TEST(guard, names_plugin_operation_words_and_shapes_of_a_failed_call) {
               AllOf(HasSubstr("sample: attention forward: FVLM_ERROR_UNSUPPORTED: head_dim 2 not supported"),
                     HasSubstr("q: float32 [4, 1, 2]"), HasSubstr("out: float32 [4, 1, 2]")));
   EXPECT_THAT(attention.error_of([](auto*, auto*, auto*, auto*) { return fvlm_status{77}; }),
-              HasSubstr("status 77: (it does not say why)"));
+              HasSubstr("status 77: (no reason given)"));
 }
 
 TEST(guard, catches_what_a_plugin_throws) {
