@@ -15,7 +15,7 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
                            const at::Tensor& bias, const Output& into, const at::Tensor& compensation) const {
   const bool compensates = query().options & FVLM_WITH_REST;
   Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved(),
-                compensates ? like(x, into.rest) : at::Tensor()};
+                compensates ? like(x, into.compensation) : at::Tensor()};
   BoundArguments<fvlm_norm_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.residual = arguments.bind(residual);
@@ -25,7 +25,7 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
   arguments.sum = arguments.bind(output.sum);
   arguments.bind(arguments.saved, output.saved);
   arguments.rest = arguments.bind(compensation);
-  arguments.sum_rest = arguments.bind(output.rest);
+  arguments.sum_rest = arguments.bind(output.compensation);
   if (query().op == FVLM_OP_RMSNORM)
     run("rmsnorm forward", backend().table().rmsnorm_forward, arguments);
   else
@@ -38,7 +38,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
                                bool accumulate) const {
   const bool is_rms = query().op == FVLM_OP_RMSNORM;
   Gradients gradients{like(s, into.x), gradient(required.weight, into.weight, weight.sizes()),
-                      gradient(required.bias && !is_rms, into.bias, weight.sizes()), into.sums};
+                      gradient(required.bias && !is_rms, into.bias, weight.sizes()), into.column_sums};
   BoundArguments<fvlm_norm_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.d_y = arguments.bind(d_y);
@@ -49,7 +49,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_weight = arguments.bind(gradients.weight);
   arguments.d_bias = arguments.bind(gradients.bias);
-  arguments.d_x_sums = arguments.bind(gradients.sums);
+  arguments.d_x_sums = arguments.bind(gradients.column_sums);
   if (is_rms)
     run("rmsnorm backward", backend().table().rmsnorm_backward, arguments, backward_workspace);
   else
@@ -129,7 +129,7 @@ at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, con
 
 LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y,
                                            bool requires_scale, const Gradients& into, bool accumulate) const {
-  Gradients gradients{like(x, into.x), gradient(requires_scale, into.scale, scale.sizes()), into.sums};
+  Gradients gradients{like(x, into.x), gradient(requires_scale, into.scale, scale.sizes()), into.column_sums};
   BoundArguments<fvlm_layerscale_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.x = arguments.bind(x);
@@ -137,7 +137,7 @@ LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor
   arguments.d_y = arguments.bind(d_y);
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_scale = arguments.bind(gradients.scale);
-  arguments.d_x_sums = arguments.bind(gradients.sums);
+  arguments.d_x_sums = arguments.bind(gradients.column_sums);
   run("layerscale backward", backend().table().layerscale_backward, arguments, backward_workspace);
   return gradients;
 }
@@ -147,7 +147,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   constexpr uint32_t needs_pre_activation = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
   const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
   Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
-  if (query().options & FVLM_WITH_REST) output.rest = this->output(into.rest, shape, x.scalar_type());
+  if (query().options & FVLM_WITH_REST) output.compensation = this->output(into.compensation, shape, x.scalar_type());
   if ((query().options & needs_pre_activation) == needs_pre_activation)
     output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
   BoundArguments<fvlm_linear_forward> arguments;
@@ -158,7 +158,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   arguments.pre_activation = arguments.bind(output.pre_activation);
   arguments.residual = arguments.bind(residual);
   arguments.rest = arguments.bind(compensation);
-  arguments.y_rest = arguments.bind(output.rest);
+  arguments.y_rest = arguments.bind(output.compensation);
   run("linear forward", backend().table().linear_forward, arguments);
   return output;
 }
@@ -191,7 +191,7 @@ Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tenso
   return gradients;
 }
 
-ScaledRows::Linears ScaledRows::forward(const Parameters& parameters) const {
+FoldRowScale::Linears FoldRowScale::forward(const Parameters& parameters) const {
   Linears scaled{like(parameters.linears.weight), like(parameters.linears.bias)};
   BoundArguments<fvlm_scaled_rows_forward> arguments;
   arguments.scale = arguments.bind(parameters.scale);
@@ -203,8 +203,8 @@ ScaledRows::Linears ScaledRows::forward(const Parameters& parameters) const {
   return scaled;
 }
 
-void ScaledRows::backward(const Parameters& parameters, const Linears& d_scaled, const Parameters& into,
-                          bool accumulate) const {
+void FoldRowScale::backward(const Parameters& parameters, const Linears& d_scaled, const Parameters& into,
+                            bool accumulate) const {
   BoundArguments<fvlm_scaled_rows_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.scale = arguments.bind(parameters.scale);

@@ -38,7 +38,7 @@ class Norm : public Kernel {
     at::Tensor y;
     at::Tensor sum; // x + residual; undefined without a residual
     std::vector<at::Tensor> saved;
-    at::Tensor rest; // the rounding error of sum (Kahan compensation), with FVLM_WITH_REST
+    at::Tensor compensation; // the rounding error of sum (Kahan compensation), with FVLM_WITH_REST
   };
   // compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
@@ -46,7 +46,7 @@ class Norm : public Kernel {
 
   struct Gradients {
     at::Tensor x, weight, bias;
-    at::Tensor sums; // column sums of x; computed where given, which needs FVLM_WITH_SUMS
+    at::Tensor column_sums; // column sums of x; computed where given, which needs FVLM_WITH_SUMS
   };
   struct Required {
     bool weight = true, bias = true;
@@ -93,7 +93,7 @@ class LayerScale : public Kernel {
                      const at::Tensor& into = {}) const;
   struct Gradients {
     at::Tensor x, scale;
-    at::Tensor sums; // as Norm's
+    at::Tensor column_sums; // as Norm's
   };
   Gradients backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y, bool requires_scale,
                      const Gradients& into = {}, bool accumulate = false) const;
@@ -106,7 +106,7 @@ class Linear : public Kernel {
   struct Output {
     at::Tensor y;
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
-    at::Tensor rest;           // the rounding error of y (Kahan compensation), with FVLM_WITH_REST
+    at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_WITH_REST
   };
   // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
@@ -126,9 +126,9 @@ class Linear : public Kernel {
 };
 
 // LayerScale folded into the linears before it. Each tensor holds those of several linears, in a leading dimension.
-class ScaledRows : public Kernel {
+class FoldRowScale : public Kernel {
  public:
-  ScaledRows(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
+  FoldRowScale(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
 
   struct Linears {
     at::Tensor weight, bias;

@@ -206,13 +206,13 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
                  });
   }
   case FVLM_OP_SCALED_ROWS: {
-    const ScaledRows op(backend, query);
+    const FoldRowScale op(backend, query);
     const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
-    const ScaledRows::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
+    const FoldRowScale::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
     const auto like = [&](const at::Tensor& t, at::ScalarType dtype) { return at::ones_like(t, dtype); };
-    const ScaledRows::Linears d_scaled{like(values.linears.weight, type), like(x, type)};
+    const FoldRowScale::Linears d_scaled{like(values.linears.weight, type), like(x, type)};
     const auto own = scalar_type(query.gradient_dtype);
-    const ScaledRows::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
+    const FoldRowScale::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
     return calls([=] { op.forward(values); }, [=] { op.backward(values, d_scaled, into, false); });
   }
   default:

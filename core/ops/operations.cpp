@@ -116,7 +116,7 @@ template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);
 template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
 template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
 template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
-template const ScaledRows& Operations::kernel<ScaledRows>(fvlm_kernels_query);
+template const FoldRowScale& Operations::kernel<FoldRowScale>(fvlm_kernels_query);
 
 // Selects without rotary embedding and deferred queries, so that the fastest attention does not lose to one that has
 // them; then adds them where the selected plugin supports them.

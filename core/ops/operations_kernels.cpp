@@ -19,7 +19,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   const Norm& op = kernel<Norm>(query);
   Norm::Output output = op.forward(x.data, residual.data, weight.value(), bias.value(), {into, {}, {}, {}},
                                    compensates ? *compensation : at::Tensor());
-  if (compensates) *compensation = std::exchange(output.rest, {});
+  if (compensates) *compensation = std::exchange(output.compensation, {});
   const at::Tensor s = has_residual ? output.sum : x.data;
   Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
   if (!records) return normed;

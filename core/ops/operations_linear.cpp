@@ -84,9 +84,9 @@ at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x,
   };
   const at::Tensor few_rows = compensated(x);
   const Linear& op_of_few = linear_for(few_rows, layer, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, gradient_type(layer));
-  compensation->rest =
-      op_of_few.forward(few_rows, weight, bias, {compensated(sum), {}, {}}, compensated(residual), compensation->rest)
-          .rest;
+  const Linear::Output again =
+      op_of_few.forward(few_rows, weight, bias, {compensated(sum), {}, {}}, compensated(residual), compensation->rest);
+  compensation->rest = again.compensation;
   return sum;
 }
 
@@ -199,7 +199,7 @@ Weight Operations::widened(Tape& tape, const Weight& weight) {
 
 // The parameters of several layers as one strided view each.
 struct Operations::FoldedStack {
-  ScaledRows::Parameters values, gradients;
+  FoldRowScale::Parameters values, gradients;
 
   // False where the layers are not equally spaced in memory, or only some of them require a gradient.
   bool stack(std::span<const ScaledLayer> layers) {
@@ -243,13 +243,13 @@ std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const Sc
   auto query = kernels_query(FVLM_OP_SCALED_ROWS, option_if(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
                              stack.values.scale.size(1));
   query.inner = stack.values.linears.weight.size(2);
-  const ScaledRows& op = kernel<ScaledRows>(query);
-  const ScaledRows::Linears values = op.forward(stack.values);
+  const FoldRowScale& op = kernel<FoldRowScale>(query);
+  const FoldRowScale::Linears values = op.forward(stack.values);
   const auto wide = tensor_options().dtype(options_.dtype == at::kDouble ? at::kDouble : at::kFloat);
   const auto allocate = [&](bool is_required, const at::Tensor& value) {
     return records && is_required ? at::empty(value.sizes(), wide) : at::Tensor();
   };
-  const ScaledRows::Linears gradients{allocate(weight, values.weight), allocate(bias, values.bias)};
+  const FoldRowScale::Linears gradients{allocate(weight, values.weight), allocate(bias, values.bias)};
   std::vector<Layer> folded;
   for (int64_t i = 0; i < query.rows; ++i) {
     const auto part = [i](const at::Tensor& value, const at::Tensor& gradient) {

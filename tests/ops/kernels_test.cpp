@@ -296,9 +296,9 @@ TEST_P(Kernels, scaled_rows) {
   constexpr int64_t inner = 5;
   auto q = query();
   q.inner = inner;
-  const ScaledRows op(backend(), q);
+  const FoldRowScale op(backend(), q);
   const auto linears = [&](uint64_t seed) { return spread(random({rows, width, inner}, seed, precision.type)); };
-  const ScaledRows::Parameters values{rows_of(1), {linears(2), rows_of(3)}};
+  const FoldRowScale::Parameters values{rows_of(1), {linears(2), rows_of(3)}};
   const Tensor scale = leaf(values.scale), weight = leaf(values.linears.weight), bias = leaf(values.linears.bias);
   const Tensor scaled_weight = scale.unsqueeze(2) * weight, scaled_bias = scale * bias;
   const auto scaled = op.forward(values);
@@ -306,10 +306,10 @@ TEST_P(Kernels, scaled_rows) {
   expect_rounded(scaled.bias, scaled_bias, "scaled bias");
 
   const auto wide = precision.type == at::kDouble ? at::kDouble : at::kFloat;
-  const ScaledRows::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
+  const FoldRowScale::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
   at::sum(scaled_weight * came.weight + (scaled_bias * came.bias).unsqueeze(2) / inner).backward();
   const auto give = [&](bool accumulate) {
-    ScaledRows::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
+    FoldRowScale::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
     op.backward(values, came, into, accumulate);
     return into;
   };
