@@ -20,12 +20,13 @@ std::string plain(std::string message) {
 
 } // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& where, int depth) {
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  constexpr int max_depth = 64;
   std::vector<std::set<std::string>> keys; // of each open object
   auto watch = [&](int level, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      if (level >= depth)
-        throw Error(ErrorKind::data, fmt::format("the JSON is nested more than {} levels deep", depth)).at(where);
+      if (level >= max_depth)
+        throw Error(ErrorKind::data, fmt::format("the JSON is nested more than {} levels deep", max_depth)).at(where);
       if (event == Json::parse_event_t::object_start) keys.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
       keys.pop_back();

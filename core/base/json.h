@@ -8,8 +8,8 @@
 
 namespace fvlm {
 
-// Throws Error(data) at `where` with line and column. `depth`: the maximal nesting.
-nlohmann::json parse_json(std::string_view text, const std::string& where, int depth = 64);
+// Throws Error(data) at `where` with line and column, also for more than 64 levels of nesting.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 // Reads a file of at most `max_bytes` that contains a JSON object.
 nlohmann::json read_json_object(const std::filesystem::path& path, uint64_t max_bytes);

@@ -1,4 +1,4 @@
-// What is said of a machine whose driver or GPU cannot be used: by `doctor`, and in the same words by what would train.
+// The messages for a machine whose driver or GPU cannot be used, which are the same from `doctor` as from training.
 #include "../shell.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ using testing::Not;
 namespace {
 
 struct Machine : testing::Test {
-  // `driver`: the folder of the driver; `facts`: of the GPU.
+  // `driver`: the folder of the fake driver; `facts`: environment variables that configure it.
   test::Ran engine(const std::string& arguments, const std::string& driver, const std::string& facts = "") {
     const std::string command =
         fmt::format("env -u CUDA_VISIBLE_DEVICES FVLM_CACHE='{0}/cache' "
@@ -31,7 +31,7 @@ struct Machine : testing::Test {
     return nlohmann::json::parse(run.out);
   }
 
-  // What doctor finds is what stops `train` and `bench`, too.
+  // `train` and `bench` stop with the message that doctor reports.
   void expect_refused(const std::string& subject, const std::string& words, const std::string& advice,
                       const std::string& driver, const std::string& facts = "") {
     const auto finding = doctor(driver, facts).at(subject);
@@ -63,7 +63,7 @@ library = "theirs.so"
 )",
                                                           more));
   }
-  // None of them opens.
+  // None of them can be opened.
   std::string told_of_plugins(const std::string& facts) {
     const auto found =
         doctor("driver", fmt::format("{} FVLM_PLUGIN_PATH='{}'", facts, (scratch / "plugins").string())).at("plugins");
@@ -106,7 +106,7 @@ TEST_F(Machine, with_no_gpu_in_sight) {
                  "FAKE_INIT=100 CUDA_VISIBLE_DEVICES=7");
 }
 
-// Nobody is to train on the CPU for want of a word.
+// Falling back to the CPU has to be reported.
 TEST_F(Machine, whose_gpu_cannot_be_used_says_why_the_cpu_is) {
   const test::Ran run =
       engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "driver", "FAKE_DRIVER=12040");
@@ -144,21 +144,21 @@ TEST_F(Machine, with_a_gpu_that_is_free) {
   EXPECT_EQ(doctor("driver").at("cuda:0").at("text"), "Fake GPU, sm_90, 80.0 GiB, 79.0 GiB free");
 }
 
-// The fake one has no more than what is asked first.
+// The fake driver has only the functions that are called first.
 TEST_F(Machine, whose_driver_fails_in_the_middle) {
   const test::Ran run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
   EXPECT_EQ(run.code, 6) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("error: "), Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
 }
 
-// A plugin whose library is not even there: its manifest alone is read.
+// The library does not exist, because only the manifest is read.
 TEST_F(Machine, whose_gpu_is_not_the_one_that_plugins_were_built_for) {
   write_manifest("architectures = [\"sm_90a\"]");
   EXPECT_THAT(told_of_plugins("FAKE_CAPABILITY=80"),
               testing::ContainsRegex("theirs[^;]*: built for sm_90a; this machine has sm_80"));
 }
 
-// The library is none of a plugin's, but all that it needs is found.
+// The library is not a plugin, but its dependencies are found.
 TEST_F(Machine, whose_cuda_libraries_lie_with_torch_alone) {
   write_manifest();
   std::filesystem::copy(FVLM_DRIVERS "/plugins/theirs/libtheirs.so", scratch / "plugins" / "theirs" / "theirs.so");
