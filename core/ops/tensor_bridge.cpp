@@ -32,16 +32,13 @@ namespace {
 struct TypePair {
   at::ScalarType torch;
   fvlm_dtype abi;
-  const char* name;
 };
 
 constexpr TypePair types[] = {
-    {at::kFloat, {FVLM_FLOAT, 32, 1}, "float32"}, {at::kBFloat16, {FVLM_BFLOAT, 16, 1}, "bfloat16"},
-    {at::kHalf, {FVLM_FLOAT, 16, 1}, "float16"},  {at::kDouble, {FVLM_FLOAT, 64, 1}, "float64"},
-    {at::kInt, {FVLM_INT, 32, 1}, "int32"},       {at::kLong, {FVLM_INT, 64, 1}, "int64"},
-    {at::kChar, {FVLM_INT, 8, 1}, "int8"},        {at::kShort, {FVLM_INT, 16, 1}, "int16"},
-    {at::kByte, {FVLM_UINT, 8, 1}, "uint8"},      {at::kUInt16, {FVLM_UINT, 16, 1}, "uint16"},
-    {at::kUInt32, {FVLM_UINT, 32, 1}, "uint32"},  {at::kUInt64, {FVLM_UINT, 64, 1}, "uint64"},
+    {at::kFloat, {FVLM_FLOAT, 32, 1}},  {at::kBFloat16, {FVLM_BFLOAT, 16, 1}}, {at::kHalf, {FVLM_FLOAT, 16, 1}},
+    {at::kDouble, {FVLM_FLOAT, 64, 1}}, {at::kInt, {FVLM_INT, 32, 1}},         {at::kLong, {FVLM_INT, 64, 1}},
+    {at::kChar, {FVLM_INT, 8, 1}},      {at::kShort, {FVLM_INT, 16, 1}},       {at::kByte, {FVLM_UINT, 8, 1}},
+    {at::kUInt16, {FVLM_UINT, 16, 1}},  {at::kUInt32, {FVLM_UINT, 32, 1}},     {at::kUInt64, {FVLM_UINT, 64, 1}},
 };
 
 Error refusal(std::string what) {
@@ -70,11 +67,6 @@ at::ScalarType scalar_type(fvlm_dtype dtype) {
 
 bool is_known(fvlm_dtype dtype) {
   return find_type(dtype) != nullptr;
-}
-
-std::string dtype_name(fvlm_dtype dtype) {
-  const auto* type = find_type(dtype);
-  return type ? type->name : fmt::format("(code {}, {} bits, {} lanes)", dtype.code, dtype.bits, dtype.lanes);
 }
 
 fvlm_device abi_device(at::Device device) {

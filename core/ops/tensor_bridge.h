@@ -1,11 +1,12 @@
 // Converts between at::Tensor and fvlm_tensor without copying, and between their types and devices.
 #pragma once
+#include "plugin/dtype.h"
+
 #include <fvlm/tensor.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <string>
 
 namespace fvlm::ops {
 
@@ -16,8 +17,7 @@ bool is_known(fvlm_dtype dtype);
 fvlm_device abi_device(at::Device device);
 at::Device torch_device(fvlm_device device);
 
-// "float32", "bfloat16": for messages.
-std::string dtype_name(fvlm_dtype dtype);
+using fvlm::dtype_name;
 
 // An fvlm_tensor for an at::Tensor's memory, with the shape and strides that it points to. It does not keep the tensor
 // alive. An undefined tensor becomes NULL, which the ABI uses for arguments that are absent.

@@ -1,6 +1,7 @@
 #include "plugin/call_mark.h"
 
 #include "base/error.h"
+#include "plugin/dtype.h"
 
 #include <algorithm>
 #include <atomic>
@@ -124,12 +125,8 @@ SignalText& SignalText::operator<<(int64_t number) {
 }
 
 SignalText& SignalText::operator<<(const fvlm_tensor& tensor) {
-  const char* base = tensor.dtype.code == FVLM_FLOAT    ? "float"
-                     : tensor.dtype.code == FVLM_BFLOAT ? "bfloat"
-                     : tensor.dtype.code == FVLM_INT    ? "int"
-                     : tensor.dtype.code == FVLM_UINT   ? "uint"
-                                                        : "dtype of bits ";
-  *this << base << int64_t{tensor.dtype.bits} << " [";
+  const char* code = dtype_code_name(tensor.dtype);
+  *this << (code ? code : "dtype of bits ") << int64_t{tensor.dtype.bits} << " [";
   for (int32_t i = 0; i < std::min<int32_t>(tensor.ndim, FVLM_MAX_DIMS); ++i)
     *this << (i > 0 ? ", " : "") << tensor.shape[i];
   return *this << "]";

@@ -1,6 +1,7 @@
 #include "plugin/guard.h"
 
 #include "base/error.h"
+#include "plugin/dtype.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@ namespace {
 // NaN in float32, float64, bfloat16 and float16, and -1 in integers.
 constexpr std::byte fill{0xff};
 constexpr std::byte zone_pattern{0xa5};
-constexpr size_t alignment = 256;
+constexpr size_t alignment = 256, zone = 4096; // bytes
 
 std::atomic<int> debug{-1};
 
@@ -58,15 +59,6 @@ void each_element(const fvlm_tensor& tensor, Visit&& visit) {
   }
 }
 
-std::string dtype_name(fvlm_dtype dtype) {
-  const char* base = dtype.code == FVLM_FLOAT    ? "float"
-                     : dtype.code == FVLM_BFLOAT ? "bfloat"
-                     : dtype.code == FVLM_INT    ? "int"
-                     : dtype.code == FVLM_UINT   ? "uint"
-                                                 : nullptr;
-  return base ? fmt::format("{}{}", base, dtype.bits) : fmt::format("dtype code {} of {} bits", dtype.code, dtype.bits);
-}
-
 std::string place(std::ptrdiff_t offset) {
   return offset < 0 ? fmt::format("{} bytes before its beginning", -offset)
                     : fmt::format("{} bytes past its end", offset);
@@ -103,13 +95,12 @@ void set_plugin_debug(bool on) {
   debug.store(on, std::memory_order_relaxed);
 }
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t zone)
-    : bytes_(bytes), zone_((zone + alignment - 1) / alignment * alignment),
-      memory_(static_cast<std::byte*>(::operator new(zone_ + bytes + zone_, std::align_val_t(alignment)))),
-      data_(memory_.get() + zone_) {
-  std::memset(memory_.get(), static_cast<int>(zone_pattern), zone_);
+GuardedBuffer::GuardedBuffer(size_t bytes)
+    : bytes_(bytes), memory_(static_cast<std::byte*>(::operator new(zone + bytes + zone, std::align_val_t(alignment)))),
+      data_(memory_.get() + zone) {
+  std::memset(memory_.get(), static_cast<int>(zone_pattern), zone);
   std::memset(data_, static_cast<int>(fill), bytes_);
-  std::memset(data_ + bytes_, static_cast<int>(zone_pattern), zone_);
+  std::memset(data_ + bytes_, static_cast<int>(zone_pattern), zone);
 }
 
 void GuardedBuffer::Free::operator()(std::byte* memory) const {
@@ -119,7 +110,7 @@ void GuardedBuffer::Free::operator()(std::byte* memory) const {
 std::optional<std::ptrdiff_t> GuardedBuffer::violation() const {
   const std::byte* end = data_ + bytes_;
   auto changed = [](std::byte byte) { return byte != zone_pattern; };
-  if (const std::byte* at = std::find_if(end, end + zone_, changed); at != end + zone_) return at - end;
+  if (const std::byte* at = std::find_if(end, end + zone, changed); at != end + zone) return at - end;
   for (const std::byte* at = data_; at-- != memory_.get();)
     if (changed(*at)) return at - data_;
   return std::nullopt;
@@ -129,6 +120,12 @@ ErrorSink::ErrorSink() : error_{sizeof(fvlm_error), static_cast<uint32_t>(text_.
 
 std::string ErrorSink::text() const {
   return printable({text_.data(), strnlen(text_.data(), text_.size())});
+}
+
+std::string dtype_name(fvlm_dtype dtype) {
+  const char* code = dtype_code_name(dtype);
+  return code && dtype.lanes == 1 ? fmt::format("{}{}", code, dtype.bits)
+                                  : fmt::format("(code {}, {} bits, {} lanes)", dtype.code, dtype.bits, dtype.lanes);
 }
 
 std::string describe(const fvlm_tensor* tensor) {

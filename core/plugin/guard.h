@@ -26,7 +26,7 @@ void set_plugin_debug(bool on);
 // Memory between guard zones. Aligned to 256 bytes and filled with a pattern that is NaN in every float type.
 class GuardedBuffer {
  public:
-  explicit GuardedBuffer(size_t bytes, size_t zone = 4096);
+  explicit GuardedBuffer(size_t bytes);
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
   // The offset of an overwritten byte: from the end, or (negative) from the beginning. Empty where the zones are
@@ -37,7 +37,7 @@ class GuardedBuffer {
   struct Free {
     void operator()(std::byte* memory) const;
   };
-  size_t bytes_, zone_;
+  size_t bytes_;
   std::unique_ptr<std::byte, Free> memory_;
   std::byte* data_;
 };

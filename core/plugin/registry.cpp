@@ -288,11 +288,6 @@ const LoadedPlugin* Registry::load(const std::string& name, std::string* reason)
   return nullptr;
 }
 
-void Registry::load_all() {
-  std::lock_guard lock(mutex_);
-  for (const auto& entry : entries_) open(*entry);
-}
-
 Manifest Registry::manifest_of(const fs::path& path) {
   fs::path absolute = fs::absolute(path).lexically_normal();
   if (!absolute.has_filename()) absolute = absolute.parent_path();

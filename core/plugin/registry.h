@@ -72,7 +72,6 @@ class Registry {
 
   // Opens the library if it is not open yet. Null where there is none or it was refused, with the reason in `reason`.
   const LoadedPlugin* load(const std::string& name, std::string* reason = nullptr);
-  void load_all();
 
   // Why there is no plugin whose name satisfies `is_meant`: the reason of its refusal, else the places that could not
   // be searched.

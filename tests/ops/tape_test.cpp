@@ -1,4 +1,4 @@
-// Gradients that gather, and blocks that are run again: how often, and what they keep.
+// Accumulation of gradients, and activation checkpointing: how often blocks run and what they save.
 #include "ops/operations.h"
 #include "tools.h"
 
@@ -152,7 +152,7 @@ TEST_F(Recomputed, without_gradients_is_the_block_itself) {
   EXPECT_EQ(runs, 1);
 }
 
-// The loss that makes both passes at once must not write gradients when its steps are dropped.
+// The fused loss must not write gradients when backward steps are discarded.
 TEST_F(Recomputed, a_fused_loss_writes_its_gradient_once) {
   train();
   const Tensor targets = at::tensor({1, 3, 0}, at::kLong), weights = at::ones({3}, at::kDouble);

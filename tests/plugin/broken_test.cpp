@@ -1,4 +1,4 @@
-// Broken libraries: each is refused with a reason of its own, and the one beside it works.
+// Broken libraries: each is refused with its own reason, and another plugin still works.
 #include "workshop.h"
 
 #include <elf.h>
@@ -24,13 +24,13 @@ void PrintTo(const Broken& broken, std::ostream* out) {
 
 class BrokenPlugin : public Workshop {
  protected:
-  // Loads all and returns why `folder` was refused; whatever it did, the other plugin works.
+  // Loads all plugins and returns the reason of the only refusal. The plugin "other" has to work.
   std::string refusal_beside_a_good_one(RegistryOptions settings) {
     ManifestText other;
     other.name = "other";
     lay("other", "other", other);
     Registry registry(std::move(settings));
-    registry.load_all();
+    for (const FoundPlugin& plugin : registry.found()) registry.load(plugin.manifest.name);
     const LoadedPlugin* good = registry.load("other");
     EXPECT_TRUE(good && good->table<fvlm_attention_v1>());
     auto refusals = registry.refusals();
@@ -125,7 +125,7 @@ TEST_P(BrokenLibrary, is_refused_with_its_own_reason) {
 }
 INSTANTIATE_TEST_SUITE_P(built, BrokenLibrary, testing::ValuesIn(built), testing::PrintToStringParamName());
 
-// Hanging is told from slow by the time limit alone, so these have a short one.
+// Only the time limit distinguishes a library that hangs from a slow one, so it is short here.
 class HangingLibrary : public BrokenPlugin, public testing::WithParamInterface<Broken> {};
 const Broken hanging[] = {
     {"constructor_hangs", "it did not return from its constructors within 3 s"},
@@ -139,7 +139,7 @@ TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
 }
 INSTANTIATE_TEST_SUITE_P(built, HangingLibrary, testing::ValuesIn(hanging), testing::PrintToStringParamName());
 
-// A long jump into a frame that is gone ends in one of several ways, none of them in this process.
+// A longjmp into a frame that has returned is undefined behaviour, but it must not affect this process.
 TEST_F(BrokenPlugin, that_jumps_out_of_its_entry_is_refused) {
   lay("broken", "entry_longjmps");
   auto settings = options();
@@ -153,7 +153,7 @@ TEST_F(BrokenPlugin, that_finds_the_entry_of_another_library_is_refused) {
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr("exports no fvlm_plugin_entry_v1 of its own"));
 }
 
-// Files made from the good library, or laid differently.
+// Damaged files, wrong permissions, and wrong places.
 struct Mangled {
   std::string name;
   std::string reason;
@@ -185,7 +185,7 @@ void mode(const fs::path& path, mode_t bits) {
   ASSERT_EQ(chmod(path.c_str(), bits), 0) << path;
 }
 
-// Sets the address of the library's segment of this type.
+// Overwrites the address of the library's segment of this type.
 void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
   Elf64_Ehdr header;
   std::ifstream file(home / "plugin.so", std::ios::binary);

@@ -1,4 +1,4 @@
-// What came with the program, what others laid beside it, and plugins named like a bundled one.
+// Bundled plugins, other plugins in their folder, and plugins with the name of a bundled one.
 #include "base/hash.h"
 #include "engine_workshop.h"
 #include "plugin/selection.h"
@@ -15,7 +15,8 @@ using testing::HasSubstr;
 
 class Bundled : public EngineWorkshop {
  protected:
-  // Only the program's folder; `built`: whose hash the build noted for 'sample', "" for none.
+  // Options that search only the program's folder. `built`: the library whose hash is recorded for 'sample', "" for
+  // none.
   RegistryOptions bundled(const std::string& built) const {
     RegistryOptions settings = options();
     settings.directories.clear();
@@ -118,7 +119,7 @@ TEST_F(Bundled, PluginsOfTheBuildTreeAreNoted) {
   EXPECT_TRUE(found);
 }
 
-// Installing strips what it installs, as scripts/package has it: the note is of what then lies there.
+// Installation strips libraries, as in scripts/package: the recorded hash has to be that of the stripped one.
 TEST_F(Bundled, PluginsOfAnInstalledTreeAreNoted) {
   const fs::path script = fs::path(FVLM_TEST_BUILD) / "plugins" / "packer-bestfit" / "cmake_install.cmake";
   const Ran installed = shell(fmt::format("'{}' -DCMAKE_INSTALL_PREFIX='{}' -DCMAKE_INSTALL_DO_STRIP=1 -P '{}'",

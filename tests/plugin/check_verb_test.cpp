@@ -1,4 +1,4 @@
-// `plugin check` of libraries that the loader refuses, that have no names, that do not return.
+// `plugin check` of libraries that the loader refuses, that have no name, that hang.
 #include "engine_workshop.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 class CheckVerb : public EngineWorkshop {
  protected:
-  // The rows that ran, and the exit code as they should make it.
+  // The checks that ran; their exit code is verified.
   json rows_of(const fs::path& target, const std::string& options, int code) {
     const Ran run = engine(fmt::format("plugin check '{}' --json {}", target.string(), options));
     EXPECT_EQ(run.code, code) << run.out << run.err;
@@ -37,7 +37,7 @@ void PrintTo(const Refused& refused, std::ostream* out) {
 }
 class RefusedByLoader : public CheckVerb, public testing::WithParamInterface<Refused> {};
 
-// Each with its manifest, and as a bare library, which is held to what it says of itself.
+// Each with its manifest, and as a bare library without one.
 TEST_P(RefusedByLoader, FailsTheFirstRow) {
   const fs::path home = lay("broken", GetParam().library);
   fs::copy_file(home / "plugin.so", root() / "bare.so");

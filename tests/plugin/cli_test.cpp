@@ -178,7 +178,7 @@ TEST_F(PluginVerb, trust_gives_advice_for_a_malformed_lock_that_helps) {
   EXPECT_EQ(engine("plugin trust sample " + directory()).code, 0);
 }
 
-// U+009B begins a terminal's commands, U+202E turns what follows it round.
+// U+009B starts a terminal's control sequences, U+202E reverses the text that follows it.
 TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
   ManifestText text;
   text.more = "";

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A float32 tensor on the host with memory of its own.
+// A float32 tensor on the host that owns its memory.
 struct HostTensor {
   HostTensor(std::vector<int64_t> sizes, std::vector<int64_t> steps = {})
       : shape(std::move(sizes)), strides(std::move(steps)) {
@@ -197,7 +197,7 @@ TEST(describe, tells_type_shape_strides_and_device) {
   EXPECT_EQ(describe(nullptr), "null");
 }
 
-// Libraries, not lambdas: across the real boundary.
+// With libraries rather than lambdas, to cross the real ABI boundary.
 class GuardedLibrary : public Workshop {
  protected:
   std::string error_of(const std::string& built) {

@@ -151,7 +151,7 @@ TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
   EXPECT_THAT(reason, HasSubstr("no-such-program: the program for trial loads of plugins is missing"));
 }
 
-// As `train` says it, which loads by name; the folder is called otherwise.
+// The reason that `train` reports, which loads by name; the folder has another name.
 TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
   ManifestText text;
   text.more = "licence = \"MIT\"\n";
@@ -168,7 +168,7 @@ TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
   EXPECT_EQ(registry.refusals()[0].name, "sample");
 }
 
-// The second time no child is needed: a probing program that refuses everything is not asked.
+// The second load uses the cached result: the probing program, which now refuses everything, is not started.
 TEST_F(RegistryTest, remembers_a_verdict_until_the_library_changes) {
   fs::path home = lay("sample", "sample");
   ASSERT_TRUE(Registry(options()).load("sample"));
@@ -280,7 +280,7 @@ TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {
   EXPECT_EQ(plugin->tables[0].declared_size, 1000u) << "larger than the engine knows, and cut to what it knows";
 }
 
-// An engine of a later minor, whose table has grown: what an older plugin does not have reads as NULL.
+// An engine with a newer ABI minor, whose table has grown: functions that an older plugin lacks are NULL.
 TEST(registry_tables, of_an_older_minor_are_extended_with_nothing) {
   struct Grown {
     uint32_t struct_size;
@@ -327,7 +327,7 @@ TEST_F(RegistryTest, serves_several_threads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What the tutorial says: one command, no build system of ours.
+// As the tutorial promises: one command, without the engine's build system.
 class OutsideTheTree : public RegistryTest {
  protected:
   void build_and_load(const std::string& compiler) {

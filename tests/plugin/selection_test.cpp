@@ -11,7 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Plugins without libraries: each answers as its slot of this table says.
+// Plugins without libraries, whose answers are the elements of this array.
 struct Answer {
   int32_t score;
   std::string reason;
@@ -205,7 +205,7 @@ TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
   EXPECT_THROW(select<fvlm_optimizer_v1>(registry, {}, query, "adamw"), Error);
 }
 
-// `generate` printed eight lines of who was refused before its answer.
+// A regression: `generate` printed eight lines of refusals before its answer.
 TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
   lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
   fvlm_optimizer_query query{};

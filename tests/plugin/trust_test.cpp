@@ -47,7 +47,7 @@ TEST_F(Trust, is_denied_to_files_of_another_user) {
     EXPECT_THAT(error_of(file, somebody_else), HasSubstr("belongs to"));
     return;
   }
-  // Everybody trusts root's files, so they are given away.
+  // Files of root are always trusted, so their owner is changed.
   ASSERT_EQ(chown(file.c_str(), 12345, 12345), 0);
   EXPECT_THAT(error_of(file, TrustPolicy()), HasSubstr("a file that belongs to user 12345, not to root or root"));
   ASSERT_EQ(chown(root().c_str(), 12345, 12345), 0);
