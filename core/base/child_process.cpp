@@ -69,10 +69,14 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   int last = STDIN_FILENO;
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   for (const auto& [here, there] : options.descriptors) {
-    posix_spawn_file_actions_adddup2(&actions, here, there);
+    if (here < 0)
+      posix_spawn_file_actions_addopen(&actions, there, "/dev/null", O_RDWR, 0);
+    else
+      posix_spawn_file_actions_adddup2(&actions, here, there);
     last = std::max(last, there);
   }
   posix_spawn_file_actions_addclosefrom_np(&actions, last + 1);
+  posix_spawn_file_actions_addchdir_np(&actions, options.folder.c_str());
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   const int error =

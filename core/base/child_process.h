@@ -33,8 +33,10 @@ std::vector<std::string> current_environment();
 
 struct ChildOptions {
   std::vector<std::string> command; // the program's path, then its arguments
-  // {descriptor here, descriptor in the child}. The child gets no others, and reads /dev/null unless 0 is among them.
+  // {descriptor here, descriptor in the child}; -1 here stands for /dev/null. The child gets no others, and its
+  // standard input is /dev/null unless 0 is among them.
   std::vector<std::pair<int, int>> descriptors;
+  std::string folder = "."; // in which the child runs
   std::vector<std::string> environment = current_environment();
 };
 

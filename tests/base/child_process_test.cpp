@@ -51,6 +51,19 @@ TEST(ChildProcess, InheritsOnlyTheGivenDescriptors) {
   close(plain);
 }
 
+TEST(ChildProcess, RunsInAFolderAndDiscardsOutput) {
+  Pipe output;
+  ChildOptions options = shell("pwd; echo lost >&2");
+  options.descriptors = {{output.writer().get(), STDOUT_FILENO}, {-1, STDERR_FILENO}};
+  options.folder = "/usr";
+  ChildProcess child(options);
+  output.close_writer();
+  child.wait();
+  std::string text;
+  output.drain(text);
+  EXPECT_EQ(text, "/usr\n");
+}
+
 TEST(ChildProcess, NamesTheSignalThatEndedIt) {
   const int status = run("kill -SEGV $$").second;
   ASSERT_TRUE(WIFSIGNALED(status));
