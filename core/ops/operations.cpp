@@ -65,9 +65,7 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
 // Asks for column sums (fused bias gradients) where the selected plugin has them. Selection itself does not consider
 // them.
 static fvlm_kernels_query with_column_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
-  if (!(query.options & FVLM_WITH_BACKWARD)) return query;
-  if (query.op != FVLM_OP_LAYERNORM && query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL)
-    return query;
+  if (!(query.options & FVLM_WITH_BACKWARD) || !(find_operation(query.op)->options & FVLM_WITH_SUMS)) return query;
   fvlm_kernels_query extended = query;
   extended.options |= FVLM_WITH_SUMS;
   const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&extended, support); });

@@ -43,17 +43,11 @@ uint32_t checked_size(const void* pointer, const std::string& what, size_t min_s
   return size;
 }
 
-void* slot_of(const void* table, const TableSlot& slot) {
-  void* function = nullptr;
-  std::memcpy(&function, static_cast<const std::byte*>(table) + slot.offset, sizeof function);
-  return function;
-}
-
 std::vector<std::string_view> check_operations(const void* table, const Family& family, const std::string& kind,
                                                const std::string& where) {
   std::vector<std::string_view> present;
   for (const TableOperation& operation : family.operations) {
-    auto given = [&](const TableSlot& slot) { return slot_of(table, slot) != nullptr; };
+    auto given = [&](const TableSlot& slot) { return slot.is_set(table); };
     auto missing = std::find_if_not(operation.slots.begin(), operation.slots.end(), given);
     if (missing == operation.slots.end()) {
       present.push_back(operation.name);
@@ -137,7 +131,7 @@ PluginTable adopt_table(const void* table, const KindName& kind, const Family& f
   std::memcpy(storage.data(), table, std::min<size_t>(declared, family.size));
   const void* copy = storage.data();
   for (const TableSlot& slot : family.required)
-    if (!slot_of(copy, slot))
+    if (!slot.is_set(copy))
       refuse(where, fmt::format("the table of {} has no {}", text, slot.name),
              fmt::format("see the SDK's header for {}", family.label));
   PluginTable adopted{kind, &family, copy, declared, check_operations(copy, family, text, where)};

@@ -73,9 +73,7 @@ std::string kernels_defect(const void* pointer, const KindName&, fvlm_device dev
     query.rope_theta = 10000;
     auto answer = ask(*static_cast<const fvlm_kernels_v1*>(pointer), query);
     if (!answer.defect.empty()) return answer.defect;
-    void* function = nullptr;
-    std::memcpy(&function, static_cast<const char*>(pointer) + operation.slots[0].offset, sizeof function);
-    if (answer.score > 0 && !function)
+    if (answer.score > 0 && !operation.slots[0].is_set(pointer))
       return fmt::format("supports() accepts {}, but {} is NULL", operation.name, operation.slots[0].name);
   }
   return "";
@@ -188,23 +186,48 @@ Family with_variants(Family made) {
   return made;
 }
 
+// The table of the kind kernels: the engine's only list of its operations.
 std::vector<TableOperation> kernels() {
   using Table = fvlm_kernels_v1;
-  return {{"rmsnorm", {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)}, FVLM_OP_RMSNORM},
-          {"layernorm", {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)}, FVLM_OP_LAYERNORM},
-          {"rope", {FVLM_SLOT(Table, rope)}, FVLM_OP_ROPE},
-          {"swiglu", {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)}, FVLM_OP_SWIGLU},
-          {"bias_gelu", {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)}, FVLM_OP_BIAS_GELU},
-          {"layerscale_residual",
-           {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
-           FVLM_OP_LAYERSCALE_RESIDUAL},
-          {"linear",
-           {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
-            FVLM_SLOT(Table, linear_weight_gradient)},
-           FVLM_OP_LINEAR},
-          {"scaled_rows",
-           {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
-           FVLM_OP_SCALED_ROWS}};
+  constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU, sums = FVLM_WITH_SUMS,
+                     compensation = FVLM_WITH_REST;
+  return {{.name = "rmsnorm",
+           .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
+           .op = FVLM_OP_RMSNORM,
+           .options = residual | compensation,
+           .has_inner = false},
+          {.name = "layernorm",
+           .slots = {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)},
+           .op = FVLM_OP_LAYERNORM,
+           .options = residual | compensation | sums,
+           .has_inner = false},
+          {.name = "rope", .slots = {FVLM_SLOT(Table, rope)}, .op = FVLM_OP_ROPE, .options = 0, .has_inner = false},
+          {.name = "swiglu",
+           .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
+           .op = FVLM_OP_SWIGLU,
+           .options = 0,
+           .has_inner = false},
+          {.name = "bias_gelu",
+           .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
+           .op = FVLM_OP_BIAS_GELU,
+           .options = bias,
+           .has_inner = false},
+          {.name = "layerscale_residual",
+           .slots = {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
+           .op = FVLM_OP_LAYERSCALE_RESIDUAL,
+           .options = sums,
+           .has_inner = false},
+          {.name = "linear",
+           .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
+                     FVLM_SLOT(Table, linear_weight_gradient)},
+           .op = FVLM_OP_LINEAR,
+           .options = residual | bias | gelu | sums | compensation,
+           .has_inner = true},
+          {.name = "scaled_rows",
+           .slots = {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
+           .op = FVLM_OP_SCALED_ROWS,
+           .options = 0,
+           .has_inner = true}};
 }
 
 std::vector<Family> make_families() {
@@ -296,10 +319,21 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
-std::string operation_name(int32_t op) {
+bool TableSlot::is_set(const void* table) const {
+  void* function = nullptr;
+  std::memcpy(&function, static_cast<const char*>(table) + offset, sizeof function);
+  return function != nullptr;
+}
+
+const TableOperation* find_operation(int32_t op) {
   for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations)
-    if (operation.op == op) return std::string(operation.name);
-  return fmt::format("op {}", op);
+    if (operation.op == op) return &operation;
+  return nullptr;
+}
+
+std::string operation_name(int32_t op) {
+  const TableOperation* operation = find_operation(op);
+  return operation ? std::string(operation->name) : fmt::format("op {}", op);
 }
 
 std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
@@ -318,9 +352,10 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
-  const bool scaled = query.op == FVLM_OP_SCALED_ROWS;
-  std::string text = fmt::format("{} {} of {}", query.rows, scaled ? "linears" : "rows", query.width);
-  if (scaled || query.op == FVLM_OP_LINEAR) text += fmt::format(" from {}", query.inner);
+  const TableOperation* operation = find_operation(query.op);
+  std::string text =
+      fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_SCALED_ROWS ? "linears" : "rows", query.width);
+  if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},

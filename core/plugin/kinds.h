@@ -27,13 +27,16 @@ std::optional<KindName> parse_kind(std::string_view text);
 struct TableSlot {
   std::string_view name;
   size_t offset;
+  bool is_set(const void* table) const;
 };
 
 // An operation of a table, whose functions have to be implemented all or not at all.
 struct TableOperation {
   std::string_view name; // "rmsnorm"
   std::vector<TableSlot> slots;
-  int32_t op; // FVLM_OP_*
+  int32_t op;       // FVLM_OP_*
+  uint32_t options; // bits of FVLM_WITH_* that apply to it, besides FVLM_WITH_BACKWARD
+  bool has_inner;   // whether the query's `inner` applies to it
 };
 
 // A kind without its variant: a table type.
@@ -58,6 +61,8 @@ std::vector<std::string> kinds_to_ask(std::string_view library);
 std::span<const Family> known_families();
 const Family* find_family(std::string_view name); // nullptr: not supported
 
+// The operation of the kind kernels; nullptr for an unknown one.
+const TableOperation* find_operation(int32_t op);
 // "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for an unknown one.
 std::string operation_name(int32_t op);
 
