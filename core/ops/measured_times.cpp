@@ -69,10 +69,11 @@ std::string device_text(at::Device device) {
 // Where the cache is full, removes the half of its files that was written longest ago.
 void evict_oldest(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files.emplace_back(entry.last_write_time(), entry.path());
+  std::error_code ignored; // other processes may be writing and removing files, too
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (const auto time = entry.last_write_time(ignored); !ignored) files.emplace_back(time, entry.path());
   if (files.size() < max_files) return;
   std::sort(files.begin(), files.end());
-  std::error_code ignored; // another process may be removing them, too
   for (size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
 }
 
