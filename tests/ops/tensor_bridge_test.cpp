@@ -91,6 +91,6 @@ TEST(TensorBridge, a_malformed_abi_tensor_is_refused_with_a_reason) {
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.data = nullptr; }), HasSubstr("6 elements has no data"));
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.shape[1] = -3; }), HasSubstr("negative size -3"));
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.dtype.lanes = 4; }), HasSubstr("4 lanes"));
-  EXPECT_THAT(broken([](fvlm_tensor& t) { t.dtype.bits = 8; }), HasSubstr("8 bits"));
+  EXPECT_THAT(broken([](fvlm_tensor& t) { t.dtype.bits = 8; }), HasSubstr("float8"));
   EXPECT_THAT(broken([](fvlm_tensor& t) { t.device.type = 13; }), HasSubstr("type 13"));
 }
