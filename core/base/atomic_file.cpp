@@ -55,9 +55,9 @@ AtomicFolder::AtomicFolder(std::filesystem::path path) : path_(std::move(path)) 
   if (!path_.has_filename()) path_ = path_.parent_path(); // "out/"
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(path_, ignored)))
-    throw Error(ErrorKind::output, "there is something here already")
+    throw Error(ErrorKind::output, "a file or folder of this name already exists")
         .at(path_.string())
-        .advise("name a folder that does not exist yet, or remove this one first");
+        .advise("pass a folder that does not exist yet, or remove this one first");
   make_folders(path_.parent_path());
   beside_.emplace(create_partial_folder(path_));
 }

@@ -1,4 +1,4 @@
-// Files and folders that appear whole or not at all: written beside, fsynced, renamed.
+// Files and folders that appear complete or not at all: written under a temporary name, fsynced, renamed.
 #pragma once
 #include "base/new_file.h"
 
@@ -11,7 +11,7 @@
 
 namespace fvlm {
 
-// Until commit() the file at `path` is the old one, or none. Without commit() nothing stays behind.
+// Replaces the file at `path` in commit(). Without commit(), nothing is changed and nothing is left behind.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -32,10 +32,11 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-// The same for a folder that does not exist yet: files are put into beside(), each with AtomicFile or fsynced.
+// The same for a folder that does not exist yet. The caller writes its files into beside(), each with AtomicFile or
+// fsynced.
 class AtomicFolder {
  public:
-  // Makes the folders above it. Throws Error(output) when there is something at `path` already.
+  // Creates the parent folders. Throws Error(output) where `path` exists already.
   explicit AtomicFolder(std::filesystem::path path);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;

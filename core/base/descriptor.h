@@ -1,4 +1,4 @@
-// An open file descriptor that closes itself, for the files of this room.
+// A file descriptor that is closed by its destructor, and errors of file operations.
 #pragma once
 #include <filesystem>
 #include <string_view>
@@ -16,7 +16,7 @@ class Descriptor {
     return *this;
   }
   int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); } // the caller closes it
+  int release() { return std::exchange(fd_, -1); } // the caller becomes the owner
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
@@ -25,13 +25,13 @@ class Descriptor {
 
 // Throws Error(data) "cannot <action>: <errno in words>" at `path`.
 [[noreturn]] void fail_on_file(const std::filesystem::path& path, std::string_view action);
-// The same as Error(output), for what cannot be written.
+// The same as Error(output), for writing.
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, std::string_view action);
 
-// Never waits: a pipe without a writer opens too, so the caller looks at what it has got.
+// Opens without blocking, also a named pipe that has no writer; the caller has to check what kind of file it is.
 Descriptor open_to_read(const std::filesystem::path& path);
 
-// Makes what was created, renamed or removed in `folder` survive a power cut.
+// Makes creations, renames and removals in `folder` durable.
 void fsync_folder(const std::filesystem::path& folder);
 
 } // namespace fvlm

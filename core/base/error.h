@@ -1,4 +1,4 @@
-// Error: the one exception type of the engine. It says what was wrong, where, and what to do about it.
+// Error: the exception type of the engine. It says what is wrong, where, and what to do about it.
 #pragma once
 #include <exception>
 #include <string>
@@ -6,29 +6,29 @@
 
 namespace fvlm {
 
-// The process's exit code for an error that reaches main. Documented in `fvlm-engine --help`.
+// The kinds of errors. The value is the process's exit code, as documented in `fvlm-engine --help`.
 enum class ErrorKind : int {
-  internal = 1, // a defect of ours
+  internal = 1, // a bug in the engine
   usage = 2,
   recipe = 3,
   data = 4,
   plugin = 5,
   device = 6,
-  output = 7,   // what the engine writes cannot be written: no permission, a full disk
-  diverged = 8, // a loss or a gradient is not finite, and training cannot go on
+  output = 7,   // a file cannot be written: no permission, disk full
+  diverged = 8, // a loss or a gradient is not finite, and training cannot continue
   stopped = 75, // stopped on request and resumable
 };
 
-// "data": the kind's word in JSON.
+// "data": the kind's name in JSON.
 const char* kind_name(ErrorKind kind);
 
 class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string what);
 
-  // Where the user finds the cause: "recipe.lua:12", a path, a plugin's name.
+  // Sets where the user finds the cause: "recipe.lua:12", a path, a plugin's name.
   Error& at(std::string where);
-  // What the user can do about it, as an imperative sentence.
+  // Sets what the user can do about it, as an imperative sentence.
   Error& advise(std::string advice);
 
   const char* what() const noexcept override { return what_.c_str(); }

@@ -20,7 +20,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   if (fstat(fd.get(), &info) != 0) fail_on_file(path, "read the file's size");
   if (!S_ISREG(info.st_mode)) throw Error(ErrorKind::data, "not a regular file").at(path.string());
   if (static_cast<uint64_t>(info.st_size) > max_bytes)
-    throw Error(ErrorKind::data, fmt::format("{} bytes, more than the {} allowed here", info.st_size, max_bytes))
+    throw Error(ErrorKind::data, fmt::format("the file has {} bytes; the limit is {}", info.st_size, max_bytes))
         .at(path.string());
   std::string content(static_cast<size_t>(info.st_size), '\0');
   size_t filled = 0;
@@ -28,7 +28,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     ssize_t n = read(fd.get(), content.data() + filled, content.size() - filled);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_on_file(path, "read the file");
-    if (n == 0) break; // truncated while we read
+    if (n == 0) break; // truncated by somebody else in the meantime
     filled += static_cast<size_t>(n);
   }
   content.resize(filled);
@@ -61,8 +61,8 @@ std::filesystem::path cache_folder() {
     home = person ? person->pw_dir : nullptr;
   }
   if (!home || *home != '/')
-    throw Error(ErrorKind::output, "there is no place for the cache: this user has no home folder")
-        .advise("set FVLM_CACHE to a folder of your own");
+    throw Error(ErrorKind::output, "no cache folder: this user has no home folder")
+        .advise("set FVLM_CACHE to a folder");
   return std::filesystem::path(home) / ".cache" / "fvlm-engine";
 }
 

@@ -1,4 +1,4 @@
-// Files read whole with a bound, and written atomically: beside, fsynced, renamed.
+// Reading and writing of whole files, and well-known folders.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -7,21 +7,21 @@
 
 namespace fvlm {
 
-// Reads a regular file. Throws Error(kind data) when it is missing, unreadable or larger than max_bytes.
+// Reads a regular file. Throws Error(data) where it is missing, unreadable or larger than max_bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = uint64_t{1} << 30);
 
-// The file at `path` holds either its old content or all of `content`, whatever happens in between.
+// Replaces the file at `path` atomically: see AtomicFile.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
-// True when `path`, with symlinks resolved, lies in `folder` or below it. Both must exist.
+// Whether `path` is `folder` or below it, with symlinks resolved. Both have to exist.
 bool is_below(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 // The folder of the running program, symlinks resolved.
 std::filesystem::path program_folder();
 
-// FVLM_CACHE, else XDG_CACHE_HOME/fvlm-engine, else ~/.cache/fvlm-engine, where ~ is HOME or else what the system has
-// for the user. Not created. Never a place that others share, such as /tmp, or one below the working folder: throws
-// Error(output) where none of these is known.
+// FVLM_CACHE, else XDG_CACHE_HOME/fvlm-engine, else ~/.cache/fvlm-engine, where ~ is HOME or the user's home folder in
+// the password database. Does not create it. Never falls back to a shared folder such as /tmp or to the working folder:
+// throws Error(output) where there is none of these.
 std::filesystem::path cache_folder();
 
 } // namespace fvlm

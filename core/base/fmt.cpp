@@ -1,5 +1,5 @@
-// fmt, compiled once. Debian has it as a shared library only, which an install tree would have to bring along;
-// header-only it would be compiled with every file, at four seconds each.
+// Compiles fmt once. Debian has only a shared library of it, which an installation would have to include; the
+// header-only mode would add four seconds to the compilation of each file.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -14,16 +14,16 @@
 namespace fvlm {
 namespace {
 
-constexpr size_t most_names = 1'000'000;
-constexpr size_t longest = 4096; // of a pattern, as of a path
+constexpr size_t max_names = 1'000'000;
+constexpr size_t max_length = 4096; // of a pattern: that of a path
 
 [[noreturn]] void fail(std::string_view pattern, std::string what) {
   throw Error(ErrorKind::data, std::move(what))
       .at(std::string(pattern))
-      .advise("braces hold a range of numbers, {0000..0999}, or a list, {train,extra}");
+      .advise("braces contain a range of numbers, {0000..0999}, or a list, {train,extra}");
 }
 
-// The brace that closes the one at `open`.
+// The index of the brace that closes the one at `open`.
 size_t closing(std::string_view pattern, size_t open) {
   int depth = 0;
   for (size_t i = open; i < pattern.size(); ++i) {
@@ -40,7 +40,7 @@ std::optional<int64_t> whole(std::string_view text) {
   return good ? std::optional(number) : std::nullopt;
 }
 
-// The parts between commas that stand in no inner brace.
+// Splits at commas that are not within inner braces.
 std::vector<std::string_view> list_of(std::string_view inside) {
   std::vector<std::string_view> parts;
   size_t begin = 0;
@@ -69,8 +69,8 @@ std::vector<std::string> choices(std::string_view pattern, std::string_view insi
   auto last = dots == std::string_view::npos ? std::nullopt : whole(inside.substr(dots + 2));
   if (!first || !last) fail(pattern, fmt::format("'{{{}}}' is neither a range nor a list", inside));
   if (*last < *first) fail(pattern, fmt::format("the range {{{}}} ends before it begins", inside));
-  if (static_cast<uint64_t>(*last - *first) >= most_names)
-    fail(pattern, fmt::format("the range {{{}}} stands for more than {} names", inside, most_names));
+  if (static_cast<uint64_t>(*last - *first) >= max_names)
+    fail(pattern, fmt::format("the range {{{}}} has more than {} names", inside, max_names));
   for (int64_t number = *first; number <= *last; ++number) all.push_back(fmt::format("{:0{}}", number, dots));
   return all;
 }
@@ -78,16 +78,16 @@ std::vector<std::string> choices(std::string_view pattern, std::string_view insi
 } // namespace
 
 std::vector<std::string> expand_braces(std::string_view pattern) {
-  if (pattern.size() > longest)
-    fail(pattern.substr(0, 40), fmt::format("a pattern of more than {} characters", longest));
+  if (pattern.size() > max_length)
+    fail(pattern.substr(0, 40), fmt::format("the pattern has more than {} characters", max_length));
   size_t open = pattern.find_first_of("{}");
   if (open == std::string_view::npos) return {std::string(pattern)};
   if (pattern[open] == '}') fail(pattern, fmt::format("the brace at character {} was never opened", open + 1));
   size_t close = closing(pattern, open);
   auto middles = choices(pattern, pattern.substr(open + 1, close - open - 1));
   auto ends = expand_braces(pattern.substr(close + 1));
-  if (middles.size() * ends.size() > most_names)
-    fail(pattern, fmt::format("the pattern stands for more than {} names", most_names));
+  if (middles.size() * ends.size() > max_names)
+    fail(pattern, fmt::format("the pattern has more than {} names", max_names));
   std::vector<std::string> all;
   all.reserve(middles.size() * ends.size());
   for (const auto& middle : middles)
@@ -108,7 +108,7 @@ Matches match_files(std::string_view pattern) {
     int status = glob(name.c_str(), GLOB_NOSORT, nullptr, &found);
     std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     globfree(&found);
-    if (status == GLOB_NOSPACE) throw Error(ErrorKind::data, "no memory left for the files that match").at(name);
+    if (status == GLOB_NOSPACE) throw Error(ErrorKind::data, "out of memory for the matching files").at(name);
     std::sort(files.begin(), files.end());
     if (files.empty()) matches.nothing.push_back(std::move(name));
     for (auto& file : files) matches.files.push_back(std::move(file));
@@ -119,8 +119,8 @@ Matches match_files(std::string_view pattern) {
 std::string advise_folder(const std::string& folder) {
   const auto tars = (std::filesystem::path(folder) / "*.tar").lexically_normal().string();
   const size_t count = match_files(tars).files.size();
-  if (count == 0) return "there is no *.tar in it; a shard is a tar of files such as 000012.jpg and 000012.json";
-  return fmt::format("\"{}\" names the {} shards in it", tars, count);
+  if (count == 0) return "it contains no *.tar; a shard is a tar of files such as 000012.jpg and 000012.json";
+  return fmt::format("\"{}\" matches the {} shards in it", tars, count);
 }
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-// SHA-256, for lock files and Plan hashes; XXH64, for the checksums of tensors and to turn a name into a number.
+// SHA-256, for lock files and hashes of Plans; XXH64, for checksums of tensors and for hashing names.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@ class Sha256 {
  public:
   Sha256();
   void update(std::string_view bytes);
-  std::string hex(); // 64 lower-case digits; the object is spent afterwards
+  std::string hex(); // 64 lower-case digits; finalizes, so that the object cannot be used afterwards
 
  private:
   void block(const uint8_t* data);
@@ -27,7 +27,7 @@ class Sha256 {
 std::string sha256_hex(std::string_view bytes);
 std::string sha256_file(const std::filesystem::path& path);
 
-// XXH64 with seed 0: finds damage, is no protection against an adversary.
+// XXH64 with seed 0: detects corruption, but does not protect against an adversary.
 class Xxh64 {
  public:
   Xxh64();

@@ -11,37 +11,37 @@ namespace {
 
 constexpr std::array caught = {SIGINT, SIGTERM, SIGHUP};
 
-std::atomic<int> noted = 0;
+std::atomic<int> received = 0;
 std::array<struct sigaction, caught.size()> former;
 
-void note(int signal) {
-  noted.store(signal);
+void on_signal(int signal) {
+  received.store(signal);
 }
 
 } // namespace
 
 InterruptibleWrites::InterruptibleWrites() {
-  noted = 0;
+  received = 0;
   for (size_t i = 0; i < caught.size(); ++i) {
     struct sigaction action {};
-    action.sa_handler = note;
-    action.sa_flags = static_cast<int>(SA_RESETHAND); // the second one ends the process
+    action.sa_handler = on_signal;
+    action.sa_flags = static_cast<int>(SA_RESETHAND); // the second signal ends the process
     sigaction(caught[i], nullptr, &former[i]);
-    if (former[i].sa_handler != SIG_IGN) sigaction(caught[i], &action, nullptr); // nohup stays
+    if (former[i].sa_handler != SIG_IGN) sigaction(caught[i], &action, nullptr); // keeps the effect of nohup
   }
 }
 
 InterruptibleWrites::~InterruptibleWrites() {
   for (size_t i = 0; i < caught.size(); ++i) sigaction(caught[i], &former[i], nullptr);
-  noted = 0;
+  received = 0;
 }
 
 void throw_if_interrupted() {
-  if (const int signal = noted.load(); signal != 0) throw Interrupted(signal);
+  if (const int signal = received.load(); signal != 0) throw Interrupted(signal);
 }
 
 int end_by(const Interrupted& interrupted) {
-  log_warning("interrupted: what was unfinished is removed");
+  log_warning("interrupted: removed unfinished files");
   std::signal(interrupted.signal(), SIG_DFL);
   std::raise(interrupted.signal());
   return 128 + interrupted.signal();

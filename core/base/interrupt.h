@@ -1,11 +1,11 @@
-// Ctrl-C while a file or folder is being written: what is unfinished is taken away before the process ends.
+// Ctrl-C while a file or folder is being written: unfinished files are removed before the process ends.
 #pragma once
 #include <exception>
 
 namespace fvlm {
 
-// Thrown by throw_if_interrupted(). No Error, so that nobody takes it for one that training survives; whoever catches
-// it last, once everything is tidy, ends the process by the same signal.
+// Thrown by throw_if_interrupted(). Not an Error, so that no handler continues after it. The outermost handler ends the
+// process by the same signal.
 class Interrupted : public std::exception {
  public:
   explicit Interrupted(int signal) : signal_(signal) {}
@@ -16,8 +16,8 @@ class Interrupted : public std::exception {
   int signal_;
 };
 
-// While it lives, the first SIGINT, SIGTERM or SIGHUP is only noted, and AtomicFile and AtomicFolder throw Interrupted
-// at their next write; a second one ends the process at once. One at a time.
+// For the lifetime of the object, the first SIGINT, SIGTERM or SIGHUP makes the next write of AtomicFile and
+// AtomicFolder throw Interrupted; a second one ends the process immediately. One object at a time.
 class InterruptibleWrites {
  public:
   InterruptibleWrites();
@@ -28,7 +28,7 @@ class InterruptibleWrites {
 
 void throw_if_interrupted();
 
-// Says so, and ends the process by that signal. Returns an exit code where the signal is blocked.
+// Logs a warning and ends the process by that signal. Returns an exit code where the signal is blocked.
 int end_by(const Interrupted& interrupted);
 
 } // namespace fvlm

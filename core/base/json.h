@@ -1,4 +1,4 @@
-// JSON from outside, read strictly: a key given twice, deep nesting and bytes that are not UTF-8 are errors.
+// Strict parsing of untrusted JSON: duplicate keys, deep nesting and invalid UTF-8 are errors.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -8,10 +8,10 @@
 
 namespace fvlm {
 
-// Throws Error(data) at `where` that names line and column. `depth`: how many brackets may be open at once.
-nlohmann::json parse_json(std::string_view text, const std::string& where, int depth = 64);
+// Throws Error(data) at `where` with line and column, also for more than 64 levels of nesting.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// The object in a file of at most `max_bytes`.
+// Reads a file of at most `max_bytes` that contains a JSON object.
 nlohmann::json read_json_object(const std::filesystem::path& path, uint64_t max_bytes);
 
 } // namespace fvlm

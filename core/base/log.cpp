@@ -36,14 +36,14 @@ spdlog::logger& logger() {
     auto made =
         std::make_shared<spdlog::logger>("fvlm", std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(mode));
     made->set_pattern("%^%l%$: %v");
-    made->set_level(spdlog::level::debug); // a file takes all; how much the terminal shows is its sink's level
+    made->set_level(spdlog::level::debug); // the levels are those of the sinks: a file gets everything
     made->sinks().front()->set_level(spdlog::level::info);
     return made;
   }();
   return *instance;
 }
 
-// The end of a file that is opened as base/new_file.h has it, which spdlog's own sink does not.
+// Appends to a file that is opened by open_kept_file(), whose checks spdlog's own file sink lacks.
 class KeptFileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit KeptFileSink(const std::filesystem::path& path) : path_(path) {
@@ -75,8 +75,8 @@ class KeptFileSink : public spdlog::sinks::base_sink<std::mutex> {
 
 void log_text(LogLevel level, std::string_view text) {
   StatusLine::step_aside();
-  std::fflush(stdout); // where both streams go to one file, it has things in the order they were said
-  logger().log(to_spdlog(level), without_commands(text)); // it may quote a file of others
+  std::fflush(stdout);                                    // keeps the order where both streams go to the same file
+  logger().log(to_spdlog(level), without_commands(text)); // it may quote untrusted text
 }
 
 LogFile::LogFile(const std::filesystem::path& path) {
@@ -97,8 +97,8 @@ void LogFile::write(LogLevel level, std::string_view text) {
   logger().sinks().back()->flush();
 }
 
-void set_log_level(LogLevel least) {
-  logger().sinks().front()->set_level(to_spdlog(least));
+void set_log_level(LogLevel minimum) {
+  logger().sinks().front()->set_level(to_spdlog(minimum));
 }
 
 } // namespace fvlm

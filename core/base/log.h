@@ -1,4 +1,4 @@
-// The engine's log: lines on standard error, so that standard output stays data.
+// The engine's log: lines on standard error, so that standard output contains only data.
 #pragma once
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@ namespace fvlm {
 enum class LogLevel { debug, info, warning, error };
 
 void log_text(LogLevel level, std::string_view text);
-void set_log_level(LogLevel least);
+void set_log_level(LogLevel minimum); // of standard error; log files get everything
 
 template <class... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {

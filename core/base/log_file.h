@@ -1,4 +1,4 @@
-// The engine's log, kept in a file besides.
+// A log file in addition to standard error.
 #pragma once
 #include "base/log.h"
 
@@ -7,8 +7,8 @@
 
 namespace fvlm {
 
-// While it lives, all lines, those for debugging among them, go to the end of the file with their time. A disk that
-// does not take them is told on standard error, and the program goes on.
+// For the lifetime of the object, appends all log lines, including debug ones, with their time to a file. A failure to
+// write is reported on standard error, and the program continues.
 class LogFile {
  public:
   explicit LogFile(const std::filesystem::path& path); // throws Error(output) where it cannot be opened

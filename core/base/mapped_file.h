@@ -1,4 +1,4 @@
-// A file mapped into memory, read-only: its pages come from disk when they are touched and can be let go again.
+// A read-only memory-mapped file.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -10,9 +10,8 @@ namespace fvlm {
 
 class MappedFile {
  public:
-  // Throws Error(data) when the file is missing, unreadable or no regular file. The bytes stay readable when the file
-  // is deleted or replaced by a rename; a file that another program cuts short while it is mapped ends this one
-  // (SIGBUS).
+  // Throws Error(data) where the file is missing, unreadable or not a regular file. The bytes remain readable when the
+  // file is deleted or replaced; but if another program truncates it, access ends this one (SIGBUS).
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -20,7 +19,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  // Lets go of the memory behind `part` of bytes(), for whoever has copied it; reading it again brings it back.
+  // Releases the physical memory of `part` of bytes(), once it has been copied. Reading it again reloads it from disk.
   void drop(std::span<const std::byte> part) const;
 
  private:

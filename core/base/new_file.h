@@ -1,6 +1,6 @@
-// How the engine makes files and folders. Whoever owns a folder that we write to (a data folder of another user, /tmp)
-// can put symlinks there: nothing here follows one at the last step of a path, and a name that exists only for a while
-// cannot be guessed and is never opened when something has it already. All of it throws Error(output).
+// Safe creation of files and folders, also in a folder that another user may write to (a shared data folder, /tmp) and
+// could put symlinks into. The last component of a path is never followed if it is a symlink, temporary names are
+// random, and an existing file is never opened under one. All functions throw Error(output).
 #pragma once
 #include "base/descriptor.h"
 
@@ -13,18 +13,18 @@ struct PartialFile {
   Descriptor fd;
 };
 
-// A new, empty file beside `path`, to be renamed to it: O_CREAT | O_EXCL | O_NOFOLLOW under a random name.
+// A new, empty file in the folder of `path`, under a random name, to be renamed to `path`.
 PartialFile create_partial_file(const std::filesystem::path& path);
 
-// A new, empty folder beside `path`, to be renamed to it. `fd` holds a lock that says it is in use; folders of dead
-// processes, which have none, are removed first.
+// The same for a folder. `fd` holds a lock on it while it is in use. First removes the folders of killed processes for
+// the same `path`, which are not locked.
 PartialFile create_partial_folder(const std::filesystem::path& path);
 
-// A file that stays and grows (a log, a lock, metrics), for reading and writing; made empty where there is none.
-// Refuses anything but a regular file.
+// Opens a permanent file (a log, a lock, metrics) for reading and writing, and creates it where there is none. Refuses
+// anything but a regular file.
 Descriptor open_kept_file(const std::filesystem::path& path);
 
-// The folder and those above it.
+// Creates the folder and its parents.
 void make_folders(const std::filesystem::path& folder);
 
 } // namespace fvlm

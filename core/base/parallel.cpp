@@ -14,7 +14,8 @@ int threads_or_cores(int wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// Indices are taken in order, so that those below a failed one are being worked on, and their errors come in time.
+// Indices are taken in order, so that all below a failed one are done or being worked on, and can still report an
+// error.
 void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>& work) {
   std::atomic<int64_t> next{0};
   std::mutex lock;
@@ -37,7 +38,7 @@ void in_parallel(int64_t count, int threads, const std::function<void(int64_t)>&
     others.reserve(static_cast<size_t>(std::max(threads, 1)));
     try {
       for (int64_t i = 1; i < std::min<int64_t>(threads, count); ++i) others.emplace_back(run);
-    } catch (const std::system_error&) { // no thread is left: those that there are do all
+    } catch (const std::system_error&) { // no more threads available: the existing ones do the work
     }
     run();
   }

@@ -32,7 +32,7 @@ std::string hint_on_model(const fs::path& path) {
   const bool is_two_words = path.is_relative() && std::distance(path.begin(), path.end()) == 2 &&
                             is_hub_word(path.begin()->string()) && is_hub_word(std::next(path.begin())->string());
   if (!is_two_words || fs::exists(path.parent_path(), ignored)) return "";
-  return fmt::format("if this is a model of the Hugging Face Hub, download it and name its folder: "
+  return fmt::format("if this is a model of the Hugging Face Hub, download it and pass its folder: "
                      "`hf download {} --local-dir weights/{}`",
                      path.string(), path.filename().string());
 }

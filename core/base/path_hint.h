@@ -1,14 +1,14 @@
-// What people often mean by a path that leads nowhere.
+// Hints for common mistakes in a path that does not exist. An empty string: no hint.
 #pragma once
 #include <filesystem>
 #include <string>
 
 namespace fvlm {
 
-// For a path that begins with "~": the shell expands it only outside quotes, and nothing else does. Empty: no hint.
+// For a path that starts with "~", which the shell expands only outside quotes.
 std::string hint_on_home(const std::filesystem::path& path);
 
-// For a model's folder that is not there, the name of a model on the Hugging Face Hub ("org/name") too.
+// For a model's folder: the same, and for the name of a model on the Hugging Face Hub ("org/name").
 std::string hint_on_model(const std::filesystem::path& path);
 
 } // namespace fvlm

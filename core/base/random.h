@@ -1,5 +1,4 @@
-// Counter-based random numbers: a pure function of (seed, name, index), so that no history and no order of calls
-// matters.
+// Counter-based random numbers: a pure function of (seed, name, index), independent of the order of calls.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,8 +9,8 @@ namespace fvlm {
 // Philox 4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Everything random about one thing, say a tensor. Streams of different seeds or names have nothing to do with each
-// other.
+// The random numbers for one purpose, such as the initialization of a tensor. Streams of different seeds or names are
+// independent.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name);

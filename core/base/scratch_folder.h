@@ -1,4 +1,4 @@
-// A folder for what is needed for a while: made empty in the system's temporary folder, gone at the end.
+// A temporary folder, which is removed by the destructor.
 #pragma once
 #include <filesystem>
 

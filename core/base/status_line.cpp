@@ -13,9 +13,9 @@
 namespace fvlm {
 namespace {
 
-constexpr auto pause = std::chrono::milliseconds(100);
+constexpr auto interval = std::chrono::milliseconds(100);
 
-// The last line that was shown; a terminal has room for one.
+// The status line that is shown: at most one in a process.
 struct Shown {
   std::mutex mutex;
   StatusLine* line = nullptr;
@@ -26,7 +26,7 @@ Shown& shown() {
   return instance;
 }
 
-// A terminal that is gone is no reason to stop.
+// Ignores errors, because a closed terminal is no reason to stop.
 void write_text(int descriptor, std::string_view text) {
   [[maybe_unused]] ssize_t ignored = write(descriptor, text.data(), text.size());
 }
@@ -39,7 +39,7 @@ StatusLine::StatusLine(int descriptor) : descriptor_(descriptor) {
 }
 
 bool StatusLine::due() const {
-  return terminal_ && std::chrono::steady_clock::now() - last_ >= pause;
+  return terminal_ && std::chrono::steady_clock::now() - last_ >= interval;
 }
 
 void StatusLine::show(std::string_view text) {
@@ -53,17 +53,17 @@ void StatusLine::show(std::string_view text) {
 
 void StatusLine::clear() {
   std::lock_guard lock(shown().mutex);
-  take_away();
+  erase();
 }
 
-void StatusLine::take_away() {
+void StatusLine::erase() {
   if (std::exchange(shown_, false)) write_text(descriptor_, "\r\x1b[K");
   if (shown().line == this) shown().line = nullptr;
 }
 
 void StatusLine::step_aside() {
   std::lock_guard lock(shown().mutex);
-  if (shown().line) shown().line->take_away();
+  if (shown().line) shown().line->erase();
 }
 
 } // namespace fvlm

@@ -1,5 +1,5 @@
-// The last line of the terminal, written over again and again while something long goes on. What the log says meanwhile
-// goes above it. Silent where there is no terminal, or one that cannot take a line back (TERM=dumb).
+// A progress line at the bottom of the terminal, which is overwritten with each update. Log lines appear above it. Does
+// nothing without a terminal, or on one that cannot erase a line (TERM=dumb).
 #pragma once
 #include <chrono>
 #include <string_view>
@@ -8,22 +8,22 @@ namespace fvlm {
 
 class StatusLine {
  public:
-  explicit StatusLine(int descriptor); // of standard error, but for tests
+  explicit StatusLine(int descriptor); // standard error, except in tests
   ~StatusLine() { clear(); }
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
   bool on_terminal() const { return terminal_; }
-  // Whether it is worth making a new text: ten times a second.
+  // Whether the last update is at least 0.1 s ago.
   bool due() const;
-  void show(std::string_view text); // not wider than the terminal (terminal_width)
+  void show(std::string_view text); // at most terminal_width() columns
   void clear();
 
-  // Takes away the line that is shown, on any thread: somebody writes to the terminal.
+  // Erases the line that is shown, because something else is written to the terminal. [any thread]
   static void step_aside();
 
  private:
-  void take_away();
+  void erase();
   int descriptor_;
   bool terminal_, shown_ = false;
   std::chrono::steady_clock::time_point last_;

@@ -1,4 +1,4 @@
-// A table for the terminal: columns aligned, numbers to the right.
+// A text table with aligned columns; numeric columns are right-aligned.
 #pragma once
 #include <string>
 #include <vector>

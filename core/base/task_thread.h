@@ -1,4 +1,4 @@
-// A thread that does what it is given, one thing after the other, and keeps what is its own between them.
+// A persistent thread that runs one task at a time, so that thread-local state survives between tasks.
 #pragma once
 #include <condition_variable>
 #include <exception>
@@ -8,19 +8,19 @@
 
 namespace fvlm {
 
-// Throws Error(device) where the system has no thread left, in place of std::system_error.
+// As the constructor of std::thread, but throws Error(device) where the system cannot start a thread.
 std::thread start_thread(std::function<void()> work);
 
 class TaskThread {
  public:
   TaskThread();
-  ~TaskThread(); // when its task is done
+  ~TaskThread(); // waits for its task
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
 
-  // The one before has been waited for.
+  // Requires a wait() for the previous task.
   void start(std::function<void()> task);
-  // Until it is done. Throws what it threw.
+  // Blocks until the task is done. Rethrows its exception.
   void wait();
 
  private:
@@ -28,7 +28,7 @@ class TaskThread {
 
   std::mutex lock_;
   std::condition_variable changed_;
-  std::function<void()> task_; // empty: none under way
+  std::function<void()> task_; // empty: idle
   std::exception_ptr thrown_;
   bool ends_ = false;
   std::thread thread_;

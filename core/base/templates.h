@@ -1,5 +1,6 @@
-// Templates that nearly every file uses: base/templates.cpp compiles them once, and all others only declare them. It
-// comes with the precompiled headers; a file without them is none the worse.
+// Explicit instantiations of templates that nearly every file uses: base/templates.cpp defines them, all other files
+// declare them extern, which shortens their compilation. Included by the precompiled headers; a file without those
+// still works.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -12,7 +13,7 @@
 #define FVLM_TEMPLATE extern template
 #endif
 
-// In C++20 the standard library of gcc 12 leaves even these to each file.
+// In C++20 mode, gcc 12's standard library does not declare even these extern.
 FVLM_TEMPLATE class std::basic_string<char>;
 FVLM_TEMPLATE class std::vector<bool>;
 FVLM_TEMPLATE class std::vector<std::string>;

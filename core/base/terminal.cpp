@@ -61,8 +61,8 @@ std::string styled(std::string_view text, Style style, bool on) {
 
 namespace {
 
-// The bytes of the character that `text` begins with. 0: these bytes are no UTF-8; more than there are: the rest is
-// missing.
+// The length of the UTF-8 character at the beginning of `text`. 0 for invalid UTF-8; more than text.size() where the
+// character is incomplete.
 size_t character_size(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -80,7 +80,7 @@ size_t character_size(std::string_view text) {
   return is_overlong || is_beyond ? 0 : size;
 }
 
-// Of a whole character.
+// The code point of a complete character.
 uint32_t code_point(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   uint32_t code = character.size() == 1 ? first : first & (0xFFU >> (character.size() + 1));
@@ -90,21 +90,22 @@ uint32_t code_point(std::string_view character) {
 
 bool is_command(uint32_t code) {
   const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
-  const bool turns_letters = code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x202A && code <= 0x202E) ||
-                             (code >= 0x2066 && code <= 0x2069);
-  return control || turns_letters;
+  const bool is_bidirectional_mark = code == 0x061C || code == 0x200E || code == 0x200F ||
+                                     (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+  return control || is_bidirectional_mark;
 }
 
-// What styled() writes, at the beginning of `text`: its bytes, 0 where it is something else.
+// The length of an escape sequence of styled() at the beginning of `text`; 0 where there is none.
 size_t colour_size(std::string_view text) {
   for (const char* sequence : {"\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"})
     if (text.starts_with(sequence)) return std::strlen(sequence);
   return 0;
 }
 
-constexpr size_t longest_colour = 5;
+constexpr size_t max_colour_size = 5;
 
-// Moves from `text` to `out` what is whole; the beginning of a character or colour stays, for its rest may follow.
+// Moves `text` to `out`, cleaned. An incomplete character or escape sequence at the end remains in `text`, because the
+// rest may follow.
 void move_cleaned(std::string& text, std::string& out, bool keep_colours) {
   size_t at = 0;
   while (at < text.size()) {
@@ -115,7 +116,7 @@ void move_cleaned(std::string& text, std::string& out, bool keep_colours) {
         at += size;
         continue;
       }
-      if (rest.size() < longest_colour && rest.find('m') == std::string_view::npos) break;
+      if (rest.size() < max_colour_size && rest.find('m') == std::string_view::npos) break;
     }
     const size_t size = character_size(rest);
     if (size > rest.size()) break;
@@ -130,7 +131,7 @@ void move_cleaned(std::string& text, std::string& out, bool keep_colours) {
   text.erase(0, at);
 }
 
-// What stands behind the standard output of the program.
+// The state of the stream that replaces stdout.
 struct CleanedOutput {
   const bool keep_colours = color_on(STDOUT_FILENO);
   std::string pending;
@@ -144,7 +145,7 @@ ssize_t write_cleaned(void* cookie, const char* bytes, size_t size) {
   for (std::string_view rest = clean; !rest.empty();) {
     const ssize_t written = write(STDOUT_FILENO, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return 0; // with its errno: fopencookie's way to say that it failed
+    if (written < 0) return 0; // with errno set: how fopencookie expects a failure
     rest.remove_prefix(static_cast<size_t>(written));
   }
   return static_cast<ssize_t>(size);
@@ -155,7 +156,7 @@ ssize_t write_cleaned(void* cookie, const char* bytes, size_t size) {
 std::string without_commands(std::string_view text, bool keep_colours) {
   std::string rest(text), out;
   move_cleaned(rest, out, keep_colours);
-  if (!rest.empty()) out += "\uFFFD"; // the beginning of a character
+  if (!rest.empty()) out += "\uFFFD"; // an incomplete character
   return out;
 }
 
@@ -163,7 +164,7 @@ std::string escape_commands(std::string_view json) {
   std::string out;
   while (!json.empty()) {
     const size_t size = character_size(json);
-    if (size == 0 || size > json.size()) return out += json; // no JSON
+    if (size == 0 || size > json.size()) return out += json; // not JSON
     const uint32_t code = code_point(json.substr(0, size));
     if (code >= 0x20 && is_command(code))
       out += fmt::format("\\u{:04x}", code);
@@ -175,7 +176,7 @@ std::string escape_commands(std::string_view json) {
 }
 
 void clean_standard_output() {
-  static auto* output = new CleanedOutput; // stays: stdout is flushed after everything else at exit
+  static auto* output = new CleanedOutput; // never deleted: stdout is flushed last at exit
   std::FILE* cleaned = fopencookie(output, "w", {nullptr, write_cleaned, nullptr, nullptr});
   if (!cleaned) throw std::bad_alloc();
   std::setvbuf(cleaned, nullptr, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF, BUFSIZ);

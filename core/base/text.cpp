@@ -10,7 +10,7 @@
 namespace fvlm {
 namespace {
 
-// Edit distance with transposition, case folded.
+// Edit distance with transpositions, ignoring case.
 size_t distance(std::string_view a, std::string_view b) {
   auto low = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));

@@ -1,4 +1,4 @@
-// Small things done to text: suggestions, joining, human sizes.
+// Text utilities: suggestions, joining, splitting, human-readable sizes and times.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace fvlm {
 
-// The candidate a user most likely meant by `word`, if one is near enough.
+// The candidate with the smallest edit distance to `word`, if one is close enough to be suggested.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 // "a, b or c"
@@ -17,7 +17,7 @@ std::string join_or(std::span<const std::string> words);
 std::string join(std::span<const std::string> words, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 
-// Without the spaces, tabs and ends of lines around it.
+// Without leading and trailing spaces, tabs and newlines.
 std::string trimmed(std::string_view text);
 
 // "1.4 GiB"
@@ -28,7 +28,7 @@ std::string grouped(int64_t number); // 31,250
 // "45 s", "3 min 20 s", "1 h 02 min", "2 d 03 h"
 std::string human_duration(double seconds);
 
-// Columns that UTF-8 text takes on a terminal, colour codes left out.
+// The columns that UTF-8 text takes on a terminal, not counting colour codes.
 size_t display_width(std::string_view text);
 
 } // namespace fvlm

@@ -3,10 +3,10 @@
 namespace fvlm::device {
 namespace {
 
-// The first row whose name is part of the device's.
+// The first row whose name is a substring of the device's name applies.
 constexpr struct {
   std::string_view name;
-  double fp32, tf32, half; // 10^12 a second
+  double fp32, tf32, half; // 10^12 per second
 } devices[] = {
     {"H100 PCIe", 51.2, 378, 756}, {"H100 NVL", 60, 417.5, 835}, {"H100", 66.9, 494.7, 989.4},
     {"H200", 66.9, 494.7, 989.4},  {"A100", 19.5, 156, 312},

@@ -1,4 +1,4 @@
-// How fast a device can be at best, by its maker's data sheet.
+// Peak floating-point throughput of GPUs, from the vendor's data sheets.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -7,7 +7,7 @@ namespace fvlm::device {
 
 enum class Arithmetic { fp32, tf32, half }; // half: bf16 and fp16
 
-// Floating-point operations a second of dense matrix products. None for a device that is not in the table.
+// Dense floating-point operations per second. Empty for a device that is not in the table.
 std::optional<double> peak_flops(std::string_view name, Arithmetic arithmetic);
 
 } // namespace fvlm::device

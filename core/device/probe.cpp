@@ -15,7 +15,7 @@
 namespace fvlm::device {
 namespace {
 
-// The few entry points of the driver's C interface that a probe needs; their signatures are stable since CUDA 4.1.
+// The few functions of the CUDA driver API that a probe needs; their signatures are stable since CUDA 4.1.
 struct Driver {
   int (*init)(unsigned);
   int (*version)(int*);
@@ -38,40 +38,39 @@ constexpr int oldest_driver = 13000; // the wheel's CUDA
 constexpr int oldest_capability = 8; // sm_80: the first with bf16
 constexpr const char* newer_driver = "install NVIDIA's driver 580 or newer";
 
-// What cuInit answers, and what to do about it.
+// Results of cuInit, and what to do about them.
 struct Failure {
   int status;
-  const char *words, *advice;
+  const char *description, *advice;
 };
 constexpr Failure failures[] = {
-    {34, "libcuda.so.1 is the toolkit's stub and no driver", "take the toolkit's stubs out of LD_LIBRARY_PATH"},
+    {34, "libcuda.so.1 is the toolkit's stub, not a driver", "take the toolkit's stubs out of LD_LIBRARY_PATH"},
     {46, "the GPU is held by another process or not available", "see `nvidia-smi` for who uses it"},
     {802, "the system is not ready yet", "start nvidia-fabricmanager, which GPUs behind an NVSwitch need"},
-    {803, "the driver's library and its kernel module are of different versions",
-     "restart the machine, or load the module anew, after a driver was installed"},
+    {803, "the driver's library and its kernel module have different versions",
+     "restart the machine, or reload the kernel module, after installing a driver"},
     {804, "the toolkit's compatibility driver does not work on this GPU",
      "take its cuda-compat folder out of LD_LIBRARY_PATH, or install NVIDIA's driver 580 or newer"},
-    {999, "it does not reach its kernel module",
-     "see whether `nvidia-smi` works; `modprobe nvidia-uvm` may be missing"},
+    {999, "it cannot reach its kernel module", "see whether `nvidia-smi` works; `modprobe nvidia-uvm` may be missing"},
 };
 
 void no_gpu(CudaProbe& probe) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  probe.problem = "the driver runs but shows no GPU";
+  probe.problem = "the driver works but reports no GPU";
   if (visible) probe.problem += fmt::format(", and CUDA_VISIBLE_DEVICES is '{}'", visible);
   probe.advice = visible ? "unset CUDA_VISIBLE_DEVICES, or name one that `nvidia-smi -L` lists"
-                         : "see whether `nvidia-smi -L` lists one; a container wants to be given it (--gpus all)";
+                         : "see whether `nvidia-smi -L` lists one; a container has to be started with --gpus all";
 }
 
-// Without it there is no driver: why.
+// libcuda.so.1 could not be loaded.
 void no_library(CudaProbe& probe, std::string_view linker) {
   if (linker.find("No such file") != std::string_view::npos) {
-    probe.problem = "no NVIDIA driver: libcuda.so.1 is not on this machine";
-    probe.advice = fmt::format("{} where there is a GPU; a container wants to be given it (--gpus all)", newer_driver);
+    probe.problem = "no NVIDIA driver: libcuda.so.1 was not found";
+    probe.advice = fmt::format("{} if there is a GPU; a container has to be started with --gpus all", newer_driver);
     return;
   }
   probe.driver = true;
-  probe.problem = fmt::format("the NVIDIA driver does not load: {}", linker);
+  probe.problem = fmt::format("the NVIDIA driver cannot be loaded: {}", linker);
   probe.advice = newer_driver;
 }
 
@@ -94,14 +93,14 @@ CudaDevice describe(const Driver& driver, int index) {
   return device;
 }
 
-// Of libnvidia-ml.so.1; these are stable too.
+// NVML, libnvidia-ml.so.1, whose signatures are stable, too.
 struct Management {
   struct Memory {
     unsigned long long total, free, used;
   };
   struct Process {
     unsigned id;
-    unsigned long long bytes; // all ones: not known
+    unsigned long long bytes; // all ones: unknown
     unsigned gpu_instance, compute_instance;
   };
   int (*init)();
@@ -133,16 +132,16 @@ CudaProbe probe_cuda() {
       !find(library, "cuDeviceGetCount", driver.count) || !find(library, "cuDeviceGet", driver.get) ||
       !find(library, "cuDeviceGetName", driver.name) || !find(library, "cuDeviceTotalMem_v2", driver.memory) ||
       !find(library, "cuDeviceGetAttribute", driver.attribute) || !find(library, "cuDeviceGetPCIBusId", driver.bus)) {
-    probe.problem = "libcuda.so.1 lacks entry points that every driver has: is it a stub of the toolkit?";
+    probe.problem = "libcuda.so.1 lacks functions that every driver has; it may be the toolkit's stub";
     probe.advice = failures[0].advice;
     return probe;
   }
   driver.version(&probe.driver_version);
   const int status = driver.init(0);
   if (probe.driver_version > 0 && probe.driver_version < oldest_driver) {
-    probe.problem =
-        fmt::format("the driver is too old: it speaks CUDA {}.{}, the engine needs {}.{}", probe.driver_version / 1000,
-                    probe.driver_version % 1000 / 10, oldest_driver / 1000, oldest_driver % 1000 / 10);
+    probe.problem = fmt::format("the driver is too old: it supports CUDA {}.{}, the engine needs {}.{}",
+                                probe.driver_version / 1000, probe.driver_version % 1000 / 10, oldest_driver / 1000,
+                                oldest_driver % 1000 / 10);
     probe.advice = newer_driver;
     return probe;
   }
@@ -151,8 +150,8 @@ CudaProbe probe_cuda() {
     const auto* known = std::find_if(std::begin(failures), std::end(failures),
                                      [&](const Failure& failure) { return failure.status == status; });
     const bool is_known = known != std::end(failures);
-    probe.problem = fmt::format("the NVIDIA driver does not start: {}cuInit gives {}",
-                                is_known ? fmt::format("{}; ", known->words) : "", status);
+    probe.problem = fmt::format("the NVIDIA driver cannot be initialized: {}cuInit returned {}",
+                                is_known ? fmt::format("{}; ", known->description) : "", status);
     probe.advice = is_known ? known->advice : "see whether `nvidia-smi` works";
     return probe;
   }
@@ -178,7 +177,7 @@ CudaUse probe_use(const CudaDevice& device) {
   void* handle = nullptr;
   if (management.by_bus(device.bus.c_str(), &handle) == 0) {
     Management::Memory memory{};
-    // The whole GPU's, which says nothing of a part of it (MIG).
+    // NVML reports the whole GPU, which is of no use for a MIG partition.
     if (management.memory(handle, &memory) == 0 && memory.total < device.memory_bytes * 5 / 4)
       use.free_bytes = memory.free;
     std::vector<Management::Process> processes(64);
@@ -196,24 +195,25 @@ CudaUse probe_use(const CudaDevice& device) {
 
 std::optional<Obstacle> obstacle_on(const CudaDevice& device, const CudaUse& use) {
   constexpr int prohibited = 2, exclusive = 3;
-  constexpr uint64_t least = uint64_t{1} << 30; // a context and LibTorch's libraries take half of it
-  const std::string other = "choose another GPU by CUDA_VISIBLE_DEVICES, or --device cpu";
+  constexpr uint64_t min_free = uint64_t{1} << 30; // a CUDA context and LibTorch's libraries take half of it
+  const std::string other = "select another GPU with CUDA_VISIBLE_DEVICES, or use --device cpu";
   if (device.capability_major < oldest_capability)
     return Obstacle{fmt::format("{} is sm_{}{}, older than sm_{}0, which the engine needs", device.name,
                                 device.capability_major, device.capability_minor, oldest_capability),
                     other, true};
-  const std::string set_default = fmt::format("`nvidia-smi -i {} -c DEFAULT` (as root) lets several in", device.bus);
+  const std::string set_default =
+      fmt::format("`nvidia-smi -i {} -c DEFAULT` (as root) allows several processes", device.bus);
   if (device.compute_mode == prohibited)
     return Obstacle{fmt::format("{} is in compute mode 'prohibited'", device.name),
                     fmt::format("{}; or {}", set_default, other), true};
   if (device.compute_mode == exclusive && !use.processes.empty())
-    return Obstacle{fmt::format("{} is in exclusive compute mode, and {} has it", device.name, processes_text(use)),
+    return Obstacle{fmt::format("{} is in exclusive compute mode and used by {}", device.name, processes_text(use)),
                     fmt::format("wait for that process, or {}; {}", other, set_default), true};
   if (!use.free_bytes || *use.free_bytes >= device.memory_bytes / 2) return {};
   return Obstacle{fmt::format("{} has {} of {} free; in use by {}", device.name, human_bytes(*use.free_bytes),
                               human_bytes(device.memory_bytes),
-                              use.processes.empty() ? "processes that are not shown here" : processes_text(use)),
-                  "wait for those processes, or " + other, *use.free_bytes < least};
+                              use.processes.empty() ? "processes that are not visible here" : processes_text(use)),
+                  "wait for those processes, or " + other, *use.free_bytes < min_free};
 }
 
 CpuProbe probe_cpu() {

@@ -1,4 +1,4 @@
-// What devices this machine has, asked of the driver itself: no LibTorch, no toolkit.
+// Detects this machine's devices by asking the driver, without LibTorch or the CUDA toolkit.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,29 +19,29 @@ struct CudaDevice {
 struct CudaProbe {
   std::vector<CudaDevice> devices;
   int driver_version = 0;      // 13000: CUDA 13.0; 0: no driver
-  bool driver = false;         // there is something that calls itself one
-  std::string problem, advice; // why there is no device and what to do, as a user reads it; empty where there is one
+  bool driver = false;         // a library named libcuda.so.1 exists, whether or not it works
+  std::string problem, advice; // for the user: why there is no device, and what to do; empty where there is one
 };
 
 CudaProbe probe_cuda();
 
-// What others do on a device, by the driver's management library, which needs no context there. What it does not say,
-// or where it is missing, stays empty.
+// Use of a device by other processes, as NVML reports it, which needs no CUDA context. Fields that NVML does not report
+// are empty, and all of them where it is missing.
 struct CudaUse {
   struct Process {
     unsigned id;
     std::optional<uint64_t> bytes;
   };
   std::optional<uint64_t> free_bytes;
-  std::vector<Process> processes; // those of other containers may be hidden
+  std::vector<Process> processes; // may lack those of other containers
 };
 
 CudaUse probe_use(const CudaDevice& device);
 
-// What stands in the way of work on a device.
+// A reason why work on a device will fail or may fail.
 struct Obstacle {
   std::string what, advice;
-  bool stops; // else there may be room for something small
+  bool stops; // it will fail; else a small model may fit
 };
 
 std::optional<Obstacle> obstacle_on(const CudaDevice& device, const CudaUse& use);
@@ -49,7 +49,7 @@ std::optional<Obstacle> obstacle_on(const CudaDevice& device, const CudaUse& use
 struct CpuProbe {
   std::string name;
   int threads;
-  std::vector<std::string> features; // of avx2, fma, avx512f, ... those that plugins look for
+  std::vector<std::string> features; // instruction sets that plugins use: avx2, fma, avx512f, ...
 };
 
 CpuProbe probe_cpu();

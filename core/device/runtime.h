@@ -1,5 +1,6 @@
-// What a GPU does besides tensor operations: stretches of work that are recorded once and then enqueued as a whole. Its
-// one implementation is libfvlm_cuda.so (device/cuda), which a program loads where a verb works on a GPU.
+// The interface to what the engine does on a GPU besides tensor operations: CUDA graphs, a side stream, a prefetch
+// stream, events, profiling. Its implementation is libfvlm_cuda.so (device/cuda), which the program loads where it
+// works on a GPU; everything else compiles without CUDA.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,7 +10,7 @@
 
 namespace fvlm::device {
 
-// Recorded work, together with the memory that it uses between its steps.
+// A captured CUDA graph, with the memory pool of its intermediate results.
 class Recording {
  public:
   Recording() = default;
@@ -17,19 +18,19 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Enqueues it on the calling thread's current stream.
+  // Enqueues the graph on the calling thread's current stream.
   virtual void replay() = 0;
-  virtual int64_t kernels() const = 0;
+  virtual int64_t kernels() const = 0; // number of kernel nodes
 };
 
-// Something that the device did, in nanoseconds of one clock.
+// A kernel, copy or memset that the device executed. Times are nanoseconds of the profiler's clock.
 inline constexpr const char *copy_to_device = "memcpy to the device", *copy_to_host = "memcpy to the host";
 struct Activity {
-  std::string name; // of a kernel as its author named it; "memset", "memcpy" within the device, or one of those above
+  std::string name; // demangled name of the kernel; else "memset", "memcpy" (within the device) or one of those above
   uint64_t begin = 0, end = 0;
 };
 
-// A place in the work of a stream.
+// A CUDA event.
 class Mark {
  public:
   Mark() = default;
@@ -37,8 +38,8 @@ class Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
-  virtual void wait() const = 0; // until the device has come here
-  // What the device took from `earlier` to here, when it has come here.
+  virtual void wait() const = 0; // blocks the host until the device has reached the event
+  // Elapsed time between two events that the device has reached.
   virtual double seconds_since(const Mark& earlier) const = 0;
 };
 
@@ -46,38 +47,41 @@ class Runtime {
  public:
   virtual ~Runtime() = default;
 
-  // What `work` enqueues from this thread is recorded and not run. It has to have run once before in the same shapes,
-  // may not wait for the device, and finds its results only in memory that was there before. Recordings share the
-  // memory between their steps: none may run beside another. Throws what `work` throws, and Error(device) for what
-  // cannot be recorded; the device works on.
+  // Captures what `work` enqueues from this thread into a CUDA graph, without running it. `work` must have run before
+  // with the same shapes, must not synchronize, and can leave results only in memory that was allocated before. All
+  // graphs share one memory pool, so two of them must not run concurrently. Rethrows what `work` throws, and throws
+  // Error(device) for what cannot be captured; the device stays usable.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   virtual bool is_recording() const = 0;
 
-  // Enqueues what `work` enqueues on a stream of its own, behind all that was enqueued before: it runs beside what
-  // follows. `work`, and with it the tensors that it holds, so many bytes, is kept until it is done, or nearly so; what
-  // it writes is there after join().
+  // Runs `work`, which enqueues on the side stream: after everything enqueued before, concurrently with what the
+  // current stream gets next. The function object, and with it the tensors it captured (of so many bytes), is kept
+  // until the work is done or nearly so. The current stream may use the results after join().
   virtual void beside(std::function<void()> work, int64_t bytes) = 0;
+  // Makes the current stream wait for the side stream.
   virtual void join() noexcept = 0;
 
-  // Behind all that was enqueued on the current stream.
+  // Records an event on the current stream.
   virtual std::shared_ptr<Mark> mark() = 0;
-  // Enqueues what `copies` enqueues on a stream for copies, behind `after` and the copies before it: it runs beside
-  // what is computed. Its end.
+  // Runs `copies`, which enqueues on the prefetch stream, after the event: concurrently with computation. Returns an
+  // event for their completion.
   virtual std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) = 0;
-  // What is enqueued on the current stream from here on comes behind the mark.
-  virtual void follow(const Mark& mark) = 0;
+  // Makes the current stream wait for the event.
+  virtual void follow(const Mark& event) = 0;
 
-  virtual void synchronize() = 0; // waits for all work on the current stream
+  virtual void synchronize() = 0; // blocks the host until the current stream is done
 
-  // What the device does while `work` runs, in order. Slows it down. Throws Error(device) where it cannot be seen.
+  // Profiles the device while `work` runs, which makes it slower. In order of time. Throws Error(device) where CUPTI is
+  // not available.
   virtual std::vector<Activity> watch(const std::function<void()>& work) = 0;
   virtual uint64_t now() const = 0; // by the clock of activities
 };
 
-// The GPU's, where one is in use, else null.
+// The runtime of the GPU in use; null on the CPU.
 Runtime* runtime();
 void use_runtime(Runtime* runtime); // [setup]
 
+// Whether a CUDA graph is being captured.
 inline bool is_recording() {
   const Runtime* gpu = runtime();
   return gpu && gpu->is_recording();

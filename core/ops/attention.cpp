@@ -6,7 +6,7 @@ Attention::Output Attention::forward(const at::Tensor& q, const at::Tensor& k, c
                                      const Packing& packing, const at::Tensor& into) const {
   Output output{this->output(into, q.sizes(), q.scalar_type()), {}};
   if (query().needs_backward) output.saved = make_saved();
-  Bound<fvlm_attention_forward> arguments;
+  BoundArguments<fvlm_attention_forward> arguments;
   arguments.q = arguments.bind(q);
   arguments.k = arguments.bind(k);
   arguments.v = arguments.bind(v);
@@ -22,13 +22,13 @@ Attention::Output Attention::forward(const at::Tensor& q, const at::Tensor& k, c
 
 Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                          const Packing& packing, const Output& output, const at::Tensor& d_out,
-                                         const Gradients& into, const Guests& guests) const {
+                                         const Gradients& into, const DeferredQueries& deferred) const {
   Gradients gradients{this->output(into.q, q.sizes(), q.scalar_type()), {}, {}};
   if (!query().queries_alone) {
     gradients.k = this->output(into.k, k.sizes(), k.scalar_type());
     gradients.v = this->output(into.v, v.sizes(), v.scalar_type());
   }
-  Bound<fvlm_attention_backward> arguments;
+  BoundArguments<fvlm_attention_backward> arguments;
   arguments.q = arguments.bind(q);
   arguments.k = arguments.bind(k);
   arguments.v = arguments.bind(v);
@@ -42,9 +42,9 @@ Attention::Gradients Attention::backward(const at::Tensor& q, const at::Tensor& 
   arguments.d_q = arguments.bind(gradients.q);
   arguments.d_k = arguments.bind(gradients.k);
   arguments.d_v = arguments.bind(gradients.v);
-  arguments.guest_q = arguments.bind(guests.q);
-  arguments.guest_d_out = arguments.bind(guests.d_out);
-  arguments.guest_cu_seqlens = arguments.bind(guests.starts);
+  arguments.guest_q = arguments.bind(deferred.q);
+  arguments.guest_d_out = arguments.bind(deferred.d_out);
+  arguments.guest_cu_seqlens = arguments.bind(deferred.cu_seqlens);
   run("attention backward", backend().table().backward, arguments, &fvlm_requirements::backward_workspace);
   return gradients;
 }

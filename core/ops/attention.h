@@ -1,11 +1,11 @@
-// Packed attention through a chosen table: see fvlm/attention.h for the layout.
+// Packed (variable-length) attention by a selected plugin: see fvlm/attention.h for the layout.
 #pragma once
 #include "ops/backend.h"
-#include "ops/guests.h"
+#include "ops/deferred_queries.h"
 
 namespace fvlm::ops {
 
-// Where the segments lie: int32 tensors on the device. Positions are needed where the query asks for rotary.
+// The bounds of the segments: int32 tensors on the device. Positions are needed for rotary embedding only.
 struct Packing {
   at::Tensor cu_seqlens_q, cu_seqlens_kv;
   at::Tensor positions_q, positions_kv;
@@ -17,17 +17,17 @@ class Attention : public Prepared<fvlm_attention_v1> {
 
   struct Output {
     at::Tensor out;
-    std::vector<at::Tensor> saved; // for backward; empty where the query does not ask for one
+    std::vector<at::Tensor> saved; // for backward; empty without needs_backward
   };
   Output forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
                  const at::Tensor& into = {}) const;
 
   struct Gradients {
-    at::Tensor q, k, v; // k and v undefined where the query asks for that of queries alone
+    at::Tensor q, k, v; // k and v are undefined with queries_alone
   };
   Gradients backward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Packing& packing,
                      const Output& output, const at::Tensor& d_out, const Gradients& into = {},
-                     const Guests& guests = {}) const;
+                     const DeferredQueries& deferred = {}) const;
 };
 
 } // namespace fvlm::ops

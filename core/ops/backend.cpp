@@ -14,12 +14,12 @@ namespace fvlm::ops {
 namespace {
 
 constexpr uint64_t alignment = 256;
-constexpr uint64_t most_bytes = uint64_t{1} << 46; // that a plugin may ask for
+constexpr uint64_t max_bytes = uint64_t{1} << 46; // a plugin that requests more is taken to be defective
 
 Error defect(const Instance& instance, std::string_view operation, std::string what) {
   return Error(ErrorKind::plugin, fmt::format("{}: {}", operation, what))
       .at("plugin " + instance.plugin)
-      .advise("take it off the recipe's list for this kind, or report this to its author");
+      .advise("remove it from the recipe's list for this kind, or report this to its author");
 }
 
 // NULL on the CPU.
@@ -52,12 +52,12 @@ void Instance::reserve(uint64_t bytes) {
   at::Tensor& workspace = workspaces_[current_stream(device)];
   if (workspace.defined() && workspace.numel() >= wanted) return;
   if (device.is_cpu())
-    workspace.reset(); // the old one first: they need not fit side by side
+    workspace.reset(); // before the new one is allocated: there may not be memory for both
   else if (workspace.defined())
     outgrown_.push_back(workspace);
   try {
     workspace = at::empty({wanted}, at::TensorOptions().dtype(at::kByte).device(device));
-  } catch (const c10::Error&) { // whose words name neither the plugin nor what it wanted
+  } catch (const c10::Error&) { // LibTorch's message names neither the plugin nor the size
     throw defect(*this, kind, fmt::format("out of memory for its workspace of {}", human_bytes(bytes)));
   }
 }
@@ -69,7 +69,7 @@ fvlm_call Instance::call(uint64_t workspace_bytes) {
   call.device = abi_device(device);
   call.stream = current_stream(device);
   if (workspace_bytes > 0) {
-    reserve(workspace_bytes); // a stream other than that of the setup has none yet
+    reserve(workspace_bytes); // a stream other than that of the setup has no workspace yet
     const auto begin = reinterpret_cast<uintptr_t>(workspaces_.at(call.stream).data_ptr());
     call.workspace = reinterpret_cast<void*>((begin + alignment - 1) / alignment * alignment);
     call.workspace_size = workspace_bytes;
@@ -81,17 +81,17 @@ fvlm_call Instance::call(uint64_t workspace_bytes) {
   return call;
 }
 
-at::Tensor given_or_new(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+at::Tensor output_or_new(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   return into.defined() ? into : at::empty(shape, at::TensorOptions().dtype(type).device(device));
 }
 
 namespace detail {
 
-void ask(const Instance& instance, std::string_view operation, std::string_view what,
-         const std::function<fvlm_status(fvlm_error*)>& question) {
+void call_setup(const Instance& instance, std::string_view operation, std::string_view function,
+                const std::function<fvlm_status(fvlm_error*)>& call) {
   ErrorSink sink;
   guard_call(
-      instance.plugin, fmt::format("{} {}", operation, what), sink, [&] { return question(sink.get()); },
+      instance.plugin, fmt::format("{} {}", operation, function), sink, [&] { return call(sink.get()); },
       [] { return std::string(); });
 }
 
@@ -99,17 +99,17 @@ void require_support(const Instance& instance, std::string_view operation, const
   if (support.score > 0) return;
   const std::string reason(support.reason, strnlen(support.reason, sizeof support.reason));
   throw defect(instance, operation, reason.empty() ? "refused without a reason" : reason)
-      .advise("choose another plugin, or \"reference\", for this operation");
+      .advise("select another plugin, or \"reference\", for this operation");
 }
 
 void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements) {
-  if (requirements.forward_workspace > most_bytes || requirements.backward_workspace > most_bytes)
+  if (requirements.forward_workspace > max_bytes || requirements.backward_workspace > max_bytes)
     throw defect(instance, operation,
-                 fmt::format("wants a workspace of {} and {} bytes", requirements.forward_workspace,
+                 fmt::format("requests workspaces of {} and {} bytes", requirements.forward_workspace,
                              requirements.backward_workspace));
   if (requirements.saved_count > FVLM_MAX_SAVED)
     throw defect(instance, operation,
-                 fmt::format("wants to save {} tensors, at most {}", requirements.saved_count, FVLM_MAX_SAVED));
+                 fmt::format("requests {} saved tensors; the limit is {}", requirements.saved_count, FVLM_MAX_SAVED));
   for (uint32_t index = 0; index < requirements.saved_count; ++index) {
     const auto& spec = requirements.saved[index];
     if (spec.ndim < 0 || spec.ndim > FVLM_MAX_DIMS)
@@ -122,7 +122,7 @@ void require_sane(const Instance& instance, std::string_view operation, const fv
     uint64_t bytes = (spec.dtype.bits + 7) / 8;
     for (int32_t axis = 0; axis < spec.ndim; ++axis) {
       const int64_t size = spec.shape[axis];
-      if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || bytes > most_bytes)
+      if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || bytes > max_bytes)
         throw defect(instance, operation,
                      fmt::format("saved tensor {} has the shape [{}]", index,
                                  fmt::join(spec.shape, spec.shape + spec.ndim, ", ")));
@@ -131,7 +131,7 @@ void require_sane(const Instance& instance, std::string_view operation, const fv
 }
 
 void refuse_missing(const Instance& instance, std::string_view operation) {
-  throw defect(instance, operation, "supported, as it says, but without a function");
+  throw defect(instance, operation, "claimed to be supported, but the table has no function for it");
 }
 
 } // namespace detail

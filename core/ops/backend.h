@@ -1,12 +1,13 @@
-// A chosen table at work: Backend is its instance on one device, Prepared a shape class it was made ready for. The
-// kinds' own headers (attention.h, kernels.h, loss.h, optimizer.h, quantizer.h, packer.h) put at::Tensors around them:
+// Calling a selected plugin. Backend is the plugin's table with an instance of it on one device; Prepared is a problem
+// (a query: shapes, types, options) that it was prepared for. The headers of the kinds (attention.h, kernels.h, loss.h,
+// optimizer.h, quantizer.h, packer.h) wrap both with functions on at::Tensor:
 //
 //   Backend<fvlm_attention_v1> backend(choice, device);
 //   Attention attention(backend, query);                       // supports(), requirements(), prepare()
-//   auto [out, saved] = attention.forward(q, k, v, packed);    // outputs, saved tensors and workspace are allocated
+//   auto [out, saved] = attention.forward(q, k, v, packing);   // allocates outputs, saved tensors and workspace
 //
-// What goes wrong is an Error that names the plugin, the operation and the shapes. Results go to new tensors or, where
-// a call is given `into`, to the caller's. Nothing is recorded for autograd.
+// Failures are an Error that names the plugin, the operation and the shapes. Results go to new tensors, or to `into`
+// where the caller gives one. Nothing is recorded for autograd.
 #pragma once
 #include "ops/call_watch.h"
 #include "ops/tensor_bridge.h"
@@ -29,15 +30,15 @@
 
 namespace fvlm::ops {
 
-// What a step wants of its calls besides the tensors. Random state is counter-based: see fvlm_call.
+// The part of fvlm_call that is the same for all calls of a step. Random state is counter-based: see fvlm_call.
 struct CallState {
-  uint32_t flags = 0; // FVLM_DETERMINISTIC; a call adds FVLM_CAPTURING where it is recorded
+  uint32_t flags = 0; // FVLM_DETERMINISTIC; FVLM_CAPTURING is added during CUDA graph capture
   uint64_t random_seed = 0, random_offset = 0;
   const uint64_t* random_offset_device = nullptr;
 };
 
-// The part of a Backend that knows no kind: one instance, and for each stream the workspace that its calls share, one
-// after the other.
+// The part of a Backend that is the same for every kind: the plugin's instance, and one workspace for each stream,
+// which all calls on that stream share.
 class Instance {
  public:
   Instance(std::string plugin, std::string_view kind, const fvlm_table& table, const fvlm_host* host,
@@ -46,9 +47,9 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Grows the workspace of ATen's current stream, so that calls allocate none. [setup]
+  // Grows the workspace of the current stream, so that calls need not allocate. [setup]
   void reserve(uint64_t bytes);
-  // The circumstances of the next call, on that stream.
+  // The fvlm_call of the next call on the current stream.
   fvlm_call call(uint64_t workspace_bytes);
 
   const std::string plugin;
@@ -63,7 +64,7 @@ class Instance {
   const fvlm_host* host_;
   fvlm_instance* instance_ = nullptr;
   std::map<void*, at::Tensor> workspaces_; // by stream
-  std::vector<at::Tensor> outgrown_;       // recorded work goes on using those of its time
+  std::vector<at::Tensor> outgrown_;       // kept alive, because captured graphs still use them
 };
 
 // A table and its instance. Copies share it.
@@ -91,15 +92,15 @@ class Backend {
   std::shared_ptr<Instance> instance_;
 };
 
-// The argument struct of one call, and the tensors it points to.
+// The argument struct of one call, with the fvlm_tensors that it points to.
 template <class Arguments>
-class Bound : public Arguments {
+class BoundArguments : public Arguments {
  public:
-  Bound() : Arguments{} { this->struct_size = sizeof(Arguments); }
-  Bound(const Bound&) = delete;
-  Bound& operator=(const Bound&) = delete;
+  BoundArguments() : Arguments{} { this->struct_size = sizeof(Arguments); }
+  BoundArguments(const BoundArguments&) = delete;
+  BoundArguments& operator=(const BoundArguments&) = delete;
 
-  // NULL for an undefined tensor. A struct holds at most 16 besides those that a plugin saves.
+  // NULL for an undefined tensor. At most 16 tensors, besides the plugin's saved ones.
   fvlm_tensor* bind(const at::Tensor& tensor) { return (tensors_.at(count_++) = AbiTensor(tensor)).get(); }
 
   template <class Slot>
@@ -118,21 +119,21 @@ class Bound : public Arguments {
   size_t count_ = 0;
 };
 
-// `into` where the caller gave it, else a new contiguous tensor on the device.
-at::Tensor given_or_new(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type, at::Device device);
+// `into` where it is defined, else a new contiguous tensor on the device.
+at::Tensor output_or_new(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type, at::Device device);
 
 namespace detail {
 
-// What setup asks of a plugin, and what is believed of its answers. Throw Error(plugin).
-void ask(const Instance& instance, std::string_view operation, std::string_view what,
-         const std::function<fvlm_status(fvlm_error*)>& question);
+// The calls of setup, and plausibility checks of what they return. All throw Error(plugin).
+void call_setup(const Instance& instance, std::string_view operation, std::string_view function,
+                const std::function<fvlm_status(fvlm_error*)>& call);
 void require_support(const Instance& instance, std::string_view operation, const fvlm_support& support);
 void require_sane(const Instance& instance, std::string_view operation, const fvlm_requirements& requirements);
 [[noreturn]] void refuse_missing(const Instance& instance, std::string_view operation);
 
 } // namespace detail
 
-// A shape class that a backend supports and was prepared for. What the kinds' classes are made of.
+// A problem that a backend supports and was prepared for. Base class of the kinds' wrappers.
 template <class Table>
 class Prepared {
  public:
@@ -143,34 +144,34 @@ class Prepared {
   const fvlm_requirements& requirements() const { return requirements_; }
 
  protected:
-  // struct_size and device of the query are filled in here.
+  // Sets struct_size and device of the query.
   Prepared(Backend<Table> backend, const Query& query) : backend_(std::move(backend)), query_(query) {
     query_.struct_size = sizeof query_;
     query_.device = abi_device(backend_.device());
     const Table& table = backend_.table();
     Instance& instance = backend_.instance();
     fvlm_support support{sizeof support, 0, {}};
-    ask("supports", [&](fvlm_error*) { return table.supports(&query_, &support), FVLM_OK; });
+    call_setup("supports", [&](fvlm_error*) { return table.supports(&query_, &support), FVLM_OK; });
     detail::require_support(instance, subject(), support);
-    ask("requirements",
-        [&](fvlm_error* error) { return table.requirements(instance.get(), &query_, &requirements_, error); });
+    call_setup("requirements",
+               [&](fvlm_error* error) { return table.requirements(instance.get(), &query_, &requirements_, error); });
     detail::require_sane(instance, subject(), requirements_);
     instance.reserve(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
     if (!table.prepare) return;
-    ask("prepare", [&](fvlm_error* error) {
+    call_setup("prepare", [&](fvlm_error* error) {
       fvlm_call call = instance.call(std::max(requirements_.forward_workspace, requirements_.backward_workspace));
       call.error = error;
       return table.prepare(instance.get(), &call, &query_);
     });
   }
 
-  // New tensors for what forward saves.
+  // Allocates the tensors that forward saves for backward.
   std::vector<at::Tensor> make_saved() const {
     std::vector<at::Tensor> saved;
     for (uint32_t index = 0; index < requirements_.saved_count; ++index) {
       const auto& spec = requirements_.saved[index];
       saved.push_back(
-          given_or_new({}, {spec.shape, static_cast<size_t>(spec.ndim)}, scalar_type(spec.dtype), backend_.device()));
+          output_or_new({}, {spec.shape, static_cast<size_t>(spec.ndim)}, scalar_type(spec.dtype), backend_.device()));
     }
     return saved;
   }
@@ -179,12 +180,12 @@ class Prepared {
   template <class Arguments>
   void run(std::string_view operation,
            fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
-           const Bound<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
+           const BoundArguments<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
     Instance& instance = backend_.instance();
     if (!function) detail::refuse_missing(instance, operation);
-    const CallWatch* watch = nullptr;
-    if constexpr (std::is_constructible_v<CalledQuery, Query>) watch = call_watch();
-    if (watch) watch->begin();
+    const CallWatch* observer = nullptr;
+    if constexpr (std::is_constructible_v<CalledQuery, Query>) observer = call_watch();
+    if (observer) observer->begin();
     try {
       invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,
              static_cast<const Arguments&>(arguments));
@@ -193,18 +194,18 @@ class Prepared {
       throw;
     }
     if constexpr (std::is_constructible_v<CalledQuery, Query>)
-      if (watch) watch->end(operation, query_, arguments.bytes());
+      if (observer) observer->end(operation, query_, arguments.bytes());
   }
 
   at::Tensor output(const at::Tensor& into, at::IntArrayRef shape, at::ScalarType type) const {
-    return given_or_new(into, shape, type, backend_.device());
+    return output_or_new(into, shape, type, backend_.device());
   }
 
  private:
   std::string subject() const { return KindOf<Table>::subject(query_); }
 
-  void ask(std::string_view what, const std::function<fvlm_status(fvlm_error*)>& question) const {
-    detail::ask(backend_.instance(), subject(), what, question);
+  void call_setup(std::string_view function, const std::function<fvlm_status(fvlm_error*)>& call) const {
+    detail::call_setup(backend_.instance(), subject(), function, call);
   }
 
   Backend<Table> backend_;

@@ -1,4 +1,5 @@
-// A tape over any kind of tensor: ops/tape.h has LibTorch's, budget/shadow/tape.h such that have sizes alone.
+// The autograd tape as a template over the tensor type: ops/tape.h instantiates it with LibTorch tensors, and
+// budget/shadow/tape.h with tensors that have only a size, to predict memory.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -9,26 +10,26 @@
 
 namespace fvlm::ops {
 
-// What a step keeps of a value that it reads again: the data, or how to make them anew.
+// A tensor saved for the backward pass: either its data, or a function that recomputes it.
 template <class Tensor>
 class Kept {
  public:
   using Make = std::shared_ptr<const std::function<Tensor()>>;
   Kept() = default;
-  Kept(Tensor data, Make again) : data_(again ? Tensor() : std::move(data)), again_(std::move(again)) {}
-  Tensor get() const { return again_ ? (*again_)() : data_; }
+  Kept(Tensor data, Make recompute) : data_(recompute ? Tensor() : std::move(data)), recompute_(std::move(recompute)) {}
+  Tensor get() const { return recompute_ ? (*recompute_)() : data_; }
 
  private:
   Tensor data_;
-  Make again_;
+  Make recompute_;
 };
 
-// An activation. Steps that need a value's gradient alone keep `gradient` and let the data go.
+// An activation. A backward step that needs only a value's gradient captures `gradient`, so that the data can be freed.
 template <class Tensor, class Gradient>
 struct BasicValue {
   Tensor data;
-  std::shared_ptr<Gradient> gradient; // null: nobody wants it
-  typename Kept<Tensor>::Make again;  // makes the data anew of what is kept anyway; null: they are to be kept
+  std::shared_ptr<Gradient> gradient;    // null where no gradient is required
+  typename Kept<Tensor>::Make recompute; // null where the data itself has to be saved
 
   BasicValue() = default;
   explicit BasicValue(Tensor tensor, bool wants_gradient = false)
@@ -36,20 +37,23 @@ struct BasicValue {
 
   bool defined() const { return data.defined(); }
   bool wants_gradient() const { return gradient != nullptr; }
-  Kept<Tensor> kept() const { return {data, again}; }
+  Kept<Tensor> kept() const { return {data, recompute}; }
 };
 
+// Records one backward step for each operation of a forward pass and runs them once, last first.
 template <class Value>
 class BasicTape {
  public:
-  // discard: everything runs as if it were recorded, in the same shape classes, but no step is kept.
+  // record: for training. discard: plugins are asked for the same problems as with `record`, but no step is stored (the
+  // first pass of a checkpointed block). forward_only: inference.
   enum class Mode { record, discard, forward_only };
   explicit BasicTape(Mode mode = Mode::record) : mode_(mode) {}
 
   bool records() const { return mode_ != Mode::forward_only; }
   bool keeps_steps() const { return mode_ == Mode::record; }
 
-  // While it lives, steps do not keep what is cheap to make again: what came out of norms, GELU and SwiGLU.
+  // "Light" activation checkpointing for a scope: outputs of norms, GELU and SwiGLU, which are cheap to compute, are
+  // recomputed in the backward pass in place of being saved.
   class Lean {
    public:
     Lean(BasicTape& tape, bool lean) : tape_(tape), before_(std::exchange(tape.lean_, lean)) {}
@@ -61,57 +65,59 @@ class BasicTape {
     BasicTape& tape_;
     bool before_;
   };
-  bool is_lean() const { return lean_ && keeps_steps(); }
-  // Tells a value how it is made again.
+  bool recomputes_cheap_outputs() const { return lean_ && keeps_steps(); }
+  // Gives a value its recompute function, where light checkpointing is on.
   template <class Make>
   void make_again(Value& value, Make make) const {
-    if (is_lean()) value.again = std::make_shared<const std::function<decltype(value.data)()>>(std::move(make));
+    if (recomputes_cheap_outputs())
+      value.recompute = std::make_shared<const std::function<decltype(value.data)()>>(std::move(make));
   }
 
-  // Whether an operation is to leave a step, where somebody wants a gradient of what it reads; or that reads these.
-  bool records(bool wanted) const { return records() && wanted; }
+  // Whether an operation has to record a backward step: on this tape, and if one of its inputs requires a gradient.
+  bool records(bool requires_gradient) const { return records() && requires_gradient; }
   template <class... Inputs>
   bool records(const Inputs&... inputs) const {
-    return records((wants(inputs) || ...));
+    return records((requires_gradient(inputs) || ...));
   }
 
   void push(std::function<void()> step) {
     if (keeps_steps()) steps_.push_back(std::move(step));
   }
-  // Makes something that is let go when the steps are done, or with the tape: the first who asks.
+  // Holds an object until the backward pass has run or the tape is destroyed. Only the first call creates one.
   template <class Make>
-  void keep(const Make& until_the_end) {
-    if (keeps_steps() && !kept_) kept_ = until_the_end();
+  void hold_until_done(const Make& make) {
+    if (keeps_steps() && !held_) held_ = make();
   }
-  // Runs the steps, last first, and forgets each as it is done. Gradients of the results were added before.
+  // Runs the recorded steps, last first, and destroys each with what it saved as soon as it has run. The caller adds
+  // the gradients of the outputs first.
   void backward() {
     while (!steps_.empty()) {
       const auto step = std::move(steps_.back());
       steps_.pop_back();
       step();
     }
-    kept_.reset();
+    held_.reset();
   }
 
  private:
-  static bool wants(const Value& value) { return value.wants_gradient(); }
+  static bool requires_gradient(const Value& value) { return value.wants_gradient(); }
   template <class Parameters>
-  static bool wants(const Parameters& parameters) {
+  static bool requires_gradient(const Parameters& parameters) {
     return parameters.trains();
   }
 
   Mode mode_;
   bool lean_ = false;
   std::vector<std::function<void()>> steps_;
-  std::shared_ptr<void> kept_;
+  std::shared_ptr<void> held_;
 };
 
 template <class Value>
 using BasicBlock = std::function<std::vector<Value>(BasicTape<Value>&, const std::vector<Value>&)>;
 
-// Runs `block` without keeping what it saves, and again when its gradients are due. What goes in and comes out are all
-// values it reads and makes, but for parameters. Where the block makes nothing that wants a gradient, or no gradient
-// came back to it, it does not run again.
+// Activation checkpointing, as torch.utils.checkpoint: runs `block` without saving anything, and once more in the
+// backward pass. `inputs` and the result have to be all values that the block reads and makes, parameters excepted. The
+// second run is skipped where the block's outputs require no gradient or received none.
 template <class Value>
 std::vector<Value> recomputed(BasicTape<Value>& tape, const std::type_identity_t<std::vector<Value>>& inputs,
                               const std::type_identity_t<BasicBlock<Value>>& block) {
@@ -124,22 +130,22 @@ std::vector<Value> recomputed(BasicTape<Value>& tape, const std::type_identity_t
     output = Value(output.data, output.wants_gradient());
     gradients.push_back(output.gradient);
   }
-  const auto is_wanted = [](const auto& gradient) { return gradient != nullptr; };
-  if (std::none_of(gradients.begin(), gradients.end(), is_wanted)) return outputs;
+  const auto is_required = [](const auto& gradient) { return gradient != nullptr; };
+  if (std::none_of(gradients.begin(), gradients.end(), is_required)) return outputs;
   tape.push([inputs, gradients, block] {
-    const auto came_back = [](const auto& gradient) { return gradient && !gradient->empty(); };
-    if (std::none_of(gradients.begin(), gradients.end(), came_back)) return;
-    std::vector<Value> again;
-    again.reserve(inputs.size());
-    for (const Value& input : inputs) again.emplace_back(input.data, input.wants_gradient());
+    const auto was_received = [](const auto& gradient) { return gradient && !gradient->empty(); };
+    if (std::none_of(gradients.begin(), gradients.end(), was_received)) return;
+    std::vector<Value> detached;
+    detached.reserve(inputs.size());
+    for (const Value& input : inputs) detached.emplace_back(input.data, input.wants_gradient());
     Tape inner;
-    const std::vector<Value> results = block(inner, again);
+    const std::vector<Value> results = block(inner, detached);
     for (size_t index = 0; index < results.size(); ++index)
-      if (came_back(gradients[index])) results[index].gradient->add(gradients[index]->take());
+      if (was_received(gradients[index])) results[index].gradient->add(gradients[index]->take());
     inner.backward();
     for (size_t index = 0; index < inputs.size(); ++index)
-      if (again[index].wants_gradient() && !again[index].gradient->empty())
-        inputs[index].gradient->add(again[index].gradient->take());
+      if (detached[index].wants_gradient() && !detached[index].gradient->empty())
+        inputs[index].gradient->add(detached[index].gradient->take());
   });
   return outputs;
 }

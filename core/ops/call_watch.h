@@ -1,4 +1,4 @@
-// Who is told of each call to a plugin while a step is looked at.
+// An observer of the calls to plugins, for profiling a step.
 #pragma once
 #include <fvlm/fvlm.h>
 
@@ -12,11 +12,11 @@ using CalledQuery = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_ker
 
 struct CallWatch {
   std::function<void()> begin;
-  // "linear input gradient"; the bytes of all tensors that the call was given.
+  // operation: "linear input gradient". bytes: of all tensors that the call was given.
   std::function<void(std::string_view operation, const CalledQuery& query, double bytes)> end;
 };
 
-// Null: nobody. The thread that calls plugins is the one that sets it.
+// The observer of the calling thread; null where there is none.
 const CallWatch* call_watch();
 void use_call_watch(const CallWatch* watch);
 

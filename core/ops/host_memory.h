@@ -1,10 +1,10 @@
-// Memory of the host between steps.
+// The host's allocator, tuned for training.
 #pragma once
 
 namespace fvlm::ops {
 
-// From now on what is freed stays with the process: each step asks for the same sizes again, and pages that were given
-// back to the system come again one fault at a time. For processes that train. [setup]
+// Makes malloc keep freed memory in the process. Every step allocates the same sizes, and pages that were returned to
+// the system would come back one page fault at a time. [setup]
 void keep_freed_memory();
 
 } // namespace fvlm::ops

@@ -7,16 +7,16 @@ constexpr auto backward_workspace = &fvlm_requirements::backward_workspace;
 
 } // namespace
 
-at::Tensor Kernel::gradient(bool wanted, const at::Tensor& into, at::IntArrayRef shape) const {
-  return wanted ? output(into, shape, scalar_type(query().gradient_dtype)) : at::Tensor();
+at::Tensor Kernel::gradient(bool is_required, const at::Tensor& into, at::IntArrayRef shape) const {
+  return is_required ? output(into, shape, scalar_type(query().gradient_dtype)) : at::Tensor();
 }
 
 Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                           const at::Tensor& bias, const Output& into, const at::Tensor& rest) const {
-  const bool keeps_rest = query().options & FVLM_WITH_REST;
+                           const at::Tensor& bias, const Output& into, const at::Tensor& compensation) const {
+  const bool compensates = query().options & FVLM_WITH_REST;
   Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved(),
-                keeps_rest ? like(x, into.rest) : at::Tensor()};
-  Bound<fvlm_norm_forward> arguments;
+                compensates ? like(x, into.compensation) : at::Tensor()};
+  BoundArguments<fvlm_norm_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.residual = arguments.bind(residual);
   arguments.weight = arguments.bind(weight);
@@ -24,8 +24,8 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
   arguments.y = arguments.bind(output.y);
   arguments.sum = arguments.bind(output.sum);
   arguments.bind(arguments.saved, output.saved);
-  arguments.rest = arguments.bind(rest);
-  arguments.sum_rest = arguments.bind(output.rest);
+  arguments.rest = arguments.bind(compensation);
+  arguments.sum_rest = arguments.bind(output.compensation);
   if (query().op == FVLM_OP_RMSNORM)
     run("rmsnorm forward", backend().table().rmsnorm_forward, arguments);
   else
@@ -34,12 +34,12 @@ Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, cons
 }
 
 Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, const Output& output,
-                               const at::Tensor& d_y, const at::Tensor& d_sum, Wanted wanted, const Gradients& into,
+                               const at::Tensor& d_y, const at::Tensor& d_sum, Required required, const Gradients& into,
                                bool accumulate) const {
   const bool is_rms = query().op == FVLM_OP_RMSNORM;
-  Gradients gradients{like(s, into.x), gradient(wanted.weight, into.weight, weight.sizes()),
-                      gradient(wanted.bias && !is_rms, into.bias, weight.sizes()), into.sums};
-  Bound<fvlm_norm_backward> arguments;
+  Gradients gradients{like(s, into.x), gradient(required.weight, into.weight, weight.sizes()),
+                      gradient(required.bias && !is_rms, into.bias, weight.sizes()), into.column_sums};
+  BoundArguments<fvlm_norm_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.d_y = arguments.bind(d_y);
   arguments.d_sum = arguments.bind(d_sum);
@@ -49,7 +49,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_weight = arguments.bind(gradients.weight);
   arguments.d_bias = arguments.bind(gradients.bias);
-  arguments.d_x_sums = arguments.bind(gradients.sums);
+  arguments.d_x_sums = arguments.bind(gradients.column_sums);
   if (is_rms)
     run("rmsnorm backward", backend().table().rmsnorm_backward, arguments, backward_workspace);
   else
@@ -59,7 +59,7 @@ Norm::Gradients Norm::backward(const at::Tensor& s, const at::Tensor& weight, co
 
 at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool inverse, const at::Tensor& into) const {
   at::Tensor out = like(x, into);
-  Bound<fvlm_rope_apply> arguments;
+  BoundArguments<fvlm_rope_apply> arguments;
   arguments.inverse = inverse;
   arguments.x = arguments.bind(x);
   arguments.positions = arguments.bind(positions);
@@ -70,7 +70,7 @@ at::Tensor Rope::apply(const at::Tensor& x, const at::Tensor& positions, bool in
 
 at::Tensor SwiGlu::forward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& into) const {
   at::Tensor y = like(gate, into);
-  Bound<fvlm_swiglu_forward> arguments;
+  BoundArguments<fvlm_swiglu_forward> arguments;
   arguments.gate = arguments.bind(gate);
   arguments.up = arguments.bind(up);
   arguments.y = arguments.bind(y);
@@ -81,7 +81,7 @@ at::Tensor SwiGlu::forward(const at::Tensor& gate, const at::Tensor& up, const a
 SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& d_y,
                                    const Gradients& into) const {
   Gradients gradients{like(gate, into.gate), like(up, into.up)};
-  Bound<fvlm_swiglu_backward> arguments;
+  BoundArguments<fvlm_swiglu_backward> arguments;
   arguments.gate = arguments.bind(gate);
   arguments.up = arguments.bind(up);
   arguments.d_y = arguments.bind(d_y);
@@ -93,7 +93,7 @@ SwiGlu::Gradients SwiGlu::backward(const at::Tensor& gate, const at::Tensor& up,
 
 at::Tensor BiasGelu::forward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& into) const {
   at::Tensor y = like(x, into);
-  Bound<fvlm_bias_gelu_forward> arguments;
+  BoundArguments<fvlm_bias_gelu_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
   arguments.y = arguments.bind(y);
@@ -102,9 +102,9 @@ at::Tensor BiasGelu::forward(const at::Tensor& x, const at::Tensor& bias, const 
 }
 
 BiasGelu::Gradients BiasGelu::backward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& d_y,
-                                       bool wants_bias, const Gradients& into, bool accumulate) const {
-  Gradients gradients{like(x, into.x), gradient(wants_bias, into.bias, {x.size(1)})};
-  Bound<fvlm_bias_gelu_backward> arguments;
+                                       bool requires_bias, const Gradients& into, bool accumulate) const {
+  Gradients gradients{like(x, into.x), gradient(requires_bias, into.bias, {x.size(1)})};
+  BoundArguments<fvlm_bias_gelu_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
@@ -118,7 +118,7 @@ BiasGelu::Gradients BiasGelu::backward(const at::Tensor& x, const at::Tensor& bi
 at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& residual,
                                const at::Tensor& into) const {
   at::Tensor y = like(x, into);
-  Bound<fvlm_layerscale_forward> arguments;
+  BoundArguments<fvlm_layerscale_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.scale = arguments.bind(scale);
   arguments.residual = arguments.bind(residual);
@@ -128,60 +128,60 @@ at::Tensor LayerScale::forward(const at::Tensor& x, const at::Tensor& scale, con
 }
 
 LayerScale::Gradients LayerScale::backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y,
-                                           bool wants_scale, const Gradients& into, bool accumulate) const {
-  Gradients gradients{like(x, into.x), gradient(wants_scale, into.scale, scale.sizes()), into.sums};
-  Bound<fvlm_layerscale_backward> arguments;
+                                           bool requires_scale, const Gradients& into, bool accumulate) const {
+  Gradients gradients{like(x, into.x), gradient(requires_scale, into.scale, scale.sizes()), into.column_sums};
+  BoundArguments<fvlm_layerscale_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.x = arguments.bind(x);
   arguments.scale = arguments.bind(scale);
   arguments.d_y = arguments.bind(d_y);
   arguments.d_x = arguments.bind(gradients.x);
   arguments.d_scale = arguments.bind(gradients.scale);
-  arguments.d_x_sums = arguments.bind(gradients.sums);
+  arguments.d_x_sums = arguments.bind(gradients.column_sums);
   run("layerscale backward", backend().table().layerscale_backward, arguments, backward_workspace);
   return gradients;
 }
 
 Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                               const Output& into, const at::Tensor& residual, const at::Tensor& rest) const {
-  constexpr uint32_t both = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
+                               const Output& into, const at::Tensor& residual, const at::Tensor& compensation) const {
+  constexpr uint32_t needs_pre_activation = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
   const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
   Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
-  if (query().options & FVLM_WITH_REST) output.rest = this->output(into.rest, shape, x.scalar_type());
-  if ((query().options & both) == both)
+  if (query().options & FVLM_WITH_REST) output.compensation = this->output(into.compensation, shape, x.scalar_type());
+  if ((query().options & needs_pre_activation) == needs_pre_activation)
     output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
-  Bound<fvlm_linear_forward> arguments;
+  BoundArguments<fvlm_linear_forward> arguments;
   arguments.x = arguments.bind(x);
   arguments.weight = arguments.bind(weight);
   arguments.bias = arguments.bind(bias);
   arguments.y = arguments.bind(output.y);
   arguments.pre_activation = arguments.bind(output.pre_activation);
   arguments.residual = arguments.bind(residual);
-  arguments.rest = arguments.bind(rest);
-  arguments.y_rest = arguments.bind(output.rest);
+  arguments.rest = arguments.bind(compensation);
+  arguments.y_rest = arguments.bind(output.compensation);
   run("linear forward", backend().table().linear_forward, arguments);
   return output;
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation,
-                                  const at::Tensor& into, const at::Tensor& sums, bool accumulate) const {
+                                  const at::Tensor& into, const at::Tensor& column_sums, bool accumulate) const {
   at::Tensor d_x = output(into, {d_y.size(0), weight.size(1)}, d_y.scalar_type());
-  Bound<fvlm_linear_input_gradient> arguments;
+  BoundArguments<fvlm_linear_input_gradient> arguments;
   arguments.d_y = arguments.bind(d_y);
   arguments.weight = arguments.bind(weight);
   arguments.pre_activation = arguments.bind(pre_activation);
   arguments.d_x = arguments.bind(d_x);
   arguments.accumulate = accumulate;
-  arguments.d_x_sums = arguments.bind(sums);
+  arguments.d_x_sums = arguments.bind(column_sums);
   run("linear input gradient", backend().table().linear_input_gradient, arguments, backward_workspace);
   return d_x;
 }
 
-Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool wants_bias,
+Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool requires_bias,
                                           const Gradients& into, bool accumulate) const {
   Gradients gradients{gradient(true, into.weight, {d_y.size(1), x.size(1)}),
-                      gradient(wants_bias, into.bias, {d_y.size(1)})};
-  Bound<fvlm_linear_weight_gradient> arguments;
+                      gradient(requires_bias, into.bias, {d_y.size(1)})};
+  BoundArguments<fvlm_linear_weight_gradient> arguments;
   arguments.accumulate = accumulate;
   arguments.d_y = arguments.bind(d_y);
   arguments.x = arguments.bind(x);
@@ -191,10 +191,9 @@ Linear::Gradients Linear::weight_gradient(const at::Tensor& d_y, const at::Tenso
   return gradients;
 }
 
-ScaledRows::Linears ScaledRows::forward(const Parameters& parameters) const {
-  const auto dense = [&](const at::Tensor& of) { return output({}, of.sizes(), of.scalar_type()); };
-  Linears scaled{dense(parameters.linears.weight), dense(parameters.linears.bias)};
-  Bound<fvlm_scaled_rows_forward> arguments;
+FoldRowScale::Linears FoldRowScale::forward(const Parameters& parameters) const {
+  Linears scaled{like(parameters.linears.weight), like(parameters.linears.bias)};
+  BoundArguments<fvlm_scaled_rows_forward> arguments;
   arguments.scale = arguments.bind(parameters.scale);
   arguments.weight = arguments.bind(parameters.linears.weight);
   arguments.bias = arguments.bind(parameters.linears.bias);
@@ -204,15 +203,15 @@ ScaledRows::Linears ScaledRows::forward(const Parameters& parameters) const {
   return scaled;
 }
 
-void ScaledRows::backward(const Parameters& parameters, const Linears& scaled, const Parameters& into,
-                          bool accumulate) const {
-  Bound<fvlm_scaled_rows_backward> arguments;
+void FoldRowScale::backward(const Parameters& parameters, const Linears& d_scaled, const Parameters& into,
+                            bool accumulate) const {
+  BoundArguments<fvlm_scaled_rows_backward> arguments;
   arguments.accumulate = accumulate;
   arguments.scale = arguments.bind(parameters.scale);
   arguments.weight = arguments.bind(parameters.linears.weight);
   arguments.bias = arguments.bind(parameters.linears.bias);
-  arguments.d_scaled_weight = arguments.bind(scaled.weight);
-  arguments.d_scaled_bias = arguments.bind(scaled.bias);
+  arguments.d_scaled_weight = arguments.bind(d_scaled.weight);
+  arguments.d_scaled_bias = arguments.bind(d_scaled.bias);
   arguments.d_scale = arguments.bind(into.scale);
   arguments.d_weight = arguments.bind(into.linears.weight);
   arguments.d_bias = arguments.bind(into.linears.bias);

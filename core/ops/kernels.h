@@ -1,7 +1,8 @@
-// The small operations through chosen tables, a class each: see fvlm/kernels.h. The query's op is set by the class.
+// The kind `fvlm.kernels/1` on at::Tensor, one class for each operation: see fvlm/kernels.h for what they compute. The
+// class sets the query's op.
 //
-// Every gradient call takes `into`, whose defined tensors receive the results, and says by its `Wanted` which
-// parameters train. With `accumulate` the parameters' gradients are given and added to.
+// A call that computes gradients takes `into`, whose defined tensors receive the results; undefined ones are allocated,
+// where the call's flags ask for them. With `accumulate`, parameters' gradients have to be given and are added to.
 #pragma once
 #include "ops/backend.h"
 
@@ -9,20 +10,26 @@ namespace fvlm::ops {
 
 using KernelsBackend = Backend<fvlm_kernels_v1>;
 
+// A bit of fvlm_kernels_query.options, or none.
+constexpr uint32_t option_if(uint32_t option, bool condition) {
+  return condition ? option : 0;
+}
+
 class Kernel : public Prepared<fvlm_kernels_v1> {
  public:
-  bool gives_sums() const { return query().options & FVLM_WITH_SUMS; } // of input gradients
+  // Whether the input gradient's column sums are computed as well: the gradient of the bias before it.
+  bool gives_column_sums() const { return query().options & FVLM_WITH_SUMS; }
 
  protected:
   Kernel(KernelsBackend backend, Query query, int32_t op) : Prepared(std::move(backend), (query.op = op, query)) {}
   at::Tensor like(const at::Tensor& tensor, const at::Tensor& into = {}) const {
     return output(into, tensor.sizes(), tensor.scalar_type());
   }
-  // A parameter's gradient: `into`, or a new one where it is wanted.
-  at::Tensor gradient(bool wanted, const at::Tensor& into, at::IntArrayRef shape) const;
+  // A parameter's gradient: `into`, else new memory; undefined where it is not required.
+  at::Tensor gradient(bool is_required, const at::Tensor& into, at::IntArrayRef shape) const;
 };
 
-// RMSNorm and LayerNorm, with or without a residual, as the query's op and options say.
+// RMSNorm and LayerNorm, with or without a residual: the query's op and options say which.
 class Norm : public Kernel {
  public:
   Norm(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, query.op) {}
@@ -31,22 +38,23 @@ class Norm : public Kernel {
     at::Tensor y;
     at::Tensor sum; // x + residual; undefined without a residual
     std::vector<at::Tensor> saved;
-    at::Tensor rest; // what sum loses by rounding, with FVLM_WITH_REST
+    at::Tensor compensation; // the rounding error of sum (Kahan compensation), with FVLM_WITH_REST
   };
-  // rest: what residual lost, or undefined.
+  // compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
-                 const Output& into = {}, const at::Tensor& rest = {}) const;
+                 const Output& into = {}, const at::Tensor& compensation = {}) const;
 
   struct Gradients {
     at::Tensor x, weight, bias;
-    at::Tensor sums; // of x over rows; given where it is wanted, which FVLM_WITH_SUMS allows
+    at::Tensor column_sums; // column sums of x; computed where given, which needs FVLM_WITH_SUMS
   };
-  struct Wanted {
+  struct Required {
     bool weight = true, bias = true;
   };
-  // s: output.sum, or x without a residual. d_sum: what reaches s by other ways, or undefined.
+  // s: output.sum, or x without a residual. d_sum: the gradient that sum has from other consumers, or undefined.
   Gradients backward(const at::Tensor& s, const at::Tensor& weight, const Output& output, const at::Tensor& d_y,
-                     const at::Tensor& d_sum, Wanted wanted, const Gradients& into = {}, bool accumulate = false) const;
+                     const at::Tensor& d_sum, Required required, const Gradients& into = {},
+                     bool accumulate = false) const;
 };
 
 class Rope : public Kernel {
@@ -73,7 +81,7 @@ class BiasGelu : public Kernel {
   struct Gradients {
     at::Tensor x, bias;
   };
-  Gradients backward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& d_y, bool wants_bias,
+  Gradients backward(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& d_y, bool requires_bias,
                      const Gradients& into = {}, bool accumulate = false) const;
 };
 
@@ -85,9 +93,9 @@ class LayerScale : public Kernel {
                      const at::Tensor& into = {}) const;
   struct Gradients {
     at::Tensor x, scale;
-    at::Tensor sums; // as Norm's
+    at::Tensor column_sums; // as Norm's
   };
-  Gradients backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y, bool wants_scale,
+  Gradients backward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& d_y, bool requires_scale,
                      const Gradients& into = {}, bool accumulate = false) const;
 };
 
@@ -98,27 +106,29 @@ class Linear : public Kernel {
   struct Output {
     at::Tensor y;
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
-    at::Tensor rest;           // what y loses by rounding, with FVLM_WITH_REST
+    at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_WITH_REST
   };
-  // residual: with FVLM_WITH_RESIDUAL. rest: what it lost, or undefined.
+  // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
-                 const at::Tensor& residual = {}, const at::Tensor& rest = {}) const;
+                 const at::Tensor& residual = {}, const at::Tensor& compensation = {}) const;
 
-  // pre_activation: of the linear that made x by gelu, or undefined. sums: as Norm's, added to with `accumulate`.
+  // pre_activation: where x is gelu(pre_activation), the gradient is that of pre_activation. column_sums: as Norm's,
+  // and added to with `accumulate`.
   at::Tensor input_gradient(const at::Tensor& d_y, const at::Tensor& weight, const at::Tensor& pre_activation = {},
-                            const at::Tensor& into = {}, const at::Tensor& sums = {}, bool accumulate = false) const;
+                            const at::Tensor& into = {}, const at::Tensor& column_sums = {},
+                            bool accumulate = false) const;
 
   struct Gradients {
     at::Tensor weight, bias;
   };
-  Gradients weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool wants_bias, const Gradients& into = {},
+  Gradients weight_gradient(const at::Tensor& d_y, const at::Tensor& x, bool requires_bias, const Gradients& into = {},
                             bool accumulate = false) const;
 };
 
-// Linears whose output is scaled, as ones that need not be: each tensor holds those of several, one behind the other.
-class ScaledRows : public Kernel {
+// LayerScale folded into the linears before it. Each tensor holds those of several linears, in a leading dimension.
+class FoldRowScale : public Kernel {
  public:
-  ScaledRows(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
+  FoldRowScale(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
 
   struct Linears {
     at::Tensor weight, bias;
@@ -128,8 +138,8 @@ class ScaledRows : public Kernel {
     Linears linears;
   };
   Linears forward(const Parameters& parameters) const;
-  // Into those that are given. What came to `scaled` may be undefined where nothing that is wanted follows from it.
-  void backward(const Parameters& parameters, const Linears& scaled, const Parameters& into, bool accumulate) const;
+  // Computes the gradients whose memory is given. `d_scaled` may be undefined where no given gradient depends on it.
+  void backward(const Parameters& parameters, const Linears& d_scaled, const Parameters& into, bool accumulate) const;
 };
 
 } // namespace fvlm::ops

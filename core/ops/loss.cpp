@@ -19,7 +19,7 @@ Loss::Gradients Loss::outputs(const Inputs& inputs, const Gradients& into) const
 Loss::Output Loss::forward(const Inputs& inputs) const {
   Output output{new_losses(inputs), {}};
   if (query().needs_d_hidden || query().needs_d_weight) output.saved = make_saved();
-  Bound<fvlm_loss_forward> arguments;
+  BoundArguments<fvlm_loss_forward> arguments;
   arguments.hidden = arguments.bind(inputs.hidden);
   arguments.weight = arguments.bind(inputs.weight);
   arguments.targets = arguments.bind(inputs.targets);
@@ -32,7 +32,7 @@ Loss::Output Loss::forward(const Inputs& inputs) const {
 Loss::Gradients Loss::backward(const Inputs& inputs, const Output& output, const at::Tensor& d_losses,
                                const Gradients& into, bool accumulate) const {
   Gradients gradients = outputs(inputs, into);
-  Bound<fvlm_loss_backward> arguments;
+  BoundArguments<fvlm_loss_backward> arguments;
   arguments.accumulate_d_weight = accumulate;
   arguments.hidden = arguments.bind(inputs.hidden);
   arguments.weight = arguments.bind(inputs.weight);
@@ -52,7 +52,7 @@ Loss::Fused Loss::fused(const Inputs& inputs, const at::Tensor& d_losses, const 
     return {output.losses, backward(inputs, output, d_losses, into, accumulate)};
   }
   Fused fused{new_losses(inputs), outputs(inputs, into)};
-  Bound<fvlm_loss_fused> arguments;
+  BoundArguments<fvlm_loss_fused> arguments;
   arguments.accumulate_d_weight = accumulate;
   arguments.hidden = arguments.bind(inputs.hidden);
   arguments.weight = arguments.bind(inputs.weight);

@@ -1,4 +1,4 @@
-// Linear head and cross-entropy through a chosen table: see fvlm/loss.h.
+// The language model's head and its cross-entropy, by a selected plugin: see fvlm/loss.h.
 #pragma once
 #include "ops/backend.h"
 
@@ -12,19 +12,20 @@ class Loss : public Prepared<fvlm_loss_v1> {
     at::Tensor hidden, weight, targets;
   };
   struct Output {
-    at::Tensor losses; // a token
+    at::Tensor losses; // [tokens]
     std::vector<at::Tensor> saved;
   };
   Output forward(const Inputs& inputs) const;
 
-  // Those that the query asks for; the others stay undefined. With `accumulate`, d_weight is given and added to.
+  // Computes those that the query asks for; the others stay undefined. With `accumulate`, d_weight has to be given and
+  // is added to.
   struct Gradients {
     at::Tensor hidden, weight;
   };
   Gradients backward(const Inputs& inputs, const Output& output, const at::Tensor& d_losses, const Gradients& into = {},
                      bool accumulate = false) const;
 
-  // Both at once, by the table's own way where it has one.
+  // Forward and backward at once, by the table's `fused` where it has one.
   struct Fused {
     at::Tensor losses;
     Gradients gradients;

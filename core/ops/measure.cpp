@@ -34,8 +34,8 @@ double seconds_of(const std::function<void()>& work, int calls, at::Device devic
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
 }
 
-// Tensors of a device; the values are ordinary numbers that take nothing from any random state.
-struct Maker {
+// Creates tensors of unremarkable numbers without drawing from any random state.
+struct TensorFactory {
   at::Device device;
 
   at::Tensor values(at::IntArrayRef shape, fvlm_dtype dtype) const {
@@ -49,33 +49,33 @@ struct Maker {
         .mul_(0.05)
         .view(shape);
   }
-  at::Tensor counted(int64_t count, int64_t below, at::ScalarType type) const {
+  at::Tensor cyclic_range(int64_t count, int64_t below, at::ScalarType type) const {
     return at::arange(count, at::TensorOptions().dtype(type).device(device)).remainder_(below);
   }
 };
 
-// Rows of each segment: between the shortest and the longest that fill the buffer.
+// Rows of each segment: the geometric mean of the longest and of an equal share of the buffer.
 int64_t typical_length(int64_t rows, int64_t segments, int64_t longest) {
-  const double even = static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(segments, 1));
-  const auto mean = std::llround(std::sqrt(even * static_cast<double>(longest)));
+  const double equal_share = static_cast<double>(rows) / static_cast<double>(std::max<int64_t>(segments, 1));
+  const auto mean = std::llround(std::sqrt(equal_share * static_cast<double>(longest)));
   return std::clamp<int64_t>(mean, 1, std::max<int64_t>(longest, 1));
 }
 
-Packing packing_of(const fvlm_attention_query& query, const Maker& make) {
+Packing packing_of(const fvlm_attention_query& query, const TensorFactory& make) {
   const Filling filled = filling_of(query);
   const auto starts = [&](int64_t length) {
     return at::arange(query.segments + 1, at::kInt).clamp_max_(filled.segments).mul_(length).to(make.device);
   };
   Packing packing{starts(filled.of_q), starts(filled.of_kv), {}, {}};
   if (query.rotary_dim > 0) {
-    packing.positions_q = make.counted(query.tokens_q, filled.of_q, at::kInt);
-    packing.positions_kv = make.counted(query.tokens_kv, filled.of_kv, at::kInt);
+    packing.positions_q = make.cyclic_range(query.tokens_q, filled.of_q, at::kInt);
+    packing.positions_kv = make.cyclic_range(query.tokens_kv, filled.of_kv, at::kInt);
   }
   return packing;
 }
 
-// Forward, then backward on what it left.
-Calls in_turn(std::function<void()> forward, std::function<void()> backward) {
+// Calls whose `both` is forward, then backward with what forward saved.
+Calls forward_then_backward(std::function<void()> forward, std::function<void()> backward) {
   Calls calls{std::move(forward), std::move(backward), {}};
   calls.both = calls.forward;
   if (calls.backward)
@@ -101,8 +101,8 @@ Filling filling_of(const fvlm_attention_query& query) {
   return {std::min({query.segments, query.tokens_q / of_q, query.tokens_kv / of_kv}), of_q, of_kv};
 }
 
-// Other work only ever slows a call down, so the fastest counts. Short calls are timed several at once: one alone would
-// show the wait for the device.
+// Other work can only slow a call down, so the fastest one counts. Short calls are timed several at once, because a
+// single one would mostly measure the synchronization.
 double fastest(const std::function<void()>& work, at::Device device) {
   try {
     const double first = seconds_of(work, 1, device); // also warms up
@@ -111,51 +111,53 @@ double fastest(const std::function<void()>& work, at::Device device) {
     for (int round = 0; round < rounds; ++round) best = std::min(best, seconds_of(work, calls, device));
     return best;
   } catch (const c10::Error& error) {
-    throw Error(ErrorKind::device, error.what_without_backtrace()); // without the addresses of LibTorch's text
+    throw Error(ErrorKind::device, error.what_without_backtrace());
   }
 }
 
 Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
                uint32_t flags) {
-  const Maker make{device};
+  const TensorFactory make{device};
   const Attention op(backend_of(candidate, device, flags), query);
   const at::Tensor q = make.values({query.tokens_q, query.heads_q, query.head_dim}, query.dtype),
                    kv = make.values({query.tokens_kv, query.heads_kv, query.head_dim}, query.dtype);
   const Packing packing = packing_of(query, make);
   const auto output = std::make_shared<Attention::Output>();
   const auto forward = [op, q, kv, packing, output] { *output = op.forward(q, kv, kv, packing); };
-  if (!query.needs_backward) return in_turn(forward, {});
-  return in_turn(forward, [op, q, kv, packing, output] { op.backward(q, kv, kv, packing, *output, q); });
+  if (!query.needs_backward) return forward_then_backward(forward, {});
+  return forward_then_backward(forward, [op, q, kv, packing, output] { op.backward(q, kv, kv, packing, *output, q); });
 }
 
 Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
                uint32_t flags) {
-  const Maker make{device};
+  const TensorFactory make{device};
   const Loss op(backend_of(candidate, device, flags), query);
   const Loss::Inputs inputs{make.values({query.tokens, query.width}, query.dtype),
                             make.values({query.vocab, query.width}, query.dtype),
-                            make.counted(query.tokens, query.vocab, at::kLong)};
+                            make.cyclic_range(query.tokens, query.vocab, at::kLong)};
   const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor d_losses = at::full({query.tokens}, 1.0 / static_cast<double>(std::max<int64_t>(query.tokens, 1)),
                                        at::TensorOptions().dtype(type).device(device));
   const auto output = std::make_shared<Loss::Output>();
   const auto forward = [op, inputs, output] { *output = op.forward(inputs); };
-  if (!query.needs_d_hidden && !query.needs_d_weight) return in_turn(forward, {});
-  Calls calls = in_turn(forward, [op, inputs, output, d_losses] { op.backward(inputs, *output, d_losses); });
+  if (!query.needs_d_hidden && !query.needs_d_weight) return forward_then_backward(forward, {});
+  Calls calls =
+      forward_then_backward(forward, [op, inputs, output, d_losses] { op.backward(inputs, *output, d_losses); });
   calls.both = [op, inputs, d_losses] { op.fused(inputs, d_losses); };
   return calls;
 }
 
-// Rows of the width, parameters beside them; rope rotates the rows as they lie.
 Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
                uint32_t flags) {
-  const Maker make{device};
+  const TensorFactory make{device};
   const KernelsBackend backend = backend_of(candidate, device, flags);
   const auto rows = [&](int64_t width) { return make.values({query.rows, width}, query.dtype); };
-  const auto vector = [&](bool wanted) { return wanted ? make.values({query.width}, query.dtype) : at::Tensor(); };
+  const auto vector = [&](bool is_present) {
+    return is_present ? make.values({query.width}, query.dtype) : at::Tensor();
+  };
   const auto calls = [&](std::function<void()> forward, std::function<void()> backward) {
     if (!(query.options & FVLM_WITH_BACKWARD)) backward = {};
-    return in_turn(std::move(forward), std::move(backward));
+    return forward_then_backward(std::move(forward), std::move(backward));
   };
   const at::Tensor x = rows(query.width), d_y = rows(query.width);
   switch (query.op) {
@@ -175,7 +177,7 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
   case FVLM_OP_ROPE: {
     const Rope op(backend, query);
     const at::Tensor heads = x.view({query.rows, query.heads, query.head_dim}),
-                     positions = make.counted(query.rows, query.rows, at::kInt);
+                     positions = make.cyclic_range(query.rows, query.rows, at::kInt);
     return calls([=] { op.apply(heads, positions, false); }, [=] { op.apply(heads, positions, true); });
   }
   case FVLM_OP_SWIGLU: {
@@ -204,23 +206,23 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
                  });
   }
   case FVLM_OP_SCALED_ROWS: {
-    const ScaledRows op(backend, query);
+    const FoldRowScale op(backend, query);
     const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
-    const ScaledRows::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
+    const FoldRowScale::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
     const auto like = [&](const at::Tensor& t, at::ScalarType dtype) { return at::ones_like(t, dtype); };
-    const ScaledRows::Linears came{like(values.linears.weight, type), like(x, type)};
+    const FoldRowScale::Linears d_scaled{like(values.linears.weight, type), like(x, type)};
     const auto own = scalar_type(query.gradient_dtype);
-    const ScaledRows::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
-    return calls([=] { op.forward(values); }, [=] { op.backward(values, came, into, false); });
+    const FoldRowScale::Parameters into{like(x, own), {like(values.linears.weight, own), like(x, own)}};
+    return calls([=] { op.forward(values); }, [=] { op.backward(values, d_scaled, into, false); });
   }
   default:
-    throw Error(ErrorKind::internal, "nothing is known to measure of " + operation_name(query.op));
+    throw Error(ErrorKind::internal, "no benchmark is implemented for " + operation_name(query.op));
   }
 }
 
 Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
                uint32_t flags) {
-  const Maker make{device};
+  const TensorFactory make{device};
   const Optimizer op(backend_of(candidate, device, flags), query,
                      std::vector(query.segments, query.segments + query.segment_count));
   const auto zeros = [&](int64_t count, at::ScalarType type) {
@@ -235,7 +237,7 @@ Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimiz
   for (const auto& state : op.make_states()) arenas.states.push_back(state.values);
   const Optimizer::Control control{op.default_hyperparameters(), zeros(1, at::kLong).fill_(1),
                                    zeros(1, at::kFloat).fill_(1), zeros(1, at::kInt)};
-  return in_turn([=] { op.step(arenas, control); }, {});
+  return forward_then_backward([=] { op.step(arenas, control); }, {});
 }
 
 } // namespace fvlm::ops

@@ -1,5 +1,5 @@
-// How long a candidate takes for a query, on tensors of the query's own shapes: what selection by measuring goes by,
-// and `bench op`.
+// Times a plugin on a query, with synthetic tensors of the query's shapes: for the selection "measure", and for
+// `bench op`.
 #pragma once
 #include "ops/backend.h"
 #include "plugin/registry.h"
@@ -8,36 +8,36 @@
 
 namespace fvlm::ops {
 
-// What a query stands for, ready to be called, in an instance of its own: a loser leaves nothing behind.
+// A query's calls on synthetic tensors, with a plugin instance of their own that is destroyed with them.
 struct Calls {
   std::function<void()> forward;
-  std::function<void()> backward; // of the forward before; empty where the query wants none
-  std::function<void()> both;     // as training does them
+  std::function<void()> backward; // of the last forward; empty for a query without backward
+  std::function<void()> both;     // forward and backward as training calls them
 };
 
-// `flags`: of each call. Throw Error for a candidate that cannot. [setup]
+// `flags`: of each fvlm_call. All throw Error where the candidate does not support the query. [setup]
 Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
                uint32_t flags = 0);
-// Both by the table's `fused`: the engine's way through, but for preferences.
+// `both` calls the table's `fused`, as training does.
 Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
                uint32_t flags = 0);
 Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
                uint32_t flags = 0);
 
-// One step; it has no backward.
+// `forward` is one optimizer step.
 Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
                uint32_t flags = 0);
 
-// The segments that hold anything in calls of attention, and the rows of each.
+// The packing of synthetic attention tensors: how many segments are not empty, and the rows of each.
 struct Filling {
   int64_t segments, of_q, of_kv;
 };
 Filling filling_of(const fvlm_attention_query& query);
 
-// Seconds of the fastest of a few calls. Throws Error for one that fails.
+// Seconds of the fastest of a few calls. Throws Error where one fails.
 double fastest(const std::function<void()>& work, at::Device device);
 
-// Of forward, and of backward where the query wants one. [setup]
+// Seconds of forward, and of backward where the query has one. [setup]
 template <class Table, class Query>
 double measure(const Candidate<Table>& candidate, const Query& query, at::Device device, uint32_t flags = 0) {
   return fastest(calls_of(candidate, query, device, flags).both, device);

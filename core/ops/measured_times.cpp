@@ -20,8 +20,8 @@ namespace fvlm::ops {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t most_bytes = 16 << 10; // of a file: a line a plugin
-constexpr size_t most_files = 4096;
+constexpr uint64_t max_bytes = 16 << 10; // of a file, which has a line for each plugin
+constexpr size_t max_files = 4096;
 
 std::string text_of(fvlm_dtype dtype) {
   return fmt::format("{}.{}.{}", dtype.code, dtype.bits, dtype.lanes);
@@ -50,7 +50,7 @@ std::string fields(const fvlm_kernels_query& query) {
                      query.rope_theta, query.epsilon);
 }
 
-// The file that this code lies in, and so the reference: libfvlm_engine.so.
+// The library that contains this code and the reference plugin: libfvlm_engine.so.
 fs::path own_library() {
   Dl_info info{};
   return dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 ? info.dli_fname : "/proc/self/exe";
@@ -66,23 +66,24 @@ std::string device_text(at::Device device) {
   return fmt::format("{}, {} bytes, driver {}", gpu.name, gpu.memory_bytes, cuda.driver_version);
 }
 
-// Room for the next one: the half that was written longest ago goes.
-void make_room(const fs::path& folder) {
+// Where the cache is full, removes the half of its files that was written longest ago.
+void evict_oldest(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const auto& entry : fs::directory_iterator(folder)) files.emplace_back(entry.last_write_time(), entry.path());
-  if (files.size() < most_files) return;
+  std::error_code ignored; // other processes may be writing and removing files, too
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (const auto time = entry.last_write_time(ignored); !ignored) files.emplace_back(time, entry.path());
+  if (files.size() < max_files) return;
   std::sort(files.begin(), files.end());
-  std::error_code ignored; // another process may be at it, too
   for (size_t i = 0; i < files.size() / 2; ++i) fs::remove(files[i].second, ignored);
 }
 
 } // namespace
 
-const std::string& MeasuredTimes::circumstances() {
-  if (circumstances_.empty())
-    circumstances_ = fmt::format("fvlm-engine {}, LibTorch {}, {}", FVLM_VERSION,
-                                 sha256_hex(at::show_config()).substr(0, 16), device_text(device_));
-  return circumstances_;
+const std::string& MeasuredTimes::environment() {
+  if (environment_.empty())
+    environment_ = fmt::format("fvlm-engine {}, LibTorch {}, {}", FVLM_VERSION,
+                               sha256_hex(at::show_config()).substr(0, 16), device_text(device_));
+  return environment_;
 }
 
 const std::string& MeasuredTimes::identity(const LoadedPlugin& plugin) {
@@ -93,75 +94,75 @@ const std::string& MeasuredTimes::identity(const LoadedPlugin& plugin) {
   return identity;
 }
 
-void MeasuredTimes::tell(const fs::path& file, const std::exception& error) {
-  if (!told_)
-    log_warning("{}: {}; what cannot be remembered is measured again", file.string(),
+void MeasuredTimes::warn_once(const fs::path& file, const std::exception& error) {
+  if (!warned_)
+    log_warning("{}: {}; times that are not cached are measured again", file.string(),
                 std::string(error.what()).substr(0, 200));
-  told_ = true;
+  warned_ = true;
 }
 
-// Empty where there is no cache.
+// Empty where there is no cache folder.
 fs::path MeasuredTimes::file_of(const std::string& question) {
   try {
     return cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
   } catch (const Error& error) {
-    tell("times of plugins", error);
+    warn_once("the cache of plugin times", error);
     return {};
   }
 }
 
-// The times of the plugins; empty where there are none.
-nlohmann::json MeasuredTimes::recall(const fs::path& file, const std::string& question) {
+// The cached entries of the query, by plugin; an empty object where there are none.
+nlohmann::json MeasuredTimes::load(const fs::path& file, const std::string& question) {
   try {
     if (std::error_code ignored; file.empty() || !fs::exists(file, ignored)) return nlohmann::json::object();
-    nlohmann::json kept = read_json_object(file, most_bytes);
+    nlohmann::json kept = read_json_object(file, max_bytes);
     if (kept.value("question", "") != question || !kept.value("plugins", nlohmann::json()).is_object())
-      throw Error(ErrorKind::data, "holds no times of this question");
+      throw Error(ErrorKind::data, "holds the times of another query");
     return kept["plugins"];
   } catch (const std::exception& error) {
-    tell(file, error);
+    warn_once(file, error);
     return nlohmann::json::object();
   }
 }
 
-// What another process has written meanwhile stays, but for what two write at the same instant.
-void MeasuredTimes::keep(const fs::path& file, const std::string& question, const std::string& plugin,
-                         const nlohmann::json& time) {
+// Merges with what other processes have written meanwhile. Of two writes at the same instant one is lost.
+void MeasuredTimes::store(const fs::path& file, const std::string& question, const std::string& plugin,
+                          const nlohmann::json& time) {
   if (file.empty()) return;
-  static std::mutex one_at_a_time; // the file beside is one a process
+  static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   try {
     make_folders(file.parent_path());
-    nlohmann::json plugins = recall(file, question);
+    nlohmann::json plugins = load(file, question);
     plugins[plugin] = time;
-    make_room(file.parent_path());
+    evict_oldest(file.parent_path());
     write_file_atomic(file, nlohmann::json{{"question", question}, {"plugins", plugins}}.dump(1) + "\n");
   } catch (const std::exception& error) {
-    tell(file, error);
+    warn_once(file, error);
   }
 }
 
-Measurement MeasuredTimes::remembered_or(const LoadedPlugin& plugin, const std::string& asked,
-                                         const std::function<double()>& measure) {
-  const std::string question = fmt::format("{}; {}", asked, circumstances());
+Measurement MeasuredTimes::cached_or_measured(const LoadedPlugin& plugin, const std::string& query_text,
+                                              const std::function<double()>& measure) {
+  const std::string question = fmt::format("{}; {}", query_text, environment());
   const fs::path file = file_of(question);
   nlohmann::json time{{"version", plugin.manifest.version}, {"sha256", identity(plugin)}};
-  const nlohmann::json plugins = recall(file, question);
+  const nlohmann::json plugins = load(file, question);
   if (const auto known = plugins.find(plugin.name()); known != plugins.end() && known->is_object())
     if (const auto seconds = known->find("seconds"); seconds != known->end() && seconds->is_number())
       if (time["seconds"] = *seconds; time == *known && seconds->get<double>() > 0)
         return {seconds->get<double>(), true};
   const double seconds = measure();
   time["seconds"] = seconds;
-  keep(file, question, plugin.name(), time);
+  store(file, question, plugin.name(), time);
   return {seconds};
 }
 
 template <class Table>
 Measurement MeasuredTimes::of(const Candidate<Table>& candidate, const typename KindOf<Table>::Query& query,
                               uint32_t flags) {
-  const std::string asked = fmt::format("{} {} flags={}", KindOf<Table>::family, fields(query), flags);
-  return remembered_or(*candidate.plugin, asked, [&] { return measure(candidate, query, device_, flags); });
+  const std::string query_text = fmt::format("{} {} flags={}", KindOf<Table>::family, fields(query), flags);
+  return cached_or_measured(*candidate.plugin, query_text, [&] { return measure(candidate, query, device_, flags); });
 }
 
 template Measurement MeasuredTimes::of(const Candidate<fvlm_attention_v1>&, const fvlm_attention_query&, uint32_t);

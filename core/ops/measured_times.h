@@ -1,6 +1,6 @@
-// What candidates took for a query, kept on disk: a start whose questions are those of an earlier one measures nothing.
-// One small file a question, in the cache folder; a time is found again only where all that it hangs on is the same:
-// engine, LibTorch, device, threads, the query, and the plugin's own file.
+// A disk cache of what measure() returned, so that a run with the same queries as an earlier one need not measure
+// again. One small file for each query in the cache folder. A cached time is used only where everything that it depends
+// on is the same: engine, LibTorch, device, threads, the query, and the plugin's library.
 #pragma once
 #include "ops/measure.h"
 #include "plugin/selection.h"
@@ -17,26 +17,26 @@ class MeasuredTimes {
  public:
   explicit MeasuredTimes(at::Device device) : device_(device) {}
 
-  // Remembered, or measured now and kept. `flags`: of the calls. A file that makes no sense, or cannot be written, is
-  // told once and otherwise no matter. Throws Error for a candidate that fails. [setup]
+  // The cached time, else one that is measured now and cached. `flags`: of each fvlm_call. A cache file that is invalid
+  // or cannot be written causes one warning and is ignored. Throws Error where the candidate fails. [setup]
   template <class Table>
   Measurement of(const Candidate<Table>& candidate, const typename KindOf<Table>::Query& query, uint32_t flags);
 
  private:
-  Measurement remembered_or(const LoadedPlugin& plugin, const std::string& asked,
-                            const std::function<double()>& measure);
+  Measurement cached_or_measured(const LoadedPlugin& plugin, const std::string& query_text,
+                                 const std::function<double()>& measure);
   std::filesystem::path file_of(const std::string& question);
-  nlohmann::json recall(const std::filesystem::path& file, const std::string& question);
-  void keep(const std::filesystem::path& file, const std::string& question, const std::string& plugin,
-            const nlohmann::json& time);
-  void tell(const std::filesystem::path& file, const std::exception& error);
-  const std::string& circumstances();
+  nlohmann::json load(const std::filesystem::path& file, const std::string& question);
+  void store(const std::filesystem::path& file, const std::string& question, const std::string& plugin,
+             const nlohmann::json& time);
+  void warn_once(const std::filesystem::path& file, const std::exception& error);
+  const std::string& environment();
   const std::string& identity(const LoadedPlugin& plugin);
 
   at::Device device_;
-  std::string circumstances_;
-  std::map<std::string, std::string> identities_; // by the plugin's name
-  bool told_ = false;
+  std::string environment_;
+  std::map<std::string, std::string> identities_; // by plugin name
+  bool warned_ = false;
 };
 
 } // namespace fvlm::ops

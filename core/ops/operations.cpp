@@ -1,3 +1,4 @@
+// Selection of a plugin for each problem, and the caches of prepared operations.
 #include "ops/operations.h"
 
 #include "base/log.h"
@@ -25,16 +26,15 @@ bool Operations::drop(const UnsupportedCall& refused) {
 }
 
 template <class Table>
-Backend<Table> Operations::backend_for(Wish wish, const typename KindOf<Table>::Query& query,
+Backend<Table> Operations::backend_for(Wish preference, const typename KindOf<Table>::Query& query,
                                        const std::map<std::string, std::string>& refused) {
-  wish.without = refused;
+  preference.without = refused;
   const uint32_t flags = options_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0;
-  const Choice<Table> choice = select<Table>(registry_, wish, query, {}, [&](const Candidate<Table>& candidate) {
+  const Choice<Table> choice = select<Table>(registry_, preference, query, {}, [&](const Candidate<Table>& candidate) {
     return times_.of(candidate, query, flags);
   });
   for (const auto& [plugin, words] : refused)
-    if (const auto line = fmt::format("{}: '{}' {}, although it had said that it supports it ({}); '{}' does it from "
-                                      "here on",
+    if (const auto line = fmt::format("{}: '{}' {}, although it had claimed to support it ({}); falling back to '{}'",
                                       choice.report.subject, plugin, words, choice.report.shape, choice.plugin->name());
         registry_.is_news(line))
       log_warning("{}", line);
@@ -62,18 +62,18 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
   return query;
 }
 
-// Sums on the way are taken where the plugin has them; none is chosen for that.
-static fvlm_kernels_query with_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
-  if (!(query.options & FVLM_WITH_BACKWARD)) return query;
-  if (query.op != FVLM_OP_LAYERNORM && query.op != FVLM_OP_LINEAR && query.op != FVLM_OP_LAYERSCALE_RESIDUAL)
-    return query;
-  fvlm_kernels_query summing = query;
-  summing.options |= FVLM_WITH_SUMS;
-  const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&summing, support); });
-  return answer.score > 0 ? summing : query;
+// Asks for column sums (fused bias gradients) where the selected plugin has them. Selection itself does not consider
+// them.
+static fvlm_kernels_query with_column_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
+  if (!(query.options & FVLM_WITH_BACKWARD) || !(find_operation(query.op)->options & FVLM_WITH_SUMS)) return query;
+  fvlm_kernels_query extended = query;
+  extended.options |= FVLM_WITH_SUMS;
+  const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&extended, support); });
+  return answer.score > 0 ? extended : query;
 }
 
-// A plugin may say only here, of its instance or of what it needs, that it does not do this.
+// Creates an operation. A plugin that supports() a problem may still refuse it in create(), requirements() or
+// prepare(); the next preference then replaces it.
 template <class Op, class Make>
 static void make_op(std::shared_ptr<const Op>& op, std::map<std::string, std::string>& refused, const Make& make) {
   while (!op) {
@@ -101,9 +101,9 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
   auto& [op, refused] = kernels_[key];
   make_op(op, refused, [&, &known = refused] {
     const auto own = options_.operations.find(operation_name(query.op));
-    const Wish& wish = own == options_.operations.end() ? options_.kernels : own->second;
-    const auto backend = backend_for<fvlm_kernels_v1>(wish, query, known);
-    return std::make_shared<const Op>(backend, with_sums(backend, query));
+    const Wish& preference = own == options_.operations.end() ? options_.kernels : own->second;
+    const auto backend = backend_for<fvlm_kernels_v1>(preference, query, known);
+    return std::make_shared<const Op>(backend, with_column_sums(backend, query));
   });
   return static_cast<const Op&>(*op);
 }
@@ -114,9 +114,10 @@ template const Norm& Operations::kernel<Norm>(fvlm_kernels_query);
 template const Rope& Operations::kernel<Rope>(fvlm_kernels_query);
 template const SwiGlu& Operations::kernel<SwiGlu>(fvlm_kernels_query);
 template const LayerScale& Operations::kernel<LayerScale>(fvlm_kernels_query);
-template const ScaledRows& Operations::kernel<ScaledRows>(fvlm_kernels_query);
+template const FoldRowScale& Operations::kernel<FoldRowScale>(fvlm_kernels_query);
 
-// Chosen as if nothing were rotated and nobody came: the best attention is not to lose to one that can do that.
+// Selects without rotary embedding and deferred queries, so that the fastest attention does not lose to one that has
+// them; then adds them where the selected plugin supports them.
 const Attention& Operations::attention_for(fvlm_attention_query query) {
   const AttentionKey key{query.causal,         query.heads_q,       query.heads_kv,   query.head_dim,
                          query.max_seqlen_q,   query.max_seqlen_kv, query.rotary_dim, query.tokens_q,
@@ -127,8 +128,8 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
     fvlm_attention_query plain = query;
     plain.rotary_dim = plain.guests = plain.queries_alone = 0;
     const auto backend = backend_for<fvlm_attention_v1>(options_.attention, plain, known);
-    const auto all = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
-    return std::make_shared<const Attention>(backend, all.score > 0 ? query : plain);
+    const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&query, support); });
+    return std::make_shared<const Attention>(backend, answer.score > 0 ? query : plain);
   });
   return *op;
 }

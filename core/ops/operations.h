@@ -1,13 +1,17 @@
-// The operations a model is made of. Each chooses its plugin when it first meets a shape class, prepares it once, and
-// leaves a step on the tape for its backward pass. Activations are [rows, width]; rows are tokens of a pack.
+// The operations that a model's forward pass is made of. Each selects a plugin when it meets a problem (a "query":
+// shapes, types, options) for the first time, prepares it once, and records a backward step on the tape. Activations
+// are [rows, width], where a row is a token of a pack.
+//
+// One class, by subject: operations.cpp (selection and caches), operations_linear.cpp, operations_kernels.cpp (norms
+// and elementwise operations), operations_attention.cpp, operations_loss.cpp. What only moves rows is in ops/rows.h.
 #pragma once
 #include "device/runtime.h"
 #include "ops/attention.h"
-#include "ops/joint.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
 #include "ops/measured_times.h"
 #include "ops/parameter.h"
+#include "ops/shared_weight_gradient.h"
 #include "ops/tape.h"
 #include "plugin/selection.h"
 
@@ -20,22 +24,24 @@
 
 namespace fvlm::ops {
 
-// Columns of a value that hold heads side by side, from `column` on.
+// The heads in columns [column, column + count * head_dim) of a value.
 struct Heads {
   Value value;
   int64_t column, count;
 };
 
-// Which rows see each other: see fvlm/attention.h. Lengths are capacities, known before the content is.
+// The segments of a packed buffer, within which rows attend to each other: see fvlm/attention.h. Sizes are capacities,
+// which are known before the content is.
 struct Segments {
-  at::Tensor starts;    // int32 [segments + 1]
-  at::Tensor positions; // int32 [rows]; undefined where nothing is rotated
-  int64_t longest;      // no segment has more rows
-  bool even = false;    // the first have as many and fill the rows, the others none
+  at::Tensor starts;    // cu_seqlens: int32 [segments + 1]
+  at::Tensor positions; // int32 [rows]; undefined without rotary embedding
+  int64_t longest;      // upper bound of a segment's rows
+  bool even = false;    // uniform lengths: the leading segments have `longest` rows each and fill the buffer, the
+                        // remaining ones are empty
 };
 
 struct Rotary {
-  int64_t dimensions = 0; // of each head, the leading ones; 0: none
+  int64_t dimensions = 0; // the leading ones of each head; 0: no rotary embedding
   double theta = 10000;
 };
 
@@ -51,7 +57,7 @@ struct OperationsOptions {
   at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
   bool deterministic = false;
   Wish attention, loss, kernels;
-  std::map<std::string, Wish> operations; // "rmsnorm" -> what to take for it in place of `kernels`
+  std::map<std::string, Wish> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
 };
 
 class Operations {
@@ -60,81 +66,83 @@ class Operations {
   const OperationsOptions& options() const { return options_; }
   at::TensorOptions tensor_options() const { return at::TensorOptions(options_.device).dtype(options_.dtype); }
 
-  // x weight^T + bias. In one of two passes that share the weight's gradient, x should lie in pass.input().
+  // Here and below `into` is the memory for the result; undefined: new memory.
+
+  // x weight^T + bias. In a pass that shares the weight's gradient with another one, x should lie in pass.input().
   Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {}, const JointPass& pass = {});
   struct Layer {
     Weight weight, bias;
   };
-  // The last of each so many rows. Below float32 what their sums with the residual lose by rounding is carried along in
-  // `rest`: first what the residual lost (undefined: nothing), and then what the sum loses.
+  // Kahan compensation of a residual stream in 16-bit types, for the last of every `step` rows.
   struct Carried {
     int64_t step;
-    at::Tensor rest;
+    at::Tensor rest; // in: what rounding took from the residual (undefined: nothing); out: from the new sum
   };
-  // The same, and the residual where there is one.
-  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* carried = nullptr);
-  // down(gelu(up(x))), and the residual where there is one.
+  // linear(x) + residual, where there is a residual.
+  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* compensation = nullptr);
+  // down(gelu(up(x))) + residual, where there is a residual.
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
-                 Carried* carried = nullptr);
+                 Carried* compensation = nullptr);
 
-  // A matrix whose rows a GPU's products cannot read 16 bytes at a time, with as many columns of zeros behind its own
-  // as that wants: for a linear of rows that have them, too. Its gradient is passed on when the tape has come back
-  // here.
+  // The matrix with columns of zeros appended, so that its rows are a multiple of 16 bytes, as a GPU's matrix products
+  // require. The linear's input needs the same number of columns. The gradient reaches `weight` when the backward pass
+  // arrives here.
   Weight widened(Tape& tape, const Weight& weight);
   int64_t widened(int64_t columns) const;
 
-  // Linears whose output is scaled, as ones that need not be. Their gradients are passed on to those of the parameters
-  // when the tape has come back here.
+  // Folds LayerScale into the linear before it: weight' = scale * weight, bias' = scale * bias, row by row. The
+  // gradients reach the three parameters when the backward pass arrives here.
   struct ScaledLayer {
     Layer layer;
     Weight scale;
   };
   std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers);
 
-  // `into`, here and below: where the result is to lie; undefined: in memory of its own.
-  // y = norm(sum), sum = x + residual; without a residual sum is x itself.
+  // y = norm(sum), sum = x + residual; without a residual, sum is x itself.
   struct Normed {
     Value y, sum;
   };
-  // rest: below float32, what the residual lost by rounding (undefined: nothing), and then what the sum loses. NULL:
-  // that is lost.
+  // compensation, if not null: in 16-bit types, what rounding took from the residual (undefined: nothing), and after
+  // the call what it took from the sum.
   Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
-                 const at::Tensor& into = {}, at::Tensor* rest = nullptr);
+                 const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
   Normed layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-                   double epsilon, at::Tensor* rest = nullptr);
+                   double epsilon, at::Tensor* compensation = nullptr);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
 
-  // Columns of x as a value by itself, in the same memory.
+  // A view of some columns of x.
   Value columns(Tape& tape, const Value& x, int64_t first, int64_t count);
 
-  // silu(gate) * up, which lie side by side
+  // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
   // residual + scale * x
   Value layerscale(Tape& tape, const Value& x, const Weight& scale, const Value& residual);
 
-  // Rotates q and k on their way, the plugin itself where it can; the memory of q and k may then hold them rotated.
-  // `lent`: k and v as others read them, whose gradient the plugin takes in as well where it can.
+  // Applies rotary embedding to q and k, inside the plugin where it can; their memory may hold rotated values
+  // afterwards. `shared_kv`: k and v of this attention as other attentions read them. If the plugin can, this
+  // attention's backward also adds the contribution of one of those to d_k and d_v (deferred queries).
   Value attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
-                  const AttentionShape& shape, const at::Tensor& into = {}, const Value& lent = {});
+                  const AttentionShape& shape, const at::Tensor& into = {}, const Value& shared_kv = {});
 
-  // Rotates the first `heads` heads of each row, in the memory of x.
+  // Rotary embedding of the first `heads` heads of each row, in place.
   Value rotate(Tape& tape, const Value& x, int64_t heads, int64_t head_dim, const Rotary& rotary,
                const at::Tensor& positions);
 
-  // Of softmax(hidden weight^T), a row; int64 targets, negative: none.
+  // The cross-entropy of softmax(hidden head^T), one loss a row. Targets are int64; rows with a negative one have
+  // loss 0.
   Value cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets);
-  // The same where the gradient of each loss is known beforehand: both passes at once. backward() of the tape then
-  // takes them as they are. The losses themselves.
+  // The same where the gradient of each loss (`weights`) is known in advance: forward and backward are fused, and the
+  // tape's backward() only passes the result on. Returns the losses.
   at::Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head, const at::Tensor& targets,
                                     const at::Tensor& weights);
 
-  // The plugin that refused this call is not asked again for that shape class: the next of the preferences does it.
-  // What was begun with it, on a tape, cannot be ended. False: the call was none of these operations'. [setup]
+  // Excludes a plugin that refused a call although it had claimed to support the problem: the next preference replaces
+  // it for this problem. A tape that was begun with it has to be discarded. False: the call was not made here. [setup]
   bool drop(const UnsupportedCall& refused);
 
-  // Every choice made so far, one for each shape class, with what was refused and what was measured.
+  // Every selection so far, one for each problem, with refusals and measured times.
   const std::vector<SelectionReport>& choices() const { return choices_; }
-  // What each of them was asked for.
+  // The problem of each of them.
   using Query = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query>;
   const std::vector<Query>& queries() const { return queries_; }
 
@@ -145,7 +153,7 @@ class Operations {
                                   int64_t, float, float, int32_t, int32_t, int32_t, int32_t>;
   using LossKey = std::tuple<int32_t, int32_t, int64_t, int64_t, int64_t>;
 
-  // An operation of a shape class, and the plugins that refused a call of it although they had said that they do it.
+  // A prepared operation, and the plugins that drop() excluded from the problem, with the reason.
   template <class Op>
   struct Chosen {
     std::shared_ptr<const Op> op;
@@ -154,43 +162,46 @@ class Operations {
   template <class Table, class Key, class Op>
   bool drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& refused);
   template <class Table>
-  Backend<Table> backend_for(Wish wish, const typename KindOf<Table>::Query& query,
+  Backend<Table> backend_for(Wish preference, const typename KindOf<Table>::Query& query,
                              const std::map<std::string, std::string>& refused);
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
   const Attention& attention_for(fvlm_attention_query query);
   const Loss& loss_for(const Value& hidden, const Weight& head, bool records);
   fvlm_kernels_query kernels_query(int32_t op, uint32_t options, int64_t rows, int64_t width) const;
-  void rotate_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
-                     const AttentionShape& shape);
-  struct Stack;
-  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers, const Stack& stack);
+  const Linear& linear_for(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
+
+  at::ScalarType gradient_type(const Layer& layer) const;
+  at::Tensor compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
+                                Carried* compensation);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
-  void push_joint(Tape& tape, const Linear& op, const Value& x, const Weight& weight, const Weight& bias,
-                  const Value& y, const std::shared_ptr<JointRows>& joint, size_t pass);
-  at::ScalarType gradient_type(const Layer& layer) const;
-  const Linear& linear_of(const at::Tensor& x, const Layer& layer, uint32_t options, at::ScalarType gradient_type);
-  at::Tensor product(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
-                     Carried* carried);
-  void add(const at::Tensor& rows, const at::Tensor& to);
+  void push_shared_weight_gradient(Tape& tape, const Linear& op, const Value& x, const Weight& weight,
+                                   const Weight& bias, const Value& y,
+                                   const std::shared_ptr<SharedWeightGradient>& shared, size_t pass);
+  struct FoldedStack;
+  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers, const FoldedStack& stack);
   Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-              double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* rest = nullptr);
+              double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
+  void add_strided(const at::Tensor& rows, const at::Tensor& to);
+  void apply_rope_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
+                         const AttentionShape& shape);
 
   Registry& registry_;
   OperationsOptions options_;
   std::map<KernelKey, Chosen<Kernel>> kernels_;
   std::map<AttentionKey, Chosen<Attention>> attentions_;
   std::map<LossKey, Chosen<Loss>> losses_;
-  std::vector<std::shared_ptr<const void>> dropped_;                              // recorded work may lead to them
-  std::map<int64_t, at::Tensor> ones_;                                            // by their number
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // (plugin, kind)
+  std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
+  std::map<int64_t, at::Tensor> ones_;               // by length
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // by plugin and kind
   MeasuredTimes times_;
   std::vector<SelectionReport> choices_;
   std::vector<Query> queries_;
 };
 
-// The result of `work`, which is begun again where a plugin refuses a call that it had said it does.
+// Runs `work`, and again from its start each time a plugin refuses a call that it had claimed to support, with the next
+// preference in its place.
 template <class Work>
 auto with_next_preference(Operations& operations, Work&& work) {
   while (true) {

@@ -1,4 +1,4 @@
-// The head's cross-entropy.
+// The language model's head with cross-entropy.
 #include "ops/operations.h"
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
   tape.push([&op, inputs, output, head, in = hidden.gradient, out = losses.gradient] {
     const at::Tensor d_losses = out->take();
     if (!d_losses.defined()) return;
-    Loss::Gradients d = op.backward(inputs, output, d_losses, {{}, head.gradient()}, Weight::claim(head));
+    Loss::Gradients d = op.backward(inputs, output, d_losses, {{}, head.gradient()}, Weight::begin_write(head));
     if (in) in->add(std::move(d.hidden));
   });
   return losses;
@@ -23,11 +23,11 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
 
 at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head,
                                               const at::Tensor& targets, const at::Tensor& weights) {
-  // A pass whose steps are dropped must not write gradients either.
+  // A pass whose backward steps are discarded must not write gradients either.
   if (!tape.keeps_steps() || !tape.records(hidden, head)) return cross_entropy(tape, hidden, head, targets).data;
   const Loss& op = loss_for(hidden, head, true);
   Loss::Fused fused =
-      op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::claim(head));
+      op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::begin_write(head));
   if (hidden.wants_gradient())
     tape.push([d = fused.gradients.hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
   return fused.losses;

@@ -51,10 +51,11 @@ at::Tensor Optimizer::default_hyperparameters() const {
 std::vector<Optimizer::State> Optimizer::make_states() const {
   std::array<fvlm_optimizer_state, FVLM_MAX_STATES> declared{};
   int32_t count = 0;
-  detail::ask(backend().instance(), "optimizer", "states",
-              [&](fvlm_error*) { return count = backend().table().states(&query(), declared.data()), FVLM_OK; });
+  detail::call_setup(backend().instance(), "optimizer", "states",
+                     [&](fvlm_error*) { return count = backend().table().states(&query(), declared.data()), FVLM_OK; });
   if (count < 0 || count > FVLM_MAX_STATES)
-    throw Error(ErrorKind::plugin, fmt::format("optimizer: declares {} states, at most {}", count, FVLM_MAX_STATES))
+    throw Error(ErrorKind::plugin,
+                fmt::format("optimizer: declares {} states; the limit is {}", count, FVLM_MAX_STATES))
         .at("plugin " + backend().plugin());
   std::vector<State> states;
   for (int32_t index = 0; index < count; ++index) {
@@ -71,7 +72,7 @@ std::vector<Optimizer::State> Optimizer::make_states() const {
 
 void Optimizer::step(const Arenas& arenas, const Control& control) const {
   static_assert(FVLM_MAX_STATES == FVLM_MAX_SAVED);
-  Bound<fvlm_optimizer_step> arguments;
+  BoundArguments<fvlm_optimizer_step> arguments;
   arguments.master = arguments.bind(arenas.master);
   arguments.parameter = arguments.bind(arenas.parameter);
   arguments.gradient = arguments.bind(arenas.gradient);

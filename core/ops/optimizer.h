@@ -1,4 +1,4 @@
-// One step over flat arenas through a chosen table: see fvlm/optimizer.h.
+// An optimizer step over flat arenas, by a selected plugin: see fvlm/optimizer.h.
 #pragma once
 #include "ops/backend.h"
 
@@ -9,26 +9,27 @@ namespace fvlm::ops {
 
 class Optimizer : public Prepared<fvlm_optimizer_v1> {
  public:
-  // The query's segments are set from `segments`.
+  // Sets the query's segments (parameter slices of the arenas) to `segments`.
   Optimizer(Backend<fvlm_optimizer_v1> backend, const Query& query, std::vector<fvlm_optimizer_segment> segments);
 
   std::span<const fvlm_hyperparameter> hyperparameters() const;
-  // float32 [groups, hyperparameters], each at its fallback.
+  // float32 [groups, hyperparameters], each at its default.
   at::Tensor default_hyperparameters() const;
 
   struct State {
-    std::string name; // in a checkpoint
+    std::string name; // as in checkpoints
     at::Tensor values;
   };
-  // All of them zero, as before the first step.
+  // Optimizer states as before the first step: zeros.
   std::vector<State> make_states() const;
 
   struct Arenas {
     at::Tensor master, gradient;
-    at::Tensor parameter; // undefined where it is the master
+    at::Tensor parameter; // undefined where the model computes with the master weights themselves
     std::vector<at::Tensor> states;
   };
-  // Device scalars that a recorded step reads anew: int64, float32, int32, of one element each.
+  // On the device, so that a captured step reads their current values. step, scale and skip have one element of int64,
+  // float32 and int32.
   struct Control {
     at::Tensor hyperparameters, step, scale, skip;
   };
@@ -37,7 +38,7 @@ class Optimizer : public Prepared<fvlm_optimizer_v1> {
  private:
   using Segments = std::shared_ptr<const std::vector<fvlm_optimizer_segment>>;
   Optimizer(Segments segments, Backend<fvlm_optimizer_v1> backend, const Query& query);
-  Segments segments_; // what the query points to
+  Segments segments_; // the query points to them
   at::Tensor device_segments_;
 };
 

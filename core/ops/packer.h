@@ -1,4 +1,4 @@
-// Which samples share a pack, through a chosen table: see fvlm/packer.h. Host memory, no tensors.
+// Bin packing of samples into packs, by a selected plugin: see fvlm/packer.h. Works on host memory, without tensors.
 #pragma once
 #include "ops/backend.h"
 
@@ -6,14 +6,14 @@ namespace fvlm::ops {
 
 class Packer {
  public:
-  // max_items 0: no limit. Throws Error(plugin) where the plugin refuses.
+  // max_items: of a bin; 0 for no limit. Throws Error(plugin) where the plugin does not support the query.
   Packer(Backend<fvlm_packer_v1> backend, std::vector<int64_t> capacity, int64_t max_items);
 
   struct Bins {
     std::vector<int32_t> of_item; // -1: larger than an empty bin
     int32_t count = 0;
   };
-  // sizes: [items, dimensions], row after row.
+  // sizes: [items, dimensions], row-major.
   Bins pack(const std::vector<int64_t>& sizes, uint64_t seed) const;
 
  private:

@@ -11,8 +11,8 @@
 namespace fvlm::ops {
 namespace {
 
-// Adjacent tensors as one with more rows.
-at::Tensor joined(const std::vector<Parameter*>& parts, at::Tensor Parameter::*member) {
+// Adjacent tensors as a single view, concatenated in the first dimension.
+at::Tensor concatenated_view(const std::vector<Parameter*>& parts, at::Tensor Parameter::*member) {
   const at::Tensor& first = parts.front()->*member;
   if (parts.size() == 1) return first;
   auto shape = first.sizes().vec();
@@ -21,7 +21,8 @@ at::Tensor joined(const std::vector<Parameter*>& parts, at::Tensor Parameter::*m
     const at::Tensor& next = parts[index]->*member;
     if (next.data_ptr() != static_cast<const char*>(first.data_ptr()) +
                                (offset - first.storage_offset()) * static_cast<int64_t>(first.element_size()))
-      throw Error(ErrorKind::internal, "parameters that are read together do not lie together").at(parts[index]->name);
+      throw Error(ErrorKind::internal, "parameters that are used as one weight are not adjacent in memory")
+          .at(parts[index]->name);
     offset += next.numel();
     shape[0] += next.size(0);
   }
@@ -30,27 +31,28 @@ at::Tensor joined(const std::vector<Parameter*>& parts, at::Tensor Parameter::*m
 
 } // namespace
 
-at::Tensor stacked(std::span<const at::Tensor> tensors) {
+at::Tensor strided_stack(std::span<const at::Tensor> tensors) {
   const at::Tensor& first = tensors.front();
   if (!first.defined()) return {};
-  const auto place = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
+  const auto address = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
   const auto size = static_cast<std::ptrdiff_t>(first.element_size());
-  const std::ptrdiff_t apart = tensors.size() > 1 && tensors[1].defined() ? place(tensors[1]) - place(first) : 0;
+  const std::ptrdiff_t distance = tensors.size() > 1 && tensors[1].defined() ? address(tensors[1]) - address(first) : 0;
   for (size_t index = 1; index < tensors.size(); ++index) {
     const at::Tensor& next = tensors[index];
     if (!next.defined() || !next.is_alias_of(first) || next.sizes() != first.sizes() ||
-        next.strides() != first.strides() || place(next) - place(first) != static_cast<std::ptrdiff_t>(index) * apart ||
-        apart < size)
+        next.strides() != first.strides() ||
+        address(next) - address(first) != static_cast<std::ptrdiff_t>(index) * distance || distance < size)
       return {};
   }
   auto shape = first.sizes().vec(), strides = first.strides().vec();
   shape.insert(shape.begin(), static_cast<int64_t>(tensors.size()));
-  strides.insert(strides.begin(), tensors.size() > 1 ? apart / size : first.numel());
+  strides.insert(strides.begin(), tensors.size() > 1 ? distance / size : first.numel());
   return first.as_strided(shape, strides);
 }
 
-Weight::Weight(std::vector<Parameter*> parts) : parts_(std::move(parts)), value_(joined(parts_, &Parameter::value)) {
-  if (parts_.front()->gradient.defined()) gradient_ = joined(parts_, &Parameter::gradient);
+Weight::Weight(std::vector<Parameter*> parts)
+    : parts_(std::move(parts)), value_(concatenated_view(parts_, &Parameter::value)) {
+  if (parts_.front()->gradient.defined()) gradient_ = concatenated_view(parts_, &Parameter::gradient);
 }
 
 Weight Weight::as_matrix() const {
@@ -64,31 +66,31 @@ bool Weight::has_gradient() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->has_gradient; });
 }
 
-bool Weight::claim(std::span<const Weight> weights) {
-  if (std::any_of(weights.begin(), weights.end(), std::mem_fn(&Weight::is_aside)))
+bool Weight::begin_write(std::span<const Weight> weights) {
+  if (std::any_of(weights.begin(), weights.end(), std::mem_fn(&Weight::is_on_side_stream)))
     if (device::Runtime* gpu = device::runtime()) gpu->join();
-  for (const Weight& each : weights) each.set_aside(false);
+  for (const Weight& each : weights) each.set_on_side_stream(false);
   return begin_gradients(weights);
 }
 
-bool Weight::claim_aside(std::span<const Weight> weights) {
-  for (const Weight& each : weights) each.set_aside(true);
+bool Weight::begin_side_stream_write(std::span<const Weight> weights) {
+  for (const Weight& each : weights) each.set_on_side_stream(true);
   return begin_gradients(weights);
 }
 
 bool Weight::begin_gradients(std::span<const Weight> weights) {
-  const bool adds = std::any_of(weights.begin(), weights.end(),
-                                [](const Weight& each) { return each.trains() && each.has_gradient(); });
+  const bool accumulate = std::any_of(weights.begin(), weights.end(),
+                                      [](const Weight& each) { return each.trains() && each.has_gradient(); });
   for (const Weight& each : weights)
-    if (each.trains()) each.begin_gradient(adds);
-  return adds;
+    if (each.trains()) each.begin_gradient(accumulate);
+  return accumulate;
 }
 
-// Of each part that has none yet: zeros where the others are added to, those side by side at once.
-void Weight::begin_gradient(bool others_add) const {
-  int64_t row = 0, begin = 0; // rows [begin, row) have none
+// Where the write accumulates, parts without a gradient are zeroed first, adjacent ones by a single call.
+void Weight::begin_gradient(bool accumulate) const {
+  int64_t row = 0, begin = 0; // the parts in rows [begin, row) have no gradient yet
   const auto clear = [&] {
-    if (others_add && row > begin) gradient_.narrow(0, begin, row - begin).zero_();
+    if (accumulate && row > begin) gradient_.narrow(0, begin, row - begin).zero_();
   };
   for (Parameter* part : parts_) {
     const int64_t rows = parts_.size() == 1 ? gradient_.size(0) : part->gradient.size(0);
@@ -102,16 +104,16 @@ void Weight::begin_gradient(bool others_add) const {
   clear();
 }
 
-void Weight::set_aside(bool is_aside) const {
-  for (Parameter* part : parts_) part->is_aside = is_aside;
+void Weight::set_on_side_stream(bool is_on_side_stream) const {
+  for (Parameter* part : parts_) part->is_aside = is_on_side_stream;
 }
 
-bool Weight::is_aside() const {
+bool Weight::is_on_side_stream() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->is_aside; });
 }
 
 void Weight::add_gradient(const at::Tensor& gradient) const {
-  if (claim(*this))
+  if (begin_write(*this))
     gradient_.add_(gradient);
   else
     gradient_.copy_(gradient);

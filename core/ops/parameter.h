@@ -1,4 +1,4 @@
-// Parameters as operations see them: a value, and where its gradient goes.
+// Parameters as operations see them: a value, and the place where its gradient is accumulated.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,53 +10,56 @@
 
 namespace fvlm::ops {
 
-// One tensor of a model directory. `value` and `gradient` are views of arenas.
+// One tensor of a model directory. `value` and `gradient` are views of the model's arenas (one flat buffer for each).
 struct Parameter {
   std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
-  at::Tensor value, gradient; // gradient: undefined where the parameter does not train
-  bool has_gradient = false;  // of the current step: what is written next adds to it
-  bool is_aside = false;      // of the current step: it has been written beside other work
+  at::Tensor value, gradient; // gradient: undefined for a frozen parameter
+  bool has_gradient = false;  // a gradient was written in this step, so that the next write has to accumulate
+  bool is_aside = false;      // that write was enqueued on the side stream
 };
 
-// Tensors of one shape that lie as far from each other, the first to the second as the second to the third, as one with
-// a dimension more. Undefined: they do not.
-at::Tensor stacked(std::span<const at::Tensor> tensors);
+// Equally spaced tensors of one shape as a single view with a leading dimension. Undefined where they are not.
+at::Tensor strided_stack(std::span<const at::Tensor> tensors);
 
-// What an operation reads at once: a parameter, or several that lie side by side (q, k, v; gate, up) as one.
+// The parameter that an operation reads: a single one, or several that lie next to each other in memory (q, k, v; gate,
+// up) as one.
 class Weight {
  public:
   Weight() = default;
   explicit Weight(Parameter& parameter) : Weight(std::vector<Parameter*>{&parameter}) {}
-  // One that a step makes.
-  explicit Weight(std::shared_ptr<Parameter> made) : Weight(*made) { made_ = std::move(made); }
-  // Adjacent in their arenas, in this order; all but the first dimension equal.
+  // For a parameter that exists during one step only, such as a padded copy.
+  explicit Weight(std::shared_ptr<Parameter> temporary) : Weight(*temporary) { owned_ = std::move(temporary); }
+  // The parts have to be adjacent in their arenas, in this order, and may differ in their first dimension only.
   explicit Weight(std::vector<Parameter*> parts);
 
-  // The same memory as [first dimension, all others]: a convolution's weight for a linear.
+  // The same memory as [first dimension, product of the others], to use a convolution's weight in a linear.
   Weight as_matrix() const;
 
   bool defined() const { return value_.defined(); }
   bool trains() const { return gradient_.defined(); }
   const at::Tensor& value() const { return value_; }
   const at::Tensor& gradient() const { return gradient_; }
-  bool has_gradient() const; // any part of it
-  // To be asked once before each write of gradients: whether it is to add to what is there, the same for all. What is
-  // written is enqueued next, in order with all the rest; it waits for what has been written aside.
-  static bool claim(std::span<const Weight> weights);
-  static bool claim(const Weight& weight, const Weight& other = {}) { return claim(std::array{weight, other}); }
-  // The same for what Runtime::beside() is to enqueue.
-  static bool claim_aside(std::span<const Weight> weights);
-  // For gradients that no plugin writes.
+  bool has_gradient() const; // of any part
+  // Has to be called once before each write to the gradients of these weights. True means that the write has to
+  // accumulate, false that it has to overwrite; the answer is the same for all of them. Synchronizes with writes that
+  // were enqueued on the side stream, so that the caller may enqueue on the current stream.
+  static bool begin_write(std::span<const Weight> weights);
+  static bool begin_write(const Weight& weight, const Weight& other = {}) {
+    return begin_write(std::array{weight, other});
+  }
+  // The same for a write that the caller enqueues on the device runtime's side stream.
+  static bool begin_side_stream_write(std::span<const Weight> weights);
+  // Accumulates a gradient that the caller has already computed.
   void add_gradient(const at::Tensor& gradient) const;
 
  private:
   static bool begin_gradients(std::span<const Weight> weights);
-  void begin_gradient(bool others_add) const;
-  bool is_aside() const;
-  void set_aside(bool is_aside) const;
+  void begin_gradient(bool accumulate) const;
+  bool is_on_side_stream() const;
+  void set_on_side_stream(bool is_on_side_stream) const;
 
   std::vector<Parameter*> parts_;
-  std::shared_ptr<Parameter> made_;
+  std::shared_ptr<Parameter> owned_;
   at::Tensor value_, gradient_;
 };
 

@@ -4,7 +4,7 @@ namespace fvlm::ops {
 
 Quantizer::Packed Quantizer::pack(const at::Tensor& weight) const {
   Packed packed = make_saved();
-  Bound<fvlm_quantizer_pack> arguments;
+  BoundArguments<fvlm_quantizer_pack> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.bind(arguments.packed, packed);
   run("quantizer pack", backend().table().pack, arguments);
@@ -13,7 +13,7 @@ Quantizer::Packed Quantizer::pack(const at::Tensor& weight) const {
 
 at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const {
   at::Tensor weight = output(into, {query().rows, query().cols}, scalar_type(query().dtype));
-  Bound<fvlm_quantizer_unpack> arguments;
+  BoundArguments<fvlm_quantizer_unpack> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.weight = arguments.bind(weight);
   run("quantizer unpack", backend().table().unpack, arguments);
@@ -23,7 +23,7 @@ at::Tensor Quantizer::unpack(const Packed& packed, const at::Tensor& into) const
 at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at::Tensor& bias,
                              const at::Tensor& into) const {
   at::Tensor y = output(into, {x.size(0), query().rows}, x.scalar_type());
-  Bound<fvlm_quantizer_linear> arguments;
+  BoundArguments<fvlm_quantizer_linear> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.x = arguments.bind(x);
   arguments.bias = arguments.bind(bias);
@@ -34,7 +34,7 @@ at::Tensor Quantizer::linear(const Packed& packed, const at::Tensor& x, const at
 
 at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_y, const at::Tensor& into) const {
   at::Tensor d_x = output(into, {d_y.size(0), query().cols}, d_y.scalar_type());
-  Bound<fvlm_quantizer_linear_gradient> arguments;
+  BoundArguments<fvlm_quantizer_linear_gradient> arguments;
   arguments.bind(arguments.packed, packed);
   arguments.d_y = arguments.bind(d_y);
   arguments.d_x = arguments.bind(d_x);
@@ -44,7 +44,7 @@ at::Tensor Quantizer::linear_gradient(const Packed& packed, const at::Tensor& d_
 
 at::Tensor Quantizer::fake_quantize(const at::Tensor& weight) const {
   at::Tensor out = output({}, weight.sizes(), weight.scalar_type());
-  Bound<fvlm_fake_quantize_forward> arguments;
+  BoundArguments<fvlm_fake_quantize_forward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.out = arguments.bind(out);
   run("fake quantize forward", backend().table().fake_quantize_forward, arguments);
@@ -54,7 +54,7 @@ at::Tensor Quantizer::fake_quantize(const at::Tensor& weight) const {
 at::Tensor Quantizer::fake_quantize_gradient(const at::Tensor& weight, const at::Tensor& d_out,
                                              const at::Tensor& into) const {
   at::Tensor d_weight = output(into, weight.sizes(), weight.scalar_type());
-  Bound<fvlm_fake_quantize_backward> arguments;
+  BoundArguments<fvlm_fake_quantize_backward> arguments;
   arguments.weight = arguments.bind(weight);
   arguments.d_out = arguments.bind(d_out);
   arguments.d_weight = arguments.bind(d_weight);

@@ -1,4 +1,4 @@
-// Weights in few bits through a chosen table: see fvlm/quantizer.h.
+// Weight quantization by a selected plugin: see fvlm/quantizer.h. pack() quantizes, unpack() dequantizes.
 #pragma once
 #include "ops/backend.h"
 

@@ -9,7 +9,7 @@ namespace fvlm::ops {
 Value take_rows(Tape& tape, const Value& x, const at::Tensor& index) {
   Value y(x.data.index_select(0, index), tape.records(x));
   if (!y.wants_gradient()) return y;
-  x.gradient->ask_no_sums();
+  x.gradient->withdraw_bias_gradient();
   tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->whole(shape, options).index_add_(0, index, d_y);
@@ -19,22 +19,22 @@ Value take_rows(Tape& tape, const Value& x, const at::Tensor& index) {
 
 Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence) {
   const int64_t rows = sequence.tokens.size(0);
-  // One row more takes what is padding.
-  const at::Tensor wide = at::empty({rows + 1, table.value().size(1)}, table.value().options());
-  at::Tensor text = wide.narrow(0, 0, rows);
+  // Padding is copied to an additional row at the end.
+  const at::Tensor with_padding_row = at::empty({rows + 1, table.value().size(1)}, table.value().options());
+  at::Tensor text = with_padding_row.narrow(0, 0, rows);
   at::index_select_out(text, table.value(), 0, sequence.tokens);
-  if (visual.defined()) wide.index_copy_(0, sequence.visual_rows, visual.data);
+  if (visual.defined()) with_padding_row.index_copy_(0, sequence.visual_rows, visual.data);
   Value y(text, tape.records(table, visual));
   if (!y.wants_gradient()) return y;
   tape.push([table, sequence, rows, in = visual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (in) {
-      const at::Tensor inside = sequence.visual_rows.clamp_max(rows - 1);
-      in->add(d_y.index_select(0, inside) * (sequence.visual_rows < rows).unsqueeze(1));
+      const at::Tensor clamped = sequence.visual_rows.clamp_max(rows - 1);
+      in->add(d_y.index_select(0, clamped) * (sequence.visual_rows < rows).unsqueeze(1));
     }
     if (!table.trains()) return;
-    if (!Weight::claim(table)) table.gradient().zero_();
+    if (!Weight::begin_write(table)) table.gradient().zero_();
     table.gradient().index_add_(0, sequence.tokens, (d_y * sequence.is_text).to(table.gradient().scalar_type()));
   });
   return y;
@@ -54,7 +54,7 @@ Value every(Tape& tape, const Value& x, int64_t step, int64_t first) {
   const auto rows = [step, first](const at::Tensor& all) { return all.unflatten(0, {-1, step}).select(1, first); };
   Value y(rows(x.data).contiguous(), tape.records(x));
   if (!y.wants_gradient()) return y;
-  x.gradient->ask_no_sums();
+  x.gradient->withdraw_bias_gradient();
   tape.push([rows, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) rows(in->whole(shape, options)).add_(d_y);

@@ -1,4 +1,4 @@
-// Moving rows about: the operations of a model that compute nothing. Indices are int64 tensors on the device; none is
+// Operations that only move or scale rows. They need no plugin. Indices are int64 tensors on the device and are never
 // read on the host.
 #pragma once
 #include "ops/parameter.h"
@@ -6,21 +6,21 @@
 
 namespace fvlm::ops {
 
-// x[index], a row each. A row may be taken several times.
+// x[index], the gather of whole rows. An index may occur several times.
 Value take_rows(Tape& tape, const Value& x, const at::Tensor& index);
 
-// A decoder's input: rows of a table by token, and visual tokens in between.
+// The layout of a decoder's input: text tokens, which are embedded, and visual tokens between them.
 struct Sequence {
-  at::Tensor tokens;      // int64 [rows]; any valid token where there is no text
+  at::Tensor tokens;      // int64 [rows]; any valid token where the row is not text
   at::Tensor is_text;     // float32 [rows, 1]: 1 or 0
-  at::Tensor visual_rows; // int64 [visual tokens]: where each lies; `rows` for one that is padding
+  at::Tensor visual_rows; // int64 [visual tokens]: the row of each; `rows` for padding
 };
 Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence);
 
-// A parameter [1, width] as every row.
+// The parameter [1, width] broadcast to all rows.
 Value repeat_row(Tape& tape, const Weight& row, int64_t rows);
 
-// Rows first, first + step, ... of x.
+// x[first::step]: rows first, first + step, ... of x.
 Value every(Tape& tape, const Value& x, int64_t step, int64_t first);
 
 // x * factor

@@ -8,20 +8,21 @@
 namespace fvlm::ops {
 namespace {
 
-// Whether no one else sees this tensor's memory.
+// Whether nothing else refers to this tensor's memory.
 bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
 } // namespace
 
-void Gradient::add_with_sums(at::Tensor gradient) {
+void Gradient::add_with_bias_gradient(at::Tensor gradient) {
   add(std::move(gradient));
-  has_sums_ = true;
+  has_bias_gradient_ = true;
 }
 
 void Gradient::add(at::Tensor gradient) {
-  if (has_sums_) throw Error(ErrorKind::internal, "a gradient comes to a value behind that which was summed");
+  if (has_bias_gradient_)
+    throw Error(ErrorKind::internal, "a gradient was added to a value after its bias gradient had been computed");
   if (!sum_.defined()) {
     sum_ = std::move(gradient);
   } else if (is_sole_owner(sum_)) {
@@ -34,7 +35,9 @@ void Gradient::add(at::Tensor gradient) {
 }
 
 at::Tensor& Gradient::whole(at::IntArrayRef shape, const at::TensorOptions& options) {
-  if (has_sums_) throw Error(ErrorKind::internal, "a part of a gradient comes behind what was summed");
+  if (has_bias_gradient_)
+    throw Error(ErrorKind::internal,
+                "a part of a gradient was added to a value after its bias gradient had been computed");
   if (!sum_.defined())
     sum_ = at::zeros(shape, options);
   else if (!is_sole_owner(sum_))

@@ -1,9 +1,9 @@
-// What a forward pass leaves for its backward pass: steps, run once in reverse. The engine's own instead of LibTorch's
-// autograd: a step knows which gradients are wanted, writes those of parameters straight into their arena, and frees
-// what it saved as it goes; nothing here looks at a tensor's content, so that a whole step can be captured in a graph.
+// The tape of a training step: the engine's own in place of LibTorch's autograd. A backward step knows which gradients
+// are required, writes those of parameters straight into their gradient arena, and frees its saved tensors as it goes.
+// Nothing reads a tensor's content on the host, so that a whole step can be captured as a CUDA graph.
 #pragma once
 #include "ops/basic_tape.h"
-#include "ops/guests.h"
+#include "ops/deferred_queries.h"
 #include "ops/parameter.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,49 +11,53 @@
 
 namespace fvlm::ops {
 
-// Where the gradient of one value gathers.
+// Accumulates the gradient of one value.
 class Gradient {
  public:
-  // Takes part in the tensor's memory: whoever gives it does not write to it afterwards.
+  // May keep a reference to the tensor's memory: the caller must not write to it afterwards.
   void add(at::Tensor gradient);
-  // For those who compute one that they will add: memory for it, like this. The first gets what place() named.
-  at::Tensor memory(const at::Tensor& like) { return place_ ? std::exchange(place_, {})() : at::empty_like(like); }
-  void place(std::function<at::Tensor()> memory) { place_ = std::move(memory); }
-  // For those who add to a part only: the whole, in memory of its own. It begins as zeros of this kind.
+  // Memory for a gradient of this value that the caller computes and then passes to add(). The first call returns the
+  // destination set below, if there is one.
+  at::Tensor allocate_like(const at::Tensor& like) {
+    return destination_ ? std::exchange(destination_, {})() : at::empty_like(like);
+  }
+  void set_destination(std::function<at::Tensor()> memory) { destination_ = std::move(memory); }
+  // The accumulated gradient for in-place addition to a part of it; zeros of this shape where nothing was added yet.
   at::Tensor& whole(at::IntArrayRef shape, const at::TensorOptions& options);
-  // Undefined where nothing has flowed back.
+  // Moves the accumulated gradient out. Undefined where nothing was added.
   at::Tensor take() { return std::exchange(sum_, {}); }
-  // The same, in memory that nobody else reads.
+  // As take(), but in memory that nothing else refers to, so that the caller may overwrite it.
   at::Tensor take_own();
   bool empty() const { return !sum_.defined(); }
 
-  // A value that has a bias within asks whoever gives its gradient for the sums over rows, which are the bias's: the
-  // giver has just written what is to be summed. Given once, by who is the only one to add, or takes what came before
-  // him and adds it as well. Who adds to a part may do so behind him, and takes the question back.
-  void ask_sums(const Weight& bias) { sums_for_ = std::make_shared<const Weight>(bias); }
-  void ask_no_sums() { sums_for_.reset(); }
-  // Null: none are wanted, or not of this type.
-  const Weight* asks_sums(at::ScalarType type) const {
-    const bool wanted = !sum_.defined() && sums_for_ && sums_for_->gradient().scalar_type() == type;
-    return wanted ? sums_for_.get() : nullptr;
+  // Fused bias gradient. The gradient of a linear's bias is the column sum of its output's gradient, and whichever
+  // kernel writes that gradient can sum it on the way. So the linear requests it here, and a later operation that can
+  // do it (requested_bias() is not null) sums into the bias and calls add_with_bias_gradient(). After that nothing may
+  // be added to this value. An operation that adds to a part of the value only withdraws the request.
+  void request_bias_gradient(const Weight& bias) { requested_bias_ = std::make_shared<const Weight>(bias); }
+  void withdraw_bias_gradient() { requested_bias_.reset(); }
+  // Null where nothing was requested, something was added already, or the bias has gradients of another type.
+  const Weight* requested_bias(at::ScalarType type) const {
+    const bool is_possible = !sum_.defined() && requested_bias_ && requested_bias_->gradient().scalar_type() == type;
+    return is_possible ? requested_bias_.get() : nullptr;
   }
-  void add_with_sums(at::Tensor gradient);
-  bool has_sums() const { return has_sums_; }
+  void add_with_bias_gradient(at::Tensor gradient);
+  bool has_bias_gradient() const { return has_bias_gradient_; }
 
-  // Of keys and values, which an attention further down the tape writes a gradient for: it adds that of one other
-  // call's queries, which leave themselves here in place of their share.
-  void open_to_guests() { open_ = true; }
-  bool is_open() const { return open_; }
-  void close() { open_ = false; }
-  void leave(Guests guests) { guests_ = std::move(guests); }
-  Guests take_guests() { return std::exchange(guests_, {}); }
+  // Deferred queries, for the gradients of keys and values that two attentions read: the attention whose backward runs
+  // later offers to add the other one's share of d_k and d_v, and the other one leaves its queries here.
+  void open_to_guests() { accepts_deferred_queries_ = true; }
+  bool accepts_deferred_queries() const { return accepts_deferred_queries_; }
+  void close_to_deferred_queries() { accepts_deferred_queries_ = false; }
+  void defer_queries(DeferredQueries queries) { deferred_queries_ = std::move(queries); }
+  DeferredQueries take_deferred_queries() { return std::exchange(deferred_queries_, {}); }
 
  private:
   at::Tensor sum_;
-  std::shared_ptr<const Weight> sums_for_;
-  bool has_sums_ = false, open_ = false;
-  Guests guests_;
-  std::function<at::Tensor()> place_;
+  std::shared_ptr<const Weight> requested_bias_;
+  bool has_bias_gradient_ = false, accepts_deferred_queries_ = false;
+  DeferredQueries deferred_queries_;
+  std::function<at::Tensor()> destination_;
 };
 
 using Value = BasicValue<at::Tensor, Gradient>;

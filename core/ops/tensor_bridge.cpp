@@ -11,7 +11,7 @@
 
 namespace fvlm::ops {
 
-// Whoever has an fvlm_tensor has a DLTensor.
+// fvlm_tensor has the layout of DLPack's DLTensor.
 static_assert(sizeof(fvlm_tensor) == sizeof(DLTensor));
 static_assert(offsetof(fvlm_tensor, data) == offsetof(DLTensor, data));
 static_assert(offsetof(fvlm_tensor, device) == offsetof(DLTensor, device));
@@ -32,16 +32,13 @@ namespace {
 struct TypePair {
   at::ScalarType torch;
   fvlm_dtype abi;
-  const char* name;
 };
 
 constexpr TypePair types[] = {
-    {at::kFloat, {FVLM_FLOAT, 32, 1}, "float32"}, {at::kBFloat16, {FVLM_BFLOAT, 16, 1}, "bfloat16"},
-    {at::kHalf, {FVLM_FLOAT, 16, 1}, "float16"},  {at::kDouble, {FVLM_FLOAT, 64, 1}, "float64"},
-    {at::kInt, {FVLM_INT, 32, 1}, "int32"},       {at::kLong, {FVLM_INT, 64, 1}, "int64"},
-    {at::kChar, {FVLM_INT, 8, 1}, "int8"},        {at::kShort, {FVLM_INT, 16, 1}, "int16"},
-    {at::kByte, {FVLM_UINT, 8, 1}, "uint8"},      {at::kUInt16, {FVLM_UINT, 16, 1}, "uint16"},
-    {at::kUInt32, {FVLM_UINT, 32, 1}, "uint32"},  {at::kUInt64, {FVLM_UINT, 64, 1}, "uint64"},
+    {at::kFloat, {FVLM_FLOAT, 32, 1}},  {at::kBFloat16, {FVLM_BFLOAT, 16, 1}}, {at::kHalf, {FVLM_FLOAT, 16, 1}},
+    {at::kDouble, {FVLM_FLOAT, 64, 1}}, {at::kInt, {FVLM_INT, 32, 1}},         {at::kLong, {FVLM_INT, 64, 1}},
+    {at::kChar, {FVLM_INT, 8, 1}},      {at::kShort, {FVLM_INT, 16, 1}},       {at::kByte, {FVLM_UINT, 8, 1}},
+    {at::kUInt16, {FVLM_UINT, 16, 1}},  {at::kUInt32, {FVLM_UINT, 32, 1}},     {at::kUInt64, {FVLM_UINT, 64, 1}},
 };
 
 Error refusal(std::string what) {
@@ -59,28 +56,23 @@ const TypePair* find_type(fvlm_dtype dtype) {
 fvlm_dtype abi_dtype(at::ScalarType type) {
   for (const auto& pair : types)
     if (pair.torch == type) return pair.abi;
-  throw refusal(fmt::format("a tensor of {} cannot cross the plugin ABI", c10::toString(type)))
+  throw refusal(fmt::format("a tensor of {} cannot be passed to a plugin", c10::toString(type)))
       .advise("convert it to a float or integer type first");
 }
 
 at::ScalarType scalar_type(fvlm_dtype dtype) {
   if (const auto* type = find_type(dtype)) return type->torch;
-  throw refusal(fmt::format("dtype {} is none that the engine knows", dtype_name(dtype)));
+  throw refusal(fmt::format("dtype {} is not supported by the engine", dtype_name(dtype)));
 }
 
 bool is_known(fvlm_dtype dtype) {
   return find_type(dtype) != nullptr;
 }
 
-std::string dtype_name(fvlm_dtype dtype) {
-  const auto* type = find_type(dtype);
-  return type ? type->name : fmt::format("(code {}, {} bits, {} lanes)", dtype.code, dtype.bits, dtype.lanes);
-}
-
 fvlm_device abi_device(at::Device device) {
   if (device.is_cpu()) return {FVLM_CPU, 0};
   if (device.is_cuda() && device.has_index()) return {FVLM_CUDA, device.index()};
-  throw refusal(fmt::format("a tensor on '{}' cannot cross the plugin ABI", device.str()))
+  throw refusal(fmt::format("a tensor on '{}' cannot be passed to a plugin", device.str()))
       .advise("move it to cpu or to a numbered cuda device");
 }
 
@@ -88,19 +80,19 @@ at::Device torch_device(fvlm_device device) {
   if (device.type == FVLM_CPU) return at::Device(at::kCPU);
   if (device.type == FVLM_CUDA && device.id >= 0 && device.id < 128)
     return {at::kCUDA, static_cast<c10::DeviceIndex>(device.id)};
-  throw refusal(fmt::format("device (type {}, id {}) is none that the engine knows", device.type, device.id));
+  throw refusal(fmt::format("device (type {}, id {}) is not supported by the engine", device.type, device.id));
 }
 
 AbiTensor::AbiTensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested() || !tensor.has_storage())
-    throw refusal("only plain strided tensors can cross the plugin ABI").advise("make the tensor dense first");
+    throw refusal("only plain strided tensors can be passed to a plugin").advise("make the tensor dense first");
   if (tensor.is_conj() || tensor.is_neg())
-    throw refusal("a lazily conjugated or negated view cannot cross the plugin ABI")
+    throw refusal("a lazily conjugated or negated view cannot be passed to a plugin")
         .advise("call resolve_conj() or resolve_neg() first");
   if (tensor.dim() > FVLM_MAX_DIMS)
-    throw refusal(
-        fmt::format("a tensor of {} dimensions cannot cross the plugin ABI: at most {}", tensor.dim(), FVLM_MAX_DIMS));
+    throw refusal(fmt::format("a tensor of {} dimensions cannot be passed to a plugin: the limit is {}", tensor.dim(),
+                              FVLM_MAX_DIMS));
   tensor_.device = abi_device(tensor.device());
   tensor_.dtype = abi_dtype(tensor.scalar_type());
   tensor_.ndim = static_cast<int32_t>(tensor.dim());
@@ -135,7 +127,7 @@ at::Tensor torch_tensor(const fvlm_tensor* tensor) {
     throw refusal(fmt::format("a tensor with {} dimensions and {} is malformed", tensor->ndim,
                               tensor->shape && tensor->strides ? "its shape" : "no shape or strides"));
   if (tensor->byte_offset != 0)
-    throw refusal(fmt::format("a tensor has byte_offset {}, and the ABI wants 0", tensor->byte_offset));
+    throw refusal(fmt::format("a tensor has byte_offset {}; the ABI requires 0", tensor->byte_offset));
   const at::IntArrayRef shape(tensor->shape, tensor->ndim), strides(tensor->strides, tensor->ndim);
   int64_t elements = 1;
   for (int64_t size : shape) {

@@ -1,26 +1,26 @@
-// Crossing between at::Tensor and fvlm_tensor, both ways without a copy.
+// Converts between at::Tensor and fvlm_tensor without copying, and between their types and devices.
 #pragma once
+#include "plugin/dtype.h"
+
 #include <fvlm/tensor.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <string>
 
 namespace fvlm::ops {
 
-// Each throws Error for what the ABI or LibTorch does not know (complex, bool, a device other than CPU and CUDA).
+// All throw Error for what the ABI or LibTorch does not have (complex, bool, a device other than CPU and CUDA).
 fvlm_dtype abi_dtype(at::ScalarType type);
 at::ScalarType scalar_type(fvlm_dtype dtype);
 bool is_known(fvlm_dtype dtype);
 fvlm_device abi_device(at::Device device);
 at::Device torch_device(fvlm_device device);
 
-// "float32", "bfloat16": for messages.
-std::string dtype_name(fvlm_dtype dtype);
+using fvlm::dtype_name;
 
-// An fvlm_tensor over the memory of an at::Tensor, with the shape and strides it points to. It does not keep the tensor
-// alive. An undefined tensor crosses as NULL, which is how the ABI says "not wanted".
+// An fvlm_tensor for an at::Tensor's memory, with the shape and strides that it points to. It does not keep the tensor
+// alive. An undefined tensor becomes NULL, which the ABI uses for arguments that are absent.
 class AbiTensor {
  public:
   AbiTensor() = default;
@@ -38,7 +38,7 @@ class AbiTensor {
   bool defined_ = false;
 };
 
-// A view of memory that the other side owns; NULL gives an undefined tensor.
+// An at::Tensor that views the fvlm_tensor's memory and does not own it. NULL becomes an undefined tensor.
 at::Tensor torch_tensor(const fvlm_tensor* tensor);
 
 } // namespace fvlm::ops

@@ -1,15 +1,14 @@
-// LibTorch's own CPU threads: plugins' parallel_for works on them, so that a process has one pool and not two; and how
-// many of them a model is worth.
+// Uses LibTorch's CPU thread pool for plugins as well, so that a process has only one pool, and limits a small model to
+// one thread.
 #pragma once
 #include <cstdint>
 
 namespace fvlm::ops {
 
-// Threads that share the tensors of a model with fewer parameters wait for each other longer than they work
-// (bench/LOG.md).
+// With fewer parameters, threads spend more time on synchronization than on work (bench/LOG.md).
 inline constexpr int64_t parameters_worth_threads = 4'000'000;
 
-// While it lives, LibTorch computes a model that small on the calling thread alone.
+// Limits LibTorch to the calling thread for the lifetime of the object, if the model is that small.
 class ModelThreads {
  public:
   explicit ModelThreads(int64_t parameters);
@@ -21,7 +20,7 @@ class ModelThreads {
   int before_;
 };
 
-// Call once, before the first plugin works and after at::set_num_threads(). [setup]
+// Call once, after at::set_num_threads() and before the first call to a plugin. [setup]
 void use_torch_threads();
 
 } // namespace fvlm::ops

@@ -1,5 +1,5 @@
-// The tensors of each call's argument struct, by name. What a call may write is a `fvlm_tensor*`, what it only reads a
-// `const fvlm_tensor*`: the types say it, so no second list can disagree.
+// Reflection for the argument structs of the ABI: their tensors, by name. Whether a call may write a tensor follows
+// from the member's type (`fvlm_tensor*` or `const fvlm_tensor*`), so it is not listed here.
 #pragma once
 #include <fvlm/fvlm.h>
 
@@ -228,7 +228,7 @@ struct FieldsOf<fvlm_fake_quantize_backward> {
 template <class Value, class Visit>
 void visit_field(const char* name, Value& value, Visit& visit) {
   if constexpr (std::is_array_v<Value>) {
-    // Appended, because gcc 12 warns falsely of an insert at the front.
+    // append() in place of operator+, for which gcc 12 has a false warning.
     for (size_t i = 0; i < std::extent_v<Value>; ++i)
       visit(std::string(name).append("[").append(std::to_string(i)).append("]"), value[i]);
   } else {
@@ -241,14 +241,14 @@ constexpr bool writable = std::is_same_v<std::remove_all_extents_t<Value>, fvlm_
 
 } // namespace detail
 
-// visit(const std::string& name, const fvlm_tensor* tensor) for every tensor of the call, NULL ones too.
+// Calls visit(const std::string& name, const fvlm_tensor* tensor) for every tensor argument, including NULL ones.
 template <class Arguments, class Visit>
 void each_tensor(const Arguments& arguments, Visit&& visit) {
   std::apply([&](const auto&... field) { (detail::visit_field(field.name, arguments.*field.member, visit), ...); },
              detail::FieldsOf<Arguments>::fields);
 }
 
-// visit(const std::string& name, fvlm_tensor*& tensor) for those that the call may write.
+// Calls visit(const std::string& name, fvlm_tensor*& tensor) for every tensor argument that the call may write.
 template <class Arguments, class Visit>
 void each_output(Arguments& arguments, Visit&& visit) {
   auto one = [&](const auto& field) {

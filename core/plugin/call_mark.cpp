@@ -1,6 +1,7 @@
 #include "plugin/call_mark.h"
 
 #include "base/error.h"
+#include "plugin/dtype.h"
 
 #include <algorithm>
 #include <atomic>
@@ -18,24 +19,24 @@
 namespace fvlm {
 namespace {
 
-struct Watched {
+struct HandledSignal {
   int number;
   const char* name;
   struct sigaction before;
 };
-Watched watched[] = {{SIGSEGV, "SIGSEGV", {}}, {SIGBUS, "SIGBUS", {}},   {SIGILL, "SIGILL", {}},
-                     {SIGFPE, "SIGFPE", {}},   {SIGABRT, "SIGABRT", {}}, {SIGTRAP, "SIGTRAP", {}}};
+HandledSignal handled_signals[] = {{SIGSEGV, "SIGSEGV", {}}, {SIGBUS, "SIGBUS", {}},   {SIGILL, "SIGILL", {}},
+                                   {SIGFPE, "SIGFPE", {}},   {SIGABRT, "SIGABRT", {}}, {SIGTRAP, "SIGTRAP", {}}};
 
 std::atomic<int> log_descriptor{-1};
 
 thread_local const CallMark* current_call = nullptr;
 
-// A stack for the handlers of this thread: a plugin may have used up its own.
+// An alternate signal stack for this thread, because the crash may be a stack overflow.
 class HandlerStack {
  public:
   HandlerStack() {
     stack_t there{};
-    if (sigaltstack(nullptr, &there) != 0 || !(there.ss_flags & SS_DISABLE)) return; // somebody laid one already
+    if (sigaltstack(nullptr, &there) != 0 || !(there.ss_flags & SS_DISABLE)) return; // the thread has one already
     memory_.reset(new char[bytes]);
     const stack_t own{memory_.get(), 0, bytes};
     if (sigaltstack(&own, nullptr) != 0) memory_.reset();
@@ -54,8 +55,8 @@ class HandlerStack {
   std::unique_ptr<char[]> memory_;
 };
 
-// What is written first cannot fail; the arguments are read behind it, which a plugin may have written over.
-void tell(const CallMark& call, std::string_view did, std::string_view what, std::string_view advice) {
+// Writes the plugin and the operation first: formatting the arguments may crash, if the plugin has overwritten them.
+void report(const CallMark& call, std::string_view did, std::string_view what, std::string_view advice) {
   const auto everywhere = [](const SignalText& text) {
     text.write_to(STDERR_FILENO);
     if (const int log = log_descriptor.load(); log >= 0) text.write_to(log);
@@ -72,7 +73,8 @@ void tell(const CallMark& call, std::string_view did, std::string_view what, std
   everywhere(shapes);
 }
 
-// Threads that share a call's work crash together: the first says so and ends the process, the others wait for that.
+// Threads that share the work of a call often crash together: the first one reports and ends the process, the others
+// wait.
 std::atomic<bool> crashed{false};
 thread_local bool crashed_here = false;
 
@@ -80,24 +82,26 @@ extern "C" void on_crash(int number) {
   const int error = errno;
   if (!crashed_here && crashed.exchange(true))
     for (;;) pause();
-  Watched* signal =
-      std::find_if(std::begin(watched), std::end(watched), [&](const Watched& one) { return one.number == number; });
+  HandledSignal* signal = std::find_if(std::begin(handled_signals), std::end(handled_signals),
+                                       [&](const HandledSignal& one) { return one.number == number; });
   if (!std::exchange(crashed_here, true))
     if (const CallMark* call = std::exchange(current_call, nullptr))
-      tell(*call, "crashed with ", signal->name,
-           "take it off the recipe's list for this kind, or report this to its author; a run resumes from its last "
-           "checkpoint");
+      report(*call, "crashed with ", signal->name,
+             "remove it from the recipe's list for this kind, or report this to its author; the run can be resumed "
+             "from its "
+             "last checkpoint");
   sigaction(number, &signal->before, nullptr);
   errno = error;
-  raise(number); // taken as it would have been, once this handler has returned
+  raise(number); // delivered to the previous handler once this one has returned
 }
 
 extern "C" void on_exit_of_plugin() {
   const CallMark* call = std::exchange(current_call, nullptr);
   if (!call) return;
-  tell(*call, "ended the process by exit()", "",
-       "a plugin never ends the process; take it off the recipe's list for this kind, or report this to its author; a "
-       "run resumes from its last checkpoint");
+  report(*call, "ended the process by exit()", "",
+         "a plugin must not end the process; remove it from the recipe's list for this kind, or report this to its "
+         "author; "
+         "the run can be resumed from its last checkpoint");
   _exit(static_cast<int>(ErrorKind::plugin));
 }
 
@@ -121,12 +125,8 @@ SignalText& SignalText::operator<<(int64_t number) {
 }
 
 SignalText& SignalText::operator<<(const fvlm_tensor& tensor) {
-  const char* base = tensor.dtype.code == FVLM_FLOAT    ? "float"
-                     : tensor.dtype.code == FVLM_BFLOAT ? "bfloat"
-                     : tensor.dtype.code == FVLM_INT    ? "int"
-                     : tensor.dtype.code == FVLM_UINT   ? "uint"
-                                                        : "dtype of bits ";
-  *this << base << int64_t{tensor.dtype.bits} << " [";
+  const char* code = dtype_code_name(tensor.dtype);
+  *this << (code ? code : "dtype of bits ") << int64_t{tensor.dtype.bits} << " [";
   for (int32_t i = 0; i < std::min<int32_t>(tensor.ndim, FVLM_MAX_DIMS); ++i)
     *this << (i > 0 ? ", " : "") << tensor.shape[i];
   return *this << "]";
@@ -167,7 +167,7 @@ void watch_plugin_calls() {
     struct sigaction action {};
     action.sa_handler = on_crash;
     action.sa_flags = SA_ONSTACK;
-    for (Watched& one : watched) sigaction(one.number, &action, &one.before);
+    for (HandledSignal& one : handled_signals) sigaction(one.number, &action, &one.before);
   });
   std::atexit(on_exit_of_plugin);
   std::at_quick_exit(on_exit_of_plugin);

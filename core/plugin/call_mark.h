@@ -1,5 +1,5 @@
-// Who is in a plugin's code at this moment, so that a crash or an exit in there is told by name: plugin, operation, and
-// the tensors of the call.
+// Tracks which plugin each thread is calling, so that a crash or exit() inside a plugin is reported with the plugin,
+// the operation and the tensors of the call.
 #pragma once
 #include "plugin/arguments.h"
 
@@ -13,7 +13,7 @@
 
 namespace fvlm {
 
-// Text put together in a signal handler: no memory is allocated, what does not fit is left out.
+// Async-signal-safe text formatting: allocates nothing and truncates what does not fit.
 class SignalText {
  public:
   SignalText& operator<<(std::string_view text);
@@ -26,19 +26,19 @@ class SignalText {
   size_t size_ = 0;
 };
 
-// Lies around a call into a plugin. The texts and the arguments have to outlive it. [any thread]
+// Marks the calling thread as being inside a plugin's call. The texts and arguments have to outlive it. [any thread]
 class CallMark {
  public:
   using Describe = void (*)(SignalText& text, const void* arguments);
   CallMark(std::string_view plugin, std::string_view operation, const void* arguments = nullptr,
            Describe describe = nullptr);
-  // For a thread that works for a call of another one; NULL: for none.
+  // For a pool thread that works on behalf of another thread's call; NULL: on behalf of none.
   explicit CallMark(const CallMark* call);
   ~CallMark();
   CallMark(const CallMark&) = delete;
   CallMark& operator=(const CallMark&) = delete;
 
-  static const CallMark* current(); // of this thread; NULL: it is in no plugin
+  static const CallMark* current(); // of this thread; NULL outside plugins
 
   const std::string_view plugin, operation;
   const void* const arguments;
@@ -48,12 +48,12 @@ class CallMark {
   const CallMark* const before_;
 };
 
-// From here on a crash (SIGSEGV, SIGABRT, ...) or an exit() inside a plugin's call is told on standard error. The crash
-// then ends the process as it would have; the exit ends it with the exit code of a plugin's error. Handlers of exit()
-// run in reverse order: to be called again behind libraries that were loaded later. [setup]
+// Installs handlers that report a crash (SIGSEGV, SIGABRT, ...) or an exit() inside a plugin's call on standard error.
+// A crash then ends the process as it would have; an exit ends it with the exit code of plugin errors. exit() handlers
+// run in reverse order, so this has to be called again after loading a library. [setup]
 void watch_plugin_calls();
 
-// While it lives, what is told goes to the end of this file as well. One at a time. [setup]
+// Appends crash reports to this file as well, for the lifetime of the object. One at a time. [setup]
 class CrashLog {
  public:
   explicit CrashLog(const std::filesystem::path& file);

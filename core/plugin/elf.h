@@ -1,11 +1,11 @@
-// Looks at a library's ELF header before the dynamic linker does: its messages are clearer, and a file cut short would
-// have the linker touch pages that are not there.
+// Checks a library's ELF headers before the dynamic linker reads them: its error messages are less clear, and a
+// truncated file would make it access unmapped pages.
 #pragma once
 #include "plugin/trust.h"
 
 namespace fvlm {
 
-// Throws Error(plugin) when the file is not a whole shared library for this machine.
+// Throws Error(plugin) unless the file is a complete shared library for this machine.
 void check_elf(const OpenedFile& file);
 
 } // namespace fvlm

@@ -1,6 +1,7 @@
 #include "plugin/guard.h"
 
 #include "base/error.h"
+#include "plugin/dtype.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -14,10 +15,10 @@
 namespace fvlm {
 namespace {
 
-// As float32, float64, bfloat16 and float16 alike this reads as a NaN, as an integer it is conspicuous.
+// NaN in float32, float64, bfloat16 and float16, and -1 in integers.
 constexpr std::byte fill{0xff};
 constexpr std::byte zone_pattern{0xa5};
-constexpr size_t alignment = 256;
+constexpr size_t alignment = 256, zone = 4096; // bytes
 
 std::atomic<int> debug{-1};
 
@@ -43,7 +44,7 @@ size_t element_count(const fvlm_tensor& tensor) {
   return count;
 }
 
-// visit(offset in bytes) for every element.
+// Calls visit(offset in bytes) for every element.
 template <class Visit>
 void each_element(const fvlm_tensor& tensor, Visit&& visit) {
   if (is_empty(tensor)) return;
@@ -58,15 +59,6 @@ void each_element(const fvlm_tensor& tensor, Visit&& visit) {
   }
 }
 
-std::string dtype_name(fvlm_dtype dtype) {
-  const char* base = dtype.code == FVLM_FLOAT    ? "float"
-                     : dtype.code == FVLM_BFLOAT ? "bfloat"
-                     : dtype.code == FVLM_INT    ? "int"
-                     : dtype.code == FVLM_UINT   ? "uint"
-                                                 : nullptr;
-  return base ? fmt::format("{}{}", base, dtype.bits) : fmt::format("dtype code {} of {} bits", dtype.code, dtype.bits);
-}
-
 std::string place(std::ptrdiff_t offset) {
   return offset < 0 ? fmt::format("{} bytes before its beginning", -offset)
                     : fmt::format("{} bytes past its end", offset);
@@ -78,7 +70,7 @@ Kind failure(const std::string& plugin, std::string_view operation, const std::s
   Kind error(ErrorKind::plugin,
              fmt::format("{}: {}{}", operation, what, shapes.empty() ? "" : "\n  called with" + shapes));
   error.at(plugin).advise(
-      fmt::format("take '{}' off the recipe's list for this kind, or report this to its author", plugin));
+      fmt::format("remove '{}' from the recipe's list for this kind, or report this to its author", plugin));
   return error;
 }
 
@@ -103,13 +95,12 @@ void set_plugin_debug(bool on) {
   debug.store(on, std::memory_order_relaxed);
 }
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t zone)
-    : bytes_(bytes), zone_((zone + alignment - 1) / alignment * alignment),
-      memory_(static_cast<std::byte*>(::operator new(zone_ + bytes + zone_, std::align_val_t(alignment)))),
-      data_(memory_.get() + zone_) {
-  std::memset(memory_.get(), static_cast<int>(zone_pattern), zone_);
+GuardedBuffer::GuardedBuffer(size_t bytes)
+    : bytes_(bytes), memory_(static_cast<std::byte*>(::operator new(zone + bytes + zone, std::align_val_t(alignment)))),
+      data_(memory_.get() + zone) {
+  std::memset(memory_.get(), static_cast<int>(zone_pattern), zone);
   std::memset(data_, static_cast<int>(fill), bytes_);
-  std::memset(data_ + bytes_, static_cast<int>(zone_pattern), zone_);
+  std::memset(data_ + bytes_, static_cast<int>(zone_pattern), zone);
 }
 
 void GuardedBuffer::Free::operator()(std::byte* memory) const {
@@ -119,7 +110,7 @@ void GuardedBuffer::Free::operator()(std::byte* memory) const {
 std::optional<std::ptrdiff_t> GuardedBuffer::violation() const {
   const std::byte* end = data_ + bytes_;
   auto changed = [](std::byte byte) { return byte != zone_pattern; };
-  if (const std::byte* at = std::find_if(end, end + zone_, changed); at != end + zone_) return at - end;
+  if (const std::byte* at = std::find_if(end, end + zone, changed); at != end + zone) return at - end;
   for (const std::byte* at = data_; at-- != memory_.get();)
     if (changed(*at)) return at - data_;
   return std::nullopt;
@@ -129,6 +120,12 @@ ErrorSink::ErrorSink() : error_{sizeof(fvlm_error), static_cast<uint32_t>(text_.
 
 std::string ErrorSink::text() const {
   return printable({text_.data(), strnlen(text_.data(), text_.size())});
+}
+
+std::string dtype_name(fvlm_dtype dtype) {
+  const char* code = dtype_code_name(dtype);
+  return code && dtype.lanes == 1 ? fmt::format("{}{}", code, dtype.bits)
+                                  : fmt::format("(code {}, {} bits, {} lanes)", dtype.code, dtype.bits, dtype.lanes);
 }
 
 std::string describe(const fvlm_tensor* tensor) {
@@ -179,7 +176,7 @@ namespace detail {
 void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status, const ErrorSink& sink,
                       const std::string& shapes) {
   std::string words = sink.text();
-  if (words.empty()) words = "(it does not say why)";
+  if (words.empty()) words = "(no reason given)";
   const std::string what = fmt::format("{}: {}", status_name(status), words);
   if (status != FVLM_ERROR_UNSUPPORTED) fail(plugin, operation, what, shapes);
   auto refused = failure<UnsupportedCall>(plugin, operation, what, shapes);
@@ -192,18 +189,19 @@ void fail_with_exception(const std::string& plugin, std::string_view operation, 
   fail(plugin, operation, "threw " + current_exception_text(), shapes);
 }
 
-struct Shadow::Piece {
+struct GuardedArguments::Piece {
   std::string name;
-  fvlm_tensor* original; // NULL: the workspace, whose content nobody wants back
-  fvlm_tensor copy;      // what the plugin sees
+  fvlm_tensor* original; // NULL for the workspace, whose content is not copied back
+  fvlm_tensor copy;      // what the plugin gets
   GuardedBuffer buffer;
-  std::vector<std::byte> before; // the extent's content, where it has gaps
+  std::vector<std::byte> before; // the content before the call, to check the gaps of a strided view
 };
 
-Shadow::Shadow(const std::string& plugin, std::string_view operation) : plugin_(plugin), operation_(operation) {}
-Shadow::~Shadow() = default;
+GuardedArguments::GuardedArguments(const std::string& plugin, std::string_view operation)
+    : plugin_(plugin), operation_(operation) {}
+GuardedArguments::~GuardedArguments() = default;
 
-fvlm_tensor* Shadow::cover(const std::string& name, fvlm_tensor* tensor) {
+fvlm_tensor* GuardedArguments::guard(const std::string& name, fvlm_tensor* tensor) {
   if (!tensor || tensor->device.type != FVLM_CPU || !tensor->data) return tensor;
   size_t bytes = extent_bytes(*tensor);
   auto piece = std::make_unique<Piece>(Piece{name, tensor, *tensor, GuardedBuffer(bytes), {}});
@@ -215,13 +213,13 @@ fvlm_tensor* Shadow::cover(const std::string& name, fvlm_tensor* tensor) {
   return &pieces_.back()->copy;
 }
 
-void* Shadow::cover_workspace(void* workspace, uint64_t bytes, const fvlm_device& device) {
+void* GuardedArguments::guard_workspace(void* workspace, uint64_t bytes, const fvlm_device& device) {
   if (!workspace || device.type != FVLM_CPU) return workspace;
   pieces_.push_back(std::make_unique<Piece>(Piece{"workspace", nullptr, {}, GuardedBuffer(bytes), {}}));
   return pieces_.back()->buffer.data();
 }
 
-void Shadow::finish(const std::function<std::string()>& shapes) {
+void GuardedArguments::finish(const std::function<std::string()>& shapes) {
   for (const auto& piece : pieces_)
     if (auto offset = piece->buffer.violation())
       fail(plugin_, operation_, fmt::format("wrote outside '{}', {}", piece->name, place(*offset)), shapes());
@@ -238,7 +236,8 @@ void Shadow::finish(const std::function<std::string()>& shapes) {
       std::memcpy(home + offset, now + offset, item);
       std::memcpy(piece->before.data() + offset, now + offset, item);
     });
-    // What is left of `before` are the gaps between the view's elements: other tensors' memory.
+    // `before` now differs from the copy only if the plugin wrote to the gaps between the view's elements, which are
+    // the memory of other tensors.
     auto differs = std::mismatch(piece->before.begin(), piece->before.end(), now);
     if (differs.first != piece->before.end())
       fail(plugin_, operation_,

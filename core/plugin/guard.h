@@ -1,4 +1,5 @@
-// Around each call into a plugin: what goes wrong in it becomes an Error that names plugin, operation and shapes.
+// Calls a function of a plugin and turns every failure into an Error that names the plugin, the operation and the
+// shapes.
 #pragma once
 #include "base/error.h"
 #include "plugin/call_mark.h"
@@ -16,36 +17,37 @@
 
 namespace fvlm {
 
-// Debug mode: FVLM_PLUGIN_DEBUG=1, or set here. In it every host tensor that a call may write, and the workspace, is
-// replaced by a copy between guard zones for the time of the call, so that a write past its end, or into the gaps of a
-// strided view, is an Error naming the tensor.
+// Debug mode: FVLM_PLUGIN_DEBUG=1, or set here. Each call gets copies of the workspace and of the host tensors that it
+// may write, between guard zones, so that a write past the end of one, or into the gaps of a strided view, is an Error
+// that names the tensor.
 bool plugin_debug();
 void set_plugin_debug(bool on);
 
-// Memory with guard zones before and after it. Aligned to 256 bytes, filled with a pattern that reads as NaN.
+// Memory between guard zones. Aligned to 256 bytes and filled with a pattern that is NaN in every float type.
 class GuardedBuffer {
  public:
-  explicit GuardedBuffer(size_t bytes, size_t zone = 4096);
+  explicit GuardedBuffer(size_t bytes);
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // Where the zones were overwritten: bytes past the end, negative before the beginning. Empty: intact.
+  // The offset of an overwritten byte: from the end, or (negative) from the beginning. Empty where the zones are
+  // intact.
   std::optional<std::ptrdiff_t> violation() const;
 
  private:
   struct Free {
     void operator()(std::byte* memory) const;
   };
-  size_t bytes_, zone_;
+  size_t bytes_;
   std::unique_ptr<std::byte, Free> memory_;
   std::byte* data_;
 };
 
-// A fvlm_error whose text may be left unterminated or overrun by a careless plugin without harm.
+// A fvlm_error that tolerates a plugin that does not terminate its text.
 class ErrorSink {
  public:
   ErrorSink();
   fvlm_error* get() { return &error_; }
-  std::string text() const; // what was written, control characters as spaces
+  std::string text() const; // with control characters replaced by spaces
 
  private:
   std::array<char, 1024> text_{};
@@ -56,27 +58,28 @@ class ErrorSink {
 std::string describe(const fvlm_tensor* tensor);
 std::string status_name(fvlm_status status);
 
-// A call that the plugin refused with FVLM_ERROR_UNSUPPORTED, having written nothing: another may do it.
+// A call that the plugin refused with FVLM_ERROR_UNSUPPORTED before it wrote anything, so that another plugin can
+// replace it.
 struct UnsupportedCall : Error {
   using Error::Error;
   std::string plugin, words;      // "head_dim 80 not supported"
-  const void* prepared = nullptr; // the ops::Prepared whose call it was, where it was one's
+  const void* prepared = nullptr; // the ops::Prepared that made the call, if one did
 };
 
 namespace detail {
 
 [[noreturn]] void fail_with_status(const std::string& plugin, std::string_view operation, fvlm_status status,
                                    const ErrorSink& sink, const std::string& shapes); // or UnsupportedCall
-// Names the exception that is being handled.
+// For use in a catch block: reports the exception that is being handled.
 [[noreturn]] void fail_with_exception(const std::string& plugin, std::string_view operation, const std::string& shapes);
 
-// The debug copies of one call.
-class Shadow {
+// The guarded copies for one call in debug mode.
+class GuardedArguments {
  public:
-  Shadow(const std::string& plugin, std::string_view operation);
-  ~Shadow();
-  fvlm_tensor* cover(const std::string& name, fvlm_tensor* tensor);
-  void* cover_workspace(void* workspace, uint64_t bytes, const fvlm_device& device);
+  GuardedArguments(const std::string& plugin, std::string_view operation);
+  ~GuardedArguments();
+  fvlm_tensor* guard(const std::string& name, fvlm_tensor* tensor);
+  void* guard_workspace(void* workspace, uint64_t bytes, const fvlm_device& device);
   void finish(const std::function<std::string()>& shapes); // verifies and copies back; throws Error(plugin)
 
  private:
@@ -87,8 +90,9 @@ class Shadow {
 
 } // namespace detail
 
-// Runs `call` (-> fvlm_status). A status other than FVLM_OK or an exception is Error(plugin) naming plugin, operation,
-// the plugin's own words and what `shapes` (-> std::string) says, which is called only then. [step thread]
+// Runs `call` (-> fvlm_status). A status other than FVLM_OK or an exception becomes an Error(plugin) with plugin,
+// operation, the plugin's message, and the result of `shapes` (-> std::string), which is called only then. [step
+// thread]
 template <class Call, class Shapes>
 void guard_call(const std::string& plugin, std::string_view operation, const ErrorSink& sink, Call&& call,
                 Shapes&& shapes, const void* arguments = nullptr, CallMark::Describe describe = nullptr) {
@@ -112,7 +116,7 @@ std::string describe_arguments(const Arguments& arguments) {
   return text;
 }
 
-// A table function of the usual form. Sets call.error to a sink of its own for the time of the call. [step thread]
+// Calls a table function of the usual signature. Sets call.error for the duration of the call. [step thread]
 template <class Query, class Arguments>
 void invoke(const std::string& plugin, std::string_view operation,
             fvlm_status (*function)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*),
@@ -126,14 +130,14 @@ void invoke(const std::string& plugin, std::string_view operation,
         describe_call<Arguments>);
     return;
   }
-  detail::Shadow shadow(plugin, operation);
-  Arguments covered = arguments;
-  each_output(covered, [&](const std::string& name, fvlm_tensor*& tensor) { tensor = shadow.cover(name, tensor); });
-  call.workspace = shadow.cover_workspace(call.workspace, call.workspace_size, call.device);
+  detail::GuardedArguments guarded(plugin, operation);
+  Arguments copy = arguments;
+  each_output(copy, [&](const std::string& name, fvlm_tensor*& tensor) { tensor = guarded.guard(name, tensor); });
+  call.workspace = guarded.guard_workspace(call.workspace, call.workspace_size, call.device);
   guard_call(
-      plugin, operation, sink, [&] { return function(instance, &call, &query, &covered); }, shapes, &covered,
+      plugin, operation, sink, [&] { return function(instance, &call, &query, &copy); }, shapes, &copy,
       describe_call<Arguments>);
-  shadow.finish(shapes);
+  guarded.finish(shapes);
 }
 
 } // namespace fvlm

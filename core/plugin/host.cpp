@@ -40,29 +40,30 @@ int32_t threads_wanted() {
   int32_t number = 0;
   auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
   if (error != std::errc{} || *end || number < 1 || number > 1024) {
-    log_warning("FVLM_THREADS is '{}', not a number within 1 .. 1024: using {}", printable(text), processors());
+    log_warning("FVLM_THREADS is '{}', but has to be a number from 1 to 1024: using {}", printable(text), processors());
     return processors();
   }
   return number;
 }
 
-// Threads that wait for pieces of one job at a time. Never destroyed: plugins may call until the process ends.
+// A thread pool that runs one job at a time. Never destroyed, because plugins may call it until the process ends.
 class Pool {
  public:
-  // `before`: the pool of the process this one was forked from. Its threads are not here, its memory is kept.
+  // `before`: the pool of the parent process, after fork(). Its threads do not exist here, but its memory is still
+  // used.
   Pool(int32_t threads, Pool* before) : process_(getpid()), before_(before) {
     for (int32_t i = 1; i < threads; ++i) try {
         std::thread([this] { work(); }).detach();
       } catch (const std::system_error& error) {
-        log_warning("{} of {} threads compute: {}", i, threads, error.code().message());
+        log_warning("only {} of {} threads could be started: {}", i, threads, error.code().message());
         break;
       }
   }
 
-  // The threads of a process do not follow it through fork().
+  // False after fork(), which does not copy threads.
   bool usable() const { return process_ == getpid(); }
 
-  // False, and nothing was run, when another thread's job is under way.
+  // Returns false without running anything while another thread's job is running.
   bool try_run(int64_t pieces, const std::function<void(int64_t)>& piece) {
     std::unique_lock one_job(job_mutex_, std::try_to_lock);
     if (!one_job) return false;
@@ -121,7 +122,7 @@ struct Parallel {
   ParallelBackend backend; // empty: the pool
 };
 
-// Replaced by [setup] calls and never freed, because another thread may be reading the one before.
+// Replaced by [setup] calls and never freed, because another thread may still be reading the previous one.
 std::atomic<const Parallel*> current{nullptr};
 std::mutex setup_mutex;
 
@@ -148,7 +149,8 @@ Pool& the_pool(int32_t threads) {
   return *pool.load(std::memory_order_acquire);
 }
 
-// One plugin's host table. The table comes first: a plugin hands it back and the name is found behind it.
+// One plugin's host table. The table has to be the first member: the plugin passes its address back, from which the
+// name is found.
 struct Host {
   fvlm_host table;
   std::string name;
@@ -194,7 +196,7 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   if (count <= 0) return;
   const Parallel& how = parallel();
   int64_t pieces = std::clamp<int64_t>(count / std::max<int64_t>(grain, 1), 1, how.threads);
-  // count * i does not fit for absurd counts: cut quotient and remainder apart.
+  // Without overflow of count * i.
   int64_t quotient = count / pieces, remainder = count % pieces;
   auto bound = [&](int64_t i) { return quotient * i + remainder * i / pieces; };
   std::exception_ptr thrown;

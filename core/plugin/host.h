@@ -1,4 +1,4 @@
-// What the engine offers plugins (fvlm_host): its log and its CPU threads.
+// The services that the engine offers plugins (fvlm_host): its log and its CPU threads.
 #pragma once
 #include <fvlm/abi.h>
 
@@ -7,18 +7,18 @@
 
 namespace fvlm {
 
-// The host table for a plugin of this name: the same one each time, valid for ever. [any thread]
+// The host table for a plugin of this name. Always the same one, never freed. [any thread]
 const fvlm_host* host_for(std::string_view plugin);
 
-// How many pieces parallel_for makes at most: FVLM_THREADS, else the processors this process may use.
+// The maximal number of pieces of parallel_for: FVLM_THREADS, else the number of processors that this process may use.
 int32_t parallel_threads();
 
-// [0, count) is cut into pieces = clamp(count / grain, 1, parallel_threads()) parts, part i being
-// [count * i / pieces, count * (i + 1) / pieces), whoever runs them. Nested or concurrent calls run their pieces in
-// order on the calling thread. The first exception of a task is thrown again on the caller's side when all are done.
+// Splits [0, count) into pieces = clamp(count / grain, 1, parallel_threads()) ranges, range i being
+// [count * i / pieces, count * (i + 1) / pieces), whichever threads run them. Nested or concurrent calls run their
+// ranges in order on the calling thread. When all are done, the first exception of a task is rethrown to the caller.
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& task);
 
-// While it lives, parallel_for on this thread runs its pieces in order and leaves other threads alone.
+// Makes parallel_for on this thread run on this thread alone, for the lifetime of the object.
 class WorksAlone {
  public:
   WorksAlone();
@@ -30,8 +30,9 @@ class WorksAlone {
   bool before_;
 };
 
-// Runs piece(0) .. piece(pieces - 1) in any order, on any threads, and returns when all are done. Replaces the thread
-// pool of this room, so that only one exists once LibTorch is there. Empty: back to the pool. [setup]
+// Replaces this room's thread pool, so that LibTorch's is the only one in a process that has it. A backend runs
+// piece(0) .. piece(pieces - 1) in any order on any threads and returns when all are done. Empty: back to the pool.
+// [setup]
 using ParallelBackend = std::function<void(int64_t pieces, const std::function<void(int64_t)>& piece)>;
 void set_parallel_backend(ParallelBackend backend, int32_t threads);
 

@@ -73,19 +73,17 @@ std::string kernels_defect(const void* pointer, const KindName&, fvlm_device dev
     query.rope_theta = 10000;
     auto answer = ask(*static_cast<const fvlm_kernels_v1*>(pointer), query);
     if (!answer.defect.empty()) return answer.defect;
-    void* function = nullptr;
-    std::memcpy(&function, static_cast<const char*>(pointer) + operation.slots[0].offset, sizeof function);
-    if (answer.score > 0 && !function)
-      return fmt::format("supports() says yes to {}, but {} is NULL", operation.name, operation.slots[0].name);
+    if (answer.score > 0 && !operation.slots[0].is_set(pointer))
+      return fmt::format("supports() accepts {}, but {} is NULL", operation.name, operation.slots[0].name);
   }
   return "";
 }
 
 std::string hyperparameter_defect(const fvlm_optimizer_v1& table) {
-  constexpr int32_t most = 64;
+  constexpr int32_t max_count = 64;
   int32_t count = table.hyperparameter_count;
-  if (count < 1 || count > most)
-    return fmt::format("hyperparameter_count is {}, which is not within 1 .. {}", count, most);
+  if (count < 1 || count > max_count)
+    return fmt::format("hyperparameter_count is {}; expected 1 to {}", count, max_count);
   if (!table.hyperparameters) return fmt::format("hyperparameters is NULL while hyperparameter_count is {}", count);
   for (int32_t i = 0; i < count; ++i) {
     const fvlm_hyperparameter& one = table.hyperparameters[i];
@@ -93,18 +91,18 @@ std::string hyperparameter_defect(const fvlm_optimizer_v1& table) {
     if (!name || name->empty()) return fmt::format("hyperparameters[{}] has no name", i);
     if (i == 0 && *name != "lr") return fmt::format("the first hyperparameter is '{}', not 'lr'", printable(*name));
     if (!(one.least <= one.fallback && one.fallback <= one.most))
-      return fmt::format("the fallback {} of hyperparameter '{}' is not within its bounds {} .. {}", one.fallback,
+      return fmt::format("the default {} of hyperparameter '{}' is out of its bounds {} to {}", one.fallback,
                          printable(*name), one.least, one.most);
   }
   return "";
 }
 
-// states() is trusted with room for more than FVLM_MAX_STATES, so that one that writes too many does no harm.
+// states() gets memory for more than FVLM_MAX_STATES, so that a plugin that writes too many does no harm.
 std::string states_defect(const fvlm_optimizer_v1& table, const fvlm_optimizer_query& query) {
   std::array<fvlm_optimizer_state, 16 * FVLM_MAX_STATES> states{};
   int32_t count = table.states(&query, states.data());
   if (count < 0 || count > FVLM_MAX_STATES)
-    return fmt::format("states() gave {}, which is not within 0 .. {}", count, FVLM_MAX_STATES);
+    return fmt::format("states() returned {}; expected 0 to {}", count, FVLM_MAX_STATES);
   for (int32_t i = 0; i < count; ++i)
     if (auto name = bounded_string(states[static_cast<size_t>(i)].name, 64); !name || name->empty())
       return fmt::format("states() left states[{}] without a name", i);
@@ -140,7 +138,7 @@ std::string quantizer_defect(const void* pointer, const KindName& kind, fvlm_dev
   if (!scheme) return "scheme is NULL";
   if (*scheme != kind.variant)
     return fmt::format("its scheme is '{}', not the kind's '{}'", printable(*scheme), kind.variant);
-  if (table.bits < 1 || table.bits > 16) return fmt::format("bits is {}, which is not within 1 .. 16", table.bits);
+  if (table.bits < 1 || table.bits > 16) return fmt::format("bits is {}; expected 1 to 16", table.bits);
   auto query = sized<fvlm_quantizer_query>();
   query.device = device;
   query.dtype = float32;
@@ -166,7 +164,8 @@ std::string video_defect(const void* pointer, const KindName&, fvlm_device) {
 
 using Defect = decltype(Family::defect);
 
-// Of a table that has not grown since its minor 0. `functions`: what it has to have besides create and destroy.
+// A family whose table has not grown since ABI minor 0. `functions`: those that are required, besides create and
+// destroy.
 template <class Table>
 Family family(std::string_view name, std::string_view label, std::vector<TableSlot> functions, Defect defect,
               std::vector<TableOperation> operations = {}) {
@@ -175,7 +174,7 @@ Family family(std::string_view name, std::string_view label, std::vector<TableSl
   return {.name = name,
           .label = label,
           .has_variants = false,
-          .least_size = sizeof(Table),
+          .min_size = sizeof(Table),
           .size = sizeof(Table),
           .required = std::move(functions),
           .operations = std::move(operations),
@@ -187,23 +186,48 @@ Family with_variants(Family made) {
   return made;
 }
 
+// The table of the kind kernels: the engine's only list of its operations.
 std::vector<TableOperation> kernels() {
   using Table = fvlm_kernels_v1;
-  return {{"rmsnorm", {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)}, FVLM_OP_RMSNORM},
-          {"layernorm", {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)}, FVLM_OP_LAYERNORM},
-          {"rope", {FVLM_SLOT(Table, rope)}, FVLM_OP_ROPE},
-          {"swiglu", {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)}, FVLM_OP_SWIGLU},
-          {"bias_gelu", {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)}, FVLM_OP_BIAS_GELU},
-          {"layerscale_residual",
-           {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
-           FVLM_OP_LAYERSCALE_RESIDUAL},
-          {"linear",
-           {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
-            FVLM_SLOT(Table, linear_weight_gradient)},
-           FVLM_OP_LINEAR},
-          {"scaled_rows",
-           {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
-           FVLM_OP_SCALED_ROWS}};
+  constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU, sums = FVLM_WITH_SUMS,
+                     compensation = FVLM_WITH_REST;
+  return {{.name = "rmsnorm",
+           .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
+           .op = FVLM_OP_RMSNORM,
+           .options = residual | compensation,
+           .has_inner = false},
+          {.name = "layernorm",
+           .slots = {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)},
+           .op = FVLM_OP_LAYERNORM,
+           .options = residual | compensation | sums,
+           .has_inner = false},
+          {.name = "rope", .slots = {FVLM_SLOT(Table, rope)}, .op = FVLM_OP_ROPE, .options = 0, .has_inner = false},
+          {.name = "swiglu",
+           .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
+           .op = FVLM_OP_SWIGLU,
+           .options = 0,
+           .has_inner = false},
+          {.name = "bias_gelu",
+           .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
+           .op = FVLM_OP_BIAS_GELU,
+           .options = bias,
+           .has_inner = false},
+          {.name = "layerscale_residual",
+           .slots = {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
+           .op = FVLM_OP_LAYERSCALE_RESIDUAL,
+           .options = sums,
+           .has_inner = false},
+          {.name = "linear",
+           .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
+                     FVLM_SLOT(Table, linear_weight_gradient)},
+           .op = FVLM_OP_LINEAR,
+           .options = residual | bias | gelu | sums | compensation,
+           .has_inner = true},
+          {.name = "scaled_rows",
+           .slots = {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
+           .op = FVLM_OP_SCALED_ROWS,
+           .options = 0,
+           .has_inner = true}};
 }
 
 std::vector<Family> make_families() {
@@ -295,18 +319,29 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
-std::string operation_name(int32_t op) {
+bool TableSlot::is_set(const void* table) const {
+  void* function = nullptr;
+  std::memcpy(&function, static_cast<const char*>(table) + offset, sizeof function);
+  return function != nullptr;
+}
+
+const TableOperation* find_operation(int32_t op) {
   for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations)
-    if (operation.op == op) return std::string(operation.name);
-  return fmt::format("op {}", op);
+    if (operation.op == op) return &operation;
+  return nullptr;
+}
+
+std::string operation_name(int32_t op) {
+  const TableOperation* operation = find_operation(op);
+  return operation ? std::string(operation->name) : fmt::format("op {}", op);
 }
 
 std::string KindOf<fvlm_attention_v1>::shape(const Query& query) {
   return fmt::format("{} x {} rows, {} segments of {}{} x {}, {} / {} heads of {}{}{}", query.tokens_q, query.tokens_kv,
                      query.segments, query.even ? "" : "at most ", query.max_seqlen_q, query.max_seqlen_kv,
                      query.heads_q, query.heads_kv, query.head_dim, query.causal ? ", causal" : "",
-                     query.guests           ? ", with backward and guests"
-                     : query.queries_alone  ? ", with backward of queries alone"
+                     query.guests           ? ", with backward and deferred queries"
+                     : query.queries_alone  ? ", with backward of queries only"
                      : query.needs_backward ? ", with backward"
                                             : "");
 }
@@ -317,13 +352,14 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
 }
 
 std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
-  const bool scaled = query.op == FVLM_OP_SCALED_ROWS;
-  std::string text = fmt::format("{} {} of {}", query.rows, scaled ? "linears" : "rows", query.width);
-  if (scaled || query.op == FVLM_OP_LINEAR) text += fmt::format(" from {}", query.inner);
+  const TableOperation* operation = find_operation(query.op);
+  std::string text =
+      fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_SCALED_ROWS ? "linears" : "rows", query.width);
+  if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},
-                                                          {FVLM_WITH_REST, "rest"},
+                                                          {FVLM_WITH_REST, "compensation"},
                                                           {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);

@@ -1,4 +1,5 @@
-// The kinds of tables this engine knows: their names, what their tables must hold, and the C++ types behind each.
+// The kinds of plugins that this engine supports: their names, the required functions of their tables, and the C++
+// types of each.
 #pragma once
 #include <fvlm/fvlm.h>
 
@@ -11,7 +12,7 @@
 
 namespace fvlm {
 
-// "fvlm.optimizer/1:adamw" taken apart.
+// "fvlm.optimizer/1:adamw", parsed.
 struct KindName {
   std::string family;  // "fvlm.optimizer/1"
   std::string variant; // "adamw"; empty where the family has one table
@@ -19,49 +20,54 @@ struct KindName {
   bool operator==(const KindName&) const = default;
 };
 
-// Empty when the text is not of the form "name.name/REVISION" or "name.name/REVISION:VARIANT".
+// Empty unless the text has the form "name.name/REVISION" or "name.name/REVISION:VARIANT".
 std::optional<KindName> parse_kind(std::string_view text);
 
-// A function pointer of a table, by its place in it.
+// A function pointer of a table.
 struct TableSlot {
   std::string_view name;
   size_t offset;
+  bool is_set(const void* table) const;
 };
 
-// Functions that a table gives together or not at all.
+// An operation of a table, whose functions have to be implemented all or not at all.
 struct TableOperation {
   std::string_view name; // "rmsnorm"
   std::vector<TableSlot> slots;
-  int32_t op; // FVLM_OP_*
+  int32_t op;       // FVLM_OP_*
+  uint32_t options; // bits of FVLM_WITH_* that apply to it, besides FVLM_WITH_BACKWARD
+  bool has_inner;   // whether the query's `inner` applies to it
 };
 
-// What the engine knows of a family of tables.
+// A kind without its variant: a table type.
 struct Family {
   std::string_view name;  // "fvlm.attention/1"
   std::string_view label; // "attention"
   bool has_variants;
-  size_t least_size; // of the table in minor 0: a smaller one is refused
-  size_t size;       // of the table as this engine was compiled
+  size_t min_size; // of the table in ABI minor 0; smaller ones are refused
+  size_t size;     // of the table in the engine's headers
   std::vector<TableSlot> required;
   std::vector<TableOperation> operations; // each optional; at least one where the list is not empty
 
-  // What is wrong with the table's data, or what supports() and the like answer to a sample question that is not
-  // believable; empty when all is well. `table` has passed every other check and holds `size` bytes.
+  // What is wrong with the table's data, or with the results of supports() and the like for a sample query; empty where
+  // nothing is. `table` has passed every other check and has `size` bytes.
   std::string (*defect)(const void* table, const KindName& kind, fvlm_device device);
 };
 
-// The kinds to ask a library for that has no manifest: those that the SDK names, and those of known families whose
-// names stand in its file ("fvlm.optimizer/1:lion").
+// The kinds that a library without a manifest may implement: those that the SDK names, and variants whose names occur
+// in the library's file as strings ("fvlm.optimizer/1:lion").
 std::vector<std::string> kinds_to_ask(std::string_view library);
 
 std::span<const Family> known_families();
-const Family* find_family(std::string_view name); // nullptr: not known here
+const Family* find_family(std::string_view name); // nullptr: not supported
 
-// "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for what is not known.
+// The operation of the kind kernels; nullptr for an unknown one.
+const TableOperation* find_operation(int32_t op);
+// "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for an unknown one.
 std::string operation_name(int32_t op);
 
-// A table's C++ type to its family, and what selection wants to know of its query. `shape`, where there is one: the
-// query's sizes, for the log.
+// Maps a table's C++ type to its family, and its query to what selection needs. `shape` describes the query's sizes for
+// the log.
 template <class Table>
 struct KindOf;
 

@@ -29,7 +29,7 @@ namespace {
   throw Error(ErrorKind::plugin, std::move(what)).at(library.string()).advise(std::move(advice));
 }
 
-// The dynamic linker's own words, without Boost's around them and without the path that the error names anyway.
+// The dynamic linker's message, without Boost's prefix and without the path, which the error contains anyway.
 std::string linker_text(const std::string& text, const fs::path& library) {
   constexpr std::string_view before = "(dlerror system message: ";
   size_t begin = text.find(before);
@@ -42,15 +42,16 @@ std::string linker_text(const std::string& text, const fs::path& library) {
 
 std::string linker_advice(const std::string& words) {
   if (words.find("cannot open shared object file") != std::string::npos)
-    return "`ldd` shows what it needs; lay that beside the library and link with -Wl,-rpath,'$ORIGIN', or install it";
+    return "`ldd` shows its dependencies; put the missing one next to the library and link with -Wl,-rpath,'$ORIGIN', "
+           "or "
+           "install it";
   if (words.find("undefined symbol") != std::string::npos)
-    return "link it with all it uses (-Wl,-z,defs finds this when it is built)";
-  return "build the library again on this machine";
+    return "link it with all its dependencies (-Wl,-z,defs reports this at build time)";
+  return "rebuild the library on this machine";
 }
 
-// Libraries stay open for ever, and with them the file that each name stood for: the dynamic linker would hand out the
-// old code for a new file of the same name.
-// `file`: where its content is, which is `path` or a private copy.
+// Libraries are never closed, and the dynamic linker returns the library that is loaded already for a new file of the
+// same name. So a name whose file has changed is refused. `file`: `path`, or the private copy of it.
 boost::dll::shared_library& open_library(const fs::path& path, const fs::path& file, const FileIdentity& identity) {
   struct Opened {
     boost::dll::shared_library library;
@@ -61,7 +62,7 @@ boost::dll::shared_library& open_library(const fs::path& path, const fs::path& f
   std::lock_guard lock(mutex);
   if (auto found = all.find(path); found != all.end()) {
     if (found->second.identity == identity) return found->second.library;
-    refuse(path, "another library of this name was already loaded into this process", "start the engine again");
+    refuse(path, "another library of this name is already loaded", "restart the engine");
   }
   try {
     using boost::dll::load_mode::rtld_local;
@@ -70,7 +71,7 @@ boost::dll::shared_library& open_library(const fs::path& path, const fs::path& f
     return all.emplace(path, Opened{std::move(library), identity}).first->second.library;
   } catch (const boost::dll::fs::system_error& error) {
     std::string words = linker_text(error.what(), file);
-    refuse(path, "it does not load: " + words, linker_advice(words));
+    refuse(path, "it cannot be loaded: " + words, linker_advice(words));
   } catch (...) {
     refuse(path, "its constructors threw " + current_exception_text(), "a plugin throws nothing across the boundary");
   }
@@ -84,13 +85,13 @@ fvlm_plugin_entry_function find_entry(boost::dll::shared_library& library, const
   void* extra = nullptr;
   link_map* map = nullptr;
   if (dladdr1(address, &where, &extra, RTLD_DL_SYMENT) == 0 || !extra)
-    refuse(path, fmt::format("{} lies in no library", FVLM_PLUGIN_ENTRY), advice);
+    refuse(path, fmt::format("{} is not part of a library", FVLM_PLUGIN_ENTRY), advice);
   if (ELF64_ST_TYPE(static_cast<const ElfW(Sym)*>(extra)->st_info) == STT_OBJECT)
     refuse(path, fmt::format("{} is data, not a function", FVLM_PLUGIN_ENTRY), advice);
   Dl_info own{};
   if (dlinfo(library.native(), RTLD_DI_LINKMAP, &map) == 0 && dladdr(map->l_ld, &own) != 0 &&
       own.dli_fbase != where.dli_fbase)
-    refuse(path, fmt::format("it exports no {} of its own: the one found is of {}", FVLM_PLUGIN_ENTRY, where.dli_fname),
+    refuse(path, fmt::format("it exports no {} of its own: the one found is in {}", FVLM_PLUGIN_ENTRY, where.dli_fname),
            advice);
   return reinterpret_cast<fvlm_plugin_entry_function>(address);
 }
@@ -105,7 +106,7 @@ LoadedPlugin open(const Manifest& manifest, const fs::path& library, const fs::p
   return plugin;
 }
 
-// They and their tables stay for ever.
+// Stores the plugin for the rest of the process.
 const LoadedPlugin& keep(LoadedPlugin plugin) {
   static std::mutex mutex;
   static auto& all = *new std::deque<LoadedPlugin>;
@@ -175,7 +176,7 @@ BundledHashes read_bundled_hashes(const fs::path& folder, const TrustPolicy& pol
     try {
       hashes[entry->path().stem()] = trimmed(OpenedFile(check_trusted(entry->path(), trust)).read(0, 128));
     } catch (const Error& error) {
-      log_warning("{}: {}; its plugin is loaded as others' are", error.where(), error.what());
+      log_warning("{}: {}; its plugin is treated as not bundled", error.where(), error.what());
     }
   }
   return hashes;
@@ -193,8 +194,8 @@ const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const L
     if (noted == options.bundled.end() || noted->second != sha256) origin = Origin::installed;
   }
   if (options.bundled_only && origin != Origin::bundled)
-    refuse(library, "it is not one of the program's own, as its build noted them, and --bundled-only is given",
-           "load it without --bundled-only, or install the program again");
+    refuse(library, "it is not one of the program's bundled plugins, and --bundled-only is set",
+           "load it without --bundled-only, or reinstall the program");
   if (options.lock && origin != Origin::bundled) file.make_private();
   check_elf(file);
   if (origin != Origin::bundled) {

@@ -1,4 +1,4 @@
-// Opens a plugin's library and takes over what it gives, once it has passed every check.
+// Checks a plugin's library, opens it and copies its tables.
 #pragma once
 #include "plugin/host.h"
 #include "plugin/lock.h"
@@ -18,21 +18,21 @@ namespace fvlm {
 
 enum class Origin {
   builtin,   // linked into the engine
-  bundled,   // came with the program: in its lib/fvlm/plugins, as its build noted it
-  installed, // laid there by somebody else
+  bundled,   // in the program's lib/fvlm/plugins, with the hash that the build recorded
+  installed, // in lib/fvlm/plugins, but not of this build
   directory, // --plugin-dir
   path,      // FVLM_PLUGIN_PATH
   file       // named by the user
 };
 std::string_view origin_name(Origin origin);
 
-// A table the engine uses: its own copy, as large as the engine knows it, 0 where the plugin's was shorter.
+// The engine's copy of a table, as large as in the engine's headers, with zeros where the plugin's was shorter.
 struct PluginTable {
   KindName kind;
   const Family* family;
   const void* table;
-  uint32_t declared_size;                   // what the plugin's struct_size said
-  std::vector<std::string_view> operations; // kernels: those it has
+  uint32_t declared_size;                   // the plugin's struct_size
+  std::vector<std::string_view> operations; // of kernels: those that it implements
 
   bool has(std::string_view operation) const {
     return std::find(operations.begin(), operations.end(), operation) != operations.end();
@@ -58,22 +58,22 @@ struct LoadedPlugin {
   }
 };
 
-// A library that crashes, exits or hangs while it is loaded would take the engine with it. So a child process loads it
-// first. What the child found is remembered by the file's identity and the probing program's.
+// A library that crashes, exits or hangs while it is loaded would take the engine with it, so a child process loads it
+// first. The result is cached by the library's hash and the child program's identity.
 struct ProbeOptions {
   enum class When {
-    remembered, // once a library
-    failed,     // as remembered, but what failed is tried again
+    remembered, // unless there is a cached result
+    failed,     // unless the cached result is good
     always,
-    never // this process may die of it
+    never // for a process that may crash, such as the child itself
   };
   When when = When::remembered;
   std::filesystem::path program;          // empty: lib/fvlm/plugin-probe beside the program's folder
-  std::filesystem::path memory;           // empty: cache_folder()/plugins
-  std::chrono::milliseconds limit{10000}; // for loading and asking it
+  std::filesystem::path memory;           // the folder of cached results; empty: cache_folder()/plugins
+  std::chrono::milliseconds limit{10000}; // of the child process
 };
 
-// The SHA-256 of each plugin's library that a build made, by the plugin's name.
+// The SHA-256 of each plugin's library in the program's build, by plugin name.
 using BundledHashes = std::map<std::string, std::string>;
 
 struct LoadOptions {
@@ -84,30 +84,32 @@ struct LoadOptions {
   ProbeOptions probe;
 };
 
-// Called before each step into the plugin's code: "its constructors", "fvlm_plugin_entry_v1()", ...
+// Called before each call into the plugin's code, with its description: "its constructors", "fvlm_plugin_entry_v1()",
+// ...
 using StepNotice = std::function<void(std::string_view step)>;
 
-// Whether only root and the user could have written the plugin's folder, manifest and library; returns the library,
-// symlinks resolved. Throws Error(plugin).
+// Verifies that only root and the user can write to the plugin's folder, manifest and library. Returns the library's
+// path with symlinks resolved. Throws Error(plugin).
 std::filesystem::path check_plugin_files(const Manifest& manifest, const TrustPolicy& policy);
 
-// Reads notes (NAME.sha256) of a folder that only root, the user and the program's owner can have written to; others
-// are passed over with a warning. [setup]
+// Reads the hashes (NAME.sha256) that the build recorded in a folder. A file that anybody but root, the user and the
+// program's owner could write is skipped with a warning. [setup]
 BundledHashes read_bundled_hashes(const std::filesystem::path& folder, const TrustPolicy& policy);
 
-// Checks, probes and loads. The result and the library stay for ever. Throws Error(plugin) saying what is wrong.
-// Origin::bundled: a library of the noted hash is neither probed nor looked up in the lock; any other is `installed`.
-// With a lock file a private copy is hashed, probed and opened, whatever becomes of the file meanwhile. [setup]
+// Checks, probes and loads. The result and the library are never unloaded. Throws Error(plugin). A library with
+// Origin::bundled and the recorded hash is neither probed nor looked up in the lock file; with another hash it becomes
+// Origin::installed. With a lock file, a private copy is hashed, probed and opened, so that later writes to the file
+// have no effect. [setup]
 const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const LoadOptions& options);
 
-// A plugin linked into the engine, held to the same checks. `kinds` as a manifest would list them. [setup]
+// Loads a plugin that is linked into the engine, with the same checks of its tables. [setup]
 const LoadedPlugin& load_static_plugin(fvlm_plugin_entry_function entry, const Manifest& manifest);
 
-// The part that runs the plugin's code, without trust, lock or probe: what the probing child does. [setup]
+// Opens a library without the checks of trust, lock file and probe: for the probing child itself. [setup]
 const LoadedPlugin& open_plugin(const Manifest& manifest, const std::filesystem::path& library, Origin origin,
                                 const StepNotice& notice = {});
 
-// The same for a library without a manifest, held to what it says of itself. `device`: for which sample questions are.
+// The same for a library without a manifest: see manifest_by_itself(). `device`: of the sample queries.
 const LoadedPlugin& open_bare_library(const std::filesystem::path& library, const std::string& device,
                                       const StepNotice& notice = {});
 

@@ -1,4 +1,5 @@
-// The lock file: the plugins a user trusts, by the SHA-256 of their libraries. JSON, written by `plugin trust`.
+// The lock file: the plugins that the user trusts, with the SHA-256 of their libraries. JSON, written by `plugin
+// trust`.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -10,7 +11,7 @@ class PluginLock {
  public:
   struct Entry {
     std::string sha256;
-    std::string library; // the path when it was trusted, for the reader; not compared
+    std::string library; // the path when it was trusted, for information only
   };
 
   // XDG_CONFIG_HOME/fvlm-engine/plugins.lock, else ~/.config/fvlm-engine/plugins.lock.
@@ -19,7 +20,7 @@ class PluginLock {
   PluginLock() = default;
   // Throws Error(plugin) when the file is missing or malformed.
   static PluginLock read(const std::filesystem::path& path);
-  void write(const std::filesystem::path& path) const; // makes the folder, readable by others, writable by the user
+  void write(const std::filesystem::path& path) const; // creates the folder
 
   void trust(const std::string& name, Entry entry) { entries_[name] = std::move(entry); }
   bool remove(const std::string& name) { return entries_.erase(name) > 0; }

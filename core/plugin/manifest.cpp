@@ -14,8 +14,8 @@ namespace fvlm {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t most_bytes = 64 << 10;
-constexpr size_t most_text = 1024;
+constexpr uint64_t max_bytes = 64 << 10;
+constexpr size_t max_text = 1024;
 
 std::string list_of_devices() {
   return "\"cpu\" or \"cuda\"";
@@ -94,7 +94,7 @@ class Parser {
     if (std::find(known_keys().begin(), known_keys().end(), key) != known_keys().end()) return;
     auto near = nearest(key, known_keys());
     fail_line(node.source().begin.line, fmt::format("unknown key '{}'", key),
-              near ? fmt::format("did you mean '{}'?", *near) : "known are " + join(known_keys(), ", "));
+              near ? fmt::format("did you mean '{}'?", *near) : "known keys are " + join(known_keys(), ", "));
   }
 
   static std::string type_of(const toml::node& node) {
@@ -126,18 +126,19 @@ class Parser {
   std::string checked(const char* key, const toml::node& node) const {
     const auto* value = node.as_string();
     if (!value)
-      fail_line(node.source().begin.line, fmt::format("{}: a string is wanted here, not {}", key, type_of(node)),
+      fail_line(node.source().begin.line, fmt::format("{}: expected a string but got {}", key, type_of(node)),
                 "put it in quotes");
-    if (value->get().empty() || value->get().size() > most_text)
+    if (value->get().empty() || value->get().size() > max_text)
       fail_line(node.source().begin.line, fmt::format("{}: {}", key, value->get().empty() ? "is empty" : "is too long"),
-                "say it in one line");
+                "use a single line of at most 1024 characters");
     const std::string& text = value->get();
     const bool has_control =
         std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-    // Prose may turn the direction of its letters: it is cleaned where it is kept.
+    // Prose may contain bidirectional marks; printable() removes them where it is stored.
     const bool is_prose = std::string_view(key) == "description" || std::string_view(key) == "license";
     if (has_control || (!is_prose && printable(text + ".") != text + "."))
-      fail_line(node.source().begin.line, fmt::format("{}: holds a control character", key), "say it in one line");
+      fail_line(node.source().begin.line, fmt::format("{}: contains a control character", key),
+                "use a single line of at most 1024 characters");
     return value->get();
   }
 
@@ -146,7 +147,8 @@ class Parser {
   std::vector<std::string> list(const char* key) const {
     const toml::node& node = need(key);
     const auto* array = node.as_array();
-    if (!array) fail(key, fmt::format("a list of strings is wanted here, not {}", type_of(node)), "put it in brackets");
+    if (!array)
+      fail(key, fmt::format("expected a list of strings but got {}", type_of(node)), "put it in square brackets");
     if (array->empty()) fail(key, "is empty", "list at least one");
     std::vector<std::string> all;
     for (const toml::node& element : *array) {
@@ -163,10 +165,10 @@ class Parser {
     int end = 0;
     if (std::sscanf(abi.c_str(), "%3d.%3d%n", &manifest.abi_major, &manifest.abi_minor, &end) != 2 ||
         static_cast<size_t>(end) != abi.size() || abi.find_first_not_of("0123456789.") != std::string::npos)
-      fail("abi", fmt::format("'{}' is no version", abi),
+      fail("abi", fmt::format("'{}' is not a version", abi),
            fmt::format("write it like \"{}.{}\"", FVLM_ABI_MAJOR, FVLM_ABI_MINOR));
     if (manifest.abi_major != FVLM_ABI_MAJOR)
-      fail("abi", fmt::format("made for ABI {}; this engine speaks {}.{}", abi, FVLM_ABI_MAJOR, FVLM_ABI_MINOR),
+      fail("abi", fmt::format("built for ABI {}; this engine supports {}.{}", abi, FVLM_ABI_MAJOR, FVLM_ABI_MINOR),
            manifest.abi_major > FVLM_ABI_MAJOR ? "use a newer fvlm-engine"
                                                : "build the plugin with the headers of this engine");
   }
@@ -175,7 +177,7 @@ class Parser {
     for (const auto& text : list("kinds")) {
       auto kind = parse_kind(text);
       if (!kind)
-        fail("kinds", fmt::format("'{}' is no kind", text),
+        fail("kinds", fmt::format("'{}' is not a kind", text),
              "write it like \"fvlm.attention/1\" or \"fvlm.optimizer/1:adamw\"");
       const Family* family = find_family(kind->family);
       if (!family) {
@@ -193,8 +195,8 @@ class Parser {
     if (!manifest.kinds.empty()) return;
     std::vector<std::string> known;
     for (const Family& family : known_families()) known.emplace_back(family.name);
-    fail("kinds", fmt::format("this engine knows none of: {}", join(manifest.unknown_kinds, ", ")),
-         "it knows " + join(known, ", "));
+    fail("kinds", fmt::format("this engine supports none of: {}", join(manifest.unknown_kinds, ", ")),
+         "it supports " + join(known, ", "));
   }
 
   fs::path file_;
@@ -213,19 +215,19 @@ Manifest parse_manifest(std::string_view text, const fs::path& file) {
 
 Manifest read_manifest(const fs::path& file) {
   OpenedFile opened(file);
-  if (opened.identity().size > most_bytes)
+  if (opened.identity().size > max_bytes)
     throw Error(ErrorKind::plugin,
-                fmt::format("{} bytes, more than the {} a manifest may have", opened.identity().size, most_bytes))
+                fmt::format("the manifest has {} bytes; the limit is {}", opened.identity().size, max_bytes))
         .at(file.string());
-  return parse_manifest(opened.read(0, most_bytes), file);
+  return parse_manifest(opened.read(0, max_bytes), file);
 }
 
 std::optional<std::string> name_in_manifest(const fs::path& file) {
   try {
-    const auto table = toml::parse(OpenedFile(file).read(0, most_bytes), file.string());
+    const auto table = toml::parse(OpenedFile(file).read(0, max_bytes), file.string());
     const auto name = table["name"].value<std::string>();
     if (name && is_name(*name)) return name;
-  } catch (const std::exception&) { // nothing of it can be read
+  } catch (const std::exception&) { // it has no readable name
   }
   return std::nullopt;
 }
@@ -241,7 +243,7 @@ Manifest builtin_manifest(std::string name, std::string version, std::string des
   manifest.devices = std::move(devices);
   for (const auto& text : kinds) {
     auto kind = parse_kind(text);
-    if (!kind || !find_family(kind->family)) throw Error(ErrorKind::internal, fmt::format("'{}' is no kind", text));
+    if (!kind || !find_family(kind->family)) throw Error(ErrorKind::internal, fmt::format("'{}' is not a kind", text));
     manifest.kinds.push_back(*kind);
   }
   return manifest;

@@ -1,4 +1,4 @@
-// plugin.toml: what a plugin says of itself before its library is opened.
+// plugin.toml: the description of a plugin that is read before its library is opened.
 #pragma once
 #include "plugin/kinds.h"
 
@@ -11,13 +11,13 @@
 namespace fvlm {
 
 struct Manifest {
-  std::filesystem::path file; // the plugin.toml; the library lies beside it. Empty for a plugin linked in
+  std::filesystem::path file; // plugin.toml, in the library's folder; empty for a plugin linked into the engine
   std::string name;           // as recipes name it: lower-case letters, digits, '-', '_', '.'
   std::string version, description, license;
   std::string library; // a file name
   int abi_major = 0, abi_minor = 0;
-  std::vector<KindName> kinds;            // those this engine knows; never empty
-  std::vector<std::string> unknown_kinds; // of a later engine, perhaps: never asked for
+  std::vector<KindName> kinds;            // those that this engine supports; never empty
+  std::vector<std::string> unknown_kinds; // those of newer engines, which are ignored
   std::vector<std::string> devices;       // "cpu", "cuda"
   std::vector<std::string> architectures; // "sm_90a"; empty: any
 
@@ -26,14 +26,14 @@ struct Manifest {
   bool on_device(std::string_view device) const;
 };
 
-// Every key is known, has its type and is there (architectures may be missing). Throws Error(plugin) with file:line.
+// Throws Error(plugin) with file:line for an unknown key, a wrong type, and a missing key other than `architectures`.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& file);
 Manifest read_manifest(const std::filesystem::path& file);
 
-// The name in a manifest that has mistakes elsewhere, for messages about it.
+// The plugin's name in a manifest that may have errors elsewhere, for messages about it.
 std::optional<std::string> name_in_manifest(const std::filesystem::path& file);
 
-// What a plugin linked into the engine has in a manifest's place. kinds: {"fvlm.attention/1", ...}
+// The manifest of a plugin without plugin.toml, such as those linked into the engine. kinds: {"fvlm.attention/1", ...}
 Manifest builtin_manifest(std::string name, std::string version, std::string description,
                           const std::vector<std::string>& kinds, std::vector<std::string> devices);
 

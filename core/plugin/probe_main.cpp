@@ -1,6 +1,6 @@
-// plugin-probe MANIFEST|cpu|cuda LIBRARY: loads a plugin as the engine would and says on descriptor 3 how far it came;
-// a device in the manifest's place: there is none. Started by the engine (probe.cpp); whatever the library does to this
-// process, the engine lives on.
+// plugin-probe MANIFEST|cpu|cuda LIBRARY: loads a plugin as the engine would, and reports its progress on descriptor 3.
+// A device in place of the manifest is for a library without one. Started by the engine (probe.cpp), which survives
+// whatever the library does to this process.
 #include "base/error.h"
 #include "plugin/probe.h"
 
@@ -15,7 +15,7 @@
 
 namespace {
 
-// The plugin has nothing to tell: it may print to 1 and 2, its engine reads 3.
+// The plugin may print to descriptors 1 and 2; the engine reads 3.
 void report(const std::string& line) {
   std::string text = line + "\n";
   if (write(fvlm::probe_report_descriptor, text.data(), text.size()) != static_cast<ssize_t>(text.size())) _exit(1);
@@ -30,13 +30,13 @@ void refuse(const std::string& what, const std::string& advice) {
 
 int main(int count, char** words) {
   if (count != 3) {
-    fmt::print(stderr, "plugin-probe is started by fvlm-engine; `fvlm-engine plugin check FILE` is for people\n");
+    fmt::print(stderr, "plugin-probe is started by fvlm-engine; use `fvlm-engine plugin check FILE` instead\n");
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  // A sanitizer's handlers would turn a signal into an exit code.
+  // A sanitizer's signal handlers would turn a crash into an exit code.
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) signal(number, SIG_DFL);
   try {
     const auto notice = [](std::string_view step) { report(fmt::format("step {}", step)); };
@@ -50,6 +50,6 @@ int main(int count, char** words) {
   } catch (const std::exception& error) {
     refuse(error.what(), "");
   }
-  // The library's destructors are not the engine's business: it never unloads.
+  // Without destructors, because the engine never unloads a library.
   _exit(0);
 }

@@ -39,7 +39,7 @@ bool runs_on(const std::string& architecture, std::pair<int, int> capability) {
          (exact ? number % 10 == capability.second : number % 10 <= capability.second);
 }
 
-// Why a library for these devices cannot be used here; empty when it can.
+// Why a library for these devices and architectures cannot be used on this machine; empty where it can.
 std::string unfit(const Manifest& manifest, const DevicesHere& here) {
   if (manifest.on_device("cpu")) return "";
   if (!here.cuda) return "needs a CUDA device: " + here.problem;
@@ -49,13 +49,12 @@ std::string unfit(const Manifest& manifest, const DevicesHere& here) {
       if (runs_on(architecture, capability)) return "";
   std::vector<std::string> have;
   for (auto [major, minor] : here.capabilities) have.push_back(fmt::format("sm_{}{}", major, minor));
-  return fmt::format("built for {}; this machine has {} (what belongs to the engine is built for others by "
+  return fmt::format("built for {}; this machine has {} (bundled plugins can be built for it with "
                      "-DFVLM_CUDA_ARCHITECTURES)",
                      join(manifest.architectures, ", "), join(have, ", "));
 }
 
-// What is being caught, as it reads behind the folder's name: what lies below it is named by its relative path. Only
-// inside a catch block.
+// For use in a catch block: the exception's message, with paths below the folder made relative to it.
 std::string caught_reason(const fs::path& folder) {
   try {
     throw;
@@ -110,11 +109,9 @@ void Registry::scan_path() {
   if (options_.path.empty()) return;
   for (const auto& entry : split(options_.path, ':')) {
     if (entry.empty())
-      refuse("", entry,
-             "an empty entry of FVLM_PLUGIN_PATH: it would mean the working directory, which is never searched");
+      refuse("", entry, "an empty entry of FVLM_PLUGIN_PATH; the working directory is never searched");
     else if (!fs::path(entry).is_absolute())
-      refuse("", entry,
-             "a relative entry of FVLM_PLUGIN_PATH: it would depend on the working directory; write it from /");
+      refuse("", entry, "a relative entry of FVLM_PLUGIN_PATH; use an absolute path");
     else
       scan(fs::path(entry).lexically_normal(), Origin::path);
   }
@@ -132,12 +129,12 @@ void Registry::scan(const fs::path& directory, Origin origin) {
     if (fs::is_directory(child, ignored))
       any |= scan_folder(child, origin);
     else if (!fs::exists(child, ignored))
-      refuse(child.filename(), child, "a symlink that leads nowhere");
+      refuse(child.filename(), child, "a dangling symlink");
   }
   if (error)
     refuse("", directory, "the folder cannot be read: " + error.message());
   else if (origin == Origin::directory && !any)
-    refuse("", directory, "no plugin in this folder: neither plugin.toml nor NAME/plugin.toml");
+    refuse("", directory, "no plugin in this folder: it has neither plugin.toml nor NAME/plugin.toml");
 }
 
 bool Registry::scan_folder(const fs::path& folder, Origin origin) {
@@ -154,7 +151,7 @@ bool Registry::scan_folder(const fs::path& folder, Origin origin) {
   std::error_code error;
   for (const auto& child : children(folder, error))
     if (child.extension() == ".so") {
-      refuse(folder.filename(), folder, fmt::format("no plugin.toml beside {}", child.filename().string()));
+      refuse(folder.filename(), folder, fmt::format("no plugin.toml next to {}", child.filename().string()));
       return true;
     }
   if (error) refuse(folder.filename(), folder, "the folder cannot be read: " + error.message());
@@ -165,10 +162,10 @@ void Registry::add(Manifest manifest, Origin origin) {
   for (const auto& entry : entries_) {
     const Manifest& first = entry->plugin.manifest;
     std::error_code ignored;
-    if (fs::equivalent(first.file, manifest.file, ignored)) return; // the same folder by two ways
+    if (fs::equivalent(first.file, manifest.file, ignored)) return; // the same folder, found twice
     if (first.name == manifest.name) {
       refuse(manifest.name, manifest.folder(),
-             fmt::format("a plugin of this name was found before, in {}", first.folder().string()));
+             fmt::format("a plugin of this name was already found in {}", first.folder().string()));
       if (origin == Origin::bundled && options_.load.bundled.contains(manifest.name))
         entry->hidden = std::move(manifest);
       return;
@@ -185,7 +182,7 @@ void Registry::add_static(Manifest manifest, std::function<fvlm_plugin_entry_fun
   std::lock_guard lock(mutex_);
   std::erase_if(entries_, [&](const auto& other) {
     if (other->plugin.manifest.name != manifest.name) return false;
-    refuse(manifest.name, other->plugin.manifest.folder(), "this name is the engine's own");
+    refuse(manifest.name, other->plugin.manifest.folder(), "this name is reserved for a built-in plugin");
     return true;
   });
   auto added = std::make_unique<Entry>();
@@ -207,15 +204,15 @@ std::vector<Refusal> Registry::refusals() const {
   return refusals_;
 }
 
-std::vector<FoundPlugin> Registry::promising(const KindName& kind) {
+std::vector<FoundPlugin> Registry::implementing(const KindName& kind) {
   const std::lock_guard lock(mutex_);
-  const auto promises = [&](const Manifest& manifest) {
+  const auto lists_kind = [&](const Manifest& manifest) {
     return std::find(manifest.kinds.begin(), manifest.kinds.end(), kind) != manifest.kinds.end();
   };
   std::vector<FoundPlugin> all;
   for (const auto& entry : entries_) {
-    if (entry->hidden && promises(*entry->hidden)) open(*entry);
-    if (promises(entry->plugin.manifest)) all.push_back(entry->plugin);
+    if (entry->hidden && lists_kind(*entry->hidden)) open(*entry);
+    if (lists_kind(entry->plugin.manifest)) all.push_back(entry->plugin);
   }
   return all;
 }
@@ -231,7 +228,7 @@ const LoadedPlugin* Registry::open(Entry& entry) {
   const LoadedPlugin* loaded = open_this(entry);
   const Manifest& manifest = entry.plugin.manifest;
   if (!loaded && entry.hidden) {
-    log_warning("the plugin '{}' in {} is not used, the bundled one of this name is: {}", manifest.name,
+    log_warning("the plugin '{}' in {} is ignored in favour of the bundled one of the same name: {}", manifest.name,
                 manifest.folder().string(), *entry.plugin.refusal);
     std::erase_if(refusals_, [&](const Refusal& refusal) { return refusal.where == entry.hidden->folder(); });
     entry.plugin = {std::move(*entry.hidden), Origin::bundled, nullptr, std::nullopt};
@@ -241,7 +238,7 @@ const LoadedPlugin* Registry::open(Entry& entry) {
   if (loaded && loaded->origin == Origin::bundled)
     for (const Refusal& refusal : refusals_)
       if (refusal.name == manifest.name)
-        log_warning("the plugin '{}' in {} is not used, the bundled one of this name is: {}", refusal.name,
+        log_warning("the plugin '{}' in {} is ignored in favour of the bundled one of the same name: {}", refusal.name,
                     refusal.where.string(), refusal.reason);
   return loaded;
 }
@@ -291,11 +288,6 @@ const LoadedPlugin* Registry::load(const std::string& name, std::string* reason)
   return nullptr;
 }
 
-void Registry::load_all() {
-  std::lock_guard lock(mutex_);
-  for (const auto& entry : entries_) open(*entry);
-}
-
 Manifest Registry::manifest_of(const fs::path& path) {
   fs::path absolute = fs::absolute(path).lexically_normal();
   if (!absolute.has_filename()) absolute = absolute.parent_path();
@@ -305,14 +297,14 @@ Manifest Registry::manifest_of(const fs::path& path) {
   bool is_folder = fs::is_directory(absolute, ignored);
   fs::path folder = is_folder ? absolute : absolute.parent_path();
   if (!present(folder / "plugin.toml"))
-    throw Error(ErrorKind::plugin, is_folder ? "no plugin.toml in this folder" : "no plugin.toml beside the library")
+    throw Error(ErrorKind::plugin, is_folder ? "no plugin.toml in this folder" : "no plugin.toml next to the library")
         .at(absolute.string())
-        .advise("`fvlm-engine plugin new` writes one; the SDK's tutorial says what belongs in it");
+        .advise("`fvlm-engine plugin new` creates one; see the SDK's tutorial for its content");
   Manifest manifest = read_manifest(folder / "plugin.toml");
   if (!is_folder && absolute.filename() != "plugin.toml" && absolute.filename() != manifest.library)
-    throw Error(ErrorKind::plugin, fmt::format("plugin.toml beside it is that of '{}'", manifest.library))
+    throw Error(ErrorKind::plugin, fmt::format("the plugin.toml in its folder belongs to '{}'", manifest.library))
         .at(absolute.string())
-        .advise("name the library that plugin.toml names, or give this one a folder and a plugin.toml of its own");
+        .advise("pass the library that plugin.toml names, or put this one into a folder with a plugin.toml of its own");
   return manifest;
 }
 
@@ -329,7 +321,7 @@ const LoadedPlugin& Registry::load_file(const fs::path& path) {
 
 bool Registry::is_news(const std::string& line) {
   const std::lock_guard lock(mutex_);
-  return told_.insert(line).second;
+  return logged_.insert(line).second;
 }
 
 } // namespace fvlm

@@ -1,5 +1,5 @@
-// Which plugins there are, where they were found, and why some are not used. Opens a library when a kind it promises is
-// first asked for.
+// Finds plugins, and records why some cannot be used. A library is opened when a kind that its manifest lists is
+// requested for the first time.
 #pragma once
 #include "plugin/loader.h"
 
@@ -14,7 +14,7 @@
 
 namespace fvlm {
 
-// Which devices libraries may be opened for.
+// The devices of this machine, which decide whether a library is opened.
 struct DevicesHere {
   bool cuda = false;
   std::string problem;                           // why there is no CUDA device
@@ -27,21 +27,21 @@ struct RegistryOptions {
   std::string path;                               // FVLM_PLUGIN_PATH
   std::filesystem::path bundled;                  // empty: none
   bool bundled_only = false;
-  std::optional<DevicesHere> devices; // empty: asked of the machine when a plugin first needs it
+  std::optional<DevicesHere> devices; // empty: probed when a plugin first needs it
   LoadOptions load;
 
-  // FVLM_PLUGIN_PATH, the program's lib/fvlm/plugins with the build's notes of them, and the user's lock file where it
-  // exists.
+  // FVLM_PLUGIN_PATH, the program's lib/fvlm/plugins with the hashes that the build recorded, and the user's lock file
+  // if there is one.
   static RegistryOptions from_environment();
 };
 
 struct Refusal {
-  std::string name;            // of the plugin; its folder's name where the manifest is not readable
+  std::string name;            // of the plugin; of its folder where the manifest cannot be read
   std::filesystem::path where; // folder, library or path entry
   std::string reason;
 };
 
-// A plugin that was found, by its manifest. `loaded` once its library was opened.
+// A plugin that was found, by its manifest. `loaded` is set once its library was opened.
 struct FoundPlugin {
   Manifest manifest;
   Origin origin;
@@ -60,44 +60,43 @@ class Registry {
  public:
   explicit Registry(RegistryOptions options); // reads manifests, opens nothing
 
-  // The engine's own: comes last in the search order, and its name is reserved. `entry` is asked for when the plugin is
-  // first used, so that naming it costs nothing.
+  // Adds a plugin that is linked into the engine, at the end of the search order; its name is reserved. `entry` is
+  // called when the plugin is first used.
   void add_static(Manifest manifest, std::function<fvlm_plugin_entry_function()> entry);
 
-  // Everything found, in search order; no library is opened by it. A plugin named like a bundled one hides that, unless
-  // it was opened and turned out to be broken.
+  // All plugins, in search order, without opening any. A plugin with the name of a bundled one hides it, unless it was
+  // opened and turned out to be broken.
   std::vector<FoundPlugin> found() const;
-  // What was refused so far: folders, path entries, manifests, second plugins of a name, libraries.
+  // Everything refused so far: folders, path entries, manifests, duplicate names, libraries.
   std::vector<Refusal> refusals() const;
 
-  // Opens the library if need be. Null: not there or refused; `reason` then says why.
+  // Opens the library if it is not open yet. Null where there is none or it was refused, with the reason in `reason`.
   const LoadedPlugin* load(const std::string& name, std::string* reason = nullptr);
-  void load_all();
 
-  // Why there is no plugin that `is_meant` by its name: what is known of one that was refused, or else of places that
-  // could not be searched.
+  // Why there is no plugin whose name satisfies `is_meant`: the reason of its refusal, else the places that could not
+  // be searched.
   std::string why_absent(const std::function<bool(const std::string& name)>& is_meant) const;
 
-  // The plugins that promise this kind, in search order, unopened but for those that hide a bundled one.
-  std::vector<FoundPlugin> promising(const KindName& kind);
+  // The plugins whose manifest lists this kind, in search order. Opens only those that hide a bundled one.
+  std::vector<FoundPlugin> implementing(const KindName& kind);
 
-  // All usable tables of a kind, in search order; opens those libraries.
+  // All usable tables of a kind, in search order. Opens the libraries.
   template <class Table>
   std::vector<Candidate<Table>> candidates(std::string_view variant = {}) {
     KindName kind{std::string(KindOf<Table>::family), std::string(variant)};
     std::vector<Candidate<Table>> all;
-    for (const FoundPlugin& plugin : promising(kind))
+    for (const FoundPlugin& plugin : implementing(kind))
       if (const LoadedPlugin* loaded = load(plugin.manifest.name))
         if (const Table* table = loaded->table<Table>(variant)) all.push_back({loaded, table});
     return all;
   }
 
-  // One plugin by its library, its plugin.toml or its folder, wherever it lies. Not added. Throws Error(plugin).
+  // Loads one plugin by the path of its library, plugin.toml or folder, without adding it. Throws Error(plugin).
   const LoadedPlugin& load_file(const std::filesystem::path& path);
   // Its manifest, read without opening the library. Throws Error(plugin).
   static Manifest manifest_of(const std::filesystem::path& path);
 
-  // Whether this line is new to the log: the same choice for the next shape is not told again.
+  // False where this line was logged before, so that the same selection for another shape is not repeated.
   bool is_news(const std::string& line);
 
   const RegistryOptions& options() const { return options_; }
@@ -111,7 +110,7 @@ class Registry {
   };
   void scan(const std::filesystem::path& directory, Origin origin);
   void scan_path();
-  bool scan_folder(const std::filesystem::path& folder, Origin origin); // false: it is no plugin's
+  bool scan_folder(const std::filesystem::path& folder, Origin origin); // false: not a plugin's folder
   void add(Manifest manifest, Origin origin);
   void refuse(const std::string& name, const std::filesystem::path& where, const std::string& reason);
   const LoadedPlugin* open(Entry& entry);
@@ -123,7 +122,7 @@ class Registry {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Refusal> refusals_;
-  std::set<std::string> told_;
+  std::set<std::string> logged_;
 };
 
 } // namespace fvlm

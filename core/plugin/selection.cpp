@@ -14,40 +14,40 @@ namespace {
 
 class Selector {
  public:
-  Selector(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report)
-      : registry_(registry), wish_(wish), questions_(questions), report_(report) {
-    for (const FoundPlugin& plugin : registry.promising(questions.kind)) candidates_.push_back(plugin);
+  Selector(Registry& registry, const Wish& preference, const Questions& questions, SelectionReport& report)
+      : registry_(registry), preference_(preference), questions_(questions), report_(report) {
+    for (const FoundPlugin& plugin : registry.implementing(questions.kind)) candidates_.push_back(plugin);
   }
 
   void consider_all() {
-    for (const auto& name : wish_.names.empty() ? std::vector<std::string>{"auto"} : wish_.names)
+    for (const auto& name : preference_.names.empty() ? std::vector<std::string>{"auto"} : preference_.names)
       for (const FoundPlugin& candidate : candidates_)
         if (name == "auto" || meant_by(candidate.manifest.name, name)) consider(candidate);
   }
 
   const LoadedPlugin* run() {
-    if (wish_.names.empty()) return best();
-    for (const auto& name : wish_.names)
+    if (preference_.names.empty()) return best();
+    for (const auto& name : preference_.names)
       if (const LoadedPlugin* chosen = name == "auto" ? best() : named(name)) return chosen;
     return nullptr;
   }
 
  private:
-  bool meant_by(const std::string& plugin, const std::string& wish) const {
-    return plugin == wish || plugin == fmt::format("{}-{}", questions_.label, wish) ||
-           (!questions_.kind.variant.empty() && plugin == fmt::format("{}-{}", wish, questions_.kind.variant));
+  bool meant_by(const std::string& plugin, const std::string& word) const {
+    return plugin == word || plugin == fmt::format("{}-{}", questions_.label, word) ||
+           (!questions_.kind.variant.empty() && plugin == fmt::format("{}-{}", word, questions_.kind.variant));
   }
 
-  const LoadedPlugin* named(const std::string& wish) {
+  const LoadedPlugin* named(const std::string& word) {
     bool found = false;
     for (const FoundPlugin& candidate : candidates_)
-      if (meant_by(candidate.manifest.name, wish)) {
+      if (meant_by(candidate.manifest.name, word)) {
         found = true;
         const LoadedPlugin* loaded = consider(candidate);
         mark_named(candidate.manifest.name);
         if (loaded) return accept(loaded);
       }
-    if (!found) report_.considered.push_back({wish, false, 0, why_absent(wish), {}, false, true});
+    if (!found) report_.considered.push_back({word, false, 0, why_absent(word), {}, false, true});
     return nullptr;
   }
 
@@ -56,14 +56,14 @@ class Selector {
       if (one.plugin == plugin) one.by_name = true;
   }
 
-  std::string why_absent(const std::string& wish) {
+  std::string why_absent(const std::string& word) {
     std::vector<std::string> names;
     for (const FoundPlugin& plugin : registry_.found()) {
-      if (meant_by(plugin.manifest.name, wish)) return fmt::format("gives no {}", questions_.kind.text());
+      if (meant_by(plugin.manifest.name, word)) return fmt::format("does not implement {}", questions_.kind.text());
       names.push_back(plugin.manifest.name);
     }
-    const auto near = nearest(wish, names);
-    const std::string why = registry_.why_absent([&](const std::string& name) { return meant_by(name, wish); });
+    const auto near = nearest(word, names);
+    const std::string why = registry_.why_absent([&](const std::string& name) { return meant_by(name, word); });
     return near && why.starts_with("no plugin") ? fmt::format("{}; did you mean '{}'?", why, *near) : why;
   }
 
@@ -75,12 +75,12 @@ class Selector {
     std::vector<Fit> fits;
     for (const FoundPlugin& candidate : candidates_)
       if (const LoadedPlugin* loaded = consider(candidate)) fits.push_back({loaded, report_.considered.size() - 1});
-    if (wish_.measure && questions_.measure && fits.size() > 1) {
+    if (preference_.measure && questions_.measure && fits.size() > 1) {
       std::erase_if(fits, [&](const Fit& fit) { return !measure(*fit.plugin, report_.considered[fit.index]); });
       if (auto table = report_.times(); !table.empty())
         log_debug("{} ({}) measured\n{}", report_.subject, report_.shape, table);
     }
-    // Ties go to the one that was found first.
+    // Of equals, the first one found wins.
     auto better = [&](const Fit& a, const Fit& b) {
       const Considered &left = report_.considered[a.index], &right = report_.considered[b.index];
       if (left.seconds && right.seconds) return *left.seconds < *right.seconds;
@@ -100,13 +100,14 @@ class Selector {
     } catch (const std::exception& error) {
       what = error.what();
     }
-    // The first line: what follows are the shapes of the call.
+    // Only the first line: the others list the shapes of the call.
     considered.reason = "failed when it was measured: " + what.substr(0, what.find('\n'));
     considered.fits = false;
     return false;
   }
 
-  // Asks it, once, and notes the answer. Null: refused, or refused before.
+  // Asks a candidate, unless it was asked before, and records the answer. Null where it does not fit or was asked
+  // before.
   const LoadedPlugin* consider(const FoundPlugin& candidate) {
     const std::string& name = candidate.manifest.name;
     for (const Considered& before : report_.considered)
@@ -114,19 +115,19 @@ class Selector {
     Considered considered{name, false, 0, "", {}};
     const LoadedPlugin* loaded = nullptr;
     const char* device = questions_.device == FVLM_CUDA ? "cuda" : "cpu";
-    if (const auto known = wish_.without.find(name); known != wish_.without.end()) {
+    if (const auto known = preference_.without.find(name); known != preference_.without.end()) {
       considered.reason = known->second;
     } else if (!candidate.manifest.on_device(device)) {
-      considered.reason = fmt::format("works on {} only", join(candidate.manifest.devices, ", "));
+      considered.reason = fmt::format("runs on {} only", join(candidate.manifest.devices, ", "));
     } else if (loaded = registry_.load(name, &considered.reason); loaded && !loaded->find(questions_.kind)) {
-      considered.reason = fmt::format("gives no {}", questions_.kind.text());
+      considered.reason = fmt::format("does not implement {}", questions_.kind.text());
       loaded = nullptr;
     } else if (loaded) {
       SupportAnswer answer = questions_.ask(*loaded);
       considered.score = answer.score;
       considered.fits = answer.defect.empty() && answer.score > 0;
       considered.reason = answer.defect.empty() ? answer.reason : answer.defect;
-      if (!considered.fits && considered.reason.empty()) considered.reason = "says no without a reason";
+      if (!considered.fits && considered.reason.empty()) considered.reason = "refused without a reason";
     }
     report_.considered.push_back(considered);
     return considered.fits ? loaded : nullptr;
@@ -138,7 +139,7 @@ class Selector {
   }
 
   Registry& registry_;
-  const Wish& wish_;
+  const Wish& preference_;
   const Questions& questions_;
   SelectionReport& report_;
   std::vector<FoundPlugin> candidates_;
@@ -186,39 +187,39 @@ std::string SelectionReport::times() const {
   return any ? table.text() : "";
 }
 
-std::vector<Considered> answers(Registry& registry, const Wish& wish, const Questions& questions) {
+std::vector<Considered> answers(Registry& registry, const Wish& preference, const Questions& questions) {
   SelectionReport report;
-  Selector(registry, wish, questions, report).consider_all();
+  Selector(registry, preference, questions, report).consider_all();
   return report.considered;
 }
 
-const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report) {
+const LoadedPlugin* choose(Registry& registry, const Wish& preference, const Questions& questions,
+                           SelectionReport& report) {
   report.subject = questions.subject;
   report.shape = questions.shape;
-  if (const LoadedPlugin* chosen = Selector(registry, wish, questions, report).run()) {
+  if (const LoadedPlugin* chosen = Selector(registry, preference, questions, report).run()) {
     if (const std::string line = report.text(); registry.is_news(line)) log_debug("{}", line);
     return chosen;
   }
   std::string refused;
   for (const Considered& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
-  if (refused.empty()) refused = fmt::format("\n  no plugin gives {}", questions.kind.text());
-  const auto promising = registry.promising(questions.kind);
-  const bool has_reference = std::any_of(promising.begin(), promising.end(),
+  if (refused.empty()) refused = fmt::format("\n  no plugin implements {}", questions.kind.text());
+  const auto implementing = registry.implementing(questions.kind);
+  const bool has_reference = std::any_of(implementing.begin(), implementing.end(),
                                          [](const FoundPlugin& found) { return found.origin == Origin::builtin; });
-  std::string wanted = wish.names.empty() ? "auto" : join(wish.names, ", ");
+  std::string wanted = preference.names.empty() ? "auto" : join(preference.names, ", ");
   throw Error(ErrorKind::plugin,
-              fmt::format("{}: nothing of what is wished for ({}) can do it{}", questions.subject, wanted, refused))
-      .advise(has_reference
-                  ? "put \"reference\" at the end of the list to fall through to the engine's own, or see "
-                    "`fvlm-engine plugin list`"
-                  : "the engine has none of its own: see `fvlm-engine plugin list`, and install a plugin that "
-                    "gives it");
+              fmt::format("{}: none of the preferred plugins ({}) supports it{}", questions.subject, wanted, refused))
+      .advise(
+          has_reference
+              ? "append \"reference\" to the list to fall back to the built-in plugin, or see `fvlm-engine plugin list`"
+              : "there is no built-in one: see `fvlm-engine plugin list`, and install a plugin that implements it");
 }
 
 std::vector<std::pair<std::string, std::vector<std::string>>> fused_backends(Registry& registry) {
   const KindName kind{std::string(KindOf<fvlm_kernels_v1>::family), ""};
   std::vector<std::pair<std::string, std::vector<std::string>>> all;
-  for (const FoundPlugin& found : registry.promising(kind)) {
+  for (const FoundPlugin& found : registry.implementing(kind)) {
     if (found.origin == Origin::builtin) continue;
     const LoadedPlugin* plugin = registry.load(found.manifest.name);
     if (!plugin) continue;
@@ -232,7 +233,7 @@ std::string fused_backends_line(Registry& registry) {
   std::vector<std::string> all;
   for (const auto& [plugin, operations] : fused_backends(registry))
     all.push_back(fmt::format("{} ({})", plugin, join(operations, ", ")));
-  return "Fused kernel backends available: " + (all.empty() ? "none, the references are used" : join(all, ", "));
+  return "Fused kernel backends available: " + (all.empty() ? "none, using the references" : join(all, ", "));
 }
 
 } // namespace fvlm

@@ -1,4 +1,5 @@
-// Which plugin does the work: asks the candidates, chooses, and says why and why not.
+// Selects the plugin for a query: asks the candidates whether they support it, picks one by preference, score or
+// measured time, and reports why.
 #pragma once
 #include "plugin/call_mark.h"
 #include "plugin/registry.h"
@@ -13,36 +14,38 @@
 
 namespace fvlm {
 
-// What a recipe asks for: names in order of preference; "auto" stands for the best of all that are left. A name may
-// leave out the kind's label or the variant: "cudnn" means attention-cudnn, for an optimizer "fused" optimizer-fused.
+// A recipe's preference among plugins: names in order; "auto" stands for the best of all remaining ones. The kind's
+// label or the variant may be left out: "cudnn" is attention-cudnn for attention, "fused" is fused-adamw for optimizer
+// adamw.
 struct Wish {
   std::vector<std::string> names; // empty: auto
-  bool measure = false;           // "auto" takes the fastest instead of the best score, where the caller can measure
-  std::map<std::string, std::string> without = {}; // plugins that are not to be taken, and why
+  bool measure = false; // "auto" takes the fastest rather than the highest score, where the caller can measure
+  std::map<std::string, std::string> without = {}; // excluded plugins, with the reason
 
-  // As a recipe writes it: "measure" is an "auto" that measures.
+  // From a recipe's list, in which "measure" is an "auto" that measures.
   static Wish of(std::vector<std::string> words);
 };
 
+// A candidate and its answer.
 struct Considered {
   std::string plugin;
   bool fits = false;
   int32_t score = 0;
-  std::string reason; // why not; or what it will use
+  std::string reason; // why it does not fit, or what it will use
   std::optional<double> seconds;
-  bool remembered = false; // those seconds, from an earlier measurement
-  bool by_name = false;    // preferred by its name, not as one of all
+  bool remembered = false; // whether `seconds` is from the cache
+  bool by_name = false;    // preferred by name, not by "auto"
 };
 
 struct SelectionReport {
   std::string subject;                // "attention", "kernels rmsnorm", "optimizer adamw"
-  std::string shape;                  // the sizes that were asked for, where the kind can say them
+  std::string shape;                  // the query's sizes, for kinds that describe them
   std::string chosen;                 // the plugin's name
-  std::vector<Considered> considered; // in the order they were asked
+  std::vector<Considered> considered; // in the order in which they were asked
 
   // "attention: attention-cpu (score 100); refused: attention-cudnn: needs a CUDA device"
   std::string text() const;
-  // What the chosen one says it will use; empty: nothing.
+  // What the selected plugin says it will use; may be empty.
   std::string reason() const;
   // The measured times as a table; empty where nothing was measured.
   std::string times() const;
@@ -55,13 +58,13 @@ struct Choice {
   SelectionReport report;
 };
 
-// How long a candidate takes.
+// The time of a candidate.
 struct Measurement {
   double seconds;
-  bool remembered = false;
+  bool remembered = false; // from the cache
 };
 
-// What selection does whatever the kind: how to ask one plugin, and how long it takes.
+// The query of a selection with its type erased: how to ask a plugin whether it supports it, and how to time it.
 struct Questions {
   KindName kind;
   std::string subject, shape;
@@ -71,13 +74,14 @@ struct Questions {
   std::function<Measurement(const LoadedPlugin&)> measure; // empty: nothing is measured
 };
 
-// Chooses, and logs why for who debugs. Throws Error(plugin) that lists every refusal.
-const LoadedPlugin* choose(Registry& registry, const Wish& wish, const Questions& questions, SelectionReport& report);
+// Selects, and logs the reasons at debug level. Throws Error(plugin) with every refusal where no plugin fits.
+const LoadedPlugin* choose(Registry& registry, const Wish& preference, const Questions& questions,
+                           SelectionReport& report);
 
-// Every plugin's answer that the wish lets in, nobody being chosen.
-std::vector<Considered> answers(Registry& registry, const Wish& wish, const Questions& questions);
+// The answer of every plugin that the preference allows, without selecting one.
+std::vector<Considered> answers(Registry& registry, const Wish& preference, const Questions& questions);
 
-// The query has to outlive them.
+// The query has to outlive the result.
 template <class Table>
 Questions questions_about(const typename KindOf<Table>::Query& query, const std::string& variant = {}) {
   Questions questions;
@@ -94,15 +98,15 @@ Questions questions_about(const typename KindOf<Table>::Query& query, const std:
     });
     if constexpr (requires { query.op; })
       if (answer.score > 0 && !plugin.find(kind)->has(operation_name(query.op)))
-        answer.defect = "supports() says yes to " + operation_name(query.op) + ", which it does not have";
+        answer.defect = "supports() accepts " + operation_name(query.op) + ", which it does not implement";
     return answer;
   };
   return questions;
 }
 
-// Chooses for one query. `measure` runs a candidate on the caller's own shapes; it may throw Error.
+// Selects a plugin for a query. `measure` times a candidate on the query; it may throw Error.
 template <class Table>
-Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf<Table>::Query& query,
+Choice<Table> select(Registry& registry, const Wish& preference, const typename KindOf<Table>::Query& query,
                      const std::string& variant = {},
                      const std::function<Measurement(const Candidate<Table>&)>& measure = {}) {
   Questions questions = questions_about<Table>(query, variant);
@@ -111,13 +115,13 @@ Choice<Table> select(Registry& registry, const Wish& wish, const typename KindOf
       return measure({&plugin, plugin.template table<Table>(variant)});
     };
   Choice<Table> choice{};
-  choice.plugin = choose(registry, wish, questions, choice.report);
+  choice.plugin = choose(registry, preference, questions, choice.report);
   choice.table = choice.plugin->template table<Table>(variant);
   return choice;
 }
 
-// Which plugins other than the engine's own give small operations, and which: {"kernels-cpu", {"rmsnorm", "swiglu"}}.
-// Opens those libraries.
+// The plugins, other than built-in ones, of the kind kernels, with their operations: {"kernels-cpu", {"rmsnorm",
+// "swiglu"}}. Opens the libraries.
 std::vector<std::pair<std::string, std::vector<std::string>>> fused_backends(Registry& registry);
 // "Fused kernel backends available: kernels-cpu (rmsnorm, swiglu)"
 std::string fused_backends_line(Registry& registry);

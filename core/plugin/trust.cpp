@@ -23,7 +23,7 @@ namespace fvlm {
 namespace fs = std::filesystem;
 namespace {
 
-// The convention of Debian, Ubuntu and Fedora: the group bears the user's name and lists nobody else.
+// The convention of Debian, Ubuntu and Fedora: the group has the user's name and no other members.
 bool is_private_group(gid_t group, uid_t user) {
   const passwd* person = getpwuid(user);
   if (!person || person->pw_gid != group) return false;
@@ -44,8 +44,9 @@ std::string user_name(uid_t user) {
   return person ? person->pw_name : fmt::format("user {}", user);
 }
 
-enum class Place { on_the_way, own_folder };
+enum class Place { path_component, own_folder };
 
+// Resolves a path component by component, checking each.
 class Walk {
  public:
   Walk(const TrustPolicy& policy, Place last) : policy_(policy), last_(last) {
@@ -58,7 +59,7 @@ class Walk {
 
   fs::path run(const fs::path& path) {
     for (const auto& step : fs::absolute(path).relative_path()) todo_.push_back(step);
-    look("/", todo_.empty());
+    check_mode("/", todo_.empty());
     while (!todo_.empty()) {
       fs::path step = std::move(todo_.front());
       todo_.pop_front();
@@ -67,43 +68,43 @@ class Walk {
         here_ = here_.parent_path();
         continue;
       }
-      take(here_ / step);
+      enter(here_ / step);
     }
     return here_;
   }
 
  private:
-  void take(const fs::path& next) {
+  void enter(const fs::path& next) {
     struct stat info = status(next);
     if (!S_ISLNK(info.st_mode)) {
       here_ = next;
-      look(next, todo_.empty());
+      check_mode(next, todo_.empty());
       return;
     }
     check_owner(next, info, "symlink");
-    if (++links_ > 40) refuse(next, "more than 40 symlinks on the way", "name the plugin by its real path");
+    if (++links_ > 40) refuse(next, "more than 40 symlinks in the path", "use the plugin's real path");
     std::error_code error;
     fs::path target = fs::read_symlink(next, error);
-    if (error) refuse(next, "the symlink cannot be read: " + error.message(), "name the plugin by its real path");
+    if (error) refuse(next, "the symlink cannot be read: " + error.message(), "use the plugin's real path");
     std::deque<fs::path> steps;
     for (const auto& step : target.relative_path()) steps.push_back(step);
     todo_.insert(todo_.begin(), steps.begin(), steps.end());
     if (target.is_absolute()) here_ = "/";
     struct stat at_end;
     if (stat(next.c_str(), &at_end) != 0)
-      refuse(next, fmt::format("a symlink that leads nowhere ({}): {}", target.string(), std::strerror(errno)),
-             "mend or remove the symlink");
+      refuse(next, fmt::format("a dangling symlink ({}): {}", target.string(), std::strerror(errno)),
+             "correct or remove the symlink");
   }
 
   static struct stat status(const fs::path& path) {
     struct stat info;
     if (lstat(path.c_str(), &info) == 0) return info;
     refuse(path,
-           errno == ENOENT ? "no such file or folder" : fmt::format("cannot be looked at: {}", std::strerror(errno)),
+           errno == ENOENT ? "no such file or folder" : fmt::format("cannot be accessed: {}", std::strerror(errno)),
            "check the path");
   }
 
-  void look(const fs::path& path, bool last) {
+  void check_mode(const fs::path& path, bool last) {
     struct stat info = status(path);
     const char* what = S_ISDIR(info.st_mode) ? "folder" : "file";
     check_owner(path, info, what);
@@ -112,11 +113,11 @@ class Walk {
     auto mode = static_cast<unsigned>(info.st_mode & 07777);
     if (info.st_mode & S_IWOTH)
       refuse(path,
-             fmt::format("a world-writable {} (mode {:04o}): anybody could put code into the engine here", what, mode),
+             fmt::format("a world-writable {} (mode {:04o}): anybody could inject code into the engine", what, mode),
              fmt::format("chmod o-w {}", path.string()));
     if ((info.st_mode & S_IWGRP) && !policy_.private_group(info.st_gid, info.st_uid))
       refuse(path,
-             fmt::format("a group-writable {} (mode {:04o}): others of its group could put code into the engine here",
+             fmt::format("a group-writable {} (mode {:04o}): members of its group could inject code into the engine",
                          what, mode),
              fmt::format("chmod g-w {}", path.string()));
   }
@@ -124,8 +125,7 @@ class Walk {
   void check_owner(const fs::path& path, const struct stat& info, const char* what) const {
     if (info.st_uid == 0 || info.st_uid == policy_.user || (has_also_ && info.st_uid == also_)) return;
     refuse(path,
-           fmt::format("a {} that belongs to {}, not to {} or root", what, user_name(info.st_uid),
-                       user_name(policy_.user)),
+           fmt::format("a {} owned by {}, not by {} or root", what, user_name(info.st_uid), user_name(policy_.user)),
            fmt::format("copy it to a folder of your own, or: chown {} {}", user_name(policy_.user), path.string()));
   }
 
@@ -151,8 +151,8 @@ const char* type_name(mode_t mode) {
 }
 
 [[noreturn]] void refuse_copy(const fs::path& path, const char* what) {
-  refuse(path, fmt::format("no private copy of it can be {}: {}", what, std::strerror(errno)),
-         "with a lock file a copy in memory is hashed, tried out and opened; free some, or allow memfd_create");
+  refuse(path, fmt::format("its private copy cannot be {}: {}", what, std::strerror(errno)),
+         "with a lock file a copy in memory is hashed, loaded; free some, or allow memfd_create");
 }
 
 int make_memory_file(const fs::path& path) {
@@ -161,7 +161,7 @@ int make_memory_file(const fs::path& path) {
   const std::string name = path.filename();
   int file = memfd_create(name.c_str(), flags | executable);
   if (file < 0 && errno == EINVAL) file = memfd_create(name.c_str(), flags);
-  if (file < 0) refuse_copy(path, "made");
+  if (file < 0) refuse_copy(path, "created");
   return file;
 }
 
@@ -174,7 +174,7 @@ void append(int file, std::string_view bytes, const fs::path& path) {
   }
 }
 
-// Gone when the process ends, but not when one that it forked does.
+// Removed at the end of this process, but not of one forked from it.
 struct KeptFolders {
   pid_t owner = getpid();
   std::mutex mutex;
@@ -185,7 +185,8 @@ struct KeptFolders {
   }
 };
 
-// A folder with the library's name for the memory file, and links to all that lies beside the library.
+// A folder with a link to the memory file under the library's name, and links to the other files of the library's
+// folder.
 fs::path folder_around(int file, const fs::path& library) {
   static KeptFolders kept;
   auto folder = std::make_unique<ScratchFolder>();
@@ -202,14 +203,14 @@ fs::path folder_around(int file, const fs::path& library) {
 TrustPolicy::TrustPolicy() : user(geteuid()), private_group(is_private_group) {}
 
 fs::path check_trusted(const fs::path& path, const TrustPolicy& policy) {
-  return Walk(policy, Place::on_the_way).run(path);
+  return Walk(policy, Place::path_component).run(path);
 }
 
 fs::path check_trusted_folder(const fs::path& folder, const TrustPolicy& policy) {
   return Walk(policy, Place::own_folder).run(folder);
 }
 
-// O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+// O_NONBLOCK, because opening a named pipe without a writer would block.
 OpenedFile::OpenedFile(const fs::path& path)
     : path_(path), content_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0)
@@ -222,8 +223,7 @@ OpenedFile::OpenedFile(const fs::path& path)
     return;
   }
   close(descriptor_);
-  refuse(path, known ? fmt::format("{}, not a file", type_name(info.st_mode)) : "cannot be looked at",
-         "check the path");
+  refuse(path, known ? fmt::format("{}, not a file", type_name(info.st_mode)) : "cannot be accessed", "check the path");
 }
 
 OpenedFile::~OpenedFile() {
@@ -259,7 +259,7 @@ void OpenedFile::make_private() {
   for (uint64_t offset = 0; offset < identity_.size; offset += step) append(copy, read(offset, step), path_);
   constexpr int sealed = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
   if (fcntl(copy, F_ADD_SEALS, sealed) != 0) refuse_copy(path_, "sealed");
-  verify_unchanged(); // else its identity would stand for another content
+  verify_unchanged(); // so that the copied content belongs to the identity
   content_ = folder_around(copy, path_) / path_.filename();
   close(std::exchange(descriptor_, fcntl(copy, F_DUPFD_CLOEXEC, 0)));
 }
@@ -269,7 +269,7 @@ void OpenedFile::verify_unchanged() const {
   struct stat held, named;
   bool same = fstat(descriptor_, &held) == 0 && stat(path_.c_str(), &named) == 0 && identity_of(held) == identity_ &&
               identity_of(named) == identity_;
-  if (!same) refuse(path_, "changed while it was being checked", "try again when nothing writes to it");
+  if (!same) refuse(path_, "it changed while it was being checked", "try again when nothing writes to it");
 }
 
 } // namespace fvlm

@@ -20,7 +20,7 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-// fvlm_support as a plugin sees it, with room behind it that must stay as it is.
+// An fvlm_support followed by a guard zone.
 struct WatchedSupport {
   fvlm_support support{};
   std::array<unsigned char, 512> after;
@@ -36,18 +36,18 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::string last_words(std::string_view printed, size_t most) {
+std::string last_words(std::string_view printed, size_t max_bytes) {
   std::string all;
   for (const std::string& line : split(printed, '\n'))
     if (const std::string text = trimmed(printable(line)); text.find_first_not_of("= ") != std::string::npos)
       all += (all.empty() ? "" : " | ") + text;
-  return all.size() > most ? "..." + printable(std::string_view(all).substr(all.size() - most)) : all;
+  return all.size() > max_bytes ? "..." + printable(std::string_view(all).substr(all.size() - max_bytes)) : all;
 }
 
-std::optional<std::string> bounded_string(const char* text, size_t most) {
+std::optional<std::string> bounded_string(const char* text, size_t max_bytes) {
   if (!text) return std::nullopt;
-  size_t length = strnlen(text, most);
-  if (length == most) return std::nullopt;
+  size_t length = strnlen(text, max_bytes);
+  if (length == max_bytes) return std::nullopt;
   return std::string(text, length);
 }
 
@@ -58,7 +58,7 @@ std::string current_exception_text() {
     return fmt::format("{}: {}", demangled(typeid(error).name()), printable(error.what()));
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
-    return type ? "a " + demangled(type->name()) : "an exception of another language";
+    return type ? "a " + demangled(type->name()) : "a foreign exception";
   }
 }
 
@@ -80,14 +80,13 @@ SupportAnswer ask_supports(const std::function<void(fvlm_support*)>& supports) {
   }
   auto reason = bounded_string(watched.support.reason, sizeof watched.support.reason);
   if (!reason) {
-    answer.defect = "supports() gave a reason without its final 0";
+    answer.defect = "supports() returned an unterminated reason";
     return answer;
   }
   answer.reason = printable(*reason);
   answer.score = watched.support.score;
   if (answer.score < 0 || answer.score > highest_score)
-    answer.defect =
-        fmt::format("supports() gave the score {}, which is not within 0 .. {}", answer.score, highest_score);
+    answer.defect = fmt::format("supports() returned the score {}; expected 0 to {}", answer.score, highest_score);
   return answer;
 }
 

@@ -1,4 +1,4 @@
-// Reading what a plugin wrote without believing that it kept to the ABI.
+// Reads what a plugin wrote without relying on it to follow the ABI.
 #pragma once
 #include <fvlm/abi.h>
 
@@ -9,28 +9,28 @@
 
 namespace fvlm {
 
-// Text of a plugin as one line that may be shown: without_commands(), with ends of lines and tabs as spaces.
+// Text of a plugin as a single line that is safe to print: without_commands(), with newlines and tabs as spaces.
 std::string printable(std::string_view text);
 
-// What a process printed before it ended, in one line: its lines, the last `most` bytes of them, with " | " between.
-std::string last_words(std::string_view printed, size_t most = 2000);
+// The last output of a process as a single line of at most `max_bytes`, its lines separated by " | ".
+std::string last_words(std::string_view printed, size_t max_bytes = 2000);
 
-// The string at `text`; empty when it is NULL or has no 0 within `most` bytes.
-std::optional<std::string> bounded_string(const char* text, size_t most = 256);
+// The string at `text`; empty where it is NULL or not terminated within `max_bytes`.
+std::optional<std::string> bounded_string(const char* text, size_t max_bytes = 256);
 
-// What is being thrown, in words. Only inside a catch block.
+// For use in a catch block: the type and message of the current exception.
 std::string current_exception_text();
 
 struct SupportAnswer {
   int32_t score = 0;
   std::string reason;
-  std::string defect; // not empty: the answer is not believed, and why
+  std::string defect; // why the answer is invalid; empty where it is valid
 };
 
-// Scores above this are not believed.
+// The maximal valid score.
 constexpr int32_t highest_score = 1000;
 
-// Calls supports(). Exceptions, scores outside 0 .. highest_score, a reason without its final 0 and writes past the
+// Calls supports(). Exceptions, scores out of 0 to highest_score, an unterminated reason and writes past the end of the
 // struct are defects.
 SupportAnswer ask_supports(const std::function<void(fvlm_support*)>& supports);
 

@@ -104,7 +104,7 @@ ErrorKind kind_of(const std::function<void()>& action) {
   return ErrorKind::internal;
 }
 
-// The names beside `path` while it is written.
+// The names of temporary files for `path` while it is written.
 std::vector<fs::path> partial_names(const fs::path& folder) {
   std::vector<fs::path> names;
   for (const auto& entry : fs::directory_iterator(folder))

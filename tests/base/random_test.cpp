@@ -35,7 +35,7 @@ TEST(Random, uniform_and_normal_have_their_moments) {
     uniform += u, uniform_squares += u * u;
     normal += n, squares += n * n, fourth += n * n * n * n, neighbours += n * stream.normal(i + 1);
   }
-  // Each within five standard deviations of a sample of this size.
+  // Within five standard deviations for a sample of this size.
   EXPECT_NEAR(uniform / count, 0.5, 5 * 0.2887 / std::sqrt(count));
   EXPECT_NEAR(uniform_squares / count, 1.0 / 3, 5 * 0.2981 / std::sqrt(count));
   EXPECT_NEAR(normal / count, 0, 5 / std::sqrt(count));

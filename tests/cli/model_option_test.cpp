@@ -118,7 +118,7 @@ TEST_F(ModelOption, ASignalWhileWritingLeavesNothing) {
                     scratch.path().string(), FVLM_ENGINE, name));
     EXPECT_EQ(ran.code, 128 + number) << "it ends by the signal: " << ran.err;
     EXPECT_EQ(ran.out, "") << "something stays";
-    EXPECT_THAT(ran.err, HasSubstr("interrupted: what was unfinished is removed"));
+    EXPECT_THAT(ran.err, HasSubstr("interrupted: removed unfinished files"));
   }
 }
 

@@ -75,7 +75,7 @@ TEST_F(TorchLibrary, AFolderThatOthersCanWriteToIsRefusedByName) {
   if (geteuid() != 0) GTEST_SKIP() << "the rest needs the right to give files away";
   ASSERT_EQ(chown((folder / "lib").c_str(), 12345, 12345), 0);
   EXPECT_THAT(text(doctor("")) + advice(doctor("")),
-              HasSubstr((folder / "lib").string() + ": a folder that belongs to user 12345"));
+              HasSubstr((folder / "lib").string() + ": a folder owned by user 12345"));
 }
 
 TEST_F(TorchLibrary, WithoutOneDoctorExitsWith6) {

@@ -1,4 +1,4 @@
-// What is said of a machine whose driver or GPU cannot be used: by `doctor`, and in the same words by what would train.
+// The messages for a machine whose driver or GPU cannot be used, which are the same from `doctor` as from training.
 #include "../shell.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ using testing::Not;
 namespace {
 
 struct Machine : testing::Test {
-  // `driver`: the folder of the driver; `facts`: of the GPU.
+  // `driver`: the folder of the fake driver; `facts`: environment variables that configure it.
   test::Ran engine(const std::string& arguments, const std::string& driver, const std::string& facts = "") {
     const std::string command =
         fmt::format("env -u CUDA_VISIBLE_DEVICES FVLM_CACHE='{0}/cache' "
@@ -31,7 +31,7 @@ struct Machine : testing::Test {
     return nlohmann::json::parse(run.out);
   }
 
-  // What doctor finds is what stops `train` and `bench`, too.
+  // `train` and `bench` stop with the message that doctor reports.
   void expect_refused(const std::string& subject, const std::string& words, const std::string& advice,
                       const std::string& driver, const std::string& facts = "") {
     const auto finding = doctor(driver, facts).at(subject);
@@ -63,7 +63,7 @@ library = "theirs.so"
 )",
                                                           more));
   }
-  // None of them opens.
+  // None of them can be opened.
   std::string told_of_plugins(const std::string& facts) {
     const auto found =
         doctor("driver", fmt::format("{} FVLM_PLUGIN_PATH='{}'", facts, (scratch / "plugins").string())).at("plugins");
@@ -76,37 +76,37 @@ library = "theirs.so"
 
 TEST_F(Machine, without_a_driver) {
   if (dlopen("libcuda.so.1", RTLD_NOW)) GTEST_SKIP() << "this machine has one";
-  expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 is not on this machine", "driver 580 or newer", "none");
+  expect_refused("CUDA", "no NVIDIA driver: libcuda.so.1 was not found", "driver 580 or newer", "none");
   const test::Ran run = engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "none");
   EXPECT_EQ(run.code, 0) << run.err;
   EXPECT_THAT(run.err, Not(HasSubstr("the CPU is used"))) << "nobody wonders why";
 }
 
 TEST_F(Machine, with_a_driver_that_is_none) {
-  expect_refused("CUDA", "is it a stub of the toolkit?", "take the toolkit's stubs out", "stub");
+  expect_refused("CUDA", "it may be the toolkit's stub", "take the toolkit's stubs out", "stub");
   expect_refused("CUDA", "the toolkit's stub", "take the toolkit's stubs out", "driver", "FAKE_INIT=34 FAKE_DRIVER=0");
-  expect_refused("CUDA", "the NVIDIA driver does not load", "driver 580", "damaged");
+  expect_refused("CUDA", "the NVIDIA driver cannot be loaded", "driver 580", "damaged");
 }
 
 TEST_F(Machine, with_a_driver_that_is_too_old) {
-  expect_refused("CUDA", "the driver is too old: it speaks CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
+  expect_refused("CUDA", "the driver is too old: it supports CUDA 12.4, the engine needs 13.0", "driver 580 or newer",
                  "driver", "FAKE_DRIVER=12040");
 }
 
 TEST_F(Machine, with_a_driver_that_does_not_start) {
-  expect_refused("CUDA", "different versions; cuInit gives 803", "restart the machine", "driver", "FAKE_INIT=803");
-  expect_refused("CUDA", "cuInit gives 999", "nvidia-smi", "driver", "FAKE_INIT=999");
-  expect_refused("CUDA", "cuInit gives 777", "nvidia-smi", "driver", "FAKE_INIT=777");
+  expect_refused("CUDA", "different versions; cuInit returned 803", "restart the machine", "driver", "FAKE_INIT=803");
+  expect_refused("CUDA", "cuInit returned 999", "nvidia-smi", "driver", "FAKE_INIT=999");
+  expect_refused("CUDA", "cuInit returned 777", "nvidia-smi", "driver", "FAKE_INIT=777");
 }
 
 TEST_F(Machine, with_no_gpu_in_sight) {
-  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
-  expect_refused("CUDA", "shows no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
+  expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_COUNT=0");
+  expect_refused("CUDA", "reports no GPU", "nvidia-smi -L", "driver", "FAKE_INIT=100");
   expect_refused("CUDA", "CUDA_VISIBLE_DEVICES is '7'", "unset CUDA_VISIBLE_DEVICES", "driver",
                  "FAKE_INIT=100 CUDA_VISIBLE_DEVICES=7");
 }
 
-// Nobody is to train on the CPU for want of a word.
+// Falling back to the CPU has to be reported.
 TEST_F(Machine, whose_gpu_cannot_be_used_says_why_the_cpu_is) {
   const test::Ran run =
       engine("bench profile --configurations tiny:1 --repeat 1 --warmup 1", "driver", "FAKE_DRIVER=12040");
@@ -121,8 +121,8 @@ TEST_F(Machine, with_a_gpu_that_is_too_old) {
 TEST_F(Machine, with_a_gpu_that_others_hold) {
   expect_refused("cuda:0", "has 512.0 MiB of 80.0 GiB free; in use by process 4242 with 78.0 GiB",
                  "CUDA_VISIBLE_DEVICES", "driver", "FAKE_FREE_MIB=512 FAKE_PROCESS=4242 FAKE_PROCESS_MIB=79872");
-  expect_refused("cuda:0", "in use by processes that are not shown here", "wait", "driver", "FAKE_FREE_MIB=512");
-  expect_refused("cuda:0", "is in exclusive compute mode, and process 4242 has it", "-c DEFAULT", "driver",
+  expect_refused("cuda:0", "in use by processes that are not visible here", "wait", "driver", "FAKE_FREE_MIB=512");
+  expect_refused("cuda:0", "is in exclusive compute mode and used by process 4242", "-c DEFAULT", "driver",
                  "FAKE_COMPUTE_MODE=3 FAKE_PROCESS=4242");
   expect_refused("cuda:0", "compute mode 'prohibited'", "-c DEFAULT", "driver", "FAKE_COMPUTE_MODE=2");
 }
@@ -144,21 +144,21 @@ TEST_F(Machine, with_a_gpu_that_is_free) {
   EXPECT_EQ(doctor("driver").at("cuda:0").at("text"), "Fake GPU, sm_90, 80.0 GiB, 79.0 GiB free");
 }
 
-// The fake one has no more than what is asked first.
+// The fake driver has only the functions that are called first.
 TEST_F(Machine, whose_driver_fails_in_the_middle) {
   const test::Ran run = engine("bench profile --configurations tiny:1 --device cuda", "driver");
   EXPECT_EQ(run.code, 6) << run.err;
   EXPECT_THAT(run.err, AllOf(HasSubstr("error: "), Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
 }
 
-// A plugin whose library is not even there: its manifest alone is read.
+// The library does not exist, because only the manifest is read.
 TEST_F(Machine, whose_gpu_is_not_the_one_that_plugins_were_built_for) {
   write_manifest("architectures = [\"sm_90a\"]");
   EXPECT_THAT(told_of_plugins("FAKE_CAPABILITY=80"),
               testing::ContainsRegex("theirs[^;]*: built for sm_90a; this machine has sm_80"));
 }
 
-// The library is none of a plugin's, but all that it needs is found.
+// The library is not a plugin, but its dependencies are found.
 TEST_F(Machine, whose_cuda_libraries_lie_with_torch_alone) {
   write_manifest();
   std::filesystem::copy(FVLM_DRIVERS "/plugins/theirs/libtheirs.so", scratch / "plugins" / "theirs" / "theirs.so");

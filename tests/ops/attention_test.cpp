@@ -84,7 +84,7 @@ Problem make_problem(const Case& c) {
   return p;
 }
 
-// Rotates the rows of x [rows, dim] by a matrix a row, written out from the definition.
+// Rotary embedding of x [rows, dim] by one rotation matrix for each row, from the definition.
 Tensor rotate(const Tensor& x, const Tensor& positions, int rotary_dim, double theta) {
   if (rotary_dim == 0) return x;
   const int half = rotary_dim / 2;
@@ -103,7 +103,7 @@ Tensor rotate(const Tensor& x, const Tensor& positions, int rotary_dim, double t
   return at::matmul(matrices, x.unsqueeze(2)).squeeze(2);
 }
 
-// The definition, a segment and a head at a time, differentiated by autograd.
+// The definition, one segment and head at a time, differentiated by autograd.
 Tensor attend(const Case& c, const Problem& p, const Tensor& q, const Tensor& k, const Tensor& v) {
   std::vector<Tensor> segments;
   int64_t q_begin = 0, kv_begin = 0;
@@ -125,7 +125,7 @@ Tensor attend(const Case& c, const Problem& p, const Tensor& q, const Tensor& k,
                  c.rotary_dim, p.query.rope_theta);
       const Tensor weights = at::matmul(query, key.t()).mul(static_cast<double>(p.query.scale)).exp() * visible;
       const Tensor sums = weights.sum(1, true);
-      // A row that sees nothing has the sum 0 and is to give 0.
+      // A fully masked row has a sum of 0, and its output is 0.
       heads.push_back(at::matmul(weights, part(v, kv_head, kv_begin, kv_length)) / at::where(sums.eq(0), 1, sums));
     }
     segments.push_back(at::stack(heads, 1));

@@ -1,5 +1,4 @@
-// How Backend and Prepared deal with plugins: what is asked when, whose memory is used, and what is said when one
-// misbehaves.
+// How Backend and Prepared call plugins: the order of calls, memory, and messages about plugins that misbehave.
 #include "ops/attention.h"
 #include "ops/backend.h"
 #include "ops/kernels.h"
@@ -21,7 +20,7 @@ using testing::HasSubstr;
 
 namespace {
 
-// What the plugin below saw and what it shall do. One test at a time.
+// Configures and records the calls of the plugin below. One test at a time.
 struct Script {
   int alive = 0, prepared = 0, calls = 0;
   uint64_t workspace = 0;
@@ -164,10 +163,10 @@ TEST_F(Backends, requirements_that_cannot_be_are_refused) {
   script.spec = {{9, 32, 1}, 1, {3}};
   EXPECT_THAT(refusal(), HasSubstr("code 9"));
   script.saved = 40;
-  EXPECT_THAT(refusal(), HasSubstr("40 tensors"));
+  EXPECT_THAT(refusal(), HasSubstr("40 saved tensors"));
   script.saved = 0;
   script.workspace = ~uint64_t{0};
-  EXPECT_THAT(refusal(), HasSubstr("workspace of 18446744073709551615"));
+  EXPECT_THAT(refusal(), HasSubstr("workspaces of 18446744073709551615"));
 }
 
 TEST_F(Backends, an_operation_without_a_function_is_an_error) {
@@ -177,7 +176,7 @@ TEST_F(Backends, an_operation_without_a_function_is_an_error) {
   EXPECT_THAT(error_of([&] { swiglu.backward(gate, up, gate); }), HasSubstr("swiglu backward"));
 }
 
-// All that an attention's backward can be given.
+// Every argument of an attention's backward.
 TEST_F(Backends, a_call_carries_as_many_tensors_as_its_arguments_have_places) {
   struct Greedy : sdk::Attention {
     static sdk::Support supports(const Query&) { return sdk::accept(100, "saves all it may"); }

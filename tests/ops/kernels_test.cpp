@@ -34,7 +34,7 @@ fvlm_kernels_query make_query(at::ScalarType type, at::ScalarType gradient_type,
           .rope_theta = 50.0f};
 }
 
-// The type of activations, of parameters' gradients, and how far a rounded result may be off.
+// The type of activations, that of parameters' gradients, and the tolerance for rounded results.
 struct Precision {
   at::ScalarType type, gradient_type;
   double rounded, gradient;
@@ -55,7 +55,7 @@ class Kernels : public testing::TestWithParam<std::tuple<Precision, int64_t>> {
   Precision precision = std::get<0>(GetParam());
   int64_t rows = std::get<1>(GetParam());
 
-  // Rows further apart than they are long, with NaN in between.
+  // Strided rows, with NaN in the gaps.
   Tensor rows_of(uint64_t seed, int64_t columns = width) const {
     return spread(random({rows, columns}, seed, precision.type));
   }
@@ -71,7 +71,7 @@ class Kernels : public testing::TestWithParam<std::tuple<Precision, int64_t>> {
     EXPECT_EQ(actual.scalar_type(), precision.type) << what;
     expect_close(actual, expected, precision.rounded, what);
   }
-  // `fresh` overwrote and `added` held 0.25 before.
+  // `fresh` was overwritten; `added` was 0.25 before and accumulated.
   void expect_gradient(const Tensor& fresh, const Tensor& added, const Tensor& expected, const char* what) const {
     EXPECT_EQ(fresh.scalar_type(), precision.gradient_type) << what;
     expect_close(fresh, expected, precision.gradient, what);
@@ -87,7 +87,7 @@ struct NormResult {
   Tensor s, y, d_x, d_weight, d_bias;
 };
 
-// Written from the definition and differentiated by autograd, with s as it was rounded.
+// From the definition, differentiated by autograd, with s as it was rounded.
 NormResult norm(int32_t op, const Tensor& s_rounded, const Tensor& weight, const Tensor& bias, const Tensor& d_y,
                 const Tensor& d_sum, float epsilon) {
   const Tensor s = leaf(s_rounded), w = leaf(weight), b = leaf(bias);
@@ -136,7 +136,7 @@ TEST_P(Kernels, norms_with_and_without_residual) {
       EXPECT_FALSE(frozen.weight.defined());
       expect_same_bits(frozen.x, fresh.x, "d_x of a frozen norm");
 
-      // Results may take the memory of what they are made from.
+      // Outputs may use the memory of inputs.
       const Tensor in_place = spread(d_y);
       norm_op.backward(s, weight, output, in_place, passed_d_sum, {false, false}, {in_place, {}, {}});
       expect_same_bits(in_place, fresh.x, "d_x in the memory of d_y");
@@ -296,9 +296,9 @@ TEST_P(Kernels, scaled_rows) {
   constexpr int64_t inner = 5;
   auto q = query();
   q.inner = inner;
-  const ScaledRows op(backend(), q);
+  const FoldRowScale op(backend(), q);
   const auto linears = [&](uint64_t seed) { return spread(random({rows, width, inner}, seed, precision.type)); };
-  const ScaledRows::Parameters values{rows_of(1), {linears(2), rows_of(3)}};
+  const FoldRowScale::Parameters values{rows_of(1), {linears(2), rows_of(3)}};
   const Tensor scale = leaf(values.scale), weight = leaf(values.linears.weight), bias = leaf(values.linears.bias);
   const Tensor scaled_weight = scale.unsqueeze(2) * weight, scaled_bias = scale * bias;
   const auto scaled = op.forward(values);
@@ -306,10 +306,10 @@ TEST_P(Kernels, scaled_rows) {
   expect_rounded(scaled.bias, scaled_bias, "scaled bias");
 
   const auto wide = precision.type == at::kDouble ? at::kDouble : at::kFloat;
-  const ScaledRows::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
+  const FoldRowScale::Linears came{random({rows, width, inner}, 4, wide), random({rows, width}, 5, wide)};
   at::sum(scaled_weight * came.weight + (scaled_bias * came.bias).unsqueeze(2) / inner).backward();
   const auto give = [&](bool accumulate) {
-    ScaledRows::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
+    FoldRowScale::Parameters into{gradient_like(scale), {gradient_like(weight), gradient_like(bias)}};
     op.backward(values, came, into, accumulate);
     return into;
   };

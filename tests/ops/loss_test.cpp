@@ -20,7 +20,7 @@ constexpr int64_t tokens = 7, hidden_width = 5, vocab = 11;
 Loss::Inputs make_inputs() {
   Loss::Inputs inputs{random({tokens, hidden_width}, 1), random({vocab, hidden_width}, 2),
                       at::tensor({3, -1, 0, 10, -100, 3, 7}, at::kLong)};
-  // A row without a target may hold anything.
+  // A row without a target may contain NaN.
   inputs.hidden[1].fill_(std::nan(""));
   inputs.hidden[4].fill_(std::numeric_limits<double>::infinity());
   return inputs;

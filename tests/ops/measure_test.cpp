@@ -1,4 +1,4 @@
-// Selection by measuring: which calls are timed, what is chosen, and what becomes of a candidate that fails.
+// Selection by measured time: which calls are timed, what is selected, and candidates that fail.
 #include "base/log.h"
 #include "base/scratch_folder.h"
 #include "ops/measure.h"
@@ -20,7 +20,7 @@ using testing::Not;
 
 namespace {
 
-// The reference once more, under another name; it counts its calls and fails where it is told to.
+// The reference under another name, which counts its calls and fails on request.
 struct Twin {
   static inline int attention_forward, attention_backward, rmsnorm;
   static inline bool fails;
@@ -81,7 +81,7 @@ struct Measured : testing::Test {
 
   Operations operations(OperationsOptions options) { return Operations(registry, std::move(options)); }
 
-  // What attention gives for the same rows whichever plugin does it.
+  // The output of attention for the same rows by the selected plugin.
   static Value attend(Operations& ops, bool trains) {
     Tape tape;
     const Value qkv(random({6, 12}, 1, at::kFloat), trains);
@@ -95,7 +95,7 @@ struct Measured : testing::Test {
     throw std::runtime_error(plugin + " was not considered");
   }
 
-  // Times of this test alone.
+  // A cache for this test only.
   ScratchFolder cache;
   Registry registry{RegistryOptions{}};
 };
@@ -204,7 +204,7 @@ TEST_F(Measured, takes_nothing_from_the_random_state) {
   expect_same_bits(at::randn({4}), expected, "the next random numbers");
 }
 
-// Of each operation, in the three types; guard zones see that no call gets tensors of a wrong size.
+// Each operation, in three types; guard zones detect tensors of a wrong size.
 TEST_F(Measured, every_small_operation) {
   const DebugMode debug;
   registry.load("reference");
@@ -230,7 +230,7 @@ TEST_F(Measured, every_small_operation) {
       }
 }
 
-// As generation asks: one query of a long memory. Then rotation, and buffers that nothing fills.
+// As in generation: one query with a long KV cache. Then rotary embedding, and buffers without segments.
 TEST_F(Measured, attention_of_any_shape) {
   const DebugMode debug;
   const auto candidate = registry.candidates<fvlm_attention_v1>().back();

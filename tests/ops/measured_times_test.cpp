@@ -1,4 +1,4 @@
-// Times on disk: what is found again, what is measured anew, and what becomes of files that are damaged or in the way.
+// The cache of measured times: hits, misses, and files that are damaged or cannot be written.
 #include "base/file.h"
 #include "base/scratch_folder.h"
 #include "ops/measured_times.h"
@@ -35,7 +35,7 @@ struct TimesOnDisk : testing::Test {
     registry.add_static(reference_manifest(), [] { return &reference_entry; });
   }
 
-  // By a process that has just begun.
+  // With a new object, as in a new process.
   Measurement ask(const fvlm_kernels_query& query, const LoadedPlugin* plugin = nullptr, uint32_t flags = 0) {
     Candidate<fvlm_kernels_v1> candidate = registry.candidates<fvlm_kernels_v1>().front();
     if (plugin) candidate.plugin = plugin;
@@ -102,7 +102,7 @@ TEST_F(TimesOnDisk, hang_on_the_plugins_own_file) {
   EXPECT_TRUE(ask(rows_of(5), &plugin).remembered);
 }
 
-// A library that nobody had to hash yet: another file of that name is another plugin.
+// A library without a known hash: a different file of the same name is a different plugin.
 TEST_F(TimesOnDisk, hang_on_the_file_of_a_plugin_without_a_hash) {
   LoadedPlugin plugin = reference();
   plugin.library = scratch / "library.so";
@@ -134,7 +134,7 @@ TEST_F(TimesOnDisk, a_file_that_makes_no_sense_is_told_once_and_rewritten) {
   }
 }
 
-// What is believable JSON and no time: measured again, without a word.
+// Valid JSON that is not a time is measured again without a warning.
 TEST_F(TimesOnDisk, times_that_are_none_are_measured_again) {
   ask(rows_of(5));
   const fs::path file = files().at(0);

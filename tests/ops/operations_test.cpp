@@ -1,4 +1,5 @@
-// Each operation on the tape: its gradients against central differences in float64, parameters read twice, frozen ones.
+// Each operation on the tape: gradients compared with central differences in float64, parameters that are used twice,
+// frozen ones.
 #include "ops/operations.h"
 #include "ops/rows.h"
 #include "tools.h"
@@ -33,7 +34,7 @@ struct Bench {
   }
   Value input(at::IntArrayRef shape) { return inputs.emplace_back(random(shape, 200 + inputs.size()), true); }
 
-  // A weighted sum of everything that `run` gives, so that each output counts differently.
+  // A weighted sum of all outputs, with a different weight for each.
   using Run = std::function<std::vector<Value>(Tape&)>;
   void expect_true_gradients(const Run& run) {
     std::vector<Tensor> weights;
@@ -102,7 +103,7 @@ TEST(Operations, products_that_add_a_residual) {
   });
 }
 
-// Layers of a tower: `apart` numbers lie from one's parameters to the next one's.
+// Layers of a tower, with a distance of `apart` numbers between the parameters of adjacent layers.
 struct ScaledLayers {
   ScaledLayers(Bench& bench, int64_t count, int64_t width, int64_t inner, int64_t apart) {
     const Tensor values = random({count * apart}, 7), gradients = at::full({count * apart}, std::nan(""), at::kDouble);
@@ -144,7 +145,7 @@ TEST(Operations, scaled_linears_are_linears_and_scale) {
       << "three layers at once, with and without gradients";
 }
 
-// What is not read leaves zeros, and so does a whole tower that nobody reads; other places, and what does not train.
+// Unused layers get zero gradients, and so does an unused tower; also with other memory layouts and frozen parameters.
 TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
   Bench b;
   const Value x = b.input({5, 4});
@@ -178,7 +179,7 @@ TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
   }
 }
 
-// A second pass of a step adds to what the first has left.
+// The second pass of a step accumulates.
 TEST(Operations, scaled_linears_add_to_gradients) {
   Bench b;
   const Value x = b.input({5, 4});
@@ -199,7 +200,7 @@ TEST(Operations, scaled_linears_add_to_gradients) {
     expect_close(b.parameters[i]->gradient, 2 * once[i], 1e-12, b.parameters[i]->name);
 }
 
-// The sums that a bias within x asks for come from who adds last, and nobody else.
+// A fused bias gradient is computed by the last operation that adds to the value, and by no other.
 TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
   for (const bool rows_are_taken : {false, true}) {
     SCOPED_TRACE(rows_are_taken);
@@ -215,7 +216,7 @@ TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
       if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
       return std::vector{normed, take_rows(tape, y, at::tensor({4, 1}, at::kLong))};
     });
-    EXPECT_EQ(asked->has_sums(), !rows_are_taken);
+    EXPECT_EQ(asked->has_bias_gradient(), !rows_are_taken);
   }
 }
 
@@ -258,7 +259,7 @@ TEST(Operations, a_sum_of_many_terms_is_rounded_once_where_its_rest_is_kept) {
   EXPECT_LT(error(at::kFloat, true), 0x1p-20);
 }
 
-// Of a residual stream in bfloat16 that products add to, every third row.
+// A residual stream in bfloat16 to which linears add, compensated in every third row.
 TEST(Operations, rows_that_carry_what_they_lose_are_rounded_once) {
   Registry registry{RegistryOptions{}};
   registry.add_static(reference_manifest(), [] { return &reference_entry; });
@@ -309,7 +310,7 @@ TEST(Operations, attention_over_one_value_rotated_by_the_plugin) {
   });
 }
 
-// Keys and values that several attentions read, and a value of their own for the queries: as fVLM's frames.
+// Keys and values that several attentions read, and queries in a value of their own: as for fVLM's frames.
 TEST(Operations, attention_twice_over_the_same_keys) {
   Bench b;
   const Value q = b.input({2, 8}), qkv = b.input({6, 24});
@@ -369,7 +370,7 @@ TEST(Operations, rows) {
   });
 }
 
-// q alone, then q, k and v as one: what was written first is added to, what was not begins at zero.
+// q by itself, then q, k and v as one weight: the gradient of q accumulates, the others start from zero.
 TEST(Operations, a_weight_read_in_part_and_as_a_whole) {
   Bench b;
   Parameter &q = b.parameter("q", {2, 3}), &k = b.parameter("k", {4, 3});
@@ -424,7 +425,7 @@ TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
   EXPECT_FALSE(weight.has_gradient) << "nothing came";
 }
 
-// So that nothing is copied into what two passes share.
+// Avoids a copy where two passes share a weight gradient.
 TEST(Operations, results_lie_where_they_are_wanted) {
   Bench b;
   const Weight scale(b.parameter("scale", {4}));
@@ -434,7 +435,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
     const Tensor memory = at::full({9, columns}, std::nan(""), at::kDouble);
     Tensor place = memory.narrow(0, 4, 5);
     const Tensor into = at::full({5, 4}, std::nan(""), at::kDouble);
-    x.gradient->place([&place] { return place; });
+    x.gradient->set_destination([&place] { return place; });
     Tape tape;
     const Value y = run(tape, x, into);
     EXPECT_EQ(y.data.data_ptr(), into.data_ptr());
@@ -442,7 +443,7 @@ TEST(Operations, results_lie_where_they_are_wanted) {
     tape.backward();
     EXPECT_EQ(x.gradient->take().data_ptr(), place.data_ptr());
     EXPECT_FALSE(place.isnan().any().item<bool>());
-    EXPECT_NE(x.gradient->memory(x.data).data_ptr(), place.data_ptr()) << "the first gets it";
+    EXPECT_NE(x.gradient->allocate_like(x.data).data_ptr(), place.data_ptr()) << "the first gets it";
   };
   check(4, [&](Tape& tape, const Value& x, const Tensor& into) {
     return b.ops->rmsnorm(tape, x, Value(random({5, 4}, 3), true), scale, 1e-5, into).y;
@@ -477,7 +478,7 @@ TEST(Operations, recomputed_give_the_same_gradients) {
   });
 }
 
-// The first who reads what is lent is a guest; the second adds to the gradient as ever.
+// The first attention that reads the shared keys defers its queries; the second adds to the gradient as usual.
 TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read) {
   for (const bool is_read : {true, false}) {
     SCOPED_TRACE(is_read);
@@ -485,7 +486,9 @@ TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read)
     const Value qkv = b.input({7, 12}), first = b.input({3, 4}), second = b.input({3, 4}); // two heads of two
     const Segments rows{starts({0, 3, 5, 7}), {}, 3}, readers{starts({0, 1, 1, 2}), {}, 1};
     b.expect_true_gradients([&](Tape& tape) {
-      const auto is_open = [](const Value& kv) { return kv.wants_gradient() && kv.gradient->is_open(); };
+      const auto is_open = [](const Value& kv) {
+        return kv.wants_gradient() && kv.gradient->accepts_deferred_queries();
+      };
       const Value kv = b.ops->columns(tape, qkv, 4, 8);
       const Value own = b.ops->attention(tape, {qkv, 0, 2}, {qkv, 4, 2}, {qkv, 8, 2}, rows, rows, {2}, {}, kv);
       EXPECT_EQ(is_open(kv), tape.records());

@@ -31,7 +31,7 @@ struct Matrix {
   std::vector<double> hyper; // in the table's order
 };
 
-// Segments with a gap of `gap` elements before each, a group a matrix.
+// Segments with a gap of `gap` elements before each, and one group for each matrix.
 struct Arena {
   std::vector<fvlm_optimizer_segment> segments;
   int64_t elements = 0;
@@ -43,7 +43,7 @@ struct Arena {
       elements += m.rows * m.cols;
     }
   }
-  // `packed` lies in the segments, `filler` in the gaps.
+  // `packed` in the segments, `filler` in the gaps.
   Tensor filled(const Tensor& packed, double filler) const {
     Tensor all = at::full({elements}, filler, packed.options());
     int64_t from = 0;
@@ -87,7 +87,7 @@ std::vector<Tensor> values(const std::vector<Optimizer::State>& states) {
   return all;
 }
 
-// What torch.optim made of it, run now.
+// The result of torch.optim, which is run now.
 struct Oracle {
   Tensor before, after;
   std::vector<Tensor> gradients;

@@ -18,7 +18,7 @@ using Bins = std::vector<int32_t>;
 
 TEST(Packer, large_items_first_into_the_first_bin_with_room) {
   const auto bins = packer({10}).pack({2, 7, 3, 8}, 0);
-  // Item 0 opens bin 0; then 8 fits beside it, 7 opens bin 1 and 3 fills it.
+  // Item 0 opens bin 0, which 8 fits into as well; 7 opens bin 1 and 3 fills it.
   EXPECT_EQ(bins.of_item, (Bins{0, 1, 1, 0}));
   EXPECT_EQ(bins.count, 2);
 }

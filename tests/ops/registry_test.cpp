@@ -1,4 +1,4 @@
-// The references as the engine meets them: registered, selected, and called in debug mode with guard zones.
+// The references in the engine: registered, selected, and called in debug mode with guard zones.
 #include "ops/attention.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
@@ -44,7 +44,7 @@ TEST(ReferenceInRegistry, passes_the_loaders_checks_and_is_selected) {
   EXPECT_TRUE(output.saved.empty());
 }
 
-// Debug mode replaces each output by a copy between guard zones, gaps of strided views included.
+// Debug mode replaces each output by a copy between guard zones, including the gaps of strided views.
 TEST(ReferenceInDebugMode, writes_nothing_outside_its_outputs) {
   const DebugMode debug;
   const auto kernels = reference_backend<fvlm_kernels_v1>(FVLM_KERNELS_KIND);

@@ -1,4 +1,4 @@
-// Gradients that gather, and blocks that are run again: how often, and what they keep.
+// Accumulation of gradients, and activation checkpointing: how often blocks run and what they save.
 #include "ops/operations.h"
 #include "tools.h"
 
@@ -31,17 +31,17 @@ TEST(Tape, lets_go_what_it_was_given_to_keep_when_its_steps_are_done_or_it_goes)
   std::vector<int64_t> seen;
   {
     Tape tape;
-    tape.keep(keep);
-    tape.keep([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
+    tape.hold_until_done(keep);
+    tape.hold_until_done([]() -> std::shared_ptr<int> { throw std::logic_error("the first alone"); });
     tape.push([&] { seen.push_back(kept.use_count()); });
     tape.backward();
     EXPECT_EQ(seen, (std::vector<int64_t>{2})) << "while steps run";
     EXPECT_EQ(kept.use_count(), 1);
-    tape.keep(keep);
+    tape.hold_until_done(keep);
   }
   EXPECT_EQ(kept.use_count(), 1);
   Tape none(Tape::Mode::discard);
-  none.keep(keep);
+  none.hold_until_done(keep);
   EXPECT_EQ(kept.use_count(), 1) << "no step will come";
 }
 
@@ -152,7 +152,7 @@ TEST_F(Recomputed, without_gradients_is_the_block_itself) {
   EXPECT_EQ(runs, 1);
 }
 
-// The loss that makes both passes at once must not write gradients when its steps are dropped.
+// The fused loss must not write gradients when backward steps are discarded.
 TEST_F(Recomputed, a_fused_loss_writes_its_gradient_once) {
   train();
   const Tensor targets = at::tensor({1, 3, 0}, at::kLong), weights = at::ones({3}, at::kDouble);

@@ -1,4 +1,4 @@
-// What the tests of this room share: the reference as a backend, and comparisons that fail with numbers.
+// Shared by the tests of this room: the reference as a backend, and comparisons that report numbers.
 #pragma once
 #include "base/error.h"
 #include "ops/backend.h"
@@ -44,7 +44,7 @@ inline at::Tensor random(at::IntArrayRef shape, uint64_t seed, at::ScalarType ty
   return at::randn(shape, generator, at::kDouble).to(type);
 }
 
-// A tensor of this content whose rows lie further apart than they are long, with NaN between them.
+// A strided copy, with NaN in the gaps between rows.
 inline at::Tensor spread(const at::Tensor& tensor) {
   auto shape = tensor.sizes().vec();
   shape.back() += 3;

@@ -1,4 +1,4 @@
-// Broken libraries: each is refused with a reason of its own, and the one beside it works.
+// Broken libraries: each is refused with its own reason, and another plugin still works.
 #include "workshop.h"
 
 #include <elf.h>
@@ -24,13 +24,13 @@ void PrintTo(const Broken& broken, std::ostream* out) {
 
 class BrokenPlugin : public Workshop {
  protected:
-  // Loads all and returns why `folder` was refused; whatever it did, the other plugin works.
+  // Loads all plugins and returns the reason of the only refusal. The plugin "other" has to work.
   std::string refusal_beside_a_good_one(RegistryOptions settings) {
     ManifestText other;
     other.name = "other";
     lay("other", "other", other);
     Registry registry(std::move(settings));
-    registry.load_all();
+    for (const FoundPlugin& plugin : registry.found()) registry.load(plugin.manifest.name);
     const LoadedPlugin* good = registry.load("other");
     EXPECT_TRUE(good && good->table<fvlm_attention_v1>());
     auto refusals = registry.refusals();
@@ -46,22 +46,22 @@ const std::string kernels = R"(["fvlm.kernels/1"])", optimizer = R"(["fvlm.optim
 const Broken built[] = {
     {"wrong_symbol", "exports no symbol fvlm_plugin_entry_v1"},
     {"data_symbol", "fvlm_plugin_entry_v1 is data, not a function"},
-    {"null_plugin", "fvlm_plugin_entry_v1() gave NULL"},
+    {"null_plugin", "fvlm_plugin_entry_v1() returned NULL"},
     {"misaligned_plugin", "fvlm_plugin is not aligned"},
-    {"changing_plugin", "fvlm_plugin_entry_v1() gave another pointer"},
-    {"major_too_new", "its code was made for ABI 2.0"},
-    {"major_too_old", "its code was made for ABI 0.0"},
+    {"changing_plugin", "fvlm_plugin_entry_v1() returned a different pointer"},
+    {"major_too_new", "the library was built for ABI 2.0"},
+    {"major_too_old", "the library was built for ABI 0.0"},
     {"plugin_size_zero", "fvlm_plugin has struct_size 0"},
     {"plugin_size_small", "fvlm_plugin has struct_size 32, less than"},
     {"plugin_size_large", "fvlm_plugin has struct_size 4096, more than"},
     {"null_name", "its name is NULL"},
-    {"other_name", "the library calls itself 'simple', its manifest 'sample'"},
+    {"other_name", "the library's name is 'simple', but its manifest says 'sample'"},
     {"null_version", "its version is NULL"},
-    {"other_version", "the library is version '0.9', its manifest says '1.0'"},
+    {"other_version", "the library's version is '0.9', but its manifest says '1.0'"},
     {"null_table_function", "its function table() is NULL"},
-    {"no_table", "its manifest promises fvlm.attention/1, but it has no table of it"},
-    {"any_table", "table() answers for a kind that does not exist"},
-    {"changing_table", "table(\"fvlm.attention/1\") gave another pointer"},
+    {"no_table", "its manifest lists fvlm.attention/1, but the library has no table of it"},
+    {"any_table", "table() returned a table for a kind that does not exist"},
+    {"changing_table", "table(\"fvlm.attention/1\") returned a different pointer"},
     {"table_size_zero", "the table of fvlm.attention/1 has struct_size 0"},
     {"table_size_small", "the table of fvlm.attention/1 has struct_size 48, less than"},
     {"table_size_large", "the table of fvlm.attention/1 has struct_size 1000, more than"},
@@ -71,14 +71,14 @@ const Broken built[] = {
     {"null_requirements", "the table of fvlm.attention/1 has no requirements"},
     {"null_forward", "the table of fvlm.attention/1 has no forward"},
     {"null_backward", "the table of fvlm.attention/1 has no backward"},
-    {"score_negative", "supports() gave the score -5"},
-    {"score_absurd", "supports() gave the score 2000000000"},
-    {"endless_reason", "supports() gave a reason without its final 0"},
+    {"score_negative", "supports() returned the score -5"},
+    {"score_absurd", "supports() returned the score 2000000000"},
+    {"endless_reason", "supports() returned an unterminated reason"},
     {"supports_overrun", "supports() wrote past the end of fvlm_support"},
     {"kernels_without_backward", "has rmsnorm_forward but no rmsnorm_backward", kernels},
     {"kernels_without_forward", "has rmsnorm_backward but no rmsnorm_forward", kernels},
-    {"kernels_empty", "the table of fvlm.kernels/1 has no operation at all", kernels},
-    {"kernels_lying", "supports() says yes to layernorm, but layernorm_forward is NULL", kernels},
+    {"kernels_empty", "the table of fvlm.kernels/1 has no operations", kernels},
+    {"kernels_lying", "supports() accepts layernorm, but layernorm_forward is NULL", kernels},
     {"kernels_half_linear", "has linear_forward but no linear_weight_gradient", kernels},
     {"optimizer_other_algorithm", "its algorithm is 'lion', not the kind's 'sgd'", optimizer},
     {"optimizer_null_algorithm", "algorithm is NULL", optimizer},
@@ -86,22 +86,22 @@ const Broken built[] = {
     {"optimizer_no_hyperparameters", "hyperparameter_count is 0", optimizer},
     {"optimizer_first_is_not_lr", "the first hyperparameter is 'rate', not 'lr'", optimizer},
     {"optimizer_nameless", "hyperparameters[0] has no name", optimizer},
-    {"optimizer_out_of_bounds", "the fallback 20 of hyperparameter 'lr' is not within its bounds 0 .. 10", optimizer},
-    {"optimizer_many_states", "states() gave 9", optimizer},
-    {"optimizer_negative_states", "states() gave -1", optimizer},
+    {"optimizer_out_of_bounds", "the default 20 of hyperparameter 'lr' is out of its bounds 0 to 10", optimizer},
+    {"optimizer_many_states", "states() returned 9", optimizer},
+    {"optimizer_negative_states", "states() returned -1", optimizer},
     {"optimizer_nameless_state", "states() left states[0] without a name", optimizer},
     {"optimizer_without_step", "the table of fvlm.optimizer/1:sgd has no step", optimizer},
     {"constructor_exits", "it ended the process with exit code 3 in its constructors"},
     {"constructor_aborts", "it crashed with SIGABRT in its constructors"},
     {"constructor_crashes", "it crashed with SIGSEGV in its constructors"},
-    {"constructor_throws", "it crashed with SIGABRT in its constructors (it said: terminate called after "
+    {"constructor_throws", "it crashed with SIGABRT in its constructors (its output: terminate called after "
                            "throwing an instance of 'std::runtime_error' | what():  no licence found)"},
     {"entry_exits", "it ended the process with exit code 3 in fvlm_plugin_entry_v1()"},
     {"entry_aborts", "it crashed with SIGABRT in fvlm_plugin_entry_v1()"},
     {"entry_crashes", "it crashed with SIGSEGV in fvlm_plugin_entry_v1()"},
     {"entry_throws", "fvlm_plugin_entry_v1() threw std::runtime_error: no licence found"},
     {"entry_throws_int", "fvlm_plugin_entry_v1() threw a int"},
-    {"entry_panics", "it crashed with SIGABRT in fvlm_plugin_entry_v1() (it said: thread '<unnamed>' panicked at "
+    {"entry_panics", "it crashed with SIGABRT in fvlm_plugin_entry_v1() (its output: thread '<unnamed>' panicked at "
                      "src/lib.rs:10:5: | index out of bounds: the len is 3 | note: run with `RUST_BACKTRACE=1` | fatal "
                      "runtime error: failed to initiate panic)"},
     {"entry_leaves_children", "it crashed with SIGABRT in fvlm_plugin_entry_v1()"},
@@ -113,8 +113,8 @@ const Broken built[] = {
     {"supports_aborts", "it crashed with SIGABRT in supports() of fvlm.attention/1"},
     {"supports_crashes", "it crashed with SIGSEGV in supports() of fvlm.attention/1"},
     {"supports_throws", "supports() threw std::runtime_error: no licence found"},
-    {"undefined_symbol", "it does not load: undefined symbol: fvlm_test_nowhere"},
-    {"missing_dependency", "it does not load: dependency.so: cannot open shared object file"},
+    {"undefined_symbol", "it cannot be loaded: undefined symbol: fvlm_test_nowhere"},
+    {"missing_dependency", "it cannot be loaded: dependency.so: cannot open shared object file"},
 };
 
 TEST_P(BrokenLibrary, is_refused_with_its_own_reason) {
@@ -125,11 +125,11 @@ TEST_P(BrokenLibrary, is_refused_with_its_own_reason) {
 }
 INSTANTIATE_TEST_SUITE_P(built, BrokenLibrary, testing::ValuesIn(built), testing::PrintToStringParamName());
 
-// Hanging is told from slow by the time limit alone, so these have a short one.
+// Only the time limit distinguishes a library that hangs from a slow one, so it is short here.
 class HangingLibrary : public BrokenPlugin, public testing::WithParamInterface<Broken> {};
 const Broken hanging[] = {
-    {"constructor_hangs", "it did not come back from its constructors within 3 s"},
-    {"entry_hangs", "it did not come back from fvlm_plugin_entry_v1() within 3 s"},
+    {"constructor_hangs", "it did not return from its constructors within 3 s"},
+    {"entry_hangs", "it did not return from fvlm_plugin_entry_v1() within 3 s"},
 };
 TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
   lay("broken", GetParam().name);
@@ -139,7 +139,7 @@ TEST_P(HangingLibrary, is_refused_when_its_time_is_up) {
 }
 INSTANTIATE_TEST_SUITE_P(built, HangingLibrary, testing::ValuesIn(hanging), testing::PrintToStringParamName());
 
-// A long jump into a frame that is gone ends in one of several ways, none of them in this process.
+// A longjmp into a frame that has returned is undefined behaviour, but it must not affect this process.
 TEST_F(BrokenPlugin, that_jumps_out_of_its_entry_is_refused) {
   lay("broken", "entry_longjmps");
   auto settings = options();
@@ -153,7 +153,7 @@ TEST_F(BrokenPlugin, that_finds_the_entry_of_another_library_is_refused) {
   EXPECT_THAT(refusal_beside_a_good_one(options()), HasSubstr("exports no fvlm_plugin_entry_v1 of its own"));
 }
 
-// Files made from the good library, or laid differently.
+// Damaged files, wrong permissions, and wrong places.
 struct Mangled {
   std::string name;
   std::string reason;
@@ -185,7 +185,7 @@ void mode(const fs::path& path, mode_t bits) {
   ASSERT_EQ(chmod(path.c_str(), bits), 0) << path;
 }
 
-// Sets the address of the library's segment of this type.
+// Overwrites the address of the library's segment of this type.
 void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
   Elf64_Ehdr header;
   std::ifstream file(home / "plugin.so", std::ios::binary);
@@ -205,23 +205,23 @@ void move_segment(const fs::path& home, Elf64_Word type, Elf64_Addr address) {
 const Mangled mangled[] = {
     {"empty", "an empty file", [](const fs::path& home) { replace(home / "plugin.so", ""); }},
     {"ten_bytes", "it has only 10 bytes", [](const fs::path& home) { fs::resize_file(home / "plugin.so", 10); }},
-    {"cut_in_its_header", "its headers reach past them",
+    {"cut_in_its_header", "its headers end after that",
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", 40); }},
-    {"cut_after_its_header", "its program headers reach past them",
+    {"cut_after_its_header", "its program headers end after that",
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", 64); }},
-    {"cut_in_its_code", "its segments reach past them",
+    {"cut_in_its_code", "its segments end after that",
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", 1000); }},
-    {"cut_near_its_end", "its section headers reach past them",
+    {"cut_near_its_end", "its section headers end after that",
      [](const fs::path& home) { fs::resize_file(home / "plugin.so", fs::file_size(home / "plugin.so") - 1); }},
     {"relro_elsewhere", "its RELRO segment, ",
      [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0x40000000); }},
-    {"relro_in_code", "lies in no writable LOAD segment",
+    {"relro_in_code", "is not within a writable LOAD segment",
      [](const fs::path& home) { move_segment(home, PT_GNU_RELRO, 0); }},
     {"dynamic_elsewhere", "its DYNAMIC segment, ",
      [](const fs::path& home) { move_segment(home, PT_DYNAMIC, 0x40000000); }},
-    {"tls_elsewhere", "its TLS segment, 4 bytes at address 0x40000000, lies in no LOAD segment",
+    {"tls_elsewhere", "its TLS segment, 4 bytes at address 0x40000000, is not within a LOAD segment",
      [](const fs::path& home) { move_segment(home, PT_TLS, 0x40000000); }},
-    {"text", "no ELF file (", [](const fs::path& home) { replace(home / "plugin.so", std::string(1000, 'x')); }},
+    {"text", "not an ELF file (", [](const fs::path& home) { replace(home / "plugin.so", std::string(1000, 'x')); }},
     {"for_another_processor", "built for riscv; this machine is",
      [](const fs::path& home) {
        patch(home, offsetof(Elf64_Ehdr, e_machine), {static_cast<char>(EM_RISCV), 0});
@@ -245,12 +245,12 @@ const Mangled mangled[] = {
        ASSERT_EQ(mkfifo((home / "plugin.so").c_str(), 0644), 0);
        mode(home / "plugin.so", 0644);
      }},
-    {"dangling_symlink", "a symlink that leads nowhere",
+    {"dangling_symlink", "a dangling symlink",
      [](const fs::path& home) {
        fs::remove(home / "plugin.so");
        fs::create_symlink("nowhere.so", home / "plugin.so");
      }},
-    {"symlink_to_itself", "a symlink that leads nowhere",
+    {"symlink_to_itself", "a dangling symlink",
      [](const fs::path& home) {
        fs::remove(home / "plugin.so");
        fs::create_symlink("plugin.so", home / "plugin.so");
@@ -280,7 +280,7 @@ const Mangled mangled[] = {
     {"in_a_sticky_folder", "a world-writable folder (mode 1777)", [](const fs::path& home) { mode(home, 01777); }},
     {"with_a_writable_manifest", "plugin.toml: a world-writable file",
      [](const fs::path& home) { mode(home / "plugin.toml", 0666); }},
-    {"manifest_missing", "no plugin.toml beside plugin.so",
+    {"manifest_missing", "no plugin.toml next to plugin.so",
      [](const fs::path& home) { fs::remove(home / "plugin.toml"); }},
     {"manifest_is_a_pipe", "a named pipe, not a file",
      [](const fs::path& home) {
@@ -293,15 +293,15 @@ const Mangled mangled[] = {
      [](const fs::path& home) { manifest(home, [](auto& text) { text.more = "licence = \"MIT\"\n"; }); }},
     {"manifest_with_a_path", "library: '../plugin.so' is a path",
      [](const fs::path& home) { manifest(home, [](auto& text) { text.library = "../plugin.so"; }); }},
-    {"manifest_of_another_major", "made for ABI 2.0; this engine speaks 1.0",
+    {"manifest_of_another_major", "built for ABI 2.0; this engine supports 1.0",
      [](const fs::path& home) { manifest(home, [](auto& text) { text.abi = "2.0"; }); }},
     {"manifest_without_kinds", "kinds: is empty",
      [](const fs::path& home) { manifest(home, [](auto& text) { text.kinds = "[]"; }); }},
-    {"manifest_of_an_unknown_revision", "this engine knows none of: fvlm.attention/9",
+    {"manifest_of_an_unknown_revision", "this engine supports none of: fvlm.attention/9",
      [](const fs::path& home) { manifest(home, [](auto& text) { text.kinds = R"(["fvlm.attention/9"])"; }); }},
     {"manifest_for_cuda", "needs a CUDA device: no NVIDIA driver",
      [](const fs::path& home) { manifest(home, [](auto& text) { text.devices = R"(["cuda"])"; }); }},
-    {"of_a_taken_name", "a plugin of this name was found before",
+    {"of_a_taken_name", "a plugin of this name was already found",
      [](const fs::path& home) {
        fs::path first = home / ".." / "a_first_one";
        fs::copy(home, first, fs::copy_options::recursive);

@@ -1,4 +1,4 @@
-// What came with the program, what others laid beside it, and plugins named like a bundled one.
+// Bundled plugins, other plugins in their folder, and plugins with the name of a bundled one.
 #include "base/hash.h"
 #include "engine_workshop.h"
 #include "plugin/selection.h"
@@ -15,7 +15,8 @@ using testing::HasSubstr;
 
 class Bundled : public EngineWorkshop {
  protected:
-  // Only the program's folder; `built`: whose hash the build noted for 'sample', "" for none.
+  // Options that search only the program's folder. `built`: the library whose hash is recorded for 'sample', "" for
+  // none.
   RegistryOptions bundled(const std::string& built) const {
     RegistryOptions settings = options();
     settings.directories.clear();
@@ -46,7 +47,7 @@ TEST_F(Bundled, FolderLocksOutWhatTheBuildDidNotNote) {
     EXPECT_THAT(refusal(settings), HasSubstr("'sample' is not in the lock file"));
     settings.load.lock.reset();
     settings.bundled_only = true;
-    EXPECT_THAT(refusal(settings), HasSubstr("not one of the program's own, as its build noted them"));
+    EXPECT_THAT(refusal(settings), HasSubstr("not one of the program's bundled plugins"));
   }
   RegistryOptions settings = bundled("sample");
   settings.load.lock = PluginLock();
@@ -63,9 +64,9 @@ TEST_F(Bundled, PluginStaysWhereOneOfItsNameIsBroken) {
     std::string built, reason;
     ManifestText manifest;
   } cases[] = {{"entry_crashes", "it crashed with SIGSEGV", {}},
-               {"other_version", "the library is version '0.9'", {}},
+               {"other_version", "the library's version is '0.9'", {}},
                {"sample", "unknown key 'licence'", unknown_key},
-               {"sample", "its manifest promises fvlm.packer/1, but it has no table of it", other_kind}};
+               {"sample", "its manifest lists fvlm.packer/1, but the library has no table of it", other_kind}};
   for (const auto& [built, reason, manifest] : cases) {
     SCOPED_TRACE(reason);
     const fs::path broken = lay("broken", built, manifest);
@@ -77,8 +78,9 @@ TEST_F(Bundled, PluginStaysWhereOneOfItsNameIsBroken) {
     const std::string said = testing::internal::GetCapturedStderr();
     ASSERT_EQ(usable.size(), 1U);
     EXPECT_EQ(usable[0].plugin->origin, Origin::bundled);
-    EXPECT_THAT(said, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() + " is not used, the bundled one"),
-                            HasSubstr(reason)));
+    EXPECT_THAT(
+        said, AllOf(HasSubstr("the plugin 'sample' in " + broken.string() + " is ignored in favour of the bundled one"),
+                    HasSubstr(reason)));
     ASSERT_EQ(registry.refusals().size(), 1U);
     EXPECT_EQ(registry.refusals()[0].where, broken);
   }
@@ -117,7 +119,7 @@ TEST_F(Bundled, PluginsOfTheBuildTreeAreNoted) {
   EXPECT_TRUE(found);
 }
 
-// Installing strips what it installs, as scripts/package has it: the note is of what then lies there.
+// Installation strips libraries, as in scripts/package: the recorded hash has to be that of the stripped one.
 TEST_F(Bundled, PluginsOfAnInstalledTreeAreNoted) {
   const fs::path script = fs::path(FVLM_TEST_BUILD) / "plugins" / "packer-bestfit" / "cmake_install.cmake";
   const Ran installed = shell(fmt::format("'{}' -DCMAKE_INSTALL_PREFIX='{}' -DCMAKE_INSTALL_DO_STRIP=1 -P '{}'",

@@ -1,4 +1,4 @@
-// `plugin check` of libraries that the loader refuses, that have no names, that do not return.
+// `plugin check` of libraries that the loader refuses, that have no name, that hang.
 #include "engine_workshop.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 class CheckVerb : public EngineWorkshop {
  protected:
-  // The rows that ran, and the exit code as they should make it.
+  // The checks that ran; their exit code is verified.
   json rows_of(const fs::path& target, const std::string& options, int code) {
     const Ran run = engine(fmt::format("plugin check '{}' --json {}", target.string(), options));
     EXPECT_EQ(run.code, code) << run.out << run.err;
@@ -37,7 +37,7 @@ void PrintTo(const Refused& refused, std::ostream* out) {
 }
 class RefusedByLoader : public CheckVerb, public testing::WithParamInterface<Refused> {};
 
-// Each with its manifest, and as a bare library, which is held to what it says of itself.
+// Each with its manifest, and as a bare library without one.
 TEST_P(RefusedByLoader, FailsTheFirstRow) {
   const fs::path home = lay("broken", GetParam().library);
   fs::copy_file(home / "plugin.so", root() / "bare.so");
@@ -52,7 +52,7 @@ const Refused refused_by_loader[] = {
     {"table_size_padded", "the table of fvlm.attention/1 has struct_size 67, more than the 64 of ABI 1.0"},
     {"table_size_longer", "the table of fvlm.attention/1 has struct_size 128, more than the 64 of ABI 1.0"},
     {"table_size_of_ones", "the table of fvlm.attention/1 has struct_size 4294967295, more than"},
-    {"score_too_high", "supports() gave the score 1001, which is not within 0 .. 1000"},
+    {"score_too_high", "supports() returned the score 1001; expected 0 to 1000"},
     {"null_name", "its name is NULL"},
     {"entry_crashes", "it crashed with SIGSEGV in fvlm_plugin_entry_v1()"},
 };

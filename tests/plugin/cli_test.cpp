@@ -118,7 +118,7 @@ TEST_F(PluginVerb, info_of_what_is_refused_or_not_there_exits_with_5) {
   lay("sample", "other_version");
   Ran refused = engine("plugin info sample " + directory());
   EXPECT_EQ(refused.code, 5);
-  EXPECT_THAT(refused.err, HasSubstr("the library is version '0.9', its manifest says '1.0'"));
+  EXPECT_THAT(refused.err, HasSubstr("the library's version is '0.9', but its manifest says '1.0'"));
   Ran absent = engine("plugin info sampel " + directory());
   EXPECT_EQ(absent.code, 5);
   EXPECT_THAT(absent.err, AllOf(HasSubstr("no plugin of this name was found"), HasSubstr("did you mean 'sample'?")));
@@ -178,7 +178,7 @@ TEST_F(PluginVerb, trust_gives_advice_for_a_malformed_lock_that_helps) {
   EXPECT_EQ(engine("plugin trust sample " + directory()).code, 0);
 }
 
-// U+009B begins a terminal's commands, U+202E turns what follows it round.
+// U+009B starts a terminal's control sequences, U+202E reverses the text that follows it.
 TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
   ManifestText text;
   text.more = "";
@@ -191,7 +191,7 @@ TEST_F(PluginVerb, list_and_info_clean_what_a_manifest_says) {
   EXPECT_EQ(listed(directory()).at("plugins")[0].at("description"), "for  2J a  test");
   manifest.replace(manifest.find("version = \"1.0"), 14, "version = \"1.0\u202e");
   write(home / "plugin.toml", manifest);
-  EXPECT_THAT(engine("plugin list " + directory()).out, HasSubstr("version: holds a control character"));
+  EXPECT_THAT(engine("plugin list " + directory()).out, HasSubstr("version: contains a control character"));
 }
 
 TEST_F(PluginVerb, trust_writes_the_lock_it_is_given) {

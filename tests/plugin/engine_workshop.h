@@ -1,4 +1,4 @@
-// A workshop in which the program itself is run, as a user runs it.
+// A workshop that runs the program as a user would.
 #pragma once
 #include "../shell.h"
 #include "workshop.h"
@@ -7,7 +7,7 @@ namespace fvlm::test {
 
 class EngineWorkshop : public Workshop {
  protected:
-  // HOME and the caches lie in the workshop, so that the user's own lock file is not there.
+  // HOME and the caches are in the workshop, so that the user's own lock file has no effect.
   Ran engine(const std::string& arguments, const std::string& environment = "") {
     std::string command = fmt::format(
         "cd '{0}' && env -u FVLM_PLUGIN_PATH HOME='{0}' XDG_CONFIG_HOME='{0}/config' FVLM_CACHE='{0}/cache' {1} "

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A float32 tensor on the host with memory of its own.
+// A float32 tensor on the host that owns its memory.
 struct HostTensor {
   HostTensor(std::vector<int64_t> sizes, std::vector<int64_t> steps = {})
       : shape(std::move(sizes)), strides(std::move(steps)) {
@@ -79,7 +79,7 @@ TEST(guard, names_plugin_operation_words_and_shapes_of_a_failed_call) {
               AllOf(HasSubstr("sample: attention forward: FVLM_ERROR_UNSUPPORTED: head_dim 2 not supported"),
                     HasSubstr("q: float32 [4, 1, 2]"), HasSubstr("out: float32 [4, 1, 2]")));
   EXPECT_THAT(attention.error_of([](auto*, auto*, auto*, auto*) { return fvlm_status{77}; }),
-              HasSubstr("status 77: (it does not say why)"));
+              HasSubstr("status 77: (no reason given)"));
 }
 
 TEST(guard, catches_what_a_plugin_throws) {
@@ -197,7 +197,7 @@ TEST(describe, tells_type_shape_strides_and_device) {
   EXPECT_EQ(describe(nullptr), "null");
 }
 
-// Libraries, not lambdas: across the real boundary.
+// With libraries rather than lambdas, to cross the real ABI boundary.
 class GuardedLibrary : public Workshop {
  protected:
   std::string error_of(const std::string& built) {

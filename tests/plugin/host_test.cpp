@@ -27,7 +27,7 @@ Pieces pieces_of(int64_t count, int64_t grain) {
   return pieces;
 }
 
-// A backend of seven "threads" that runs the pieces backwards on this one.
+// A backend of seven "threads" that runs the pieces in reverse order on the calling thread.
 class SevenBackwards {
  public:
   SevenBackwards() {
@@ -105,7 +105,7 @@ TEST(host_parallel_for, brings_a_tasks_exception_to_the_caller) {
   EXPECT_EQ(pieces_of(5, 5).size(), 1u) << "works afterwards";
 }
 
-// The threads of a process do not follow it through fork().
+// fork() does not copy threads.
 TEST(host_parallel_for, works_in_a_forked_child) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer does not allow threads after a fork";

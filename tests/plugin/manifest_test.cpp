@@ -46,7 +46,7 @@ TEST(manifest, of_a_later_minor_is_read) {
 
 TEST(manifest, error_names_file_and_line) {
   EXPECT_THAT(error_of("name = \"a\"\nversion = 3\n"),
-              HasSubstr("/p/plugin.toml:2: version: a string is wanted here, not a number"));
+              HasSubstr("/p/plugin.toml:2: version: expected a string but got a number"));
   EXPECT_THAT(error_of("name = \"a\"\n\n[devices]\n"), HasSubstr("the key 'version' is missing"));
   EXPECT_THAT(error_of("name = \"a\"\nverson = \"1\"\n"),
               HasSubstr("/p/plugin.toml:2: unknown key 'verson'\n  did you mean 'version'?"));
@@ -75,21 +75,20 @@ TEST(manifest, refuses_values_that_cannot_be) {
       {[](auto& text) { text.name = "auto"; }, "name: 'auto' cannot"},
       {[](auto& text) { text.name = ""; }, "name: is empty"},
       {[](auto& text) { text.name = std::string(65, 'a'); }, "cannot be a plugin's name"},
-      {[](auto& text) { text.version = "1\\n2"; }, "version: holds a control character"},
+      {[](auto& text) { text.version = "1\\n2"; }, "version: contains a control character"},
       {[](auto& text) { text.version = std::string(5000, '1'); }, "version: is too long"},
       {[](auto& text) { text.library = "/lib/plugin.so"; }, "library: '/lib/plugin.so' is a path"},
       {[](auto& text) { text.library = ".."; }, "library: '..' is a path"},
-      {[](auto& text) { text.abi = "1"; }, "abi: '1' is no version"},
-      {[](auto& text) { text.abi = "1.0.0"; }, "abi: '1.0.0' is no version"},
-      {[](auto& text) { text.abi = "+1.0"; }, "abi: '+1.0' is no version"},
-      {[](auto& text) { text.abi = "0.9"; }, "abi: made for ABI 0.9"},
-      {[](auto& text) { text.kinds = "\"fvlm.attention/1\""; },
-       "kinds: a list of strings is wanted here, not a string"},
-      {[](auto& text) { text.kinds = "[1]"; }, "kinds: a string is wanted here, not a number"},
-      {[](auto& text) { text.kinds = R"(["attention"])"; }, "kinds: 'attention' is no kind"},
-      {[](auto& text) { text.kinds = R"(["fvlm.attention/one"])"; }, "kinds: 'fvlm.attention/one' is no kind"},
+      {[](auto& text) { text.abi = "1"; }, "abi: '1' is not a version"},
+      {[](auto& text) { text.abi = "1.0.0"; }, "abi: '1.0.0' is not a version"},
+      {[](auto& text) { text.abi = "+1.0"; }, "abi: '+1.0' is not a version"},
+      {[](auto& text) { text.abi = "0.9"; }, "abi: built for ABI 0.9"},
+      {[](auto& text) { text.kinds = "\"fvlm.attention/1\""; }, "kinds: expected a list of strings but got a string"},
+      {[](auto& text) { text.kinds = "[1]"; }, "kinds: expected a string but got a number"},
+      {[](auto& text) { text.kinds = R"(["attention"])"; }, "kinds: 'attention' is not a kind"},
+      {[](auto& text) { text.kinds = R"(["fvlm.attention/one"])"; }, "kinds: 'fvlm.attention/one' is not a kind"},
       {[](auto& text) { text.kinds = R"(["fvlm.optimizer/1"])"; }, "kinds: 'fvlm.optimizer/1' lacks its variant"},
-      {[](auto& text) { text.kinds = R"(["fvlm.optimizer/1:"])"; }, "is no kind"},
+      {[](auto& text) { text.kinds = R"(["fvlm.optimizer/1:"])"; }, "is not a kind"},
       {[](auto& text) { text.kinds = R"(["fvlm.attention/1:fast"])"; }, "has a variant, but attention has none"},
       {[](auto& text) { text.kinds = R"(["fvlm.attention/1", "fvlm.attention/1"])"; },
        "'fvlm.attention/1' is listed twice"},

@@ -1,4 +1,4 @@
-// With a lock file, what was hashed is what is tried out and opened, whatever becomes of the file meanwhile.
+// With a lock file, the content that was hashed is the one that is loaded, even if the file is replaced meanwhile.
 #include "base/file.h"
 #include "base/hash.h"
 #include "workshop.h"
@@ -14,7 +14,7 @@ class PrivateCopy : public Workshop {
   ~PrivateCopy() override { unsetenv("FVLM_TEST_MARK"); }
   fs::path mark() const { return root() / "mark"; } // made by the constructor of another library
 
-  // The library is hashed, and not yet tried out, when `first` runs.
+  // `first` runs after the library was hashed and before the trial load.
   RegistryOptions options_with(const std::string& first, const fs::path& home) {
     const fs::path probe =
         write(root() / "probe.sh", fmt::format("#!/bin/sh\n{}\nexec '{}' \"$@\"\n", first, FVLM_TEST_PROBE));

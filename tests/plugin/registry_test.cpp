@@ -67,7 +67,7 @@ TEST_F(RegistryTest, lets_the_first_of_a_name_win) {
   EXPECT_EQ(registry.load("sample")->library, plugins() / "sample" / "plugin.so");
   ASSERT_EQ(registry.refusals().size(), 1u);
   EXPECT_EQ(registry.refusals()[0].where, root() / "second" / "sample");
-  EXPECT_THAT(registry.refusals()[0].reason, HasSubstr("found before, in " + (plugins() / "sample").string()));
+  EXPECT_THAT(registry.refusals()[0].reason, HasSubstr("already found in " + (plugins() / "sample").string()));
 }
 
 TEST_F(RegistryTest, finds_a_folder_once_however_often_it_is_named) {
@@ -148,10 +148,10 @@ TEST_F(RegistryTest, says_when_the_probing_program_is_missing) {
   Registry registry(settings);
   std::string reason;
   EXPECT_FALSE(registry.load("sample", &reason));
-  EXPECT_THAT(reason, HasSubstr("no-such-program: the program that tries plugins out is missing"));
+  EXPECT_THAT(reason, HasSubstr("no-such-program: the program for trial loads of plugins is missing"));
 }
 
-// As `train` says it, which loads by name; the folder is called otherwise.
+// The reason that `train` reports, which loads by name; the folder has another name.
 TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
   ManifestText text;
   text.more = "licence = \"MIT\"\n";
@@ -168,7 +168,7 @@ TEST_F(RegistryTest, says_of_an_absent_plugin_what_is_known) {
   EXPECT_EQ(registry.refusals()[0].name, "sample");
 }
 
-// The second time no child is needed: a probing program that refuses everything is not asked.
+// The second load uses the cached result: the probing program, which now refuses everything, is not started.
 TEST_F(RegistryTest, remembers_a_verdict_until_the_library_changes) {
   fs::path home = lay("sample", "sample");
   ASSERT_TRUE(Registry(options()).load("sample"));
@@ -191,7 +191,7 @@ TEST_F(RegistryTest, remembers_what_crashed_and_tries_it_again_only_when_asked) 
   Registry(options()).load("sample", &second);
   EXPECT_THAT(first, HasSubstr("it crashed with SIGSEGV in fvlm_plugin_entry_v1()"));
   EXPECT_THAT(second, HasSubstr("it crashed with SIGSEGV in fvlm_plugin_entry_v1()"));
-  EXPECT_THAT(second, HasSubstr("found when it was last tried out"));
+  EXPECT_THAT(second, HasSubstr("cached result of an earlier trial load"));
   auto settings = options();
   settings.load.probe.when = ProbeOptions::When::failed;
   Registry(settings).load("sample", &third);
@@ -215,7 +215,7 @@ TEST_F(RegistryTest, refuses_a_library_that_was_replaced_after_it_was_loaded) {
   fs::rename(home / "new.so", home / "plugin.so");
   std::string reason;
   EXPECT_FALSE(Registry(options()).load("sample", &reason));
-  EXPECT_THAT(reason, HasSubstr("another library of this name was already loaded"));
+  EXPECT_THAT(reason, HasSubstr("another library of this name is already loaded"));
 }
 
 TEST_F(RegistryTest, loads_one_by_library_manifest_or_folder) {
@@ -245,11 +245,11 @@ TEST_F(RegistryTest, keeps_the_engines_own_name_for_the_engine) {
                       });
   EXPECT_EQ(asked, 0);
   ASSERT_EQ(registry.refusals().size(), 1u);
-  EXPECT_EQ(registry.refusals()[0].reason, "this name is the engine's own");
+  EXPECT_EQ(registry.refusals()[0].reason, "this name is reserved for a built-in plugin");
   std::string reason;
   EXPECT_FALSE(registry.load("reference", &reason));
   EXPECT_EQ(asked, 1);
-  EXPECT_THAT(reason, HasSubstr("gave NULL")) << "its own are held to the same rules";
+  EXPECT_THAT(reason, HasSubstr("returned NULL")) << "its own are held to the same rules";
 }
 
 TEST_F(RegistryTest, says_for_which_architectures_a_library_was_built) {
@@ -280,7 +280,7 @@ TEST_F(RegistryTest, takes_the_smaller_minor_of_both) {
   EXPECT_EQ(plugin->tables[0].declared_size, 1000u) << "larger than the engine knows, and cut to what it knows";
 }
 
-// An engine of a later minor, whose table has grown: what an older plugin does not have reads as NULL.
+// An engine with a newer ABI minor, whose table has grown: functions that an older plugin lacks are NULL.
 TEST(registry_tables, of_an_older_minor_are_extended_with_nothing) {
   struct Grown {
     uint32_t struct_size;
@@ -327,7 +327,7 @@ TEST_F(RegistryTest, serves_several_threads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What the tutorial says: one command, no build system of ours.
+// As the tutorial promises: one command, without the engine's build system.
 class OutsideTheTree : public RegistryTest {
  protected:
   void build_and_load(const std::string& compiler) {

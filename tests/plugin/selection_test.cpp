@@ -11,7 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Plugins without libraries: each answers as its slot of this table says.
+// Plugins without libraries, whose answers are the elements of this array.
 struct Answer {
   int32_t score;
   std::string reason;
@@ -117,10 +117,10 @@ TEST_F(Selection, logs_the_choice) {
 
 TEST_F(Selection, that_cannot_be_met_lists_every_refusal) {
   EXPECT_THAT(error_of({"fast", "attention-gpu"}),
-              AllOf(HasSubstr("attention: nothing of what is wished for (fast, attention-gpu) can do it"),
+              AllOf(HasSubstr("attention: none of the preferred plugins (fast, attention-gpu) supports it"),
                     HasSubstr("\n  attention-fast: head_dim 80 not supported"),
                     HasSubstr("\n  attention-gpu: no plugin of this name was found; did you mean 'attention-cpu'?"),
-                    HasSubstr("put \"reference\" at the end of the list")));
+                    HasSubstr("append \"reference\" to the list")));
   for (auto& answer : answers) answer.score = 0;
   EXPECT_THAT(error_of({}), AllOf(HasSubstr("(auto)"), HasSubstr("reference: ATen")));
 }
@@ -131,7 +131,7 @@ TEST_F(Selection, falls_through_to_the_reference_where_it_is_listed) {
 
 TEST_F(Selection, believes_no_answer_that_cannot_be) {
   answers[1].score = -1;
-  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() gave the score -1"));
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() returned the score -1"));
   answers[1] = {INT32_MAX, "best of all"};
   EXPECT_EQ(chosen({}), "reference");
   answers[1] = {100, ""};
@@ -139,7 +139,7 @@ TEST_F(Selection, believes_no_answer_that_cannot_be) {
   EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() threw std::runtime_error: no memory"));
   answers[1].throws = false;
   answers[1].endless = true;
-  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() gave a reason without its final 0"));
+  EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() returned an unterminated reason"));
   answers[1].endless = false;
   answers[1].overrun = true;
   EXPECT_THAT(choice({}).report.text(), HasSubstr("attention-cpu: supports() wrote past the end of fvlm_support"));
@@ -147,7 +147,7 @@ TEST_F(Selection, believes_no_answer_that_cannot_be) {
 
 TEST_F(Selection, asks_only_plugins_for_the_querys_device) {
   query_.device = {FVLM_CUDA, 0};
-  EXPECT_THAT(error_of({}), HasSubstr("attention-cpu: works on cpu only"));
+  EXPECT_THAT(error_of({}), HasSubstr("attention-cpu: runs on cpu only"));
 }
 
 TEST_F(Selection, measures_where_it_is_wished_for) {
@@ -205,7 +205,7 @@ TEST_F(LibrarySelection, finds_an_optimizer_by_its_algorithm) {
   EXPECT_THROW(select<fvlm_optimizer_v1>(registry, {}, query, "adamw"), Error);
 }
 
-// `generate` printed eight lines of who was refused before its answer.
+// A regression: `generate` printed eight lines of refusals before its answer.
 TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
   lay("sample", "optimizer", giving("fvlm.optimizer/1:sgd"));
   fvlm_optimizer_query query{};

@@ -1,4 +1,4 @@
-// A temporary folder in which a test lays plugins, and the registry options that look only there.
+// A temporary folder for the plugins of a test, and registry options that search only there.
 #pragma once
 #include "base/scratch_folder.h"
 #include "plugin/registry.h"
@@ -41,7 +41,7 @@ class Workshop : public testing::Test {
     return root_ / relative;
   }
 
-  // Whatever the umask of who runs the tests.
+  // Independent of the umask.
   fs::path write(const fs::path& path, const std::string& content) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
     fs::permissions(path, fs::perms(0644));

@@ -109,10 +109,10 @@ TEST_F(PluginFailure, that_is_unsupported_leaves_the_call_to_the_next_preference
     EXPECT_EQ(train_with(fault, name, gate_first).steps, 10);
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 AllOf(HasSubstr("'kernels-gate' refused a call: call 1 is not for it"),
-                      HasSubstr("'reference' does it from here on")));
+                      HasSubstr("falling back to 'reference'")));
   }
   EXPECT_THAT(failure_of("backward unsupported 18", "alone"),
-              AllOf(HasSubstr("nothing of what is wished for (kernels-gate) can do it"),
+              AllOf(HasSubstr("none of the preferred plugins (kernels-gate) supports it"),
                     HasSubstr("refused a call: call 18 is not for it")));
   EXPECT_FALSE(saved_steps("alone").empty());
 }

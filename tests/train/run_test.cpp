@@ -484,7 +484,7 @@ TEST_F(TrainRun, ARehearsalRefusesAnOptimizerThatNoPluginHas) {
     ADD_FAILURE() << "nobody missed it";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::plugin);
-    EXPECT_NE(error.text().find("no plugin gives fvlm.optimizer/1:lion"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("no plugin implements fvlm.optimizer/1:lion"), std::string::npos) << error.text();
     EXPECT_EQ(error.advice().find("\"reference\""), std::string::npos) << "the engine has none: " << error.advice();
   }
 }

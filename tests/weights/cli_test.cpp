@@ -98,7 +98,7 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   expect("export vision --out half", 2, "--dtype is missing");
   EXPECT_FALSE(fs::exists(folder / "model"));
   EXPECT_EQ(engine(folder, import_words).code, 0);
-  expect(import_words, 7, "something here already");
+  expect(import_words, 7, "already exists");
   EXPECT_THAT(engine(folder, "import --help").out, testing::StartsWith("Example\n"));
   EXPECT_THAT(engine(folder, "export --help").out, testing::StartsWith("Example\n"));
 }

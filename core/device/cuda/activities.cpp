@@ -20,8 +20,8 @@ void check(CUptiResult result, const char* what) {
   if (result == CUPTI_SUCCESS) return;
   const char* text = nullptr;
   (void)cuptiGetResultString(result, &text);
-  throw Error(ErrorKind::device, fmt::format("the device's work cannot be watched: {}: {}", what, text ? text : "?"))
-      .advise("another profiler may be at work, or the driver leaves counters to administrators");
+  throw Error(ErrorKind::device, fmt::format("cannot profile the device: {}: {}", what, text ? text : "?"))
+      .advise("another profiler may be running, or the driver restricts profiling to administrators");
 }
 
 std::string plain_name(const char* mangled) {
@@ -37,26 +37,26 @@ const char* name_of_copy(uint8_t kind) {
   return kind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH ? copy_to_host : "memcpy";
 }
 
-std::vector<Activity>* seen = nullptr; // by the watch that is on
+std::vector<Activity>* recorded = nullptr; // by the watch_activities() that is running
 
-void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
+void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(buffer_alignment, buffer_bytes));
   *size = *buffer ? buffer_bytes : 0;
-  *most_records = 0; // as many as it holds
+  *max_records = 0; // no limit
 }
 
 void CUPTIAPI read_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
   CUpti_Activity* record = nullptr;
-  while (seen && valid > 0 && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
+  while (recorded && valid > 0 && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-      seen->push_back({plain_name(kernel->name), kernel->start, kernel->end});
+      recorded->push_back({plain_name(kernel->name), kernel->start, kernel->end});
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
-      seen->push_back({name_of_copy(copy->copyKind), copy->start, copy->end});
+      recorded->push_back({name_of_copy(copy->copyKind), copy->start, copy->end});
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
       const auto* set = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-      seen->push_back({"memset", set->start, set->end});
+      recorded->push_back({"memset", set->start, set->end});
     }
   }
   std::free(buffer);
@@ -69,10 +69,10 @@ std::vector<Activity> watch_activities(const std::function<void()>& work) {
   check(cuptiActivityRegisterCallbacks(give_buffer, read_buffer), "callbacks");
   for (const CUpti_ActivityKind kind : kinds) check(cuptiActivityEnable(kind), "enabling");
   check(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
-  seen = &activities;
+  recorded = &activities;
   const auto end = [&] {
     const CUptiResult flushed = cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-    seen = nullptr;
+    recorded = nullptr;
     for (const CUpti_ActivityKind kind : kinds) (void)cuptiActivityDisable(kind);
     return flushed;
   };

@@ -1,10 +1,10 @@
-// What the GPU did while something ran, as CUPTI tells it.
+// Profiles the GPU with CUPTI.
 #pragma once
 #include "device/runtime.h"
 
 namespace fvlm::device {
 
-// `work` ends when the device is done with it. One at a time.
+// `work` has to synchronize with the device at its end. Not reentrant.
 std::vector<Activity> watch_activities(const std::function<void()>& work);
 uint64_t activity_clock();
 

@@ -1,3 +1,4 @@
+// device/runtime.h on CUDA streams, events and graphs, by way of LibTorch.
 #include "device/runtime.h"
 
 #include "base/error.h"
@@ -24,43 +25,43 @@ namespace {
 
 void check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  (void)cudaGetLastError(); // not the next one's
+  (void)cudaGetLastError(); // resets the error, which the next call would report again
   throw Error(ErrorKind::device, fmt::format("{}: {}", what, cudaGetErrorString(result)));
 }
 
 int64_t kernels_of(cudaGraph_t graph) {
   size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "a recording cannot be read");
+  check(cudaGraphGetNodes(graph, nullptr, &count), "cannot read the captured graph");
   std::vector<cudaGraphNode_t> nodes(count);
-  check(cudaGraphGetNodes(graph, nodes.data(), &count), "a recording cannot be read");
+  check(cudaGraphGetNodes(graph, nodes.data(), &count), "cannot read the captured graph");
   return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
     cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(node, &type), "a recording cannot be read");
+    check(cudaGraphNodeGetType(node, &type), "cannot read the captured graph");
     return type == cudaGraphNodeTypeKernel;
   });
 }
 
-class CudaRecording : public Recording {
+class CudaGraph : public Recording {
  public:
-  explicit CudaRecording(int64_t& alive) : alive_(alive) { ++alive_; }
-  ~CudaRecording() override { --alive_; }
+  explicit CudaGraph(int64_t& alive) : alive_(alive) { ++alive_; }
+  ~CudaGraph() override { --alive_; }
   void replay() override { graph.replay(); }
   int64_t kernels() const override { return count; }
 
-  at::cuda::CUDAGraph graph{true}; // keeps what it was made from, to be counted
+  at::cuda::CUDAGraph graph{true}; // keep_graph: the nodes are counted after capture
   int64_t count = 0;
 
  private:
   int64_t& alive_;
 };
 
-class CudaMark : public Mark {
+class CudaEvent : public Mark {
  public:
-  explicit CudaMark(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
+  explicit CudaEvent(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
   void wait() const override { event_.synchronize(); }
   double seconds_since(const Mark& earlier) const override { return of(earlier).elapsed_time(event_) / 1e3; }
 
-  static at::cuda::CUDAEvent& of(const Mark& mark) { return dynamic_cast<const CudaMark&>(mark).event_; }
+  static at::cuda::CUDAEvent& of(const Mark& mark) { return dynamic_cast<const CudaEvent&>(mark).event_; }
 
  private:
   mutable at::cuda::CUDAEvent event_{cudaEventDefault};
@@ -68,73 +69,75 @@ class CudaMark : public Mark {
 
 class CudaRuntime : public Runtime {
  public:
-  // Work can be recorded on any stream but the default one, and libraries keep their workspaces by stream: this thread
-  // leaves the default one for good.
+  // The default stream cannot be captured, and libraries keep one workspace for each stream, so this thread leaves the
+  // default stream for good.
   CudaRuntime()
-      : device_(started_device()), aside_(c10::cuda::getStreamFromPool()), copies_(c10::cuda::getStreamFromPool()) {
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // what runs beside makes way
+      : device_(started_device()), side_stream_(c10::cuda::getStreamFromPool()),
+        prefetch_stream_(c10::cuda::getStreamFromPool()) {
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // high priority: side streams yield to it
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& work) override {
     synchronize();
-    c10::cuda::CUDACachingAllocator::emptyCache(); // while recording it gives back nothing
-    // LibTorch takes no more into a pool whose last recording has gone; its memory goes with it.
+    c10::cuda::CUDACachingAllocator::emptyCache(); // during capture it frees nothing
+    // LibTorch cannot reuse a pool whose last graph was destroyed, because that frees the pool.
     if (alive_ == 0) pool_ = at::cuda::graph_pool_handle();
-    auto recording = std::make_unique<CudaRecording>(alive_);
-    recording->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
-    recording_ = true;
+    auto graph = std::make_unique<CudaGraph>(alive_);
+    graph->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    capturing_ = true;
     std::exception_ptr thrown;
     try {
       work();
     } catch (...) {
       thrown = std::current_exception();
     }
-    recording_ = false;
+    capturing_ = false;
     try {
-      recording->graph.capture_end();
+      graph->graph.capture_end();
     } catch (const c10::Error& error) {
       abandon();
       if (!thrown)
-        throw Error(ErrorKind::device, fmt::format("the work cannot be recorded: {}", error.what_without_backtrace()));
+        throw Error(ErrorKind::device,
+                    fmt::format("cannot capture the work as a CUDA graph: {}", error.what_without_backtrace()));
     }
     if (thrown) std::rethrow_exception(thrown);
-    recording->count = kernels_of(recording->graph.raw_cuda_graph());
-    recording->graph.instantiate();
-    return recording;
+    graph->count = kernels_of(graph->graph.raw_cuda_graph());
+    graph->graph.instantiate();
+    return graph;
   }
 
-  bool is_recording() const override { return recording_; }
+  bool is_recording() const override { return capturing_; }
 
   void beside(std::function<void()> work, int64_t bytes) override {
-    wait_for(c10::cuda::getCurrentCUDAStream(), aside_);
+    wait_for(c10::cuda::getCurrentCUDAStream(), side_stream_);
     {
-      const c10::cuda::CUDAStreamGuard guard(aside_);
+      const c10::cuda::CUDAStreamGuard guard(side_stream_);
       work();
     }
     recent_.hold(std::move(work), bytes);
-    if (recent_.bytes < most_held) return;
+    if (recent_.bytes < max_held_bytes) return;
     if (earlier_.done) earlier_.done->block(c10::cuda::getCurrentCUDAStream());
-    recent_.done.emplace().record(aside_);
+    recent_.done.emplace().record(side_stream_);
     earlier_ = std::exchange(recent_, Held());
   }
   void join() noexcept override {
     if (recent_.work.empty() && earlier_.work.empty()) return;
     try {
-      wait_for(aside_, c10::cuda::getCurrentCUDAStream());
-    } catch (const c10::Error&) { // the device's, which tells it again with whatever comes next
+      wait_for(side_stream_, c10::cuda::getCurrentCUDAStream());
+    } catch (const c10::Error&) { // a device error, which the next call reports again
     }
     recent_ = Held();
     earlier_ = Held();
   }
 
-  std::shared_ptr<Mark> mark() override { return std::make_shared<CudaMark>(c10::cuda::getCurrentCUDAStream()); }
+  std::shared_ptr<Mark> mark() override { return std::make_shared<CudaEvent>(c10::cuda::getCurrentCUDAStream()); }
   std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) override {
-    CudaMark::of(after).block(copies_);
-    const c10::cuda::CUDAStreamGuard guard(copies_);
+    CudaEvent::of(after).block(prefetch_stream_);
+    const c10::cuda::CUDAStreamGuard guard(prefetch_stream_);
     copies();
-    return std::make_shared<CudaMark>(copies_);
+    return std::make_shared<CudaEvent>(prefetch_stream_);
   }
-  void follow(const Mark& mark) override { CudaMark::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
+  void follow(const Mark& mark) override { CudaEvent::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
 
   std::vector<Activity> watch(const std::function<void()>& work) override {
     return watch_activities([&] {
@@ -147,7 +150,8 @@ class CudaRuntime : public Runtime {
   void synchronize() override { c10::cuda::getCurrentCUDAStream().synchronize(); }
 
  private:
-  // Work that runs beside, with what it reads: its memory is not given to others before they wait for it.
+  // Work on the side stream, with the tensors that it captured, so that the allocator does not reuse their memory
+  // before the current stream waits for the work.
   struct Held {
     std::vector<std::function<void()>> work;
     int64_t bytes = 0;
@@ -158,7 +162,7 @@ class CudaRuntime : public Runtime {
       bytes += of;
     }
   };
-  static constexpr int64_t most_held = int64_t{128} << 20; // twice this much
+  static constexpr int64_t max_held_bytes = int64_t{128} << 20; // for each of the two batches
 
   static void wait_for(const c10::cuda::CUDAStream& one, const c10::cuda::CUDAStream& other) {
     at::cuda::CUDAEvent reached;
@@ -166,7 +170,7 @@ class CudaRuntime : public Runtime {
     reached.block(other);
   }
 
-  // What capture_end() leaves behind where it fails.
+  // Cleans up after a failed capture_end().
   void abandon() {
     const auto stream = c10::cuda::getCurrentCUDAStream();
     cudaGraph_t half = nullptr;
@@ -176,7 +180,7 @@ class CudaRuntime : public Runtime {
       try {
         end();
         release();
-      } catch (const c10::Error&) { // it had come to an end there
+      } catch (const c10::Error&) { // already ended
       }
     };
     namespace on_device = c10::cuda::CUDACachingAllocator;
@@ -185,25 +189,25 @@ class CudaRuntime : public Runtime {
     try_both([&] { on_host.end_allocate_to_pool(pool_); }, [&] { on_host.release_pool(pool_); });
   }
 
-  // LibTorch starts a device with its first tensor, which is later than here.
+  // LibTorch initializes a device with its first tensor, which is too late.
   static c10::DeviceIndex started_device() {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     return c10::cuda::current_device();
   }
 
   c10::DeviceIndex device_;
-  c10::cuda::CUDAStream aside_, copies_;
+  c10::cuda::CUDAStream side_stream_, prefetch_stream_;
   Held recent_, earlier_;
-  at::cuda::MempoolId_t pool_{}; // of all recordings that are alive
+  at::cuda::MempoolId_t pool_{}; // shared by all graphs
   int64_t alive_ = 0;
-  bool recording_ = false;
+  bool capturing_ = false;
 };
 
 } // namespace
 } // namespace fvlm::device
 
-// The program's way in (cli/tensor_module.cpp). Called on the thread that works on the device, when LibTorch's CUDA
-// libraries are loaded; lives as long as the process.
+// The entry point (see cli/tensor_module.cpp). Call it after LibTorch's CUDA libraries are loaded, on the thread that
+// will use the device. The object is never destroyed.
 extern "C" __attribute__((visibility("default"))) fvlm::device::Runtime* fvlm_cuda_runtime() {
   static auto* const runtime = new fvlm::device::CudaRuntime;
   return runtime;

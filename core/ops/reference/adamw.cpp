@@ -1,4 +1,4 @@
-// AdamW as torch.optim.AdamW computes it, a run of equal groups at a time.
+// AdamW as torch.optim.AdamW computes it.
 #include "ops/reference/optimizer.h"
 
 #include <ATen/ops/pow.h>
@@ -40,7 +40,7 @@ sdk::States AdamW::states(const Query&) {
 void AdamW::step(const fvlm_call&, const Query& query, const Step& arguments) {
   const OptimizerStep step(arguments);
   if (step.skipped()) return;
-  // Elementwise, so neighbours of one group are one range.
+  // The update is elementwise, so that adjacent segments of one group can be updated as one range.
   for (int64_t index = 0; index < query.segment_count;) {
     const auto& first = query.segments[index];
     int64_t end = first.offset + first.rows * first.cols;

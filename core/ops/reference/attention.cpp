@@ -1,3 +1,4 @@
+// The kind attention, by the methods of reference/attention.h.
 #include "ops/reference/attention.h"
 
 #include "ops/reference/common.h"
@@ -11,7 +12,7 @@ AttentionShape shape_of(const fvlm_attention_query& query, const fvlm_tensor* cu
   return {torch_tensor(cu_q), torch_tensor(cu_kv), query.scale, query.causal != 0};
 }
 
-Tensor positioned(const fvlm_attention_query& query, const Tensor& x, const fvlm_tensor* positions, bool inverse) {
+Tensor with_rope(const fvlm_attention_query& query, const Tensor& x, const fvlm_tensor* positions, bool inverse) {
   if (query.rotary_dim == 0) return x;
   return rotated(x, torch_tensor(positions), query.rotary_dim, query.rope_theta, inverse);
 }
@@ -30,36 +31,36 @@ sdk::Support Attention::supports(const Query& query) {
   if (query.rotary_dim % 2 != 0 || query.rotary_dim < 0 || query.rotary_dim > query.head_dim)
     return sdk::refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
   if (query.guests && (query.causal || query.rotary_dim != 0 || query.queries_alone))
-    return sdk::refuse("guests in a causal or rotating call, or one that wants no gradient of keys");
+    return sdk::refuse("guests with a causal mask, rotary embedding or queries_alone");
   const bool on_host = query.device.type == FVLM_CPU;
   return supports_number(query.device, query.dtype, on_host ? "ATen, by segment" : "ATen, one masked softmax");
 }
 
 void Attention::forward(const fvlm_call&, const Query& query, const Forward& arguments) {
-  const Tensor q = positioned(query, widened(arguments.q), arguments.positions_q, false);
-  const Tensor k = positioned(query, widened(arguments.k), arguments.positions_kv, false);
-  const Tensor v = widened(arguments.v);
+  const Tensor q = with_rope(query, upcast(arguments.q), arguments.positions_q, false);
+  const Tensor k = with_rope(query, upcast(arguments.k), arguments.positions_kv, false);
+  const Tensor v = upcast(arguments.v);
   const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
   store(torch_tensor(arguments.out),
         q.is_cpu() ? attention_by_segment(shape, q, k, v) : attention_by_mask(shape, q, k, v));
 }
 
 void Attention::backward(const fvlm_call&, const Query& query, const Backward& arguments) {
-  const Tensor q = positioned(query, widened(arguments.q), arguments.positions_q, false);
-  const Tensor k = positioned(query, widened(arguments.k), arguments.positions_kv, false);
-  const Tensor v = widened(arguments.v), d_out = widened(arguments.d_out);
+  const Tensor q = with_rope(query, upcast(arguments.q), arguments.positions_q, false);
+  const Tensor k = with_rope(query, upcast(arguments.k), arguments.positions_kv, false);
+  const Tensor v = upcast(arguments.v), d_out = upcast(arguments.d_out);
   const auto shape = shape_of(query, arguments.cu_seqlens_q, arguments.cu_seqlens_kv);
   auto [d_q, d_k, d_v] = gradients(shape, q, k, v, d_out);
-  store(torch_tensor(arguments.d_q), positioned(query, d_q, arguments.positions_q, true));
+  store(torch_tensor(arguments.d_q), with_rope(query, d_q, arguments.positions_q, true));
   if (query.queries_alone) return;
   if (query.guests && arguments.guest_q) {
-    const auto of_guests = shape_of(query, arguments.guest_cu_seqlens, arguments.cu_seqlens_kv);
+    const auto deferred_shape = shape_of(query, arguments.guest_cu_seqlens, arguments.cu_seqlens_kv);
     const auto [unused, more_k, more_v] =
-        gradients(of_guests, widened(arguments.guest_q), k, v, widened(arguments.guest_d_out));
+        gradients(deferred_shape, upcast(arguments.guest_q), k, v, upcast(arguments.guest_d_out));
     d_k += more_k;
     d_v += more_v;
   }
-  store(torch_tensor(arguments.d_k), positioned(query, d_k, arguments.positions_kv, true));
+  store(torch_tensor(arguments.d_k), with_rope(query, d_k, arguments.positions_kv, true));
   store(torch_tensor(arguments.d_v), d_v);
 }
 

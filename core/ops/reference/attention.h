@@ -1,6 +1,6 @@
-// Packed attention in plain ATen, by two roads with the same results: one segment after the other where the segments'
-// bounds can be read (CPU), and one masked softmax over all tokens where reading them would make the host wait (CUDA).
-// In both a tensor is [tokens, heads, head_dim] and wide, and padding rows of results are 0.
+// Packed attention in plain ATen, by two methods with the same results: segment by segment where the segments' bounds
+// can be read (CPU), and one masked softmax over all tokens where reading them would synchronize with the device
+// (CUDA). Tensors are [tokens, heads, head_dim] in an accumulation type; padding rows of results are 0.
 #pragma once
 #include <ATen/core/Tensor.h>
 

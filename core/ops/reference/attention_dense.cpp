@@ -1,5 +1,5 @@
-// Letters in names: T tokens, H query heads, K key heads, G query heads a key head (H = K G), L a segment's queries,
-// M its keys, D head_dim.
+// Both methods of reference/attention.h. Suffixes name dimensions: T tokens, H query heads, K key heads, G query heads
+// for each key head (H = K G), N = G L, L queries of a segment, M keys of a segment, D head_dim.
 #include "ops/reference/attention.h"
 
 #include <ATen/TensorOperators.h>
@@ -21,7 +21,7 @@ namespace {
 using at::Tensor;
 constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
-// [L, H, D] -> [K, G L, D]: the queries that share a key head, side by side.
+// [L, H, D] -> [K, G L, D]: groups the queries that share a key head.
 Tensor grouped(const Tensor& x_LHD, int64_t key_heads) {
   const int64_t length = x_LHD.size(0), groups = x_LHD.size(1) / key_heads, dim = x_LHD.size(2);
   return x_LHD.view({length, key_heads, groups, dim}).permute({1, 2, 0, 3}).reshape({key_heads, -1, dim});
@@ -33,17 +33,17 @@ Tensor ungrouped(const Tensor& x_KND, int64_t length) {
   return x_KND.view({key_heads, -1, length, dim}).permute({2, 0, 1, 3}).reshape({length, -1, dim});
 }
 
-// Scaled here, where there is less to multiply than in the scores.
+// Scales the queries, because they have fewer elements than the scores.
 Tensor scaled_queries(const AttentionShape& shape, const Tensor& q_LHD, int64_t key_heads) {
   return grouped(q_LHD, key_heads) * shape.scale;
 }
 
 struct Mask {
-  Tensor hidden_LM; // bool: what a query does not see; undefined: it sees all
-  Tensor blind_L1;  // queries that see nothing: their softmax would be 0 / 0; undefined: none
+  Tensor hidden_LM;       // bool: keys that a query does not attend to; undefined: none
+  Tensor fully_masked_L1; // bool: queries without any key, whose softmax would be 0 / 0; undefined: none
 };
 
-// softmax(q k^T), and 0 in blind rows. [K, G L, M]
+// softmax(q k^T), and 0 in fully masked rows. [K, G L, M]
 Tensor probabilities(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask) {
   const Tensor scores = at::bmm(q_KND, k_MKD.permute({1, 2, 0}));
   if (!mask.hidden_LM.defined()) return at::softmax(scores, -1);
@@ -52,7 +52,7 @@ Tensor probabilities(const Tensor& q_KND, const Tensor& k_MKD, const Mask& mask)
   };
   by_group(scores).masked_fill_(mask.hidden_LM, minus_infinity);
   Tensor weights = at::softmax(scores, -1);
-  if (mask.blind_L1.defined()) by_group(weights).masked_fill_(mask.blind_L1, 0);
+  if (mask.fully_masked_L1.defined()) by_group(weights).masked_fill_(mask.fully_masked_L1, 0);
   return weights;
 }
 
@@ -72,7 +72,7 @@ struct Segment {
   int64_t q_begin, q_length, kv_begin, kv_length;
 };
 
-// Calls body for each segment that has queries and keys. Reads the bounds: host memory only.
+// Calls body for each segment that has queries and keys. The bounds have to be in host memory.
 template <class Body>
 void each_segment(const AttentionShape& shape, Body&& body) {
   const auto* q = shape.cu_q.const_data_ptr<int32_t>();
@@ -89,8 +89,9 @@ Mask segment_mask(const AttentionShape& shape, const Segment& segment, const Ten
   return {hidden, shift < 0 ? hidden.all(1, true) : Tensor()};
 }
 
-// What each row of a packed buffer belongs to: the segment (their count for padding), and how far before the segment's
-// end it lies, so that causal means "not further from its end than the query from its own".
+// For each row of a packed buffer: its segment (the number of segments for padding), and its distance from the
+// segment's end. The causal mask is aligned to the bottom right: a key is visible if it is no farther from the end of
+// its segment than the query is.
 struct Rows {
   Tensor segment, to_end, valid;
 };
@@ -99,7 +100,7 @@ Rows rows_of(const Tensor& cu, int64_t tokens) {
   const Tensor row = at::arange(tokens, cu.options());
   const Tensor ends = cu.narrow(0, 1, segments);
   const Tensor segment = at::bucketize(row, ends, true, true);
-  // A padding row's segment is one past the last; any end will do.
+  // The segment of a padding row is one past the last, and its end does not matter.
   const Tensor end = at::concat({ends, ends.new_zeros({1})}).index_select(0, segment);
   return {segment, end - row, segment < segments};
 }
@@ -110,14 +111,14 @@ struct PackedMask {
 };
 PackedMask packed_mask(const AttentionShape& shape, int64_t tokens_q, int64_t tokens_kv) {
   const Rows q = rows_of(shape.cu_q, tokens_q), kv = rows_of(shape.cu_kv, tokens_kv);
-  Tensor seen = q.segment.unsqueeze(1).eq(kv.segment) & q.valid.unsqueeze(1);
-  if (shape.causal) seen &= kv.to_end.ge(q.to_end.unsqueeze(1));
-  const Tensor hidden = seen.logical_not();
+  Tensor visible = q.segment.unsqueeze(1).eq(kv.segment) & q.valid.unsqueeze(1);
+  if (shape.causal) visible &= kv.to_end.ge(q.to_end.unsqueeze(1));
+  const Tensor hidden = visible.logical_not();
   return {{hidden, hidden.all(1, true)}, q.valid.view({-1, 1, 1}), kv.valid.view({-1, 1, 1})};
 }
 
-// Zeros in padding rows, whatever they hold: 0 times NaN would be NaN.
-Tensor cleaned(const Tensor& x, const Tensor& valid) {
+// Replaces padding rows by zeros, since they may hold NaN, and 0 times NaN is NaN.
+Tensor zero_padding(const Tensor& x, const Tensor& valid) {
   return at::where(valid, x, 0);
 }
 
@@ -155,19 +156,19 @@ AttentionGradients attention_gradients_by_segment(const AttentionShape& shape, c
 Tensor attention_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v) {
   if (q.numel() == 0 || k.numel() == 0) return at::zeros_like(q, at::MemoryFormat::Contiguous);
   const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
-  const Tensor q_all = scaled_queries(shape, cleaned(q, valid_q), k.size(1));
-  const Tensor weights = probabilities(q_all, cleaned(k, valid_kv), mask);
-  return ungrouped(at::bmm(weights, cleaned(v, valid_kv).permute({1, 0, 2})), q.size(0));
+  const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
+  const Tensor weights = probabilities(q_all, zero_padding(k, valid_kv), mask);
+  return ungrouped(at::bmm(weights, zero_padding(v, valid_kv).permute({1, 0, 2})), q.size(0));
 }
 
 AttentionGradients attention_gradients_by_mask(const AttentionShape& shape, const Tensor& q, const Tensor& k,
                                                const Tensor& v, const Tensor& d_out) {
   if (q.numel() == 0 || k.numel() == 0) return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v)};
   const auto [mask, valid_q, valid_kv] = packed_mask(shape, q.size(0), k.size(0));
-  const Tensor q_all = scaled_queries(shape, cleaned(q, valid_q), k.size(1));
-  const Tensor d_out_all = grouped(cleaned(d_out, valid_q), k.size(1));
+  const Tensor q_all = scaled_queries(shape, zero_padding(q, valid_q), k.size(1));
+  const Tensor d_out_all = grouped(zero_padding(d_out, valid_q), k.size(1));
   const auto [d_q, d_k, d_v] =
-      dense_gradients(shape, mask, q_all, cleaned(k, valid_kv), cleaned(v, valid_kv), d_out_all);
+      dense_gradients(shape, mask, q_all, zero_padding(k, valid_kv), zero_padding(v, valid_kv), d_out_all);
   return {ungrouped(d_q, q.size(0)), d_k, d_v};
 }
 

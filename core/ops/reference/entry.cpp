@@ -1,3 +1,4 @@
+// The entry point of the plugin "reference".
 #include "ops/reference.h"
 #include "ops/reference/references.h"
 

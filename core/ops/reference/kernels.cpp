@@ -1,4 +1,4 @@
-// The small operations in plain ATen, one call at a time.
+// The kind kernels in plain ATen.
 #include "ops/reference/common.h"
 
 #include <ATen/ops/add.h>
@@ -21,15 +21,16 @@ using at::Tensor;
 constexpr uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
-// s of a norm: x, or the sum with the residual as it was rounded into `sum`.
+// The input of a norm: x, or x + residual as it was rounded into `sum`. Stores the rounding error (Kahan compensation)
+// on request.
 Tensor norm_input(const fvlm_norm_forward& arguments) {
   const Tensor x = torch_tensor(arguments.x);
-  if (!arguments.residual) return widened(x);
+  if (!arguments.residual) return upcast(x);
   const Tensor sum = torch_tensor(arguments.sum);
-  Tensor exact = widened(x) + widened(arguments.residual);
-  if (arguments.rest) exact += widened(arguments.rest);
+  Tensor exact = upcast(x) + upcast(arguments.residual);
+  if (arguments.rest) exact += upcast(arguments.rest);
   store(sum, exact);
-  Tensor s = widened(sum);
+  Tensor s = upcast(sum);
   if (arguments.sum_rest) store(torch_tensor(arguments.sum_rest), exact - s);
   return s;
 }
@@ -39,7 +40,7 @@ void save(fvlm_tensor* slot, const Tensor& value) {
 }
 
 Tensor biased(const fvlm_tensor* x, const fvlm_tensor* bias) {
-  return bias ? widened(x) + widened(bias) : widened(x);
+  return bias ? upcast(x) + upcast(bias) : upcast(x);
 }
 
 void store_column_sums(const fvlm_tensor* sums, const Tensor& rows, bool accumulate) {
@@ -50,19 +51,19 @@ bool is_wide(const Tensor& tensor) {
   return tensor.scalar_type() == wide(tensor.scalar_type());
 }
 
-// x scale into `out`, or added to it; without a copy between where the types allow.
+// out = x scale, or out += x scale, without a temporary where the types allow.
 void store_scaled(const Tensor& out, const Tensor& x, const Tensor& scale, bool accumulate = false) {
   Tensor target = out;
   if (!is_wide(out) || !is_wide(x))
-    store(out, widened(x) * scale, accumulate);
+    store(out, upcast(x) * scale, accumulate);
   else if (accumulate)
     target.addcmul_(x, scale);
   else
     at::mul_out(target, x, scale);
 }
 
-// Whether ATen's gelu may write its result there at once. What is not contiguous it leaves unwritten (2.11, oneDNN).
-bool gelu_writes(const Tensor& out) {
+// Whether ATen's gelu can write to `out` directly. It leaves a tensor unwritten that is not contiguous (2.11, oneDNN).
+bool gelu_can_write_to(const Tensor& out) {
   return is_wide(out) && out.is_contiguous();
 }
 
@@ -78,7 +79,7 @@ sdk::Support Kernels::supports(const Query& query) {
   return supports_numbers(query.device, query.dtype, query.gradient_dtype);
 }
 
-// A norm keeps 1 / deviation of each row, layernorm the mean before it.
+// Norms save 1 / standard deviation of each row; layernorm saves the mean before it.
 void Kernels::requirements(const Query& query, sdk::Requirements& wanted) const {
   if (!(query.options & FVLM_WITH_BACKWARD)) return;
   if (query.op == FVLM_OP_LAYERNORM) wanted.save(wide(query.dtype), {query.rows});
@@ -88,17 +89,17 @@ void Kernels::requirements(const Query& query, sdk::Requirements& wanted) const 
 void Kernels::rmsnorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
   const Tensor s = norm_input(arguments);
   const Tensor inverse = s.square().mean(-1).add_(query.epsilon).rsqrt_();
-  store(torch_tensor(arguments.y), (s * inverse.unsqueeze(1)).mul_(widened(arguments.weight)));
+  store(torch_tensor(arguments.y), (s * inverse.unsqueeze(1)).mul_(upcast(arguments.weight)));
   save(arguments.saved[0], inverse);
 }
 
 void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_backward& arguments) {
   const Tensor inverse = torch_tensor(arguments.saved[0]).unsqueeze(1);
-  const Tensor normal = widened(arguments.s) * inverse;
-  const Tensor d_y = widened(arguments.d_y);
-  const Tensor d_normal = d_y * widened(arguments.weight);
+  const Tensor normal = upcast(arguments.s) * inverse;
+  const Tensor d_y = upcast(arguments.d_y);
+  const Tensor d_normal = d_y * upcast(arguments.weight);
   Tensor d_x = (d_normal - normal * (d_normal * normal).mean(-1, true)).mul_(inverse);
-  if (arguments.d_sum) d_x += widened(arguments.d_sum);
+  if (arguments.d_sum) d_x += upcast(arguments.d_sum);
   if (arguments.d_weight) store(torch_tensor(arguments.d_weight), (d_y * normal).sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
@@ -106,7 +107,7 @@ void Kernels::rmsnorm_backward(const fvlm_call&, const Query&, const fvlm_norm_b
 void Kernels::layernorm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& arguments) {
   const Tensor s = norm_input(arguments);
   const auto [y, mean, inverse] =
-      at::native_layer_norm(s, {query.width}, widened(arguments.weight), widened(arguments.bias), query.epsilon);
+      at::native_layer_norm(s, {query.width}, upcast(arguments.weight), upcast(arguments.bias), query.epsilon);
   store(torch_tensor(arguments.y), y);
   save(arguments.saved[0], mean.view({-1}));
   save(arguments.saved[1], inverse.view({-1}));
@@ -116,12 +117,12 @@ void Kernels::layernorm_backward(const fvlm_call&, const Query& query, const fvl
   const Tensor mean = torch_tensor(arguments.saved[0]).unsqueeze(1);
   const Tensor inverse = torch_tensor(arguments.saved[1]).unsqueeze(1);
   const bool wants_weight = arguments.d_weight, wants_bias = arguments.d_bias;
-  // Its bias tells ATen's formula nothing but a shape, so the weight stands in.
-  const Tensor weight = widened(arguments.weight);
+  // ATen uses only the shape of the bias, so the weight can stand in for it.
+  const Tensor weight = upcast(arguments.weight);
   auto [d_x, d_weight, d_bias] =
-      at::native_layer_norm_backward(widened(arguments.d_y), widened(arguments.s), {query.width}, mean, inverse, weight,
+      at::native_layer_norm_backward(upcast(arguments.d_y), upcast(arguments.s), {query.width}, mean, inverse, weight,
                                      weight, {true, wants_weight, wants_bias});
-  if (arguments.d_sum) d_x += widened(arguments.d_sum);
+  if (arguments.d_sum) d_x += upcast(arguments.d_sum);
   if (wants_weight) store(torch_tensor(arguments.d_weight), d_weight, arguments.accumulate);
   if (wants_bias) store(torch_tensor(arguments.d_bias), d_bias, arguments.accumulate);
   if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
@@ -129,16 +130,16 @@ void Kernels::layernorm_backward(const fvlm_call&, const Query& query, const fvl
 }
 
 void Kernels::rope(const fvlm_call&, const Query& query, const fvlm_rope_apply& arguments) {
-  store(torch_tensor(arguments.out), rotated(widened(arguments.x), torch_tensor(arguments.positions), query.rotary_dim,
+  store(torch_tensor(arguments.out), rotated(upcast(arguments.x), torch_tensor(arguments.positions), query.rotary_dim,
                                              query.rope_theta, arguments.inverse));
 }
 
 void Kernels::swiglu_forward(const fvlm_call&, const Query&, const fvlm_swiglu_forward& arguments) {
-  store(torch_tensor(arguments.y), at::silu(widened(arguments.gate)).mul_(widened(arguments.up)));
+  store(torch_tensor(arguments.y), at::silu(upcast(arguments.gate)).mul_(upcast(arguments.up)));
 }
 
 void Kernels::swiglu_backward(const fvlm_call&, const Query&, const fvlm_swiglu_backward& arguments) {
-  const Tensor gate = widened(arguments.gate), up = widened(arguments.up), d_y = widened(arguments.d_y);
+  const Tensor gate = upcast(arguments.gate), up = upcast(arguments.up), d_y = upcast(arguments.d_y);
   const Tensor sigmoid = at::sigmoid(gate);
   const Tensor silu = gate * sigmoid;
   const Tensor d_gate = (silu * (1 - sigmoid)).add_(sigmoid).mul_(up).mul_(d_y);
@@ -151,20 +152,20 @@ void Kernels::bias_gelu_forward(const fvlm_call&, const Query&, const fvlm_bias_
 }
 
 void Kernels::bias_gelu_backward(const fvlm_call&, const Query&, const fvlm_bias_gelu_backward& arguments) {
-  const Tensor d_x = at::gelu_backward(widened(arguments.d_y), biased(arguments.x, arguments.bias));
+  const Tensor d_x = at::gelu_backward(upcast(arguments.d_y), biased(arguments.x, arguments.bias));
   if (arguments.d_bias) store(torch_tensor(arguments.d_bias), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
 
 void Kernels::layerscale_forward(const fvlm_call&, const Query&, const fvlm_layerscale_forward& arguments) {
-  store(torch_tensor(arguments.y), (widened(arguments.x) * widened(arguments.scale)).add_(widened(arguments.residual)));
+  store(torch_tensor(arguments.y), (upcast(arguments.x) * upcast(arguments.scale)).add_(upcast(arguments.residual)));
 }
 
 void Kernels::layerscale_backward(const fvlm_call&, const Query&, const fvlm_layerscale_backward& arguments) {
-  const Tensor d_y = widened(arguments.d_y);
+  const Tensor d_y = upcast(arguments.d_y);
   if (arguments.d_scale)
-    store(torch_tensor(arguments.d_scale), (d_y * widened(arguments.x)).sum(0), arguments.accumulate);
-  const Tensor d_x = d_y * widened(arguments.scale);
+    store(torch_tensor(arguments.d_scale), (d_y * upcast(arguments.x)).sum(0), arguments.accumulate);
+  const Tensor d_x = d_y * upcast(arguments.scale);
   if (arguments.d_x_sums) store(torch_tensor(arguments.d_x_sums), d_x.sum(0), arguments.accumulate);
   store(torch_tensor(arguments.d_x), d_x);
 }
@@ -180,7 +181,7 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
     if (bias.defined()) exact += bias;
     if (arguments.rest) exact += torch_tensor(arguments.rest);
     store(y, exact);
-    store(torch_tensor(arguments.y_rest), exact - widened(y));
+    store(torch_tensor(arguments.y_rest), exact - upcast(y));
     return;
   }
   if (residual.defined() && is_wide(y)) {
@@ -191,7 +192,7 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
     at::addmm_out(y, y, x, weight);
     return;
   }
-  if (gelu ? gelu_writes(y) : is_wide(y) || (y.is_cuda() && !residual.defined())) {
+  if (gelu ? gelu_can_write_to(y) : is_wide(y) || (y.is_cuda() && !residual.defined())) {
     Tensor sum = gelu && arguments.pre_activation ? torch_tensor(arguments.pre_activation) : y;
     if (bias.defined())
       at::addmm_out(sum, bias, x, weight);
@@ -204,8 +205,8 @@ void Kernels::linear_forward(const fvlm_call&, const Query& query, const fvlm_li
   if (bias.defined()) sum += bias;
   if (residual.defined()) sum += residual;
   if (!gelu) return store(y, sum);
-  // gelu of the sum as it is rounded, whether or not anybody keeps it.
-  sum = widened(sum.to(y.scalar_type()));
+  // gelu is applied to the rounded sum, whether or not that is saved.
+  sum = upcast(sum.to(y.scalar_type()));
   if (arguments.pre_activation) store(torch_tensor(arguments.pre_activation), sum);
   store(y, at::gelu(sum));
 }
@@ -215,11 +216,11 @@ void Kernels::linear_input_gradient(const fvlm_call&, const Query&, const fvlm_l
   Tensor d_x = torch_tensor(arguments.d_x);
   if (!arguments.pre_activation) {
     store_product(d_x, d_y, weight);
-  } else if (gelu_writes(d_x)) {
+  } else if (gelu_can_write_to(d_x)) {
     at::mm_out(d_x, d_y, weight);
     at::gelu_backward_out(d_x, d_x, torch_tensor(arguments.pre_activation));
   } else {
-    store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), widened(arguments.pre_activation)));
+    store(d_x, at::gelu_backward(product(d_y, weight, wide(d_x.scalar_type())), upcast(arguments.pre_activation)));
   }
   if (arguments.d_x_sums) store_column_sums(arguments.d_x_sums, d_x, arguments.accumulate);
 }
@@ -231,18 +232,18 @@ void Kernels::linear_weight_gradient(const fvlm_call&, const Query&, const fvlm_
 }
 
 void Kernels::scaled_rows_forward(const fvlm_call&, const Query&, const fvlm_scaled_rows_forward& arguments) {
-  const Tensor scale = widened(arguments.scale);
+  const Tensor scale = upcast(arguments.scale);
   store_scaled(torch_tensor(arguments.scaled_weight), torch_tensor(arguments.weight), scale.unsqueeze(2));
   store_scaled(torch_tensor(arguments.scaled_bias), torch_tensor(arguments.bias), scale);
 }
 
 void Kernels::scaled_rows_backward(const fvlm_call&, const Query&, const fvlm_scaled_rows_backward& arguments) {
-  const Tensor scale = widened(arguments.scale), of_weight = torch_tensor(arguments.d_scaled_weight),
+  const Tensor scale = upcast(arguments.scale), of_weight = torch_tensor(arguments.d_scaled_weight),
                of_bias = torch_tensor(arguments.d_scaled_bias);
   const bool accumulate = arguments.accumulate;
   if (arguments.d_scale)
     store(torch_tensor(arguments.d_scale),
-          (of_weight * widened(arguments.weight)).sum(2) + of_bias * widened(arguments.bias), accumulate);
+          (of_weight * upcast(arguments.weight)).sum(2) + of_bias * upcast(arguments.bias), accumulate);
   if (arguments.d_weight) store_scaled(torch_tensor(arguments.d_weight), of_weight, scale.unsqueeze(2), accumulate);
   if (arguments.d_bias) store_scaled(torch_tensor(arguments.d_bias), of_bias, scale, accumulate);
 }

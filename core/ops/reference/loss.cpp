@@ -1,4 +1,4 @@
-// Linear head and cross-entropy with whole logits, as plain PyTorch does it.
+// The kind loss: linear head and cross-entropy with all logits in memory, as plain PyTorch does it.
 #include "ops/reference/common.h"
 
 #include <ATen/ops/logsumexp.h>
@@ -10,25 +10,25 @@ namespace {
 
 using at::Tensor;
 
-// The tokens that count. A row without a target may hold anything, so it is set to 0 before it meets a product.
+// The tokens, with hidden states set to 0 where there is no target: such rows may hold NaN.
 struct Tokens {
-  Tensor counts, index, hidden;
+  Tensor has_target, index, hidden;
 };
 Tokens tokens_of(const fvlm_tensor* hidden, const fvlm_tensor* targets) {
   const Tensor target = torch_tensor(targets);
-  const Tensor counts = target.ge(0).unsqueeze(1);
-  return {counts, target.clamp_min(0).unsqueeze(1), at::where(counts, torch_tensor(hidden), 0)};
+  const Tensor has_target = target.ge(0).unsqueeze(1);
+  return {has_target, target.clamp_min(0).unsqueeze(1), at::where(has_target, torch_tensor(hidden), 0)};
 }
 
 Tensor losses_of(const Tokens& tokens, const Tensor& logits) {
   const Tensor losses = at::logsumexp(logits, 1, true) - logits.gather(1, tokens.index);
-  return at::where(tokens.counts, losses, 0).squeeze(1);
+  return at::where(tokens.has_target, losses, 0).squeeze(1);
 }
 
 // Turns softmax(logits) into the gradient of the logits, in place.
 void to_gradient(const Tokens& tokens, const Tensor& probabilities, const fvlm_tensor* d_losses) {
   probabilities.scatter_(1, tokens.index, probabilities.gather(1, tokens.index) - 1);
-  probabilities.mul_(at::where(tokens.counts, torch_tensor(d_losses).unsqueeze(1), 0));
+  probabilities.mul_(at::where(tokens.has_target, torch_tensor(d_losses).unsqueeze(1), 0));
 }
 
 void store_gradients(const Tokens& tokens, const Tensor& d_logits, const Tensor& weight, fvlm_tensor* d_hidden,

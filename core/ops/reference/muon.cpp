@@ -1,5 +1,5 @@
-// Muon as torch.optim.Muon computes it, roundings included: momentum, then an approximately orthogonal update by
-// Newton-Schulz, a matrix at a time.
+// Muon as torch.optim.Muon computes it, including its roundings: momentum, then orthogonalization of the update by
+// Newton-Schulz iterations, one matrix at a time.
 #include "ops/reference/optimizer.h"
 
 #include <ATen/ops/addmm.h>

@@ -1,4 +1,4 @@
-// First-fit decreasing, by the largest share of a bin that an item takes.
+// The kind packer: first-fit decreasing, ordered by the largest fraction of a bin's capacity that an item takes.
 #include "ops/reference/references.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Packing {
   }
   bool fits_alone(int64_t item) const { return fits(item, capacity_); }
 
-  double share(int64_t item) const {
+  double fraction(int64_t item) const {
     double largest = 0;
     for (size_t dimension = 0; dimension < capacity_.size(); ++dimension)
       if (capacity_[dimension] > 0)
@@ -71,11 +71,11 @@ void Packer::pack(const Query& query, const Pack& arguments) {
     arguments.bin_of_item[item] = -1;
     if (packing.fits_alone(item)) order.push_back(item);
   }
-  std::vector<double> shares(arguments.item_count);
-  for (int64_t item : order) shares[item] = packing.share(item);
-  // The oldest item opens bin 0, so that it is never left behind.
+  std::vector<double> fractions(arguments.item_count);
+  for (int64_t item : order) fractions[item] = packing.fraction(item);
+  // The first item always goes into bin 0, so that none can be postponed for ever.
   if (!order.empty())
-    std::stable_sort(order.begin() + 1, order.end(), [&](int64_t a, int64_t b) { return shares[a] > shares[b]; });
+    std::stable_sort(order.begin() + 1, order.end(), [&](int64_t a, int64_t b) { return fractions[a] > fractions[b]; });
   for (int64_t item : order) packing.place(item);
   *arguments.bin_count = packing.bins();
 }

@@ -1,5 +1,5 @@
-// int8, one scale a row, symmetric: the scale maps the row's largest weight to 127, so no weight is ever clipped and
-// the straight-through gradient passes whole.
+// The kind quantizer, scheme int8: symmetric, one scale for each row, which maps the row's largest magnitude to 127. No
+// weight is ever clipped, so the straight-through gradient is the output's.
 #include "ops/reference/common.h"
 
 #include <ATen/ops/full.h>
@@ -11,14 +11,14 @@ namespace {
 
 using at::Tensor;
 
-// Codes as floats of the weight's wide type, and float32 scales.
-struct Packed {
+// Codes in the weight's accumulation type, and float32 scales.
+struct Quantized {
   Tensor codes, scales;
 };
-Packed packed(const Tensor& weight) {
-  const Tensor wide_weight = widened(weight);
+Quantized quantize(const Tensor& weight) {
+  const Tensor wide_weight = upcast(weight);
   if (weight.numel() == 0) return {wide_weight, wide_weight.new_zeros({weight.size(0)}, at::kFloat)};
-  // By a tensor: a scalar divisor becomes a multiplication by its reciprocal on CUDA.
+  // 127 as a tensor: on CUDA, ATen turns division by a scalar into multiplication by its reciprocal.
   const Tensor largest = wide_weight.abs().amax(1).to(at::kFloat),
                scales = largest / at::full({1}, 127, largest.options());
   const Tensor divisor = scales.unsqueeze(1).to(wide_weight.scalar_type());
@@ -26,12 +26,12 @@ Packed packed(const Tensor& weight) {
   return {at::where(divisor.eq(0), 0, codes), scales};
 }
 
-// In `type`, which is wide.
-Tensor unpacked(const Tensor& codes, const Tensor& scales, at::ScalarType type) {
+// In `type`, an accumulation type.
+Tensor dequantize(const Tensor& codes, const Tensor& scales, at::ScalarType type) {
   return codes.to(type) * scales.unsqueeze(1).to(type);
 }
-Tensor unpacked(const fvlm_tensor* const* packed, at::ScalarType type) {
-  return unpacked(torch_tensor(packed[0]), torch_tensor(packed[1]), wide(type));
+Tensor dequantize(const fvlm_tensor* const* packed, at::ScalarType type) {
+  return dequantize(torch_tensor(packed[0]), torch_tensor(packed[1]), wide(type));
 }
 
 } // namespace
@@ -46,32 +46,32 @@ void Int8::requirements(const Query& query, sdk::Requirements& wanted) const {
 }
 
 void Int8::pack(const fvlm_call&, const Query&, const Pack& arguments) {
-  const auto [codes, scales] = packed(torch_tensor(arguments.weight));
+  const auto [codes, scales] = quantize(torch_tensor(arguments.weight));
   store(torch_tensor(arguments.packed[0]), codes);
   store(torch_tensor(arguments.packed[1]), scales);
 }
 
 void Int8::unpack(const fvlm_call&, const Query&, const Unpack& arguments) {
   const Tensor weight = torch_tensor(arguments.weight);
-  store(weight, unpacked(arguments.packed, weight.scalar_type()));
+  store(weight, dequantize(arguments.packed, weight.scalar_type()));
 }
 
 void Int8::linear(const fvlm_call&, const Query&, const Linear& arguments) {
-  const Tensor x = widened(arguments.x);
-  Tensor y = at::mm(x, unpacked(arguments.packed, x.scalar_type()).t());
-  if (arguments.bias) y += widened(arguments.bias);
+  const Tensor x = upcast(arguments.x);
+  Tensor y = at::mm(x, dequantize(arguments.packed, x.scalar_type()).t());
+  if (arguments.bias) y += upcast(arguments.bias);
   store(torch_tensor(arguments.y), y);
 }
 
 void Int8::linear_gradient(const fvlm_call&, const Query&, const LinearGradient& arguments) {
-  const Tensor d_y = widened(arguments.d_y);
-  store(torch_tensor(arguments.d_x), at::mm(d_y, unpacked(arguments.packed, d_y.scalar_type())));
+  const Tensor d_y = upcast(arguments.d_y);
+  store(torch_tensor(arguments.d_x), at::mm(d_y, dequantize(arguments.packed, d_y.scalar_type())));
 }
 
 void Int8::fake_quantize_forward(const fvlm_call&, const Query&, const FakeForward& arguments) {
   const Tensor weight = torch_tensor(arguments.weight);
-  const auto [codes, scales] = packed(weight);
-  store(torch_tensor(arguments.out), unpacked(codes, scales, wide(weight.scalar_type())));
+  const auto [codes, scales] = quantize(weight);
+  store(torch_tensor(arguments.out), dequantize(codes, scales, wide(weight.scalar_type())));
 }
 
 void Int8::fake_quantize_backward(const fvlm_call&, const Query&, const FakeBackward& arguments) {

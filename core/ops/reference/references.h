@@ -1,10 +1,9 @@
-// The references as classes over the SDK's C++ side, like any plugin's; one source file a class. They are the engine's
-// own code and take two liberties that a plugin may not: they allocate through ATen, and they expect call.stream to be
-// ATen's current stream. None waits for a device.
+// The references as classes of the SDK's C++ side, as any plugin's; one source file for each. Unlike a plugin they
+// allocate through ATen and expect call.stream to be ATen's current stream. None synchronizes with a device.
 #pragma once
 #include <fvlm/fvlm.hpp>
 
-// The SDK's classes are hidden, so what derives from them is.
+// The SDK's classes have hidden visibility, so derived classes have to.
 #pragma GCC visibility push(hidden)
 namespace fvlm::ops::reference {
 

@@ -208,9 +208,9 @@ TEST(Telling, what_is_wrong_is_said_with_the_sample_and_the_part) {
       {R"({"text":"A story"})", "fields = { caption = \"text\" } says that this is its text"},
       {R"({"question":"Q","response":"A"})", "fields = { user = \"question\", assistant = \"response\" }"},
       {R"([1])", "clips/7.json is an array, and an object was expected"},
-      {R"({"caption":"A",)", "clips/7.json: this is no valid JSON"},
-      {R"({"caption":"A","caption":"B"})", "stands twice"},
-      {"{\"caption\":\"\xff\"}", "clips/7.json: this is no valid JSON"},
+      {R"({"caption":"A",)", "clips/7.json: invalid JSON"},
+      {R"({"caption":"A","caption":"B"})", "duplicate key"},
+      {"{\"caption\":\"\xff\"}", "clips/7.json: invalid JSON"},
   };
   for (const auto& [json, message] : cases) {
     std::string said = refusal({{"json", json}}, text_only());

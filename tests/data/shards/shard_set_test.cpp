@@ -82,7 +82,7 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   EXPECT_THAT(message("b*.tar"), HasSubstr("b*.tar: no file matches"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("3 of the 4 names"));
   EXPECT_THAT(message("{0..3}.tar"), HasSubstr("1.tar"));
-  EXPECT_THAT(message("."), AllOf(HasSubstr("it is a folder, and no shard"), HasSubstr("names the 3 shards in it")));
+  EXPECT_THAT(message("."), AllOf(HasSubstr("it is a folder, and no shard"), HasSubstr("matches the 3 shards in it")));
   try {
     ShardSet none({(folder / "empty.tar").string()}, cached_in(folder));
     FAIL() << "no sample at all, and no error";

@@ -50,7 +50,7 @@ TEST(WorkersDeathTest, AreAnErrorWhereTheSystemHasNoThread) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(work(), testing::ExitedWithCode(6), "no thread can be started");
+  EXPECT_EXIT(work(), testing::ExitedWithCode(6), "cannot start a thread");
 }
 
 } // namespace

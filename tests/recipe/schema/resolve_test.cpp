@@ -106,7 +106,7 @@ TEST_F(ResolveTest, a_plan_file_that_is_none) {
     return error_of(folder / "p.json");
   };
   EXPECT_THAT(error("{\"format\": \"fvlm.plan/1\", \"plan\": {"),
-              HasSubstr("p.json: this is no valid JSON: parse error at line 1"));
+              HasSubstr("p.json: invalid JSON: parse error at line 1"));
   EXPECT_THAT(error(""), HasSubstr("a plan file is what `fvlm-engine plan RECIPE --json` prints"));
   EXPECT_THAT(error("[1]"), HasSubstr("this is no plan file"));
   EXPECT_THAT(error("{\"format\": 1, \"plan\": {}}"), HasSubstr("this is no plan file"));
@@ -201,7 +201,7 @@ TEST_F(ResolveTest, a_plan_file_that_was_changed_or_is_none_is_refused) {
   document["plan"]["sede"] = 1;
   EXPECT_THAT(refused(document.dump()), HasSubstr("sede: unknown key 'sede'\n  did you mean 'seed'?"));
   EXPECT_THAT(refused("{\"format\": \"fvlm.plan/9\"}"), HasSubstr("this is no plan file"));
-  EXPECT_THAT(refused("{"), HasSubstr("this is no valid JSON"));
+  EXPECT_THAT(refused("{"), HasSubstr("invalid JSON"));
   EXPECT_THAT(refused("[1]"), HasSubstr("no plan file"));
 }
 

@@ -1,0 +1,280 @@
+// Linears: with a residual, with a shared weight gradient, GELU's MLP, padded columns, folded LayerScale.
+#include "ops/operations.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace fvlm::ops {
+namespace {
+
+// Parameters' gradients are on no critical path: a GPU computes them on the side stream, next to the rest of the
+// backward pass. Weight::begin_side_stream_write() has to come before.
+void run_on_side_stream(const std::function<void()>& work, int64_t bytes) {
+  if (device::Runtime* gpu = device::runtime())
+    gpu->beside(work, bytes);
+  else
+    work();
+}
+
+// Makes the current stream wait for the side stream when the backward pass is through.
+void join_side_stream_after_backward(Tape& tape) {
+  struct JoinWhenDestroyed {
+    device::Runtime& gpu;
+    explicit JoinWhenDestroyed(device::Runtime& runtime) : gpu(runtime) {}
+    JoinWhenDestroyed(const JoinWhenDestroyed&) = delete;
+    JoinWhenDestroyed& operator=(const JoinWhenDestroyed&) = delete;
+    ~JoinWhenDestroyed() { gpu.join(); }
+  };
+  if (device::Runtime* gpu = device::runtime())
+    tape.hold_until_done([gpu] { return std::make_shared<JoinWhenDestroyed>(*gpu); });
+}
+
+} // namespace
+
+void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
+                                 const Weight& bias) {
+  if (!weight.trains()) {
+    if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
+    return;
+  }
+  const bool accumulate = Weight::begin_side_stream_write(std::array{weight, bias});
+  run_on_side_stream(
+      [&op, d_y, x, weight, bias, accumulate] {
+        op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, accumulate);
+      },
+      static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
+}
+
+// Parameters' gradients have the type of their arena, those of folded weights are float32 or wider.
+at::ScalarType Operations::gradient_type(const Layer& layer) const {
+  for (const Weight* each : {&layer.weight, &layer.bias})
+    if (each->trains()) return each->gradient().scalar_type();
+  return options_.gradient_dtype;
+}
+
+const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, uint32_t options,
+                                     at::ScalarType gradient_type) {
+  auto query = kernels_query(FVLM_OP_LINEAR, options | option_if(FVLM_WITH_BIAS, layer.bias.defined()), x.size(0),
+                             layer.weight.value().size(0));
+  query.inner = layer.weight.value().size(1);
+  query.gradient_dtype = abi_dtype(gradient_type);
+  return kernel<Linear>(query);
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, const JointPass& pass) {
+  const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
+  if (!shared) return linear(tape, x, {weight, bias}, {});
+  const Linear& op = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
+  Value y(op.forward(x.data, weight.value(), bias.value()).y, true);
+  join_side_stream_after_backward(tape);
+  push_shared_weight_gradient(tape, op, x, weight, bias, y, shared, pass.index());
+  return y;
+}
+
+// The compensated rows are computed a second time, by a kernel for few rows that also returns the rounding error.
+at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer,
+                                          const at::Tensor& residual, Carried* compensation) {
+  const at::Tensor &weight = layer.weight.value(), &bias = layer.bias.value();
+  at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
+  if (!compensation || c10::elementSize(options_.dtype) != 2) return sum;
+  const auto compensated = [step = compensation->step](const at::Tensor& rows) {
+    return rows.unflatten(0, {-1, step}).select(1, step - 1);
+  };
+  const at::Tensor few_rows = compensated(x);
+  const Linear& op_of_few = linear_for(few_rows, layer, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, gradient_type(layer));
+  const Linear::Output again =
+      op_of_few.forward(few_rows, weight, bias, {compensated(sum), {}, {}}, compensated(residual), compensation->rest);
+  compensation->rest = again.compensation;
+  return sum;
+}
+
+Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* compensation) {
+  const auto& [weight, bias] = layer;
+  const bool records = tape.records(x, weight, bias, residual);
+  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
+  const Linear& op = linear_for(x.data, layer, options, gradient_type(layer));
+  Value y(compensated_linear(op, x.data, layer, residual.data, compensation), records);
+  if (!records) return y;
+  join_side_stream_after_backward(tape);
+  if (bias.trains()) y.gradient->request_bias_gradient(bias);
+  tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, layer,
+             residual = residual.gradient, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    weight_gradient(op, d_y, input.get(), layer.weight, out->has_bias_gradient() ? Weight() : layer.bias);
+    if (in) in->add(op.input_gradient(d_y, layer.weight.value()));
+    if (residual) residual->add(d_y);
+  });
+  return y;
+}
+
+// The weight's gradient is computed in the backward step of pass 0, which is the last of the two.
+void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const Value& x, const Weight& weight,
+                                             const Weight& bias, const Value& y,
+                                             const std::shared_ptr<SharedWeightGradient>& shared, size_t pass) {
+  auto query = op.query();
+  query.rows = shared->rows();
+  const Linear& op_of_both = kernel<Linear>(query);
+  shared->set_input(pass, x.data);
+  y.gradient->set_destination([shared, pass] { return shared->output_gradient(pass); });
+  tape.push([this, &op, &op_of_both, shared, pass, in = x.gradient, weight, bias, out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    shared->set_output_gradient(pass, d_y);
+    if (pass == 0)
+      if (const auto [all_x, all_d_y] = shared->take_operands(); all_d_y.defined())
+        weight_gradient(op_of_both, all_d_y, all_x, weight, bias);
+    if (in && d_y.defined()) in->add(op.input_gradient(d_y, weight.value()));
+  });
+}
+
+Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
+                           Carried* compensation) {
+  const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
+  const uint32_t options = option_if(FVLM_WITH_BACKWARD, records),
+                 down_options = options | option_if(FVLM_WITH_RESIDUAL, residual.defined());
+  const Linear& op_up = linear_for(x.data, up, options | FVLM_WITH_GELU, gradient_type(up));
+  const Linear::Output hidden = op_up.forward(x.data, up.weight.value(), up.bias.value());
+  const Linear& op_down = linear_for(hidden.y, down, down_options, gradient_type(down));
+  // Its column sums are the gradient of the other linear's bias, which may have another type.
+  const Linear& op_down_input_gradient = linear_for(hidden.y, down, down_options, gradient_type(up));
+  Value inner(hidden.y), y(compensated_linear(op_down, hidden.y, down, residual.data, compensation), records);
+  if (!records) return y;
+  if (tape.recomputes_cheap_outputs()) {
+    const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), hidden.y.size(1)));
+    tape.make_again(inner,
+                    [&gelu, pre_activation = hidden.pre_activation] { return gelu.forward(pre_activation, {}); });
+  }
+  if (down.bias.trains()) y.gradient->request_bias_gradient(down.bias);
+  join_side_stream_after_backward(tape);
+  tape.push([this, &op_up, &op_down, &op_down_input_gradient, in = x.gradient, input = x.kept(), up, down,
+             inner = inner.kept(), pre_activation = hidden.pre_activation, residual = residual.gradient,
+             out = y.gradient] {
+    const at::Tensor d_y = out->take();
+    if (!d_y.defined()) return;
+    if (residual) residual->add(d_y);
+    weight_gradient(op_down, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight,
+                    out->has_bias_gradient() ? Weight() : down.bias);
+    if (!in && !up.weight.trains() && !up.bias.trains()) return;
+    const bool fuses_bias = op_down_input_gradient.gives_column_sums() && up.bias.trains(),
+               accumulate = fuses_bias && Weight::begin_write(up.bias);
+    const at::Tensor d_inner = op_down_input_gradient.input_gradient(
+        d_y, down.weight.value(), pre_activation, {}, fuses_bias ? up.bias.gradient() : at::Tensor(), accumulate);
+    weight_gradient(op_up, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight,
+                    fuses_bias ? Weight() : up.bias);
+    if (in) in->add(op_up.input_gradient(d_inner, up.weight.value()));
+  });
+  return y;
+}
+
+int64_t Operations::widened(int64_t columns) const {
+  if (options_.device.is_cpu()) return columns;
+  const int64_t multiple = 16 / static_cast<int64_t>(c10::elementSize(options_.dtype));
+  return (columns + multiple - 1) / multiple * multiple;
+}
+
+Weight Operations::widened(Tape& tape, const Weight& weight) {
+  const int64_t rows = weight.value().size(0), columns = weight.value().size(1), all_columns = widened(columns);
+  if (all_columns == columns) return weight;
+  auto parameter = std::make_shared<Parameter>();
+  parameter->value = at::zeros({rows, all_columns}, weight.value().options());
+  parameter->value.narrow(1, 0, columns).copy_(weight.value());
+  if (tape.records(weight)) parameter->gradient = at::empty({rows, all_columns}, weight.gradient().options());
+  const Weight padded(std::move(parameter));
+  if (!padded.trains()) return padded;
+  join_side_stream_after_backward(tape);
+  tape.push([weight, padded, columns] {
+    if (!padded.has_gradient()) return;
+    const bool accumulate = Weight::begin_side_stream_write(std::array{weight});
+    run_on_side_stream(
+        [weight, padded, columns, accumulate] {
+          const at::Tensor gradient = padded.gradient().narrow(1, 0, columns);
+          accumulate ? weight.gradient().add_(gradient) : weight.gradient().copy_(gradient);
+        },
+        static_cast<int64_t>(padded.gradient().nbytes()));
+  });
+  return padded;
+}
+
+// The parameters of several layers as one strided view each.
+struct Operations::FoldedStack {
+  FoldRowScale::Parameters values, gradients;
+
+  // False where the layers are not equally spaced in memory, or only some of them require a gradient.
+  bool stack(std::span<const ScaledLayer> layers) {
+    const auto stack = [layers](const Weight& (*of)(const ScaledLayer&), at::Tensor& value, at::Tensor& gradient) {
+      std::vector<at::Tensor> all_values, all_gradients;
+      for (const ScaledLayer& each : layers) {
+        all_values.push_back(of(each).value());
+        all_gradients.push_back(of(each).gradient());
+      }
+      value = strided_stack(all_values);
+      gradient = strided_stack(all_gradients);
+      const bool any_requires_gradient =
+          std::any_of(all_gradients.begin(), all_gradients.end(), [](const at::Tensor& t) { return t.defined(); });
+      return value.defined() && gradient.defined() == any_requires_gradient;
+    };
+    return stack([](const ScaledLayer& each) -> const Weight& { return each.scale; }, values.scale, gradients.scale) &&
+           stack([](const ScaledLayer& each) -> const Weight& { return each.layer.weight; }, values.linears.weight,
+                 gradients.linears.weight) &&
+           stack([](const ScaledLayer& each) -> const Weight& { return each.layer.bias; }, values.linears.bias,
+                 gradients.linears.bias);
+  }
+};
+
+// One call for as many layers as are equally spaced in memory: usually a single one for all layers of a vision tower.
+std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers) {
+  std::vector<Layer> all;
+  while (!layers.empty()) {
+    size_t count = layers.size();
+    FoldedStack stack;
+    while (!stack.stack(layers.first(count))) --count;
+    for (Layer& each : scaled(tape, layers.first(count), stack)) all.push_back(std::move(each));
+    layers = layers.subspan(count);
+  }
+  return all;
+}
+
+std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers,
+                                                  const FoldedStack& stack) {
+  const bool scale = stack.gradients.scale.defined(), weight = scale || stack.gradients.linears.weight.defined(),
+             bias = scale || stack.gradients.linears.bias.defined(), records = tape.records(weight || bias);
+  auto query = kernels_query(FVLM_OP_SCALED_ROWS, option_if(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
+                             stack.values.scale.size(1));
+  query.inner = stack.values.linears.weight.size(2);
+  const FoldRowScale& op = kernel<FoldRowScale>(query);
+  const FoldRowScale::Linears values = op.forward(stack.values);
+  const auto wide = tensor_options().dtype(options_.dtype == at::kDouble ? at::kDouble : at::kFloat);
+  const auto allocate = [&](bool is_required, const at::Tensor& value) {
+    return records && is_required ? at::empty(value.sizes(), wide) : at::Tensor();
+  };
+  const FoldRowScale::Linears gradients{allocate(weight, values.weight), allocate(bias, values.bias)};
+  std::vector<Layer> folded;
+  for (int64_t i = 0; i < query.rows; ++i) {
+    const auto part = [i](const at::Tensor& value, const at::Tensor& gradient) {
+      auto parameter = std::make_shared<Parameter>();
+      parameter->value = value[i];
+      if (gradient.defined()) parameter->gradient = gradient[i];
+      return Weight(std::move(parameter));
+    };
+    folded.push_back({part(values.weight, gradients.weight), part(values.bias, gradients.bias)});
+  }
+  if (!records) return folded;
+  join_side_stream_after_backward(tape);
+  tape.push([&op, stack, gradients, folded, layers = std::vector(layers.begin(), layers.end())] {
+    std::vector<Weight> from, to;
+    for (const Layer& each : folded) from.insert(from.end(), {each.weight, each.bias});
+    for (const ScaledLayer& each : layers) to.insert(to.end(), {each.layer.weight, each.layer.bias, each.scale});
+    if (std::none_of(from.begin(), from.end(), [](const Weight& each) { return each.has_gradient(); })) return;
+    for (const Weight& each : from)
+      if (each.trains() && !each.has_gradient()) each.gradient().zero_();
+    const bool accumulate = Weight::begin_side_stream_write(to);
+    run_on_side_stream(
+        [&op, stack, gradients, accumulate] { op.backward(stack.values, gradients, stack.gradients, accumulate); },
+        static_cast<int64_t>(stack.values.linears.weight.nbytes()));
+  });
+  return folded;
+}
+
+} // namespace fvlm::ops
