@@ -9,10 +9,10 @@
 namespace fvlm {
 namespace {
 
-constexpr size_t longest_cached_word = 64;
-constexpr size_t most_cached_words = 1 << 16;
-// Below this many tokens a plain scan for the best pair beats a heap.
-constexpr size_t short_word = 40;
+constexpr size_t max_cached_word_bytes = 64;
+constexpr size_t max_cached_words = 1 << 16;
+// Up to this many tokens, a linear scan for the best pair is faster than a heap.
+constexpr size_t max_scanned_tokens = 40;
 
 uint64_t key_of(TokenId left, TokenId right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -44,7 +44,7 @@ MergeTable::Merge MergeTable::find(TokenId left, TokenId right) const {
 }
 
 void WordEncoder::append(std::string_view word, std::vector<TokenId>& out) {
-  if (word.size() > longest_cached_word) {
+  if (word.size() > max_cached_word_bytes) {
     encode(word, out);
     return;
   }
@@ -55,7 +55,7 @@ void WordEncoder::append(std::string_view word, std::vector<TokenId>& out) {
   }
   size_t before = out.size();
   encode(word, out);
-  if (cache_.size() == most_cached_words) {
+  if (cache_.size() == max_cached_words) {
     cache_.clear();
     cached_.clear();
   }
@@ -74,16 +74,16 @@ void WordEncoder::encode(std::string_view word, std::vector<TokenId>& out) {
   scratch_.clear();
   for (char c : word)
     if (TokenId token = model_.token_of_byte[static_cast<unsigned char>(c)]; token >= 0) scratch_.push_back(token);
-  if (scratch_.size() <= short_word)
-    merge_short(scratch_);
+  if (scratch_.size() <= max_scanned_tokens)
+    merge_by_scan(scratch_);
   else
-    merge_long(scratch_);
+    merge_by_heap(scratch_);
   out.insert(out.end(), scratch_.begin(), scratch_.end());
 }
 
-void WordEncoder::merge_short(std::vector<TokenId>& tokens) const {
+void WordEncoder::merge_by_scan(std::vector<TokenId>& tokens) const {
   size_t count = tokens.size();
-  std::array<MergeTable::Merge, short_word> merge; // merge[i]: of tokens i and i + 1
+  std::array<MergeTable::Merge, max_scanned_tokens> merge; // merge[i]: of tokens i and i + 1
   for (size_t i = 0; i + 1 < count; ++i) merge[i] = model_.merges.find(tokens[i], tokens[i + 1]);
   while (count > 1) {
     size_t best = count;
@@ -102,7 +102,7 @@ void WordEncoder::merge_short(std::vector<TokenId>& tokens) const {
   tokens.resize(count);
 }
 
-void WordEncoder::merge_long(std::vector<TokenId>& tokens) const {
+void WordEncoder::merge_by_heap(std::vector<TokenId>& tokens) const {
   struct Node {
     TokenId token;
     int32_t previous, next; // -1: none

@@ -1,4 +1,5 @@
-// Byte-pair encoding of one word: the lowest-ranked pair is merged, leftmost first, until none is left.
+// Byte-pair encoding of a single word: the adjacent pair with the lowest rank is merged, leftmost first, until no pair
+// can be merged.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,15 +12,16 @@ namespace fvlm {
 
 using TokenId = int32_t;
 
-// Pair of tokens -> rank and the token they merge into. Open addressing: this lookup is most of the work.
+// Maps a pair of tokens to the rank of its merge and the resulting token. A hash table with open addressing, because
+// this lookup dominates the time of encoding.
 class MergeTable {
  public:
   struct Merge {
-    int32_t rank; // -1: these two do not merge
+    int32_t rank; // -1 where the pair does not merge
     TokenId merged;
   };
   void reserve(size_t count);
-  // False when the pair is already there.
+  // Returns false when the pair is already in the table.
   bool insert(TokenId left, TokenId right, Merge merge);
   Merge find(TokenId left, TokenId right) const;
 
@@ -34,14 +36,14 @@ class MergeTable {
 };
 
 struct BpeModel {
-  std::array<TokenId, 256> token_of_byte; // -1: the vocabulary lacks the byte, and encoding leaves it out
+  std::array<TokenId, 256> token_of_byte; // -1 for a byte that the vocabulary lacks; encoding drops it
   MergeTable merges;
-  // A whole word that is a token is taken without merging (Llama 3). Words are written as bytes.
+  // A word that is itself a token is encoded as that token, without merging (Llama 3). The keys are raw bytes.
   bool ignore_merges = false;
   std::unordered_map<std::string, TokenId> whole_words; // filled only for ignore_merges
 };
 
-// Encodes words with a cache. One a thread; the model outlives it.
+// Encodes words and caches the result. Each thread needs its own encoder; the model must outlive it.
 class WordEncoder {
  public:
   explicit WordEncoder(const BpeModel& model) : model_(model) {}
@@ -49,8 +51,8 @@ class WordEncoder {
 
  private:
   void encode(std::string_view word, std::vector<TokenId>& out);
-  void merge_short(std::vector<TokenId>& tokens) const;
-  void merge_long(std::vector<TokenId>& tokens) const;
+  void merge_by_scan(std::vector<TokenId>& tokens) const;
+  void merge_by_heap(std::vector<TokenId>& tokens) const;
 
   struct Hash {
     using is_transparent = void;
@@ -61,7 +63,7 @@ class WordEncoder {
   };
   const BpeModel& model_;
   std::unordered_map<std::string, Piece, Hash, std::equal_to<>> cache_;
-  std::vector<TokenId> cached_; // the pieces' tokens, one after the other
+  std::vector<TokenId> cached_; // the tokens of all cached words, concatenated
   std::vector<TokenId> scratch_;
 };
 

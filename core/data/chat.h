@@ -1,4 +1,4 @@
-// Chat text: turns of a conversation as the tokens and loss mask of SmolLM2's template.
+// The chat template of SmolLM2: turns of a conversation become tokens and a mask of the answers.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -16,12 +16,13 @@ struct Turn {
 
 struct ChatTokens {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer; // 1 on every token behind "<|im_start|>assistant\n", up to that turn's end
+  std::vector<uint8_t> answer; // 1 for every token of an assistant's turn after "<|im_start|>assistant\n"
 };
 
 inline constexpr std::string_view default_system_line = "You are a helpful AI assistant.";
 
-// The system line (empty: none), then the turns. What turns say is text: it never yields special tokens.
+// Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
+// users cannot inject markup.
 class ChatTemplate {
  public:
   // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>.
@@ -29,7 +30,7 @@ class ChatTemplate {
 
   ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_line) const;
 
-  // The same, ready for the model to answer: it ends with "<|im_start|>assistant\n".
+  // The same with a generation prompt: it ends with "<|im_start|>assistant\n".
   std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_line) const;
 
  private:

@@ -19,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t most_in_flight = int64_t{512} << 20; // bytes of pixels
-constexpr int64_t most_at_once = 256;                  // samples
-constexpr size_t most_reasons = 20;
+constexpr int64_t max_bytes_in_flight = int64_t{512} << 20; // bytes of pixels
+constexpr int64_t max_samples_in_flight = 256;              // samples
+constexpr size_t max_reasons = 20;
 
 template <class Entry>
 void append_list(std::string& out, const std::vector<Entry>& entries) {
@@ -29,7 +29,7 @@ void append_list(std::string& out, const std::vector<Entry>& entries) {
   fmt::format_to(std::back_inserter(out), "[{}]", fmt::join(entries, ","));
 }
 
-// The tokens without max_text_tokens; whoever reads them cuts them.
+// The tokens are not truncated here: max_text_tokens is applied when they are read.
 std::string json_of(const Sample& sample) {
   bool several = sample.texts.size() > 1 || sample.right_choice;
   std::string ids, mask;
@@ -43,10 +43,10 @@ std::string json_of(const Sample& sample) {
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }
 
-// A sample as it goes into the shard.
-struct Ready {
+// The files of one sample, ready to be written to the shard.
+struct PreparedSample {
   std::string key, json, array;
-  std::string broken; // why
+  std::string broken; // the reason; empty for a good sample
 };
 
 class Preprocess {
@@ -76,7 +76,7 @@ class Preprocess {
         shards.push_back(write_shard(source, number, folder, file, progress));
       }
     }
-    if (done_.broken == done_.samples) fail_of_broken(); // also where they are too few for the limits
+    if (done_.broken == done_.samples) fail_too_many_broken(); // also where they are too few for the limits
     manifest.broken = done_.broken;
     return manifest;
   }
@@ -89,14 +89,14 @@ class Preprocess {
     auto shard = sets_[source]->shard(number);
     ShardWriter writer(folder / file);
     int64_t frames = std::max(mix_.max_frames, mix_.replicate_image_frames);
-    int64_t at_once =
-        std::clamp<int64_t>(most_in_flight / (frames * image_size_ * image_size_ * 3), threads_, most_at_once);
-    std::vector<Ready> ready;
+    int64_t at_once = std::clamp<int64_t>(max_bytes_in_flight / (frames * image_size_ * image_size_ * 3), threads_,
+                                          max_samples_in_flight);
+    std::vector<PreparedSample> prepared;
     for (int64_t first = 0; first < shard->size(); first += at_once) {
-      ready.assign(static_cast<size_t>(std::min(at_once, shard->size() - first)), Ready{});
-      in_parallel(std::ssize(ready), threads_,
-                  [&](int64_t i) { ready[static_cast<size_t>(i)] = make(*shard, first + i, mix_.sources[source]); });
-      for (const Ready& sample : ready) add(sample, writer);
+      prepared.assign(static_cast<size_t>(std::min(at_once, shard->size() - first)), PreparedSample{});
+      in_parallel(std::ssize(prepared), threads_,
+                  [&](int64_t i) { prepared[static_cast<size_t>(i)] = make(*shard, first + i, mix_.sources[source]); });
+      for (const PreparedSample& sample : prepared) add(sample, writer);
       check_broken();
       progress(done_.samples);
     }
@@ -105,44 +105,44 @@ class Preprocess {
     return {file, writer.size(), shard->size()};
   }
 
-  Ready make(const Shard& shard, int64_t number, const plan::Source& source) const {
+  PreparedSample make(const Shard& shard, int64_t number, const plan::Source& source) const {
     ShardSample members = shard.sample(number);
-    Ready ready{.key = members.key};
+    PreparedSample prepared{.key = members.key};
     try {
       Sample sample = reader_.measure(shard, members, source);
-      ready.json = json_of(sample);
+      prepared.json = json_of(sample);
       std::string pixels;
       int64_t frames = 0;
       reader_.each_frame(shard, sample, [&](std::span<const uint8_t> frame) {
         pixels.append(reinterpret_cast<const char*>(frame.data()), frame.size());
         ++frames;
       });
-      if (frames > 0) ready.array = npy_head(frames, image_size_, image_size_) + pixels;
+      if (frames > 0) prepared.array = npy_head(frames, image_size_, image_size_) + pixels;
     } catch (const ReadError&) {
       throw;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
-      ready.broken = error.text();
-      ready.json =
+      prepared.broken = error.text();
+      prepared.json =
           nlohmann::json{{broken_key, error.what()}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     }
-    return ready;
+    return prepared;
   }
 
-  void add(const Ready& sample, ShardWriter& writer) {
+  void add(const PreparedSample& sample, ShardWriter& writer) {
     writer.add(sample.key + ".json", sample.json);
     if (!sample.array.empty()) writer.add(sample.key + ".npy", sample.array);
     ++done_.samples;
     if (sample.broken.empty()) return;
     ++done_.broken;
-    if (done_.reasons.size() < most_reasons) done_.reasons.push_back(sample.broken);
+    if (done_.reasons.size() < max_reasons) done_.reasons.push_back(sample.broken);
   }
 
   void check_broken() const {
-    if (options_.quarantine.exceeded_by(done_.broken, done_.samples)) fail_of_broken();
+    if (options_.quarantine.exceeded_by(done_.broken, done_.samples)) fail_too_many_broken();
   }
 
-  [[noreturn]] void fail_of_broken() const {
+  [[noreturn]] void fail_too_many_broken() const {
     throw Error(ErrorKind::data, fmt::format("{} of the first {} samples are broken. The first of them:\n  {}",
                                              done_.broken, done_.samples, fmt::join(done_.reasons, "\n  ")))
         .advise("repair them, or raise loader.quarantine in the recipe");
@@ -158,7 +158,7 @@ class Preprocess {
   Preprocessed done_;
 };
 
-// What this program made there, and nothing else.
+// Removes what preprocess wrote and nothing else.
 void remove_old(const fs::path& folder) {
   for (size_t source = 0; fs::is_directory(folder / fmt::format("{}", source)); ++source)
     fs::remove_all(folder / fmt::format("{}", source));

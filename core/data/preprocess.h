@@ -1,4 +1,5 @@
-// preprocess: the samples of a mix tokenised, decoded and resized once, into shards that are read much faster.
+// The verb `preprocess`: tokenizes, decodes and resizes the samples of a mix once and writes them to shards that are
+// much faster to read.
 #pragma once
 #include "data/shards/shard_set.h"
 #include "recipe/plan.h"
@@ -14,14 +15,14 @@ namespace fvlm {
 
 class VideoDecoder;
 
-// All that the samples depend on besides the bytes of the shards.
+// Everything that preprocessed samples depend on, besides the content of the shards.
 struct PreprocessInput {
   plan::Mix mix;
   std::filesystem::path tokenizer; // the tokenizer.json of the model's decoder
   int64_t image_size = 0;
 };
 
-// Of a plan's model and one of its mixes.
+// The input for one of the mixes of a plan.
 PreprocessInput preprocess_input(const plan::Plan& plan, const plan::Mix& mix);
 
 struct PreprocessOptions {
@@ -36,23 +37,24 @@ struct Preprocessed {
   std::vector<std::string> reasons; // of the first broken ones
 };
 
-// Writes a folder that holds for each source, by its number, one shard for each of its shards, with the same samples in
-// the same order. A broken sample keeps its place, and its reason. Throws Error(data) when too many are broken, and
-// when there is something other than an older such folder, which is replaced. `progress`: samples of all sources.
+// Writes a folder with a subfolder for each source, named by its index, in which every shard of the source has a shard
+// with the same samples in the same order. A broken sample keeps its position and carries the reason. An existing
+// preprocessed folder is replaced. Throws Error(data) when too many samples are broken, and when something else exists
+// at `folder`. `progress` counts the samples of all sources.
 Preprocessed preprocess(const std::filesystem::path& folder, const PreprocessInput& input, const VideoDecoder* video,
                         const PreprocessOptions& options,
                         const std::function<void(int64_t done, int64_t all)>& progress);
 
-// What differs between what the folder was made from and what is there now; nothing: the folder may be read in place
-// of the mix's shards. Throws Error(data) where `preprocess` has written no folder.
+// Returns why the folder does not match the current shards, tokenizer and settings; nullopt when it can be read in
+// place of the shards. Throws Error(data) where there is no preprocessed folder.
 std::optional<std::string> stale_reason(const std::filesystem::path& folder, const PreprocessInput& input);
 
-// The same mix, its sources' shards being those of the folder. Read so, it gives the same samples: max_text_tokens,
-// overlong, the weights and the order may change without another preprocess().
+// The mix with the shards of its sources replaced by those of the folder; it yields the same samples. max_text_tokens,
+// overlong, weights and order are applied when samples are read, so they may change without preprocessing again.
 plan::Mix preprocessed_mix(const std::filesystem::path& folder, const plan::Mix& mix);
 
-// What is read of a plan's mix: what `preprocess` made of it, where it names such a folder that is there and fits; else
-// itself.
+// The mix that is actually read: the preprocessed one where the recipe names a folder that is up to date, otherwise
+// `mix` itself, with a warning when the folder is stale.
 plan::Mix readable_mix(const plan::Plan& plan, const plan::Mix& mix);
 
 } // namespace fvlm

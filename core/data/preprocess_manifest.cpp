@@ -22,8 +22,8 @@ using Json = nlohmann::json;
 constexpr int version = 1; // of the folder's layout and of what stands in its shards
 constexpr const char* program = "fvlm-engine preprocess";
 constexpr const char* manifest_name = "manifest.json";
-constexpr uint64_t most_manifest = uint64_t{1} << 30;
-constexpr size_t most_differences = 5;
+constexpr uint64_t max_manifest_bytes = uint64_t{1} << 30;
+constexpr size_t max_differences = 5;
 
 Json files_of(const plan::Source& source) {
   Json files = Json::object();
@@ -42,7 +42,7 @@ Json read_manifest(const fs::path& folder) {
     throw Error(ErrorKind::data, "there is no manifest.json of fvlm-engine preprocess")
         .at(folder.string())
         .advise("make the folder with fvlm-engine preprocess, or take `preprocessed` out of the recipe");
-  Json manifest = read_json_object(folder / manifest_name, most_manifest);
+  Json manifest = read_json_object(folder / manifest_name, max_manifest_bytes);
   auto made = manifest.find("program");
   if (made == manifest.end() || *made != program || !manifest.contains("made_from") || !manifest.contains("sources"))
     throw Error(ErrorKind::data, "it was not written by fvlm-engine preprocess")
@@ -56,22 +56,22 @@ std::string brief(const Json& value) {
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
 }
 
-// Of two objects, key by key; what to say of a value that is not the same.
-template <class Say>
-void compare(const Json& then, const Json& now, std::vector<std::string>& differences, Say say) {
+// Of two objects, key by key; what to describe of a value that is not the same.
+template <class Describe>
+void compare(const Json& then, const Json& now, std::vector<std::string>& differences, Describe describe) {
   std::map<std::string, std::pair<Json, Json>> all;
   for (const auto& [key, value] : then.items()) all[key].first = value;
   for (const auto& [key, value] : now.items()) all[key].second = value;
   for (const auto& [key, values] : all)
-    if (values.first != values.second) differences.push_back(say(key, values.first, values.second));
+    if (values.first != values.second) differences.push_back(describe(key, values.first, values.second));
 }
 
-std::string say_setting(const std::string& key, const Json& then, const Json& now) {
+std::string describe_setting(const std::string& key, const Json& then, const Json& now) {
   if (key == "tokenizer") return "the tokenizer is another one";
   return fmt::format("{} was {} and is {}", key, brief(then), brief(now));
 }
 
-std::string say_file(const std::string& file, const Json& then, const Json& now) {
+std::string describe_file(const std::string& file, const Json& then, const Json& now) {
   return fmt::format("{} {}", file, then.is_null() ? "is new" : now.is_null() ? "is gone" : "has changed");
 }
 
@@ -79,9 +79,9 @@ void compare_sources(const Json& then, const Json& now, std::vector<std::string>
   if (then.size() != now.size())
     return differences.push_back(fmt::format("there were {} sources and are {}", then.size(), now.size()));
   for (size_t i = 0; i < now.size(); ++i) {
-    compare(then[i].at("files"), now[i].at("files"), differences, say_file);
+    compare(then[i].at("files"), now[i].at("files"), differences, describe_file);
     compare(then[i].at("settings"), now[i].at("settings"), differences, [&](auto& key, auto& before, auto& after) {
-      return fmt::format("of source {}, {}", i, say_setting(key, before, after));
+      return fmt::format("of source {}, {}", i, describe_setting(key, before, after));
     });
   }
 }
@@ -137,7 +137,7 @@ void write_manifest(const fs::path& folder, const Json& made_from, const Preproc
 
 bool has_manifest(const fs::path& folder) {
   if (!fs::exists(folder / manifest_name)) return false;
-  const Json manifest = read_json_object(folder / manifest_name, most_manifest);
+  const Json manifest = read_json_object(folder / manifest_name, max_manifest_bytes);
   return manifest.value("program", "") == program;
 }
 
@@ -150,14 +150,14 @@ std::optional<std::string> stale_reason(const fs::path& folder, const Preprocess
   std::vector<std::string> differences;
   try {
     const Json& then = manifest["made_from"];
-    compare(then.at("settings"), now["settings"], differences, say_setting);
+    compare(then.at("settings"), now["settings"], differences, describe_setting);
     compare_sources(then.at("sources"), now["sources"], differences);
     check_own_shards(folder, manifest["sources"], differences);
   } catch (const Json::exception&) {
     return "its manifest is damaged";
   }
   if (differences.empty()) return std::nullopt;
-  size_t more = differences.size() > most_differences ? differences.size() - most_differences : 0;
+  size_t more = differences.size() > max_differences ? differences.size() - max_differences : 0;
   differences.resize(differences.size() - more);
   return join(differences, "; ") + (more ? fmt::format("; and {} more", more) : "");
 }

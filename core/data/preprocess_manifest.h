@@ -1,4 +1,4 @@
-// The manifest of a preprocessed folder: what it was made from, and what lies in it.
+// The manifest of a preprocessed folder: its inputs, to detect stale folders, and the list of its shards.
 #pragma once
 #include "data/preprocess.h"
 
@@ -20,13 +20,13 @@ struct PreprocessManifest {
   int64_t broken = 0;
 };
 
-// Everything but the pixels and the tokens themselves that they depend on; the sources' files by size and time.
+// Describes the inputs: settings, the hash of the tokenizer, and size and modification time of every shard.
 nlohmann::json made_from(const PreprocessInput& input);
 
 void write_manifest(const std::filesystem::path& folder, const nlohmann::json& made_from,
                     const PreprocessManifest& manifest);
 
-// Whether `preprocess` made the folder.
+// Whether the folder was written by `preprocess`.
 bool has_manifest(const std::filesystem::path& folder);
 void remove_manifest(const std::filesystem::path& folder);
 

@@ -1,4 +1,4 @@
-// The body of each_word().
+// The implementation of the template each_word() of pretokenizer.h.
 #pragma once
 #include "data/pretokenizer.h"
 #include "data/unicode.h"

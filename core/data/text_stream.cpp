@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::string_view unknown = "\xEF\xBF\xBD"; // U+FFFD
 
-// Where a character begins whose bytes are not all there; else the end.
-size_t whole_characters(std::string_view text) {
+// Returns where an incomplete UTF-8 character at the end begins, or the length of the text.
+size_t complete_utf8_end(std::string_view text) {
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if ((byte & 0xC0) == 0x80) continue;
@@ -21,8 +21,8 @@ size_t whole_characters(std::string_view text) {
   return text.size();
 }
 
-// Where the longest end of the text begins that `stop` begins with.
-size_t begun(std::string_view text, std::string_view stop) {
+// Returns where the longest suffix that is a prefix of `stop` begins, or the length of the text.
+size_t partial_match_begin(std::string_view text, std::string_view stop) {
   for (size_t length = std::min(text.size(), stop.size()); length > 0; --length)
     if (text.ends_with(stop.substr(0, length))) return text.size() - length;
   return text.size();
@@ -33,7 +33,7 @@ size_t begun(std::string_view text, std::string_view stop) {
 TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
   if (std::find(stops_.begin(), stops_.end(), "") != stops_.end())
-    throw Error(ErrorKind::usage, "a stop text is empty: nothing would ever be said");
+    throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 
 std::string TextStream::add(TokenId id) {
@@ -49,8 +49,8 @@ std::string TextStream::add(TokenId id) {
     held_.resize(end);
     return take(end);
   }
-  for (const std::string& stop : stops_) end = std::min(end, begun(held_, stop));
-  return take(std::min(end, whole_characters(held_)));
+  for (const std::string& stop : stops_) end = std::min(end, partial_match_begin(held_, stop));
+  return take(std::min(end, complete_utf8_end(held_)));
 }
 
 std::string TextStream::finish() {

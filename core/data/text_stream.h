@@ -1,5 +1,5 @@
-// TextStream: tokens to text as they are made. What it hands out are whole characters, and nothing from the first stop
-// text on.
+// TextStream: decodes tokens incrementally during generation. It emits complete UTF-8 characters only, and nothing from
+// the first stop string on.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -10,14 +10,14 @@ namespace fvlm {
 
 class TextStream {
  public:
-  // The tokenizer outlives it. Throws Error(usage) for an empty stop text.
+  // The tokenizer must outlive it. Throws Error(usage) for an empty stop string.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops);
 
-  // What can be shown of it by now. Special tokens say nothing; one that the tokenizer does not have is U+FFFD.
+  // Returns the text that can be shown so far. Special tokens are left out; an unknown id becomes U+FFFD.
   std::string add(TokenId id);
-  // What was held back, as it might have become a stop text or a character. Nothing more is added.
+  // Returns the text that was held back because it could have become a stop string or a character. Call it last.
   std::string finish();
-  bool stopped() const { return stopped_; } // a stop text came
+  bool stopped() const { return stopped_; } // a stop string was found
 
  private:
   std::string take(size_t bytes);

@@ -19,7 +19,7 @@ bool is_word_at(std::string_view text, size_t at) {
   return char_classes()[decode_at(text, at).point] & class_word;
 }
 
-// Where the code point before `at` begins.
+// Returns where the code point before `at` begins.
 size_t previous(std::string_view text, size_t at) {
   do --at;
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
@@ -53,7 +53,7 @@ void cut(std::string_view text, const AddedTokens& added, SpecialTokens special,
       while (end < text.size() && is_space_at(text, end)) end += decode_at(text, end).length;
     if (first > begin) piece(text.substr(begin, first - begin));
     if (first < end) token(found->id);
-    begin = end; // space that was stripped is looked through still: it may be a token, too
+    begin = end; // stripped whitespace is still searched, as it may contain a token
   }
   if (begin < text.size()) piece(text.substr(begin));
 }
@@ -127,7 +127,7 @@ void Tokenizer::require_fit(int64_t vocabulary, const std::string& where) const 
   if (static_cast<int64_t>(size()) > vocabulary)
     throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", size(), vocabulary))
         .at(where)
-        .advise("take the tokenizer that the decoder learnt with, or give it rows for the others: "
+        .advise("use the tokenizer that the decoder was trained with, or extend its embedding with "
                 "resize_token_embeddings() in transformers");
 }
 

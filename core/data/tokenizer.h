@@ -1,4 +1,5 @@
-// Tokenizer: text to token ids and back, as a Hugging Face tokenizer.json says (byte-level BPE).
+// Tokenizer: encodes text to token ids and decodes them, as described by a Hugging Face tokenizer.json with byte-level
+// BPE.
 #pragma once
 #include "data/bpe.h"
 #include "data/pretokenizer.h"
@@ -12,15 +13,15 @@
 
 namespace fvlm {
 
-// A token that is found in text before anything else, such as <|im_end|>.
+// A token that is matched in the text before pre-tokenization, such as <|im_end|>.
 struct AddedToken {
   TokenId id;
   std::string content;
   bool single_word = false, left_strip = false, right_strip = false, special = false;
-  bool normalized = false; // found only in what tokens that are not normalized have left
+  bool normalized = false; // matched after the tokens that are not normalized
 };
 
-// Finds the added tokens of one kind, the longest first.
+// Finds added tokens in text; the longest match wins.
 class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> tokens = {});
@@ -30,38 +31,38 @@ class AddedTokens {
 
  private:
   std::vector<AddedToken> tokens_;                // longest content first
-  std::array<std::vector<uint32_t>, 256> starts_; // by first byte: places in tokens_
+  std::array<std::vector<uint32_t>, 256> starts_; // by first byte: indices into tokens_
 };
 
 enum class SpecialTokens {
-  parse,  // "<|im_end|>" in the text becomes the token: templates
-  as_text // it is spelled out like any other text: what users write
+  parse,  // "<|im_end|>" in the text becomes that token; for templates
+  as_text // it is encoded like any other text; for what users write
 };
 
 class Tokenizer {
  public:
-  // Reads a tokenizer.json. What it asks for and this engine does not do is refused by name: Error(data).
+  // Reads a tokenizer.json. Throws Error(data) that names a feature which is not supported.
   static Tokenizer from_file(const std::filesystem::path& path);
   static Tokenizer from_json(std::string_view json, const std::string& where);
 
-  // Nothing is added before or after (no template processing). Ill-formed UTF-8 counts as U+FFFD.
+  // Adds no tokens before or after the text. Invalid UTF-8 is replaced by U+FFFD.
   std::vector<TokenId> encode(std::string_view text, SpecialTokens special = SpecialTokens::parse) const;
 
   // Many texts on as many threads; the same result as one by one.
   std::vector<std::vector<TokenId>> encode_batch(std::span<const std::string> texts, SpecialTokens special,
                                                  int threads) const;
 
-  // Bytes that are no UTF-8 become U+FFFD. An id outside the vocabulary throws Error(data).
+  // Invalid UTF-8 becomes U+FFFD. Throws Error(data) for an id outside the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
 
-  // The bytes behind a token, as they stand in text.
+  // The bytes that a token stands for.
   const std::string& bytes_of(TokenId id) const;
   std::optional<TokenId> special_id(std::string_view content) const;
   size_t size() const { return bytes_.size(); } // one more than the largest id
-  // Throws Error(data) where a decoder of so many tokens has no row for some of these.
+  // Throws Error(data) when the tokenizer has more tokens than the embedding of the decoder has rows.
   void require_fit(int64_t vocabulary, const std::string& where) const;
 
-  // Encodes on one thread with a cache of its own: for many texts in a row.
+  // Encodes many texts on one thread, with a cache of words.
   class Encoder {
    public:
     explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer), words_(tokenizer.model_) {}
@@ -80,7 +81,7 @@ class Tokenizer {
   BpeModel model_;
   PreTokenizer pretokenizer_;
   AddedTokens added_, added_normalized_;
-  std::vector<std::string> bytes_;    // by id; empty: no such id
+  std::vector<std::string> bytes_;    // by id; empty for an id that is not used
   std::vector<bool> known_, special_; // by id
 };
 

@@ -1,4 +1,4 @@
-// Reads a Hugging Face tokenizer.json into a Tokenizer, and refuses by name what this engine does not do.
+// Reads a Hugging Face tokenizer.json into a Tokenizer and rejects features that are not supported, by name.
 #include "base/error.h"
 #include "base/file.h"
 #include "data/tokenizer.h"
@@ -26,8 +26,8 @@ class TokenizerFile {
     refuse_unless_null(root, "normalizer");
     read_pretokenizer(root);
     read_decoder(root);
-    keep_added();
-    return std::move(made_);
+    store_added_tokens();
+    return std::move(tokenizer_);
   }
 
  private:
@@ -72,13 +72,13 @@ class TokenizerFile {
     if (!value.is_number_integer()) fail(fmt::format("the id of {} must be a whole number", name));
     int64_t id = value.is_number_unsigned() ? static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), INT64_MAX))
                                             : value.get<int64_t>();
-    if (id < 0 || id >= most_ids) fail(fmt::format("the id {} of {} is outside 0 .. {}", id, name, most_ids - 1));
+    if (id < 0 || id >= max_ids) fail(fmt::format("the id {} of {} is outside 0 .. {}", id, name, max_ids - 1));
     return static_cast<TokenId>(id);
   }
 
-  // What stands in text for a token of the vocabulary: its characters are bytes in disguise. As Hugging Face does it, a
-  // token with any other character stands for itself.
-  static std::string undisguise(const std::string& content) {
+  // Maps a token from GPT-2's printable alphabet back to bytes. As in Hugging Face tokenizers, a token with a character
+  // outside of that alphabet stands for itself.
+  static std::string decode_byte_level(const std::string& content) {
     const ByteAlphabet& alphabet = byte_alphabet();
     ValidUtf8 valid(content);
     std::string_view text = valid.view();
@@ -92,19 +92,19 @@ class TokenizerFile {
     return bytes;
   }
 
-  void remember(TokenId id, const std::string& content, bool special) {
+  void set_token(TokenId id, const std::string& content, bool special) {
     size_t index = static_cast<size_t>(id);
-    if (index >= made_.bytes_.size()) {
-      made_.bytes_.resize(index + 1);
-      made_.known_.resize(index + 1);
-      made_.special_.resize(index + 1);
+    if (index >= tokenizer_.bytes_.size()) {
+      tokenizer_.bytes_.resize(index + 1);
+      tokenizer_.known_.resize(index + 1);
+      tokenizer_.special_.resize(index + 1);
     }
-    std::string bytes = undisguise(content);
-    if (made_.known_[index] && made_.bytes_[index] != bytes)
-      fail(fmt::format("the id {} stands for '{}' and for '{}'", id, made_.bytes_[index], bytes));
-    made_.bytes_[index] = std::move(bytes);
-    made_.known_[index] = true;
-    if (special) made_.special_[index] = true;
+    std::string bytes = decode_byte_level(content);
+    if (tokenizer_.known_[index] && tokenizer_.bytes_[index] != bytes)
+      fail(fmt::format("the id {} stands for '{}' and for '{}'", id, tokenizer_.bytes_[index], bytes));
+    tokenizer_.bytes_[index] = std::move(bytes);
+    tokenizer_.known_[index] = true;
+    if (special) tokenizer_.special_[index] = true;
   }
 
   void read_added(const Json& list) {
@@ -134,7 +134,7 @@ class TokenizerFile {
       if (!nothing) fail(fmt::format("model.{} is not supported", key));
     }
     if (flag(model, "byte_fallback", false)) fail("model.byte_fallback is not supported: only byte-level BPE is");
-    made_.model_.ignore_merges = flag(model, "ignore_merges", false);
+    tokenizer_.model_.ignore_merges = flag(model, "ignore_merges", false);
 
     const Json& vocabulary = object(model, "vocab");
     std::unordered_map<std::string, TokenId> id_of_token;
@@ -146,13 +146,13 @@ class TokenizerFile {
       id_of_token.emplace(content, id);
     }
     for (const AddedToken& token : added_) largest = std::max(largest, token.id);
-    // Ids index arrays: a file of few tokens does not get to ask for millions of places.
+    // Ids index arrays, so a small file must not cause an allocation for millions of ids.
     size_t entries = vocabulary.size() + added_.size();
     if (largest >= 0 && static_cast<size_t>(largest) >= 4 * entries + 1024)
       fail(fmt::format("the largest id is {}, far beyond the {} tokens there are", largest, entries));
     check_added_ids(id_of_token);
-    for (const auto& [content, id] : id_of_token) remember(id, content, false);
-    for (const AddedToken& token : added_) remember(token.id, token.content, token.special);
+    for (const auto& [content, id] : id_of_token) set_token(id, content, false);
+    for (const AddedToken& token : added_) set_token(token.id, token.content, token.special);
 
     const ByteAlphabet& alphabet = byte_alphabet();
     bool any = false;
@@ -160,13 +160,14 @@ class TokenizerFile {
       std::string written;
       append_utf8(written, alphabet.point_of_byte[byte]);
       auto found = id_of_token.find(written);
-      made_.model_.token_of_byte[byte] = found == id_of_token.end() ? -1 : found->second;
+      tokenizer_.model_.token_of_byte[byte] = found == id_of_token.end() ? -1 : found->second;
       any |= found != id_of_token.end();
     }
     if (!any) fail("the vocabulary holds no single byte: it is not a byte-level one");
     refuse_unknown_bytes(model);
-    if (made_.model_.ignore_merges)
-      for (const auto& [content, id] : id_of_token) made_.model_.whole_words.emplace(undisguise(content), id);
+    if (tokenizer_.model_.ignore_merges)
+      for (const auto& [content, id] : id_of_token)
+        tokenizer_.model_.whole_words.emplace(decode_byte_level(content), id);
     read_merges(member(model, "merges", nullptr), id_of_token);
   }
 
@@ -174,13 +175,13 @@ class TokenizerFile {
     Json unknown = member(model, "unk_token", nullptr);
     if (unknown.is_null()) return;
     for (size_t byte = 0; byte < 256; ++byte) {
-      bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1; // UTF-8 has no others
-      if (in_text && made_.model_.token_of_byte[byte] < 0)
+      bool in_text = byte < 0xF5 && byte != 0xC0 && byte != 0xC1; // other bytes never occur in UTF-8
+      if (in_text && tokenizer_.model_.token_of_byte[byte] < 0)
         fail(fmt::format("the vocabulary lacks byte {:#04x}, and model.unk_token in its place is not supported", byte));
     }
   }
 
-  // Hugging Face does not read an added token's id: it takes the vocabulary's, or counts on from the vocabulary's size.
+  // Hugging Face ignores the id of an added token: it uses the id in the vocabulary, or continues from its size.
   void check_added_ids(std::unordered_map<std::string, TokenId> id_of_token) const {
     auto next = static_cast<TokenId>(id_of_token.size());
     for (const AddedToken& token : added_) {
@@ -195,18 +196,19 @@ class TokenizerFile {
 
   void read_merges(const Json& merges, const std::unordered_map<std::string, TokenId>& id_of_token) {
     if (!merges.is_array()) fail("'model.merges' is missing or no list");
-    made_.model_.merges.reserve(merges.size());
+    tokenizer_.model_.merges.reserve(merges.size());
     int32_t rank = 0;
     for (const Json& entry : merges) {
       auto [left, right] = pair_of(entry, rank);
-      auto look = [&](const std::string& token) {
+      auto id_in_vocabulary = [&](const std::string& token) {
         auto found = id_of_token.find(token);
         if (found == id_of_token.end())
           fail(fmt::format("merge {} names '{}', which is not in the vocabulary", rank, token));
         return found->second;
       };
-      TokenId left_id = look(left), right_id = look(right), merged = look(left + right);
-      if (!made_.model_.merges.insert(left_id, right_id, {rank, merged}))
+      TokenId left_id = id_in_vocabulary(left), right_id = id_in_vocabulary(right),
+              merged = id_in_vocabulary(left + right);
+      if (!tokenizer_.model_.merges.insert(left_id, right_id, {rank, merged}))
         fail(fmt::format("merge {} ('{}' and '{}') stands there twice", rank, left, right));
       ++rank;
     }
@@ -235,7 +237,7 @@ class TokenizerFile {
       steps.clear();
       for (const Json& step : list) steps.push_back(step);
     }
-    made_.pretokenizer_.pattern = WordPattern::none;
+    tokenizer_.pretokenizer_.pattern = WordPattern::none;
     bool byte_level = false;
     for (const Json& step : steps) {
       std::string type = type_of(step, "pre_tokenizer");
@@ -246,8 +248,8 @@ class TokenizerFile {
         read_split(step);
       else if (type == "ByteLevel") {
         byte_level = true;
-        made_.pretokenizer_.add_prefix_space = flag(step, "add_prefix_space", true);
-        if (made_.pretokenizer_.add_prefix_space && made_.pretokenizer_.pattern != WordPattern::none)
+        tokenizer_.pretokenizer_.add_prefix_space = flag(step, "add_prefix_space", true);
+        if (tokenizer_.pretokenizer_.add_prefix_space && tokenizer_.pretokenizer_.pattern != WordPattern::none)
           fail("ByteLevel with add_prefix_space behind Split is not supported");
         if (flag(step, "use_regex", true)) set_pattern(WordPattern::gpt2);
       } else
@@ -257,14 +259,15 @@ class TokenizerFile {
   }
 
   void set_pattern(WordPattern pattern) {
-    if (made_.pretokenizer_.pattern != WordPattern::none) fail("two patterns one after the other are not supported");
-    made_.pretokenizer_.pattern = pattern;
+    if (tokenizer_.pretokenizer_.pattern != WordPattern::none)
+      fail("two patterns one after the other are not supported");
+    tokenizer_.pretokenizer_.pattern = pattern;
   }
 
   void read_digits(const Json& step) {
     if (!flag(step, "individual_digits", false)) fail("Digits with individual_digits = false is not supported");
-    if (made_.pretokenizer_.pattern != WordPattern::none) fail("Digits behind Split is not supported");
-    made_.pretokenizer_.split_digits = true;
+    if (tokenizer_.pretokenizer_.pattern != WordPattern::none) fail("Digits behind Split is not supported");
+    tokenizer_.pretokenizer_.split_digits = true;
   }
 
   void read_split(const Json& step) {
@@ -285,17 +288,17 @@ class TokenizerFile {
                        decoder.is_null() ? "null" : type_of(decoder, "decoder")));
   }
 
-  void keep_added() {
+  void store_added_tokens() {
     auto rest =
         std::stable_partition(added_.begin(), added_.end(), [](const auto& token) { return !token.normalized; });
-    made_.added_normalized_ = AddedTokens({rest, added_.end()});
-    made_.added_ = AddedTokens({added_.begin(), rest});
+    tokenizer_.added_normalized_ = AddedTokens({rest, added_.end()});
+    tokenizer_.added_ = AddedTokens({added_.begin(), rest});
   }
 
-  static constexpr int64_t most_ids = 1 << 24;
+  static constexpr int64_t max_ids = 1 << 24;
   std::string where_;
   std::vector<AddedToken> added_;
-  Tokenizer made_;
+  Tokenizer tokenizer_;
 };
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& where) {

@@ -1,4 +1,4 @@
-// UTF-8 and the few Unicode properties that pre-tokenizers ask for.
+// UTF-8 decoding and the Unicode properties that pre-tokenizers need.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,7 +12,7 @@ enum CharClass : uint8_t {
   class_number = 2,       // \p{N}
   class_space = 4,        // \s
   class_line_break = 8,   // \r and \n
-  class_digit_split = 16, // what the pre-tokenizer "Digits" takes for a digit
+  class_digit_split = 16, // digits as the pre-tokenizer "Digits" defines them
   class_word = 32         // \w
 };
 
@@ -34,8 +34,8 @@ inline Decoded decode_at(std::string_view text, size_t at) {
   return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
 }
 
-// The text with each maximal ill-formed part replaced by U+FFFD, as Python's errors="replace" does. Text that is valid
-// is returned as it is, without a copy.
+// The text with each maximal ill-formed sequence replaced by U+FFFD, like Python's errors="replace". Valid text is not
+// copied.
 class ValidUtf8 {
  public:
   explicit ValidUtf8(std::string_view text);
@@ -48,10 +48,10 @@ class ValidUtf8 {
 
 void append_utf8(std::string& out, uint32_t point);
 
-// GPT-2's disguise of bytes as printable characters: byte 0x20 is written U+0120, and so on.
+// GPT-2's mapping of bytes to printable characters: byte 0x20 is written as U+0120, and so on.
 struct ByteAlphabet {
   std::array<uint16_t, 256> point_of_byte;
-  std::array<int16_t, 512> byte_of_point; // -1: stands for no byte
+  std::array<int16_t, 512> byte_of_point; // -1 where the character stands for no byte
 };
 const ByteAlphabet& byte_alphabet();
 

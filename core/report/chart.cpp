@@ -225,6 +225,23 @@ std::string x_labels(const Chart& chart, const Axis& x) {
 
 } // namespace
 
+std::vector<double> smoothed(const std::vector<double>& values, size_t reach) {
+  std::vector<double> out;
+  out.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    size_t near = std::min(reach, i / 6);
+    double total = 0, weights = 0;
+    for (size_t j = i - near; j <= std::min(i + near, values.size() - 1); ++j) {
+      if (!std::isfinite(values[j])) continue;
+      double weight = static_cast<double>(near + 1 - (j < i ? i - j : j - i));
+      total += weight * values[j];
+      weights += weight;
+    }
+    out.push_back(weights > 0 ? total / weights : values[i]);
+  }
+  return out;
+}
+
 std::string chart_html(const Chart& whole) {
   Chart chart = whole;
   for (auto& line : chart.lines) line = thinned(line);
@@ -262,12 +279,11 @@ std::string chart_html(const Chart& whole) {
   std::string scale = y.log ? R"(<span class="scale">log scale</span>)" : "";
   return fmt::format(
       R"(<figure class="chart"><figcaption><b>{}</b>{}<span class="keys">{}</span></figcaption>
-<div class="plot"><div class="y">{}</div><div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{}"><path class="grid" d="{}"/><path class="border" d="{}"/>{}</svg>{}{}</div>{}</div>{}
+<div class="plot"><div class="y">{}</div><div class="area"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{}"><path class="grid" d="{}"/><path class="border" d="{}"/>{}</svg>{}{}</div>{}</div>
 {}</figure>
 )",
       escaped(chart.title), scale, legend(chart), y_labels, escaped(chart.title), grid, borders, drawn, dots, flags,
-      x_labels(chart, x), chart.note.empty() ? "" : fmt::format(R"(<p class="note">{}</p>)", escaped(chart.note)),
-      read_out(chart, x));
+      x_labels(chart, x), read_out(chart, x));
 }
 
 std::string sparkline(const std::vector<double>& values) {

@@ -34,9 +34,9 @@ std::vector<ChartFlag> flags_of(const RecordedRun& run, const std::string& stage
 }
 
 // A chart a stage, as losses of different objectives share no axis.
-std::string loss_charts(const Told& told) {
+std::string loss_charts(const PageInput& input) {
   std::string out;
-  for (const auto& stage : told.run.stages) {
+  for (const auto& stage : input.run.stages) {
     const auto* loss = stage.lines.find("loss");
     if (!loss) continue;
     Chart chart;
@@ -52,7 +52,7 @@ std::string loss_charts(const Told& told) {
       for (size_t i = 0; i < terms.size(); ++i)
         chart.lines.push_back({terms[i].substr(5), static_cast<int>(2 + i), false, false, x,
                                smoothed(*stage.lines.find(terms[i]), near)});
-    chart.flags = flags_of(told.run, stage.name);
+    chart.flags = flags_of(input.run, stage.name);
     out += chart_html(chart);
   }
   return out;
@@ -161,11 +161,11 @@ class Timeline {
 };
 
 // Held-out sets that were looked at more than once.
-std::string evaluation_chart(const Told& told, const char* title, const char* value, Chart::Format format) {
-  Timeline timeline(told.run, {""});
+std::string evaluation_chart(const PageInput& input, const char* title, const char* value, Chart::Format format) {
+  Timeline timeline(input.run, {""});
   Chart chart = timeline.empty(title);
   chart.format = format;
-  for (const auto& evaluation : told.run.evaluations) {
+  for (const auto& evaluation : input.run.evaluations) {
     auto number = evaluation.find(value);
     if (!number) continue;
     std::string name = evaluation.set + " " + evaluation.mode;
@@ -184,17 +184,17 @@ std::string evaluation_chart(const Told& told, const char* title, const char* va
 
 } // namespace
 
-std::string curves(const Told& told) {
+std::string curves(const PageInput& input) {
   using Format = Chart::Format;
   auto chart = [&](const Wanted& wanted) {
     std::vector<std::string> columns;
     for (const auto& column : wanted.columns) columns.emplace_back(column.first);
-    return Timeline(told.run, columns).chart(wanted);
+    return Timeline(input.run, columns).chart(wanted);
   };
-  std::string out = loss_charts(told);
-  out += evaluation_chart(told, "Accuracy on held-out sets", "accuracy", Format::percent);
-  out += evaluation_chart(told, "Loss on held-out sets", "loss", Format::number);
-  out += Timeline(told.run, {"lr."}).learning_rates();
+  std::string out = loss_charts(input);
+  out += evaluation_chart(input, "Accuracy on held-out sets", "accuracy", Format::percent);
+  out += evaluation_chart(input, "Loss on held-out sets", "loss", Format::number);
+  out += Timeline(input.run, {"lr."}).learning_rates();
   out += chart(
       {.title = "Gradient norm", .columns = {{"gradient_norm", "gradient norm"}}, .may_be_log = true, .smooth = true});
   out += chart({.title = "Samples a second",

@@ -1,4 +1,4 @@
-// What TensorBoard reads: the records of an events file, encoded by hand.
+// Encodes the records of a TensorBoard events file, without a protocol-buffer library.
 //
 // A record is its length (8 bytes), the masked CRC-32C of that, an Event in protocol-buffer wire format, and the masked
 // CRC-32C of that; all little-endian. Fields: Event { wall_time = 1, step = 2, file_version = 3, summary = 5 },
@@ -17,7 +17,7 @@ uint32_t crc32c(std::string_view bytes);
 // The first record of every events file.
 std::string version_record(double wall_time);
 
-// Values beyond float32, which simple_value is, become infinite.
+// simple_value is a float32, so values beyond its range become infinite.
 std::string scalars_record(double wall_time, int64_t step, const std::vector<std::pair<std::string, double>>& tagged);
 
 } // namespace fvlm::report

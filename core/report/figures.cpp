@@ -117,23 +117,6 @@ std::optional<double> mean_from(const std::vector<double>& values, size_t begin)
   return total / count;
 }
 
-std::vector<double> smoothed(const std::vector<double>& values, size_t reach) {
-  std::vector<double> out;
-  out.reserve(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    size_t near = std::min(reach, i / 6);
-    double total = 0, weights = 0;
-    for (size_t j = i - near; j <= std::min(i + near, values.size() - 1); ++j) {
-      if (!std::isfinite(values[j])) continue;
-      double weight = static_cast<double>(near + 1 - (j < i ? i - j : j - i));
-      total += weight * values[j];
-      weights += weight;
-    }
-    out.push_back(weights > 0 ? total / weights : values[i]);
-  }
-  return out;
-}
-
 double StageFigures::seconds_of_parts() const {
   double seconds = 0;
   for (const TimePart& part : parts) seconds += part.seconds;

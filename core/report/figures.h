@@ -1,4 +1,4 @@
-// Figures of a stage, computed from its lines.
+// Summary figures of a stage, computed from its lines in metrics.jsonl.
 #pragma once
 #include "report/recorded_run.h"
 
@@ -9,14 +9,14 @@
 namespace fvlm::report {
 
 struct TimePart {
-  std::string name; // "decoder"; "other": what no part has claimed
+  std::string name; // such as "decoder"; "other" is the time of no part
   double seconds = 0;
 };
 
-// The parts of a run's time, in the order of a step, then "evaluation".
+// The names of the parts of the time of a run, in the order of a step, then "evaluation".
 const std::vector<std::string>& time_part_names();
 
-// Steps that a mean is over.
+// The range of steps that a mean is taken over.
 struct StepRange {
   int64_t first = 0, last = 0;
   bool operator==(const StepRange&) const = default;
@@ -25,11 +25,11 @@ struct StepRange {
 
 struct StageFigures {
   bool begun = false, done = false;
-  int64_t step = 0;                                                   // the last one that a line tells of
-  std::optional<double> samples, text_tokens, decoder_tokens, frames; // that were learnt from
+  int64_t step = 0;                                                   // the last step that has a line
+  std::optional<double> samples, text_tokens, decoder_tokens, frames; // trained on
   double seconds = 0;                                                 // of its steps
   std::optional<double> first_loss, last_loss; // means: of its first line, and over its last twentieth of lines
-  StepRange first_loss_steps;                  // that first_loss is the mean over
+  StepRange first_loss_steps;                  // the steps of first_loss
   std::optional<double> samples_per_second;    // samples / seconds
   std::optional<double> data_wait, padding, memory_bytes, device_memory_bytes, mfu, skipped_steps;
   std::vector<TimePart> parts; // in the order of a step, then its evaluations; none without time
@@ -38,8 +38,7 @@ struct StageFigures {
 
 StageFigures figures_of(const Stage& stage);
 
-// How tables say which steps a first loss is the mean over: in the header where all stages have the same, otherwise
-// beside each.
+// Tables state the steps of the first loss in the header when all stages agree, otherwise beside each value.
 struct FirstLossLabel {
   explicit FirstLossLabel(const std::vector<StageFigures>& figures);
   std::string header = "loss at first";                  // "loss, steps 1-10"
@@ -49,14 +48,10 @@ struct FirstLossLabel {
   bool in_header_ = false;
 };
 
-// The mean of `values` from `begin` on, without those that are not finite.
+// The mean of the finite values from `begin` on.
 std::optional<double> mean_from(const std::vector<double>& values, size_t begin = 0);
 
-// Means over up to `reach` neighbours on each side, the nearer the heavier; fewer at the beginning, where curves are
-// steep. What is not finite has no weight.
-std::vector<double> smoothed(const std::vector<double>& values, size_t reach);
-
-// What an evaluation set is judged by: its last line of each stage and mode, in the order of the stages.
+// The last evaluation of each set in each stage and mode, in the order of the stages.
 std::vector<EvaluationLine> last_evaluations(const RecordedRun& run);
 
 } // namespace fvlm::report

@@ -1,5 +1,5 @@
-// Where a model looked, as a picture to lay over the frame: one pixel a cell, a veil that is the thinner the more it
-// looked.
+// Renders an attention map as an image to overlay on the frame: one pixel per cell, more transparent where attention is
+// higher.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Text and numbers as HTML wants them.
+// Formats text and numbers for HTML.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// How much of a run's logs a resume continues. Resuming needs no log: where one is missing, shortened or another file,
-// a warning says so and the log begins anew.
+// Finds the position from which a resumed run continues its logs. A resume does not depend on the logs: where one is
+// missing, truncated or replaced, a warning is logged and the log starts over.
 #pragma once
 #include <cstdint>
 #include <filesystem>

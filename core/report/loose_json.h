@@ -1,4 +1,4 @@
-// JSON whose keys may be missing or hold something else: what is not as expected counts as absent.
+// Lenient access to JSON: a value that is missing or has an unexpected type counts as absent.
 #pragma once
 #include <nlohmann/json.hpp>
 

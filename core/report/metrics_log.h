@@ -1,13 +1,13 @@
-// What a run measures, kept twice in its folder: metrics.jsonl, one JSON object a line, for programs and the report;
-// and events.out.tfevents.*, for TensorBoard.
+// Writes the metrics of a run to two files in its folder: metrics.jsonl, with one JSON object per line, for programs
+// and the report; and events.out.tfevents.* for TensorBoard.
 //
 // A line of metrics.jsonl: {"kind": "step", "stage": "align", "step": 10, <words>, <values>}. A value is the shortest
 // decimal number that reads back as the same double, or null where it is not finite. Its tag in TensorBoard, at the
 // stage's step: "align/loss"; of an evaluation: "instruct/evaluation/SET/MODE/accuracy". A record without values (most
 // events) leaves nothing there.
 //
-// A disk that is full or failing ends no run: see report/record_file.h. A run that is killed before the disk works
-// again lacks what waited in memory when it is resumed, and the log of that moment says so.
+// A full or failing disk does not end the run: see report/record_file.h. If the run is killed before the disk works
+// again, the records that waited in memory are lost, and a warning at the resume says so.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -25,7 +25,7 @@ struct Record {
   std::vector<std::pair<std::string, double>> values; // no name twice, none of those above
 };
 
-// How far both files had got, in bytes: what a checkpoint remembers.
+// The size of both files in bytes, which a checkpoint stores.
 struct Position {
   uint64_t metrics = 0, events = 0;
   bool operator==(const Position&) const = default;
@@ -34,16 +34,15 @@ struct Position {
 // One thread at a time.
 class MetricsLog {
  public:
-  // Continues in the folder of a run at `from`: what a killed run wrote behind it is cut off. From {0, 0} both files
-  // begin anew, as does one that is not what it was at `from` (report/log_position.h). Throws Error where a file cannot
-  // be opened.
+  // Continues the files of a run at `from` and truncates what a killed run wrote behind it. At {0, 0} both files start
+  // over, as does a file that does not match `from` (report/log_position.h). Throws Error when a file cannot be opened.
   MetricsLog(const std::filesystem::path& run, Position from);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
   void write(const Record& record);
-  // Puts both files on disk. The Position counts what got there, whole records alone.
+  // Flushes both files to disk and returns the sizes that are durable, in whole records.
   Position flush();
 
  private:
@@ -51,7 +50,7 @@ class MetricsLog {
   std::unique_ptr<Files> files_;
 };
 
-// One line of metrics.jsonl, with its end of line.
+// One line of metrics.jsonl, including the newline.
 std::string json_line(const Record& record);
 
 } // namespace fvlm::report

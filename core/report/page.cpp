@@ -15,7 +15,7 @@ extern const std::string_view page_html, style_css, script_js; // page/
 
 namespace {
 
-// The template with each {{name}} put in its place; what is put in is not looked at again.
+// Replaces each {{name}} in the template by its value, which is not searched for names itself.
 std::string filled(std::string_view page, const std::map<std::string_view, std::string>& values) {
   std::string out;
   for (size_t at = 0;;) {
@@ -24,8 +24,8 @@ std::string filled(std::string_view page, const std::map<std::string_view, std::
     out += page.substr(at, open - at);
     auto value = values.find(page.substr(open + 2, close - open - 2));
     if (value == values.end())
-      throw Error(ErrorKind::internal,
-                  fmt::format("page.html wants {}, and nothing is put there", page.substr(open, close + 2 - open)));
+      throw Error(ErrorKind::internal, fmt::format("page.html has the placeholder {}, which has no value",
+                                                   page.substr(open, close + 2 - open)));
     out += value->second;
     at = close + 2;
   }
@@ -72,22 +72,25 @@ std::string notes_html(const std::vector<std::string>& notes) {
 }
 
 std::string report_html(const RecordedRun& run, std::vector<std::string>& notes) {
-  Told told{run, {}, last_evaluations(run)};
-  for (const auto& stage : run.stages) told.figures.push_back(figures_of(stage));
-  notes = run.notes;
-  std::string drawn = curves(told);
-  std::vector<Section> sections = {{"stages", "Stages", stage_table(told)},
-                                   {"results", "Results", evaluation_tables(told)},
+  PageInput input{run, {}, last_evaluations(run), {}, {}, {}};
+  for (const auto& stage : run.stages) input.figures.push_back(figures_of(stage));
+  input.plan = read_plan_values(run.folder);
+  input.parameters = read_parameters(run.folder, notes);
+  notes.insert(notes.end(), run.notes.begin(), run.notes.end());
+  input.samples = read_shown_samples(run, notes);
+  std::string drawn = curves(input);
+  std::vector<Section> sections = {{"stages", "Stages", stage_table(input)},
+                                   {"results", "Results", evaluation_tables(input)},
                                    {"curves", "Curves",
                                     drawn.empty() ? ""
                                                   : "<div class=\"charts\">\n" + drawn +
                                                         "</div>\n<p class=\"note\">Faint: as logged. Firm: smoothed "
                                                         "over neighbours on both sides. Flags mark events.</p>\n"},
-                                   {"time", "Where the time went", time_bars(told)},
-                                   {"samples", "Answers", sample_cards(told, notes)},
-                                   {"events", "Events", event_table(told)},
-                                   {"parameters", "Parameters", parameter_table(told)},
-                                   {"plan", "Plan", plan_tables(told)}};
+                                   {"time", "Where the time went", time_bars(input)},
+                                   {"samples", "Answers", sample_cards(input, notes)},
+                                   {"events", "Events", event_table(input)},
+                                   {"parameters", "Parameters", parameter_table(input)},
+                                   {"plan", "Plan", plan_tables(input)}};
   if (!sections.back().content.empty())
     sections.back().content =
         "<p class=\"controls\"><label><input type=\"checkbox\" id=\"written\"> only what the recipe wrote</label></p>\n"
@@ -100,7 +103,7 @@ std::string report_html(const RecordedRun& run, std::vector<std::string>& notes)
                             {"script", std::string(script_js)},
                             {"about", about(run)},
                             {"contents", contents_html(sections)},
-                            {"cards", headline_cards(told)},
+                            {"cards", headline_cards(input)},
                             {"sections", sections_html(sections)}});
 }
 

@@ -1,4 +1,4 @@
-// The report: one HTML file that needs nothing besides itself, made of what lies in a run's folder alone.
+// The HTML report: one self-contained file, made from the folder of a run alone.
 #pragma once
 #include "report/figures.h"
 #include "report/recorded_run.h"
@@ -18,8 +18,8 @@ struct Report {
   std::vector<std::string> notes;    // what is missing, could not be read or was left out; the page says it too
 };
 
-// Writes it, whole or not at all, to RUN/report.html or to `file`. Of a run that still goes on, or was killed, too.
-// Throws Error(data) where this is no run's folder.
+// Writes it atomically to RUN/report.html or to `file`, also for a run that is under way or was killed. Throws
+// Error(data) when the folder is not that of a run.
 Report write_report(const std::filesystem::path& run, const std::filesystem::path& file);
 Report write_report(const std::filesystem::path& run);
 

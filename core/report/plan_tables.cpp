@@ -37,9 +37,9 @@ std::string row(const std::string& path, const PlanValue& value) {
 
 } // namespace
 
-std::string plan_tables(const Told& told) {
+std::string plan_tables(const PageInput& input) {
   std::vector<Group> groups;
-  for (const auto& value : told.run.plan) {
+  for (const auto& value : input.plan) {
     const auto place = placed(value.path);
     const std::string &name = place.first, &path = place.second;
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& other) { return other.name == name; });

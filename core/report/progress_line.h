@@ -1,5 +1,5 @@
-// How far training has got, for whoever watches: one line of the terminal, written over; elsewhere (a log file, CI) a
-// line of its own after the first step, 5 seconds later, after twice as many, and so on up to every 30 seconds.
+// The progress line of a training run: a single line that is overwritten on a terminal. Elsewhere (a log file, CI) it
+// is a new line after the first step, then after 5 seconds, doubling up to every 30 seconds.
 //
 //   align 120/3,250 (overall 4 %)  loss 0.134  lr 1.9e-3  dt 27 ms  1,146 samples/s  29 k tokens/s  eta 2 min 41 s
 #pragma once
@@ -13,19 +13,20 @@
 
 namespace fvlm::report {
 
-// Where a stage is. What is not known is left out of the line.
+// The state of a stage. Values that are unknown are left out of the line.
 struct Moment {
   std::string stage;
   int64_t step = 0;
-  std::optional<int64_t> steps;                // none where budgets make the batches
-  int64_t samples = 0, all_samples = 0;        // of the stage
-  int64_t samples_before = 0, run_samples = 0; // of the stages before it, of all that are to run; 0: only this one
-  int64_t tokens = 0;                          // of the stage: visual and text
-  double seconds = 0, waited = 0; // that training took so far, and of those the ones that it waited for data
-  double loss = std::numeric_limits<double>::quiet_NaN(), lr = loss; // lr: the greatest of any group
+  std::optional<int64_t> steps;         // unknown when batches are made by budget
+  int64_t samples = 0, all_samples = 0; // of the stage
+  int64_t samples_before = 0,
+          run_samples = 0;        // of earlier stages, and of all stages that will run; 0: only this stage runs
+  int64_t tokens = 0;             // of the stage: visual and text
+  double seconds = 0, waited = 0; // of training so far, and those spent waiting for data
+  double loss = std::numeric_limits<double>::quiet_NaN(), lr = loss; // lr: the largest of all groups
 };
 
-// So many a second, of which the last 20 seconds count most. A stretch that took 100 seconds has 99 % of the say.
+// A rate per second as an exponential moving average with a time constant of 20 seconds.
 class SmoothedRate {
  public:
   void add(double amount, double seconds);
@@ -37,15 +38,15 @@ class SmoothedRate {
 
 class ProgressLine {
  public:
-  // `seconds`: a clock, of tests. Colours as NO_COLOR and the terminal have it.
+  // `seconds` replaces the clock in tests. Colors follow NO_COLOR and the terminal.
   explicit ProgressLine(int descriptor = 2, std::function<double()> seconds = {});
 
-  // As a stage begins, from where its rates are counted, and after each step: it costs next to nothing where nothing is
-  // due. Another stage, or samples that go back (a resumed or rolled back stage), begin the rates anew.
+  // Call it at the beginning of a stage and after each step; it is cheap when no line is due. The rates start over for
+  // another stage, and when the number of samples decreases after a rollback.
   void show(const Moment& moment);
-  // On a terminal: what goes on between two steps.
+  // Shows what happens between two steps, on a terminal only.
   void note(const std::string& text);
-  void clear() { line_.clear(); } // a stage is over, or somebody else writes to the terminal
+  void clear() { line_.clear(); } // at the end of a stage, or before other output to the terminal
 
  private:
   bool plain_due(double now);

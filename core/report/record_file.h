@@ -1,8 +1,8 @@
-// A file that only grows, whole record by whole record, on a disk that may fail.
+// An append-only file of records that tolerates a failing disk.
 //
-// A record that cannot be written (ENOSPC, EIO, a short write) ends no run: half of it is cut off again, it and those
-// after it wait in memory (`most_kept` bytes of them), the log warns once, and every later append() and flush() tries
-// again. What does not fit in that memory is lost; the log says how many records when the disk works again.
+// A record that cannot be written (ENOSPC, EIO, a short write) does not end the run: a partial write is truncated, the
+// records wait in memory (up to `most_kept` bytes), a warning is logged once, and every later append() and flush()
+// retries. Records beyond that limit are lost; their number is logged when the disk works again.
 #pragma once
 #include "base/descriptor.h"
 
@@ -38,7 +38,7 @@ class RecordFile {
   std::deque<std::string> kept_; // the records behind durable_
   size_t written_ = 0;           // how many of kept_ are written
   uint64_t kept_bytes_ = 0;      // of kept_
-  uint64_t lost_ = 0;            // records since the trouble began
+  uint64_t lost_ = 0;            // records since the failure began
   bool troubled_ = false, unsynced_ = false;
 };
 

@@ -40,7 +40,6 @@ RecordedRun read_run(const fs::path& folder) {
   run.folder = folder;
   read_plan(run);
   read_metrics(run);
-  read_samples(run);
   return run;
 }
 

@@ -1,5 +1,5 @@
-// RecordedRun: what the folder of a run tells, as far as it got. Unknown keys, files and kinds of lines are passed
-// over; what is damaged or missing is noted.
+// RecordedRun: a run read back from its folder, finished or not. Unknown keys and kinds of lines are ignored; what is
+// damaged or missing is noted.
 #pragma once
 #include "data/stream/sample_counts.h"
 
@@ -44,44 +44,12 @@ struct Event {
   int64_t step = 0;
 };
 
-struct PlanValue {
-  std::string path;          // "stages.align.batch.samples"
-  std::string value;         // as a reader wants it
-  std::vector<double> curve; // where the value is many numbers
-  std::string source;        // "recipe.lua:12"; empty: nobody wrote it
-};
-
-struct ParameterGroup {
-  std::string name;
-  int64_t tensors = 0, parameters = 0;
-  bool trained = false;
-  std::optional<double> lr, weight_decay;
-};
-
-struct Option {
-  std::string text;
-  std::optional<double> loss;
-  bool right = false;
-};
-
-struct ShownSample {
-  std::string set, stage, source, question, expected, answer;
-  int64_t step = 0;
-  std::vector<Option> options;
-  std::vector<std::filesystem::path> frames;
-  int64_t rows = 0, columns = 0;              // of `attention`
-  std::vector<std::vector<double>> attention; // a frame each; none, or as many as frames
-};
-
 struct RecordedRun {
   std::filesystem::path folder;
   std::string name, hash, recipe, precision, seed;
-  std::vector<PlanValue> plan;
   std::vector<Stage> stages; // as planned, then those that only lines name
   std::vector<EvaluationLine> evaluations;
   std::vector<Event> events;
-  std::map<std::string, std::vector<ParameterGroup>> parameters; // by stage
-  std::vector<ShownSample> samples;
   std::vector<std::string> notes; // what is missing or could not be read
   std::string last_line_at;       // "2026-11-22 01:12 UTC": when metrics.jsonl was last written
 
@@ -97,6 +65,5 @@ std::vector<std::filesystem::path> sorted_entries(const std::filesystem::path& f
 // Its parts, in files of their own.
 void read_plan(RecordedRun& run);    // recorded_plan.cpp
 void read_metrics(RecordedRun& run); // recorded_metrics.cpp
-void read_samples(RecordedRun& run); // recorded_samples.cpp
 
 } // namespace fvlm::report

@@ -1,4 +1,4 @@
-// What a run came to, in short: what `train` prints when it ends, and `report` beside its file.
+// The summary of a run that `train` prints at its end, and `report` beside the file that it writes.
 #pragma once
 #include "report/figures.h"
 

@@ -156,11 +156,11 @@ class Cards {
 
 } // namespace
 
-std::string sample_cards(const Told& told, std::vector<std::string>& notes) {
+std::string sample_cards(const PageInput& input, std::vector<std::string>& notes) {
   Cards cards(notes);
   std::string out, before;
   bool heat = false;
-  for (const auto& sample : told.run.samples) {
+  for (const auto& sample : input.samples) {
     heat = heat || !sample.attention.empty();
     if (std::string group = sample.stage + "\n" + sample.set; group != before) {
       if (!before.empty()) out += "</div>\n";

@@ -47,9 +47,9 @@ std::string word_of(std::string mode) {
   return mode;
 }
 
-double total(const Told& told, std::optional<double> StageFigures::*member) {
+double total(const PageInput& input, std::optional<double> StageFigures::*member) {
   double sum = 0;
-  for (const auto& figures : told.figures) sum += (figures.*member).value_or(0);
+  for (const auto& figures : input.figures) sum += (figures.*member).value_or(0);
   return sum;
 }
 
@@ -59,22 +59,22 @@ bool is_noteworthy(const Event& event) {
   return event.what != "stage_end";
 }
 
-std::string headline_cards(const Told& told) {
+std::string headline_cards(const PageInput& input) {
   int64_t done = 0, planned = 0;
   double seconds = 0;
   std::string at;
-  for (size_t s = 0; s < told.run.stages.size(); ++s) {
-    const Stage& stage = told.run.stages[s];
+  for (size_t s = 0; s < input.run.stages.size(); ++s) {
+    const Stage& stage = input.run.stages[s];
     if (stage.planned) ++planned;
-    if (stage.planned && told.figures[s].done) ++done;
-    if (told.figures[s].begun && !told.figures[s].done) {
-      at = fmt::format("{} at step {}", stage.name, grouped(told.figures[s].step));
+    if (stage.planned && input.figures[s].done) ++done;
+    if (input.figures[s].begun && !input.figures[s].done) {
+      at = fmt::format("{} at step {}", stage.name, grouped(input.figures[s].step));
       if (stage.steps) at += fmt::format(" of {}", grouped(*stage.steps));
     }
-    seconds += told.figures[s].seconds;
+    seconds += input.figures[s].seconds;
   }
-  double samples = total(told, &StageFigures::samples), tokens = total(told, &StageFigures::text_tokens),
-         frames = total(told, &StageFigures::frames);
+  double samples = total(input, &StageFigures::samples), tokens = total(input, &StageFigures::text_tokens),
+         frames = total(input, &StageFigures::frames);
   std::string out = card("Stages done", fmt::format("{} of {}", done, planned),
                          !at.empty()       ? at
                          : done == planned ? "the run is complete"
@@ -85,19 +85,19 @@ std::string headline_cards(const Told& told) {
   out += card("Samples learnt from", count_text(samples), join(also, ", "));
   if (seconds > 0)
     out += card("Training time", human_duration(seconds), figure(samples / seconds) + " samples a second");
-  for (size_t s = told.run.stages.size(); s-- > 0;)
-    if (told.figures[s].last_loss) {
-      const StageFigures& of = told.figures[s];
+  for (size_t s = input.run.stages.size(); s-- > 0;)
+    if (input.figures[s].last_loss) {
+      const StageFigures& of = input.figures[s];
       std::string steps = of.first_loss_steps.text();
       if (const size_t hyphen = steps.find('-'); hyphen != steps.npos)
         steps.replace(hyphen, 1, "\u2011"); // no break there
-      out += card("Final loss, " + told.run.stages[s].name, fixed(of.last_loss),
+      out += card("Final loss, " + input.run.stages[s].name, fixed(of.last_loss),
                   fmt::format("from {}, {}", fixed(of.first_loss), steps));
       break;
     }
   // Each set once: its newest accuracy in the first of its modes.
   std::vector<const EvaluationLine*> shown;
-  for (const auto& line : told.evaluations) {
+  for (const auto& line : input.evaluations) {
     if (!line.find("accuracy")) continue;
     auto same = std::find_if(shown.begin(), shown.end(), [&](const auto* other) { return other->set == line.set; });
     if (same == shown.end())
@@ -117,17 +117,17 @@ std::string bytes(std::optional<double> count) {
   return count ? human_bytes(static_cast<uint64_t>(std::max(0.0, *count))) : "–";
 }
 
-std::string stage_table(const Told& told) {
+std::string stage_table(const PageInput& input) {
   std::string rows;
   bool padding = false, memory = false, device_memory = false, mfu = false, skipped = false;
-  for (const auto& figures : told.figures) {
+  for (const auto& figures : input.figures) {
     padding = padding || figures.padding;
     memory = memory || figures.memory_bytes;
     device_memory = device_memory || figures.device_memory_bytes;
     mfu = mfu || figures.mfu;
     skipped = skipped || figures.skipped_steps.value_or(0) > 0;
   }
-  const FirstLossLabel label(told.figures);
+  const FirstLossLabel label(input.figures);
   std::vector<std::string> header{"<stage",    "steps",      "samples",    "time",
                                   "samples/s", label.header, "final loss", "data wait"};
   if (padding) header.emplace_back("padding");
@@ -136,9 +136,9 @@ std::string stage_table(const Told& told) {
   if (mfu) header.emplace_back("MFU");
   if (skipped) header.emplace_back("skipped");
   header.emplace_back("<learns");
-  for (size_t s = 0; s < told.run.stages.size(); ++s) {
-    const Stage& stage = told.run.stages[s];
-    const StageFigures& figures = told.figures[s];
+  for (size_t s = 0; s < input.run.stages.size(); ++s) {
+    const Stage& stage = input.run.stages[s];
+    const StageFigures& figures = input.figures[s];
     std::string state = figures.done ? "done" : figures.begun ? "under way" : "not begun";
     std::string steps = figures.begun ? grouped(figures.step) : "–";
     if (stage.steps && !(figures.begun && figures.step == *stage.steps)) steps += " of " + grouped(*stage.steps);
@@ -163,7 +163,7 @@ std::string stage_table(const Told& told) {
     rows += "</tr>";
   }
   std::string samples;
-  for (const Stage& stage : told.run.stages)
+  for (const Stage& stage : input.run.stages)
     if (stage.counts && stage.counts->all_skipped() + stage.counts->cut > 0)
       samples +=
           fmt::format("<p class=\"note\"><b>{}</b>: {}</p>\n", escaped(stage.name), escaped(stage.counts->text()));
@@ -172,8 +172,8 @@ std::string stage_table(const Told& told) {
          "twentieth of a stage’s lines. Shares are means over its lines, memory is the most of any.</p>\n";
 }
 
-std::string evaluation_tables(const Told& told) {
-  if (told.evaluations.empty()) return "";
+std::string evaluation_tables(const PageInput& input) {
+  if (input.evaluations.empty()) return "";
   struct Column {
     const char *name, *title;
     bool share;
@@ -187,14 +187,14 @@ std::string evaluation_tables(const Told& told) {
   std::vector<Column> used;
   std::vector<std::string> header{"<set", "<mode"};
   for (const auto& column : columns)
-    if (std::any_of(told.evaluations.begin(), told.evaluations.end(),
+    if (std::any_of(input.evaluations.begin(), input.evaluations.end(),
                     [&](const auto& line) { return line.find(column.name).has_value(); })) {
       used.push_back(column);
       header.emplace_back(column.title);
     }
   for (const char* title : {"samples", "<measure", "<after"}) header.emplace_back(title);
   std::string rows, before;
-  for (const auto& line : told.evaluations) {
+  for (const auto& line : input.evaluations) {
     std::string set = line.stage + "\n" + line.set;
     rows += set == before ? "<tr>" : "<tr class=\"group\">";
     rows += set == before ? "<td></td>" : fmt::format("<th class=\"text\">{}</th>", escaped(line.set));
@@ -207,11 +207,11 @@ std::string evaluation_tables(const Told& told) {
   }
   std::string out = table(header, rows);
   // By source or kind of question, modes side by side.
-  std::set<std::string> told_of;
-  for (const auto& line : told.evaluations) {
-    if (!told_of.insert(line.stage + "\n" + line.set).second) continue;
+  std::set<std::string> shown_sets;
+  for (const auto& line : input.evaluations) {
+    if (!shown_sets.insert(line.stage + "\n" + line.set).second) continue;
     std::vector<const EvaluationLine*> modes;
-    for (const auto& other : told.evaluations)
+    for (const auto& other : input.evaluations)
       if (other.stage == line.stage && other.set == line.set) modes.push_back(&other);
     std::vector<std::string> kinds;
     for (const auto* mode : modes)
@@ -233,13 +233,13 @@ std::string evaluation_tables(const Told& told) {
   return out;
 }
 
-std::string time_bars(const Told& told) {
+std::string time_bars(const PageInput& input) {
   // Each part has its own colour, the same one in every run; those of no known name have the colours behind.
   std::vector<std::string> all = time_part_names();
   const auto contains = [](const auto& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  for (const auto& figures : told.figures)
+  for (const auto& figures : input.figures)
     for (const auto& part : figures.parts)
       if (part.name != "other" && !contains(all, part.name)) all.push_back(part.name);
   auto colour = [&](const std::string& name) {
@@ -249,7 +249,7 @@ std::string time_bars(const Told& told) {
   std::vector<std::string> names = all; // that some stage has, in one order for all
   names.emplace_back("other");
   std::erase_if(names, [&](const std::string& name) {
-    return std::none_of(told.figures.begin(), told.figures.end(), [&](const StageFigures& figures) {
+    return std::none_of(input.figures.begin(), input.figures.end(), [&](const StageFigures& figures) {
       return std::any_of(figures.parts.begin(), figures.parts.end(),
                          [&](const auto& part) { return part.name == name; });
     });
@@ -257,10 +257,10 @@ std::string time_bars(const Told& told) {
   if (names.empty()) return "";
   std::string bars;
   std::vector<std::string> header{"<part"};
-  for (size_t s = 0; s < told.run.stages.size(); ++s) {
-    const StageFigures& figures = told.figures[s];
+  for (size_t s = 0; s < input.run.stages.size(); ++s) {
+    const StageFigures& figures = input.figures[s];
     if (figures.parts.empty()) continue;
-    header.push_back(told.run.stages[s].name);
+    header.push_back(input.run.stages[s].name);
     const double all = figures.seconds_of_parts();
     std::string pieces;
     for (const auto& part : figures.parts)
@@ -268,12 +268,12 @@ std::string time_bars(const Told& told) {
                             colour(part.name), escaped(part.name), escaped(human_duration(part.seconds)),
                             percent(part.seconds / all), part.seconds / all > 0.09 ? escaped(part.name) : "");
     bars += fmt::format(R"(<div class="time"><b>{}</b><div class="stack">{}</div><span>{}</span></div>)",
-                        escaped(told.run.stages[s].name), pieces, human_duration(all));
+                        escaped(input.run.stages[s].name), pieces, human_duration(all));
   }
   std::string rows;
   for (const auto& name : names) {
     rows += fmt::format(R"(<tr><th class="text"><i class="swatch {}"></i>{}</th>)", colour(name), escaped(name));
-    for (const auto& figures : told.figures) {
+    for (const auto& figures : input.figures) {
       if (figures.parts.empty()) continue;
       auto part = std::find_if(figures.parts.begin(), figures.parts.end(),
                                [&](const auto& other) { return other.name == name; });
@@ -287,11 +287,11 @@ std::string time_bars(const Told& told) {
   return bars + table(header, rows, "narrow");
 }
 
-std::string event_table(const Told& told) {
+std::string event_table(const PageInput& input) {
   constexpr size_t most = 200;
   std::string rows;
-  for (size_t i = 0; i < told.run.events.size() && i < most; ++i) {
-    const Event& event = told.run.events[i];
+  for (size_t i = 0; i < input.run.events.size() && i < most; ++i) {
+    const Event& event = input.run.events[i];
     rows +=
         fmt::format(R"(<tr id="event-{}">{}<td>{}</td><td class="text"><span class="what {}">{}</span></td>{}</tr>)",
                     i + 1, text_cell(event.stage), grouped(event.step), escaped(event.what),
@@ -299,17 +299,17 @@ std::string event_table(const Told& told) {
   }
   if (rows.empty()) return "";
   std::string out = table({"<stage", "step", "<what", "<"}, rows);
-  if (told.run.events.size() > most)
+  if (input.run.events.size() > most)
     out += fmt::format("<p class=\"note\">The first {} of {} events; metrics.jsonl has all.</p>\n", most,
-                       grouped(static_cast<int64_t>(told.run.events.size())));
+                       grouped(static_cast<int64_t>(input.run.events.size())));
   return out;
 }
 
-std::string parameter_table(const Told& told) {
+std::string parameter_table(const PageInput& input) {
   std::string rows;
-  for (const auto& stage : told.run.stages) {
-    auto found = told.run.parameters.find(stage.name);
-    if (found == told.run.parameters.end() || found->second.empty()) continue;
+  for (const auto& stage : input.run.stages) {
+    auto found = input.parameters.find(stage.name);
+    if (found == input.parameters.end() || found->second.empty()) continue;
     int64_t all = 0, trained = 0;
     bool first = true;
     for (const auto& group : found->second) {

@@ -37,6 +37,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     grouping.add(std::move(item));
   });
   grouping.finish();
-  demand(grouping.told().size() <= Grouping::most_told);
+  demand(grouping.reported().size() <= Grouping::max_reported);
   return 0;
 }

@@ -506,7 +506,7 @@ TEST(Report, survives_values_of_any_type_anywhere) {
       ASSERT_EQ(count(page, "nan") + count(page, ">inf<"), 0u) << "round " << round;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data);
-      EXPECT_THAT(error.text(), HasSubstr("no plan of a run")) << "round " << round;
+      EXPECT_THAT(error.text(), HasSubstr("not the plan of a run")) << "round " << round;
     }
   }
 }

@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr int version = 2; // of what the same options make
 constexpr const char* program = "make-shapes";
 constexpr const char* manifest_name = "manifest.json";
-constexpr uint64_t most_manifest = 64 << 20;
+constexpr uint64_t max_manifest_bytes = 64 << 20;
 
 // Everything that decides the bytes.
 Json made_with(const Options& options) {
@@ -97,9 +97,9 @@ void add_sample(const Options& options, const Part& part, uint64_t number, Shard
 }
 
 // Shards are made by threads, each shard by one. The first error ends all of them.
-class Crew {
+class ShardThreads {
  public:
-  Crew(const Options& options, std::vector<ShardPlan> shards, fs::path folder)
+  ShardThreads(const Options& options, std::vector<ShardPlan> shards, fs::path folder)
       : options_(options), shards_(std::move(shards)), folder_(std::move(folder)), sizes_(shards_.size()) {}
 
   void run(const std::function<void(int64_t)>& progress) {
@@ -151,13 +151,13 @@ class Crew {
 // The manifest at `out`; null where there is none of this program's.
 nlohmann::json manifest_at(const fs::path& out) {
   if (!fs::exists(out / manifest_name)) return nullptr;
-  auto manifest = read_json_object(out / manifest_name, most_manifest);
+  auto manifest = read_json_object(out / manifest_name, max_manifest_bytes);
   auto made = manifest.find("made_with");
   return made != manifest.end() && made->is_object() && made->value("program", "") == program ? manifest : nullptr;
 }
 
 // Removes a data set that this program made, and nothing else that may lie in its folder.
-void remove_old(const fs::path& out) {
+void remove_previous(const fs::path& out) {
   for (const Part& part : parts()) fs::remove_all(out / *fs::path(part.name).begin());
   fs::remove_all(out / "tokenizer");
   fs::remove(out / manifest_name);
@@ -196,7 +196,7 @@ bool is_made(const Options& options) {
 
 Made make(const Options& options, const std::function<void(int64_t, int64_t)>& progress) {
   fs::path out = options.out.has_filename() ? options.out : options.out.parent_path(); // "data/shapes/"
-  if (!manifest_at(out).is_null()) remove_old(out);
+  if (!manifest_at(out).is_null()) remove_previous(out);
   AtomicFolder folder(out);
   auto shards = plan(options);
   Made made{.shards = std::ssize(shards)};
@@ -205,12 +205,12 @@ Made make(const Options& options, const std::function<void(int64_t, int64_t)>& p
     make_folders((folder.beside() / shard.file).parent_path());
   }
   write_tokenizer(folder.beside() / "tokenizer");
-  Crew crew(options, shards, folder.beside());
-  crew.run([&](int64_t done) { progress(done, made.samples); });
+  ShardThreads shard_threads(options, shards, folder.beside());
+  shard_threads.run([&](int64_t done) { progress(done, made.samples); });
   Json files = Json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
-    files[shards[i].file] = crew.sizes()[i];
-    made.bytes += crew.sizes()[i];
+    files[shards[i].file] = shard_threads.sizes()[i];
+    made.bytes += shard_threads.sizes()[i];
   }
   write_file_atomic(folder.beside() / manifest_name,
                     Json{{"made_with", made_with(options)}, {"shards", files}}.dump(2) + "\n");

@@ -1,4 +1,4 @@
-// Draw: the random choices of one sample, a pure function of (seed, part of the data set, number of the sample).
+// Draw: the random numbers of one sample, determined by the seed, the part of the data set and the index of the sample.
 #pragma once
 #include "base/random.h"
 

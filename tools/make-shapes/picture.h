@@ -1,4 +1,4 @@
-// A picture of a few shapes on a plain ground, and its pixels.
+// A picture of a few shapes on a background, and its rendering to pixels.
 #pragma once
 #include "data/media/image.h"
 
@@ -11,8 +11,8 @@ namespace fvlm::shapes {
 enum class Form : uint8_t { circle, square, triangle, cross, ring };
 using Rgb = std::array<uint8_t, 3>;
 
-// Whole numbers, so that equal blobs are equal pixels: 512 units span the picture's width for x, its height for y, and
-// the shorter of both for the size.
+// Integer coordinates make equal blobs equal pixels: 512 units span the width for x, the height for y, and the shorter
+// side for the size.
 struct Blob {
   Form form;
   Rgb colour;
@@ -27,7 +27,7 @@ constexpr Rgb grey{124, 116, 104}, dark{14, 14, 20};
 
 struct Picture {
   Rgb ground;
-  std::vector<Blob> blobs; // later ones lie over earlier ones
+  std::vector<Blob> blobs; // later blobs cover earlier ones
   bool operator==(const Picture&) const = default;
 };
 
@@ -35,10 +35,10 @@ constexpr int span = 512;
 
 enum class Ground {
   plain,
-  textured // as much detail as a photo has: for measurements of decoders
+  textured // as detailed as a photo, to benchmark decoders
 };
 
-// `grain`: another texture for another number.
+// `grain` seeds the texture.
 Image paint(const Picture& picture, int64_t width, int64_t height, Ground ground, uint64_t grain);
 
 } // namespace fvlm::shapes

@@ -1,6 +1,6 @@
 #include "make-shapes/samples.h"
 
-#include "data/bpe_trainer.h"
+#include "make-shapes/bpe_trainer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -82,7 +82,7 @@ std::string make_tokenizer() {
     trainer.add(scene.caption);
     for (const Fact& fact : scene.facts) learn(fact);
   }
-  return trainer.tokenizer_json({});
+  return trainer.tokenizer_json();
 }
 
 } // namespace fvlm::shapes

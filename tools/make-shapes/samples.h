@@ -1,4 +1,4 @@
-// What becomes of a scene in a shard: its frames' files and its JSON, by the part of the data set it is for.
+// Turns scenes into samples of a shard: frames and JSON, depending on the part of the data set.
 #pragma once
 #include "make-shapes/scene.h"
 
@@ -15,7 +15,7 @@ struct Part {
   bool held_out;
 };
 
-// The parts as recipes/quickstart.lua reads them.
+// The parts that recipes/quickstart.lua reads.
 const std::vector<Part>& parts();
 
 struct Sample {
@@ -23,10 +23,10 @@ struct Sample {
   std::string json;
 };
 
-// A pure function of its arguments.
+// Deterministic in its arguments.
 Sample make_sample(const Part& part, uint64_t seed, uint64_t number, int64_t frames);
 
-// tokenizer.json for all that samples of any seed say.
+// Trains a tokenizer.json on the texts that samples of any seed can have.
 std::string make_tokenizer();
 
 } // namespace fvlm::shapes

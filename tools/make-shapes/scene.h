@@ -1,4 +1,4 @@
-// Scenes: what is seen over the frames of a clip, and what can be said and asked about it.
+// Scenes: the frames of a clip, with a caption and questions about them.
 #pragma once
 #include "make-shapes/draw.h"
 #include "make-shapes/picture.h"
@@ -9,13 +9,13 @@
 namespace fvlm::shapes {
 
 struct Fact {
-  std::string kind; // "colour": what kind of question it is; the samples' `source`
+  std::string kind; // the kind of question, such as "colour"; becomes the `source` of samples
   std::string question, answer;
   std::vector<std::string> wrong; // other answers, the most tempting first
 };
 
 struct Scene {
-  std::string caption; // everything that is asked for
+  std::string caption; // contains the answers of all facts
   std::vector<Fact> facts;
   std::vector<Picture> frames;
 };
@@ -27,10 +27,10 @@ struct Scene {
 //   cue       a ring in the first frame marks the place to look at in the frames behind it, which hold four balls
 Scene make_scene(Draw& draw, int64_t frames);
 
-// One scene in eight, by what it shows: training data have none of these and held-out data no others.
+// Selects one scene in eight by a hash of its content. Training data contain none of these, held-out data only these.
 bool is_held_out(const Scene& scene);
 
-// Questions without pictures: small sums, facts about shapes and colours.
+// A question without frames: small sums, and facts about shapes and colors.
 Fact make_text(Draw& draw);
 
 } // namespace fvlm::shapes

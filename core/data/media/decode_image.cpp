@@ -14,7 +14,7 @@ namespace fvlm {
 namespace {
 
 // By the first bytes; null: none of these.
-const char* unread_format(std::span<const std::byte> bytes) {
+const char* unsupported_format(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto at = [&](size_t place, std::string_view word) {
     return text.substr(std::min(place, text.size())).starts_with(word);
@@ -30,7 +30,7 @@ const char* unread_format(std::span<const std::byte> bytes) {
 
 } // namespace
 
-void require_decent_size(uint64_t width, uint64_t height, const DecodeOptions& options) {
+void check_image_size(uint64_t width, uint64_t height, const DecodeOptions& options) {
   constexpr uint64_t longest_side = 65535; // JPEG's; a PNG with longer ones would make resize() take much memory
   if (width < 1 || height < 1)
     throw Error(ErrorKind::data, fmt::format("an image of {} x {} pixels has none", width, height));
@@ -46,7 +46,7 @@ bool looks_like_image(std::span<const std::byte> bytes) {
 }
 
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options) {
-  if (const char* format = unread_format(bytes))
+  if (const char* format = unsupported_format(bytes))
     throw Error(ErrorKind::data, fmt::format("a {} file, which is not read: JPEG and PNG are", format))
         .advise("convert it to JPEG or PNG before it goes into a shard");
   if (!looks_like_image(bytes))

@@ -1,5 +1,5 @@
-// JPEG and PNG files to pixels, whatever their colours, depth and orientation. A file that is damaged or too large is
-// an Error(data); nothing is printed, no picture is half grey.
+// Decodes JPEG and PNG files of any color type, depth and orientation to RGB pixels. A damaged, truncated or oversized
+// file throws Error(data) rather than yielding a partly grey image, and the libraries print nothing.
 #pragma once
 #include "data/media/image.h"
 
@@ -10,17 +10,17 @@
 namespace fvlm {
 
 struct DecodeOptions {
-  // The size that will be made of it: a JPEG is then decoded at an eighth, a quarter or half of its size where neither
-  // side gets smaller than this. 0: not known, full size.
+  // The size that the image will be resized to. A JPEG is decoded at 1/8, 1/4 or 1/2 of its size where both sides stay
+  // at least this long. 0 decodes at full size.
   int64_t width = 0, height = 0;
-  int64_t most_pixels = 64 << 20; // in the file; more is refused before memory is taken
+  int64_t most_pixels = 64 << 20; // larger images are rejected before memory is allocated
 };
 
-// By its content. What the file says of its orientation (EXIF) is applied, colour profiles and transparency are not:
-// alpha is dropped, 16 bits become their upper 8. [any thread]
+// Detects the format by content. Applies the EXIF orientation; ignores color profiles, drops alpha, and reduces 16 bits
+// to the upper 8. [any thread]
 Image decode_image(std::span<const std::byte> bytes, const DecodeOptions& options = {});
 
-// Whether the first bytes are those of a JPEG or PNG file.
+// Whether the bytes begin like a JPEG or PNG file.
 bool looks_like_image(std::span<const std::byte> bytes);
 
 } // namespace fvlm

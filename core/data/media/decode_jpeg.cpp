@@ -11,12 +11,12 @@
 namespace fvlm {
 namespace {
 
-constexpr long most_memory = 512L << 20; // for the coefficients of progressive files; not for the pixels
+constexpr long max_coefficient_bytes = 512L << 20; // for the coefficients of progressive files; not for the pixels
 // Scans times pixels: what a progressive file may cost, whatever the number of its scans. Usual ones have ten.
-constexpr uint64_t most_work = uint64_t{1} << 32;
+constexpr uint64_t max_decode_work = uint64_t{1} << 32;
 
 // What says that something is odd, not that a part of the picture is missing.
-bool harmless(int warning) {
+bool is_harmless(int warning) {
   return warning == JWRN_EXTRANEOUS_DATA || warning == JWRN_JFIF_MAJOR || warning == JWRN_ADOBE_XFORM ||
          warning == JWRN_NOT_SEQUENTIAL;
 }
@@ -29,12 +29,12 @@ struct JpegDecoder {
   JpegDecoder() {
     library.err = errors.manager();
     library.err->emit_message = [](j_common_ptr common, int level) {
-      if (level < 0 && !harmless(common->err->msg_code)) common->err->error_exit(common);
+      if (level < 0 && !is_harmless(common->err->msg_code)) common->err->error_exit(common);
     };
     progress.progress_monitor = [](j_common_ptr common) {
       const auto& decoder = *reinterpret_cast<j_decompress_ptr>(common);
       const uint64_t pixels = uint64_t{decoder.image_width} * decoder.image_height;
-      if (static_cast<uint64_t>(decoder.input_scan_number) * pixels <= most_work) return;
+      if (static_cast<uint64_t>(decoder.input_scan_number) * pixels <= max_decode_work) return;
       common->err->msg_code = JERR_BAD_PROGRESSION;
       common->err->error_exit(common);
     };
@@ -83,11 +83,11 @@ Decoded decode_jpeg(std::span<const std::byte> bytes, const DecodeOptions& optio
   decoder.run([&] {
     jpeg_create_decompress(&library);
     library.progress = &decoder.progress;
-    library.mem->max_memory_to_use = most_memory;
+    library.mem->max_memory_to_use = max_coefficient_bytes;
     jpeg_mem_src(&library, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&library, TRUE);
   });
-  require_decent_size(library.image_width, library.image_height, options);
+  check_image_size(library.image_width, library.image_height, options);
 
   // Huffman's shortest code has one bit, for 64 pixels: what is too short is refused before memory is taken.
   if (const uint64_t pixels = uint64_t{library.image_width} * library.image_height;

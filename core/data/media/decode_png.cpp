@@ -69,7 +69,7 @@ Decoded decode_png(std::span<const std::byte> bytes, const DecodeOptions& option
     png_read_info(png, info);
   });
   const png_uint_32 width = png_get_image_width(png, info), height = png_get_image_height(png, info);
-  require_decent_size(width, height, options);
+  check_image_size(width, height, options);
 
   // Deflate makes no more than 1,032 bytes of one: what is too short is refused before memory is taken.
   if (uint64_t{height} * png_get_rowbytes(png, info) / 1032 > bytes.size())

@@ -1,4 +1,4 @@
-// Which way up a picture is, by the EXIF data of its file.
+// The orientation of an image from the EXIF data of its file.
 #pragma once
 #include "data/media/image.h"
 
@@ -7,13 +7,13 @@
 
 namespace fvlm {
 
-// The orientation tag of the first folder of a TIFF structure, 1 .. 8; 1 where it is missing or makes no sense.
+// The orientation tag of the first directory of a TIFF structure, 1 to 8; 1 where it is missing or invalid.
 int exif_orientation(std::span<const std::byte> tiff);
 
-// Of a JPEG file's first EXIF segment.
+// The orientation from the first EXIF segment of a JPEG file.
 int jpeg_orientation(std::span<const std::byte> file);
 
-// Turned and mirrored as the orientation says.
+// Rotates and mirrors the image so that it is upright.
 Image upright(Image image, int orientation);
 
 } // namespace fvlm

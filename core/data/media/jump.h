@@ -1,14 +1,14 @@
-// A way out of a C library that reports errors by a function which must not return.
+// Leaves a C library whose error callback must not return, by longjmp.
 #pragma once
 #include <csetjmp>
 
 namespace fvlm {
 
-// No object with a destructor may live in `work` or below it: a jump skips them.
+// No object with a destructor may live in `work` or its callees: a jump skips destructors.
 struct Jump {
   std::jmp_buf target{};
 
-  // False: leave() was called.
+  // Returns false when leave() was called.
   template <class Work>
   [[gnu::noinline]] bool run(Work&& work) {
     if (setjmp(target)) return false;

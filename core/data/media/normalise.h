@@ -1,4 +1,4 @@
-// Pixels to what the vision tower reads, and back.
+// Normalizes pixels for the vision tower, and back.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +9,7 @@ namespace fvlm {
 // each channel, in float32 arithmetic. Throws Error(internal) where the sizes differ.
 void normalise(std::span<const uint8_t> hwc, std::span<float> chw);
 
-// The way back: exactly the bytes that were normalised. What would be no byte becomes the nearest one.
+// The inverse: returns exactly the bytes that were normalized, and clamps other values.
 void denormalise(std::span<const float> chw, std::span<uint8_t> hwc);
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-// RandomAccess: bytes that lie somewhere, in a shard say, read from any place.
+// RandomAccess: a file or a member of a shard that can be read at any offset.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ class RandomAccess {
  public:
   virtual ~RandomAccess() = default;
   virtual uint64_t size() const = 0;
-  // All of `into`, which the caller keeps within size(). Throws Error where that fails.
+  // Fills `into`; the range must lie within size(). Throws Error on failure.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
 
  protected:

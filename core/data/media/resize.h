@@ -1,5 +1,5 @@
-// Pictures to another size, the numbers being those of Pillow's Image.resize(size, Image.BICUBIC): antialiased, first
-// along the rows and then along the columns, 8 bits between.
+// Resizes images bit for bit like Pillow's Image.resize(size, Image.BICUBIC): antialiased, first horizontally and then
+// vertically, with 8-bit pixels between the passes.
 #pragma once
 #include "data/media/image.h"
 

@@ -1,11 +1,11 @@
-// Which pixels of a line make each pixel of the resized line, and with which weights.
+// The filter taps of a resize: which input pixels contribute to each output pixel of a line, and their weights.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 namespace fvlm {
 
-// Weights are fixed-point numbers with so many bits after the point, as Pillow's.
+// Weights are fixed-point numbers with this many fractional bits, as in Pillow.
 constexpr int weight_bits = 22;
 
 struct Taps {

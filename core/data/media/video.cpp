@@ -19,7 +19,7 @@
 namespace fvlm {
 namespace {
 
-constexpr double most_missing = 2; // seconds for which the last frame stands in
+constexpr double max_missing_seconds = 2; // seconds for which the last frame stands in
 
 double processor_seconds() {
   timespec now{};
@@ -35,14 +35,14 @@ struct VideoDecoder::Call {
   const VideoDecoder& decoder;
   const RandomAccess& file;
   fvlm_instance* instance = nullptr;
-  fvlm_video_file lent{};
+  fvlm_video_file abi_file{};
   std::exception_ptr thrown;
-  bool late = false;
+  bool timed_out = false;
   double begin = processor_seconds();
   std::optional<std::string> refusal; // the plugin's words on a file that is damaged
 
   Call(const VideoDecoder& decoder_, const RandomAccess& file_) : decoder(decoder_), file(file_) {
-    lent = {sizeof lent, file.size(), this, read, stop};
+    abi_file = {sizeof abi_file, file.size(), this, read, is_cancelled};
     const fvlm_instance_config config{sizeof config, {FVLM_CPU, 0}, decoder.host_};
     run("create", [&](fvlm_error* error) { return decoder.table_.base.create(&config, &instance, error); });
   }
@@ -58,12 +58,12 @@ struct VideoDecoder::Call {
         decoder.plugin_, fmt::format("video {}", what), sink,
         [&] {
           status = function(sink.get());
-          const bool expected = thrown || late || status == FVLM_ERROR_DATA;
+          const bool expected = thrown || timed_out || status == FVLM_ERROR_DATA;
           return expected ? FVLM_OK : status;
         },
         file_size);
     if (thrown) std::rethrow_exception(thrown);
-    if (late)
+    if (timed_out)
       throw Error(ErrorKind::data, fmt::format("a video that takes more than {} s of the processor's time for a frame",
                                                decoder.limits_.seconds));
     if (status == FVLM_ERROR_DATA) throw Error(ErrorKind::data, fmt::format("a broken video: {}", sink.text()));
@@ -85,25 +85,25 @@ struct VideoDecoder::Call {
   static int32_t read(void* context, uint64_t offset, void* into, uint64_t count) {
     auto& call = *static_cast<Call*>(context);
     return call.guarded([&] {
-      if (count > call.lent.size || offset > call.lent.size - count)
+      if (count > call.abi_file.size || offset > call.abi_file.size - count)
         throw Error(ErrorKind::plugin,
-                    fmt::format("read {} bytes at {} of a file of {}", count, offset, call.lent.size))
+                    fmt::format("read {} bytes at {} of a file of {}", count, offset, call.abi_file.size))
             .at(call.decoder.plugin_);
       call.file.read(offset, {static_cast<std::byte*>(into), count});
     });
   }
 
-  static int32_t stop(void* context) {
+  static int32_t is_cancelled(void* context) {
     auto& call = *static_cast<Call*>(context);
-    call.late = call.late || processor_seconds() - call.begin > call.decoder.limits_.seconds;
-    return call.late || call.thrown ? 1 : 0;
+    call.timed_out = call.timed_out || processor_seconds() - call.begin > call.decoder.limits_.seconds;
+    return call.timed_out || call.thrown ? 1 : 0;
   }
 };
 
 namespace {
 
 // Where the pictures of a call go.
-struct Receiver {
+struct FrameSink {
   int64_t most_pixels, width, height;
   std::span<uint8_t> out;
   int64_t received = 0;
@@ -142,9 +142,9 @@ fvlm_video_query VideoDecoder::query(const VideoLimits& limits) {
 VideoInfo VideoDecoder::probe(const RandomAccess& file) const {
   Call call(*this, file);
   VideoInfo info;
-  const fvlm_video_query asked = query(limits_);
-  const fvlm_video_probe arguments{sizeof arguments, &call.lent, &info.seconds, &info.width, &info.height};
-  call.run("probe", [&](fvlm_error* error) { return table_.probe(call.instance, &asked, &arguments, error); });
+  const fvlm_video_query video_query = query(limits_);
+  const fvlm_video_probe arguments{sizeof arguments, &call.abi_file, &info.seconds, &info.width, &info.height};
+  call.run("probe", [&](fvlm_error* error) { return table_.probe(call.instance, &video_query, &arguments, error); });
   if (!std::isfinite(info.seconds) || info.seconds < 0 || info.width < 1 || info.height < 1)
     throw Error(ErrorKind::data,
                 fmt::format("a broken video: {} x {} pixels, {} s", info.width, info.height, info.seconds));
@@ -160,32 +160,32 @@ void VideoDecoder::decode(const RandomAccess& file, std::span<const double> time
   if (!std::is_sorted(times.begin(), times.end()) || !(times.front() >= 0))
     throw Error(ErrorKind::internal, "decode: the times of frames have to ascend from 0 on");
   Call call(*this, file);
-  Receiver receiver{limits_.most_pixels, width, height, out_nhwc};
-  struct Both {
+  FrameSink frame_sink{limits_.most_pixels, width, height, out_nhwc};
+  struct CallbackContext {
     Call& call;
-    Receiver& receiver;
-  } both{call, receiver};
+    FrameSink& frame_sink;
+  } contexts{call, frame_sink};
   double seconds = 0;
-  const fvlm_video_query asked = query(limits_);
+  const fvlm_video_query video_query = query(limits_);
   const fvlm_video_decode arguments{sizeof arguments,
-                                    &call.lent,
+                                    &call.abi_file,
                                     static_cast<int64_t>(times.size()),
                                     times.data(),
                                     [](void* context, const fvlm_video_picture* picture) {
-                                      auto& both = *static_cast<Both*>(context);
-                                      return both.call.guarded([&] {
-                                        both.receiver.take(*picture);
-                                        both.call.begin = processor_seconds();
+                                      auto& contexts = *static_cast<CallbackContext*>(context);
+                                      return contexts.call.guarded([&] {
+                                        contexts.frame_sink.take(*picture);
+                                        contexts.call.begin = processor_seconds();
                                       });
                                     },
-                                    &both,
+                                    &contexts,
                                     &seconds};
-  call.run("decode", [&](fvlm_error* error) { return table_.decode(call.instance, &asked, &arguments, error); });
-  if (receiver.received != arguments.time_count)
+  call.run("decode", [&](fvlm_error* error) { return table_.decode(call.instance, &video_query, &arguments, error); });
+  if (frame_sink.received != arguments.time_count)
     throw Error(ErrorKind::plugin,
-                fmt::format("video decode: {} pictures came for {} times", receiver.received, times.size()))
+                fmt::format("video decode: {} pictures came for {} times", frame_sink.received, times.size()))
         .at(plugin_);
-  if (!(times.back() - seconds <= most_missing))
+  if (!(times.back() - seconds <= max_missing_seconds))
     throw Error(ErrorKind::data, fmt::format("a broken video: it ends after {:.2f} s, a frame at {:.2f} s is missing",
                                              seconds, times.back()));
 }

@@ -1,4 +1,4 @@
-// Images as the bytes of PNG and JPEG files.
+// Encodes images as PNG and JPEG files.
 #pragma once
 #include "data/media/image.h"
 
@@ -6,11 +6,11 @@
 
 namespace fvlm {
 
-// Changes no pixel. A drawing of few colours is written in half the time, and smaller, without filters before zlib.
+// A hint that changes no pixel: a drawing with few colors is written faster and smaller without PNG filters.
 enum class PngContent { photo, drawing };
 
-// Throw Error(internal) for an image without pixels, or whose rgb does not hold height x width x 3 bytes. The same
-// pixels give the same bytes.
+// Both are deterministic, and throw Error(internal) for an image that is empty or whose rgb does not have
+// height x width x 3 bytes.
 std::string write_png(const Image& image, PngContent content = PngContent::photo);
 std::string write_jpeg(const Image& image, int quality); // baseline, 4:2:0; quality 1 .. 100
 

@@ -12,7 +12,7 @@
 namespace fvlm {
 namespace {
 
-constexpr uint64_t most_image_bytes = uint64_t{256} << 20; // of one file
+constexpr uint64_t max_image_bytes = uint64_t{256} << 20; // of one file
 
 } // namespace
 
@@ -31,7 +31,7 @@ void SampleReader::decode(const Shard& shard, const Sample& sample, std::span<fl
 }
 
 void SampleReader::each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
-  placed(shard, sample.key, [&] {
+  with_sample_context(shard, sample.key, [&] {
     switch (sample.media.kind) {
     case Media::Kind::none:
       break;
@@ -48,9 +48,9 @@ void SampleReader::each_frame(const Shard& shard, const Sample& sample, const Ta
 void SampleReader::decode_images(const Shard& shard, const Sample& sample, const TakeFrame& take) const {
   std::vector<uint8_t> pixels(static_cast<size_t>(image_size_ * image_size_ * 3));
   for (const Member& member : sample.media.members) {
-    if (member.size > most_image_bytes)
+    if (member.size > max_image_bytes)
       broken(
-          fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size, most_image_bytes));
+          fmt::format("KEY.{} has {} bytes, more than the {} of an image", member.name, member.size, max_image_bytes));
     auto bytes = shard.read(member);
     try {
       resize(decode_image(bytes, {.width = image_size_, .height = image_size_}), image_size_, image_size_, pixels);

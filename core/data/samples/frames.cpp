@@ -18,7 +18,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-struct Numbered {
+struct NumberedFrame {
   int64_t number;
   const Member* member;
 };
@@ -33,7 +33,7 @@ std::optional<int64_t> frame_number(const std::string& name) {
 }
 
 // The first number that a steady step from the first two on would have, and which is not there.
-std::optional<int64_t> first_gap(const std::vector<Numbered>& frames) {
+std::optional<int64_t> first_missing_number(const std::vector<NumberedFrame>& frames) {
   if (frames.size() < 3) return std::nullopt;
   int64_t step = frames[1].number - frames[0].number;
   for (size_t i = 1; i < frames.size(); ++i) step = std::min(step, frames[i].number - frames[i - 1].number);
@@ -61,7 +61,7 @@ const Member* unread_image(const ShardSample& sample) {
 
 FoundFrames find_frames(const ShardSample& sample) {
   std::vector<const Member*> stills, videos, arrays;
-  std::vector<Numbered> numbered;
+  std::vector<NumberedFrame> numbered;
   for (const Member& member : sample.members) {
     std::string name = lower(member.name);
     if (is_image(name))
@@ -88,14 +88,15 @@ FoundFrames find_frames(const ShardSample& sample) {
   if (!stills.empty()) take(Media::Kind::images, *stills[0]), found.still = true;
   if (!videos.empty()) take(Media::Kind::video, *videos[0]);
   if (!arrays.empty()) take(Media::Kind::pixels, *arrays[0]);
-  std::sort(numbered.begin(), numbered.end(), [](const Numbered& a, const Numbered& b) { return a.number < b.number; });
+  std::sort(numbered.begin(), numbered.end(),
+            [](const NumberedFrame& a, const NumberedFrame& b) { return a.number < b.number; });
   for (size_t i = 0; i < numbered.size(); ++i) {
     if (i > 0 && numbered[i].number == numbered[i - 1].number)
       broken(fmt::format("frame {} is there twice: '{}' and '{}'", numbered[i].number, numbered[i - 1].member->name,
                          numbered[i].member->name));
     take(Media::Kind::images, *numbered[i].member);
   }
-  found.gap = first_gap(numbered);
+  found.gap = first_missing_number(numbered);
   return found;
 }
 

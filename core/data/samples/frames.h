@@ -1,4 +1,4 @@
-// Which members of a sample are its frames, by their names.
+// Finds the members of a sample that are its frames, by their names.
 #pragma once
 #include "data/samples/sample.h"
 
@@ -9,26 +9,26 @@
 
 namespace fvlm {
 
-// Of a name's ending, without its dot.
+// Takes a file name extension without its dot.
 bool is_image(std::string ending);
 
 struct FoundFrames {
-  Media media;                // the members alone; numbered frames in the order of their numbers
-  bool still = false;         // one image without a number
-  std::optional<int64_t> gap; // a number that is missing among them
+  Media media;                // only kind and members; numbered frames are in ascending order
+  bool still = false;         // a single image without a frame number
+  std::optional<int64_t> gap; // the first frame number that is missing
 };
 
-// Throws Error(data) where there is more than one of: an image, numbered frames, an mp4, an array.
-// Of the sample's images, the first in a format that is not read: gif, webp and the like; null: none.
+// The first image of the sample in an unsupported format, such as GIF or WebP; null where there is none.
 const Member* unread_image(const ShardSample& sample);
 inline constexpr const char* convert_images =
     "convert it to JPEG or PNG before it goes into a shard, for example by "
     "ImageMagick's `mogrify -format png FILE`; a gif's frames to KEY.000.png, "
     "KEY.001.png and so on";
 
+// Throws Error(data) for more than one of: an image, numbered frames, an mp4, an array.
 FoundFrames find_frames(const ShardSample& sample);
 
-// Numbers of `most` of `count` things, evenly spread from the first to the last; all of them if they are not more.
+// Indices of at most `most` of `count` items, spread evenly from the first to the last.
 std::vector<int64_t> evenly(int64_t count, int64_t most);
 
 } // namespace fvlm

@@ -13,7 +13,7 @@
 namespace fvlm {
 namespace {
 
-constexpr uint64_t most_text_bytes = uint64_t{4} << 20; // of KEY.json and of KEY.txt
+constexpr uint64_t max_text_bytes = uint64_t{4} << 20; // of KEY.json and of KEY.txt
 
 const Member* member_named(const ShardSample& sample, std::string_view name) {
   auto found = std::find_if(sample.members.begin(), sample.members.end(),
@@ -22,8 +22,8 @@ const Member* member_named(const ShardSample& sample, std::string_view name) {
 }
 
 std::string text_of(const Shard& shard, const Member& member) {
-  if (member.size > most_text_bytes)
-    broken(fmt::format("KEY.{} has {} bytes, more than the {} of a text", member.name, member.size, most_text_bytes));
+  if (member.size > max_text_bytes)
+    broken(fmt::format("KEY.{} has {} bytes, more than the {} of a text", member.name, member.size, max_text_bytes));
   std::string text(member.size, '\0');
   shard.read(member.offset, std::as_writable_bytes(std::span(text)));
   return text;
@@ -46,7 +46,7 @@ SampleReader::SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int
     : mix_(mix), tokenizer_(tokenizer), chat_(tokenizer), image_size_(image_size), video_(video) {}
 
 Sample SampleReader::measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const {
-  return placed(shard, members.key, [&] { return measured(shard, members, source); });
+  return with_sample_context(shard, members.key, [&] { return measured(shard, members, source); });
 }
 
 Sample SampleReader::measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const {

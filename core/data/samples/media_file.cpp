@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t most_image_bytes = uint64_t{256} << 20; // of one file
+constexpr uint64_t max_image_bytes = uint64_t{256} << 20; // of one file
 
 class MappedBytes final : public RandomAccess {
  public:
@@ -55,7 +55,7 @@ std::string place_of(const fs::path& picture) {
 }
 
 template <class Work>
-auto placed(const fs::path& path, Work&& work) {
+auto with_path_context(const fs::path& path, Work&& work) {
   try {
     return work();
   } catch (const Error& error) {
@@ -83,7 +83,7 @@ MediaFile::MediaFile(fs::path path, const MediaOptions& options, std::optional<T
         .at(path_.string())
         .advise("`fvlm-engine plugin list` says why");
   video_ = std::make_shared<MappedBytes>(file);
-  placed(path_, [&] { find_times(span); });
+  with_path_context(path_, [&] { find_times(span); });
 }
 
 // The frames are in the order of their names, whose numbers count as such.
@@ -133,7 +133,7 @@ void MediaFile::decode(std::span<float> frames) const {
     throw Error(ErrorKind::internal, fmt::format("{} floats for {} frames", frames.size(), frames_));
   if (video_) {
     std::vector<uint8_t> pixels(frames.size());
-    placed(path_, [&] { options_.video->decode(*video_, times_, side, side, pixels); });
+    with_path_context(path_, [&] { options_.video->decode(*video_, times_, side, side, pixels); });
     for (size_t at = 0; at < frames.size(); at += frame)
       normalise(std::span(pixels).subspan(at, frame), frames.subspan(at, frame));
     return;
@@ -141,8 +141,8 @@ void MediaFile::decode(std::span<float> frames) const {
   std::vector<uint8_t> pixels(frame);
   size_t end = 0;
   for (const fs::path& picture : pictures_) {
-    const std::string bytes = read_file(picture, most_image_bytes);
-    placed(picture, [&] {
+    const std::string bytes = read_file(picture, max_image_bytes);
+    with_path_context(picture, [&] {
       resize(decode_image(std::as_bytes(std::span(bytes)), {.width = side, .height = side}), side, side, pixels);
     });
     normalise(pixels, frames.subspan(end, frame));

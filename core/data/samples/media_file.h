@@ -1,5 +1,5 @@
-// MediaFile: a picture, a video or a folder of pictures on disk, as frames that a model reads; what a shard's samples
-// hold, outside of shards.
+// MediaFile: an image, a video or a folder of images on disk, decoded to frames for the model. Samples of shards have
+// SampleReader for that.
 #pragma once
 #include "data/media/random_access.h"
 
@@ -16,10 +16,10 @@ class VideoDecoder;
 
 struct MediaOptions {
   int64_t image_size = 224;            // pixels a side
-  int64_t most_frames = 64;            // of a video (a frame a second, else evenly) or a folder
-  int64_t image_frames = 1;            // that a still picture is repeated to
-  double pictures_a_second = 3;        // of a folder, where a time span is wanted
-  const VideoDecoder* video = nullptr; // none: videos are refused
+  int64_t most_frames = 64;            // of a video (one frame per second, or spread evenly) or a folder
+  int64_t image_frames = 1;            // how often a still image is repeated
+  double pictures_a_second = 3;        // frame rate of a folder, for a time span
+  const VideoDecoder* video = nullptr; // null: videos are rejected
 };
 
 struct TimeSpan {
@@ -28,8 +28,7 @@ struct TimeSpan {
 
 class MediaFile {
  public:
-  // Looks at what there is, without its pixels. `span`: of a video or a folder, in place of all of it. Throws
-  // Error(data).
+  // Finds the frames without decoding them. `span` selects a part of a video or folder. Throws Error(data).
   MediaFile(std::filesystem::path path, const MediaOptions& options, std::optional<TimeSpan> span = {});
 
   int64_t frames() const { return frames_; }

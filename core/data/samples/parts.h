@@ -1,4 +1,4 @@
-// The parts of a sample's JSON, by the engine's names for them, whatever the shard calls them.
+// Access to the fields of a sample's JSON by the engine's names; the recipe's `fields` map them to those of the shard.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
@@ -10,14 +10,14 @@
 
 namespace fvlm {
 
-// "'answer' (the recipe's assistant) is a number, a text was expected" and the like: Errors (data) of what is wrong.
+// Throws Error(data) that names the field in the shard and, where it differs, the engine's name.
 class Parts {
  public:
   using Fields = std::map<std::string, std::string>;
   // Both must outlive it.
   Parts(const nlohmann::json& object, const Fields& fields) : object_(object), fields_(fields) {}
 
-  // Null where the part is not there, or is null.
+  // Null where the field is missing or null.
   const nlohmann::json* find(const std::string& part) const;
   bool has(const std::string& part) const { return find(part) != nullptr; }
   const nlohmann::json& need(const std::string& part) const;
@@ -26,9 +26,9 @@ class Parts {
   std::string need_text(const std::string& part) const;
   std::optional<int64_t> count(const std::string& part) const; // 0 or more
 
-  // As messages name it: the shard's key, and the engine's name where they differ.
+  // The name for messages: the key in the shard, and the engine's name where it differs.
   std::string name(const std::string& part) const;
-  // The recipe says where this part is found.
+  // Whether the recipe maps this field to a key of the shard.
   bool is_mapped(const std::string& part) const { return fields_.contains(part); }
 
  private:
@@ -39,7 +39,7 @@ class Parts {
 [[noreturn]] void broken(std::string what);
 [[noreturn]] void wrong_type(const std::string& name, const nlohmann::json& value, std::string_view expected);
 
-// The text, or an Error that says what `name` is instead.
+// Returns the string, or throws an Error that says which type `name` has instead.
 const std::string& text_in(const nlohmann::json& value, const std::string& name);
 
 } // namespace fvlm

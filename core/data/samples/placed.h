@@ -1,5 +1,5 @@
-// Errors of a broken sample get the name of the shard and the sample, and KEY.jpg in them the name of the file; a
-// failing disk's stay what they are.
+// Adds the shard and the key of the sample to an error about a broken sample, and replaces KEY in its text by the key.
+// A ReadError, which is about the disk, passes through unchanged.
 #pragma once
 #include "base/error.h"
 #include "data/shards/shard.h"
@@ -19,7 +19,7 @@ inline std::string with_key(std::string text, const std::string& key) {
 }
 
 template <class Work>
-auto placed(const Shard& shard, const std::string& key, Work&& work) {
+auto with_sample_context(const Shard& shard, const std::string& key, Work&& work) {
   try {
     return work();
   } catch (const ReadError&) {

@@ -1,4 +1,4 @@
-// A sample as its shard's JSON and names tell it: tokens and sizes, and where its frames are to be had. No pixels yet.
+// A sample before its frames are decoded: tokens, the number of frames, and where their data lie.
 #pragma once
 #include "data/shards/grouping.h"
 #include "data/tokenizer.h"
@@ -12,20 +12,20 @@ namespace fvlm {
 
 struct SampleText {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer; // 1 where an answer's token stands: what "loss on answers" learns
+  std::vector<uint8_t> answer; // 1 for the tokens of answers, which the loss on answers is computed over
 };
 
 struct Media {
   enum class Kind {
     none,   // text alone
-    images, // one image for each frame, or one for all
+    images, // one image for each frame, or one that is repeated
     video,  // an mp4, read at `times`
-    pixels  // an array of frames made by `preprocess`, of which `picks` are used
+    pixels  // an array of frames written by `preprocess`; `picks` selects some
   };
   Kind kind = Kind::none;
   std::vector<Member> members;
   std::vector<double> times;  // seconds, one a frame
-  std::vector<int64_t> picks; // numbers of frames; one for all, or one a frame
+  std::vector<int64_t> picks; // frame indices: one that is repeated, or one for each frame
 };
 
 struct Sample {
@@ -34,10 +34,10 @@ struct Sample {
   int64_t frames = 0;            // shared by all texts
   Media media;
   std::optional<int64_t> right_choice;
-  int64_t cut_tokens = 0, cut_answer_tokens = 0; // what max_text_tokens cost, over all texts
-  std::string dropped;                           // why a sample with nothing wrong in it is left out; empty: it is used
+  int64_t cut_tokens = 0, cut_answer_tokens = 0; // removed by max_text_tokens, over all texts
+  std::string dropped;                           // why a valid sample is skipped; empty when it is used
 
-  // Of the decoder, for each text: its frames and its tokens.
+  // Decoder positions: for each text, its frames and its tokens.
   int64_t rows() const {
     int64_t all = 0;
     for (const auto& text : texts) all += frames + static_cast<int64_t>(text.ids.size());

@@ -1,4 +1,5 @@
-// SampleReader: from the members of a sample to its tokens and sizes (measure), then to its frames (decode).
+// SampleReader: measure() reads the text and the number of frames of a sample, which packing needs; decode() reads the
+// pixels later, when the pack is known.
 #pragma once
 #include "data/chat.h"
 #include "data/samples/sample.h"
@@ -14,24 +15,24 @@ namespace fvlm {
 
 class VideoDecoder;
 
-// Stands in the JSON of a sample that `preprocess` found broken, and says why.
+// The JSON key under which `preprocess` stores why a sample is broken.
 inline constexpr const char* broken_key = "fvlm_broken";
 
 class SampleReader {
  public:
-  // All must outlive it. No decoder: mp4s are refused.
+  // All arguments must outlive it. Without a decoder, mp4 files are rejected.
   SampleReader(const plan::Mix& mix, const Tokenizer& tokenizer, int64_t image_size, const VideoDecoder* video);
 
-  // Reads the sample's JSON and what tells its number of frames; tokenises. Throws Error(data) that names the shard,
-  // the sample and the part for a broken sample, ReadError for a failing disk. What max_text_tokens leaves out of the
-  // data set is no error: see Sample::dropped. [any thread]
+  // Tokenizes the text and determines the number of frames. Throws Error(data) with the shard, the sample and the field
+  // for a broken sample, ReadError for a failing disk. A sample that max_text_tokens excludes is not an error: see
+  // Sample::dropped. [any thread]
   Sample measure(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
 
   // Writes [sample.frames, 3, image_size, image_size] floats, normalised. Errors as above. [any thread]
   void decode(const Shard& shard, const Sample& sample, std::span<float> frames) const;
 
-  // The same frames before they are normalised: bytes [image_size, image_size, 3], one after the other. Of equal frames
-  // made from one image only the first comes. Errors as above. [any thread]
+  // Calls `take` for each frame before normalization, as bytes [image_size, image_size, 3]; only once for a single
+  // image that is repeated. Errors as above. [any thread]
   using TakeFrame = std::function<void(std::span<const uint8_t> pixels)>;
   void each_frame(const Shard& shard, const Sample& sample, const TakeFrame& take) const;
 

@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t most_choices = 100;
-constexpr size_t most_bytes = size_t{4} << 20; // of all talks together
+constexpr size_t max_choices = 100;
+constexpr size_t max_total_bytes = size_t{4} << 20; // of all talks together
 
 std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   static const auto usual = plan::Mix::default_prompts();
@@ -115,7 +115,7 @@ class Reader {
 
   void add(Talk talk) {
     for (const auto& turn : talk.turns) bytes_ += turn.text.size();
-    if (bytes_ > most_bytes) broken(fmt::format("its texts are longer than {} bytes in all", most_bytes));
+    if (bytes_ > max_total_bytes) broken(fmt::format("its texts are longer than {} bytes in all", max_total_bytes));
     telling_.talks.push_back(std::move(talk));
   }
 
@@ -136,9 +136,9 @@ class Reader {
 
   void choices() {
     const Json& options = list("choices");
-    if (options.size() < 2 || options.size() > most_choices)
+    if (options.size() < 2 || options.size() > max_choices)
       broken(fmt::format("{} has {} options, and 2 to {} were expected", parts_.name("choices"), options.size(),
-                         most_choices));
+                         max_choices));
     std::vector<std::string> texts;
     for (size_t i = 0; i < options.size(); ++i) {
       auto name = fmt::format("option {} of {}", i, parts_.name("choices"));
@@ -153,7 +153,7 @@ class Reader {
     auto count = static_cast<int64_t>(texts.size());
     std::string name = parts_.name("answer");
     if (answer.is_number_integer()) {
-      auto number = answer.is_number_unsigned() && answer.get<uint64_t>() > most_choices ? -1 : answer.get<int64_t>();
+      auto number = answer.is_number_unsigned() && answer.get<uint64_t>() > max_choices ? -1 : answer.get<int64_t>();
       if (number < 0 || number >= count)
         broken(fmt::format("{} is {}, and the options are numbered 0 to {}", name, answer.dump(), count - 1));
       return number;
@@ -238,9 +238,9 @@ class Reader {
     if (several != mask[0].is_array() || (several && ids.size() != mask.size()))
       broken(
           fmt::format("{} and {} are not lists of the same texts", parts_.name("token_ids"), parts_.name("loss_mask")));
-    if (several && ids.size() > most_choices)
+    if (several && ids.size() > max_choices)
       broken(fmt::format("{} has {} texts, and at most {} were expected", parts_.name("token_ids"), ids.size(),
-                         most_choices));
+                         max_choices));
     for (size_t i = 0; i < (several ? ids.size() : 1); ++i)
       telling_.tokens.push_back(several ? made(ids[i], mask[i]) : made(ids, mask));
     if (auto answer = parts_.count("answer"); answer && several) {

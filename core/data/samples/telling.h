@@ -1,4 +1,4 @@
-// What a sample says, before it is tokens: its conversations, in whichever of the forms its JSON has.
+// Parses the text of a sample, in any of the supported JSON formats, to conversations that are not tokenized yet.
 #pragma once
 #include "data/chat.h"
 #include "data/samples/parts.h"
@@ -13,21 +13,21 @@
 namespace fvlm {
 
 struct Talk {
-  std::string system; // empty: none
+  std::string system; // empty for none
   std::vector<Turn> turns;
 };
 
 struct Telling {
   std::string source;
   std::vector<Talk> talks;        // one; chosen and rejected; or one for each choice
-  std::vector<SampleText> tokens; // in place of talks: made beforehand
+  std::vector<SampleText> tokens; // set instead of `talks` when the sample is tokenized already
   std::optional<int64_t> right_choice;
   std::optional<int64_t> frame_count;
 };
 
-// The form is the first of these whose parts are there, those that the source's `fields` name before all others:
-// token_ids and loss_mask (a list each, or a list for each text), choices, a pair, messages, conversations, assistant,
-// caption; then KEY.txt as a caption. Throws Error(data) without a place.
+// The format is the first of these whose fields are present, where fields that the source maps take precedence:
+// token_ids and loss_mask (one list, or one for each text), choices, a preference pair, messages, conversations,
+// assistant, caption; otherwise KEY.txt is the caption. Throws Error(data) without a location.
 Telling read_telling(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
                      const plan::Mix& mix);
 

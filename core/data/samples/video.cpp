@@ -20,7 +20,7 @@ class MemberFile final : public RandomAccess {
 };
 
 template <class Work>
-auto in_mp4(Work&& work) {
+auto with_mp4_context(Work&& work) {
   try {
     return work();
   } catch (const ReadError&) {
@@ -36,7 +36,7 @@ void SampleReader::time_video(const Shard& shard, Sample& sample) const {
   if (!video_)
     throw Error(ErrorKind::data, "KEY.mp4 needs a plugin that decodes videos, and there is none")
         .advise("`fvlm-engine plugin list` says why");
-  VideoInfo info = in_mp4([&] { return video_->probe(MemberFile(shard, sample.media.members[0])); });
+  VideoInfo info = with_mp4_context([&] { return video_->probe(MemberFile(shard, sample.media.members[0])); });
   if (!(info.seconds > 0)) broken("KEY.mp4 does not say how long it is");
   sample.media.times = frame_times(info.seconds, mix_.max_frames);
   sample.frames = static_cast<int64_t>(sample.media.times.size());
@@ -46,7 +46,7 @@ void SampleReader::decode_video(const Shard& shard, const Sample& sample, const 
   if (!video_) throw Error(ErrorKind::internal, "a video was measured with a decoder, and there is none to decode it");
   auto frame = static_cast<size_t>(3 * image_size_ * image_size_);
   std::vector<uint8_t> pixels(sample.media.times.size() * frame);
-  in_mp4([&] {
+  with_mp4_context([&] {
     video_->decode(MemberFile(shard, sample.media.members[0]), sample.media.times, image_size_, image_size_, pixels);
   });
   for (size_t at = 0; at < pixels.size(); at += frame) take(std::span(pixels).subspan(at, frame));

@@ -1,4 +1,4 @@
-// Members of a tar as samples: those that follow each other and share the name up to the first dot of its last part.
+// Groups consecutive members of a tar whose base names agree up to the first dot into samples.
 #pragma once
 #include "data/shards/tar_scan.h"
 
@@ -19,48 +19,48 @@ struct Member {
 struct ShardSample {
   std::string key; // with its folder: "clips/000012"
   std::vector<Member> members;
-  std::string damage; // what is wrong with a member that it should have; empty: nothing
+  std::string damage; // why a member of it cannot be used; empty for a complete sample
 };
 
-// What could not be used of a shard, and where it begins.
+// A part of a shard that cannot be used, and its offset.
 struct Damage {
   uint64_t offset = 0;
   std::string reason;
 };
 
 struct MemberName {
-  std::string_view key, rest; // empty key: no sample goes by this name ("README", ".hidden")
+  std::string_view key, rest; // the key is empty for names that belong to no sample ("README", ".hidden")
 };
 MemberName split_name(std::string_view name);
 
 class Grouping {
  public:
-  using Give = std::function<void(const ShardSample&)>;
-  explicit Grouping(Give give) : give_(std::move(give)) {}
+  using Callback = std::function<void(const ShardSample&)>;
+  explicit Grouping(Callback callback) : callback_(std::move(callback)) {}
 
   void add(TarItem item);
   void finish();
 
-  // At most `most_told` of them; how many there were in all is damages().
-  static constexpr size_t most_told = 1000;
-  const std::vector<Damage>& told() const { return told_; }
+  // The first `max_reported` of them; damages() is the full count.
+  static constexpr size_t max_reported = 1000;
+  const std::vector<Damage>& reported() const { return reported_; }
   uint64_t damages() const { return damages_; }
 
  private:
   void close();
-  void tell(uint64_t offset, std::string reason);
+  void report(uint64_t offset, std::string reason);
 
-  Give give_;
+  Callback callback_;
   ShardSample open_;
   std::unordered_set<std::string> names_; // of its members
-  bool repeated_ = false;                 // the open sample's key stood earlier in the shard
+  bool duplicate_key_ = false;            // the key of the open sample occurred earlier in the shard
   struct Lost {
     std::string key, rest, reason;
   };
-  std::vector<Lost> lost_; // damaged members among and before those of the open sample
-  size_t lost_before_ = 0; // so many of them before its last good member
+  std::vector<Lost> lost_;             // damaged members among and before those of the open sample
+  size_t lost_before_last_member_ = 0; // so many of them before its last good member
   std::unordered_set<std::string> keys_;
-  std::vector<Damage> told_;
+  std::vector<Damage> reported_;
   uint64_t damages_ = 0;
 };
 

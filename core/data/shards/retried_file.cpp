@@ -18,7 +18,7 @@ std::chrono::steady_clock::time_point now(const RetryPolicy& policy) {
 }
 
 // What no pause will mend.
-bool lasting(int error) {
+bool permanent(int error) {
   return error == EACCES || error == EPERM || error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG ||
          error == EISDIR;
 }
@@ -34,13 +34,13 @@ ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int err
 
 RetriedFile::RetriedFile(std::filesystem::path path, RetryPolicy policy)
     : path_(std::move(path)), policy_(std::move(policy)) {
-  try_again(0, "open the file", [&] { return open(handle_, size_, modified_); });
+  retry(0, "open the file", [&] { return open(handle_, size_, modified_); });
 }
 
 RetriedFile::Failure RetriedFile::open(Handle& out, uint64_t& size, int64_t& modified) const {
   // Never waits for a pipe's writer: what it is, is looked at next.
   auto opened = std::make_shared<const Descriptor>(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!*opened) return {errno, std::strerror(errno), lasting(errno)};
+  if (!*opened) return {errno, std::strerror(errno), permanent(errno)};
   struct stat info;
   if (fstat(opened->get(), &info) != 0) return {errno, std::strerror(errno)};
   if (!S_ISREG(info.st_mode)) throw Error(ErrorKind::data, "not a regular file").at(path_.string());
@@ -72,7 +72,7 @@ RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byt
   while (!into.empty()) {
     ssize_t got = pread(file->get(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {errno, std::strerror(errno), lasting(errno)};
+    if (got < 0) return {errno, std::strerror(errno), permanent(errno)};
     if (got == 0) return {0, fmt::format("the file ends here, and it was {} bytes long", size_)};
     into = into.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
@@ -85,7 +85,7 @@ RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byt
 }
 
 template <class Action>
-void RetriedFile::try_again(uint64_t offset, const char* doing, Action&& action) const {
+void RetriedFile::retry(uint64_t offset, const char* doing, Action&& action) const {
   auto pause = policy_.first_pause;
   for (int tried = 1;; ++tried) {
     Failure failure = action();
@@ -93,7 +93,7 @@ void RetriedFile::try_again(uint64_t offset, const char* doing, Action&& action)
       if (tried > 1) log_info("{}: could {} at try {}", path_.string(), doing, tried);
       return;
     }
-    if (failure.lasting || tried >= policy_.tries)
+    if (failure.permanent || tried >= policy_.tries)
       throw ReadError(path_, offset, failure.error,
                       fmt::format("cannot {}, tried {}: {}", doing,
                                   tried == 1 ? "once" : fmt::format("{} times", tried), failure.what));
@@ -111,7 +111,7 @@ void RetriedFile::read(uint64_t offset, std::span<std::byte> into) const {
                 fmt::format("{} bytes at {} lie outside the file's {}", into.size(), offset, size_))
         .at(path_.string());
   bool failed = false;
-  try_again(offset, "read the file", [&]() -> Failure {
+  retry(offset, "read the file", [&]() -> Failure {
     if (failed) // a handle may be stale, and the file a vanished one
       if (Failure failure = reopen(); !failure.what.empty()) return failure;
     Failure failure = read_once(offset, into);
@@ -120,7 +120,7 @@ void RetriedFile::read(uint64_t offset, std::span<std::byte> into) const {
   });
 }
 
-void RetriedFile::expect_jumps() const {
+void RetriedFile::advise_random_access() const {
   posix_fadvise(handle()->get(), 0, 0, POSIX_FADV_RANDOM);
 }
 

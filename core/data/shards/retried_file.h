@@ -1,5 +1,5 @@
-// A file whose reads are tried again: a disk or network that fails for a moment costs a pause, one that stays broken
-// ends in a ReadError.
+// A file whose reads are retried with exponential backoff: a temporary failure of a disk or network costs a pause, a
+// permanent one throws ReadError.
 #pragma once
 #include "base/descriptor.h"
 #include "base/error.h"
@@ -17,14 +17,14 @@
 
 namespace fvlm {
 
-// The disk's failure, never a sample's: whoever sets broken samples aside lets this one through, and the run ends.
+// A failure of the disk, not of a sample. Code that skips broken samples must let it propagate, so that the run ends.
 class ReadError : public Error {
  public:
   ReadError(
       const std::filesystem::path& path, uint64_t offset, int error, const std::string& what,
-      const char* advice = "this is the disk or the network and no broken sample: see to it, then resume the run");
+      const char* advice = "this is the disk or the network and not a broken sample: repair it, then resume the run");
   uint64_t offset() const { return offset_; }
-  int error_number() const { return error_; } // 0: no call failed, but the file is not what it was
+  int error_number() const { return error_; } // 0 when no system call failed but the file has changed
 
  private:
   uint64_t offset_;
@@ -34,15 +34,15 @@ class ReadError : public Error {
 struct RetryPolicy {
   int tries = 5;
   std::chrono::milliseconds first_pause{100};
-  int growth = 4;                                             // each pause is so many times the one before
-  std::chrono::milliseconds slow{5000};                       // a read that takes longer is logged
-  std::function<void(std::chrono::milliseconds)> pause;       // none: this thread sleeps
-  std::function<std::chrono::steady_clock::time_point()> now; // none: the steady clock
+  int growth = 4;                                             // factor from one pause to the next
+  std::chrono::milliseconds slow{5000};                       // reads that take longer are logged
+  std::function<void(std::chrono::milliseconds)> pause;       // replaces sleeping, for tests
+  std::function<std::chrono::steady_clock::time_point()> now; // replaces the steady clock, for tests
 };
 
 class RetriedFile {
  public:
-  // Throws Error(data) when this is no regular file or may not be read, ReadError when it cannot be.
+  // Throws Error(data) when the path is not a regular file, ReadError when it cannot be opened.
   RetriedFile(std::filesystem::path path, RetryPolicy policy);
 
   const std::filesystem::path& path() const { return path_; }
@@ -50,24 +50,24 @@ class RetriedFile {
   int64_t modified() const { return modified_; } // nanoseconds since 1970
   const RetryPolicy& policy() const { return policy_; }
 
-  // Fills `into` from `offset` on, both within size(). [any thread]
+  // Fills `into` from `offset` on; the range must lie within size(). [any thread]
   void read(uint64_t offset, std::span<std::byte> into) const;
 
-  // Reads will jump about: the kernel need not read ahead.
-  void expect_jumps() const;
+  // Tells the kernel that access is random, which turns off its read-ahead.
+  void advise_random_access() const;
 
  private:
   struct Failure {
     int error = 0; // an errno; 0 and no text: it went well
     std::string what;
-    bool lasting = false; // trying again is of no use
+    bool permanent = false; // retrying cannot help
   };
   using Handle = std::shared_ptr<const Descriptor>;
   Failure open(Handle& out, uint64_t& size, int64_t& modified) const;
   Failure reopen() const;
   Failure read_once(uint64_t& offset, std::span<std::byte>& into) const;
   template <class Action>
-  void try_again(uint64_t offset, const char* doing, Action&& action) const;
+  void retry(uint64_t offset, const char* doing, Action&& action) const;
   Handle handle() const;
 
   std::filesystem::path path_;

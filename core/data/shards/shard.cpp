@@ -40,7 +40,7 @@ std::shared_ptr<const Shard> Shard::reopen(const fs::path& path, const ShardOpti
 Shard::Shard(const fs::path& path, const ShardOptions& options, const ShardStamp* known)
     : path_(path), options_(options), file_(std::make_unique<RetriedFile>(path, options.retry)) {
   if (is_gzip(*file_)) file_ = std::make_unique<RetriedFile>(unpacked(*file_), options.retry);
-  file_->expect_jumps();
+  file_->advise_random_access();
   if (known) { // its fingerprint was looked at then: that is two reads less for each shard that comes back
     if (file_->size() != known->size || file_->modified() != known->modified)
       throw ReadError(path_, 0, 0, "the shard was changed or replaced while it was in use");

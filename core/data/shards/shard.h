@@ -1,4 +1,4 @@
-// A shard: a tar file of samples, each of which can be read by its number.
+// A shard: a tar file of samples with random access by index.
 #pragma once
 #include "data/shards/grouping.h"
 #include "data/shards/retried_file.h"
@@ -16,35 +16,35 @@ namespace fvlm {
 
 struct ShardOptions {
   RetryPolicy retry;
-  std::filesystem::path cache;                 // empty: base's cache_folder()
-  bool index_beside = true;                    // where that folder is writable; else, or without, in the cache
-  uint64_t most_unpacked = uint64_t{64} << 30; // bytes of what a .tar.gz holds
-  size_t open_shards = 128;                    // of a ShardSet, two descriptors each
-  int threads = 0;                             // that make a ShardSet's indices; 0: one for each core
+  std::filesystem::path cache; // empty: base's cache_folder()
+  bool index_beside = true;    // stores the index beside the shard where the folder is writable, otherwise in the cache
+  uint64_t most_unpacked = uint64_t{64} << 30; // limit on the decompressed bytes of a .tar.gz
+  size_t open_shards = 128;                    // limit of a ShardSet; each open shard has two file descriptors
+  int threads = 0;                             // threads that build the indices of a ShardSet; 0: one for each core
 };
 
 class Shard {
  public:
-  // Makes the index, and unpacks a .tar.gz, where that was not done before. Throws ReadError for a failing disk and
-  // where there is no place for the index, other Errors (data) for what is no shard.
+  // Builds the index and decompresses a .tar.gz unless that was done before. Throws ReadError for a failing disk or
+  // when the index cannot be written, other Errors (data) for a file that is not a shard.
   static std::shared_ptr<const Shard> open(const std::filesystem::path& path, const ShardOptions& options = {});
-  // The same of a shard that was open before: it must still be the one of that stamp, else ReadError.
+  // Opens a shard again and throws ReadError when its stamp has changed.
   static std::shared_ptr<const Shard> reopen(const std::filesystem::path& path, const ShardOptions& options,
                                              const ShardStamp& stamp);
 
   const std::filesystem::path& path() const { return path_; } // as it was named
   const ShardStamp& stamp() const { return stamp_; }
   int64_t size() const { return size_; }
-  // Two short reads of the index, which is made again if it is damaged. [any thread]
+  // Takes two short reads of the index; a damaged index is rebuilt. [any thread]
   ShardSample sample(int64_t number) const;
 
-  // Bytes of the tar: a member's, or any. Throws ReadError when the disk fails. [any thread]
+  // Reads bytes of the tar. Throws ReadError when the disk fails. [any thread]
   void read(uint64_t offset, std::span<std::byte> into) const { file_->read(offset, into); }
   std::vector<std::byte> read(const Member& member) const;
 
-  // What could not be used of it. The samples that miss something of it say so in ShardSample::damage.
+  // The parts that cannot be used. Affected samples also have ShardSample::damage.
   std::vector<Damage> damage() const;
-  uint64_t damages() const; // also those that are not told: no more than Grouping::most_told are
+  uint64_t damages() const; // the full count, of which damage() lists Grouping::max_reported
 
  private:
   Shard(const std::filesystem::path& path, const ShardOptions& options, const ShardStamp* known);

@@ -54,9 +54,9 @@ void put(std::string& out, std::string_view text) {
 }
 
 // Reads what put() wrote; once a record proves too short, nothing more is taken and good() is false.
-class Taker {
+class RecordReader {
  public:
-  explicit Taker(std::string_view bytes) : rest_(bytes) {}
+  explicit RecordReader(std::string_view bytes) : rest_(bytes) {}
   bool good() const { return good_; }
   uint64_t left() const { return rest_.size(); }
 
@@ -115,8 +115,8 @@ void ShardIndex::build(const RetriedFile& shard, const ShardStamp& stamp, const 
   grouping.finish();
 
   size_t damage = records.size();
-  put(records, grouping.told().size());
-  for (const Damage& each : grouping.told()) {
+  put(records, grouping.reported().size());
+  for (const Damage& each : grouping.reported()) {
     put(records, each.offset);
     put(records, each.reason);
   }
@@ -185,26 +185,26 @@ std::optional<ShardSample> ShardIndex::sample(int64_t number) const {
     return std::nullopt;
   auto bytes = record(range[0], range[1], static_cast<uint64_t>(number));
   if (!bytes) return std::nullopt;
-  Taker taker(*bytes);
-  ShardSample sample{.key = taker.text(), .damage = taker.text()};
-  uint64_t members = taker.number();
-  for (uint64_t i = 0; i < members && taker.good(); ++i) {
-    Member member{.name = taker.text(), .offset = taker.number(), .size = taker.number()};
+  RecordReader reader(*bytes);
+  ShardSample sample{.key = reader.text(), .damage = reader.text()};
+  uint64_t members = reader.number();
+  for (uint64_t i = 0; i < members && reader.good(); ++i) {
+    Member member{.name = reader.text(), .offset = reader.number(), .size = reader.number()};
     if (member.offset > shard_size_ || member.size > shard_size_ - member.offset) return std::nullopt;
     sample.members.push_back(std::move(member));
   }
-  if (!taker.good() || taker.left()) return std::nullopt;
+  if (!reader.good() || reader.left()) return std::nullopt;
   return sample;
 }
 
 std::optional<std::vector<Damage>> ShardIndex::damage() const {
   auto bytes = record(damage_, table_, samples_);
   if (!bytes) return std::nullopt;
-  Taker taker(*bytes);
+  RecordReader reader(*bytes);
   std::vector<Damage> all;
-  for (uint64_t i = 0, count = taker.number(); i < count && taker.good(); ++i)
-    all.push_back({.offset = taker.number(), .reason = taker.text()});
-  if (!taker.good() || taker.left()) return std::nullopt;
+  for (uint64_t i = 0, count = reader.number(); i < count && reader.good(); ++i)
+    all.push_back({.offset = reader.number(), .reason = reader.text()});
+  if (!reader.good() || reader.left()) return std::nullopt;
   return all;
 }
 

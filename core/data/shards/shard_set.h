@@ -1,4 +1,4 @@
-// The shards that patterns name, as one long list of samples. However many they are, few are open at a time.
+// The shards that match a list of patterns, as one list of samples. Only a limited number is open at a time.
 #pragma once
 #include "data/shards/shard.h"
 
@@ -20,7 +20,7 @@ struct Place {
 
 class ShardSet {
  public:
-  // Told while indices are found or made: shards done, and how many there are. One call at a time, on any thread.
+  // Reports shards done and in total while indices are loaded or built. Calls are serialized, on any thread.
   using Progress = std::function<void(int64_t done, int64_t all)>;
 
   // Local paths with braces and wildcards, in the order of the patterns, those of one wildcard sorted; a file named
@@ -35,9 +35,9 @@ class ShardSet {
   int64_t samples(int64_t shard) const { return ends_.at(static_cast<size_t>(shard)) - first(shard); }
   uint64_t damages(int64_t shard) const { return damages_.at(static_cast<size_t>(shard)); }
 
-  // Where the i-th sample of all lies.
+  // The location of the i-th sample.
   Place locate(int64_t i) const;
-  // Opened when it is not among those last used. What is held on to stays open. [any thread]
+  // Opens the shard unless it was used recently; it stays open as long as the pointer is held. [any thread]
   std::shared_ptr<const Shard> shard(int64_t number) const;
   std::shared_ptr<const Shard> shard(const Place& place) const { return shard(place.shard); }
 
@@ -57,7 +57,7 @@ class ShardSet {
     std::shared_ptr<const Shard> shard;
   };
   mutable std::mutex lock_;        // of the two below
-  mutable std::list<Open> recent_; // the last used first
+  mutable std::list<Open> recent_; // most recently used first
   mutable std::unordered_map<int64_t, std::list<Open>::iterator> open_;
 };
 

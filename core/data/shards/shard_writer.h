@@ -1,4 +1,4 @@
-// ShardWriter: a tar shard, the same bytes for the same members, there whole or not at all.
+// ShardWriter: writes a tar shard atomically and deterministically.
 #pragma once
 #include "base/atomic_file.h"
 
@@ -16,8 +16,8 @@ class ShardWriter {
   // The folder must be there. Until commit() nothing appears at `path`.
   explicit ShardWriter(const std::filesystem::path& path) : file_(path), where_(path.string()) {}
 
-  // A regular file "KEY.json" of mode 0644 and time 0. The members of a sample come one after the other, as readers of
-  // shards want it. Throws Error(data) for a name that is empty, absolute or leads out of the folder it is unpacked in.
+  // Adds a regular file such as "KEY.json" with mode 0644 and time 0. The members of a sample must be consecutive.
+  // Throws Error(data) for a name that is empty, absolute or contains "..".
   void add(std::string_view name, std::span<const std::byte> bytes);
   void add(std::string_view name, std::string_view text) { add(name, std::as_bytes(std::span(text))); }
 

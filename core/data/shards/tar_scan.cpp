@@ -47,7 +47,7 @@ bool has_data(char type) {
 
 class Scan {
  public:
-  Scan(const RetriedFile& file, const std::function<void(TarItem&&)>& give) : file_(file), give_(give) {}
+  Scan(const RetriedFile& file, const std::function<void(TarItem&&)>& callback) : file_(file), callback_(callback) {}
 
   void run() {
     bool ended = false;
@@ -85,12 +85,12 @@ class Scan {
 
   // The last member's size is believed once a header, or the end, stands where it says.
   void confirm() {
-    if (pending_) give_(std::move(*pending_));
+    if (pending_) callback_(std::move(*pending_));
     pending_.reset();
   }
 
   void wrong(uint64_t at, std::string name, std::string reason) {
-    give_({.header = at, .name = std::move(name), .wrong = std::move(reason)});
+    callback_({.header = at, .name = std::move(name), .wrong = std::move(reason)});
   }
 
   // The first block from `from` on for which `wanted` holds; the file's size: none.
@@ -171,7 +171,7 @@ class Scan {
                                file_.size() - std::min(data, file_.size()));
     bool folder = header.type == '5' || (header.type == '0' && name.ends_with('/'));
     if (bad_size || outside) { // the name is good, the size is not: the next header must be looked for
-      give_(std::move(item));
+      callback_(std::move(item));
       return search(data, is_surely_header);
     }
     if (!folder) pending_ = std::move(item);
@@ -218,7 +218,7 @@ class Scan {
   }
 
   const RetriedFile& file_;
-  const std::function<void(TarItem&&)>& give_;
+  const std::function<void(TarItem&&)>& callback_;
   std::vector<std::byte> window_;
   uint64_t window_at_ = 0;
   std::optional<TarItem> pending_;
@@ -232,8 +232,8 @@ class Scan {
 
 } // namespace
 
-void scan_tar(const RetriedFile& file, const std::function<void(TarItem&&)>& give) {
-  Scan(file, give).run();
+void scan_tar(const RetriedFile& file, const std::function<void(TarItem&&)>& callback) {
+  Scan(file, callback).run();
 }
 
 } // namespace fvlm

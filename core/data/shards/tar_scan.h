@@ -1,5 +1,5 @@
-// A tar file's members, found by their headers alone. What is damaged is told; where headers can be found again behind
-// it, the members there are found, too. Nothing is followed, unpacked or believed: names are only names.
+// Lists the members of a tar file by reading its headers only. Damage is reported, and the scan resumes at the next
+// valid header behind it. The archive is not trusted: links are not followed, and names are not used as paths.
 #pragma once
 #include "data/shards/retried_file.h"
 
@@ -10,13 +10,13 @@
 namespace fvlm {
 
 struct TarItem {
-  uint64_t header = 0;           // where the member begins, with the records that belong to it
-  std::string name;              // of something wrong: as far as it can be read, or empty
+  uint64_t header = 0;           // offset of the member, including preceding records
+  std::string name;              // for a damaged member as far as it is readable, or empty
   uint64_t offset = 0, size = 0; // of its data
-  std::string wrong;             // why it must not be used; empty: a good regular file
+  std::string wrong;             // why it must not be used; empty for a valid regular file
 };
 
-// Gives every regular file and everything that is wrong, in the file's order. Folders are passed over.
-void scan_tar(const RetriedFile& file, const std::function<void(TarItem&&)>& give);
+// Calls back for every regular file and every damaged part, in order. Folders are skipped.
+void scan_tar(const RetriedFile& file, const std::function<void(TarItem&&)>& callback);
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-// Reads and decodes samples without learning from them: which of them could not be used, and why.
+// Reads and decodes samples without training on them and lists those that cannot be used, with the reason.
 #pragma once
 #include "data/stream/sample_counts.h"
 #include "data/stream/sample_source.h"
@@ -12,9 +12,9 @@ namespace fvlm {
 
 struct CheckedSamples {
   SampleCounts counts;
-  std::vector<SetAside> skipped; // in the order of their positions
+  std::vector<SetAside> skipped; // ordered by position
 
-  int64_t broken() const; // skipped for another reason than the recipe's max_text_tokens
+  int64_t broken() const; // not counting samples that max_text_tokens excludes
   // "a.tar, sample 'x': no text", a line each, of the first `most` that are broken.
   std::string broken_text(size_t most) const;
 };

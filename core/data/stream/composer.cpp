@@ -26,7 +26,7 @@ Composer::Composer(const BatchPlan& plan, const Order& order, PackFunction pack,
     : plan_(plan), order_(order), take_(std::move(take)), pack_(std::move(pack)), cursor_(std::move(start)) {
   if (plan_.batch.tokens) plan_.capacity.rows = std::min(plan_.capacity.rows, *plan_.batch.tokens);
   if (plan_.batch.frames) plan_.capacity.frames = std::min(plan_.capacity.frames, *plan_.batch.frames);
-  // In a step of so many samples every rank gets a pack.
+  // When a step has a fixed number of samples, every rank gets a pack.
   if (!by_budget(plan_.batch) && plan_.ranks > 1) {
     const int64_t share = std::max<int64_t>(1, plan_.batch.samples.value_or(1) / plan_.ranks);
     plan_.most_samples = plan_.most_samples > 0 ? std::min(plan_.most_samples, share) : share;
@@ -77,23 +77,23 @@ std::optional<ComposedStep> Composer::next() {
   return step;
 }
 
-// Exactly so many samples, in as few packs as the packer manages.
+// Composes a step of a fixed number of samples, in as few packs as the packer finds.
 void Composer::compose_samples(ComposedStep& step) {
   do {
     if (!wait_for(plan_.batch.samples.value_or(1), step)) return;
-  } while (set_oversized_aside(step));
+  } while (skip_oversized(step));
   const auto bin_of = bins(plan_.capacity, plan_.most_samples);
   take_bins(bin_of, *std::max_element(bin_of.begin(), bin_of.end()) + 1, step);
 }
 
-// Packs until the next one would pass a limit. A pack may be any of those that wait with the oldest of them.
+// Adds packs until the next one would exceed the budget. Every pack contains the oldest waiting sample.
 void Composer::compose_budget(ComposedStep& step) {
   constexpr int64_t any = std::numeric_limits<int64_t>::max();
   PackSize rest{plan_.batch.frames.value_or(any), plan_.batch.tokens.value_or(any)};
   while (true) {
     do {
       if (!wait_for(plan_.window, step)) return;
-    } while (set_oversized_aside(step));
+    } while (skip_oversized(step));
     int64_t most_samples = plan_.most_samples > 0 ? plan_.most_samples : any;
     if (plan_.batch.samples) most_samples = std::min(most_samples, *plan_.batch.samples - step.samples);
     const PackSize room{std::min(rest.frames, plan_.capacity.frames), std::min(rest.rows, plan_.capacity.rows)};
@@ -106,7 +106,7 @@ void Composer::compose_budget(ComposedStep& step) {
   }
 }
 
-// Reads on until so many wait, as far as the stage and the order go. False where nothing waits.
+// Reads until this many samples wait, or the stage or the order ends. Returns false when none waits.
 bool Composer::wait_for(int64_t samples, ComposedStep& step) {
   const int64_t before = cursor_.samples + step.samples;
   if (plan_.samples > 0) samples = std::min(samples, plan_.samples - before);
@@ -114,11 +114,11 @@ bool Composer::wait_for(int64_t samples, ComposedStep& step) {
     auto found = take_();
     if (!found) break;
     const auto place = static_cast<size_t>(found->drawn.position - cursor_.order.position);
-    if (place >= cursor_.done.size()) { // else it was read before a resume
+    if (place >= cursor_.done.size()) { // otherwise it was counted before a resume
       cursor_.done.resize(place + 1);
       ++cursor_.read;
     }
-    note_use(*found);
+    count_unusable(*found);
     if (found->sample)
       waiting_.push_back(std::move(*found));
     else
@@ -127,16 +127,16 @@ bool Composer::wait_for(int64_t samples, ComposedStep& step) {
   return !waiting_.empty();
 }
 
-// Sources without a number of epochs never end: where nothing in them can be used, no step would ever be full.
-void Composer::note_use(const Measured& found) {
+// Sources without a limit on epochs never end, so without this check unusable data would loop forever.
+void Composer::count_unusable(const Measured& found) {
   if (found.sample && fits(*found.sample, plan_.capacity)) {
-    useless_ = 0;
+    consecutive_unusable_ = 0;
     return;
   }
-  if (++useless_ < most_useless) return;
+  if (++consecutive_unusable_ < max_consecutive_unusable) return;
   throw Error(ErrorKind::data,
-              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample '{}': {}", useless_,
-                          found.aside.place, found.aside.key,
+              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample '{}': {}",
+                          consecutive_unusable_, found.aside.place, found.aside.key,
                           found.sample ? too_large(*found.sample) : found.aside.reason))
       .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
@@ -150,8 +150,8 @@ std::vector<int32_t> Composer::bins(const PackSize& capacity, int64_t most_items
   return pack_(sizes, capacity, most_items, plan_.seed + static_cast<uint64_t>(cursor_.steps));
 }
 
-// True when there was one. A Plan's packs hold the longest sample that its mix lets through; another's may not.
-bool Composer::set_oversized_aside(ComposedStep& step) {
+// Returns true when it skipped one. Packs of a Plan hold the longest sample of its mix; other capacities may not.
+bool Composer::skip_oversized(ComposedStep& step) {
   const auto large = std::stable_partition(waiting_.begin(), waiting_.end(), [&](const Measured& measured) {
     return fits(*measured.sample, plan_.capacity);
   });
@@ -172,7 +172,7 @@ std::string Composer::too_large(const Sample& sample) const {
                      plan_.capacity.frames, plan_.capacity.rows);
 }
 
-// Makes packs of the first bins; what lies in others goes on waiting.
+// Turns the first `count` bins into packs; samples in other bins keep waiting.
 void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step) {
   const size_t first = step.packs.size();
   step.packs.resize(first + static_cast<size_t>(count));

@@ -1,5 +1,5 @@
-// Composer: puts measured samples, as they come, into packs, and packs into steps. One thread, no pixels; what it makes
-// depends on nothing but the samples' sizes and their order.
+// Composer: combines measured samples into packs, and packs into steps. It runs on one thread without pixels, and its
+// result depends only on the sizes and the order of the samples.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/stream/cursor.h"
@@ -16,57 +16,57 @@ namespace fvlm {
 
 // Sizes in the two dimensions of a pack.
 struct PackSize {
-  int64_t frames = 0, rows = 0; // rows of the decoder: visual tokens and text
+  int64_t frames = 0, rows = 0; // rows: decoder positions, visual tokens and text
 };
 
 struct BatchPlan {
   plan::Batch batch;
   PackSize capacity;
-  int64_t most_samples = 0; // in a pack; 0: any number
-  int64_t window = 256;     // samples that the packer chooses from
-  int64_t samples = 0;      // of the stage; 0: until the order ends
+  int64_t most_samples = 0; // per pack; 0: no limit
+  int64_t window = 256;     // how many samples the packer chooses from
+  int64_t samples = 0;      // of the stage; 0: until the order is exhausted
   int64_t ranks = 1;
   uint64_t seed = 0;
 };
 
-// The bin of each item, or -1 for one that is larger than a bin; the first item that fits lies in bin 0. `sizes`:
-// frames and rows of each item; `most_items` 0: any number. See fvlm/packer.h.
+// Returns the bin of each item, or -1 for an item that is larger than a bin; the first item that fits is in bin 0.
+// `sizes` has frames and rows of each item; `most_items` of 0 means no limit. See fvlm/packer.h.
 using PackFunction = std::function<std::vector<int32_t>(const std::vector<int64_t>& sizes, const PackSize& capacity,
                                                         int64_t most_items, uint64_t seed)>;
 
-// What was found at a position of the order.
+// A sample of the order after measure().
 struct Measured {
   Drawn drawn;
-  std::shared_ptr<const Sample> sample; // none: it is not used
-  SetAside aside;                       // says where it lies in any case, and why it is not used
+  std::shared_ptr<const Sample> sample; // null when it is skipped
+  SetAside aside;                       // always has the location; the reason only for a skipped sample
 };
 
 struct ComposedStep {
-  std::vector<std::vector<Measured>> packs; // all ranks'; pack i is rank i % ranks'
-  std::vector<SetAside> aside;              // found since the step before
+  std::vector<std::vector<Measured>> packs; // of all ranks; pack i belongs to rank i % ranks
+  std::vector<SetAside> aside;              // skipped since the previous step
   int64_t samples = 0;
   Cursor after;
 };
 
-// So many one after the other that are of no use end a stage.
-inline constexpr int64_t most_useless = 10000;
+// A stage ends with an error after this many consecutive samples that cannot be used.
+inline constexpr int64_t max_consecutive_unusable = 10000;
 
 class Composer {
  public:
-  // `take`: what stands at the next position, or nothing at the order's end. It begins at `start.order` and passes over
-  // the positions that `start.done` says are out of the way.
+  // `take` returns the sample at the next position, or nullopt at the end of the order. It must begin at `start.order`
+  // and skip the positions that are marked in `start.done`.
   Composer(const BatchPlan& plan, const Order& order, PackFunction pack, Cursor start,
            std::function<std::optional<Measured>()> take);
 
-  // Nothing at the stage's end. Throws Error(data) where it reads on and on and finds no sample of use.
+  // nullopt at the end of the stage. Throws Error(data) when too many consecutive samples cannot be used.
   std::optional<ComposedStep> next();
 
-  // Of a stage that begins.
+  // The cursor at the beginning of a stage.
   static Cursor start(const BatchPlan& plan, const Order& order);
-  // Throws Error(data) where the cursor goes by other data.
+  // Throws Error(data) when the cursor belongs to other data.
   static void check(const Cursor& cursor, const BatchPlan& plan, const Order& order);
-  // Where a stage that ended at its planned samples continues, now that more are planned. Nothing where the data differ
-  // in anything else.
+  // The cursor from which a finished stage continues when its number of samples was raised; nullopt when the data
+  // differ in anything else.
   static std::optional<Cursor> extended(Cursor end, const BatchPlan& plan, const Order& order);
 
  private:
@@ -75,11 +75,11 @@ class Composer {
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);
-  void note_use(const Measured& found);
+  void count_unusable(const Measured& found);
   std::vector<int32_t> bins(const PackSize& capacity, int64_t most_items) const;
-  bool set_oversized_aside(ComposedStep& step);
+  bool skip_oversized(ComposedStep& step);
   std::string too_large(const Sample& sample) const;
-  // The others wait on, those without a bin among them.
+  // Samples in other bins, or without a bin, keep waiting.
   void take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step);
   void set_aside(SetAside aside, ComposedStep& step);
   void done_with(int64_t position);
@@ -88,8 +88,8 @@ class Composer {
   const Order& order_;
   std::function<std::optional<Measured>()> take_;
   PackFunction pack_;
-  std::deque<Measured> waiting_; // for a pack, the oldest first
-  int64_t useless_ = 0;          // samples of no use that were read one after the other
+  std::deque<Measured> waiting_;     // samples that wait for a pack, oldest first
+  int64_t consecutive_unusable_ = 0; // consecutive samples that cannot be used
   Cursor cursor_;
 };
 

@@ -11,9 +11,9 @@
 namespace fvlm {
 namespace {
 
-constexpr size_t most_waiting = 1 << 20;
+constexpr size_t max_waiting = 1 << 20;
 
-std::string digits_of(const std::vector<bool>& bits) {
+std::string bits_text(const std::vector<bool>& bits) {
   std::string digits;
   for (bool bit : bits) digits += bit ? '1' : '0';
   return digits;
@@ -44,7 +44,7 @@ void read_skipped(const nlohmann::json& json, Cursor& cursor, const Damaged& dam
 std::string Cursor::text() const {
   nlohmann::json json{{"steps", steps},       {"samples", samples},      {"read", read},
                       {"broken", broken},     {"left_out", left_out},    {"position", order.position},
-                      {"drawn", order.drawn}, {"done", digits_of(done)}, {"of", fmt::format("{:016x}", fingerprint)}};
+                      {"drawn", order.drawn}, {"done", bits_text(done)}, {"of", fmt::format("{:016x}", fingerprint)}};
   if (broken + left_out > 0) json["skipped"] = skipped;
   if (cut > 0) json["cut"] = cut;
   return json.dump();
@@ -80,7 +80,7 @@ Cursor Cursor::parse(std::string_view text, const std::string& where) {
     return found != json.end() && found->is_string() ? found->get<std::string>() : "?";
   };
   const std::string done = word("done"), of = word("of");
-  if (done.size() > most_waiting || done.find_first_not_of("01") != std::string::npos)
+  if (done.size() > max_waiting || done.find_first_not_of("01") != std::string::npos)
     throw damaged("'done' is no row of bits");
   for (char bit : done) cursor.done.push_back(bit == '1');
   const auto [end, error] = std::from_chars(of.data(), of.data() + of.size(), cursor.fingerprint, 16);

@@ -1,5 +1,5 @@
-// Cursor: where a stage's stream stands between two steps, in a few hundred bytes. A stream that begins there goes on
-// with exactly the next sample.
+// Cursor: the position of a stage's data stream between two steps, as checkpoints store it. A stream that is restored
+// from it continues with exactly the next sample.
 #pragma once
 #include "data/stream/order.h"
 #include "data/stream/sample_counts.h"
@@ -12,14 +12,14 @@
 namespace fvlm {
 
 struct Cursor {
-  int64_t steps = 0, samples = 0; // that were handed out
-  int64_t read = 0;               // samples that were looked at; among them
+  int64_t steps = 0, samples = 0; // delivered
+  int64_t read = 0;               // samples that were measured, among them
   int64_t broken = 0, left_out = 0;
-  std::array<int64_t, skip_reasons> skipped{}; // the same by reason
-  int64_t cut = 0;                             // samples that were handed out with a truncated text
-  Order::State order;                          // at the oldest sample that waits for a pack; or at the next to be read
-  std::vector<bool> done;                      // of the samples from there on that were read: is it out of the way?
-  uint64_t fingerprint = 0;                    // of the order and the batches that the numbers above go by
+  std::array<int64_t, skip_reasons> skipped{}; // skipped samples by reason
+  int64_t cut = 0;                             // delivered samples with a truncated text
+  Order::State order;                          // at the oldest sample that waits for a pack, or at the next one to read
+  std::vector<bool> done;   // for each sample read from there on, whether it was delivered or skipped
+  uint64_t fingerprint = 0; // identifies the order and the batch settings
 
   std::string text() const; // one line of JSON
   // Throws Error(data) at `where`.

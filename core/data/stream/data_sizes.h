@@ -1,5 +1,5 @@
-// How large the samples of a stage are, from a look at some of them: what sizes of packs go by before training has
-// opened everything.
+// Estimates the largest sample of a stage from a part of its data, to choose pack sizes before training opens all
+// shards.
 #pragma once
 #include "recipe/plan.h"
 
@@ -11,13 +11,13 @@ namespace fvlm {
 class VideoDecoder;
 
 struct DataSizes {
-  plan::Stage stage; // its limits lowered to what was seen; as it was where nothing could be
-  std::string said;  // what was looked at, or why nothing was
+  plan::Stage stage; // with limits lowered to the largest sample found
+  std::string said;  // a sentence on what was measured, or why nothing was
   bool seen = false;
 };
 
-// Measures up to 256 samples of each source, out of at most four of its shards, whose indices are made where there are
-// none. `video`: null: a stage with videos keeps the recipe's limits.
+// Measures up to 256 samples of each source from at most four of its shards, whose indices are built if necessary.
+// Without a video decoder, a stage with videos keeps the limits of the recipe.
 DataSizes look_at_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video);
 
 } // namespace fvlm

@@ -12,26 +12,26 @@ std::shared_ptr<std::byte> allocate_host(size_t bytes) {
 
 std::shared_ptr<std::byte> FramePool::take() {
   std::unique_lock hold(lock_);
-  freed_.wait(hold, [&] { return stopped_ || !free_.empty() || made_ < most_; });
+  released_.wait(hold, [&] { return stopped_ || !free_.empty() || allocated_ < max_buffers_; });
   if (stopped_) return nullptr;
   std::shared_ptr<std::byte> buffer;
   if (free_.empty()) {
     buffer = allocate_(bytes_);
-    ++made_;
+    ++allocated_;
   } else {
     buffer = std::move(free_.back());
     free_.pop_back();
   }
-  // Whoever holds the buffer holds the pool.
-  return {buffer.get(), [pool = shared_from_this(), buffer](std::byte*) { pool->bring_back(buffer); }};
+  // The buffer keeps the pool alive.
+  return {buffer.get(), [pool = shared_from_this(), buffer](std::byte*) { pool->release(buffer); }};
 }
 
-void FramePool::bring_back(std::shared_ptr<std::byte> buffer) {
+void FramePool::release(std::shared_ptr<std::byte> buffer) {
   {
     const std::lock_guard hold(lock_);
     free_.push_back(std::move(buffer));
   }
-  freed_.notify_one();
+  released_.notify_one();
 }
 
 void FramePool::stop() {
@@ -39,7 +39,7 @@ void FramePool::stop() {
     const std::lock_guard hold(lock_);
     stopped_ = true;
   }
-  freed_.notify_all();
+  released_.notify_all();
 }
 
 } // namespace fvlm

@@ -1,4 +1,4 @@
-// Buffers for the frames of packs: made when they are first needed, so many and no more, and used again and again.
+// A pool of a limited number of frame buffers, which are allocated on demand and reused.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -9,27 +9,27 @@
 
 namespace fvlm {
 
-// Memory of the host: pinned where a GPU reads it.
+// Allocates host memory; pinned memory where a GPU reads it.
 using AllocateHost = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
-std::shared_ptr<std::byte> allocate_host(size_t bytes); // of the plain sort, aligned to 64 bytes
+std::shared_ptr<std::byte> allocate_host(size_t bytes); // pageable, aligned to 64 bytes
 
 class FramePool : public std::enable_shared_from_this<FramePool> {
  public:
-  FramePool(size_t bytes, size_t most, AllocateHost allocate)
-      : bytes_(bytes), most_(most), allocate_(std::move(allocate)) {}
+  FramePool(size_t bytes, size_t max_buffers, AllocateHost allocate)
+      : bytes_(bytes), max_buffers_(max_buffers), allocate_(std::move(allocate)) {}
 
-  // Waits until one is free; it comes back by itself. Nothing after stop(). [any thread]
+  // Blocks until a buffer is free; it returns to the pool with its last reference. Null after stop(). [any thread]
   std::shared_ptr<std::byte> take();
   void stop();
 
  private:
-  void bring_back(std::shared_ptr<std::byte> buffer);
-  const size_t bytes_, most_;
+  void release(std::shared_ptr<std::byte> buffer);
+  const size_t bytes_, max_buffers_;
   const AllocateHost allocate_;
   std::mutex lock_; // of all below
-  std::condition_variable freed_;
+  std::condition_variable released_;
   std::vector<std::shared_ptr<std::byte>> free_;
-  size_t made_ = 0;
+  size_t allocated_ = 0;
   bool stopped_ = false;
 };
 

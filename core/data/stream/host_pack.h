@@ -1,4 +1,4 @@
-// A pack as the loader hands it out: samples with their tokens, and their frames one after the other in one buffer.
+// A pack in host memory as the loader delivers it: samples with their tokens, and all frames in one buffer.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/stream/cursor.h"
@@ -11,7 +11,7 @@
 namespace fvlm {
 
 struct PackedSample {
-  int64_t position = 0; // in the stage's order
+  int64_t position = 0; // in the order of the stage
   std::shared_ptr<const Sample> sample;
   int64_t first_frame = 0; // in the pack
 };
@@ -22,11 +22,11 @@ struct HostPack {
   std::span<const float> frames;     // [frame_count, 3, H, W], normalised
   std::shared_ptr<std::byte> buffer; // what holds them; goes back to the loader with the last copy of this
 
-  // Of all that the model sees.
+  // Hashes everything that the model sees.
   uint64_t hash() const;
 };
 
-// A pack of a step, which is what the optimizer learns from at once.
+// A pack with the step that it belongs to.
 struct LoadedPack {
   HostPack pack;
   int64_t step = 0; // of the stage, from 0

@@ -15,24 +15,24 @@
 namespace fvlm {
 namespace {
 
-constexpr size_t most_packs = 32; // that are made or wait to be taken
+constexpr size_t max_packs = 32; // being decoded or waiting for next()
 
-size_t buffers(uint64_t memory, size_t bytes, int64_t frames) {
-  const size_t held = bytes > 0 ? static_cast<size_t>(memory / bytes) : most_packs;
+size_t buffer_count(uint64_t memory, size_t bytes, int64_t frames) {
+  const size_t held = bytes > 0 ? static_cast<size_t>(memory / bytes) : max_packs;
   if (held < 2)
     throw Error(ErrorKind::data, fmt::format("{} hold no two packs of {} frames, {} each", human_bytes(memory), frames,
                                              human_bytes(bytes)))
         .at("loader.memory_mib")
         .advise("raise it, or lower packing.frames");
-  return std::min(held, most_packs);
+  return std::min(held, max_packs);
 }
 
 } // namespace
 
 // A pack whose samples are being decoded.
-struct Loader::Dish {
+struct Loader::PendingPack {
   int64_t step = 0;
-  bool is_step = true; // else it only tells what was broken
+  bool is_step = true; // otherwise it only carries skipped samples
   bool last = true;
   Cursor after;
   std::vector<SetAside> aside; // found by the composer before this pack
@@ -42,47 +42,47 @@ struct Loader::Dish {
   int64_t frame_count = 0;
   std::shared_ptr<std::byte> buffer;
 
-  // Of the lock of the kitchen.
-  size_t undone = 0;
-  std::vector<std::pair<size_t, std::string>> spoilt; // samples that could not be decoded, and why
+  // Guarded by Pipeline::lock_.
+  size_t undecoded = 0;
+  std::vector<std::pair<size_t, std::string>> failed; // samples that could not be decoded, and why
   std::exception_ptr failure;
 };
 
-class Loader::Kitchen {
+class Loader::Pipeline {
  public:
-  Kitchen(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
-          const LoaderOptions& options, Cursor start)
+  Pipeline(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
+           const LoaderOptions& options, Cursor start)
       : source_(source), rank_(options.rank), ranks_(plan.ranks),
-        pool_(std::make_shared<FramePool>(bytes_of(plan.capacity.frames),
-                                          buffers(options.memory, bytes_of(plan.capacity.frames), plan.capacity.frames),
-                                          options.allocate)),
+        pool_(std::make_shared<FramePool>(
+            bytes_of(plan.capacity.frames),
+            buffer_count(options.memory, bytes_of(plan.capacity.frames), plan.capacity.frames), options.allocate)),
         workers_(options.workers),
         read_ahead_(source, order, start, workers_, 8 + 4 * static_cast<size_t>(workers_.threads())),
         composer_(plan, order, std::move(pack), std::move(start), [this] { return read_ahead_.next(); }),
-        cook_(start_thread([this] { cook(); })) {}
+        composer_thread_(start_thread([this] { run(); })) {}
 
-  ~Kitchen() {
+  ~Pipeline() {
     {
       const std::lock_guard hold(lock_);
       stops_ = true;
     }
     changed_.notify_all();
     pool_->stop();
-    cook_.join();
+    composer_thread_.join();
   }
 
-  // The next one, when it is done; nothing at the end.
-  std::shared_ptr<Dish> next() {
+  // Waits for the next pack to be decoded; null at the end.
+  std::shared_ptr<PendingPack> next() {
     std::unique_lock hold(lock_);
-    changed_.wait(hold, [&] { return dishes_.empty() ? ended_ : dishes_.front()->undone == 0; });
-    if (dishes_.empty()) {
+    changed_.wait(hold, [&] { return pending_packs_.empty() ? ended_ : pending_packs_.front()->undecoded == 0; });
+    if (pending_packs_.empty()) {
       if (failure_) std::rethrow_exception(failure_);
       return nullptr;
     }
-    auto dish = std::move(dishes_.front());
-    dishes_.pop_front();
+    auto pending = std::move(pending_packs_.front());
+    pending_packs_.pop_front();
     changed_.notify_all();
-    return dish;
+    return pending;
   }
 
  private:
@@ -90,7 +90,7 @@ class Loader::Kitchen {
     return static_cast<size_t>(frames * source_.frame_elements()) * sizeof(float);
   }
 
-  void cook() {
+  void run() {
     std::exception_ptr failure;
     try {
       for (auto step = composer_.next(); step && begin(std::move(*step)); step = composer_.next()) {
@@ -106,61 +106,62 @@ class Loader::Kitchen {
     changed_.notify_all();
   }
 
-  // False when the loader is on its way out.
+  // Returns false when the loader is being destroyed.
   bool begin(ComposedStep step) {
     auto of_step = std::make_shared<std::vector<std::shared_ptr<const Sample>>>();
     for (const auto& pack : step.packs)
       for (const Measured& measured : pack) of_step->push_back(measured.sample);
-    std::vector<std::vector<Measured>> mine;
+    std::vector<std::vector<Measured>> own_packs;
     for (size_t i = 0; i < step.packs.size(); ++i)
-      if (static_cast<int64_t>(i) % ranks_ == rank_) mine.push_back(std::move(step.packs[i]));
-    if (mine.empty()) mine.emplace_back(); // who says that the step is over, and what was broken
-    for (size_t i = 0; i < mine.size(); ++i) {
-      auto dish = std::make_shared<Dish>();
-      dish->step = step.after.steps - 1;
-      dish->is_step = !step.packs.empty();
-      dish->last = i + 1 == mine.size();
-      if (i == 0) dish->aside = std::move(step.aside);
-      if (dish->last) dish->after = step.after;
-      dish->samples = std::move(mine[i]);
-      dish->of_step = of_step;
-      if (!begin(dish)) return false;
+      if (static_cast<int64_t>(i) % ranks_ == rank_) own_packs.push_back(std::move(step.packs[i]));
+    if (own_packs.empty())
+      own_packs.emplace_back(); // an empty pack still reports the end of the step and its skipped samples
+    for (size_t i = 0; i < own_packs.size(); ++i) {
+      auto pending = std::make_shared<PendingPack>();
+      pending->step = step.after.steps - 1;
+      pending->is_step = !step.packs.empty();
+      pending->last = i + 1 == own_packs.size();
+      if (i == 0) pending->aside = std::move(step.aside);
+      if (pending->last) pending->after = step.after;
+      pending->samples = std::move(own_packs[i]);
+      pending->of_step = of_step;
+      if (!begin(pending)) return false;
     }
     return true;
   }
 
-  bool begin(const std::shared_ptr<Dish>& dish) {
-    for (const Measured& measured : dish->samples) {
-      dish->first_frames.push_back(dish->frame_count);
-      dish->frame_count += measured.sample->frames;
+  bool begin(const std::shared_ptr<PendingPack>& pending) {
+    for (const Measured& measured : pending->samples) {
+      pending->first_frames.push_back(pending->frame_count);
+      pending->frame_count += measured.sample->frames;
     }
-    if (dish->frame_count > 0) {
-      dish->buffer = pool_->take();
-      if (!dish->buffer) return false;
+    if (pending->frame_count > 0) {
+      pending->buffer = pool_->take();
+      if (!pending->buffer) return false;
     }
-    dish->undone = dish->samples.size();
+    pending->undecoded = pending->samples.size();
     {
       std::unique_lock hold(lock_);
-      changed_.wait(hold, [&] { return stops_ || dishes_.size() < most_packs; });
+      changed_.wait(hold, [&] { return stops_ || pending_packs_.size() < max_packs; });
       if (stops_) return false;
-      dishes_.push_back(dish);
+      pending_packs_.push_back(pending);
     }
     changed_.notify_all();
-    for (size_t i = 0; i < dish->samples.size(); ++i) workers_.give([this, dish, i] { decode(*dish, i); });
+    for (size_t i = 0; i < pending->samples.size(); ++i) workers_.give([this, pending, i] { decode(*pending, i); });
     return true;
   }
 
-  void decode(Dish& dish, size_t index) {
-    const Measured& measured = dish.samples[index];
+  void decode(PendingPack& pending, size_t index) {
+    const Measured& measured = pending.samples[index];
     const auto elements = static_cast<size_t>(source_.frame_elements());
     std::string reason;
     std::exception_ptr failure;
     try {
       if (measured.sample->frames > 0)
-        source_.decode(
-            measured.drawn, *measured.sample,
-            {reinterpret_cast<float*>(dish.buffer.get()) + static_cast<size_t>(dish.first_frames[index]) * elements,
-             static_cast<size_t>(measured.sample->frames) * elements});
+        source_.decode(measured.drawn, *measured.sample,
+                       {reinterpret_cast<float*>(pending.buffer.get()) +
+                            static_cast<size_t>(pending.first_frames[index]) * elements,
+                        static_cast<size_t>(measured.sample->frames) * elements});
     } catch (const ReadError&) {
       failure = std::current_exception();
     } catch (const Error& error) {
@@ -170,9 +171,9 @@ class Loader::Kitchen {
     }
     {
       const std::lock_guard hold(lock_);
-      if (!reason.empty()) dish.spoilt.emplace_back(index, reason);
-      if (failure) dish.failure = failure;
-      if (--dish.undone > 0) return;
+      if (!reason.empty()) pending.failed.emplace_back(index, reason);
+      if (failure) pending.failure = failure;
+      if (--pending.undecoded > 0) return;
     }
     changed_.notify_all();
   }
@@ -180,15 +181,15 @@ class Loader::Kitchen {
   const SampleSource& source_;
   const int64_t rank_, ranks_;
   std::shared_ptr<FramePool> pool_;
-  std::mutex lock_; // of the dishes and what follows
+  std::mutex lock_; // guards the members up to failure_
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Dish>> dishes_;
+  std::deque<std::shared_ptr<PendingPack>> pending_packs_;
   bool ended_ = false, stops_ = false;
   std::exception_ptr failure_;
-  Workers workers_; // behind what its tasks use
+  Workers workers_; // declared after everything that its tasks use
   ReadAhead read_ahead_;
   Composer composer_;
-  std::thread cook_;
+  std::thread composer_thread_;
 };
 
 namespace {
@@ -201,24 +202,24 @@ double seconds(Clock::duration duration) {
 
 } // namespace
 
-// What is left of it moves up over the frames of samples that are out.
-HostPack Loader::plate(Dish& dish, int64_t frame_elements) {
-  std::vector<bool> out(dish.samples.size());
-  for (const auto& [index, reason] : dish.spoilt) out[index] = true;
+// Moves the frames of the remaining samples together, over those of samples that could not be decoded.
+HostPack Loader::compact(PendingPack& pending, int64_t frame_elements) {
+  std::vector<bool> out(pending.samples.size());
+  for (const auto& [index, reason] : pending.failed) out[index] = true;
   HostPack pack;
-  auto* frames = reinterpret_cast<float*>(dish.buffer.get());
-  for (size_t i = 0; i < dish.samples.size(); ++i) {
+  auto* frames = reinterpret_cast<float*>(pending.buffer.get());
+  for (size_t i = 0; i < pending.samples.size(); ++i) {
     if (out[i]) continue;
-    Measured& measured = dish.samples[i];
+    Measured& measured = pending.samples[i];
     const int64_t count = measured.sample->frames;
-    if (count > 0 && pack.frame_count != dish.first_frames[i])
-      std::copy_n(frames + dish.first_frames[i] * frame_elements, count * frame_elements,
+    if (count > 0 && pack.frame_count != pending.first_frames[i])
+      std::copy_n(frames + pending.first_frames[i] * frame_elements, count * frame_elements,
                   frames + pack.frame_count * frame_elements);
     pack.samples.push_back({measured.drawn.position, std::move(measured.sample), pack.frame_count});
     pack.frame_count += count;
   }
   pack.frames = {frames, static_cast<size_t>(pack.frame_count * frame_elements)};
-  pack.buffer = std::move(dish.buffer);
+  pack.buffer = std::move(pending.buffer);
   return pack;
 }
 
@@ -228,7 +229,7 @@ Loader::Loader(const SampleSource& source, const Order& order, const BatchPlan& 
       quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
   for (const auto& aside : source.damage()) quarantine_.add(aside);
-  kitchen_ = std::make_unique<Kitchen>(source, order, plan, std::move(pack), options, std::move(start));
+  pipeline_ = std::make_unique<Pipeline>(source, order, plan, std::move(pack), options, std::move(start));
 }
 
 Loader::~Loader() = default;
@@ -236,59 +237,60 @@ Loader::~Loader() = default;
 std::optional<LoadedPack> Loader::next() {
   const auto came = Clock::now();
   if (left_) times_.working += seconds(came - *left_);
-  auto dish = kitchen_->next();
-  for (; dish; dish = kitchen_->next()) {
-    note(*dish);
-    if (!passes_over(*dish)) break;
+  auto pending = pipeline_->next();
+  for (; pending; pending = pipeline_->next()) {
+    record(*pending);
+    if (!skips(*pending)) break;
   }
   left_ = Clock::now();
   times_.waiting += seconds(*left_ - came);
-  if (!dish) return {};
-  return LoadedPack{plate(*dish, frame_elements_), dish->step, dish->last, dish->after, dish->of_step};
+  if (!pending) return {};
+  return LoadedPack{compact(*pending, frame_elements_), pending->step, pending->last, pending->after, pending->of_step};
 }
 
-// Which steps are taken is all ranks' matter, and no rank knows what another could not decode.
-bool Loader::passes_over(const Dish& dish) {
-  const bool useless = ranks_ == 1 && dish.spoilt.size() == dish.samples.size();
-  const bool passes = !dish.is_step || (useless && !(dish.last && step_begun_));
-  if (dish.is_step) step_begun_ = !dish.last && (step_begun_ || !passes);
-  return passes;
+// All ranks must take the same steps, and no rank knows which samples failed on another.
+bool Loader::skips(const PendingPack& pending) {
+  const bool useless = ranks_ == 1 && pending.failed.size() == pending.samples.size();
+  const bool skipped = !pending.is_step || (useless && !(pending.last && step_begun_));
+  if (pending.is_step) step_begun_ = !pending.last && (step_begun_ || !skipped);
+  return skipped;
 }
 
-// The composer stops where nothing can be put into a pack; here counts, too, what cannot be decoded.
-void Loader::note_use(const Dish& dish) {
-  useless_ += std::ssize(dish.aside);
-  size_t spoilt = 0;
-  for (size_t i = 0; i < dish.samples.size(); ++i) {
-    const bool is_spoilt = spoilt < dish.spoilt.size() && dish.spoilt[spoilt].first == i;
-    useless_ = is_spoilt ? useless_ + 1 : 0;
-    if (is_spoilt) ++spoilt;
-    if (useless_ < most_useless) continue;
-    const SetAside& aside = dish.samples[i].aside;
-    throw Error(ErrorKind::data, fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
-                                             "'{}': {}",
-                                             useless_, aside.place, aside.key, dish.spoilt[spoilt - 1].second))
+// The composer counts samples that fit into no pack; here samples that cannot be decoded count as well.
+void Loader::count_unusable(const PendingPack& pending) {
+  consecutive_unusable_ += std::ssize(pending.aside);
+  size_t failed = 0;
+  for (size_t i = 0; i < pending.samples.size(); ++i) {
+    const bool is_failed = failed < pending.failed.size() && pending.failed[failed].first == i;
+    consecutive_unusable_ = is_failed ? consecutive_unusable_ + 1 : 0;
+    if (is_failed) ++failed;
+    if (consecutive_unusable_ < max_consecutive_unusable) continue;
+    const SetAside& aside = pending.samples[i].aside;
+    throw Error(ErrorKind::data,
+                fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
+                            "'{}': {}",
+                            consecutive_unusable_, aside.place, aside.key, pending.failed[failed - 1].second))
         .advise("fvlm-engine data check RECIPE lists every broken sample");
   }
 }
 
-void Loader::note(Dish& dish) {
-  if (dish.failure) std::rethrow_exception(dish.failure);
-  for (const auto& aside : dish.aside) quarantine_.add(aside);
-  std::sort(dish.spoilt.begin(), dish.spoilt.end());
-  for (const auto& [index, reason] : dish.spoilt) {
-    SetAside aside = dish.samples[index].aside;
+void Loader::record(PendingPack& pending) {
+  if (pending.failure) std::rethrow_exception(pending.failure);
+  for (const auto& aside : pending.aside) quarantine_.add(aside);
+  std::sort(pending.failed.begin(), pending.failed.end());
+  for (const auto& [index, reason] : pending.failed) {
+    SetAside aside = pending.samples[index].aside;
     aside.reason = reason;
     aside.skip = SkipReason::media;
     quarantine_.add(aside);
-    ++broken_in_decoding_;
+    ++failed_decodes_;
   }
-  note_use(dish);
-  if (!dish.last) return;
-  dish.after.broken += broken_in_decoding_;
-  dish.after.skipped[static_cast<size_t>(SkipReason::media)] += broken_in_decoding_;
-  cursor_ = dish.after;
-  quarantine_.check(dish.after.broken, dish.after.read);
+  count_unusable(pending);
+  if (!pending.last) return;
+  pending.after.broken += failed_decodes_;
+  pending.after.skipped[static_cast<size_t>(SkipReason::media)] += failed_decodes_;
+  cursor_ = pending.after;
+  quarantine_.check(pending.after.broken, pending.after.read);
 }
 
 } // namespace fvlm

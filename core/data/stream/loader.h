@@ -1,5 +1,5 @@
-// Loader: the packs of a stage, their samples read, decoded and packed by threads ahead of time. Which they are follows
-// from the seed, however many threads there are and whatever they meet.
+// Loader: delivers the packs of a stage; worker threads read, decode and pack samples ahead of time. The packs depend
+// on the seed and the data only, not on the number of threads or their timing.
 #pragma once
 #include "data/stream/composer.h"
 #include "data/stream/frame_pool.h"
@@ -15,28 +15,28 @@
 namespace fvlm {
 
 struct LoaderOptions {
-  int workers = 0;                     // 0: one for each core but one
-  uint64_t memory = uint64_t{1} << 30; // bytes of frames, those of the pack in use among them
+  int workers = 0;                     // 0: one less than the number of cores
+  uint64_t memory = uint64_t{1} << 30; // limit on the bytes of frames, including the pack in use
   AllocateHost allocate = allocate_host;
   int64_t rank = 0;                     // of BatchPlan::ranks
-  std::filesystem::path quarantine_log; // empty: none
+  std::filesystem::path quarantine_log; // empty for no log
   plan::Quarantine quarantine;
 };
 
 class Loader {
  public:
-  // From `start`, which Composer::start() makes of a stage that begins. Source and order outlive the loader. Throws
-  // Error(data) where the memory does not hold two packs, and where `start` goes by other data.
+  // Begins at `start`, which Composer::start() returns for a new stage. Source and order must outlive the loader.
+  // Throws Error(data) when the memory does not hold two packs, and when `start` belongs to other data.
   Loader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
          const LoaderOptions& options, Cursor start);
   ~Loader();
 
-  // The next pack; nothing at the stage's end. At most one pack from before may still be held: the others' memory is
-  // needed. A step of which no sample can be decoded is passed over, where there is one rank. Throws Error(data) when
-  // too many samples are broken, ReadError when a disk fails.
+  // Returns the next pack, or nullopt at the end of the stage. The caller may hold at most one earlier pack, as the
+  // pool needs the buffers of the others. With a single rank, a step without any decodable sample is skipped. Throws
+  // Error(data) when too many samples are broken, ReadError when a disk fails.
   std::optional<LoadedPack> next();
 
-  // Behind all that was handed out or passed over.
+  // The position after everything that was delivered or skipped.
   const Cursor& cursor() const { return cursor_; }
 
   // How the time since the first call of next() was spent, in seconds.
@@ -47,20 +47,20 @@ class Loader {
   Times times() const { return times_; }
 
  private:
-  class Kitchen; // the threads and what they share
-  struct Dish;   // a pack on its way
-  void note(Dish& dish);
-  static HostPack plate(Dish& dish, int64_t frame_elements);
+  class Pipeline;     // the worker threads and their shared state
+  struct PendingPack; // a pack that is being decoded
+  void record(PendingPack& pending);
+  static HostPack compact(PendingPack& pending, int64_t frame_elements);
 
-  void note_use(const Dish& dish);
-  bool passes_over(const Dish& dish);
+  void count_unusable(const PendingPack& pending);
+  bool skips(const PendingPack& pending);
 
   int64_t frame_elements_, ranks_;
-  std::unique_ptr<Kitchen> kitchen_;
+  std::unique_ptr<Pipeline> pipeline_;
   Quarantine quarantine_;
-  int64_t broken_in_decoding_ = 0;
-  int64_t useless_ = 0;     // samples of no use, one after the other
-  bool step_begun_ = false; // a pack of the step was handed out
+  int64_t failed_decodes_ = 0;
+  int64_t consecutive_unusable_ = 0; // consecutive samples that cannot be used
+  bool step_begun_ = false;          // a pack of the current step was delivered
   Cursor cursor_;
   Times times_;
   std::optional<std::chrono::steady_clock::time_point> left_; // when next() last returned

@@ -1,4 +1,4 @@
-// MixSamples: the samples of a recipe's mix, out of its shards.
+// MixSamples: the sample source for the mix of a recipe, read from its shards.
 #pragma once
 #include "data/samples/sample_reader.h"
 #include "data/shards/shard_set.h"
@@ -35,10 +35,10 @@ class MixSamples : public SampleSource {
   const plan::Mix& mix_;
   int64_t image_size_, texts_;
   SampleReader reader_;
-  std::deque<ShardSet> sources_; // they do not move
+  std::deque<ShardSet> sources_; // a deque, as ShardSet cannot be moved
 };
 
-// As messages name it: by its own name, else by its first pattern.
+// The name for messages: its own, or its first pattern.
 std::string name_of(const plan::Source& source);
 
 } // namespace fvlm

@@ -1,5 +1,5 @@
-// Order: which sample stands at each position of a stage's endless row. A pure function of the mix, the seed and the
-// position, so that a run can begin anywhere.
+// Order: the sample at each position of a stage's infinite data stream. It is a pure function of the mix, the seed and
+// the position, so that a run can resume anywhere.
 #pragma once
 #include "base/random.h"
 #include "recipe/plan.h"
@@ -25,7 +25,7 @@ class Order {
   // stage, over which the weights of the mix may change. `name`: of the stage; another name is another order.
   static Order shuffled(const plan::Mix& mix, std::vector<int64_t> sizes, uint64_t seed, std::string name,
                         int64_t samples);
-  // Each sample once, source after source: for evaluation.
+  // Every sample once, source by source, for evaluation.
   static Order once(std::vector<int64_t> sizes);
 
   // Where a reader of the row stands. Begins as begin() says.
@@ -36,10 +36,10 @@ class Order {
   };
   State begin() const { return {0, std::vector<int64_t>(sizes_.size(), 0)}; }
 
-  // What stands at the state's position, which moves on; nothing where every source is spent.
+  // Returns the sample at the position of the state and advances it; nullopt when every source is exhausted.
   std::optional<Drawn> next(State& state) const;
 
-  // The same for orders that are equal.
+  // Equal for equal orders.
   uint64_t fingerprint() const;
 
   // As for a stage of so many samples, where that changes no position of the row; nothing where shares change over the

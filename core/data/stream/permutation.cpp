@@ -12,7 +12,7 @@ Permutation::Permutation(uint64_t size, uint64_t seed, std::string_view name)
   key_ = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-// A Feistel network over the next even number of bits: whatever its rounds do, it maps values one to one.
+// A Feistel network over the next even number of bits, which is a bijection whatever its round function is.
 uint64_t Permutation::scrambled(uint64_t value) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   uint64_t left = value >> half_bits_, right = value & mask;
@@ -25,7 +25,7 @@ uint64_t Permutation::scrambled(uint64_t value) const {
   return left << half_bits_ | right;
 }
 
-// Values past the end are sent on until they come to lie within: fewer than three more times on average.
+// Cycle walking: values outside the range are mapped again, fewer than three times on average.
 uint64_t Permutation::at(uint64_t place) const {
   uint64_t value = scrambled(place);
   while (value >= size_) value = scrambled(value);

@@ -1,4 +1,4 @@
-// Permutation: an order of n things that seed and name decide, place by place, without a list of them in memory.
+// Permutation: a pseudorandom permutation of n items, computed index by index without storing it.
 #pragma once
 #include "base/random.h"
 
@@ -10,7 +10,7 @@ namespace fvlm {
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, std::string_view name);
-  // The thing at `place`, both within [0, size): each stands at one place.
+  // The item at `place`; both are in [0, size).
   uint64_t at(uint64_t place) const;
 
  private:

@@ -1,5 +1,4 @@
-// Quarantine: samples that are broken or left out are set aside, each with its reason, and a run ends when too many are
-// broken.
+// Quarantine: logs skipped samples with the reason, and ends a run when too many are broken.
 #pragma once
 #include "base/error.h"
 #include "data/stream/sample_counts.h"
@@ -14,26 +13,25 @@
 namespace fvlm {
 
 struct SetAside {
-  int64_t position = 0; // in the stage's order; -1: found when its shard was opened
+  int64_t position = 0; // in the order of the stage; -1 when found while opening the shard
   std::string place;    // the shard
-  std::string key;      // of the sample, where it is known
+  std::string key;      // of the sample, if known
   std::string reason;
-  bool broken = true; // else the recipe leaves it out: max_text_tokens
+  bool broken = true; // false when max_text_tokens excludes it
   SkipReason skip = SkipReason::text;
 };
 
-// What the error says; where it happened is told by the rest.
+// The message and advice of the error, without its location.
 std::string reason_of(const Error& error);
 
 class Quarantine {
  public:
-  // `log`: a file that gets one line of JSON for each sample, however often an epoch comes to it; what stands there
-  // from before a resume is not written again. Empty: no file.
+  // `log` gets one line of JSON for each skipped sample, once over all epochs and resumes. Empty for no file.
   Quarantine(std::filesystem::path log, const plan::Quarantine& limits);
 
-  // A process warns of each broken sample once.
+  // Logs a warning once per process for each broken sample.
   void add(const SetAside& aside);
-  // Throws Error(data) with the last of the list when too many are broken. `read`: samples looked at so far.
+  // Throws Error(data) with the latest ones when too many are broken. `read` counts the samples measured so far.
   void check(int64_t broken, int64_t read) const;
 
  private:

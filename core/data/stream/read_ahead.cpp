@@ -30,26 +30,26 @@ ReadAhead::ReadAhead(const SampleSource& source, const Order& order, const Curso
                      size_t depth)
     : source_(source), order_(order), state_(start.order), done_(start.done), workers_(workers), depth_(depth) {}
 
-void ReadAhead::ask() {
-  while (asked_.size() < depth_ && !ended_) {
+void ReadAhead::schedule() {
+  while (pending_.size() < depth_ && !ended_) {
     const auto drawn = order_.next(state_);
     if (!drawn) {
       ended_ = true;
       return;
     }
-    if (passed_ < done_.size() && done_[passed_++]) continue;
+    if (skipped_ < done_.size() && done_[skipped_++]) continue;
     auto task = std::make_shared<std::packaged_task<Measured()>>(
         [&source = source_, drawn = *drawn] { return measure(source, drawn); });
-    asked_.push_back(task->get_future());
+    pending_.push_back(task->get_future());
     workers_.give([task] { (*task)(); });
   }
 }
 
 std::optional<Measured> ReadAhead::next() {
-  ask();
-  if (asked_.empty()) return {};
-  auto future = std::move(asked_.front());
-  asked_.pop_front();
+  schedule();
+  if (pending_.empty()) return {};
+  auto future = std::move(pending_.front());
+  pending_.pop_front();
   return future.get();
 }
 

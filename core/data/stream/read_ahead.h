@@ -1,4 +1,4 @@
-// ReadAhead: measured samples in the order of their positions, some of them looked at beforehand by the workers.
+// ReadAhead: delivers measured samples in order, while worker threads measure the following ones.
 #pragma once
 #include "data/stream/composer.h"
 #include "data/stream/sample_source.h"
@@ -12,26 +12,26 @@ namespace fvlm {
 
 class ReadAhead {
  public:
-  // Begins at the cursor; `depth`: how many are under way at once.
+  // Begins at the cursor and keeps `depth` samples in flight.
   ReadAhead(const SampleSource& source, const Order& order, const Cursor& start, Workers& workers, size_t depth);
 
-  // The next one; waits for it. Nothing at the order's end. Throws ReadError for a failing disk.
+  // Waits for the next sample; nullopt at the end of the order. Throws ReadError for a failing disk.
   std::optional<Measured> next();
 
  private:
-  void ask();
+  void schedule();
   const SampleSource& source_;
   const Order& order_;
   Order::State state_;
-  std::vector<bool> done_; // of the first positions: passed over
-  size_t passed_ = 0;
+  std::vector<bool> done_; // the first positions that are skipped
+  size_t skipped_ = 0;
   Workers& workers_;
   size_t depth_;
   bool ended_ = false;
-  std::deque<std::future<Measured>> asked_;
+  std::deque<std::future<Measured>> pending_;
 };
 
-// What the source says of the sample there, or why it is not used. Throws ReadError.
+// Measures the sample, or returns why it is skipped. Throws ReadError.
 Measured measure(const SampleSource& source, const Drawn& drawn);
 
 } // namespace fvlm

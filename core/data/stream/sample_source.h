@@ -1,4 +1,4 @@
-// Where the stream gets its samples from: measured first, decoded when their pack is known.
+// The interface of a data set to the stream: a sample is measured first and decoded when its pack is known.
 #pragma once
 #include "data/samples/sample.h"
 #include "data/stream/order.h"
@@ -15,7 +15,7 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
 
-  // Samples of each source of the mix.
+  // The number of samples of each source of the mix.
   virtual std::vector<int64_t> sizes() const = 0;
   virtual int64_t frame_elements() const = 0; // floats of one frame
 
@@ -23,10 +23,10 @@ class SampleSource {
   virtual Sample measure(const Drawn& drawn) const = 0;
   virtual void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const = 0;
 
-  // For messages: the shard, and the sample's key as far as it can be read. [any thread]
+  // For messages: the shard, and the key of the sample if it can be read. [any thread]
   virtual std::string place(const Drawn& drawn) const = 0;
   virtual std::string key(const Drawn& drawn) const = 0;
-  // What the shards lost before anyone asked for a sample.
+  // The damage that was found when the shards were opened.
   virtual std::vector<SetAside> damage() const { return {}; }
 };
 

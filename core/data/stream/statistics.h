@@ -1,4 +1,4 @@
-// What a mix looks like from outside: how long its samples are, and how full its packs get.
+// Statistics of a mix: lengths of its samples, and how well packs are filled.
 #pragma once
 #include "data/stream/composer.h"
 
@@ -10,13 +10,13 @@
 
 namespace fvlm {
 
-// Of many values: how they are spread.
+// The distribution of a list of values.
 class Spread {
  public:
   void add(int64_t value) { values_.push_back(value); }
   size_t count() const { return values_.size(); }
   int64_t sum() const;
-  double mean() const; // 0 of none
+  double mean() const; // 0 without values
   int64_t least() const;
   int64_t most() const;
   int64_t quantile(double share) const; // the value that this share of them does not exceed; 0 of none
@@ -66,7 +66,7 @@ struct DataStatistics {
 
   // `names`: of the mix's sources.
   void add(const ComposedStep& step, const std::vector<std::string>& names);
-  // A sample alone, in no pack.
+  // A sample that is in no pack.
   void add(const Measured& measured, const std::string& source);
 };
 

@@ -22,9 +22,9 @@ Workers::Workers(int threads) {
 Workers::~Workers() {
   {
     const std::lock_guard hold(lock_);
-    stops_ = true;
+    stopping_ = true;
   }
-  given_.notify_all();
+  task_added_.notify_all();
   for (auto& thread : threads_) thread.join();
 }
 
@@ -33,7 +33,7 @@ void Workers::give(std::function<void()> task) {
     const std::lock_guard hold(lock_);
     tasks_.push_back(std::move(task));
   }
-  given_.notify_one();
+  task_added_.notify_one();
 }
 
 void Workers::work() {
@@ -41,8 +41,8 @@ void Workers::work() {
     std::function<void()> task;
     {
       std::unique_lock hold(lock_);
-      given_.wait(hold, [&] { return stops_ || !tasks_.empty(); });
-      if (stops_) return;
+      task_added_.wait(hold, [&] { return stopping_ || !tasks_.empty(); });
+      if (stopping_) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }

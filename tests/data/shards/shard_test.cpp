@@ -120,7 +120,7 @@ TEST(Shard, damage_that_repeats_is_counted_and_told_up_to_a_limit) {
   auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
   EXPECT_EQ(samples(*shard), both);
   EXPECT_EQ(shard->damages(), 3000);
-  EXPECT_EQ(shard->damage().size(), Grouping::most_told);
+  EXPECT_EQ(shard->damage().size(), Grouping::max_reported);
 }
 
 TEST(Shard, the_index_is_kept_beside_the_shard_or_in_the_cache_and_used_again) {

@@ -1,8 +1,8 @@
-// STAGE/show/SET/NNN.json: samples with the model's answers.
+// Reads STAGE/show/SET/NNN.json of a run: held-out samples with the answers of the model.
 #include "base/error.h"
 #include "base/json.h"
 #include "report/loose_json.h"
-#include "report/recorded_run.h"
+#include "report/page_input.h"
 
 #include <algorithm>
 
@@ -11,9 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t most_sample_bytes = uint64_t{16} << 20;
+constexpr uint64_t max_sample_bytes = uint64_t{16} << 20;
 
-// The numbers of each frame, where there are rows x columns of them for every frame.
+// Returns the attention map of each frame; none unless every frame has one with the expected number of cells.
 std::vector<std::vector<double>> attention_of(const Json& sample, size_t frames, int64_t cells) {
   std::vector<std::vector<double>> all;
   for (const auto& frame : list(sample, "attention")) {
@@ -45,7 +45,8 @@ ShownSample sample_of(const Json& json, const fs::path& folder) {
   }
   for (const auto& frame : list(json, "frames")) {
     fs::path name = frame.is_string() ? frame.get<std::string>() : "";
-    if (name.empty() || name != name.filename()) throw Error(ErrorKind::data, "a frame is not a file beside it");
+    if (name.empty() || name != name.filename())
+      throw Error(ErrorKind::data, "a frame does not name a file in the same folder");
     sample.frames.push_back(folder / name);
   }
   const Json& grid = list(json, "grid");
@@ -60,25 +61,28 @@ ShownSample sample_of(const Json& json, const fs::path& folder) {
 
 } // namespace
 
-void read_samples(RecordedRun& run) {
+std::vector<ShownSample> read_shown_samples(const RecordedRun& run, std::vector<std::string>& notes) {
+  std::vector<ShownSample> samples;
   for (const auto& stage : run.stages) {
-    if (fs::path(stage.name) != fs::path(stage.name).filename()) continue; // no name of a folder in the run
+    if (fs::path(stage.name) != fs::path(stage.name).filename())
+      continue; // a name that would lead out of the folder of the run
     for (const auto& set : sorted_entries(run.folder / stage.name / "show"))
       for (const auto& file : sorted_entries(set)) {
         if (file.extension() != ".json") continue;
         try {
-          run.samples.push_back(sample_of(read_json_object(file, most_sample_bytes), set));
-          auto& sample = run.samples.back();
+          samples.push_back(sample_of(read_json_object(file, max_sample_bytes), set));
+          auto& sample = samples.back();
           if (sample.stage.empty()) sample.stage = stage.name;
           if (sample.set.empty()) sample.set = set.filename().string();
         } catch (const Error& error) {
-          run.notes.push_back(error.where().empty() ? file.string() + ": " + error.text() : error.text());
+          notes.push_back(error.where().empty() ? file.string() + ": " + error.text() : error.text());
         }
       }
   }
-  if (run.samples.empty())
-    run.notes.push_back(
+  if (samples.empty())
+    notes.push_back(
         "no samples with answers: the evaluation sets of the recipe show none (`show`), or none was reached");
+  return samples;
 }
 
 } // namespace fvlm::report

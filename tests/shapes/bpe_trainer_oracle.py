@@ -1,13 +1,13 @@
-"""bpe_trainer_oracle.py FOLDER VOCABULARY LEAST: trains with the tokenizers wheel on FOLDER/texts.json and holds the
-result against FOLDER/ours.json: the same tokens by id, the same merges. Writes what the wheel makes of the texts with
-our file into ids.json."""
+"""bpe_trainer_oracle.py FOLDER VOCABULARY: trains with the tokenizers wheel on FOLDER/texts.json and compares the
+result with FOLDER/ours.json: the same tokens by id, the same merges. Writes the ids that the wheel encodes the texts to
+with our file into ids.json."""
 import json
 import pathlib
 import sys
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-folder, vocabulary, least = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, vocabulary = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 texts = json.loads((folder / "texts.json").read_text())
 special = [AddedToken(text, special=True, normalized=False) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
 wheel = Tokenizer(models.BPE())
@@ -15,7 +15,7 @@ wheel.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_
                                                pre_tokenizers.ByteLevel(add_prefix_space=False)])
 wheel.decoder = decoders.ByteLevel()
 wheel.train_from_iterator(texts, trainers.BpeTrainer(
-    vocab_size=vocabulary, min_frequency=least, special_tokens=special, show_progress=False,
+    vocab_size=vocabulary, min_frequency=0, special_tokens=special, show_progress=False,
     initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
 
 theirs, ours = json.loads(wheel.to_str()), json.loads((folder / "ours.json").read_text())
