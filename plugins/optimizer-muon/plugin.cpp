@@ -101,9 +101,9 @@ class Muon : public sdk::Optimizer {
     sdk::Requirements wanted;
     requirements(query, wanted);
     if (call.workspace_size < wanted.forward_workspace) { // before anything is written
-      throw Failure(FVLM_ERROR_WORKSPACE, "workspace of %llu bytes given, %llu needed",
-                    static_cast<unsigned long long>(call.workspace_size),
-                    static_cast<unsigned long long>(wanted.forward_workspace));
+      throw Failure(FVLM_ERROR_WORKSPACE, "expected a workspace of at least %llu bytes but got %llu",
+                    static_cast<unsigned long long>(wanted.forward_workspace),
+                    static_cast<unsigned long long>(call.workspace_size));
     }
     const StepScalars scalars(query, arguments, std::size(hyperparameters));
     if (scalars.skip) return;

@@ -18,7 +18,7 @@ template <class Element, int rank, class Tensor>
 View<Element, rank> rows_of(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t columns) {
   const View<Element, rank> view(tensor, name);
   if (view.size(0) != rows || (rank == 2 && view.size(rank - 1) != columns)) {
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s: shape [%lld, %lld] expected, got [%lld, %lld]", name,
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected shape [%lld, %lld] but got [%lld, %lld]", name,
                   static_cast<long long>(rows), static_cast<long long>(columns), static_cast<long long>(view.size(0)),
                   static_cast<long long>(view.size(rank - 1)));
   }
