@@ -303,7 +303,7 @@ TEST_F(QuantizerTest, broken_arguments_are_refused) {
       {x.tensor(), narrow.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "y: expected shape [5, 4] but got [5, 3]"},
       {other.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: expected float32 of rank 2 but got bfloat16 of rank 2"},
       {x.tensor(), nullptr, 5, 0, FVLM_ERROR_ARGUMENT, "y is NULL"},
-      {x.tensor(), y.tensor(), 5, 1, FVLM_ERROR_WORKSPACE, "workspace of"},
+      {x.tensor(), y.tensor(), 5, 1, FVLM_ERROR_WORKSPACE, "expected a workspace of at least"},
   };
   for (const Case& c : cases) {
     const auto q = query(4, 4, c.tokens);

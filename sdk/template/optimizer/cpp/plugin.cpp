@@ -1,4 +1,4 @@
-// @NAME@: AdamW in plain C++, as torch.optim.AdamW computes it. fvlm/optimizer.h says what each function owes. For an
+// @NAME@: AdamW in plain C++, as torch.optim.AdamW computes it. fvlm/optimizer.h specifies each function. For an
 // algorithm of your own, change `algorithm` here and the kind in plugin.toml, then hyperparameters, states and step.
 #include <fvlm/fvlm.hpp>
 
@@ -30,7 +30,7 @@ class PlainAdamW : public Optimizer {
     if (!is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
       return refuse("parameters in %s not supported", name_of(query.parameter_dtype));
     }
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   static States states(const Query&) { return {{"m", float32}, {"v", float32}}; }
@@ -51,7 +51,7 @@ class PlainAdamW : public Optimizer {
   static void run_step(const fvlm_call& call, const Query& query, const Step& arguments) {
     const View<float, 1> master(arguments.master, "master"), m(arguments.state[0], "m"), v(arguments.state[1], "v");
     const View<const G, 1> gradients(arguments.gradient, "gradient");
-    View<P, 1> parameter; // the master itself where parameters are float32
+    View<P, 1> parameter; // empty where parameters are float32: the model then reads the master weights
     if (arguments.parameter) parameter = View<P, 1>(arguments.parameter, "parameter");
     const View<const float, 2> hyper(arguments.hyper, "hyper");
     const float scale = View<const float, 1>(arguments.scale, "scale")(0);
