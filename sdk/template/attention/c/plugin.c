@@ -158,8 +158,8 @@ static void destroy(fvlm_instance* instance) {
 static const char* refusal(const fvlm_attention_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
-  if (query->rotary_dim != 0) return "does not rotate";
-  if (query->guests || query->queries_alone) return "takes no guests, and gives all gradients";
+  if (query->rotary_dim != 0) return "rotary_dim not supported";
+  if (query->guests || query->queries_alone) return "extra queries and dq only (guests, queries_alone) not supported";
   if (query->heads_kv < 1 || query->heads_q % query->heads_kv != 0) return "query heads are no multiple of key heads";
   return NULL;
 }

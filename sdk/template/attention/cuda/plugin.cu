@@ -157,8 +157,9 @@ class CudaAttention : public Attention {
   // Checked by supports() and by every call.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
-    if (query.rotary_dim != 0) return refuse("rotary_dim %d: does not rotate", query.rotary_dim);
-    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
+    if (query.rotary_dim != 0) return refuse("rotary_dim %d not supported", query.rotary_dim);
+    if (query.guests || query.queries_alone)
+      return refuse("extra queries and dq only (guests, queries_alone) not supported");
     if (query.head_dim > max_head_dim) return refuse("head_dim %d is more than %d", query.head_dim, max_head_dim);
     if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0) {
       return refuse("%d query heads are no multiple of %d key heads", query.heads_q, query.heads_kv);
