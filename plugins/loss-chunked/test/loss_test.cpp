@@ -137,7 +137,7 @@ TEST(LossChunkedContract, refuses_a_target_outside_the_vocabulary) {
   a.struct_size = sizeof a;
   a.hidden = in.hidden.get(), a.weight = in.weight.get(), a.targets = in.targets.get(), a.losses = r.losses.get();
   EXPECT_EQ(plugin->forward(plugin.instance(), call.get(), &query, &a), FVLM_ERROR_ARGUMENT);
-  EXPECT_EQ(call.error(), "targets[3] is 40, the vocabulary has 40 entries");
+  EXPECT_EQ(call.error(), "targets[3] is 40, but the vocabulary has 40 entries");
 }
 
 } // namespace
