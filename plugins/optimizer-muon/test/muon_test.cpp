@@ -200,7 +200,7 @@ TEST_F(MuonTest, vectors_are_refused_with_their_segment) {
   ArenaShape shape = ragged_shape();
   shape.segments[3] = {shape.segments[3].offset, 1, 4, 0};
   Arena arena(plugin, shape, {usual, usual});
-  const char* expected = "segment 3 is a vector: muon steps matrices; give vectors to adamw";
+  const char* expected = "segment 3 is a vector: muon updates matrices only; use adamw for vectors";
   EXPECT_EQ(support_of(plugin, arena.query()).score, 0);
   EXPECT_STREQ(support_of(plugin, arena.query()).reason, expected);
   const std::vector<char> before = arena.bits();
