@@ -201,7 +201,7 @@ TEST_F(PackerTest, broken_arguments_are_refused) {
   const std::int64_t capacity = 5;
   fvlm_packer_query query{sizeof query, 0, 0, &capacity};
   EXPECT_EQ(support_of(plugin, query).score, 0);
-  EXPECT_STREQ(support_of(plugin, query).reason, "0 dimensions: at least one is needed");
+  EXPECT_STREQ(support_of(plugin, query).reason, "expected at least one dimension but got 0");
   query.dimensions = 1;
   EXPECT_EQ(support_of(plugin, query).score, 100);
 }

@@ -298,10 +298,11 @@ TEST_F(QuantizerTest, broken_arguments_are_refused) {
     const char* text;
   };
   const Case cases[] = {
-      {x.tensor(), y.tensor(), 4, 0, FVLM_ERROR_ARGUMENT, "x has 5 tokens, the query says 4 at most"},
+      {x.tensor(), y.tensor(), 4, 0, FVLM_ERROR_ARGUMENT, "x has 5 tokens, but the query allows at most 4"},
       {narrow.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: expected shape [5, 4] but got [5, 3]"},
       {x.tensor(), narrow.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "y: expected shape [5, 4] but got [5, 3]"},
-      {other.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: expected float32 of rank 2 but got bfloat16 of rank 2"},
+      {other.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT,
+       "x: expected float32 of rank 2 but got bfloat16 of rank 2"},
       {x.tensor(), nullptr, 5, 0, FVLM_ERROR_ARGUMENT, "y is NULL"},
       {x.tensor(), y.tensor(), 5, 1, FVLM_ERROR_WORKSPACE, "expected a workspace of at least"},
   };
