@@ -137,8 +137,8 @@ void backward_rows(const AttentionProblem& problem, const AttentionTask& task, f
     float* d_out = b.d_out + r * b.dim;
     pack_rows(at<const Element>(problem.q, row.token, row.head), problem.q.row, 1, problem.head_dim,
               problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
-    pack_rows(at<const Element>(problem.d_out, row.token, row.head), problem.d_out.row, 1, problem.head_dim, 1.0f, d_out,
-              b.dim, b.dim);
+    pack_rows(at<const Element>(problem.d_out, row.token, row.head), problem.d_out.row, 1, problem.head_dim, 1.0f,
+              d_out, b.dim, b.dim);
     const Element* out = at<const Element>(problem.out, row.token, row.head);
     Vector products = zero();
     for (int64_t d = 0; d < problem.head_dim; d += lanes)

@@ -35,7 +35,8 @@ struct AdamwKernel {
     float* exp_avg_sq;
   };
 
-  // The hardware prefetcher does not follow four streams across pages: prefetching 1 KiB ahead saves a fifth of the time.
+  // The hardware prefetcher does not follow four streams across pages: prefetching 1 KiB ahead saves a fifth of the
+  // time.
   static constexpr std::int64_t block = 64, prefetch_distance = 256;
 
   FVLM_LOOP static void run(const Arguments& arguments) {
