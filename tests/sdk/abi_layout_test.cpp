@@ -1,5 +1,5 @@
-// The ABI of version 1.0 on x86-64, field by field. A change here breaks plugins that are out there: append, and add a
-// line. sdk/docs/ABI.md says what may change when.
+// abi_layout_test.cpp: the ABI of version 1.0 on x86-64, field by field. A change here breaks published plugins:
+// append, and add a line. sdk/docs/ABI.md says what may change when.
 #include <fvlm/fvlm.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The C++ side of the SDK: what an author leaves out is done by it, and nothing that is thrown crosses the boundary.
+// cpp_wrapper_test.cpp: the C++ wrapper fills in what an author omits, and no exception crosses the boundary.
 #include <fvlm/fvlm.hpp>
 
 #include <gtest/gtest.h>
