@@ -1,4 +1,5 @@
-// The built quantizer-int8 library: codes against their definition, products against double, and all against PyTorch.
+// quantizer_test.cpp: the built quantizer-int8 library: codes against their definition, products against double, and
+// all of it against PyTorch.
 #include "common/testing/guarded.h"
 #include "common/testing/harness.h"
 #include "common/testing/oracle.h"
@@ -23,7 +24,7 @@ struct Packed {
   Floats scales;
 };
 
-// A matrix of a dtype whose rows may lie further apart than they are wide.
+// A matrix whose row stride may be larger than its width.
 class Rows {
  public:
   Rows(std::int64_t rows, std::int64_t cols, fvlm_dtype dtype, std::int64_t gap = 0)
@@ -116,7 +117,7 @@ class QuantizerTest : public ::testing::Test {
     return d_weight.floats();
   }
 
-  // y into a matrix whose rows lie 3 too far apart.
+  // y has a row stride that is 3 larger than its width.
   Rows linear(Packed& packed, Rows& x, fvlm_tensor* bias, std::int64_t tokens, std::int64_t rows, std::int64_t cols,
               fvlm_dtype dtype, const Host& threads) {
     const auto q = query(rows, cols, tokens, dtype);
@@ -142,10 +143,10 @@ class QuantizerTest : public ::testing::Test {
     return d_x;
   }
 
-  struct Level { // in force while the instance is made
+  struct Level { // set while the instance is created
     explicit Level(const std::string& level = "") { setenv("FVLM_CPU_LEVEL", level.c_str(), 1); }
   } level_;
-  Host host{3}; // of the instance: its workspace is enough for as many threads
+  Host host{3}; // of the instance: its workspace suffices for this many threads
   Plugin<fvlm_quantizer_v1> plugin{FVLM_TEST_LIBRARY, "fvlm.quantizer/1:int8", host};
 };
 
@@ -342,8 +343,8 @@ TEST_F(QuantizerTest, codes_gradients_and_products_are_those_of_torch) {
   const Floats fake_here = fake(weight, rows, cols);
   Packed packed = pack(weight, rows, cols);
   EXPECT_EQ(packed.scales, scale);
-  // PyTorch multiplies by 1 / scale, the ABI divides: they differ where w / scale is half of an odd number to the last
-  // digit, which none of these weights is.
+  // PyTorch multiplies by 1 / scale, the ABI divides. They differ only where w / scale is exactly halfway between two
+  // codes, which none of these weights is.
   EXPECT_EQ(fake_here, fake_there);
 
   Tensor bias_tensor(bias.tensor()->data, f32, {rows});
