@@ -45,17 +45,17 @@ static void forward_tokens(void* context, int64_t begin, int64_t end) {
     w->losses[token] = 0;
     if (w->logsumexp) w->logsumexp[token] = 0;
     if (w->targets[token] < 0) continue;
-    float largest = -INFINITY, sum = 0, wanted = 0;
+    float largest = -INFINITY, sum = 0, target_logit = 0;
     for (int64_t word = 0; word < w->vocab; ++word) {
       const float value = logit(w, token, word);
-      if (word == w->targets[token]) wanted = value;
+      if (word == w->targets[token]) target_logit = value;
       if (value > largest) {
         sum *= expf(largest - value);
         largest = value;
       }
       sum += expf(value - largest);
     }
-    w->losses[token] = largest + logf(sum) - wanted;
+    w->losses[token] = largest + logf(sum) - target_logit;
     if (w->logsumexp) w->logsumexp[token] = largest + logf(sum);
   }
 }

@@ -95,17 +95,17 @@ class PlainLoss : public Loss {
         losses(token) = 0;
         if (targets(token) < 0) continue;
         // Online softmax: the sum of exp(logit - largest) is rescaled whenever a larger logit comes.
-        float largest = -INFINITY, sum = 0, wanted = 0;
+        float largest = -INFINITY, sum = 0, target_logit = 0;
         for (int64_t word = 0; word < query.vocab; ++word) {
           const float logit = dot(hidden.row(token), weight.row(word), query.width);
-          if (word == targets(token)) wanted = logit;
+          if (word == targets(token)) target_logit = logit;
           if (logit > largest) {
             sum *= std::exp(largest - logit);
             largest = logit;
           }
           sum += std::exp(logit - largest);
         }
-        losses(token) = largest + std::log(sum) - wanted;
+        losses(token) = largest + std::log(sum) - target_logit;
         if (logsumexp) logsumexp(token) = largest + std::log(sum);
       }
     });

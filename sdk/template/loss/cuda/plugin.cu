@@ -48,17 +48,17 @@ __global__ void forward_tokens(Work<T, T> w) {
   w.losses(token) = 0;
   if (w.targets(token) < 0) return;
   // Online softmax: the sum of exp(logit - largest) is rescaled whenever a larger logit comes.
-  float largest = -INFINITY, sum = 0, wanted = 0;
+  float largest = -INFINITY, sum = 0, target_logit = 0;
   for (int64_t word = 0; word < w.vocab; ++word) {
     const float logit = w.logit(token, word);
-    if (word == w.targets(token)) wanted = logit;
+    if (word == w.targets(token)) target_logit = logit;
     if (logit > largest) {
       sum *= expf(largest - logit);
       largest = logit;
     }
     sum += expf(logit - largest);
   }
-  w.losses(token) = largest + logf(sum) - wanted;
+  w.losses(token) = largest + logf(sum) - target_logit;
   if (w.logsumexp) w.logsumexp(token) = largest + logf(sum);
 }
 

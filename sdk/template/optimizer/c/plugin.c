@@ -20,7 +20,7 @@ typedef struct work {
   float *master, *m, *v;
   const float* gradient;
   float lr, beta1, beta2, eps, weight_decay, scale;
-  float step_size, root_correction2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
+  float step_size, sqrt_bias_correction2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
 } work;
 
 static void update(void* context, int64_t begin, int64_t end) {
@@ -29,7 +29,7 @@ static void update(void* context, int64_t begin, int64_t end) {
     const float gradient = w->gradient[i] * w->scale;
     w->m[i] += (1 - w->beta1) * (gradient - w->m[i]);
     w->v[i] = w->beta2 * w->v[i] + (1 - w->beta2) * gradient * gradient;
-    const float denominator = sqrtf(w->v[i]) / w->root_correction2 + w->eps;
+    const float denominator = sqrtf(w->v[i]) / w->sqrt_bias_correction2 + w->eps;
     w->master[i] -= w->lr * w->weight_decay * w->master[i];
     w->master[i] -= w->step_size * w->m[i] / denominator;
   }
@@ -122,7 +122,7 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
     w.weight_decay = hyper[WEIGHT_DECAY];
     w.scale = *(const float*)arguments->scale->data;
     w.step_size = (float)(hyper[LR] / (1 - pow(hyper[BETA1], t)));
-    w.root_correction2 = (float)sqrt(1 - pow(hyper[BETA2], t));
+    w.sqrt_bias_correction2 = (float)sqrt(1 - pow(hyper[BETA2], t));
     call->host->parallel_for(call->host, segment->rows * segment->cols, 4096, update, &w);
   }
   return FVLM_OK;

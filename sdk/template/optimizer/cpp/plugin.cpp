@@ -62,14 +62,14 @@ class PlainAdamW : public Optimizer {
       const fvlm_optimizer_segment& segment = query.segments[s];
       const float* const h = hyper.row(segment.group);
       const auto step_size = static_cast<float>(h[lr] / (1 - std::pow(double(h[beta1]), t)));
-      const auto root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(double(h[beta2]), t)));
+      const auto sqrt_bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(double(h[beta2]), t)));
       parallel_for(call.host, segment.rows * segment.cols, 4096, [&](int64_t begin, int64_t end) {
         for (int64_t i = segment.offset + begin; i < segment.offset + end; ++i) {
           const float gradient = float(gradients(i)) * scale;
           m(i) += (1 - h[beta1]) * (gradient - m(i));
           v(i) = h[beta2] * v(i) + (1 - h[beta2]) * gradient * gradient;
           const float decayed = master(i) - h[lr] * h[weight_decay] * master(i);
-          master(i) = decayed - step_size * m(i) / (std::sqrt(v(i)) / root_correction2 + h[eps]);
+          master(i) = decayed - step_size * m(i) / (std::sqrt(v(i)) / sqrt_bias_correction2 + h[eps]);
           if (parameter) parameter(i) = P(master(i));
         }
       });

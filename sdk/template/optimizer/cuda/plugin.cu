@@ -35,13 +35,13 @@ __global__ void update(Work<G, P> w) {
   const float* const h = w.hyper.row(w.segments(s, 3));
   const double t = static_cast<double>(w.step(0));
   const float step_size = static_cast<float>(h[lr] / (1 - pow(double(h[beta1]), t)));
-  const float root_correction2 = static_cast<float>(sqrt(1 - pow(double(h[beta2]), t)));
+  const float sqrt_bias_correction2 = static_cast<float>(sqrt(1 - pow(double(h[beta2]), t)));
   for (int64_t i = begin + item_index() % threads_per_segment; i < end; i += threads_per_segment) {
     const float gradient = float(w.gradient(i)) * w.scale(0);
     const float m = w.m(i) + (1 - h[beta1]) * (gradient - w.m(i));
     const float v = h[beta2] * w.v(i) + (1 - h[beta2]) * gradient * gradient;
     const float decayed = w.master(i) - h[lr] * h[weight_decay] * w.master(i);
-    const float master = decayed - step_size * m / (sqrtf(v) / root_correction2 + h[eps]);
+    const float master = decayed - step_size * m / (sqrtf(v) / sqrt_bias_correction2 + h[eps]);
     w.m(i) = m;
     w.v(i) = v;
     w.master(i) = master;
