@@ -70,11 +70,11 @@ class QuantizerTest : public ::testing::Test {
   }
   Call call_for(const fvlm_quantizer_query& q) { return call_for(q, host); }
   Call call_for(const fvlm_quantizer_query& q, const Host& threads) {
-    fvlm_requirements wanted{};
-    wanted.struct_size = sizeof wanted;
-    EXPECT_EQ(plugin->requirements(plugin.instance(), &q, &wanted, nullptr), FVLM_OK);
-    EXPECT_EQ(wanted.saved_count, 2u);
-    return Call(threads, wanted.forward_workspace);
+    fvlm_requirements requirements{};
+    requirements.struct_size = sizeof requirements;
+    EXPECT_EQ(plugin->requirements(plugin.instance(), &q, &requirements, nullptr), FVLM_OK);
+    EXPECT_EQ(requirements.saved_count, 2u);
+    return Call(threads, requirements.forward_workspace);
   }
 
   Packed pack(Rows& weight, std::int64_t rows, std::int64_t cols, fvlm_dtype dtype = f32) {
@@ -309,10 +309,10 @@ TEST_F(QuantizerTest, broken_arguments_are_refused) {
   };
   for (const Case& c : cases) {
     const auto q = query(4, 4, c.tokens);
-    fvlm_requirements wanted{};
-    wanted.struct_size = sizeof wanted;
-    ASSERT_EQ(plugin->requirements(plugin.instance(), &q, &wanted, nullptr), FVLM_OK);
-    Call call(host, wanted.forward_workspace - c.workspace_less);
+    fvlm_requirements requirements{};
+    requirements.struct_size = sizeof requirements;
+    ASSERT_EQ(plugin->requirements(plugin.instance(), &q, &requirements, nullptr), FVLM_OK);
+    Call call(host, requirements.forward_workspace - c.workspace_less);
     const fvlm_quantizer_linear arguments{sizeof arguments, {codes.get(), scales.get()}, c.x, nullptr, c.y};
     EXPECT_EQ(plugin->linear(plugin.instance(), call.get(), &q, &arguments), c.status) << c.text;
     EXPECT_EQ(call.error().substr(0, std::strlen(c.text)), c.text);
