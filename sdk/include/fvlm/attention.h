@@ -41,7 +41,7 @@ typedef struct fvlm_attention_query {
   int32_t heads_q, heads_kv, head_dim;
   int32_t max_seqlen_q, max_seqlen_kv; /* upper bounds of the segments' lengths */
   int32_t rotary_dim;                  /* leading dimensions of q and k to rotate here; 0: they are already rotated */
-  int64_t tokens_q, tokens_kv;         /* capacity_q, capacity_kv: allocated rows, of which the last may be padding */
+  int64_t tokens_q, tokens_kv;         /* capacity_q, capacity_kv: allocated rows; trailing ones may be padding */
   int64_t segments;                    /* capacity; trailing segments may be empty */
   float scale;
   float rope_theta;
