@@ -1,4 +1,4 @@
-// attention.cpp: the plugin's face: what it takes, how a call is cut into tasks.
+// attention.cpp: the plugin: which problems it supports, and how a call is split into tasks.
 #include "attention_kernels.h"
 #include "common/tasks.h"
 
@@ -12,8 +12,8 @@ namespace {
 
 using namespace fvlm::sdk;
 
-// A forward task has at most so many query rows, so that one long segment is work for every thread.
-constexpr int64_t rows_of_task = 480;
+// Upper bound of query rows per forward task: one long segment then has work for every thread.
+constexpr int64_t rows_per_task = 480;
 constexpr int64_t whole_segment = std::numeric_limits<int32_t>::max();
 
 struct PlannedTask {
@@ -42,25 +42,27 @@ class AttentionCpu : public Attention {
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
     if (!is_one_of<float, BFloat16>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
-    if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
-    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
+    if (query.rotary_dim != 0)
+      return refuse("rotary_dim %d not supported: apply RoPE to q and k first", query.rotary_dim);
+    if (query.guests || query.queries_alone)
+      return refuse("extra queries and dq only (guests, queries_alone) not supported");
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
-      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+      return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.head_dim < 1 || query.head_dim > 512)
-      return refuse("head_dim %d not supported, 1 to 512 is", query.head_dim);
+      return refuse("head_dim %d not supported: expected 1 to 512", query.head_dim);
     return accept(300, "online softmax by tiles, %s", name_of(cpu_level()));
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(supports(query));
     const AttentionProblem problem = problem_of(query);
     Workspace forward_space, backward_space;
-    (void)take(forward_space, query, rows_of_task, kernels_.forward_scratch(problem));
-    wanted.forward_workspace = forward_space.used();
+    (void)take(forward_space, query, rows_per_task, kernels_.forward_scratch(problem));
+    requirements.forward_workspace = forward_space.used();
     if (!query.needs_backward) return;
     (void)take(backward_space, query, whole_segment, kernels_.backward_scratch(problem));
-    wanted.backward_workspace = backward_space.used();
-    wanted.save(float32, {query.tokens_q, query.heads_q});
+    requirements.backward_workspace = backward_space.used();
+    requirements.save(float32, {query.tokens_q, query.heads_q});
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
@@ -70,12 +72,12 @@ class AttentionCpu : public Attention {
     problem.k = rows_of(a.k, query, true, "k");
     problem.v = rows_of(a.v, query, true, "v");
     problem.out = rows_of(a.out, query, false, "out");
-    if (query.needs_backward) problem.log_sum = View<float, 2>(a.saved[0], "saved[0]").data();
+    if (query.needs_backward) problem.log_sum_exp = View<float, 2>(a.saved[0], "saved[0]").data();
     const View<const int32_t, 1> cu_q(a.cu_seqlens_q, "cu_seqlens_q"), cu_kv(a.cu_seqlens_kv, "cu_seqlens_kv");
     const int64_t scratch_floats = kernels_.forward_scratch(problem);
     Workspace workspace(call);
-    const Space space = take(workspace, query, rows_of_task, scratch_floats);
-    const int64_t count = plan(query, cu_q, cu_kv, rows_of_task, space.tasks);
+    const Space space = take(workspace, query, rows_per_task, scratch_floats);
+    const int64_t count = plan_tasks(query, cu_q, cu_kv, rows_per_task, space.tasks);
     run_tasks(host_, count, [&](int worker, int64_t task) {
       kernels_.forward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
     });
@@ -84,7 +86,8 @@ class AttentionCpu : public Attention {
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
     require(supports(query));
-    if (!query.needs_backward) throw Failure(FVLM_ERROR_ARGUMENT, "the query says that no backward follows");
+    if (!query.needs_backward)
+      throw Failure(FVLM_ERROR_ARGUMENT, "backward was called for a query with needs_backward 0");
     AttentionProblem problem = problem_of(query);
     problem.q = rows_of(a.q, query, false, "q");
     problem.k = rows_of(a.k, query, true, "k");
@@ -94,12 +97,12 @@ class AttentionCpu : public Attention {
     problem.d_q = rows_of(a.d_q, query, false, "d_q");
     problem.d_k = rows_of(a.d_k, query, true, "d_k");
     problem.d_v = rows_of(a.d_v, query, true, "d_v");
-    problem.log_sum = const_cast<float*>(View<const float, 2>(a.saved[0], "saved[0]").data());
+    problem.log_sum_exp = const_cast<float*>(View<const float, 2>(a.saved[0], "saved[0]").data());
     const View<const int32_t, 1> cu_q(a.cu_seqlens_q, "cu_seqlens_q"), cu_kv(a.cu_seqlens_kv, "cu_seqlens_kv");
     const int64_t scratch_floats = kernels_.backward_scratch(problem);
     Workspace workspace(call);
     const Space space = take(workspace, query, whole_segment, scratch_floats);
-    const int64_t count = plan(query, cu_q, cu_kv, whole_segment, space.tasks);
+    const int64_t count = plan_tasks(query, cu_q, cu_kv, whole_segment, space.tasks);
     run_tasks(host_, count, [&](int worker, int64_t task) {
       kernels_.backward(problem, space.tasks[task].task, space.scratch.data() + worker * scratch_floats);
     });
@@ -116,7 +119,7 @@ class AttentionCpu : public Attention {
 
   static AttentionProblem problem_of(const Query& query) {
     AttentionProblem problem{};
-    problem.bfloat = query.dtype == bfloat16;
+    problem.is_bfloat16 = query.dtype == bfloat16;
     problem.causal = query.causal != 0;
     problem.heads_q = query.heads_q;
     problem.heads_kv = query.heads_kv;
@@ -127,27 +130,27 @@ class AttentionCpu : public Attention {
     return problem;
   }
 
-  // The workspace's layout: most_tasks() and a scratch area for each worker.
-  Space take(Workspace& space, const Query& query, int64_t most_rows, int64_t scratch_floats) const {
-    const int64_t most_tasks = query.heads_kv * (query.segments + query.tokens_q / most_rows);
-    return {space.take<PlannedTask>(most_tasks), space.take<float>(workers(host_) * scratch_floats)};
+  // The layout of the workspace: the tasks, and a scratch area per worker.
+  Space take(Workspace& space, const Query& query, int64_t max_rows, int64_t scratch_floats) const {
+    const int64_t max_tasks = query.heads_kv * (query.segments + query.tokens_q / max_rows);
+    return {space.take<PlannedTask>(max_tasks), space.take<float>(workers(host_) * scratch_floats)};
   }
 
-  // Cuts the call into tasks, the costly ones first; returns how many.
-  static int64_t plan(const Query& query, const View<const int32_t, 1>& cu_q, const View<const int32_t, 1>& cu_kv,
-                      int64_t most_rows, Span<PlannedTask> tasks) {
+  // Splits the call into tasks, the most expensive ones first, and returns their number.
+  static int64_t plan_tasks(const Query& query, const View<const int32_t, 1>& cu_q, const View<const int32_t, 1>& cu_kv,
+                            int64_t max_rows, Span<PlannedTask> tasks) {
     check_segments(cu_q, query.segments, query.tokens_q, query.max_seqlen_q, "cu_seqlens_q");
     check_segments(cu_kv, query.segments, query.tokens_kv, query.max_seqlen_kv, "cu_seqlens_kv");
     std::size_t count = 0;
     for (int64_t s = 0; s < query.segments; ++s) {
       const int64_t q_total = cu_q(s + 1) - cu_q(s), kv_count = cu_kv(s + 1) - cu_kv(s);
-      // at least one task, for keys that nobody asks for have gradients too: zeros
-      for (int64_t first = 0; first == 0 || first < q_total; first += most_rows) {
-        const int64_t rows = std::min(most_rows, q_total - first);
-        const int64_t unseen = query.causal ? std::max<int64_t>(0, q_total - first - rows / 2) : 0;
+      // At least one task per segment: keys without queries have gradients too, which are 0.
+      for (int64_t first = 0; first == 0 || first < q_total; first += max_rows) {
+        const int64_t rows = std::min(max_rows, q_total - first);
+        const int64_t masked_keys = query.causal ? std::max<int64_t>(0, q_total - first - rows / 2) : 0;
         for (int head = 0; head < query.heads_kv; ++head)
           tasks[count++] = {{cu_q(s) + first, rows, first, q_total, cu_kv(s), kv_count, head},
-                            rows * std::max<int64_t>(1, kv_count - unseen)};
+                            rows * std::max<int64_t>(1, kv_count - masked_keys)};
       }
     }
     std::sort(tasks.begin(), tasks.begin() + count,
@@ -155,16 +158,16 @@ class AttentionCpu : public Attention {
     return static_cast<int64_t>(count);
   }
 
-  static void check_segments(const View<const int32_t, 1>& cu, int64_t segments, int64_t tokens, int64_t longest,
+  static void check_segments(const View<const int32_t, 1>& cu, int64_t segments, int64_t tokens, int64_t max_seqlen,
                              const char* name) {
     if (cu.size(0) != segments + 1 || cu(0) != 0 || cu(segments) > tokens)
       throw Failure(FVLM_ERROR_ARGUMENT, "%s: %lld entries from %d to %d, for %lld segments of %lld tokens", name,
                     static_cast<long long>(cu.size(0)), cu(0), cu(segments), static_cast<long long>(segments),
                     static_cast<long long>(tokens));
     for (int64_t s = 0; s < segments; ++s)
-      if (cu(s + 1) < cu(s) || cu(s + 1) - cu(s) > longest)
+      if (cu(s + 1) < cu(s) || cu(s + 1) - cu(s) > max_seqlen)
         throw Failure(FVLM_ERROR_ARGUMENT, "%s: segment %lld has %d rows, at most %lld are allowed", name,
-                      static_cast<long long>(s), cu(s + 1) - cu(s), static_cast<long long>(longest));
+                      static_cast<long long>(s), cu(s + 1) - cu(s), static_cast<long long>(max_seqlen));
   }
 
   static void clear_padding(const Query& query, const HeadRows& rows, const View<const int32_t, 1>& cu, int64_t tokens,

@@ -1,6 +1,5 @@
-// attention_backward.cpp: the gradients of one segment on one key head. Probabilities are
-// computed again from the saved log-sums. All query heads of the key head are done here, so nothing else adds into d_k
-// and d_v.
+// attention_backward.cpp: the gradients of one segment and key head. Probabilities are recomputed from the saved
+// log-sum-exp. One task handles all query heads of the key head, so no other task adds to its d_k and d_v.
 #include "attention_tiles.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
@@ -8,13 +7,13 @@ namespace fvlm::plugins::FVLM_LEVEL {
 namespace {
 
 struct Buffers {
-  float *keys_t, *values_t; // tiles of [dim][tile_keys]
-  float* keys;              // [keys][dim]
-  float *d_keys, *d_values; // [keys][dim]
-  float *queries, *d_out;   // [queries][dim]; queries times scale * log2 e
-  float* d_queries;         // [queries][dim]
-  float *log_sum, *delta;   // [queries]; delta = d_out . out
-  float *p, *d_s;           // [tile_queries][tile_keys]
+  float *keys_t, *values_t;   // tiles of [dim][tile_keys]
+  float* keys;                // [keys][dim]
+  float *d_keys, *d_values;   // [keys][dim]
+  float *queries, *d_out;     // [queries][dim]; queries times scale * log2 e
+  float* d_queries;           // [queries][dim]
+  float *log_sum_exp, *delta; // [queries]; delta = d_out . out
+  float *p, *d_s;             // [tile_queries][tile_keys]
 };
 
 Buffers take(Scratch& scratch, const AttentionProblem& problem) {
@@ -29,7 +28,7 @@ Buffers take(Scratch& scratch, const AttentionProblem& problem) {
   b.queries = scratch.take(queries * dim);
   b.d_out = scratch.take(queries * dim);
   b.d_queries = scratch.take(queries * dim);
-  b.log_sum = scratch.take(queries);
+  b.log_sum_exp = scratch.take(queries);
   b.delta = scratch.take(queries);
   b.p = scratch.take(tile_queries * tile_keys);
   b.d_s = scratch.take(tile_queries * tile_keys);
@@ -43,28 +42,28 @@ void backward_tile(const AttentionProblem& problem, const AttentionTask& task, c
   const int64_t keys = task.kv_count - key < tile_keys ? task.kv_count - key : tile_keys;
   for (int64_t r = 0; r < count; r += tile_rows) {
     const int64_t rows = count - r < tile_rows ? count - r : tile_rows;
-    int64_t seen = visible_keys(problem, task, first + r + rows - 1) - key;
-    seen = seen < 0 ? 0 : seen < keys ? seen : keys;
-    if (seen == 0) continue; // the products below skip these rows by first_query()
-    const int64_t width = round_up(seen, lanes);
+    int64_t visible = visible_keys(problem, task, first + r + rows - 1) - key;
+    visible = visible < 0 ? 0 : visible < keys ? visible : keys;
+    if (visible == 0) continue; // the products below skip these rows: see first_query()
+    const int64_t width = round_up(visible, lanes);
     float *p = b.p + r * tile_keys, *d_s = b.d_s + r * tile_keys;
     const float *q = b.queries + (first + r) * dim, *d_out = b.d_out + (first + r) * dim;
     multiply<false>({dim, q, dim, 1, b.keys_t + key * dim, tile_keys, p, tile_keys}, rows, width / lanes);
     multiply<false>({dim, d_out, dim, 1, b.values_t + key * dim, tile_keys, d_s, tile_keys}, rows, width / lanes);
     for (int64_t i = 0; i < rows; ++i) {
-      const int64_t place = first + r + i;
-      differentiate(p + i * tile_keys, d_s + i * tile_keys, width, visible_keys(problem, task, place) - key,
-                    b.log_sum[place], b.delta[place]);
+      const int64_t position = first + r + i;
+      softmax_backward(p + i * tile_keys, d_s + i * tile_keys, width, visible_keys(problem, task, position) - key,
+                       b.log_sum_exp[position], b.delta[position]);
       for (int64_t j = width; j < keys; j += lanes) {
         store(p + i * tile_keys + j, zero());
         store(d_s + i * tile_keys + j, zero());
       }
     }
-    multiply<true>({seen, d_s, tile_keys, 1, b.keys + key * dim, dim, b.d_queries + (first + r) * dim, dim}, rows,
+    multiply<true>({visible, d_s, tile_keys, 1, b.keys + key * dim, dim, b.d_queries + (first + r) * dim, dim}, rows,
                    dim_vectors);
   }
-  // d_v += p^T d_out and d_k += d_s^T q. Strips of keys skip the queries before the first that sees one of them; in the
-  // rows that are left, p and d_s of unseen keys are 0.
+  // d_v += p^T d_out and d_k += d_s^T q. Strips of keys skip the queries before the first that attends to one of them;
+  // in the remaining rows, p and d_s of masked keys are 0.
   for (int64_t j = 0; j < keys; j += tile_rows) {
     const int64_t rows = keys - j < tile_rows ? keys - j : tile_rows;
     int64_t skip = first_query(problem, task, key + j) - first;
@@ -95,7 +94,7 @@ void pack_head(const AttentionProblem& problem, const AttentionTask& task, int64
     for (; d + lanes <= problem.head_dim; d += lanes) products = fma(load(out + d), load(d_out + d), products);
     if (d < problem.head_dim) products = fma(load_part(out + d, problem.head_dim - d), load(d_out + d), products);
     b.delta[r] = sum(products);
-    b.log_sum[r] = problem.log_sum[(task.q_begin + r) * problem.heads_q + head];
+    b.log_sum_exp[r] = problem.log_sum_exp[(task.q_begin + r) * problem.heads_q + head];
   }
   for (int64_t i = 0; i < task.q_count * dim; i += lanes) store(b.d_queries + i, zero());
 }
@@ -126,7 +125,7 @@ void backward_task(const AttentionProblem& problem, const AttentionTask& task, f
     unpack_rows(b.d_queries, dim, task.q_count, problem.head_dim, problem.scale,
                 at<Element>(problem.d_q, task.q_begin, head), problem.d_q.row);
   }
-  // queries carry scale * log2 e; d_k is wanted with scale alone
+  // The packed queries are multiplied by scale * log2 e, but d_k has only the factor scale.
   unpack_rows(b.d_keys, dim, task.kv_count, problem.head_dim, log_2,
               at<Element>(problem.d_k, task.kv_begin, task.kv_head), problem.d_k.row);
   unpack_rows(b.d_values, dim, task.kv_count, problem.head_dim, 1.0f,
@@ -138,14 +137,14 @@ void backward_task(const AttentionProblem& problem, const AttentionTask& task, f
 int64_t backward_scratch(const AttentionProblem& problem) {
   Scratch scratch(nullptr);
   (void)take(scratch, problem);
-  const int64_t narrow = narrow_scratch(problem, true);
-  return scratch.used() > narrow ? scratch.used() : narrow;
+  const int64_t few_queries = few_queries_scratch(problem, true);
+  return scratch.used() > few_queries ? scratch.used() : few_queries;
 }
 
 void backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
-  if (is_narrow(problem, task))
-    narrow_backward(problem, task, scratch);
-  else if (problem.bfloat)
+  if (has_few_queries(problem, task))
+    few_queries_backward(problem, task, scratch);
+  else if (problem.is_bfloat16)
     backward_task<Bfloat>(problem, task, scratch);
   else
     backward_task<float>(problem, task, scratch);

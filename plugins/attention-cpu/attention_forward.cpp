@@ -1,4 +1,4 @@
-// attention_forward.cpp: softmax(q k^T) v by tiles of keys, with a running maximum and sum.
+// attention_forward.cpp: softmax(q k^T) v by tiles of keys, with an online softmax.
 #include "attention_tiles.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
@@ -37,32 +37,32 @@ void forward_block(const AttentionProblem& problem, const AttentionTask& task, i
     b.maximum[r] = no_maximum;
     b.sum[r] = 0;
   }
-  const int64_t place = task.q_offset + first;
-  const int64_t block_keys = visible_keys(problem, task, place + count - 1);
+  const int64_t position = task.q_offset + first;
+  const int64_t block_keys = visible_keys(problem, task, position + count - 1);
   if (block_keys == 0)
     for (int64_t i = 0; i < count * dim; i += lanes) store(b.out + i, zero());
   for (int64_t key = 0; key < block_keys; key += tile_keys) {
     const float* key_tile = b.keys + key * dim;
     for (int64_t r = 0; r < count; r += tile_rows) {
       const int64_t rows = count - r < tile_rows ? count - r : tile_rows;
-      const int64_t seen = visible_keys(problem, task, place + r + rows - 1) - key;
+      const int64_t visible = visible_keys(problem, task, position + r + rows - 1) - key;
       float* out = b.out + r * dim;
-      if (seen <= 0) {
+      if (visible <= 0) {
         if (key == 0)
           for (int64_t i = 0; i < rows * dim; i += lanes) store(out + i, zero());
         continue;
       }
-      const int64_t width = seen < tile_keys ? round_up(seen, lanes) : tile_keys;
+      const int64_t width = visible < tile_keys ? round_up(visible, lanes) : tile_keys;
       multiply<false>({dim, b.queries + r * dim, dim, 1, key_tile, tile_keys, b.scores, tile_keys}, rows,
                       width / lanes);
       for (int64_t i = 0; i < rows; ++i) {
-        const int64_t limit = visible_keys(problem, task, place + r + i) - key;
-        const float factor = exponentiate(b.scores + i * tile_keys, width, limit, b.maximum[r + i], b.sum[r + i]);
+        const int64_t limit = visible_keys(problem, task, position + r + i) - key;
+        const float factor = online_softmax(b.scores + i * tile_keys, width, limit, b.maximum[r + i], b.sum[r + i]);
         if (key > 0 && factor != 1.0f)
           for (int64_t d = 0; d < dim; d += lanes) store(out + i * dim + d, load(out + i * dim + d) * factor);
       }
       const Product weighted{
-          seen < tile_keys ? seen : tile_keys, b.scores, tile_keys, 1, b.values + key * dim, dim, out, dim};
+          visible < tile_keys ? visible : tile_keys, b.scores, tile_keys, 1, b.values + key * dim, dim, out, dim};
       if (key == 0)
         multiply<false>(weighted, rows, dim_vectors);
       else
@@ -74,8 +74,8 @@ void forward_block(const AttentionProblem& problem, const AttentionTask& task, i
     const int64_t row = task.q_begin + first + r;
     unpack_rows(b.out + r * dim, dim, 1, problem.head_dim, total == 0.0f ? 0.0f : 1.0f / total,
                 at<Element>(problem.out, row, head), problem.out.row);
-    if (problem.log_sum)
-      problem.log_sum[row * problem.heads_q + head] =
+    if (problem.log_sum_exp)
+      problem.log_sum_exp[row * problem.heads_q + head] =
           total == 0.0f ? __builtin_inff() : b.maximum[r] + __builtin_log2f(total);
   }
 }
@@ -100,14 +100,14 @@ void forward_task(const AttentionProblem& problem, const AttentionTask& task, fl
 int64_t forward_scratch(const AttentionProblem& problem) {
   Scratch scratch(nullptr);
   (void)take(scratch, problem);
-  const int64_t narrow = narrow_scratch(problem, false);
-  return scratch.used() > narrow ? scratch.used() : narrow;
+  const int64_t few_queries = few_queries_scratch(problem, false);
+  return scratch.used() > few_queries ? scratch.used() : few_queries;
 }
 
 void forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
-  if (is_narrow(problem, task))
-    narrow_forward(problem, task, scratch);
-  else if (problem.bfloat)
+  if (has_few_queries(problem, task))
+    few_queries_forward(problem, task, scratch);
+  else if (problem.is_bfloat16)
     forward_task<Bfloat>(problem, task, scratch);
   else
     forward_task<float>(problem, task, scratch);

@@ -1,4 +1,4 @@
-// attention_tiles.h: what forward and backward share: tile sizes, scratch, masks.
+// attention_tiles.h: tile sizes, scratch, causal masks and softmax, shared by forward and backward.
 #pragma once
 
 #include "attention_kernels.h"
@@ -8,17 +8,18 @@
 
 namespace fvlm::plugins::FVLM_LEVEL {
 
-// Keys and query rows of a tile. A tile of k^T, one of v and a strip of everything else fit the first-level cache.
+// Keys and query rows per tile. A tile of k^T, one of v and a strip of everything else fit into the L1 cache.
 constexpr int64_t tile_keys = 64;
 constexpr int64_t tile_queries = 48; // a multiple of tile_rows
 
-// A segment with so few query rows on one key head reads keys and values where they are: packing would cost more.
-constexpr int64_t narrow_rows = 6;
+// With at most this many query rows per key head, packing keys and values would cost more than reading them in
+// place.
+constexpr int64_t max_few_rows = 6;
 
 constexpr float no_maximum = -1e30f;
 constexpr float log2_e = 1.44269504088896341f, log_2 = 0.693147180559945309f;
 
-// Scratch is laid out by taking pieces in turn; without memory it only counts.
+// A bump allocator for the scratch area of a worker; without memory it only counts.
 class Scratch {
  public:
   explicit Scratch(float* base) : base_(base) {}
@@ -43,21 +44,21 @@ FVLM_INLINE Element* at(const HeadRows& rows, int64_t row, int64_t head) {
   return static_cast<Element*>(rows.data) + row * rows.row + head * rows.head;
 }
 
-// How many keys of the segment the query at `place` of its segment sees.
-FVLM_INLINE int64_t visible_keys(const AttentionProblem& problem, const AttentionTask& task, int64_t place) {
+// Number of keys that the query at this position of its segment attends to.
+FVLM_INLINE int64_t visible_keys(const AttentionProblem& problem, const AttentionTask& task, int64_t position) {
   if (!problem.causal) return task.kv_count;
-  const int64_t keys = place + 1 + task.kv_count - task.q_total;
+  const int64_t keys = position + 1 + task.kv_count - task.q_total;
   return keys < 0 ? 0 : keys < task.kv_count ? keys : task.kv_count;
 }
 
-// The first query place of the segment that sees `key`; the inverse of visible_keys.
+// Position of the first query of the segment that attends to `key`; the inverse of visible_keys.
 FVLM_INLINE int64_t first_query(const AttentionProblem& problem, const AttentionTask& task, int64_t key) {
   if (!problem.causal) return 0;
-  const int64_t place = key - (task.kv_count - task.q_total);
-  return place < 0 ? 0 : place;
+  const int64_t position = key - (task.kv_count - task.q_total);
+  return position < 0 ? 0 : position;
 }
 
-// Keys of one head, transposed by tiles: tile t is [dim][tile_keys] at t * dim * tile_keys; keys past the end are 0.
+// Packs the keys of one head as transposed tiles: tile t is [dim][tile_keys] at t * dim * tile_keys, padded with 0.
 template <class Element>
 inline void pack_key_tiles(const HeadRows& keys, const AttentionTask& task, int head_dim, int64_t dim, float* to) {
   for (int64_t key = 0; key < task.kv_count; key += tile_keys) {
@@ -70,16 +71,16 @@ inline void pack_key_tiles(const HeadRows& keys, const AttentionTask& task, int 
   }
 }
 
-// x where its place is before `limit`, else -infinity. `place` is the first lane's.
-FVLM_INLINE Vector mask_after(Vector x, int64_t place, int64_t limit) {
-  const Integers places = iota() + static_cast<int32_t>(place);
+// x where its position is before `limit`, else -infinity. `position` is the position of the first lane.
+FVLM_INLINE Vector mask_after(Vector x, int64_t position, int64_t limit) {
+  const Integers places = iota() + static_cast<int32_t>(position);
   return places < static_cast<int32_t>(limit) ? x : splat(-__builtin_inff());
 }
 
-// One row's scores become exponentials. Updates the running maximum and sum; returns what older sums must be
-// multiplied by. `limit` of the tile's `width` keys are seen; the rest of the row becomes 0.
-FVLM_INLINE float exponentiate(float* scores, int64_t width, int64_t limit, float& running_maximum,
-                               float& running_sum) {
+// One step of the online softmax: replaces a row of scores by exponentials, updates the running maximum and sum, and
+// returns the factor that rescales older sums. `limit` of the tile's `width` keys are visible; the others become 0.
+FVLM_INLINE float online_softmax(float* scores, int64_t width, int64_t limit, float& running_maximum,
+                                 float& running_sum) {
   Vector largest_lanes = splat(no_maximum);
   if (limit < width) {
     for (int64_t j = 0; j < width; j += lanes) {
@@ -92,23 +93,24 @@ FVLM_INLINE float exponentiate(float* scores, int64_t width, int64_t limit, floa
   }
   const float tile_maximum = largest(largest_lanes);
   const float old = running_maximum;
-  const float now = tile_maximum > old ? tile_maximum : old;
-  const Vector shift = splat(now);
+  const float updated = tile_maximum > old ? tile_maximum : old;
+  const Vector shift = splat(updated);
   Vector sums = zero();
   for (int64_t j = 0; j < width; j += lanes) {
     const Vector p = exp2(load(scores + j) - shift);
     store(scores + j, p);
     sums += p;
   }
-  const float factor = now == old ? 1.0f : exp2(splat(old - now))[0];
-  running_maximum = now;
+  const float factor = updated == old ? 1.0f : exp2(splat(old - updated))[0];
+  running_maximum = updated;
   running_sum = running_sum * factor + sum(sums);
   return factor;
 }
 
-// scores -> p = 2^(scores - log_sum), d_p -> d_s = p (d_p - delta); keys at and after `limit` are 0 in both.
-FVLM_INLINE void differentiate(float* p, float* d_s, int64_t width, int64_t limit, float log_sum, float delta) {
-  const Vector shift = splat(log_sum), d = splat(delta);
+// The backward of softmax: scores -> p = 2^(scores - log_sum_exp), d_p -> d_s = p (d_p - delta). Keys at and after
+// `limit` are 0 in both.
+FVLM_INLINE void softmax_backward(float* p, float* d_s, int64_t width, int64_t limit, float log_sum_exp, float delta) {
+  const Vector shift = splat(log_sum_exp), d = splat(delta);
   for (int64_t j = 0; j < width; j += lanes) {
     Vector s = load(p + j);
     if (limit < j + lanes) s = mask_after(s, j, limit);
@@ -118,18 +120,18 @@ FVLM_INLINE void differentiate(float* p, float* d_s, int64_t width, int64_t limi
   }
 }
 
-// Scratch of the few-queries way; see attention_narrow.cpp.
-int64_t narrow_scratch(const AttentionProblem& problem, bool backward);
-void narrow_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
-void narrow_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+// See attention_few_queries.cpp.
+int64_t few_queries_scratch(const AttentionProblem& problem, bool backward);
+void few_queries_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
+void few_queries_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
 
 int64_t forward_scratch(const AttentionProblem& problem);
 void forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
 int64_t backward_scratch(const AttentionProblem& problem);
 void backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch);
 
-FVLM_INLINE bool is_narrow(const AttentionProblem& problem, const AttentionTask& task) {
-  return task.q_count * (problem.heads_q / problem.heads_kv) <= narrow_rows;
+FVLM_INLINE bool has_few_queries(const AttentionProblem& problem, const AttentionTask& task) {
+  return task.q_count * (problem.heads_q / problem.heads_kv) <= max_few_rows;
 }
 
 } // namespace fvlm::plugins::FVLM_LEVEL

@@ -1,4 +1,4 @@
-// kernels.cpp: the plugin's face: the checks of each call, and how its rows are shared out.
+// kernels.cpp: the plugin: checks the tensors of each call and distributes its rows over threads.
 #include "row_kernels.h"
 
 #include <fvlm/fvlm.hpp>
@@ -11,12 +11,12 @@ namespace {
 
 using namespace fvlm::sdk;
 
-// Elements that are worth a thread's waking.
-constexpr int64_t elements_of_piece = 16384;
+// With fewer elements per task, waking a thread costs more than it saves.
+constexpr int64_t elements_per_task = 16384;
 
-// A parameter's gradient is summed in so many parts of the rows, whatever the number of threads: the same bits on any
-// machine.
-constexpr int64_t most_parts = 16;
+// The gradient of a parameter is the sum of at most this many partial sums over ranges of rows, whatever the number of
+// threads: the result has the same bits on any machine.
+constexpr int64_t max_parts = 16;
 
 Rows rows_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
@@ -42,7 +42,7 @@ void* parameter_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, f
   return tensor->data;
 }
 
-// A saved statistic, a float32 a row.
+// A saved statistic: one float32 per row.
 float* statistic_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != float32 || tensor->ndim != 1 || tensor->shape[0] != query.rows ||
@@ -52,12 +52,12 @@ float* statistic_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, 
   return static_cast<float*>(tensor->data);
 }
 
-struct HeadLayout {
+struct HeadRows {
   Rows rows;
   int64_t head;
 };
 
-HeadLayout heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
+HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != query.rows ||
       tensor->shape[1] != query.heads || tensor->shape[2] != query.head_dim)
@@ -68,12 +68,12 @@ HeadLayout heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, 
   return {{tensor->data, tensor->strides[0]}, tensor->strides[1]};
 }
 
-// Of a query; others say what this plugin does not know.
+// Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_REST;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
-  return std::clamp<int64_t>(query.rows / 32, 1, most_parts);
+  return std::clamp<int64_t>(query.rows / 32, 1, max_parts);
 }
 
 class KernelsCpu : public Kernels {
@@ -93,7 +93,7 @@ class KernelsCpu : public Kernels {
     return accept(300, "one pass, %s", name_of(cpu_level()));
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(supports(query));
     const bool backward = query.options & FVLM_WITH_BACKWARD;
     Workspace workspace;
@@ -101,8 +101,8 @@ class KernelsCpu : public Kernels {
     case FVLM_OP_RMSNORM:
     case FVLM_OP_LAYERNORM:
       if (!backward) return;
-      wanted.save(float32, {query.rows});
-      if (query.op == FVLM_OP_LAYERNORM) wanted.save(float32, {query.rows});
+      requirements.save(float32, {query.rows});
+      if (query.op == FVLM_OP_LAYERNORM) requirements.save(float32, {query.rows});
       (void)workspace.take<float>(parts_of(query) * query.width); // d_weight
       (void)workspace.take<float>(parts_of(query) * query.width); // d_bias
       break;
@@ -113,12 +113,12 @@ class KernelsCpu : public Kernels {
       break;
     case FVLM_OP_ROPE:
       (void)workspace.take<double>(query.rotary_dim / 2);
-      wanted.forward_workspace = workspace.used();
+      requirements.forward_workspace = workspace.used();
       break;
     default:
       return;
     }
-    wanted.backward_workspace = workspace.used();
+    requirements.backward_workspace = workspace.used();
   }
 
   void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a) const {
@@ -135,61 +135,61 @@ class KernelsCpu : public Kernels {
   }
 
   void swiglu_forward(const fvlm_call&, const Query& query, const fvlm_swiglu_forward& a) const {
-    auto p = begin<SwigluProblem>(query);
+    auto p = problem_of<SwigluProblem>(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.y = rows_of(a.y, query, "y");
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.swiglu_forward(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.swiglu_forward(p, first, last); });
   }
 
   void swiglu_backward(const fvlm_call&, const Query& query, const fvlm_swiglu_backward& a) const {
-    auto p = begin<SwigluProblem>(query);
+    auto p = problem_of<SwigluProblem>(query);
     p.gate = rows_of(a.gate, query, "gate");
     p.up = rows_of(a.up, query, "up");
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_gate = rows_of(a.d_gate, query, "d_gate");
     p.d_up = rows_of(a.d_up, query, "d_up");
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.swiglu_backward(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.swiglu_backward(p, first, last); });
   }
 
   void bias_gelu_forward(const fvlm_call&, const Query& query, const fvlm_bias_gelu_forward& a) const {
-    auto p = begin<GeluProblem>(query);
+    auto p = problem_of<GeluProblem>(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.y = rows_of(a.y, query, "y");
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.gelu_forward(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.gelu_forward(p, first, last); });
   }
 
   void bias_gelu_backward(const fvlm_call& call, const Query& query, const fvlm_bias_gelu_backward& a) const {
-    auto p = begin<GeluProblem>(query);
+    auto p = problem_of<GeluProblem>(query);
     p.bias = a.bias ? parameter_of(a.bias, query, query.dtype, "bias") : nullptr;
     p.x = rows_of(a.x, query, "x");
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_x = rows_of(a.d_x, query, "d_x");
-    Sums d_bias(*this, call, query, a.d_bias, a.accumulate, "d_bias");
-    by_parts(query, d_bias.wanted(), [&](int64_t part, int64_t first, int64_t last) {
+    ParameterGradient d_bias(*this, call, query, a.d_bias, a.accumulate, "d_bias");
+    for_parts(query, d_bias.required(), [&](int64_t part, int64_t first, int64_t last) {
       kernels_.gelu_backward(p, first, last, d_bias.part(part));
     });
     d_bias.finish();
   }
 
   void layerscale_forward(const fvlm_call&, const Query& query, const fvlm_layerscale_forward& a) const {
-    auto p = begin<LayerscaleProblem>(query);
+    auto p = problem_of<LayerscaleProblem>(query);
     p.scale = parameter_of(a.scale, query, query.dtype, "scale");
     p.x = rows_of(a.x, query, "x");
     p.residual = rows_of(a.residual, query, "residual");
     p.y = rows_of(a.y, query, "y");
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.layerscale_forward(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.layerscale_forward(p, first, last); });
   }
 
   void layerscale_backward(const fvlm_call& call, const Query& query, const fvlm_layerscale_backward& a) const {
-    auto p = begin<LayerscaleProblem>(query);
+    auto p = problem_of<LayerscaleProblem>(query);
     p.scale = parameter_of(a.scale, query, query.dtype, "scale");
     p.x = rows_of(a.x, query, "x");
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_x = rows_of(a.d_x, query, "d_x");
-    Sums d_scale(*this, call, query, a.d_scale, a.accumulate, "d_scale");
-    by_parts(query, d_scale.wanted(), [&](int64_t part, int64_t first, int64_t last) {
+    ParameterGradient d_scale(*this, call, query, a.d_scale, a.accumulate, "d_scale");
+    for_parts(query, d_scale.required(), [&](int64_t part, int64_t first, int64_t last) {
       kernels_.layerscale_backward(p, first, last, d_scale.part(part));
     });
     d_scale.finish();
@@ -199,47 +199,47 @@ class KernelsCpu : public Kernels {
     require(supports(query));
     Workspace workspace(call);
     const int64_t half = query.rotary_dim / 2;
-    const Span<double> quarter_turns = workspace.take<double>(half);
+    const Span<double> inv_freq = workspace.take<double>(half);
     for (int64_t i = 0; i < half; ++i)
-      quarter_turns[static_cast<std::size_t>(i)] =
+      inv_freq[static_cast<std::size_t>(i)] =
           std::pow(static_cast<double>(query.rope_theta), -2.0 * static_cast<double>(i) / query.rotary_dim) *
           0.636619772367581343;
     const View<const int32_t, 1> positions(a.positions, "positions");
     if (positions.size(0) != query.rows)
       throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, not %lld",
                     static_cast<long long>(positions.size(0)), static_cast<long long>(query.rows));
-    const HeadLayout x = heads_of(a.x, query, "x"), out = heads_of(a.out, query, "out");
+    const HeadRows x = heads_of(a.x, query, "x"), out = heads_of(a.out, query, "out");
     RopeProblem p{};
-    p.bfloat = query.dtype == bfloat16;
+    p.is_bfloat16 = query.dtype == bfloat16;
     p.inverse = a.inverse != 0;
     p.heads = query.heads;
     p.head_dim = query.head_dim;
     p.rotary_dim = query.rotary_dim;
-    p.quarter_turns = quarter_turns.data();
+    p.inv_freq = inv_freq.data();
     p.positions = positions.data();
     p.positions_row = positions.stride(0);
     p.x = x.rows;
     p.x_head = x.head;
     p.out = out.rows;
     p.out_head = out.head;
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.rope(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.rope(p, first, last); });
   }
 
  private:
-  // A parameter's gradient on its way: partial sums in the workspace, then one sum into the tensor.
-  class Sums {
+  // The gradient of a parameter: partial sums in the workspace, and finally their sum in the tensor.
+  class ParameterGradient {
    public:
-    Sums(const KernelsCpu& plugin, const fvlm_call& call, const Query& query, fvlm_tensor* out, int32_t accumulate,
-         const char* name) {
+    ParameterGradient(const KernelsCpu& plugin, const fvlm_call& call, const Query& query, fvlm_tensor* out,
+                      int32_t accumulate, const char* name) {
       Workspace workspace(call);
-      *this = Sums(plugin, workspace, query, out, accumulate, name);
+      *this = ParameterGradient(plugin, workspace, query, out, accumulate, name);
     }
-    Sums(const KernelsCpu& plugin, Workspace& workspace, const Query& query, fvlm_tensor* out, int32_t accumulate,
-         const char* name)
+    ParameterGradient(const KernelsCpu& plugin, Workspace& workspace, const Query& query, fvlm_tensor* out,
+                      int32_t accumulate, const char* name)
         : plugin_(&plugin) {
       if (!out) return;
       problem_.out = parameter_of(out, query, query.gradient_dtype, name);
-      problem_.bfloat = query.gradient_dtype == bfloat16;
+      problem_.is_bfloat16 = query.gradient_dtype == bfloat16;
       problem_.accumulate = accumulate != 0;
       problem_.width = query.width;
       problem_.parts = parts_of(query);
@@ -247,10 +247,10 @@ class KernelsCpu : public Kernels {
       parts_ = workspace.take<float>(problem_.parts * query.width).data();
       problem_.part = parts_;
     }
-    bool wanted() const { return problem_.out != nullptr; }
+    bool required() const { return problem_.out != nullptr; }
     float* part(int64_t index) const { return parts_ ? parts_ + index * problem_.part_row : nullptr; }
     void finish() const {
-      if (wanted()) plugin_->kernels_.sum_parts(problem_);
+      if (required()) plugin_->kernels_.sum_parts(problem_);
     }
 
    private:
@@ -260,19 +260,19 @@ class KernelsCpu : public Kernels {
   };
 
   template <class Body>
-  void by_rows(const Query& query, const Body& body) const {
-    parallel_for(host_, query.rows, std::max<int64_t>(1, elements_of_piece / std::max<int64_t>(1, query.width)), body);
+  void for_rows(const Query& query, const Body& body) const {
+    parallel_for(host_, query.rows, std::max<int64_t>(1, elements_per_task / std::max<int64_t>(1, query.width)), body);
   }
 
-  // body(part, first, last): where column sums are wanted, parts are fixed ranges of rows and part numbers them.
+  // Calls body(part, first, last). If column sums are needed, `part` is the index of a fixed range of rows.
   template <class Body>
-  void by_parts(const Query& query, bool sums, const Body& body) const {
-    if (!sums) {
-      by_rows(query, [&](int64_t first, int64_t last) { body(0, first, last); });
+  void for_parts(const Query& query, bool column_sums, const Body& body) const {
+    if (!column_sums) {
+      for_rows(query, [&](int64_t first, int64_t last) { body(0, first, last); });
       return;
     }
     const int64_t parts = parts_of(query), part_elements = std::max<int64_t>(1, query.rows * query.width / parts);
-    parallel_for(host_, parts, std::max<int64_t>(1, elements_of_piece / part_elements),
+    parallel_for(host_, parts, std::max<int64_t>(1, elements_per_task / part_elements),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t part = begin; part < end; ++part)
                      body(part, query.rows * part / parts, query.rows * (part + 1) / parts);
@@ -280,53 +280,53 @@ class KernelsCpu : public Kernels {
   }
 
   void norm_forward(const fvlm_call&, const Query& query, const fvlm_norm_forward& a, bool centered) const {
-    NormProblem p = begin_norm(query, centered);
+    NormProblem p = norm_problem(query, centered);
     p.x = rows_of(a.x, query, "x");
     if (a.residual) {
       p.residual = rows_of(a.residual, query, "residual");
       p.sum = rows_of(a.sum, query, "sum");
     }
-    p.rest = optional_rows(a.rest, query, "rest");
-    p.sum_rest = optional_rows(a.sum_rest, query, "sum_rest");
+    p.compensation = optional_rows(a.rest, query, "rest");
+    p.sum_compensation = optional_rows(a.sum_rest, query, "sum_rest");
     p.weight = parameter_of(a.weight, query, query.dtype, "weight");
     if (centered && a.bias) p.bias = parameter_of(a.bias, query, query.dtype, "bias");
     p.y = rows_of(a.y, query, "y");
-    if (a.saved[0]) p.inverse = statistic_of(a.saved[0], query, "saved[0]");
+    if (a.saved[0]) p.rstd = statistic_of(a.saved[0], query, "saved[0]");
     if (centered && a.saved[1]) p.mean = statistic_of(a.saved[1], query, "saved[1]");
-    by_rows(query, [&](int64_t first, int64_t last) { kernels_.norm_forward(p, first, last); });
+    for_rows(query, [&](int64_t first, int64_t last) { kernels_.norm_forward(p, first, last); });
   }
 
   void norm_backward(const fvlm_call& call, const Query& query, const fvlm_norm_backward& a, bool centered) const {
-    NormProblem p = begin_norm(query, centered);
+    NormProblem p = norm_problem(query, centered);
     p.d_y = rows_of(a.d_y, query, "d_y");
     p.d_sum = optional_rows(a.d_sum, query, "d_sum");
     p.s = rows_of(a.s, query, "s");
     p.weight = parameter_of(a.weight, query, query.dtype, "weight");
     p.d_x = rows_of(a.d_x, query, "d_x");
-    p.inverse = statistic_of(a.saved[0], query, "saved[0]");
+    p.rstd = statistic_of(a.saved[0], query, "saved[0]");
     if (centered) p.mean = statistic_of(a.saved[1], query, "saved[1]");
     Workspace workspace(call);
-    const Sums d_weight(*this, workspace, query, a.d_weight, a.accumulate, "d_weight");
-    const Sums d_bias(*this, workspace, query, centered ? a.d_bias : nullptr, a.accumulate, "d_bias");
-    by_parts(query, d_weight.wanted() || d_bias.wanted(), [&](int64_t part, int64_t first, int64_t last) {
+    const ParameterGradient d_weight(*this, workspace, query, a.d_weight, a.accumulate, "d_weight");
+    const ParameterGradient d_bias(*this, workspace, query, centered ? a.d_bias : nullptr, a.accumulate, "d_bias");
+    for_parts(query, d_weight.required() || d_bias.required(), [&](int64_t part, int64_t first, int64_t last) {
       kernels_.norm_backward(p, first, last, d_weight.part(part), d_bias.part(part));
     });
     d_weight.finish();
     d_bias.finish();
   }
 
-  // What every problem over rows begins with.
+  // A problem with the fields set that all of them have.
   template <class Problem>
-  static Problem begin(const Query& query) {
+  static Problem problem_of(const Query& query) {
     require(supports(query));
     Problem p{};
-    p.bfloat = query.dtype == bfloat16;
+    p.is_bfloat16 = query.dtype == bfloat16;
     p.width = query.width;
     return p;
   }
 
-  static NormProblem begin_norm(const Query& query, bool centered) {
-    auto p = begin<NormProblem>(query);
+  static NormProblem norm_problem(const Query& query, bool centered) {
+    auto p = problem_of<NormProblem>(query);
     p.centered = centered;
     p.epsilon = query.epsilon;
     return p;

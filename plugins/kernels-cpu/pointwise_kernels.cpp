@@ -1,4 +1,4 @@
-// pointwise_kernels.cpp: swiglu, bias + gelu, layer-scale + residual, and the sum of partial parameter gradients.
+// pointwise_kernels.cpp: SwiGLU, bias + GELU, LayerScale + residual, and the sum of partial parameter gradients.
 #include "common/vector_math.h"
 #include "row_loops.h"
 
@@ -92,7 +92,7 @@ void layerscale_backward_rows(const LayerscaleProblem& p, int64_t first, int64_t
 }
 
 template <class Element>
-void sum_rows(const SumProblem& p) {
+void sum_partial_gradients(const SumProblem& p) {
   auto* out = static_cast<Element*>(p.out);
   for (int64_t c = 0; c < p.width; c += lanes) {
     Vector total = load_at(p.part, c, p.width);
@@ -103,34 +103,35 @@ void sum_rows(const SumProblem& p) {
 }
 
 void sum_parts(const SumProblem& p) {
-  p.bfloat ? sum_rows<Bfloat>(p) : sum_rows<float>(p);
+  p.is_bfloat16 ? sum_partial_gradients<Bfloat>(p) : sum_partial_gradients<float>(p);
 }
 
 } // namespace
 
 void swiglu_forward(const SwigluProblem& p, int64_t first, int64_t last) {
-  p.bfloat ? swiglu_forward_rows<Bfloat>(p, first, last) : swiglu_forward_rows<float>(p, first, last);
+  p.is_bfloat16 ? swiglu_forward_rows<Bfloat>(p, first, last) : swiglu_forward_rows<float>(p, first, last);
 }
 
 void swiglu_backward(const SwigluProblem& p, int64_t first, int64_t last) {
-  p.bfloat ? swiglu_backward_rows<Bfloat>(p, first, last) : swiglu_backward_rows<float>(p, first, last);
+  p.is_bfloat16 ? swiglu_backward_rows<Bfloat>(p, first, last) : swiglu_backward_rows<float>(p, first, last);
 }
 
 void gelu_forward(const GeluProblem& p, int64_t first, int64_t last) {
-  p.bfloat ? gelu_forward_rows<Bfloat>(p, first, last) : gelu_forward_rows<float>(p, first, last);
+  p.is_bfloat16 ? gelu_forward_rows<Bfloat>(p, first, last) : gelu_forward_rows<float>(p, first, last);
 }
 
 void gelu_backward(const GeluProblem& p, int64_t first, int64_t last, float* d_bias) {
-  p.bfloat ? gelu_backward_rows<Bfloat>(p, first, last, d_bias) : gelu_backward_rows<float>(p, first, last, d_bias);
+  p.is_bfloat16 ? gelu_backward_rows<Bfloat>(p, first, last, d_bias)
+                : gelu_backward_rows<float>(p, first, last, d_bias);
 }
 
 void layerscale_forward(const LayerscaleProblem& p, int64_t first, int64_t last) {
-  p.bfloat ? layerscale_forward_rows<Bfloat>(p, first, last) : layerscale_forward_rows<float>(p, first, last);
+  p.is_bfloat16 ? layerscale_forward_rows<Bfloat>(p, first, last) : layerscale_forward_rows<float>(p, first, last);
 }
 
 void layerscale_backward(const LayerscaleProblem& p, int64_t first, int64_t last, float* d_scale) {
-  p.bfloat ? layerscale_backward_rows<Bfloat>(p, first, last, d_scale)
-           : layerscale_backward_rows<float>(p, first, last, d_scale);
+  p.is_bfloat16 ? layerscale_backward_rows<Bfloat>(p, first, last, d_scale)
+                : layerscale_backward_rows<float>(p, first, last, d_scale);
 }
 
 const RowKernels& row_kernels() {

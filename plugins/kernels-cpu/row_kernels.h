@@ -1,5 +1,5 @@
-// row_kernels.h: what the plugin's C++ side asks of the code that is compiled for each instruction set. Every function
-// does the rows [first, last); `bfloat` says that elements are bfloat16 and not float32.
+// row_kernels.h: the interface of the code that is compiled once per instruction set. Every function processes the rows
+// [first, last). Elements are bfloat16 where is_bfloat16 is set, else float32.
 #pragma once
 
 #include "common/level_table.h"
@@ -14,50 +14,51 @@ struct Rows {
   int64_t row = 0;
 };
 
-// Column sums over the rows of a call are kept apart for each range of rows: float32 [width], overwritten, or NULL.
+// rmsnorm and layernorm. Backward functions write the partial parameter gradients of their rows, float32 [width] each,
+// or skip them where the pointer is NULL.
 struct NormProblem {
-  bool bfloat, centered; // centered: layernorm, else rmsnorm
+  bool is_bfloat16, centered; // centered: layernorm, else rmsnorm
   int64_t width;
   float epsilon;
-  Rows x, residual, sum, y, rest, sum_rest;
+  Rows x, residual, sum, y, compensation, sum_compensation;
   const void *weight, *bias;
-  float *inverse, *mean; // [rows]; in a forward NULL: not saved
+  float *rstd, *mean; // [rows]; NULL in a forward: not saved
   Rows s, d_y, d_sum, d_x;
 };
 
 struct SwigluProblem {
-  bool bfloat;
+  bool is_bfloat16;
   int64_t width;
   Rows gate, up, y, d_y, d_gate, d_up;
 };
 
 struct GeluProblem {
-  bool bfloat;
+  bool is_bfloat16;
   int64_t width;
   const void* bias;
   Rows x, y, d_y, d_x;
 };
 
 struct LayerscaleProblem {
-  bool bfloat;
+  bool is_bfloat16;
   int64_t width;
   const void* scale;
   Rows x, residual, y, d_y, d_x;
 };
 
 struct RopeProblem {
-  bool bfloat, inverse;
+  bool is_bfloat16, inverse;
   int64_t heads, head_dim, rotary_dim;
-  const double* quarter_turns; // [rotary_dim / 2]: an angle per position, in quarters of a turn
+  const double* inv_freq; // [rotary_dim / 2]: the inverse frequencies, in quarter turns per position
   const int32_t* positions;
   int64_t positions_row;
   Rows x, out;
   int64_t x_head, out_head; // strides of heads
 };
 
-// A parameter's gradient from its partial sums.
+// Sums the partial gradients of a parameter.
 struct SumProblem {
-  bool bfloat, accumulate;
+  bool is_bfloat16, accumulate;
   int64_t width, parts;
   const float* part; // [parts, part_row]
   int64_t part_row;

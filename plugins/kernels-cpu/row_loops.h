@@ -1,4 +1,5 @@
-// row_loops.h: what the row kernels share: a row's vectors with its last, partial one, and the functions of the table.
+// row_loops.h: shared by the row kernels: loads and stores that handle the last, partial vector of a row, and the
+// functions of the table.
 #pragma once
 
 #include "common/simd.h"

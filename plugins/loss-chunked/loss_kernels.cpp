@@ -1,5 +1,5 @@
-// loss_kernels.cpp: the three products of a linear cross-entropy, a block of the vocabulary at a time. Everything that
-// a product reads more than once is packed into panels that fit a cache.
+// loss_kernels.cpp: the three matrix products of a linear cross-entropy, one block of the vocabulary at a time.
+// Operands that a product reads more than once are packed into panels that fit into a cache.
 #include "loss_kernels.h"
 
 #include "common/microkernel.h"
@@ -12,29 +12,30 @@ namespace {
 
 constexpr float log2_e = 1.44269504088896341f;
 
-// Tokens of one pass of d_weight's product: a panel's slice of them fits the first-level cache.
-constexpr int64_t depth_tokens = 128;
+// Tokens per pass of the d_weight product: their slice of a panel fits into the L1 cache.
+constexpr int64_t tokens_per_pass = 128;
 
 int64_t padded_width(int64_t width) {
   return round_up(width, lanes);
 }
 
-int64_t at_most(int64_t a, int64_t b) {
+int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// A matrix of `depth` rows cut into panels of tile_columns: panel p is contiguous, its rows panel_width(p) floats long.
+// Width of the panel that starts at column `first`. A matrix is packed into contiguous panels of tile_columns columns.
 int64_t panel_width(int64_t columns, int64_t first) {
-  return at_most(tile_columns, columns - first);
+  return min(tile_columns, columns - first);
 }
 
-// Rows of D lie one cache line further apart than a block: reading D by columns would else use few cache sets.
-int64_t d_row(int64_t block) {
+// Row stride of d_logits: one cache line more than a block, because columns at a power of two would share few cache
+// sets.
+int64_t d_logits_stride(int64_t block) {
   return block + 16;
 }
 
 int64_t block_count(const LossChunk& chunk, int64_t block) {
-  return at_most(chunk.block, chunk.vocab - block * chunk.block);
+  return min(chunk.block, chunk.vocab - block * chunk.block);
 }
 
 template <class Element>
@@ -51,36 +52,36 @@ void pack_hidden_rows(const LossChunk& chunk, const Element* hidden, int64_t hid
     if (!chunk.hidden_panels) continue;
     for (int64_t c = 0; c < padded; c += tile_columns) {
       const int64_t width = panel_width(padded, c);
-      pack_rows(row + c, 0, 1, at_most(width, chunk.width - c), 1.0f, chunk.hidden_panels + c * chunk.rows + r * width,
-                0, width);
+      pack_rows(row + c, 0, 1, min(width, chunk.width - c), 1.0f, chunk.hidden_panels + c * chunk.rows + r * width, 0,
+                width);
     }
   }
 }
 
 void pack_hidden(const LossChunk& chunk, const void* hidden, int64_t hidden_row, const int64_t* tokens) {
-  if (chunk.bfloat)
+  if (chunk.is_bfloat16)
     pack_hidden_rows(chunk, static_cast<const Bfloat*>(hidden), hidden_row, tokens);
   else
     pack_hidden_rows(chunk, static_cast<const float*>(hidden), hidden_row, tokens);
 }
 
-// The block's weight rows as columns, by panels of tile_columns entries: [width][tile_columns] each.
+// Packs the block's weight rows as columns, in panels of tile_columns entries: [width][tile_columns] each.
 template <class Element>
 void pack_weight_transposed(const LossChunk& chunk, int64_t first, int64_t count, float* to) {
   for (int64_t v = 0; v < count; v += tile_columns) {
-    pack_transposed(weight_row<Element>(chunk, first + v), chunk.weight_row, at_most(tile_columns, count - v),
-                    chunk.width, to, tile_columns, chunk.width);
+    pack_transposed(weight_row<Element>(chunk, first + v), chunk.weight_row, min(tile_columns, count - v), chunk.width,
+                    to, tile_columns, chunk.width);
     to += chunk.width * tile_columns;
   }
 }
 
-// The block's weight rows as they are, by panels of columns.
+// Packs the block's weight rows without transposing, in panels of columns.
 template <class Element>
 void pack_weight(const LossChunk& chunk, int64_t first, int64_t count, float* to) {
   const int64_t padded = padded_width(chunk.width);
   for (int64_t c = 0; c < padded; c += tile_columns) {
     const int64_t width = panel_width(padded, c);
-    pack_rows(weight_row<Element>(chunk, first) + c, chunk.weight_row, count, at_most(width, chunk.width - c), 1.0f, to,
+    pack_rows(weight_row<Element>(chunk, first) + c, chunk.weight_row, count, min(width, chunk.width - c), 1.0f, to,
               width, width);
     to += count * width;
   }
@@ -88,24 +89,24 @@ void pack_weight(const LossChunk& chunk, int64_t first, int64_t count, float* to
 
 void pack_block(const LossChunk& chunk, bool transposed, int64_t first, int64_t count, float* to) {
   if (transposed)
-    chunk.bfloat ? pack_weight_transposed<Bfloat>(chunk, first, count, to)
-                 : pack_weight_transposed<float>(chunk, first, count, to);
+    chunk.is_bfloat16 ? pack_weight_transposed<Bfloat>(chunk, first, count, to)
+                      : pack_weight_transposed<float>(chunk, first, count, to);
   else
-    chunk.bfloat ? pack_weight<Bfloat>(chunk, first, count, to) : pack_weight<float>(chunk, first, count, to);
+    chunk.is_bfloat16 ? pack_weight<Bfloat>(chunk, first, count, to) : pack_weight<float>(chunk, first, count, to);
 }
 
-// logits[r][0 .. count) of a few rows of the chunk.
+// Computes logits[r][0 .. count) for up to tile_rows rows of the chunk.
 void multiply_strip(const LossChunk& chunk, const float* panels, int64_t count, int64_t r, int64_t rows, float* logits,
                     int64_t logits_row) {
   const int64_t padded = padded_width(chunk.width);
   for (int64_t v = 0; v < count; v += tile_columns)
     multiply_tile<false>({chunk.width, chunk.hidden + r * padded, padded, 1, panels + v * chunk.width, tile_columns,
                           logits + v, logits_row},
-                         rows, static_cast<int>(round_up(at_most(tile_columns, count - v), lanes) / lanes));
+                         rows, static_cast<int>(round_up(min(tile_columns, count - v), lanes) / lanes));
 }
 
-FVLM_INLINE Vector mask_after(Vector x, int64_t place, int64_t limit) {
-  const Integers places = iota() + static_cast<int32_t>(place);
+FVLM_INLINE Vector mask_after(Vector x, int64_t position, int64_t limit) {
+  const Integers places = iota() + static_cast<int32_t>(position);
   return places < static_cast<int32_t>(limit) ? x : splat(-__builtin_inff());
 }
 
@@ -115,21 +116,21 @@ void logits_block(const LossChunk& chunk, int64_t block, float* scratch) {
   float* strip = scratch + round_up(chunk.block, tile_columns) * chunk.width;
   pack_block(chunk, true, first, count, panels);
   for (int64_t r = 0; r < chunk.rows; r += tile_rows) {
-    const int64_t rows = at_most(tile_rows, chunk.rows - r);
+    const int64_t rows = min(tile_rows, chunk.rows - r);
     float* logits = chunk.logits ? chunk.logits + (block * chunk.rows + r) * chunk.block : strip;
     multiply_strip(chunk, panels, count, r, rows, logits, chunk.block);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = logits + i * chunk.block;
-      Vector most = splat(-__builtin_inff()), total = zero();
+      Vector row_max = splat(-__builtin_inff()), total = zero();
       for (int64_t v = 0; v < count; v += lanes) {
         Vector x = load(row + v);
         if (v + lanes > count) {
           x = mask_after(x, v, count);
           store(row + v, x);
         }
-        most = maximum(most, x);
+        row_max = maximum(row_max, x);
       }
-      const float maximum_of_row = largest(most);
+      const float maximum_of_row = largest(row_max);
       const Vector shift = splat(maximum_of_row);
       for (int64_t v = 0; v < count; v += lanes) total += exp2(load(row + v) - shift);
       chunk.maxima[block * chunk.rows + r + i] = maximum_of_row;
@@ -140,54 +141,54 @@ void logits_block(const LossChunk& chunk, int64_t block, float* scratch) {
   }
 }
 
-void combine(const LossChunk& chunk) {
+void reduce_log_sum_exps(const LossChunk& chunk) {
   const int64_t blocks = (chunk.vocab + chunk.block - 1) / chunk.block;
   for (int64_t r = 0; r < chunk.rows; r += lanes) {
-    const int64_t width = at_most(lanes, chunk.rows - r);
-    Vector most = splat(-__builtin_inff()), total = zero();
-    for (int64_t b = 0; b < blocks; ++b) most = maximum(most, load_part(chunk.maxima + b * chunk.rows + r, width));
+    const int64_t width = min(lanes, chunk.rows - r);
+    Vector maxima = splat(-__builtin_inff()), total = zero();
+    for (int64_t b = 0; b < blocks; ++b) maxima = maximum(maxima, load_part(chunk.maxima + b * chunk.rows + r, width));
     for (int64_t b = 0; b < blocks; ++b) {
-      const Vector factor = exp2(load_part(chunk.maxima + b * chunk.rows + r, width) - most);
+      const Vector factor = exp2(load_part(chunk.maxima + b * chunk.rows + r, width) - maxima);
       total = fma(load_part(chunk.sums + b * chunk.rows + r, width), factor, total);
     }
-    for (int64_t i = 0; i < width; ++i) chunk.log_sums[r + i] = most[i] + __builtin_log2f(total[i]);
+    for (int64_t i = 0; i < width; ++i) chunk.log_sum_exps[r + i] = maxima[i] + __builtin_log2f(total[i]);
   }
 }
 
-// The block's logits become the gradient of the loss with respect to them.
-void differentiate(const LossChunk& chunk, const float* logits, int64_t logits_row, int64_t first, int64_t count,
-                   float* d, int64_t d_stride) {
+// Computes the gradient of the loss with respect to the block's logits.
+void cross_entropy_backward(const LossChunk& chunk, const float* logits, int64_t logits_row, int64_t first,
+                            int64_t count, float* d_logits, int64_t d_logits_row) {
   for (int64_t r = 0; r < chunk.rows; ++r) {
-    const Vector log_sum = splat(chunk.log_sums[r]), factor = splat(chunk.d_losses[r]);
+    const Vector log_sum_exp = splat(chunk.log_sum_exps[r]), factor = splat(chunk.d_losses[r]);
     const float* from = logits + r * logits_row;
-    float* to = d + r * d_stride;
-    for (int64_t v = 0; v < count; v += lanes) store(to + v, exp2(load(from + v) - log_sum) * factor);
+    float* to = d_logits + r * d_logits_row;
+    for (int64_t v = 0; v < count; v += lanes) store(to + v, exp2(load(from + v) - log_sum_exp) * factor);
     const int64_t target = chunk.targets[r] - first;
     if (target >= 0 && target < count) to[target] -= chunk.d_losses[r];
   }
 }
 
-void add_d_hidden(const LossChunk& chunk, const float* d, const float* panels, int64_t count, float* d_hidden,
+void add_d_hidden(const LossChunk& chunk, const float* d_logits, const float* panels, int64_t count, float* d_hidden,
                   bool first) {
   const int64_t padded = padded_width(chunk.width);
   for (int64_t c = 0; c < padded; c += tile_columns) {
     const int64_t width = panel_width(padded, c);
-    const Product p{count, d, d_row(chunk.block), 1, panels + c * count, width, d_hidden + c, padded};
+    const Product p{count, d_logits, d_logits_stride(chunk.block), 1, panels + c * count, width, d_hidden + c, padded};
     first ? multiply<false>(p, chunk.rows, width / lanes) : multiply<true>(p, chunk.rows, width / lanes);
   }
 }
 
-// out[0 .. count) (+)= d^T hidden, where a row of out holds padded_width floats.
-void add_d_weight(const LossChunk& chunk, const float* d, int64_t count, float* out, int64_t out_row, bool add) {
+// out[0 .. count) (+)= d_logits^T hidden, where a row of out has padded_width floats.
+void add_d_weight(const LossChunk& chunk, const float* d_logits, int64_t count, float* out, int64_t out_row, bool add) {
   const int64_t padded = padded_width(chunk.width);
-  for (int64_t t = 0; t < chunk.rows; t += depth_tokens) {
-    const int64_t depth = at_most(depth_tokens, chunk.rows - t);
+  for (int64_t t = 0; t < chunk.rows; t += tokens_per_pass) {
+    const int64_t depth = min(tokens_per_pass, chunk.rows - t);
     for (int64_t c = 0; c < padded; c += tile_columns) {
       const int64_t width = panel_width(padded, c);
       const Product p{depth,
-                      d + t * d_row(chunk.block),
+                      d_logits + t * d_logits_stride(chunk.block),
                       1,
-                      d_row(chunk.block),
+                      d_logits_stride(chunk.block),
                       chunk.hidden_panels + c * chunk.rows + t * width,
                       width,
                       out + c,
@@ -199,35 +200,36 @@ void add_d_weight(const LossChunk& chunk, const float* d, int64_t count, float* 
 
 void gradient_block(const LossChunk& chunk, int64_t block, float* d_hidden, bool first_of_part, float* scratch) {
   const int64_t first = block * chunk.block, count = block_count(chunk, block);
-  const int64_t padded = padded_width(chunk.width), stride = d_row(chunk.block);
+  const int64_t padded = padded_width(chunk.width), stride = d_logits_stride(chunk.block);
   float* panels = scratch;
-  float* d = panels + round_up(chunk.block, tile_columns) * padded;
-  float* rows_of_weight = d + round_up(chunk.rows * stride, 16);
+  float* d_logits = panels + round_up(chunk.block, tile_columns) * padded;
+  float* d_weight_scratch = d_logits + round_up(chunk.rows * stride, 16);
   if (chunk.logits) {
-    differentiate(chunk, chunk.logits + block * chunk.rows * chunk.block, chunk.block, first, count, d, stride);
+    cross_entropy_backward(chunk, chunk.logits + block * chunk.rows * chunk.block, chunk.block, first, count, d_logits,
+                           stride);
   } else {
     pack_block(chunk, true, first, count, panels);
     for (int64_t r = 0; r < chunk.rows; r += tile_rows)
-      multiply_strip(chunk, panels, count, r, at_most(tile_rows, chunk.rows - r), d + r * stride, stride);
-    differentiate(chunk, d, stride, first, count, d, stride);
+      multiply_strip(chunk, panels, count, r, min(tile_rows, chunk.rows - r), d_logits + r * stride, stride);
+    cross_entropy_backward(chunk, d_logits, stride, first, count, d_logits, stride);
   }
   if (d_hidden) {
     pack_block(chunk, false, first, count, panels);
-    add_d_hidden(chunk, d, panels, count, d_hidden, first_of_part);
+    add_d_hidden(chunk, d_logits, panels, count, d_hidden, first_of_part);
   }
   if (!chunk.d_weight) return;
   float* d_weight = chunk.d_weight + first * chunk.d_weight_row;
   if (chunk.width == padded) {
-    add_d_weight(chunk, d, count, d_weight, chunk.d_weight_row, chunk.add_d_weight);
+    add_d_weight(chunk, d_logits, count, d_weight, chunk.d_weight_row, chunk.add_d_weight);
     return;
   }
-  // a row's last vector would reach into the next row
-  add_d_weight(chunk, d, count, rows_of_weight, padded, false);
+  // Storing whole vectors would overwrite the next row, so the product goes to scratch first.
+  add_d_weight(chunk, d_logits, count, d_weight_scratch, padded, false);
   for (int64_t v = 0; v < count; ++v)
     for (int64_t c = 0; c < chunk.width; c += lanes) {
-      const int64_t part = at_most(lanes, chunk.width - c);
+      const int64_t part = min(lanes, chunk.width - c);
       float* to = d_weight + v * chunk.d_weight_row + c;
-      Vector x = load(rows_of_weight + v * padded + c);
+      Vector x = load(d_weight_scratch + v * padded + c);
       if (chunk.add_d_weight) x += load_part(to, part);
       store_part(to, x, part);
     }
@@ -239,13 +241,13 @@ int64_t logits_scratch(int64_t width, int64_t block) {
 
 int64_t gradient_scratch(int64_t width, int64_t block, int64_t rows) {
   const int64_t padded = padded_width(width);
-  return round_up(block, tile_columns) * padded + round_up(rows * d_row(block), 16) +
+  return round_up(block, tile_columns) * padded + round_up(rows * d_logits_stride(block), 16) +
          (width == padded ? 0 : block * padded);
 }
 
 template <class Element>
-void finish_rows(const LossChunk& chunk, const float* parts, int64_t part_count, int64_t part_size,
-                 const int64_t* tokens, int64_t first, int64_t last, Element* d_hidden, int64_t d_hidden_row) {
+void sum_partial_d_hidden(const LossChunk& chunk, const float* parts, int64_t part_count, int64_t part_size,
+                          const int64_t* tokens, int64_t first, int64_t last, Element* d_hidden, int64_t d_hidden_row) {
   const int64_t padded = padded_width(chunk.width);
   for (int64_t r = first; r < last; ++r)
     for (int64_t c = 0; c < chunk.width; c += lanes) {
@@ -258,17 +260,19 @@ void finish_rows(const LossChunk& chunk, const float* parts, int64_t part_count,
 
 void finish_d_hidden(const LossChunk& chunk, const float* parts, int64_t part_count, int64_t part_size,
                      const int64_t* tokens, int64_t first, int64_t last, void* d_hidden, int64_t d_hidden_row) {
-  if (chunk.bfloat)
-    finish_rows(chunk, parts, part_count, part_size, tokens, first, last, static_cast<Bfloat*>(d_hidden), d_hidden_row);
+  if (chunk.is_bfloat16)
+    sum_partial_d_hidden(chunk, parts, part_count, part_size, tokens, first, last, static_cast<Bfloat*>(d_hidden),
+                         d_hidden_row);
   else
-    finish_rows(chunk, parts, part_count, part_size, tokens, first, last, static_cast<float*>(d_hidden), d_hidden_row);
+    sum_partial_d_hidden(chunk, parts, part_count, part_size, tokens, first, last, static_cast<float*>(d_hidden),
+                         d_hidden_row);
 }
 
 } // namespace
 
 const LossKernels& loss_kernels() {
-  static constexpr LossKernels kernels{&padded_width, &pack_hidden, &logits_scratch, &gradient_scratch,
-                                       &logits_block, &combine,     &gradient_block, &finish_d_hidden};
+  static constexpr LossKernels kernels{&padded_width, &pack_hidden,         &logits_scratch, &gradient_scratch,
+                                       &logits_block, &reduce_log_sum_exps, &gradient_block, &finish_d_hidden};
   return kernels;
 }
 

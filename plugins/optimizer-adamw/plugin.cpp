@@ -1,4 +1,5 @@
-// optimizer-adamw: torch.optim.AdamW over a flat arena on the CPU, in one pass: moments, master and rounded copy.
+// plugin.cpp: torch.optim.AdamW over flat buffers on the CPU. One pass updates moments, master weights and their
+// rounded copy.
 #include "adamw.h"
 
 namespace fvlm::plugins {
@@ -30,10 +31,11 @@ class Adamw : public sdk::Optimizer {
     return sdk::accept(100, "one pass, %s", name_of(cpu_level()));
   }
 
-  // v stays float32: with beta2 = 0.999 a step moves it by less than half of bfloat16's spacing, so it would freeze.
+  // v stays float32: with beta2 = 0.999 a step changes it by less than half a unit in the last place of bfloat16, so it
+  // would never change.
   static States states(const Query& query) {
-    const bool narrow = query.state_dtype == sdk::bfloat16;
-    return {{"m", narrow ? sdk::bfloat16 : sdk::float32}, {"v", sdk::float32}};
+    const bool bfloat16_moments = query.state_dtype == sdk::bfloat16;
+    return {{"m", bfloat16_moments ? sdk::bfloat16 : sdk::float32}, {"v", sdk::float32}};
   }
 
   void step(const fvlm_call& call, const Query& query, const Step& arguments) {
@@ -54,14 +56,14 @@ class Adamw : public sdk::Optimizer {
     Copy* copy = nullptr;
     if constexpr (!std::is_same_v<Copy, NoCopy>) copy = flat<Copy>(arguments.parameter, "parameter", n);
     const Gradient* gradient = flat<const Gradient>(arguments.gradient, "gradient", n);
-    Moment* first = flat<Moment>(arguments.state[0], "m", n);
-    float* second = flat<float>(arguments.state[1], "v", n);
+    Moment* exp_avg = flat<Moment>(arguments.state[0], "m", n);
+    float* exp_avg_sq = flat<float>(arguments.state[1], "v", n);
     const auto kernel = for_level<Kernel>(level_);
     for_each_run(
         call.host, query, grain, [&](const fvlm_optimizer_segment& segment, std::int64_t at, std::int64_t size) {
           const float* h = scalars.hyper + segment.group * static_cast<std::int64_t>(std::size(hyperparameters));
           kernel({AdamwCoefficients(h[0], h[1], h[2], h[3], h[4], scalars.step, scalars.scale), size, master + at,
-                  copy ? copy + at : nullptr, gradient + at, first + at, second + at});
+                  copy ? copy + at : nullptr, gradient + at, exp_avg + at, exp_avg_sq + at});
         });
   }
 

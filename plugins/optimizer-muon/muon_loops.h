@@ -1,4 +1,4 @@
-// muon_loops.h: what Muon does element by element, before and after the products, on tiles of at most 64 x 64.
+// muon_loops.h: the element-wise parts of Muon, before and after the matrix products, on tiles of at most 64 x 64.
 #pragma once
 
 #include "common/arena.h"
@@ -11,7 +11,7 @@ namespace fvlm::plugins {
 constexpr std::int64_t tile_side = 64;
 
 // momentum <- lerp(momentum, gradient, 1 - mu); out <- lerp(gradient, momentum, mu) with Nesterov, else momentum. Rows
-// of out are tile_side apart and filled up with zeros.
+// of out have a stride of tile_side and are padded with zeros.
 template <class Gradient, class Moment>
 struct MomentumKernel {
   struct Arguments {
@@ -19,7 +19,7 @@ struct MomentumKernel {
     const Gradient* gradient;
     Moment* moment;
     float* out;
-    float scale, keep, add; // mu, 1 - mu
+    float scale, mu, one_minus_mu;
     bool nesterov;
   };
 
@@ -31,11 +31,11 @@ struct MomentumKernel {
       for (std::int64_t i = 0; i < a.columns; ++i) {
         const float g = static_cast<float>(gradient[i]) * a.scale;
         const float old = static_cast<float>(moment[i]);
-        // As torch.lerp: from the end that is nearer.
-        const float m = a.add < 0.5f ? old + a.add * (g - old) : g - (g - old) * a.keep;
-        const float ahead = a.keep < 0.5f ? g + a.keep * (m - g) : m - (m - g) * a.add;
+        // As torch.lerp: starts from the nearer end.
+        const float m = a.one_minus_mu < 0.5f ? old + a.one_minus_mu * (g - old) : g - (g - old) * a.mu;
+        const float nesterov = a.mu < 0.5f ? g + a.mu * (m - g) : m - (m - g) * a.one_minus_mu;
         moment[i] = Moment(m);
-        out[i] = a.nesterov ? ahead : m;
+        out[i] = a.nesterov ? nesterov : m;
       }
       for (std::int64_t i = a.columns; i < tile_side; ++i) out[i] = 0;
     }
@@ -54,15 +54,15 @@ struct DivideKernel {
   }
 };
 
-// master <- master * keep - step * update, and its rounded copy.
+// master <- master * decay_factor - step_size * update, and its rounded copy.
 template <class Copy>
 struct ApplyKernel {
   struct Arguments {
     std::int64_t rows, columns, stride;
     float* master;
     Copy* copy;
-    const float* update; // rows tile_side apart
-    float keep, step;
+    const float* update; // row stride tile_side
+    float decay_factor, step_size;
   };
 
   FVLM_LOOP static void run(const Arguments& a) {
@@ -72,7 +72,7 @@ struct ApplyKernel {
       if constexpr (!std::is_same_v<Copy, NoCopy>) copy = a.copy + r * a.stride;
       const float* __restrict update = a.update + r * tile_side;
       for (std::int64_t i = 0; i < a.columns; ++i) {
-        const float p = master[i] * a.keep - a.step * update[i];
+        const float p = master[i] * a.decay_factor - a.step_size * update[i];
         master[i] = p;
         if constexpr (!std::is_same_v<Copy, NoCopy>) copy[i] = Copy(p);
       }

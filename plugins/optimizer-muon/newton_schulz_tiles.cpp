@@ -1,4 +1,4 @@
-// newton_schulz_tiles.cpp: the products of the iteration, compiled for each instruction set.
+// newton_schulz_tiles.cpp: the matrix products of the iteration, compiled once per instruction set.
 #include "common/microkernel.h"
 #include "common/transpose.h"
 #include "newton_schulz.h"
@@ -6,7 +6,7 @@
 namespace fvlm::plugins::FVLM_LEVEL {
 namespace {
 
-constexpr int64_t depth_of_block = 128; // 32 KiB of one panel: it stays in the first cache while the tile's rows pass
+constexpr int64_t depth_per_block = 128; // 32 KiB of one panel, which stay in the L1 cache for all rows of the tile
 
 int64_t vectors_of(int64_t width) {
   return (width + lanes - 1) / lanes;
@@ -14,11 +14,11 @@ int64_t vectors_of(int64_t width) {
 
 void gram(const GramTask& task) {
   alignas(64) float tile[panel_width * panel_width];
-  const int64_t height = task.of.width(task.p), width = task.of.width(task.q), vectors = vectors_of(width);
-  for (int64_t k = 0; k < task.of.rows; k += depth_of_block) {
-    const int64_t depth = task.of.rows - k < depth_of_block ? task.of.rows - k : depth_of_block;
-    const Product product{depth,      task.of.at(task.p, k), 1, panel_width, task.of.at(task.q, k), panel_width, tile,
-                          panel_width};
+  const int64_t height = task.x.width(task.p), width = task.x.width(task.q), vectors = vectors_of(width);
+  for (int64_t k = 0; k < task.x.rows; k += depth_per_block) {
+    const int64_t depth = task.x.rows - k < depth_per_block ? task.x.rows - k : depth_per_block;
+    const Product product{depth, task.x.at(task.p, k), 1, panel_width, task.x.at(task.q, k), panel_width,
+                          tile,  panel_width};
     if (k == 0) {
       multiply<false>(product, height, vectors);
     } else {
@@ -29,10 +29,10 @@ void gram(const GramTask& task) {
   for (int64_t r = 0; r < height; ++r) {
     const int64_t row = task.p * panel_width + r;
     for (int64_t v = 0; v < vectors; ++v) {
-      float* here = tile + r * panel_width + v * lanes;
-      Vector value = load(here) * alpha;
-      if (task.beta != 0) value = fma(load(task.of.at(task.q, row) + v * lanes), beta, value);
-      store(here, value);
+      float* element = tile + r * panel_width + v * lanes;
+      Vector value = load(element) * alpha;
+      if (task.beta != 0) value = fma(load(task.x.at(task.q, row) + v * lanes), beta, value);
+      store(element, value);
       store(task.out.at(task.q, row) + v * lanes, value);
     }
   }
@@ -47,8 +47,9 @@ void update(const UpdateTask& task) {
   for (int64_t q = 0; q < task.y.count(); ++q) {
     const int64_t vectors = vectors_of(task.y.width(q));
     for (int64_t p = 0; p < task.y.count(); ++p) {
-      const Product product{task.y.width(p), task.y.at(p, task.begin),   panel_width, 1, task.by.at(q, p * panel_width),
-                            panel_width,     task.out.at(q, task.begin), panel_width};
+      const Product product{
+          task.y.width(p), task.y.at(p, task.begin),   panel_width, 1, task.polynomial.at(q, p * panel_width),
+          panel_width,     task.out.at(q, task.begin), panel_width};
       if (p == 0) {
         multiply<false>(product, rows, vectors);
       } else {

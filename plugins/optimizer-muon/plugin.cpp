@@ -1,4 +1,4 @@
-// optimizer-muon: torch.optim.Muon for the matrices of a flat arena on the CPU.
+// plugin.cpp: torch.optim.Muon for the matrices of flat buffers, on the CPU.
 #include "common/tasks.h"
 #include "muon_loops.h"
 #include "newton_schulz.h"
@@ -11,11 +11,11 @@ namespace {
 
 using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States, sdk::Failure;
 
-constexpr std::int64_t tiles_of_task = 8; // side by side
+constexpr std::int64_t tiles_per_task = 8; // of one row of tiles
 
-// A group's hyperparameters as the iteration wants them.
+// The hyperparameters of a parameter group.
 struct Settings {
-  float momentum, one_less_momentum, epsilon;
+  float momentum, one_minus_momentum, epsilon;
   double lr, weight_decay;
   bool nesterov, match_rms;
   int steps;
@@ -27,19 +27,19 @@ struct Settings {
   }
 };
 
-// A matrix cut into tiles, and tiles into tasks.
+// Splits a matrix into tiles, and rows of tiles into tasks.
 struct Tiling {
   std::int64_t rows, cols;
 
-  std::int64_t across() const { return (cols + tile_side * tiles_of_task - 1) / (tile_side * tiles_of_task); }
+  std::int64_t across() const { return (cols + tile_side * tiles_per_task - 1) / (tile_side * tiles_per_task); }
   std::int64_t tasks() const { return (rows + tile_side - 1) / tile_side * across(); }
 
-  // visit(row, rows, column, columns)
+  // Calls visit(row, rows, column, columns) for each tile of a task.
   template <class Visit>
-  void for_tiles_of(std::int64_t task, const Visit& visit) const {
-    const std::int64_t row = task / across() * tile_side, begin = task % across() * tiles_of_task * tile_side;
+  void for_each_tile(std::int64_t task, const Visit& visit) const {
+    const std::int64_t row = task / across() * tile_side, begin = task % across() * tiles_per_task * tile_side;
     const std::int64_t height = std::min(tile_side, rows - row),
-                       end = std::min(cols, begin + tiles_of_task * tile_side);
+                       end = std::min(cols, begin + tiles_per_task * tile_side);
     for (std::int64_t column = begin; column < end; column += tile_side) {
       visit(row, height, column, std::min(tile_side, end - column));
     }
@@ -49,7 +49,7 @@ struct Tiling {
 class Muon : public sdk::Optimizer {
  public:
   static constexpr const char* algorithm = "muon";
-  // The first five as the ABI names them, the others as torch.optim.Muon has them.
+  // The first five are those that the ABI requires, the others those of torch.optim.Muon.
   static constexpr fvlm_hyperparameter hyperparameters[] = {
       {"lr", 1e-3, 0, 1e3},
       {"momentum", 0.95, 0, 0.9999999},
@@ -76,7 +76,7 @@ class Muon : public sdk::Optimizer {
     check_segments(query);
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
       if (query.segments[i].rows == 1) {
-        return sdk::refuse("segment %lld is a vector: muon steps matrices; give vectors to adamw",
+        return sdk::refuse("segment %lld is a vector: muon updates matrices only; use adamw for vectors",
                            static_cast<long long>(i));
       }
     }
@@ -84,26 +84,26 @@ class Muon : public sdk::Optimizer {
   }
 
   static States states(const Query& query) {
-    const bool narrow = query.state_dtype == sdk::bfloat16;
-    return {{"momentum", narrow ? sdk::bfloat16 : sdk::float32}};
+    const bool bfloat16_moments = query.state_dtype == sdk::bfloat16;
+    return {{"momentum", bfloat16_moments ? sdk::bfloat16 : sdk::float32}};
   }
 
-  void requirements(const Query& query, sdk::Requirements& wanted) const {
+  void requirements(const Query& query, sdk::Requirements& requirements) const {
     sdk::require(supports(query));
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
       sdk::Workspace space;
       (void)take(space, query.segments[i]);
-      wanted.forward_workspace = std::max<std::uint64_t>(wanted.forward_workspace, space.used());
+      requirements.forward_workspace = std::max<std::uint64_t>(requirements.forward_workspace, space.used());
     }
   }
 
   void step(const fvlm_call& call, const Query& query, const Step& arguments) {
-    sdk::Requirements wanted;
-    requirements(query, wanted);
-    if (call.workspace_size < wanted.forward_workspace) { // before anything is written
-      throw Failure(FVLM_ERROR_WORKSPACE, "workspace of %llu bytes given, %llu needed",
-                    static_cast<unsigned long long>(call.workspace_size),
-                    static_cast<unsigned long long>(wanted.forward_workspace));
+    sdk::Requirements required;
+    requirements(query, required);
+    if (call.workspace_size < required.forward_workspace) { // checked before anything is written
+      throw Failure(FVLM_ERROR_WORKSPACE, "expected a workspace of at least %llu bytes but got %llu",
+                    static_cast<unsigned long long>(required.forward_workspace),
+                    static_cast<unsigned long long>(call.workspace_size));
     }
     const StepScalars scalars(query, arguments, std::size(hyperparameters));
     if (scalars.skip) return;
@@ -115,15 +115,15 @@ class Muon : public sdk::Optimizer {
  private:
   struct Scratch {
     NewtonSchulzSpace space;
-    sdk::Span<double> squares; // of each task
+    sdk::Span<double> squares; // sum of squares per task
   };
 
   static Scratch take(sdk::Workspace& workspace, const fvlm_optimizer_segment& segment) {
     const std::int64_t small = std::min(segment.rows, segment.cols), large = std::max(segment.rows, segment.cols);
     const auto panels = [&](std::int64_t rows) {
-      Panels made{nullptr, rows, small};
-      made.data = workspace.take<float>(made.size()).data();
-      return made;
+      Panels allocated{nullptr, rows, small};
+      allocated.data = workspace.take<float>(allocated.size()).data();
+      return allocated;
     };
     NewtonSchulzSpace space{panels(large), panels(large), panels(small), panels(small)};
     return {space, workspace.take<double>(Tiling{segment.rows, segment.cols}.tasks())};
@@ -144,8 +144,8 @@ class Muon : public sdk::Optimizer {
       sdk::Workspace workspace(call);
       Scratch scratch = take(workspace, segment);
       const std::int64_t at = segment.offset;
-      const float norm = gather(call, segment, settings, scalars.scale, gradient + at, moment + at, scratch);
-      divide(call, settings, norm, scratch.space.y);
+      const float norm = update_momentum(call, segment, settings, scalars.scale, gradient + at, moment + at, scratch);
+      normalize(call, settings, norm, scratch.space.y);
       newton_schulz(kernels_, call.host, scratch.space, settings.coefficients, settings.steps);
       apply(call, segment, settings, scratch.space.y, master + at, copy ? copy + at : nullptr);
     }
@@ -156,7 +156,7 @@ class Muon : public sdk::Optimizer {
     Settings s{};
     s.lr = h[0];
     s.momentum = h[1];
-    s.one_less_momentum = static_cast<float>(1 - static_cast<double>(h[1]));
+    s.one_minus_momentum = static_cast<float>(1 - static_cast<double>(h[1]));
     s.nesterov = h[2] != 0;
     s.weight_decay = h[3];
     s.epsilon = h[4];
@@ -166,10 +166,10 @@ class Muon : public sdk::Optimizer {
     return s;
   }
 
-  // Writes the momentum and, as panels, the update that is to be made orthogonal; returns the latter's norm.
+  // Updates the momentum and writes the matrix to orthogonalize, as panels; returns the norm of that matrix.
   template <class Gradient, class Moment>
-  float gather(const fvlm_call& call, const fvlm_optimizer_segment& segment, const Settings& settings, float scale,
-               const Gradient* gradient, Moment* moment, const Scratch& scratch) const {
+  float update_momentum(const fvlm_call& call, const fvlm_optimizer_segment& segment, const Settings& settings,
+                        float scale, const Gradient* gradient, Moment* moment, const Scratch& scratch) const {
     using Kernel = MomentumKernel<Gradient, Moment>;
     const auto kernel = for_level<Kernel>(level_);
     const Tiling tiling{segment.rows, segment.cols};
@@ -177,12 +177,12 @@ class Muon : public sdk::Optimizer {
     const Panels& y = scratch.space.y;
     run_tasks(call.host, tiling.tasks(), [&](int, std::int64_t task) {
       double squares = 0;
-      tiling.for_tiles_of(task, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+      tiling.for_each_tile(task, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
         alignas(64) float tile[tile_side * tile_side];
         const std::int64_t at = row * segment.cols + column;
         float* out = tall ? y.at(column / panel_width, row) : tile;
         kernel({rows, columns, segment.cols, gradient + at, moment + at, out, scale, settings.momentum,
-                settings.one_less_momentum, settings.nesterov});
+                settings.one_minus_momentum, settings.nesterov});
         squares += kernels_.sum_of_squares(out, rows, columns);
         if (!tall) kernels_.transpose(tile, rows, columns, y.at(row / panel_width, column));
       });
@@ -193,9 +193,9 @@ class Muon : public sdk::Optimizer {
     return static_cast<float>(std::sqrt(squares));
   }
 
-  void divide(const fvlm_call& call, const Settings& settings, float norm, const Panels& y) const {
+  void normalize(const fvlm_call& call, const Settings& settings, float norm, const Panels& y) const {
     const auto kernel = for_level<DivideKernel>(level_);
-    const float divisor = norm < settings.epsilon ? settings.epsilon : norm; // a NaN stays one
+    const float divisor = norm < settings.epsilon ? settings.epsilon : norm; // NaN stays NaN
     sdk::parallel_for(call.host, y.size(), 1 << 14, [&](std::int64_t begin, std::int64_t end) {
       kernel({y.data + begin, end - begin, divisor});
     });
@@ -208,15 +208,15 @@ class Muon : public sdk::Optimizer {
     const auto kernel = for_level<Kernel>(level_);
     const Tiling tiling{segment.rows, segment.cols};
     const bool tall = segment.rows > segment.cols;
-    const auto keep = static_cast<float>(1 - settings.lr * settings.weight_decay);
+    const auto decay_factor = static_cast<float>(1 - settings.lr * settings.weight_decay);
     const auto step = static_cast<float>(settings.step_size(segment.rows, segment.cols));
     run_tasks(call.host, tiling.tasks(), [&](int, std::int64_t task) {
-      tiling.for_tiles_of(task, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+      tiling.for_each_tile(task, [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
         alignas(64) float tile[tile_side * tile_side];
         if (!tall) kernels_.transpose(y.at(row / panel_width, column), columns, rows, tile);
         const std::int64_t at = row * segment.cols + column;
         kernel({rows, columns, segment.cols, master + at, copy ? copy + at : nullptr,
-                tall ? y.at(column / panel_width, row) : tile, keep, step});
+                tall ? y.at(column / panel_width, row) : tile, decay_factor, step});
       });
     });
   }

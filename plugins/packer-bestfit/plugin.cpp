@@ -1,5 +1,5 @@
-// packer-bestfit: best-fit decreasing. The window is what the engine passes: it reads ahead, this packs what it is
-// given.
+// plugin.cpp: checks the arguments and packs all items of a call by best-fit decreasing. How far to read ahead is the
+// engine's choice.
 #include "best_fit.h"
 
 #include <fvlm/fvlm.hpp>
@@ -15,7 +15,7 @@ using sdk::Failure, sdk::Support;
 class BestFit : public sdk::Packer {
  public:
   static Support supports(const Query& query) {
-    if (query.dimensions < 1) return sdk::refuse("%d dimensions: at least one is needed", query.dimensions);
+    if (query.dimensions < 1) return sdk::refuse("expected at least one dimension but got %d", query.dimensions);
     if (!query.capacity) return sdk::refuse("capacity is NULL");
     for (int d = 0; d < query.dimensions; ++d) {
       if (query.capacity[d] < 0) {
@@ -23,20 +23,21 @@ class BestFit : public sdk::Packer {
       }
     }
     if (query.max_items < 0) return sdk::refuse("max_items is %lld", static_cast<long long>(query.max_items));
-    return sdk::accept(100, "best-fit decreasing over all given items");
+    return sdk::accept(100, "best-fit decreasing over all dimensions items");
   }
 
-  // Nothing here is random: the seed is not used.
+  // Deterministic: the seed is not used.
   void pack(const Query& query, const Pack& arguments) {
     const Support support = supports(query);
     if (support.score == 0) throw Failure(FVLM_ERROR_ARGUMENT, "%s", support.reason);
     const std::int64_t items = arguments.item_count;
     if (!arguments.bin_count || items < 0 || (items > 0 && (!arguments.sizes || !arguments.bin_of_item))) {
-      throw Failure(FVLM_ERROR_ARGUMENT, "%lld items: sizes, bin_of_item and bin_count are needed",
+      throw Failure(FVLM_ERROR_ARGUMENT, "sizes, bin_of_item or bin_count is NULL for %lld items",
                     static_cast<long long>(items));
     }
     if (items > std::numeric_limits<std::int32_t>::max()) {
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%lld items: bins are counted in 32 bits", static_cast<long long>(items));
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%lld items are more than bin_of_item can number in 32 bits",
+                    static_cast<long long>(items));
     }
     for (std::int64_t i = 0; i < items * query.dimensions; ++i) {
       if (arguments.sizes[i] < 0) {

@@ -1,4 +1,5 @@
-// int8_loops.h: a row of weights to codes and back: scale = max |w| / 127, code = w / scale rounded half to even.
+// int8_loops.h: quantizes and dequantizes a row of weights: scale = max |w| / 127, code = w / scale rounded
+// half to even.
 #pragma once
 
 #include "common/cpu_level.h"
@@ -9,15 +10,15 @@
 
 namespace fvlm::plugins {
 
-// Half to even for |x| < 2^22 without the instruction that plain x86-64 lacks. A NaN stays one.
-FVLM_LOOP float rounded(float x) {
-  const float magic = 12582912.0f; // 1.5 * 2^23: the sum has no fraction
+// Rounds half to even for |x| < 2^22 without SSE4.1's rounding instruction, which plain x86-64 lacks. NaN stays NaN.
+FVLM_LOOP float round_half_even(float x) {
+  const float magic = 12582912.0f; // 1.5 * 2^23: a sum of this size has no fraction bits
   return (x + magic) - magic;
 }
 
 template <class Element>
 FVLM_LOOP float scale_of_row(const Element* row, std::int64_t count) {
-  std::uint32_t largest = 0; // the bits of |w| order as |w| does, NaN above all
+  std::uint32_t largest = 0; // the bits of |w| have the order of |w|, and NaN is the largest
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint32_t bits = sdk::bit_cast<std::uint32_t>(static_cast<float>(row[i])) & 0x7fffffffu;
     largest = bits > largest ? bits : largest;
@@ -25,18 +26,18 @@ FVLM_LOOP float scale_of_row(const Element* row, std::int64_t count) {
   return sdk::bit_cast<float>(largest) / 127.0f;
 }
 
-// A row whose largest weight is less than 127 times the smallest float has scale 0, and codes 0.
+// The scale of a row whose largest weight is less than 127 times the smallest float is 0, and so are its codes.
 FVLM_LOOP float divisor_of(float scale) {
   return scale == 0 ? 1.0f : scale;
 }
 
 FVLM_LOOP float code_of(float weight, float divisor) {
-  const float code = rounded(weight / divisor);
-  return code > 127.0f ? 127.0f : code >= -127.0f ? code : -127.0f; // a NaN too becomes -127: its scale is NaN
+  const float code = round_half_even(weight / divisor);
+  return code > 127.0f ? 127.0f : code >= -127.0f ? code : -127.0f; // NaN becomes -127 too: its scale is NaN
 }
 
 template <class Element>
-struct PackRow {
+struct QuantizeRow {
   struct Arguments {
     const Element* weight;
     std::int64_t count;
@@ -53,7 +54,7 @@ struct PackRow {
 };
 
 template <class Element>
-struct UnpackRow {
+struct DequantizeRow {
   struct Arguments {
     const std::int8_t* codes;
     std::int64_t count;
@@ -80,10 +81,10 @@ struct FakeQuantizeRow {
   }
 };
 
-// The gradient passes where the code before clipping lies within -127 .. 127: everywhere, as the row's largest weight
-// sets its scale, except where the scale is too small a number to be exact to half a code.
+// Straight-through estimator: the gradient passes where the code before clipping is within -127 .. 127. That is
+// everywhere, as the largest weight of a row sets its scale, except where the scale is denormal and therefore inexact.
 template <class Element>
-struct FakeGradientRow {
+struct FakeQuantizeBackwardRow {
   struct Arguments {
     const Element *weight, *d_out;
     std::int64_t count;
@@ -96,7 +97,7 @@ struct FakeGradientRow {
       return;
     }
     for (std::int64_t i = 0; i < a.count; ++i) {
-      const float code = rounded(static_cast<float>(a.weight[i]) / divisor);
+      const float code = round_half_even(static_cast<float>(a.weight[i]) / divisor);
       const bool clipped = code > 127.0f || code < -127.0f;
       a.d_weight[i] = clipped ? Element(0.0f) : a.d_out[i];
     }

@@ -1,4 +1,4 @@
-// int8_products.cpp: compiled for each instruction set.
+// int8_products.cpp: products of float32 activations with int8 weights, compiled once per instruction set.
 #include "int8_products.h"
 
 #include "common/microkernel.h"
@@ -10,7 +10,7 @@ struct Code {
   int8_t value;
 };
 
-// By hand: gcc 12 takes __builtin_convertvector from bytes apart, element by element.
+// Intrinsics, because gcc 12 compiles __builtin_convertvector of bytes to scalar code.
 FVLM_INLINE Vector load(const Code* from) {
 #if defined(__AVX512F__)
   __m128i bytes;
@@ -53,7 +53,8 @@ void write(const LinearTask& task, const float* sums, bool scaled) {
   }
 }
 
-// Sums x[t, 0 .. depth) times what pack(weights, from, count) makes of a block: [count, block_columns] floats.
+// Multiplies x[t, 0 .. depth) with a weight whose blocks pack(weights, from, count) converts to [count, block_columns]
+// floats.
 template <class Pack>
 void multiply_blocks(const LinearTask& task, int64_t depth, bool scaled, const Pack& pack) {
   float *weights = task.scratch, *sums = task.scratch + block_columns * block_depth;
@@ -83,7 +84,7 @@ void linear(const LinearTask& task) {
   });
 }
 
-void gradient(const LinearTask& task) {
+void linear_gradient(const LinearTask& task) {
   const int64_t width = task.end - task.begin, padded = (width + lanes - 1) / lanes * lanes;
   multiply_blocks(task, task.weight.rows, false, [&](float* to, int64_t from, int64_t count) {
     for (int64_t r = 0; r < count; ++r) {
@@ -115,8 +116,8 @@ void dot(const LinearTask& task, int64_t row, float* sums) {
   for (int t = 0; t < Tokens; ++t) sums[t * block_columns] = sum(sum_of[t]);
 }
 
-void linear_few(const LinearTask& task) {
-  alignas(64) float sums[few_tokens * block_columns];
+void linear_skinny(const LinearTask& task) {
+  alignas(64) float sums[max_skinny_tokens * block_columns];
   for (int64_t row = task.begin; row < task.end; ++row) {
     float* to = sums + (row - task.begin);
     switch (task.tokens) {
@@ -153,15 +154,15 @@ void linear_few(const LinearTask& task) {
   }
 }
 
-void widen(const uint16_t* from, int64_t count, float* to) {
-  const auto* narrow = reinterpret_cast<const Bfloat*>(from);
-  for (int64_t i = 0; i < count; ++i) to[i] = to_float(narrow[i]);
+void to_float32(const uint16_t* from, int64_t count, float* to) {
+  const auto* values = reinterpret_cast<const Bfloat*>(from);
+  for (int64_t i = 0; i < count; ++i) to[i] = to_float(values[i]);
 }
 
 } // namespace
 
 const Int8Kernels& int8_kernels() {
-  static const Int8Kernels kernels{linear, linear_few, gradient, widen};
+  static const Int8Kernels kernels{linear, linear_skinny, linear_gradient, to_float32};
   return kernels;
 }
 

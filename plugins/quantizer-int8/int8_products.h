@@ -1,4 +1,4 @@
-// int8_products.h: products of float rows with int8 weights, by blocks whose codes become floats on the way.
+// int8_products.h: products of float32 activations with int8 weights, which are converted to float32 block by block.
 #pragma once
 
 #include "common/level_table.h"
@@ -7,10 +7,10 @@
 
 namespace fvlm::plugins {
 
-constexpr std::int64_t block_columns = 64; // outputs of a block
-constexpr std::int64_t block_depth = 128;  // summands at a time: 32 KiB of weights as floats
-constexpr std::int64_t block_tokens = 480; // what a block's weights are unpacked for
-constexpr std::int64_t few_tokens = 8;     // below, weights are used as they are read
+constexpr std::int64_t block_columns = 64;    // outputs per block
+constexpr std::int64_t block_depth = 128;     // inner dimension per block: 32 KiB of weights in float32
+constexpr std::int64_t block_tokens = 480;    // tokens per dequantized block
+constexpr std::int64_t max_skinny_tokens = 8; // up to here, weights are converted as they are read, without a block
 constexpr std::int64_t scratch_floats = block_columns * (block_depth + block_tokens);
 
 struct Int8Weight {
@@ -19,23 +19,23 @@ struct Int8Weight {
   std::int64_t rows, cols;
 };
 
-// y[t, begin .. end) = x[t] W^T + bias for tokens [0, tokens). Rows of x are x_stride apart, of y y_stride.
+// y[t, begin .. end) = x[t] W^T + bias for tokens [0, tokens). x_stride and y_stride are row strides in elements.
 struct LinearTask {
   Int8Weight weight;
   const float* x;
   std::int64_t x_stride, tokens, begin, end; // at most block_columns outputs; block_tokens tokens
-  const void* bias;                          // of y's type, or NULL
+  const void* bias;                          // of the type of y, or NULL
   void* y;
   std::int64_t y_stride;
-  bool bfloat16; // y and bias
+  bool bfloat16; // whether y and bias are bfloat16 instead of float32
   float* scratch;
 };
 
 struct Int8Kernels {
-  void (*linear)(const LinearTask&);     // y = x W^T + bias
-  void (*linear_few)(const LinearTask&); // the same for at most few_tokens tokens, without scratch
-  void (*gradient)(const LinearTask&);   // y[t, begin .. end) = x[t] W, without bias
-  void (*widen)(const std::uint16_t* from, std::int64_t count, float* to); // bfloat16 to float
+  void (*linear)(const LinearTask&);          // y = x W^T + bias
+  void (*linear_skinny)(const LinearTask&);   // the same for at most max_skinny_tokens tokens, without scratch
+  void (*linear_gradient)(const LinearTask&); // y[t, begin .. end) = x[t] W, without bias
+  void (*to_float32)(const std::uint16_t* from, std::int64_t count, float* to); // bfloat16 to float
 };
 
 } // namespace fvlm::plugins

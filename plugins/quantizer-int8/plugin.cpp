@@ -1,4 +1,4 @@
-// quantizer-int8: weights as int8 with a scale for each output feature; activations stay floats.
+// plugin.cpp: int8 weights with one scale per output feature; activations stay in floating point.
 #include "common/tasks.h"
 #include "int8_loops.h"
 #include "int8_products.h"
@@ -12,13 +12,13 @@ namespace {
 
 using sdk::BFloat16, sdk::Failure, sdk::Support, sdk::View;
 
-constexpr std::int64_t rows_of_task = 16;
+constexpr std::int64_t rows_per_task = 16;
 
 template <class Element, int rank, class Tensor>
 View<Element, rank> rows_of(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t columns) {
   const View<Element, rank> view(tensor, name);
   if (view.size(0) != rows || (rank == 2 && view.size(rank - 1) != columns)) {
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s: shape [%lld, %lld] expected, got [%lld, %lld]", name,
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected shape [%lld, %lld] but got [%lld, %lld]", name,
                   static_cast<long long>(rows), static_cast<long long>(columns), static_cast<long long>(view.size(0)),
                   static_cast<long long>(view.size(rank - 1)));
   }
@@ -40,16 +40,16 @@ class Int8 : public sdk::Quantizer {
       return sdk::refuse("weights in %s not supported", sdk::name_of(query.dtype));
     }
     if (query.rows < 0 || query.cols < 0 || query.tokens < 0) return sdk::refuse("a negative size");
-    return sdk::accept(100, "a scale for each row, %s", name_of(cpu_level()));
+    return sdk::accept(100, "one scale per row, %s", name_of(cpu_level()));
   }
 
-  void requirements(const Query& query, sdk::Requirements& wanted) const {
+  void requirements(const Query& query, sdk::Requirements& requirements) const {
     sdk::require(supports(query));
-    wanted.save(sdk::int8, {query.rows, query.cols});
-    wanted.save(sdk::float32, {query.rows});
+    requirements.save(sdk::int8, {query.rows, query.cols});
+    requirements.save(sdk::float32, {query.rows});
     sdk::Workspace space;
     (void)take(space, query, query.tokens);
-    wanted.forward_workspace = space.used();
+    requirements.forward_workspace = space.used();
   }
 
   void pack(const fvlm_call& call, const Query& query, const Pack& arguments) {
@@ -58,7 +58,7 @@ class Int8 : public sdk::Quantizer {
     for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
       using Element = typename decltype(element)::type;
       const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
-      const auto kernel = for_level<PackRow<Element>>(level_);
+      const auto kernel = for_level<QuantizeRow<Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) {
         kernel({weight.row(r), query.cols, packed.codes + r * query.cols, packed.scales + r});
       }
@@ -71,7 +71,7 @@ class Int8 : public sdk::Quantizer {
     for_rows(call, query, [&](auto element, std::int64_t begin, std::int64_t end) {
       using Element = typename decltype(element)::type;
       const auto weight = rows_of<Element, 2>(arguments.weight, "weight", query.rows, query.cols);
-      const auto kernel = for_level<UnpackRow<Element>>(level_);
+      const auto kernel = for_level<DequantizeRow<Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) {
         kernel({packed.codes + r * query.cols, query.cols, packed.scales[r], weight.row(r)});
       }
@@ -96,7 +96,7 @@ class Int8 : public sdk::Quantizer {
       const auto weight = rows_of<const Element, 2>(arguments.weight, "weight", query.rows, query.cols);
       const auto d_out = rows_of<const Element, 2>(arguments.d_out, "d_out", query.rows, query.cols);
       const auto d_weight = rows_of<Element, 2>(arguments.d_weight, "d_weight", query.rows, query.cols);
-      const auto kernel = for_level<FakeGradientRow<Element>>(level_);
+      const auto kernel = for_level<FakeQuantizeBackwardRow<Element>>(level_);
       for (std::int64_t r = begin; r < end; ++r) kernel({weight.row(r), d_out.row(r), query.cols, d_weight.row(r)});
     });
   }
@@ -142,34 +142,34 @@ class Int8 : public sdk::Quantizer {
   };
 
   struct Scratch {
-    sdk::Span<float> x; // as floats, where it is not
+    sdk::Span<float> x; // converted to float32, if it is bfloat16
     sdk::Span<float> blocks;
   };
 
   Scratch take(sdk::Workspace& space, const Query& query, std::int64_t tokens) const {
     if (tokens == 0) return {};
-    const bool narrow = query.dtype == sdk::bfloat16;
-    return {space.take<float>(narrow ? tokens * std::max(query.rows, query.cols) : 0),
+    const bool is_bfloat16 = query.dtype == sdk::bfloat16;
+    return {space.take<float>(is_bfloat16 ? tokens * std::max(query.rows, query.cols) : 0),
             space.take<float>(workers(host_) * scratch_floats)};
   }
 
   template <class Body>
   static void for_rows(const fvlm_call& call, const Query& query, const Body& body) {
     sdk::dispatch<float, BFloat16>(query.dtype, [&](auto element) {
-      sdk::parallel_for(call.host, query.rows, rows_of_task,
+      sdk::parallel_for(call.host, query.rows, rows_per_task,
                         [&](std::int64_t begin, std::int64_t end) { body(element, begin, end); });
     });
   }
 
-  // y [tokens, outputs] = x [tokens, inputs] times the weight, transposed where it is the forward product.
+  // y [tokens, outputs] = x [tokens, inputs] times the weight, transposed if this is the forward.
   template <class Element>
   void multiply(const fvlm_call& call, const Query& query, const Codes<const std::int8_t, const float>& packed,
                 const fvlm_tensor* x_tensor, const char* x_name, std::int64_t inputs, fvlm_tensor* y_tensor,
                 const char* y_name, std::int64_t outputs, const void* bias, bool forward) const {
-    const View<const Element, 2> given(x_tensor, x_name);
-    const std::int64_t tokens = given.size(0);
+    const View<const Element, 2> unchecked(x_tensor, x_name);
+    const std::int64_t tokens = unchecked.size(0);
     if (tokens > query.tokens) {
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld tokens, the query says %lld at most", x_name,
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld tokens, but the query allows at most %lld", x_name,
                     static_cast<long long>(tokens), static_cast<long long>(query.tokens));
     }
     const auto x = rows_of<const Element, 2>(x_tensor, x_name, tokens, inputs);
@@ -188,13 +188,13 @@ class Int8 : public sdk::Quantizer {
     } else {
       sdk::parallel_for(call.host, tokens, 1 + 16384 / (inputs + 1), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t) {
-          kernels_.widen(reinterpret_cast<const std::uint16_t*>(x.row(t)), inputs, scratch.x.data() + t * inputs);
+          kernels_.to_float32(reinterpret_cast<const std::uint16_t*>(x.row(t)), inputs, scratch.x.data() + t * inputs);
         }
       });
       common.x = scratch.x.data();
       common.x_stride = inputs;
     }
-    const bool few = forward && tokens <= few_tokens;
+    const bool skinny = forward && tokens <= max_skinny_tokens;
     const std::int64_t blocks = (outputs + block_columns - 1) / block_columns;
     const std::int64_t parts = (tokens + block_tokens - 1) / block_tokens;
     const std::int64_t tokens_of_part = ((tokens + parts - 1) / parts + 5) / 6 * 6; // whole tiles of 6 rows
@@ -207,7 +207,7 @@ class Int8 : public sdk::Quantizer {
       task.x += first * task.x_stride;
       task.y = y.row(first);
       task.scratch = scratch.blocks.data() + worker * scratch_floats;
-      (few ? kernels_.linear_few : forward ? kernels_.linear : kernels_.gradient)(task);
+      (skinny ? kernels_.linear_skinny : forward ? kernels_.linear : kernels_.linear_gradient)(task);
     });
   }
 

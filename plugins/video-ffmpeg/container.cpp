@@ -1,3 +1,4 @@
+// container.cpp: opens a container through FFmpeg's demuxers, with limits on what an untrusted file may cost.
 #include "container.h"
 
 #include <algorithm>
@@ -13,13 +14,13 @@ using sdk::Failure;
 
 constexpr int buffer_bytes = 64 << 10;
 
-// Decoders that are let in: those whose files people have. The rest of FFmpeg's hundreds stay shut.
+// The allow-list of decoders. FFmpeg has hundreds of others, which would only add attack surface.
 constexpr AVCodecID codecs[] = {AV_CODEC_ID_H264,       AV_CODEC_ID_HEVC,       AV_CODEC_ID_VP8,   AV_CODEC_ID_VP9,
                                 AV_CODEC_ID_AV1,        AV_CODEC_ID_MPEG4,      AV_CODEC_ID_MJPEG, AV_CODEC_ID_H263,
                                 AV_CODEC_ID_MPEG1VIDEO, AV_CODEC_ID_MPEG2VIDEO, AV_CODEC_ID_PRORES};
 
-// A file may name others by path or address: none is opened.
-int open_nothing(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) {
+// A file may refer to other files by path or URL. None of them is opened.
+int refuse_to_open(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) {
   return AVERROR(EPERM);
 }
 
@@ -37,20 +38,20 @@ const int32_t* display_matrix(const AVStream& stream) {
 
 } // namespace
 
-void fail(const char* doing, int code) {
+void throw_error(const char* action, int code) {
   char text[AV_ERROR_MAX_STRING_SIZE] = "";
   av_strerror(code, text, sizeof text);
-  // Memory runs out where a file asks for more than av_max_alloc() allows.
-  throw Failure(FVLM_ERROR_DATA, "%s: %s", doing, text);
+  // Out of memory is FVLM_ERROR_DATA as well: it means that the file asked for more than av_max_alloc() allows.
+  throw Failure(FVLM_ERROR_DATA, "%s: %s", action, text);
 }
 
-void require_decent_size(int width, int height, int64_t most_pixels) {
-  if (int64_t{width} * height > most_pixels)
-    throw Failure(FVLM_ERROR_DATA, "pictures of %d x %d pixels: at most %lld are allowed", width, height,
-                  static_cast<long long>(most_pixels));
+void check_frame_size(int width, int height, int64_t max_pixels) {
+  if (int64_t{width} * height > max_pixels)
+    throw Failure(FVLM_ERROR_DATA, "frames of %d x %d pixels exceed the limit of %lld pixels", width, height,
+                  static_cast<long long>(max_pixels));
 }
 
-const char* demuxer_of(const char* format) {
+const char* find_demuxer(const char* format) {
   if (!format) return nullptr;
   for (const char* name : {"mp4", "m4v", "mov"})
     if (std::strcmp(format, name) == 0) return "mov";
@@ -79,15 +80,16 @@ void Container::close() {
 }
 
 void Container::open(const fvlm_video_query& query, bool details) {
-  const char* demuxer = demuxer_of(query.format);
-  if (!demuxer) throw Failure(FVLM_ERROR_UNSUPPORTED, "files that end in .%s", query.format ? query.format : "");
-  auto* buffer = static_cast<unsigned char*>(required(av_malloc(buffer_bytes)));
+  const char* demuxer = find_demuxer(query.format);
+  if (!demuxer)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "file extension .%s not supported", query.format ? query.format : "");
+  auto* buffer = static_cast<unsigned char*>(check_allocated(av_malloc(buffer_bytes)));
   input_ = avio_alloc_context(buffer, buffer_bytes, 0, this, read_bytes, nullptr, seek);
   if (!input_) av_free(buffer);
-  required(input_);
-  format_ = required(avformat_alloc_context());
+  check_allocated(input_);
+  format_ = check_allocated(avformat_alloc_context());
   format_->pb = input_;
-  format_->io_open = open_nothing;
+  format_->io_open = refuse_to_open;
   format_->interrupt_callback = {[](void* self) {
                                    const fvlm_video_file& lent = static_cast<Container*>(self)->file_;
                                    return static_cast<int>(lent.stop(lent.context) != 0);
@@ -96,8 +98,8 @@ void Container::open(const fvlm_video_query& query, bool details) {
   format_->max_streams = 64;
   format_->probesize = 1 << 20;
   const int opened = avformat_open_input(&format_, "", av_find_input_format(demuxer), nullptr);
-  go_on();
-  checked("not a file of this format", opened);
+  check_cancelled();
+  check("not a file of this format", opened);
 
   for (unsigned i = 0; i < format_->nb_streams; ++i) {
     AVStream* stream = format_->streams[i];
@@ -109,29 +111,28 @@ void Container::open(const fvlm_video_query& query, bool details) {
   if (!stream_) throw Failure(FVLM_ERROR_DATA, "no video stream");
   const AVCodecParameters& parameters = *stream_->codecpar;
   if (std::find(std::begin(codecs), std::end(codecs), parameters.codec_id) == std::end(codecs))
-    throw Failure(FVLM_ERROR_DATA, "the codec %s is not one of those that are read",
-                  avcodec_get_name(parameters.codec_id));
-  require_decent_size(parameters.width, parameters.height, query.most_pixels);
-  // An mp4 file's header tells all, but not with every codec.
-  if ((details && std::strcmp(demuxer, "mov") != 0) || parameters.width < 1) find_details(query.most_pixels);
+    throw Failure(FVLM_ERROR_DATA, "codec %s not supported", avcodec_get_name(parameters.codec_id));
+  check_frame_size(parameters.width, parameters.height, query.most_pixels);
+  // The header of an mp4 file has all parameters, except for some codecs.
+  if ((details && std::strcmp(demuxer, "mov") != 0) || parameters.width < 1) read_stream_info(query.most_pixels);
 }
 
-void Container::find_details(int64_t most_pixels) {
+void Container::read_stream_info(int64_t max_pixels) {
   std::vector<AVDictionary*> options(format_->nb_streams, nullptr);
   for (AVDictionary*& each : options) {
     av_dict_set(&each, "threads", "1", 0);
-    av_dict_set_int(&each, "max_pixels", 2 * most_pixels + (1 << 16), 0);
+    av_dict_set_int(&each, "max_pixels", 2 * max_pixels + (1 << 16), 0);
   }
   const int found = avformat_find_stream_info(format_, options.data());
   for (AVDictionary*& each : options) av_dict_free(&each);
-  go_on();
-  checked("the stream's first packets", found);
-  require_decent_size(stream_->codecpar->width, stream_->codecpar->height, most_pixels);
+  check_cancelled();
+  check("reading the first packets", found);
+  check_frame_size(stream_->codecpar->width, stream_->codecpar->height, max_pixels);
 }
 
-void Container::go_on() const {
+void Container::check_cancelled() const {
   if (read_failed_) throw Failure(FVLM_ERROR_DEVICE, "the file could not be read");
-  if (file_.stop(file_.context)) throw Failure(FVLM_ERROR_DATA, "stopped");
+  if (file_.stop(file_.context)) throw Failure(FVLM_ERROR_DATA, "cancelled");
 }
 
 int Container::read_bytes(void* self, uint8_t* into, int count) {
@@ -161,7 +162,7 @@ int64_t Container::seek(void* self, int64_t offset, int whence) {
 }
 
 double Container::seconds() const {
-  if (stream_->duration != AV_NOPTS_VALUE) return std::max(0.0, time(first_ + stream_->duration));
+  if (stream_->duration != AV_NOPTS_VALUE) return std::max(0.0, time(first_pts_ + stream_->duration));
   if (format_->duration != AV_NOPTS_VALUE) return std::max(0.0, static_cast<double>(format_->duration) / AV_TIME_BASE);
   return 0;
 }
@@ -174,38 +175,38 @@ int Container::quarter_turns() const {
   return (static_cast<int>(std::lround(-counterclockwise / 90)) % 4 + 4) % 4;
 }
 
-int64_t Container::stamp(double seconds) const {
-  // A little up: the time of a stamp comes back as that stamp.
+int64_t Container::pts(double seconds) const {
+  // Rounded up a little, so that pts -> seconds -> pts is the identity.
   const double units = seconds / av_q2d(stream_->time_base) + 1e-6;
-  return first_ + (units < 1e18 ? static_cast<int64_t>(std::floor(units)) : int64_t{1} << 60);
+  return first_pts_ + (units < 1e18 ? static_cast<int64_t>(std::floor(units)) : int64_t{1} << 60);
 }
 
-double Container::time(int64_t stamp) const {
-  return static_cast<double>(stamp - first_) * av_q2d(stream_->time_base);
+double Container::time(int64_t pts) const {
+  return static_cast<double>(pts - first_pts_) * av_q2d(stream_->time_base);
 }
 
 bool Container::read(AVPacket& packet) {
   while (true) {
-    go_on();
+    check_cancelled();
     av_packet_unref(&packet);
     const int code = av_read_frame(format_, &packet);
-    go_on();
+    check_cancelled();
     if (code == AVERROR_EOF) return false;
-    checked("reading a packet", code);
-    if (packet.flags & AV_PKT_FLAG_CORRUPT) return false; // cut off: the file ends within it
+    check("reading a packet", code);
+    if (packet.flags & AV_PKT_FLAG_CORRUPT) return false; // the file is truncated within this packet
     if (packet.stream_index == stream_->index) return true;
   }
 }
 
-std::optional<int64_t> Container::key_before(int64_t stamp) const {
-  const int entry = av_index_search_timestamp(stream_, stamp, AVSEEK_FLAG_BACKWARD);
+std::optional<int64_t> Container::keyframe_before(int64_t pts) const {
+  const int entry = av_index_search_timestamp(stream_, pts, AVSEEK_FLAG_BACKWARD);
   const AVIndexEntry* key = entry < 0 ? nullptr : avformat_index_get_entry(stream_, entry);
   return key ? std::optional(key->timestamp) : std::nullopt;
 }
 
-bool Container::go_to_key(int64_t key) {
+bool Container::seek_to_keyframe(int64_t key) {
   const bool there = av_seek_frame(format_, stream_->index, key, AVSEEK_FLAG_BACKWARD) >= 0;
-  go_on();
+  check_cancelled();
   return there;
 }
 

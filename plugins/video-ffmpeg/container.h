@@ -1,4 +1,4 @@
-// A container file, read through the engine's callback, and its one video stream.
+// container.h: a container file that is read through the engine's callback, and its first video stream.
 #pragma once
 #include "handles.h"
 
@@ -6,41 +6,41 @@
 
 namespace fvlm::plugins {
 
-// What names of such files end in -> FFmpeg's demuxer; nullptr: not one of those that are let in.
-const char* demuxer_of(const char* format);
+// The name of FFmpeg's demuxer for a file extension; nullptr if the extension is not on the allow-list.
+const char* find_demuxer(const char* format);
 
-// Throws for pictures that are too large.
-void require_decent_size(int width, int height, int64_t most_pixels);
+// Throws if a frame of this size has too many pixels.
+void check_frame_size(int width, int height, int64_t max_pixels);
 
 class Container {
  public:
-  // With `details` what only the first packets tell is read, too: what decoding wants.
+  // With `details` the first packets are read too, for stream parameters that the header lacks but decoding needs.
   Container(const fvlm_video_query& query, const fvlm_video_file& file, bool details);
   ~Container();
   Container(const Container&) = delete;
   Container& operator=(const Container&) = delete;
 
   AVStream& stream() const { return *stream_; }
-  double seconds() const;    // as the file says
-  int quarter_turns() const; // clockwise, 0 .. 3, that make pictures upright
+  double seconds() const;    // the duration that the file declares
+  int quarter_turns() const; // 0 to 3, clockwise: the rotation that makes frames upright
 
-  // Stamps are the stream's own time; seconds begin at the first picture.
-  void set_first(int64_t stamp) { first_ = stamp; }
-  int64_t stamp(double seconds) const;
-  double time(int64_t stamp) const;
+  // A pts (presentation timestamp) is in units of the stream's time base; seconds start at the first frame.
+  void set_first_pts(int64_t pts) { first_pts_ = pts; }
+  int64_t pts(double seconds) const;
+  double time(int64_t pts) const;
 
-  // The next packet of the stream; false at the end of the file.
+  // Reads the next packet of the stream; returns false at the end of the file.
   bool read(AVPacket& packet);
-  // The stamp of the last key picture at or before this one, in the order of decoding; nothing: the file does not say.
-  std::optional<int64_t> key_before(int64_t stamp) const;
-  bool go_to_key(int64_t key);
+  // The timestamp of the last keyframe at or before this one, in decoding order; nullopt if the file has no index.
+  std::optional<int64_t> keyframe_before(int64_t pts) const;
+  bool seek_to_keyframe(int64_t key);
 
-  // Throws where the engine wants to stop, or could not read.
-  void go_on() const;
+  // Throws if the engine has cancelled the call, or reading the file has failed.
+  void check_cancelled() const;
 
  private:
   void open(const fvlm_video_query& query, bool details);
-  void find_details(int64_t most_pixels);
+  void read_stream_info(int64_t max_pixels);
   void close();
   static int read_bytes(void* self, uint8_t* into, int count);
   static int64_t seek(void* self, int64_t offset, int whence);
@@ -51,7 +51,7 @@ class Container {
   AVIOContext* input_ = nullptr;
   AVFormatContext* format_ = nullptr;
   AVStream* stream_ = nullptr;
-  int64_t first_ = 0; // stamp of the first picture
+  int64_t first_pts_ = 0; // pts of the first frame
 };
 
 } // namespace fvlm::plugins

@@ -1,4 +1,4 @@
-// FFmpeg's objects with owners, and its errors as failures of a call.
+// handles.h: owning pointers to FFmpeg's objects, and its error codes as exceptions.
 #pragma once
 #include <fvlm/fvlm.hpp>
 
@@ -27,16 +27,16 @@ using Frame = std::unique_ptr<AVFrame, FreeByAddress<av_frame_free>>;
 using Codec = std::unique_ptr<AVCodecContext, FreeByAddress<avcodec_free_context>>;
 
 template <class Pointer>
-Pointer* required(Pointer* made) {
-  if (!made) throw sdk::Failure(FVLM_ERROR_MEMORY, "out of memory");
-  return made;
+Pointer* check_allocated(Pointer* pointer) {
+  if (!pointer) throw sdk::Failure(FVLM_ERROR_MEMORY, "out of memory");
+  return pointer;
 }
 
-[[noreturn]] void fail(const char* doing, int code);
+[[noreturn]] void throw_error(const char* action, int code);
 
-// Negative codes are failures: FVLM_ERROR_DATA.
-inline int checked(const char* doing, int code) {
-  if (code < 0) fail(doing, code);
+// Throws FVLM_ERROR_DATA for negative codes.
+inline int check(const char* action, int code) {
+  if (code < 0) throw_error(action, code);
   return code;
 }
 

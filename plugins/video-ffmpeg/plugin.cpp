@@ -1,5 +1,5 @@
-// video-ffmpeg: probe and decode over Container and Pictures.
-#include "pictures.h"
+// plugin.cpp: probe and decode, on top of Container and FrameDecoder.
+#include "frame_decoder.h"
 
 #include <algorithm>
 
@@ -8,20 +8,20 @@ namespace {
 
 using sdk::Failure, sdk::Support;
 
-// FFmpeg's own structures of one file: an index of so many bytes holds hours of video.
-constexpr size_t largest_allocation = size_t{256} << 20;
+// Upper bound of a single allocation of FFmpeg: an index of this size covers hours of video.
+constexpr size_t max_allocation = size_t{256} << 20;
 
 class Ffmpeg : public sdk::Video {
  public:
   Ffmpeg() {
     av_log_set_callback([](void*, int, const char*, va_list) {});
-    av_max_alloc(largest_allocation);
+    av_max_alloc(max_allocation);
   }
 
   static Support supports(const Query& query) {
     if (!query.format) return sdk::refuse("format is NULL");
     if (query.most_pixels < 1) return sdk::refuse("most_pixels is %lld", static_cast<long long>(query.most_pixels));
-    if (!demuxer_of(query.format)) return sdk::refuse("files that end in .%.32s", query.format);
+    if (!find_demuxer(query.format)) return sdk::refuse("file extension .%.32s not supported", query.format);
     return sdk::accept(200, "FFmpeg, libavcodec %u", avcodec_version() >> 16);
   }
 
@@ -36,18 +36,18 @@ class Ffmpeg : public sdk::Video {
 
   void decode(const Query& query, const Decode& arguments) {
     Container container(query, *arguments.file, true);
-    Pictures pictures(container, query.most_pixels);
-    Upright upright(container.quarter_turns());
-    if (!pictures.next()) throw Failure(FVLM_ERROR_DATA, "no picture");
-    container.set_first(pictures.stamp());
+    FrameDecoder decoder(container, query.most_pixels);
+    RgbConverter converter(container.quarter_turns());
+    if (!decoder.next()) throw Failure(FVLM_ERROR_DATA, "no frame");
+    container.set_first_pts(decoder.pts());
     for (int64_t i = 0; i < arguments.time_count; ++i) {
-      pictures.show(container.stamp(arguments.times[i]));
-      fvlm_video_picture picture = upright.convert(pictures.shown());
+      decoder.advance_to(container.pts(arguments.times[i]));
+      fvlm_video_picture picture = converter.convert(decoder.current());
       picture.index = i;
-      if (arguments.picture(arguments.context, &picture)) throw Failure(FVLM_ERROR_ARGUMENT, "stopped");
+      if (arguments.picture(arguments.context, &picture)) throw Failure(FVLM_ERROR_ARGUMENT, "cancelled");
     }
     const double last = arguments.time_count > 0 ? arguments.times[arguments.time_count - 1] : 0;
-    *arguments.seconds = pictures.at_end() ? std::min(last, container.time(pictures.end())) : last;
+    *arguments.seconds = decoder.at_end() ? std::min(last, container.time(decoder.end())) : last;
   }
 };
 

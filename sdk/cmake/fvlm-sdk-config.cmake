@@ -7,8 +7,8 @@ if(NOT TARGET fvlm::sdk)
 endif()
 
 # fvlm_add_plugin(attention-mine SOURCES plugin.cpp [LIBRARIES ...])
-# Builds <build>/attention-mine/{attention-mine.so,plugin.toml}, a folder the engine takes as it is (--plugin-dir
-# <build>), and installs it to lib/fvlm/plugins. The plugin.toml lies beside the CMakeLists.txt.
+# Builds <build>/attention-mine/{attention-mine.so,plugin.toml}, a folder that the engine can load (--plugin-dir <build>),
+# and installs it to lib/fvlm/plugins. The plugin.toml must be in the same folder as the CMakeLists.txt.
 function(fvlm_add_plugin name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT ARG_SOURCES)

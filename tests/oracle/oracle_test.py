@@ -1,4 +1,4 @@
-"""The oracle is right: against transformers' own forward, formulas written out again, finite differences, and itself.
+"""Tests of the oracle: against transformers' own forward, formulas written out again, finite differences, and itself.
 
 usage: oracle_test.py FOLDER_OF_THE_ORACLE [unittest options]; exit 77 where transformers is missing."""
 import contextlib
@@ -120,7 +120,7 @@ class Towers(OracleTest):
         for i in range(3):
             x, memory = (layer(one, f"encoder.layer.{i}", memory) for one in (x, memory))
         expected = linear(linear(norm(x, "layernorm"), "output_proj"), "dino_to_llm") * 0.14
-        self.assert_near(model.look(model.q_init, model.encode(frame[None])), expected, 1e-12)
+        self.assert_near(model.attend_frames(model.q_init, model.encode(frame[None])), expected, 1e-12)
 
     def test_a_query_that_starts_as_a_patch_ends_as_that_patch(self):
         # Dinov2 treats all its tokens alike: the CLS embedding, sent through attend(), ends as the tower's own.
@@ -189,10 +189,10 @@ class Losses(OracleTest):
             frames, ids, mask = one["frames"], one["input_ids"], one["loss_mask"]
             embedded, tokens = model.decoder.model.embed_tokens(ids), model.q_init.new_zeros(0, 64)
             if len(frames):
-                coarse = torch.cat([model.look(model.q_static, model.encode(frame[None])) for frame in frames])
+                coarse = torch.cat([model.attend_frames(model.q_static, model.encode(frame[None])) for frame in frames])
                 hidden = model.decoder.model(inputs_embeds=torch.cat([coarse, embedded])[None]).last_hidden_state[0]
                 queries = [model.q_init] + [model.llm_to_query(h)[None] for h in hidden[: len(frames) - 1]]
-                tokens = torch.cat([model.look(q, model.encode(frame[None])) for q, frame in zip(queries, frames)])
+                tokens = torch.cat([model.attend_frames(q, model.encode(frame[None])) for q, frame in zip(queries, frames)])
             logits = model.decoder(inputs_embeds=torch.cat([tokens, embedded])[None]).logits[0, len(frames):]
             terms = [-logits[i].log_softmax(-1)[ids[i + 1]] for i in range(len(ids) - 1) if mask[i + 1]]
             expected = sum(terms) / max(1, len(terms)) + torch.zeros((), dtype=F64)
@@ -308,7 +308,7 @@ class Foveation(OracleTest):
         frames, ids = batch_of(frames=(6,), text=(5,))["frames"].double(), torch.tensor([7, 9, 11, 13])
         queries, tokens = [model.q_init], []
         for frame in frames:
-            tokens.append(model.look(queries[-1], model.encode(frame[None])))
+            tokens.append(model.attend_frames(queries[-1], model.encode(frame[None])))
             hidden = model.decoder.model(inputs_embeds=torch.cat(tokens)[None], use_cache=False).last_hidden_state[0]
             queries.append(model.llm_to_query(hidden[-1:]))
         out = model.visual(frames, [6], "autoregressive")
@@ -355,7 +355,7 @@ class Gradients(OracleTest):
             cache = model.encode(frames)
             inputs = [model.q_init.repeat(2, 1), *(part for pair in cache for part in pair)]
             def attend(query, *parts):
-                return model.look(query, list(zip(parts[::2], parts[1::2])))
+                return model.attend_frames(query, list(zip(parts[::2], parts[1::2])))
             inputs = [one.clone().requires_grad_() for one in inputs]
             self.assertTrue(torch.autograd.gradcheck(attend, inputs, fast_mode=True, rtol=1e-6), name)
 

@@ -1,5 +1,5 @@
-// The ABI of version 1.0 on x86-64, field by field. A change here breaks plugins that are out there: append, and add a
-// line. sdk/docs/ABI.md says what may change when.
+// abi_layout_test.cpp: the ABI of version 1.0 on x86-64, field by field. A change here breaks published plugins:
+// append, and add a line. sdk/docs/ABI.md says what may change when.
 #include <fvlm/fvlm.h>
 
 #include <gtest/gtest.h>
@@ -43,12 +43,15 @@ VALUE(FVLM_OP_BIAS_GELU, 5);
 VALUE(FVLM_OP_LAYERSCALE_RESIDUAL, 6);
 VALUE(FVLM_OP_LINEAR, 7);
 VALUE(FVLM_OP_SCALED_ROWS, 8);
+VALUE(FVLM_OP_FOLD_ROW_SCALE, 8);
 VALUE(FVLM_WITH_BACKWARD, 1);
 VALUE(FVLM_WITH_RESIDUAL, 2);
 VALUE(FVLM_WITH_BIAS, 4);
 VALUE(FVLM_WITH_GELU, 8);
 VALUE(FVLM_WITH_SUMS, 16);
 VALUE(FVLM_WITH_REST, 32);
+VALUE(FVLM_COMPENSATED, 32);
+VALUE(FVLM_WITH_COLUMN_SUMS, 16);
 VALUE(FVLM_ABI_MAJOR, 1);
 VALUE(FVLM_ABI_MINOR, 0);
 VALUE(FVLM_MAX_SAVED, 4);

@@ -1,4 +1,4 @@
-// fvlm_tensor is DLPack's DLTensor, byte by byte: a plugin that has dlpack.h may cast.
+// dlpack_test.cpp: fvlm_tensor is binary identical to DLPack's DLTensor, so a plugin that has dlpack.h may cast.
 #include <fvlm/tensor.h>
 
 #include <ATen/dlpack.h>

@@ -1,17 +1,17 @@
-// Plugins dropped in: built in a folder outside the checkout by whatever compiler, found, tried and chosen by an engine
-// that was not built again.
+// dropin_test.cpp: plugins that any compiler built outside the checkout are found, probed and chosen by an engine that
+// was not rebuilt.
 #include "plugin/selection.h"
-#include "sdk/workshop.h"
+#include "sdk/plugin_builder.h"
 
 #include <nlohmann/json.hpp>
 
-using namespace fvlm::workshop;
+using namespace fvlm::plugin_builder;
 
 namespace {
 
-class DropIn : public Workshop {
+class DropIn : public PluginBuilder {
  protected:
-  // The program as a user has it, but with neither his plugins nor his memory of them.
+  // Runs the program without the plugins and the caches of the user.
   Result engine(const std::string& words) {
     return run("env -u FVLM_PLUGIN_PATH FVLM_CACHE='" + (folder / "cache").string() + "' XDG_CONFIG_HOME='" +
                    (folder / "config").string() + "' NO_COLOR=1 '" + (build / "bin/fvlm-engine").string() + "' " +
@@ -26,7 +26,7 @@ class DropIn : public Workshop {
     ASSERT_EQ(built.status, 0) << built.output;
   }
 
-  // What `plugin list --json` says of a plugin.
+  // The entry of a plugin in `plugin list --json`.
   nlohmann::json listed(const std::string& name) {
     const Result result = engine("plugin list --json --plugin-dir . 2>/dev/null");
     EXPECT_EQ(result.status, 0) << result.output;
@@ -37,7 +37,7 @@ class DropIn : public Workshop {
     return {};
   }
 
-  // Whom selection chooses for a small swiglu in float32, of those in the folder.
+  // Selects among the plugins of the folder for a small SwiGLU in float32.
   fvlm::SelectionReport choose(const std::vector<std::string>& wish) {
     fvlm::RegistryOptions options;
     options.directories = {folder};

@@ -1,11 +1,11 @@
-// Each header of the SDK compiles alone, in the languages it promises, without a warning.
-#include "sdk/workshop.h"
+// header_test.cpp: each header of the SDK compiles on its own, in every language it supports, without a warning.
+#include "sdk/plugin_builder.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-using namespace fvlm::workshop;
+using namespace fvlm::plugin_builder;
 
 namespace {
 
@@ -13,16 +13,16 @@ struct Compiler {
   const char* name;
   const char* standard;
   bool cpp;
-  bool all; // each header, or the one that includes them
+  bool all; // each header separately, or only the one that includes them all
 };
 
 void PrintTo(const Compiler& compiler, std::ostream* out) {
   *out << compiler.name << "_" << compiler.standard;
 }
 
-class HeaderTest : public Workshop, public testing::WithParamInterface<Compiler> {
+class HeaderTest : public PluginBuilder, public testing::WithParamInterface<Compiler> {
  protected:
-  // One file a header, with nothing before it.
+  // Writes one source file per header, which includes nothing else.
   std::string sources(const std::set<std::string>& extensions, const std::string& language) {
     std::string files;
     for (const auto& entry : fs::recursive_directory_iterator(include / "fvlm/")) {
@@ -46,7 +46,7 @@ TEST_P(HeaderTest, compiles_alone_without_a_warning) {
   const Compiler& compiler = GetParam();
   if (!has_tool(compiler.name)) GTEST_SKIP() << compiler.name << " is not installed";
   const std::string files = compiler.cpp ? sources({".h", ".hpp"}, ".cpp") : sources({".h"}, ".c");
-  ASSERT_GE(count, !compiler.all ? 1 : compiler.cpp ? 16 : 9) << files;
+  ASSERT_GE(count, !compiler.all ? 1 : compiler.cpp ? 21 : 14) << files;
   const std::string extra = compiler.cpp ? " -Wnon-virtual-dtor -Woverloaded-virtual" : "";
   const Result result = run(std::string(compiler.name) + " -std=" + compiler.standard +
                                 " -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only" + extra + " -I'" +
@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Compilers, HeaderTest,
                            return name;
                          });
 
-using CudaHeader = Workshop;
+using CudaHeader = PluginBuilder;
 
 TEST_F(CudaHeader, compiles_alone_without_a_warning) {
   if (nvcc().empty()) GTEST_SKIP() << "no CUDA toolkit";

@@ -1,11 +1,11 @@
-// The SDK as others find it: installed, moved elsewhere, and used by CMake and by pkg-config.
-#include "sdk/workshop.h"
+// package_test.cpp: the installed SDK works after it was moved, from CMake and from pkg-config.
+#include "sdk/plugin_builder.h"
 
-using namespace fvlm::workshop;
+using namespace fvlm::plugin_builder;
 
 namespace {
 
-class PackageTest : public Workshop {
+class PackageTest : public PluginBuilder {
  protected:
   void SetUp() override {
     const fs::path first = folder / "first";

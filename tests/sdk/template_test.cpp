@@ -1,14 +1,14 @@
-// Every template that `plugin new` knows: it builds as it comes, with every compiler here, offers its entry point
-// alone, gives the kinds that its manifest promises, and passes `plugin check`.
+// template_test.cpp: every template of `plugin new` builds without changes with every installed compiler, exports only
+// its entry point, has the kinds of its manifest, and passes `plugin check`.
 #include "base/error.h"
 #include "cli/verb.h"
-#include "sdk/workshop.h"
+#include "sdk/plugin_builder.h"
 
 #include <fvlm/fvlm.h>
 
 #include <dlfcn.h>
 
-using namespace fvlm::workshop;
+using namespace fvlm::plugin_builder;
 
 namespace {
 
@@ -33,7 +33,7 @@ fvlm_host make_host() {
   return host;
 }
 
-// Loads it and asks for what its manifest promises. The library stays loaded, as in the engine.
+// Loads a library and asks for the kind of its manifest. The library stays loaded, as in the engine.
 void expect_it_keeps_its_promises(const fs::path& folder, const std::string& name) {
   static const fvlm_host host = make_host();
   void* library = dlopen((folder / (name + ".so")).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -55,7 +55,7 @@ void expect_it_keeps_its_promises(const fs::path& folder, const std::string& nam
 
 struct Built {
   const char* lang;
-  std::string tools; // what make is told
+  std::string tools; // arguments of make
   const char* needs;
   std::string label;
 };
@@ -64,7 +64,7 @@ void PrintTo(const Built& built, std::ostream* out) {
   *out << built.label;
 }
 
-class TemplateTest : public Workshop, public testing::WithParamInterface<Built> {};
+class TemplateTest : public PluginBuilder, public testing::WithParamInterface<Built> {};
 
 TEST_P(TemplateTest, builds_as_it_comes_and_exports_its_entry_point_alone) {
   const Built& built = GetParam();
@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(
                           "/usr/local/cuda/bin/nvcc", "nvcc"}),
     [](const auto& tried) { return tried.param.label; });
 
-// As its README says: make, then plugin check.
-class TemplateCheck : public Workshop, public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
+// As the README of a template says: make, then plugin check.
+class TemplateCheck : public PluginBuilder, public testing::WithParamInterface<std::tuple<std::string, std::string>> {};
 
 TEST_P(TemplateCheck, passes_plugin_check_as_it_comes) {
   const auto& [kind, lang] = GetParam();
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Templates, TemplateCheck,
                          testing::Combine(testing::ValuesIn(kinds), testing::Values("c", "cpp")),
                          [](const auto& tried) { return std::get<0>(tried.param) + "_" + std::get<1>(tried.param); });
 
-using CheckOnly = Workshop;
+using CheckOnly = PluginBuilder;
 
 TEST_F(CheckOnly, says_so_where_no_check_has_such_a_name) {
   const Result none =
@@ -124,7 +124,7 @@ TEST_F(CheckOnly, says_so_where_no_check_has_such_a_name) {
 }
 
 // The numbers of a CUDA template, on a machine without a GPU: its kernels run as functions of the host.
-using CudaOnHost = Workshop;
+using CudaOnHost = PluginBuilder;
 
 TEST_F(CudaOnHost, cuda_sources_also_compile_for_the_host) {
   for (const std::string& kind : kinds) {
@@ -142,7 +142,7 @@ TEST_F(CudaOnHost, cuda_sources_also_compile_for_the_host) {
   }
 }
 
-class PluginNew : public Workshop {
+class PluginNew : public PluginBuilder {
  protected:
   std::string refusal(const std::vector<std::string>& words) {
     try {

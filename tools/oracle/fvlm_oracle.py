@@ -1,31 +1,31 @@
-"""fVLM in PyTorch on transformers' towers: the yardstick of the engine's parity tests and its peer in benchmarks.
+"""fVLM in PyTorch on transformers' towers: the reference of the engine's parity tests and its baseline in benchmarks.
 
-`Fvlm` computes every sample for itself, without padding: slow, plain, the truth. `PaddedFvlm` computes the same numbers
-for a whole batch at once, as a good PyTorch user writes it. Where the description of the family leaves a choice, this
-is the contract, for the engine too:
+`Fvlm` computes one sample at a time, without padding: slow, plain, the ground truth. `PaddedFvlm` computes the same
+numbers for a whole batch at once, as a good PyTorch user writes it. Where the description of the family leaves a choice,
+this is the contract, for the engine too:
 
-Batch      Samples never see each other. A sample's decoder sequence is [its visual tokens][its text], positions from 0.
-           A text-only sample has no visual tokens; nothing of the connector or the tower takes part in it.
-Loss       Text token i >= 1 is a label where its loss mask is not 0, predicted from position i - 1. Token 0 is none.
+Batch      Samples do not attend to each other. A sample's decoder sequence is [its visual tokens][its text], positions from 0.
+           A text-only sample has no visual tokens; neither the connector nor the tower takes part in it.
+Loss       Text token i >= 1 is a label where its loss mask is not 0, predicted from position i - 1. Token 0 never is.
            `loss` is the mean over all labels of the batch (0 if there are none). `loss_per_sample` is the mean over a
-           sample's own labels (0 if none), `label_count` how many: sum(per_sample * count) / sum(count) = loss.
-lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the same labels; CE(coarse) is that of the
+           sample's own labels (0 if none), `label_count` their number: sum(per_sample * count) / sum(count) = loss.
+lambda     loss = CE(fine) + lambda_coarse * CE(coarse), both means over the same labels; CE(coarse) is of the
            sequence [coarse visual tokens][text]. A text-only sample counts in both. `loss_per_sample` holds both terms.
            It is defined for coarse_fine and shallow with the objective ce, and refused elsewhere.
 Gradients  Flow through everything: the queries are not detached, so the fine loss reaches q_static, the coarse pass,
-           and the tower through both readings of its K and V. No token is padding: `pad_token_id` of the decoder's
-           config stops no gradient (torch's Embedding would). A parameter that nothing reaches has zeros.
-Refined    As coarse_fine, then once more: queries from the fine visual tokens, which have no gradient, and frames read
-           with these. `queries` and `visual_tokens` are the last ones.
+           and the tower through both uses of its K and V. No token is padding: `pad_token_id` of the decoder's
+           config stops no gradient (torch's Embedding would). The gradient of an unused parameter is 0.
+Refined    As coarse_fine, then once more: queries from the fine visual tokens, without gradient, attend to the frames
+           again. `queries` and `visual_tokens` are those of the last pass.
 Shallow    attend() runs over the last layer alone: norm1, query, its K and V, output, layer_scale1, norm2, MLP,
-           layer_scale2; then the final LayerNorm and output_proj. `attend = shallow` in fvlm.json makes every mode so;
+           layer_scale2; then the final LayerNorm and output_proj. `attend = shallow` in fvlm.json makes every mode shallow;
            the mode `shallow` is coarse_fine that way, whatever fvlm.json says.
-Queries    `queries` [N, query_dim] is what each frame was read with last: q_static (coarse_only), q_init then shifted
-           queries (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] is what the
-           decoder saw, `logits` those of every text position, a sample's last one too.
-Attention  On request `attention` [N, layers, heads, tokens of a frame]: the softmax weights with which the query of
-           `queries` reads its frame's tokens (CLS first), in every layer of attend(): one where it is shallow. Rows
-           sum to 1.
+Queries    `queries` [N, query_dim] are those that attended to each frame last: q_static (coarse_only), q_init then shifted
+           queries (coarse_fine, shallow), or the recurrence (autoregressive). `visual_tokens` [N, width] are the
+           decoder's inputs, `logits` those of every text position, a sample's last one too.
+Attention  On request `attention` [N, layers, heads, tokens of a frame]: the softmax weights of the query of `queries` on
+           the tokens of its frame (CLS first), in every layer of attend(), which is one if it is shallow. Rows sum
+           to 1.
 DPO        The visual prefix is computed once, for chosen and rejected. A response's log-probability is the sum over its
            labels (as above). Reward = beta * (policy - reference). loss = mean over pairs of -log sigmoid(reward of
            chosen - reward of rejected); `accuracy` counts chosen > rejected, strictly. The reference runs in the
@@ -35,7 +35,7 @@ Precision  bf16: weights and activations in bf16; log-softmax and loss in float3
            of positions in float64 too. Rotary tables are float32 in every precision, as transformers makes them.
 Names      A gradient is `grad.` + folder + the name in that folder's safetensors: `grad.vision.embeddings.cls_token`,
            `grad.vision.encoder.layer.0.attention.attention.query.weight`, `grad.decoder.model.norm.weight`; those of
-           connector.safetensors stand plain: `grad.q_static`. A tied head has no name of its own.
+           connector.safetensors have no folder: `grad.q_static`. A tied head has no name.
 fvlm.json  {"connector": {"kind": "fvlm", "query_dim": 384, "visual_scale": 0.14, "attend": "deep" or "shallow"}, ...}
 """
 import functools
@@ -54,7 +54,7 @@ from transformers import Dinov2Model, DynamicCache, LlamaForCausalLM
 from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
-if tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 23):  # before, other names in its modules
+if tuple(int(part) for part in transformers_version.split(".")[:2]) < (5, 23):  # older versions name their modules differently
     raise ImportError(f"transformers {transformers_version} is too old for the oracle: ./scripts/setup --oracles installs 5.23")
 logging.disable_progress_bar()
 
@@ -88,9 +88,9 @@ class Fvlm(nn.Module):
         decoder = LlamaForCausalLM.from_pretrained(folder / "decoder", dtype=torch.float32)
         shallow = connector.get("attend", "deep") == "shallow"
         model = cls(vision, decoder, connector["query_dim"], connector["visual_scale"], shallow)
-        weights, wanted = load_file(folder / "connector.safetensors"), model.connector_state()
-        if weights.keys() != wanted.keys():
-            raise ValueError(f"{folder}/connector.safetensors holds {sorted(weights)}, not {sorted(wanted)}")
+        weights, expected = load_file(folder / "connector.safetensors"), model.connector_state()
+        if weights.keys() != expected.keys():
+            raise ValueError(f"{folder}/connector.safetensors holds {sorted(weights)}, not {sorted(expected)}")
         model.load_state_dict(weights, strict=False)
         return model.convert(dtype).to(device)
 
@@ -104,7 +104,7 @@ class Fvlm(nn.Module):
         (folder / "fvlm.json").write_text(json.dumps({"format_version": 1, "connector": connector}, indent=2) + "\n")
 
     def convert(self, dtype):
-        """Parameters alone: Module.to(dtype) would round the rotary frequencies too."""
+        """Only the parameters: Module.to(dtype) would round the rotary frequencies too."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
         if dtype == torch.float64:  # transformers computes these two in float32 whatever the weights are
@@ -135,22 +135,22 @@ class Fvlm(nn.Module):
                     name = name.replace(f"attention.{ours}.", f"attention.{theirs}.")
             yield name, torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
-    # The connector: frames -> keys and values once, query -> one visual token as often as wanted.
+    # The connector: frames -> keys and values, once; query -> one visual token, any number of times.
 
     def encode(self, frames):
-        """[n, 3, H, W] -> for each layer K and V of all its tokens, [n, heads, 1 + patches, head_dim]."""
+        """[n, 3, H, W] -> per layer K and V of all tokens, [n, heads, 1 + patches, head_dim]."""
         hidden, cache, layers = self.vision.embeddings(frames.to(self.q_init.dtype)), [], self.vision.encoder.layer
         for layer in layers:
             normed = layer.norm1(hidden)
             keys, values = layer.attention.k_proj(normed), layer.attention.v_proj(normed)
             cache.append((split_heads(layer, keys), split_heads(layer, values)))
             if layer is not layers[-1]:
-                hidden = read_layer(layer, hidden, normed, *cache[-1])
+                hidden = vision_layer(layer, hidden, normed, *cache[-1])
         return cache
 
     def attend(self, query, cache, maps=None):
-        """[n, query_dim] -> [n, D]: each query passes the tower's layers as one more token that patches never see.
-        `maps` gathers where it looks: for each layer [n, heads, 1 + patches]."""
+        """[n, query_dim] -> [n, D]: each query passes through the tower's layers as one more token, to which the patches do
+        not attend. `maps` collects its attention weights: per layer [n, heads, 1 + patches]."""
         x = self.query_input_proj(query)[:, None]
         layers = list(zip(self.vision.encoder.layer, cache))
         for layer, (keys, values) in layers[-1:] if self.shallow else layers:
@@ -158,64 +158,64 @@ class Fvlm(nn.Module):
             if maps is not None:
                 scores = split_heads(layer, layer.attention.q_proj(normed)) @ keys.mT / keys.shape[-1] ** 0.5
                 maps.append(scores.softmax(-1)[:, :, 0])
-            x = read_layer(layer, x, normed, keys, values)
+            x = vision_layer(layer, x, normed, keys, values)
         return self.output_proj(self.vision.layernorm(x))[:, 0]
 
     @torch.no_grad()
     def attention(self, frames, queries):
-        """Where the frames' queries look: [N, layers, heads, 1 + patches]."""
+        """The attention weights of the frames' queries: [N, layers, heads, 1 + patches]."""
         maps = []
         self.attend(queries, self.encode(frames), maps)
         return torch.stack(maps, 1)
 
-    def look(self, query, cache):
+    def attend_frames(self, query, cache):
         """[n, query_dim] -> [n, W]: the visual tokens."""
         return self.dino_to_llm(self.attend(query, cache)) * self.visual_scale
 
-    # One sample at a time, nothing padded.
+    # One sample at a time, without padding.
 
     def decode(self, sequences):
-        """A list of [length, W] -> as many hidden states, [length, W]."""
+        """A list of embeddings [length, W] -> a list of hidden states [length, W]."""
         return [self.decoder.model(inputs_embeds=one[None], use_cache=False).last_hidden_state[0] for one in sequences]
 
     def visual(self, frames, counts, mode):
         """-> queries [N, query_dim], visual tokens [N, W], coarse visual tokens [N, W] (or None)."""
-        parts = [self._visual_of(one, mode) for one in frames.split(counts) if len(one)]
+        parts = [self._visual_of_sample(one, mode) for one in frames.split(counts) if len(one)]
         if not parts:
             none = self.q_init.new_zeros(0, self.dino_to_llm.out_features)
             return self.q_init[:0], none, none
         return [None if part[0] is None else torch.cat(part) for part in zip(*parts)]
 
-    def _visual_of(self, frames, mode):
+    def _visual_of_sample(self, frames, mode):
         cache = self.encode(frames)
         if mode == "autoregressive":
-            return *self.watch(cache)[:2], None
+            return *self.decode_frames_autoregressive(cache)[:2], None
         queries = self.q_static.expand(len(frames), -1)
-        coarse = self.look(queries, cache)
+        coarse = self.attend_frames(queries, cache)
         if mode == "coarse_only":
             return queries, coarse, coarse
         queries = self.queries_from([coarse])
         if mode == "refined":
             with torch.no_grad():
-                fine = self.look(queries, cache)
+                fine = self.attend_frames(queries, cache)
             queries = self.queries_from([fine])
-        return queries, self.look(queries, cache), coarse
+        return queries, self.attend_frames(queries, cache), coarse
 
     def queries_from(self, tokens):
-        """Of each frame, from the visual tokens of those before it: a tensor of tokens a sample."""
+        """The query of each frame, from the visual tokens of the previous ones. `tokens` has one tensor per sample."""
         following = [self.llm_to_query(hidden[:-1]) for hidden in self.decode(tokens)]
         return torch.cat([part for rest in following for part in (self.q_init, rest)])
 
-    def watch(self, cache):
-        """One sample's frames in order, each read with the query the decoder made of those before it.
+    def decode_frames_autoregressive(self, cache):
+        """The frames of one sample in order, each with the query that the decoder makes from the previous ones.
         -> queries [T, query_dim], visual tokens [T, W], the decoder's KV cache."""
-        memory, query, queries, tokens = DynamicCache(config=self.decoder.config), self.q_init, [], []
+        kv_cache, query, queries, tokens = DynamicCache(config=self.decoder.config), self.q_init, [], []
         for t in range(len(cache[0][0])):
             queries.append(query)
-            tokens.append(self.look(query, [(keys[t : t + 1], values[t : t + 1]) for keys, values in cache]))
-            out = self.decoder.model(inputs_embeds=tokens[-1][None], past_key_values=memory, use_cache=True)
+            tokens.append(self.attend_frames(query, [(keys[t : t + 1], values[t : t + 1]) for keys, values in cache]))
+            out = self.decoder.model(inputs_embeds=tokens[-1][None], past_key_values=kv_cache, use_cache=True)
             query = self.llm_to_query(out.last_hidden_state[0])
-        return torch.cat(queries), torch.cat(tokens), memory
+        return torch.cat(queries), torch.cat(tokens), kv_cache
 
     def text_hidden(self, visual, counts, ids, lengths):
         """Visual tokens [N, W] and text of all samples, each packed -> hidden states of the text, [sum S, W]."""
@@ -225,11 +225,13 @@ class Fvlm(nn.Module):
 
     @torch.no_grad()
     def generate(self, frames, prompt, limit, stop=()):
-        """Greedy. -> new ids (a stop id included), the smallest lead of a chosen logit over the next best."""
-        memory = self.watch(self.encode(frames))[2] if len(frames) else DynamicCache(config=self.decoder.config)
+        """Greedy decoding. -> new ids (including a stop id), the smallest lead of a chosen logit over the next best."""
+        kv_cache = DynamicCache(config=self.decoder.config)
+        if len(frames):
+            kv_cache = self.decode_frames_autoregressive(self.encode(frames))[2]
         ids, lead, step = [], float("inf"), prompt
         while len(ids) < limit and not (ids and ids[-1] in stop):
-            logits = self.decoder(input_ids=step[None], past_key_values=memory, use_cache=True).logits[0, -1]
+            logits = self.decoder(input_ids=step[None], past_key_values=kv_cache, use_cache=True).logits[0, -1]
             best = logits.topk(2).values
             lead = min(lead, (best[0] - best[1]).item())
             step = logits.argmax()[None]
@@ -251,30 +253,30 @@ class PaddedFvlm(Fvlm):
             return super().visual(frames, counts, mode)
         cache, counts = self.encode(frames), [count for count in counts if count]
         queries = self.q_static.expand(len(frames), -1)
-        coarse = self.look(queries, cache)
+        coarse = self.attend_frames(queries, cache)
         if mode == "coarse_only":
             return queries, coarse, coarse
         queries = self.queries_from(coarse.split(counts))
         if mode == "refined":
             with torch.no_grad():
-                fine = self.look(queries, cache)
+                fine = self.attend_frames(queries, cache)
             queries = self.queries_from(fine.split(counts))
-        return queries, self.look(queries, cache), coarse
+        return queries, self.attend_frames(queries, cache), coarse
 
 
 def split_heads(layer, x):
     return x.unflatten(-1, (layer.attention.num_attention_heads, -1)).transpose(1, 2)
 
 
-def read_layer(layer, x, normed, keys, values):
-    """One Dinov2 layer for tokens x (and norm1 of them) that read these keys and values."""
+def vision_layer(layer, x, normed, keys, values):
+    """One Dinov2 layer for tokens x (normed: norm1 of x) that attend to these keys and values."""
     read = F.scaled_dot_product_attention(split_heads(layer, layer.attention.q_proj(normed)), keys, values)
     x = x + layer.layer_scale1(layer.attention.o_proj(read.transpose(1, 2).flatten(2)))
     return x + layer.layer_scale2(layer.mlp(layer.norm2(x)))
 
 
 def label_losses(hidden, head, ids, mask, lengths):
-    """-> for each sample the sum of its labels' cross-entropies and their number. The text is packed, [sum S]."""
+    """-> per sample the sum of the cross-entropies of its labels, and their number. The text is packed, [sum S]."""
     sizes = torch.tensor(lengths, device=ids.device)
     is_label = mask != 0
     is_label[(sizes.cumsum(0) - sizes)[sizes > 0]] = False
@@ -286,7 +288,7 @@ def label_losses(hidden, head, ids, mask, lengths):
 
 
 def cross_entropy(model, batch, mode, lambda_coarse=0.0, logits=True):
-    """-> every number of the trace, with `logits` or without; `loss` can go backward."""
+    """-> every number of a trace, optionally with `logits`; `loss` is differentiable."""
     counts, text, head = batch["frame_counts"].tolist(), read_text(batch), model.decoder.lm_head
     queries, tokens, coarse = model.visual(batch["frames"], counts, mode)
     hidden = model.text_hidden(tokens, counts, text[0], text[2])
@@ -299,21 +301,21 @@ def cross_entropy(model, batch, mode, lambda_coarse=0.0, logits=True):
 
 
 def preference(model, reference, batch, mode, beta, logits=True):
-    """-> every number of a DPO trace, with logits or without; `loss` can go backward."""
+    """-> every number of a DPO trace, optionally with logits; `loss` is differentiable."""
     counts = batch["frame_counts"].tolist()
     chosen, rejected = read_text(batch, "chosen_"), read_text(batch, "rejected_")
     ids, mask = torch.cat([chosen[0], rejected[0]]), torch.cat([chosen[1], rejected[1]])
     lengths = chosen[2] + rejected[2]
 
-    def judge(which):
+    def log_probs_of(which):
         queries, tokens, _ = which.visual(batch["frames"], counts, mode)
         hidden = which.text_hidden(torch.cat([tokens, tokens]), counts * 2, ids, lengths)
         losses = label_losses(hidden, which.decoder.lm_head, ids, mask, lengths)[0]
         return queries, tokens, hidden, (-losses).chunk(2)
 
-    queries, tokens, hidden, log_probs = judge(model)
+    queries, tokens, hidden, log_probs = log_probs_of(model)
     with torch.no_grad():
-        base = judge(reference)[3]
+        base = log_probs_of(reference)[3]
     rewards = [beta * (own - other) for own, other in zip(log_probs, base)]
     margins = rewards[0] - rewards[1]
     losses = -F.logsigmoid(margins)

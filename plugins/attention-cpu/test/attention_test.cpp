@@ -1,4 +1,4 @@
-// The plugin against plain loops in float64, over the shapes at the edges of the contract.
+// attention_test.cpp: the plugin against plain loops in float64, at the edge shapes of the contract.
 #include "common/testing/guarded.h"
 
 #include <algorithm>
@@ -158,7 +158,7 @@ Results run(const Shape& shape, int threads, float scale, GuardedTensor& q, Guar
   return r;
 }
 
-// Rows at and after `first` hold NaN.
+// Fills the rows at and after `first` with NaN.
 void poison(GuardedTensor& tensor, int64_t first) {
   const int64_t row = tensor.shape()[1] * tensor.shape()[2];
   for (int64_t i = first * row; i < tensor.count(); ++i) tensor.set(i, std::numeric_limits<double>::quiet_NaN());
@@ -213,7 +213,7 @@ TEST_P(AttentionCpu, agrees_with_float64_loops) {
     const Results got = run(shape, 2, scale, q, k, v, d_out);
     const bool rounded = shape.dtype.code == FVLM_BFLOAT;
     expect_close(got.out, expected.out, rounded ? 5e-3 : 3e-6, "out");
-    // backward reads the rounded out
+    // Backward reads the rounded output.
     expect_close(got.d_q, expected.d_q, rounded ? 2e-2 : 6e-6, "d_q");
     expect_close(got.d_k, expected.d_k, rounded ? 2e-2 : 6e-6, "d_k");
     expect_close(got.d_v, expected.d_v, rounded ? 2e-2 : 6e-6, "d_v");
@@ -234,14 +234,14 @@ TEST_P(AttentionCpu, has_the_same_bits_with_any_number_of_threads) {
   }
 }
 
-// Scores of hundreds: what a softmax without a running maximum overflows on.
+// Scores in the hundreds, which overflow a softmax that does not subtract the maximum.
 TEST_P(AttentionCpu, survives_large_scores) {
   const Shape shape{"", {100}, {100}, 1, 1, 16, true};
   GuardedTensor q(f32, {100, 1, 16}), k(f32, {100, 1, 16}), v(f32, {100, 1, 16}), d_out(f32, {100, 1, 16});
   q.random(1, 20), k.random(2, 20), v.random(3), d_out.random(4);
   const Expected expected = reference(shape, 1.0, q, k, v, d_out);
   const Results got = run(shape, 1, 1.0f, q, k, v, d_out);
-  expect_close(got.out, expected.out, 2e-3, "out"); // scores of 5000 carry an error of 3e-4 in f32
+  expect_close(got.out, expected.out, 2e-3, "out"); // scores of 5000 have an error of 3e-4 in float32
 }
 
 TEST_P(AttentionCpu, lets_a_nan_through_to_its_own_segment_only) {

@@ -1,4 +1,4 @@
-// The plugin against plain loops in float64, over the shapes at the edges of the contract.
+// loss_test.cpp: the plugin against plain loops in float64, at the edge shapes of the contract.
 #include "common/testing/loss.h"
 
 namespace fvlm::testing {
@@ -77,7 +77,7 @@ TEST_P(LossChunked, has_the_same_bits_with_any_number_of_threads) {
   }
 }
 
-// Logits of hundreds, of which each loss is a small difference.
+// Logits in the hundreds, of which each loss is a small difference.
 TEST_P(LossChunked, survives_large_logits) {
   const Shape s{"", 20, 16, 300};
   Inputs in(s);
@@ -99,7 +99,7 @@ TEST_P(LossChunked, lets_a_nan_through_to_its_own_token_only) {
 INSTANTIATE_TEST_SUITE_P(levels, LossChunked, ::testing::ValuesIn(cpu_levels()),
                          [](const auto& level) { return level.param; });
 
-// The reference keeps all logits and makes their softmax beside them.
+// The reference materializes all logits and their softmax.
 TEST(LossChunkedContract, takes_an_eighth_of_the_memory_of_whole_logits) {
   const Host host(2);
   const LossTable plugin(FVLM_TEST_LIBRARY, FVLM_LOSS_KIND, host);
@@ -137,7 +137,7 @@ TEST(LossChunkedContract, refuses_a_target_outside_the_vocabulary) {
   a.struct_size = sizeof a;
   a.hidden = in.hidden.get(), a.weight = in.weight.get(), a.targets = in.targets.get(), a.losses = r.losses.get();
   EXPECT_EQ(plugin->forward(plugin.instance(), call.get(), &query, &a), FVLM_ERROR_ARGUMENT);
-  EXPECT_EQ(call.error(), "targets[3] is 40, the vocabulary has 40 entries");
+  EXPECT_EQ(call.error(), "targets[3] is 40, but the vocabulary has 40 entries");
 }
 
 } // namespace

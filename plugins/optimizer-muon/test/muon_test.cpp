@@ -1,4 +1,4 @@
-// The built optimizer-muon library against the formula in double, and against torch.optim.Muon.
+// muon_test.cpp: the built optimizer-muon library against the formula in double, and against torch.optim.Muon.
 #include "common/testing/arena.h"
 #include "common/testing/guarded.h"
 #include "common/testing/oracle.h"
@@ -48,7 +48,7 @@ Matrix newton_schulz(Matrix x, std::size_t rows, std::size_t cols, const Group& 
   return x;
 }
 
-// Steps one segment of `before` in double.
+// Applies a step to one segment of `before`, in double.
 void expect_segment(const Arena& before, const Arena& after, const fvlm_optimizer_segment& s, const Group& h) {
   const auto rows = static_cast<std::size_t>(s.rows), cols = static_cast<std::size_t>(s.cols);
   Matrix update(rows * cols), momentum(update.size());
@@ -75,7 +75,7 @@ void expect_segment(const Arena& before, const Arena& after, const fvlm_optimize
   }
 }
 
-// Wide, tall, square, larger than a panel in both ways, one column, nothing; with gaps.
+// Wide, tall, square, larger than a panel in both dimensions, one column, empty; with gaps.
 ArenaShape ragged_shape() {
   ArenaShape shape;
   std::int64_t at = 3, index = 0;
@@ -200,7 +200,7 @@ TEST_F(MuonTest, vectors_are_refused_with_their_segment) {
   ArenaShape shape = ragged_shape();
   shape.segments[3] = {shape.segments[3].offset, 1, 4, 0};
   Arena arena(plugin, shape, {usual, usual});
-  const char* expected = "segment 3 is a vector: muon steps matrices; give vectors to adamw";
+  const char* expected = "segment 3 is a vector: muon updates matrices only; use adamw for vectors";
   EXPECT_EQ(support_of(plugin, arena.query()).score, 0);
   EXPECT_STREQ(support_of(plugin, arena.query()).reason, expected);
   const std::vector<char> before = arena.bits();
@@ -238,8 +238,8 @@ TEST_F(MuonTest, fifty_steps_equal_torch) {
     EXPECT_NEAR(ours, momentum[i], 1e-6 * std::fabs(momentum[i]) + 2e-5) << "momentum " << i;
   }
 
-  // With its cast, torch does not reproduce itself where its sums run in another order, so nobody else can be held to
-  // its digits; all 50 steps together part by less than half the length of one.
+  // With its cast to bfloat16, torch does not reproduce its own results if its sums run in another order, so no other
+  // implementation can match its digits. After 50 steps the difference is less than half the length of one step.
   const double rounding = largest_difference_over_steps(again, plugin, host, start, gradients, bfloat16);
   double itself = 0;
   for (std::size_t i = 0; i < bfloat16.size(); ++i)

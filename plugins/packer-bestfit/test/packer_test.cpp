@@ -1,4 +1,4 @@
-// The built packer-bestfit library: its promises on small and random items, and a naive packer that must agree.
+// packer_test.cpp: the built packer-bestfit library on small and random items, and against a naive packer.
 #include "packing.h"
 
 namespace fvlm::testing {
@@ -6,7 +6,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-// Best-fit decreasing as one would say it, without a tree.
+// Best-fit decreasing by linear search, without a tree.
 std::vector<std::int32_t> naive(const Sizes& sizes, const Sizes& capacity, std::int64_t max_items) {
   const std::size_t dimensions = capacity.size(), items = sizes.size() / dimensions;
   std::vector<std::size_t> order;
@@ -47,7 +47,7 @@ std::vector<std::int32_t> naive(const Sizes& sizes, const Sizes& capacity, std::
   return bin;
 }
 
-// Whether two answers share out the items alike, whatever the bins are called.
+// Whether two packings are equal up to the numbering of bins.
 bool same_sharing(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
   std::map<std::int32_t, std::int32_t> there, back;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -128,7 +128,7 @@ TEST_F(PackerTest, max_items_of_one_is_a_bin_each) {
 }
 
 TEST_F(PackerTest, both_dimensions_bind) {
-  // Frames alone would take two items a bin, tokens alone two others.
+  // By frames alone two items fit a bin, by tokens alone two others.
   const Sizes sizes = {8, 1, 8, 1, 1, 80, 1, 80};
   const Packed packed = pack(sizes, {10, 100});
   expect_valid(packed, sizes, {10, 100}, 0);
@@ -180,10 +180,10 @@ TEST_F(PackerTest, a_hundred_thousand_items_with_every_unlucky_shape) {
         break;
       case 1:
         sizes.insert(sizes.end(), {2048 + i % 2, 7});
-        break; // alike
+        break; // equal sizes
       case 2:
         sizes.insert(sizes.end(), {value, 4095 - value});
-        break; // what fits one dimension fails in the other
+        break; // items that fit in one dimension do not in the other
       default:
         sizes.insert(sizes.end(), {1, 0});
         break;
@@ -201,7 +201,7 @@ TEST_F(PackerTest, broken_arguments_are_refused) {
   const std::int64_t capacity = 5;
   fvlm_packer_query query{sizeof query, 0, 0, &capacity};
   EXPECT_EQ(support_of(plugin, query).score, 0);
-  EXPECT_STREQ(support_of(plugin, query).reason, "0 dimensions: at least one is needed");
+  EXPECT_STREQ(support_of(plugin, query).reason, "expected at least one dimension but got 0");
   query.dimensions = 1;
   EXPECT_EQ(support_of(plugin, query).score, 100);
 }

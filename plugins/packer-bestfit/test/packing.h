@@ -1,4 +1,4 @@
-// packing.h: the built packer, asked with vectors.
+// packing.h: calls the built packer with vectors.
 #pragma once
 
 #include "common/testing/harness.h"

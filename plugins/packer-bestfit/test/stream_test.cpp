@@ -1,5 +1,5 @@
-// How full the packs of the ragged stream of stage 2 are: 47 % images repeated to 8 frames, 39 % videos, 14 % text
-// only.
+// stream_test.cpp: how full the packs of a ragged stream are: 47 % images that are repeated to 8 frames, 39 % videos,
+// 14 % text only.
 #include "packing.h"
 
 #include <cstdio>
@@ -8,7 +8,7 @@ namespace fvlm::testing {
 namespace {
 
 struct Sample {
-  std::int64_t frames, tokens; // text and one visual token a frame
+  std::int64_t frames, tokens; // text tokens plus one visual token per frame
 };
 
 class RaggedStream {
@@ -41,8 +41,8 @@ struct Fill {
 
 class StreamTest : public PackerTest {
  protected:
-  // As the engine goes about it: keep a window full, take bin 0, ask again. Ends where the stream does, window not
-  // drained.
+  // As the engine does it: keep a window full, consume bin 0, pack again. Stops at the end of the stream without
+  // draining the window.
   Fill run(std::uint64_t seed, std::size_t window, const std::vector<std::int64_t>& capacity, int samples) {
     RaggedStream stream(seed);
     std::vector<Sample> waiting;
@@ -96,7 +96,7 @@ TEST_F(StreamTest, packs_of_512_frames_and_8192_tokens_are_97_percent_full_of_to
   }
 }
 
-// As `data stats` suggests: frames in the proportion of the stream, 9.94 of 225.6 rows.
+// As `data stats` recommends: frames in the proportion of the stream, 9.94 of 225.6 rows.
 TEST_F(StreamTest, packs_in_the_proportion_of_the_stream_are_90_percent_full_of_both) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     const Fill fill = run(seed, 256, {368, 8192}, 20000);

@@ -1,4 +1,5 @@
-// The built quantizer-int8 library: codes against their definition, products against double, and all against PyTorch.
+// quantizer_test.cpp: the built quantizer-int8 library: codes against their definition, products against double, and
+// all of it against PyTorch.
 #include "common/testing/guarded.h"
 #include "common/testing/harness.h"
 #include "common/testing/oracle.h"
@@ -23,7 +24,7 @@ struct Packed {
   Floats scales;
 };
 
-// A matrix of a dtype whose rows may lie further apart than they are wide.
+// A matrix whose row stride may be larger than its width.
 class Rows {
  public:
   Rows(std::int64_t rows, std::int64_t cols, fvlm_dtype dtype, std::int64_t gap = 0)
@@ -69,11 +70,11 @@ class QuantizerTest : public ::testing::Test {
   }
   Call call_for(const fvlm_quantizer_query& q) { return call_for(q, host); }
   Call call_for(const fvlm_quantizer_query& q, const Host& threads) {
-    fvlm_requirements wanted{};
-    wanted.struct_size = sizeof wanted;
-    EXPECT_EQ(plugin->requirements(plugin.instance(), &q, &wanted, nullptr), FVLM_OK);
-    EXPECT_EQ(wanted.saved_count, 2u);
-    return Call(threads, wanted.forward_workspace);
+    fvlm_requirements requirements{};
+    requirements.struct_size = sizeof requirements;
+    EXPECT_EQ(plugin->requirements(plugin.instance(), &q, &requirements, nullptr), FVLM_OK);
+    EXPECT_EQ(requirements.saved_count, 2u);
+    return Call(threads, requirements.forward_workspace);
   }
 
   Packed pack(Rows& weight, std::int64_t rows, std::int64_t cols, fvlm_dtype dtype = f32) {
@@ -116,7 +117,7 @@ class QuantizerTest : public ::testing::Test {
     return d_weight.floats();
   }
 
-  // y into a matrix whose rows lie 3 too far apart.
+  // y has a row stride that is 3 larger than its width.
   Rows linear(Packed& packed, Rows& x, fvlm_tensor* bias, std::int64_t tokens, std::int64_t rows, std::int64_t cols,
               fvlm_dtype dtype, const Host& threads) {
     const auto q = query(rows, cols, tokens, dtype);
@@ -142,10 +143,10 @@ class QuantizerTest : public ::testing::Test {
     return d_x;
   }
 
-  struct Level { // in force while the instance is made
+  struct Level { // set while the instance is created
     explicit Level(const std::string& level = "") { setenv("FVLM_CPU_LEVEL", level.c_str(), 1); }
   } level_;
-  Host host{3}; // of the instance: its workspace is enough for as many threads
+  Host host{3}; // of the instance: its workspace suffices for this many threads
   Plugin<fvlm_quantizer_v1> plugin{FVLM_TEST_LIBRARY, "fvlm.quantizer/1:int8", host};
 };
 
@@ -298,19 +299,20 @@ TEST_F(QuantizerTest, broken_arguments_are_refused) {
     const char* text;
   };
   const Case cases[] = {
-      {x.tensor(), y.tensor(), 4, 0, FVLM_ERROR_ARGUMENT, "x has 5 tokens, the query says 4 at most"},
-      {narrow.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: shape [5, 4] expected, got [5, 3]"},
-      {x.tensor(), narrow.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "y: shape [5, 4] expected, got [5, 3]"},
-      {other.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: float32 of rank 2 expected, got bfloat16 of rank 2"},
+      {x.tensor(), y.tensor(), 4, 0, FVLM_ERROR_ARGUMENT, "x has 5 tokens, but the query allows at most 4"},
+      {narrow.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "x: expected shape [5, 4] but got [5, 3]"},
+      {x.tensor(), narrow.tensor(), 5, 0, FVLM_ERROR_ARGUMENT, "y: expected shape [5, 4] but got [5, 3]"},
+      {other.tensor(), y.tensor(), 5, 0, FVLM_ERROR_ARGUMENT,
+       "x: expected float32 of rank 2 but got bfloat16 of rank 2"},
       {x.tensor(), nullptr, 5, 0, FVLM_ERROR_ARGUMENT, "y is NULL"},
-      {x.tensor(), y.tensor(), 5, 1, FVLM_ERROR_WORKSPACE, "workspace of"},
+      {x.tensor(), y.tensor(), 5, 1, FVLM_ERROR_WORKSPACE, "expected a workspace of at least"},
   };
   for (const Case& c : cases) {
     const auto q = query(4, 4, c.tokens);
-    fvlm_requirements wanted{};
-    wanted.struct_size = sizeof wanted;
-    ASSERT_EQ(plugin->requirements(plugin.instance(), &q, &wanted, nullptr), FVLM_OK);
-    Call call(host, wanted.forward_workspace - c.workspace_less);
+    fvlm_requirements requirements{};
+    requirements.struct_size = sizeof requirements;
+    ASSERT_EQ(plugin->requirements(plugin.instance(), &q, &requirements, nullptr), FVLM_OK);
+    Call call(host, requirements.forward_workspace - c.workspace_less);
     const fvlm_quantizer_linear arguments{sizeof arguments, {codes.get(), scales.get()}, c.x, nullptr, c.y};
     EXPECT_EQ(plugin->linear(plugin.instance(), call.get(), &q, &arguments), c.status) << c.text;
     EXPECT_EQ(call.error().substr(0, std::strlen(c.text)), c.text);
@@ -341,8 +343,8 @@ TEST_F(QuantizerTest, codes_gradients_and_products_are_those_of_torch) {
   const Floats fake_here = fake(weight, rows, cols);
   Packed packed = pack(weight, rows, cols);
   EXPECT_EQ(packed.scales, scale);
-  // PyTorch multiplies by 1 / scale, the ABI divides: they differ where w / scale is half of an odd number to the last
-  // digit, which none of these weights is.
+  // PyTorch multiplies by 1 / scale, the ABI divides. They differ only where w / scale is exactly halfway between two
+  // codes, which none of these weights is.
   EXPECT_EQ(fake_here, fake_there);
 
   Tensor bias_tensor(bias.tensor()->data, f32, {rows});

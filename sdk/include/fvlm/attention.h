@@ -1,25 +1,26 @@
-/* fvlm/attention.h: softmax(q k^T * scale) v over packed segments. Kind "fvlm.attention/1".
+/* fvlm/attention.h: softmax(q k^T * scale) v over packed segments (variable-length attention). Kind "fvlm.attention/1".
  *
  * Packed layout. Segment s owns the query rows from cu_seqlens_q[s] to cu_seqlens_q[s+1] - 1 and the key rows from
- * cu_seqlens_kv[s] to cu_seqlens_kv[s+1] - 1; segments do not see each other. Each cu_seqlens begins with 0, never
- * descends and ends at or below the capacity of its buffer (tokens_q, tokens_kv). Its content may differ in every call.
- * A segment may have no queries or no keys: with no keys a query row's output is 0.
- * Causal means that the last query of a segment sees its last key: query i of Lq sees keys j <= i + Lkv - Lq; a row
- * that sees no key gives 0. Query head h reads key head h / (heads_q / heads_kv).
+ * cu_seqlens_kv[s] to cu_seqlens_kv[s+1] - 1; segments do not attend to each other. Each cu_seqlens starts at 0, never
+ * decreases and ends at or below the capacity of its buffer (tokens_q, tokens_kv). Its content may differ from call to
+ * call. A segment may have no queries or no keys: without keys the output of a query row is 0.
+ * The causal mask is aligned bottom-right: the last query of a segment attends to its last key, and query i of Lq
+ * attends to keys j <= i + Lkv - Lq. A fully masked row gives 0. With grouped queries (GQA) query head h reads key head
+ * h / (heads_q / heads_kv).
  *
  * The buffers have fixed capacities: rows at and after cu_seqlens_q[segments] are padding. Their outputs and gradients
- * are set to 0, whatever their inputs hold (NaN too). The same for key rows in backward. A capacity may be 0 (tokens_q,
- * tokens_kv or both): then those tensors are empty.
+ * are set to 0, whatever their inputs hold (NaN too). The same holds for key rows in backward. A capacity may be 0
+ * (tokens_q, tokens_kv or both): then those tensors are empty.
  *
  * Shapes: q, out, d_out, d_q [tokens_q, heads_q, head_dim]; k, v, d_k, d_v [tokens_kv, heads_kv, head_dim]; cu_seqlens
- * int32 [segments + 1]; positions int32 [tokens], none negative, NULL where no rotary is asked for. All of them are in
- * device memory. Strides: of q, k, v, out, their gradients, guest_q and guest_d_out the last dimension is contiguous,
- * while token and head strides are free and may differ from tensor to tensor (views of one q-k-v buffer). cu_seqlens,
- * positions and saved tensors are contiguous.
+ * int32 [segments + 1]; positions int32 [tokens], none negative, NULL where no rotary embedding is asked for. All of
+ * them are in device memory. Strides: the last dimension of q, k, v, out, their gradients, guest_q and guest_d_out is
+ * contiguous, while token and head strides are free and may differ from tensor to tensor (views of one q-k-v buffer).
+ * cu_seqlens, positions and saved tensors are contiguous.
  *
- * Guests (extra queries) are queries of another call on the same keys, one or none in each segment. That call computes
- * dq only (queries_alone), and what its queries add to d_k and d_v is added by the backward of this one, which writes
- * those anyway. */
+ * Extra queries (the fields guest_*) belong to another call on the same keys, at most one per segment. That call
+ * computes only dq (the field queries_alone); what its queries contribute to d_k and d_v is added by this call's
+ * backward, which writes those anyway. */
 #ifndef FVLM_ATTENTION_H
 #define FVLM_ATTENTION_H
 
@@ -31,24 +32,24 @@ extern "C" {
 
 #define FVLM_ATTENTION_KIND "fvlm.attention/1"
 
-/* The shape class of a call (what cuDNN calls its descriptor): known before it, the same at every step. */
+/* The problem descriptor, in cuDNN's words: the shape class of a call, known before it and the same at every step. */
 typedef struct fvlm_attention_query {
   uint32_t struct_size;
   int32_t causal; /* 0 or 1 */
   fvlm_device device;
   fvlm_dtype dtype; /* of q, k, v, out and their gradients */
   int32_t heads_q, heads_kv, head_dim;
-  int32_t max_seqlen_q, max_seqlen_kv; /* no segment is longer */
-  int32_t rotary_dim;                  /* leading dimensions of q and k to rotate here; 0: they come rotated */
-  int64_t tokens_q, tokens_kv;         /* capacity_q, capacity_kv: rows of the buffers, not what is filled */
-  int64_t segments;                    /* capacity; trailing ones may be empty */
+  int32_t max_seqlen_q, max_seqlen_kv; /* upper bounds of the segments' lengths */
+  int32_t rotary_dim;                  /* leading dimensions of q and k to rotate here; 0: they are already rotated */
+  int64_t tokens_q, tokens_kv;         /* capacity_q, capacity_kv: allocated rows; trailing ones may be padding */
+  int64_t segments;                    /* capacity; trailing segments may be empty */
   float scale;
   float rope_theta;
   int32_t needs_backward;
-  int32_t even;   /* uniform lengths. 1: the first segments are as long as the longest and fill the buffers; the others
-                     are empty */
-  int32_t guests; /* extra queries. 1: backward may bring them; never together with causal or rotary_dim */
-  int32_t queries_alone; /* dq only. 1: backward writes d_q alone, d_k and d_v are NULL; not together with guests */
+  int32_t even;          /* uniform lengths. 1: the first segments all have the maximum length and fill the buffers; the
+                            others are empty */
+  int32_t guests;        /* extra queries. 1: backward may get them; never together with causal or rotary_dim */
+  int32_t queries_alone; /* dq_only. 1: backward writes d_q only, d_k and d_v are NULL; not together with guests */
 } fvlm_attention_query;
 
 typedef struct fvlm_attention_forward {
@@ -67,29 +68,30 @@ typedef struct fvlm_attention_backward {
   const fvlm_tensor *positions_q, *positions_kv;
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
   fvlm_tensor *d_q, *d_k, *d_v;             /* overwritten */
-  const fvlm_tensor *guest_q, *guest_d_out; /* extra queries [guests, heads_q, head_dim]; NULL: none come */
-  const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1]; NULL with them */
+  const fvlm_tensor *guest_q, *guest_d_out; /* extra queries [count, heads_q, head_dim]; NULL: none */
+  const fvlm_tensor* guest_cu_seqlens;      /* int32 [segments + 1]; NULL if they are */
 } fvlm_attention_backward;
 
 typedef struct fvlm_attention_v1 {
   fvlm_table base;
 
-  /* Whether calls of this class work, and how well. Says no to a rotary_dim it cannot apply; the engine then rotates
-   * first. Reads the query alone. [any thread] */
+  /* Whether calls of this class are supported, and how well. A plugin that cannot rotate refuses a rotary_dim other
+   * than 0; the engine then applies RoPE beforehand. Reads nothing but the query. [any thread] */
   void (*supports)(const fvlm_attention_query* query, fvlm_support* support);
 
-  /* Workspace and saved tensors for calls of this class. Reads host memory alone. [any thread] */
+  /* Workspace and saved tensors for calls of this class. Reads host memory only. [any thread] */
   fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_attention_query* query,
                               fvlm_requirements* requirements, fvlm_error* error);
 
-  /* Builds plans and picks algorithms for this class, once before its first call. May be NULL. [setup] */
+  /* Builds plans and picks algorithms for this class before its first call. May be NULL. [setup] */
   fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query);
 
-  /* [step thread] */
+  /* Writes out, and saved[] where needs_backward is set. [step thread] */
   fvlm_status (*forward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
                          const fvlm_attention_forward* arguments);
 
-  /* [step thread] */
+  /* Overwrites d_q, and d_k and d_v unless queries_alone is set. Called only where needs_backward is set.
+   * [step thread] */
   fvlm_status (*backward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_attention_query* query,
                           const fvlm_attention_backward* arguments);
 } fvlm_attention_v1;

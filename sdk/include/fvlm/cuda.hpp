@@ -8,7 +8,8 @@
 
 FVLM_SDK_BEGIN
 
-// Turns an error of the CUDA runtime into a Failure, and leaves none behind for whoever asks next.
+// Turns an error of the CUDA runtime into a Failure, and clears it, so that the next cudaGetLastError() does not see
+// it.
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
   (void)cudaGetLastError();
@@ -20,7 +21,7 @@ inline cudaStream_t stream_of(const fvlm_call& call) {
 }
 
 // For supports(): `if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;`
-// Refuses the CPU, a machine without such a device, and one below the compute capability that was compiled for.
+// Refuses the CPU, a device that does not exist, and one below the compute capability that was compiled for.
 inline Support check_device(fvlm_device device, int min_major, int min_minor) {
   if (device.type != FVLM_CUDA) return refuse("runs on CUDA only");
   int count = 0, major = 0, minor = 0;
@@ -40,12 +41,12 @@ inline Support check_device(fvlm_device device, int min_major, int min_minor) {
 
 #ifdef __CUDACC__
 
-// The item that a thread of launch() works on; those at and past `count` have none.
+// The index of the item that a thread of launch() works on. Threads whose index is `count` or more have none.
 __device__ inline std::int64_t item_index() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-// Enqueues kernel(arguments...) on the call's stream with a thread for each of `count` items.
+// Enqueues kernel(arguments...) on the call's stream with one thread per item. [step thread]
 template <class... Parameters, class... Arguments>
 void launch(const fvlm_call& call, std::int64_t count, void (*kernel)(Parameters...), const Arguments&... arguments) {
   constexpr std::int64_t threads = 128;

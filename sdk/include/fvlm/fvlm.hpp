@@ -1,10 +1,10 @@
 // fvlm/fvlm.hpp: the whole SDK for plugins in C++17 and CUDA. Header only, needs no LibTorch.
 //
-//   class Mine : public fvlm::sdk::Attention { ... };    // fvlm/cpp/kinds.hpp says what to write
-//   FVLM_PLUGIN("attention-mine", "0.1.0", Mine)         // once a library; classes of different kinds
+//   class Mine : public fvlm::sdk::Attention { ... };    // fvlm/cpp/kinds.hpp says which members a class has
+//   FVLM_PLUGIN("attention-mine", "0.1.0", Mine)         // once per library, with all its classes
 //
-// The SDK's types are hidden, so that no two libraries share one: put yours into an anonymous namespace or compile with
-// -fvisibility=hidden (gcc warns of "greater visibility" otherwise).
+// The SDK's types have hidden visibility, so that no two libraries share one: put yours into an anonymous namespace or
+// compile with -fvisibility=hidden (gcc warns of "greater visibility" otherwise).
 //
 // cpp/failure.hpp  Failure, refuse(), accept(), log()          cpp/view.hpp      View, Span, Workspace
 // cpp/number.hpp   BFloat16, Half, dtypes, dispatch()          cpp/parallel.hpp  parallel_for()
@@ -20,18 +20,19 @@
 
 FVLM_SDK_BEGIN
 
-// A static of a function, not a variable template: those gcc does not hide by the pragma.
+// A function-local static instead of a variable template: gcc's visibility pragma does not apply to those.
 template <class Class>
 const void* table_of() {
   static constexpr auto table = Class::template table<Class>();
   return &table;
 }
 
-// The kind that a class answers for is its family followed by its variant.
+// The kind of a class is its family followed by its variant.
 template <class Class>
 bool is_kind(const char* kind) {
-  const std::string_view asked(kind), family(Class::family);
-  return asked.substr(0, family.size()) == family && asked.substr(family.size()) == Class::template variant<Class>;
+  const std::string_view requested(kind), family(Class::family);
+  return requested.substr(0, family.size()) == family &&
+         requested.substr(family.size()) == Class::template variant<Class>;
 }
 
 template <class First, class... Others>
@@ -45,10 +46,10 @@ constexpr bool kinds_differ() {
   }
 }
 
-// The entry point's body.
+// The body of the entry point.
 template <class... Classes>
 const fvlm_plugin* entry(const fvlm_host* host, const char* name, const char* version) noexcept {
-  static_assert(kinds_differ<Classes...>(), "a library answers for each kind with one table");
+  static_assert(kinds_differ<Classes...>(), "two classes of one library have the same kind");
   if (!FVLM_HAS(host, parallel_threads) || host->abi_major != FVLM_ABI_MAJOR) return nullptr;
   static const fvlm_plugin plugin = {
       sizeof(fvlm_plugin), FVLM_ABI_MAJOR, FVLM_ABI_MINOR, name, version, [](const char* kind) -> const void* {
@@ -61,7 +62,7 @@ const fvlm_plugin* entry(const fvlm_host* host, const char* name, const char* ve
 
 FVLM_SDK_END
 
-// Defines the library's entry point: FVLM_PLUGIN("name", "version", Class, ...), at global scope.
+// Defines the entry point of the library: FVLM_PLUGIN("name", "version", Class, ...), at global scope.
 #define FVLM_PLUGIN(name, version, ...)                                                                                \
   extern "C" FVLM_EXPORT const fvlm_plugin* fvlm_plugin_entry_v1(const fvlm_host* host) {                              \
     return ::fvlm::sdk::entry<__VA_ARGS__>(host, name, version);                                                       \

@@ -1,15 +1,15 @@
-/* fvlm/loss.h: linear head + cross-entropy, without whole logits where the plugin can. Kind "fvlm.loss/1".
+/* fvlm/loss.h: linear head + cross-entropy, without materializing all logits where the plugin can. Kind "fvlm.loss/1".
  *
- * logits = hidden weight^T; losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target means: no loss
- * here; its losses entry is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses come a
- * token, not summed: the engine weighs them over micro-batches and ranks, and DPO needs them by sample.
+ * logits = hidden weight^T; losses[i] = logsumexp(logits[i]) - logits[i][targets[i]]. A negative target (ignore_index)
+ * has no loss: its entry in losses is 0, its gradient row 0, and its hidden and d_losses rows may hold anything. Losses
+ * are per token, not reduced: the engine weighs them over micro-batches and ranks, and DPO needs them per sample.
  *
  * Shapes: hidden, d_hidden [tokens, width]; weight, d_weight [vocab, width]; targets int64 [tokens], below vocab;
  * losses, d_losses float32 [tokens] (float64 where dtype is float64). `tokens` may be 0: d_weight is then set to 0, or
- * left as it is where it is added to.
+ * left unchanged where it is accumulated.
  *
- * Strides: rows of hidden, weight and d_hidden are contiguous inside and may be strided (the row stride may be larger
- * than width). d_weight, targets, losses, d_losses and saved tensors are contiguous. No output overlaps an input. */
+ * Strides: rows of hidden, weight and d_hidden are contiguous and may be strided (the row stride may be larger than
+ * width). d_weight, targets, losses, d_losses and saved tensors are contiguous. No output aliases an input. */
 #ifndef FVLM_LOSS_H
 #define FVLM_LOSS_H
 
@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct fvlm_loss_query {
   uint32_t struct_size;
-  int32_t needs_d_hidden; /* which gradients will be asked for */
+  int32_t needs_d_hidden; /* which gradients will be required */
   int32_t needs_d_weight; /* 0 where the head is frozen */
   fvlm_device device;
   fvlm_dtype dtype;          /* of hidden, weight and d_hidden */
@@ -42,13 +42,13 @@ typedef struct fvlm_loss_backward {
   uint32_t struct_size;
   int32_t accumulate_d_weight; /* 0: overwrite, 1: add to what d_weight holds */
   const fvlm_tensor *hidden, *weight, *targets;
-  const fvlm_tensor* d_losses; /* the gradient of what is minimised with respect to losses */
+  const fvlm_tensor* d_losses; /* the gradient of the objective with respect to losses */
   const fvlm_tensor* saved[FVLM_MAX_SAVED];
-  fvlm_tensor *d_hidden, *d_weight; /* NULL: not wanted */
+  fvlm_tensor *d_hidden, *d_weight; /* NULL: not required */
 } fvlm_loss_backward;
 
-/* Forward and backward in one call, where d_losses is known beforehand (a mean over a known count): cheaper, as logits
- * are computed once. The result is that of the two calls; nothing is saved. */
+/* Forward and backward in one call, for a d_losses that is known beforehand (a mean over a known count). It is cheaper,
+ * as logits are computed once. The result equals that of the two calls; nothing is saved. */
 typedef struct fvlm_loss_fused {
   uint32_t struct_size;
   int32_t accumulate_d_weight;
@@ -59,21 +59,21 @@ typedef struct fvlm_loss_fused {
 typedef struct fvlm_loss_v1 {
   fvlm_table base;
 
-  /* [any thread] */
+  /* Whether calls of this class are supported, and how well. [any thread] */
   void (*supports)(const fvlm_loss_query* query, fvlm_support* support);
 
-  /* backward_workspace covers backward and fused alike. [any thread] */
+  /* Workspace and saved tensors; backward_workspace covers backward and fused alike. [any thread] */
   fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_loss_query* query, fvlm_requirements* requirements,
                               fvlm_error* error);
 
-  /* May be NULL. [setup] */
+  /* Builds plans and picks algorithms for this query before its first call. May be NULL. [setup] */
   fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query);
 
-  /* [step thread] */
+  /* Writes losses, and saved[] where the query needs a gradient. [step thread] */
   fvlm_status (*forward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
                          const fvlm_loss_forward* arguments);
 
-  /* [step thread] */
+  /* Writes the gradients that are not NULL. [step thread] */
   fvlm_status (*backward)(fvlm_instance* instance, const fvlm_call* call, const fvlm_loss_query* query,
                           const fvlm_loss_backward* arguments);
 

@@ -1,12 +1,12 @@
-/* fvlm/packer.h: which samples share a pack. Kind "fvlm.packer/1". Host memory only.
+/* fvlm/packer.h: which samples share a pack (multi-dimensional bin packing). Kind "fvlm.packer/1". Host memory only.
  *
  * A pure function: the same arguments give the same bins on every machine. Item i takes sizes[i * dimensions + d] of
- * dimension d (frames, tokens). A bin holds at most max_items items and capacity[d] of each dimension; a capacity of 0
- * is one that only items of size 0 fit. Sizes and capacities may be anything up to the largest int64, so their sums may
- * overflow. All arrays are contiguous and in host memory; empty ones may be NULL. Items come in the order in which
- * they were read. The first item that fits an empty bin at all lies in bin 0, so that the engine, which consumes
- * bin 0 and asks again with what is left and newly read, never starves a sample. Capacities and max_items may differ
- * from call to call. */
+ * dimension d (frames, tokens). A bin holds at most max_items items and capacity[d] of each dimension; a dimension of
+ * capacity 0 only fits items of size 0. Sizes and capacities may be as large as the largest int64, so their sums may
+ * overflow. All arrays are contiguous and in host memory; empty ones may be NULL. Items are in the order in which they
+ * were read. The first item that fits an empty bin at all is in bin 0: the engine consumes bin 0 and calls again with
+ * what is left and newly read samples, and so never starves a sample. Capacities and max_items may differ from call to
+ * call. */
 #ifndef FVLM_PACKER_H
 #define FVLM_PACKER_H
 
@@ -21,7 +21,7 @@ extern "C" {
 typedef struct fvlm_packer_query {
   uint32_t struct_size;
   int32_t dimensions;      /* 1 or more */
-  int64_t max_items;       /* in a bin; 0: no limit */
+  int64_t max_items;       /* per bin; 0: no limit */
   const int64_t* capacity; /* [dimensions], none negative */
 } fvlm_packer_query;
 
@@ -31,16 +31,16 @@ typedef struct fvlm_packer_pack {
   const int64_t* sizes; /* [item_count, dimensions], none negative */
   uint64_t seed;
   int32_t* bin_of_item; /* out [item_count]: 0 to bin_count - 1, or -1 for an item larger than an empty bin */
-  int32_t* bin_count;   /* out: how many bins; none is empty, so 0 where no item fits */
+  int32_t* bin_count;   /* out: number of bins; none is empty, so 0 where no item fits */
 } fvlm_packer_pack;
 
 typedef struct fvlm_packer_v1 {
   fvlm_table base;
 
-  /* [any thread] */
+  /* Whether bins like these are supported, and how well. [any thread] */
   void (*supports)(const fvlm_packer_query* query, fvlm_support* support);
 
-  /* May allocate host memory. On any thread, but never two calls of one instance at once. */
+  /* Assigns items to bins. May allocate host memory. [any thread], but never two calls of one instance at once. */
   fvlm_status (*pack)(fvlm_instance* instance, const fvlm_packer_query* query, const fvlm_packer_pack* arguments,
                       fvlm_error* error);
 } fvlm_packer_v1;

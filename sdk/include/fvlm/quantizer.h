@@ -1,17 +1,18 @@
-/* fvlm/quantizer.h: weights in few bits, and training that knows of it. Kind "fvlm.quantizer/1:SCHEME".
+/* fvlm/quantizer.h: weights in few bits, and quantization-aware training. Kind "fvlm.quantizer/1:SCHEME".
  *
- * A weight is [rows, cols] = [output features, input features]. To pack is to quantize it, to unpack to dequantize it.
- * The packed form is up to FVLM_MAX_SAVED tensors that the plugin declares (codes, scales, ...): it is what an exported
- * model stores. Shapes: weight, out [rows, cols]; x, d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows]. A linear
- * has any number of tokens from 0 to the query's.
+ * A weight is [rows, cols] = [output features, input features]. pack quantizes it, unpack dequantizes it. The packed
+ * (quantized) form is up to FVLM_MAX_SAVED tensors that the plugin declares (codes, scales, ...): it is what an
+ * exported model stores. Shapes: weight, out [rows, cols]; x, d_x [tokens, cols]; y, d_y [tokens, rows]; bias [rows]. A
+ * linear has any number of tokens from 0 to the query's.
  *
- * Strides: the engine passes contiguous tensors. Where x, y, d_x or d_y are strided all the same, a plugin computes the
- * right result or refuses them as unsupported.
+ * Strides: the engine passes contiguous tensors. Should x, y, d_x or d_y be strided anyway, a plugin computes the right
+ * result or refuses them as unsupported.
  *
- * Schemes that recipes know by name. Whoever gives one packs as written here, so that one plugin reads what another
- * packed:
- *  - int8: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale = max |w| of the row / 127
- *    in float32, code = w / scale rounded half to even within -127 .. 127. A row with scale 0 has codes 0. */
+ * Schemes that recipes know by name. A plugin with one of these names quantizes as specified here, so that one plugin
+ * reads what another wrote:
+ *  - int8, symmetric per output feature: packed[0] = codes int8 [rows, cols], packed[1] = scales float32 [rows]; scale
+ * = max |w| of the row / 127 in float32, code = w / scale rounded half to even and clamped to -127 .. 127. A row with
+ *    scale 0 has codes 0. */
 #ifndef FVLM_QUANTIZER_H
 #define FVLM_QUANTIZER_H
 
@@ -31,14 +32,14 @@ typedef struct fvlm_quantizer_query {
   int64_t tokens; /* of the largest linear call; 0 where only weights are converted */
 } fvlm_quantizer_query;
 
-/* Quantize. */
+/* Quantize: packed = quantized weight. */
 typedef struct fvlm_quantizer_pack {
   uint32_t struct_size;
   const fvlm_tensor* weight;
   fvlm_tensor* packed[FVLM_MAX_SAVED];
 } fvlm_quantizer_pack;
 
-/* Dequantize. */
+/* Dequantize: weight = dequantized packed. */
 typedef struct fvlm_quantizer_unpack {
   uint32_t struct_size;
   const fvlm_tensor* packed[FVLM_MAX_SAVED];
@@ -60,8 +61,8 @@ typedef struct fvlm_quantizer_linear_gradient {
   fvlm_tensor* d_x; /* d_y unpack(packed) */
 } fvlm_quantizer_linear_gradient;
 
-/* Fake quantisation: out = unpack(pack(weight)), with a straight-through estimator behind it: the gradient passes where
- * the weight lies inside the range that its codes can express, and is 0 where it was clipped. */
+/* Fake quantization: out = unpack(pack(weight)), with a straight-through estimator for its gradient: d_out passes where
+ * the weight is within the range of its codes, and the gradient is 0 where the weight was clipped. */
 typedef struct fvlm_fake_quantize_forward {
   uint32_t struct_size;
   const fvlm_tensor* weight;
@@ -76,21 +77,21 @@ typedef struct fvlm_fake_quantize_backward {
 
 typedef struct fvlm_quantizer_v1 {
   fvlm_table base;
-  const char* scheme; /* "int8", "int4": the kind's variant, what a recipe asks for */
-  int32_t bits;       /* stored for each weight, scales aside */
+  const char* scheme; /* "int8", "int4": the kind's variant, which a recipe names */
+  int32_t bits;       /* per stored weight, without scales */
 
-  /* [any thread] */
+  /* Whether weights like these are supported, and how well. [any thread] */
   void (*supports)(const fvlm_quantizer_query* query, fvlm_support* support);
 
-  /* saved[] are the packed tensors; forward_workspace covers pack, unpack, linear and fake quantisation, forward and
+  /* saved[] are the packed tensors; forward_workspace covers pack, unpack, linear and fake quantization, forward and
    * backward. [any thread] */
   fvlm_status (*requirements)(fvlm_instance* instance, const fvlm_quantizer_query* query,
                               fvlm_requirements* requirements, fvlm_error* error);
 
-  /* May be NULL. [setup] */
+  /* Builds plans and picks algorithms for this query before its first call. May be NULL. [setup] */
   fvlm_status (*prepare)(fvlm_instance* instance, const fvlm_call* call, const fvlm_quantizer_query* query);
 
-  /* All of these: [step thread] */
+  /* Quantize, dequantize, and compute, as their argument structs describe it. All: [step thread] */
   fvlm_status (*pack)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_pack*);
   fvlm_status (*unpack)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_unpack*);
   fvlm_status (*linear)(fvlm_instance*, const fvlm_call*, const fvlm_quantizer_query*, const fvlm_quantizer_linear*);

@@ -1,14 +1,15 @@
-// fvlm/cpp/failure.hpp: how C++ code says no: Failure out of a call, Support out of supports(). Nothing here allocates.
+// fvlm/cpp/failure.hpp: how C++ code refuses and fails: a call throws Failure, supports() returns Support. Nothing here
+// allocates.
 //
-// What a class of yours throws, anywhere but in its destructor, never crosses the boundary:
+// What a plugin's class throws, anywhere but in its destructor, never crosses the boundary. It becomes a status:
 //   Failure(status, ...)              its status and its text
 //   std::bad_alloc                    FVLM_ERROR_MEMORY, "out of host memory"
 //   another std::exception            FVLM_ERROR_INTERNAL and its what()
 //   anything else                     FVLM_ERROR_INTERNAL, "an exception of an unknown type"
-// Thrown in supports() it is a no (score 0) with that text as the reason; in an optimizer's states() a count of -1,
-// which the engine refuses; in a task of fvlm::sdk::parallel_for it is thrown again on the calling thread. A struct or
-// an instance that is NULL, and a struct_size that is too small, is FVLM_ERROR_ARGUMENT before your function is called.
-// A destructor that throws ends the process.
+// In supports() it becomes a refusal (score 0) with that text as the reason; in an optimizer's states() a count of -1,
+// which the engine refuses; in a task of fvlm::sdk::parallel_for it is rethrown on the calling thread. A struct or an
+// instance that is NULL, and a struct_size that is too small, is FVLM_ERROR_ARGUMENT before the class is called. A
+// destructor that throws ends the process.
 #ifndef FVLM_CPP_FAILURE_HPP
 #define FVLM_CPP_FAILURE_HPP
 
@@ -21,7 +22,7 @@
 #include <exception>
 #include <new>
 
-// Everything of the SDK is hidden: two plugins with classes of one name must not share a template's statics.
+// The whole SDK has hidden visibility: two plugins with classes of the same name must not share a template's statics.
 #define FVLM_SDK_BEGIN _Pragma("GCC visibility push(hidden)") namespace fvlm::sdk {
 #define FVLM_SDK_END                                                                                                   \
   }                                                                                                                    \
@@ -29,7 +30,8 @@
 
 FVLM_SDK_BEGIN
 
-// Thrown by a plugin's function; becomes its status and the text in the error sink, cut to 511 bytes.
+// Thrown by a plugin's function. It becomes the status of the call and the text in the error sink, truncated to 511
+// bytes.
 class Failure : public std::exception {
  public:
   FVLM_PRINTF(3, 4) Failure(fvlm_status status, const char* format, ...) : status_(status) {
@@ -73,7 +75,7 @@ inline Support accept(int score, const char* format, ...) {
   return support;
 }
 
-// Turns a no into a Failure: a call refuses what supports() refuses, `require(supports(query))`.
+// Turns a refusal into a Failure, so that a call refuses what supports() refuses: `require(supports(query))`.
 inline void require(const Support& support) {
   if (support.score <= 0) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s", support.reason);
 }
@@ -89,21 +91,21 @@ inline void log(const fvlm_host* host, int level, const char* format, ...) {
   if (host) host->log(host, level, text);
 }
 
-// The minimum size, which the struct had in version 1.0: its maker may be that old. Where a struct grows, its old size
-// is written here as a specialisation; whoever reads a younger field asks FVLM_HAS(struct, field) first.
+// The minimum size of a struct, which is its size in version 1.0: its maker may be that old. When a struct grows, its
+// old size is added here as a specialization; code that reads a newer field checks FVLM_HAS(struct, field) first.
 template <class Struct>
-inline constexpr std::size_t least_size = sizeof(Struct);
+inline constexpr std::size_t min_struct_size = sizeof(Struct);
 
 template <class Struct>
-void check_struct(const Struct* given, const char* name) {
-  if (!given) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (given->struct_size < least_size<Struct>) {
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s: struct_size is %u, at least %zu is needed", name,
-                  static_cast<unsigned>(given->struct_size), least_size<Struct>);
+void check_struct(const Struct* value, const char* name) {
+  if (!value) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
+  if (value->struct_size < min_struct_size<Struct>) {
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected a struct_size of at least %zu but got %u", name,
+                  min_struct_size<Struct>, static_cast<unsigned>(value->struct_size));
   }
 }
 
-// Runs body and turns whatever it throws into a status: nothing crosses the boundary.
+// Runs body and turns whatever it throws into a status, so that no exception crosses the boundary.
 template <class Body>
 fvlm_status guarded(fvlm_error* error, const Body& body) noexcept {
   try {

@@ -1,13 +1,13 @@
-// fvlm/cpp/kinds.hpp: one base class a kind. A plugin derives from it publicly and writes, as public members:
+// fvlm/cpp/kinds.hpp: one base class per kind. A plugin's class derives from it publicly and has these public members:
 //
-//   static Support supports(const Query& query);                   // accept(100, "...") or refuse("...")
-//   a constructor, from const fvlm_instance_config& or from nothing // may throw
-//   void requirements(const Query&, Requirements&) const;           // where it wants workspace or saved tensors
-//   void prepare(const fvlm_call&, const Query&);                   // where it has plans to make
-//   void forward(const fvlm_call&, const Query&, const Forward&);   // and the kind's other functions; throw Failure
+//   static Support supports(const Query& query);                  // accept(100, "...") or refuse("...")
+//   a constructor that takes const fvlm_instance_config& or nothing
+//   void requirements(const Query&, Requirements&) const;          // if it needs workspace or saved tensors
+//   void prepare(const fvlm_call&, const Query&);                  // if it builds plans
+//   void forward(const fvlm_call&, const Query&, const Forward&);  // and the kind's other functions
 //
-// The C header of the kind says what each function computes. What stands below as NotOffered is optional. What any of
-// them throws becomes a status: cpp/failure.hpp says which.
+// The C header of the kind says what each function computes, and who calls it when. Functions that are NotOffered below
+// are optional. All but the destructor may throw: cpp/failure.hpp says which status an exception becomes.
 #ifndef FVLM_CPP_KINDS_HPP
 #define FVLM_CPP_KINDS_HPP
 
@@ -61,7 +61,7 @@ struct Loss {
   }
 };
 
-// What Optimizer's states() returns: `return {{"m", float32}, {"v", float32}};`
+// The result of Optimizer's states(): `return {{"m", float32}, {"v", float32}};`
 struct States {
   std::int32_t count = 0;
   fvlm_optimizer_state state[FVLM_MAX_STATES] = {};
@@ -74,7 +74,7 @@ struct States {
   }
 };
 
-// Also wants: static constexpr const char* algorithm = "adamw";
+// Also needs: static constexpr const char* algorithm = "adamw";
 //             static constexpr fvlm_hyperparameter hyperparameters[] = {{"lr", 1e-3, 0, 10}, ...};
 //             static States states(const Query& query);
 struct Optimizer {
@@ -101,17 +101,19 @@ struct Optimizer {
  private:
   template <class Class>
   static std::int32_t states(const Query* query, fvlm_optimizer_state* out) {
-    std::int32_t count = -1; // where it throws: no count that the engine takes
+    std::int32_t count = -1; // refused by the engine, where states() throws
     (void)guarded(nullptr, [&] {
       check_struct(query, "query");
-      const States wanted = Class::states(*query);
-      count = wanted.count; // the engine refuses more than FVLM_MAX_STATES by that number
-      std::copy(wanted.state, wanted.state + std::min(count, FVLM_MAX_STATES), out);
+      const States states = Class::states(*query);
+      count = states.count; // the engine refuses more than FVLM_MAX_STATES, and needs the number to say so
+      std::copy(states.state, states.state + std::min(count, FVLM_MAX_STATES), out);
     });
     return count;
   }
 };
 
+// Needs: static Support supports(const Query& query);
+//        void pack(const Query&, const Pack&);
 struct Packer {
   static constexpr const char* family = FVLM_PACKER_KIND;
   template <class>
@@ -127,7 +129,6 @@ struct Packer {
   }
 
  private:
-  // void pack(const Query&, const Pack&); static Support supports(const Query&);
   template <class Class>
   static fvlm_status pack(fvlm_instance* instance, const Query* query, const Pack* arguments, fvlm_error* error) {
     return guarded(error, [&] {
@@ -138,8 +139,9 @@ struct Packer {
   }
 };
 
-// void probe(const Query&, const Probe&); void decode(const Query&, const Decode&); static Support supports(const
-// Query&);
+// Needs: static Support supports(const Query& query);
+//        void probe(const Query&, const Probe&);
+//        void decode(const Query&, const Decode&);
 struct Video {
   static constexpr const char* family = FVLM_VIDEO_KIND;
   template <class>
@@ -170,7 +172,7 @@ struct Video {
   }
 };
 
-// Also wants: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
+// Also needs: static constexpr const char* scheme = "int8"; static constexpr int bits = 8;
 struct Quantizer {
   static constexpr const char* family = FVLM_QUANTIZER_KIND("");
   template <class Class>
@@ -201,7 +203,7 @@ struct Quantizer {
   }
 };
 
-// Each op is optional; supports() is asked only about those that the class has.
+// Each operation is optional; supports() is called only for those that the class has.
 struct Kernels {
   static constexpr const char* family = FVLM_KERNELS_KIND;
   template <class>
@@ -265,8 +267,8 @@ struct Kernels {
 
   template <class Class>
   static void supports_op(const Query* query, fvlm_support* support) {
-    answer(query, support, [](const Query& asked) {
-      return has<Class>(asked.op) ? Class::supports(asked) : refuse("this operation is not offered");
+    answer(query, support, [](const Query& requested) {
+      return has<Class>(requested.op) ? Class::supports(requested) : refuse("this operation is not offered");
     });
   }
 };

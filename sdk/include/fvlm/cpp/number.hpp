@@ -1,4 +1,4 @@
-// fvlm/cpp/number.hpp: element types: BFloat16, Half, and what connects C++ types with fvlm_dtype.
+// fvlm/cpp/number.hpp: element types: BFloat16, Half, and the mapping between C++ types and fvlm_dtype.
 #ifndef FVLM_CPP_NUMBER_HPP
 #define FVLM_CPP_NUMBER_HPP
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// Usable in CUDA kernels too.
+// Marks functions that CUDA kernels can call too.
 #if defined(__CUDACC__)
 #define FVLM_BOTH __host__ __device__
 #else
@@ -39,7 +39,7 @@ FVLM_BOTH inline To bit_cast(From from) {
   return to;
 }
 
-// Rounds to nearest even; NaN stays NaN. No branches, so that loops over it become vector code.
+// Rounds to nearest even and preserves NaN. Branch-free, so that loops over it vectorize.
 struct BFloat16 {
   std::uint16_t bits;
 
@@ -52,7 +52,7 @@ struct BFloat16 {
   FVLM_BOTH operator float() const { return bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
 
-// IEEE binary16, subnormals included. Scaling by powers of two lets the float unit do the rounding.
+// IEEE binary16 with subnormals. Scaling by powers of two leaves the rounding to float arithmetic.
 struct Half {
   std::uint16_t bits;
 
@@ -93,7 +93,7 @@ constexpr fvlm_dtype find_dtype() {
   if constexpr (std::is_same_v<Element, std::uint8_t>) return uint8;
 }
 
-// dtype_of<float> == float32. The attribute, because gcc does not hide a variable template by the pragma.
+// dtype_of<float> == float32. The attribute is needed because gcc's visibility pragma skips variable templates.
 template <class Element>
 __attribute__((visibility("hidden"))) inline constexpr fvlm_dtype dtype_of = find_dtype<std::remove_const_t<Element>>();
 

@@ -1,4 +1,4 @@
-// fvlm/cpp/parallel.hpp: the engine's CPU threads for a lambda.
+// fvlm/cpp/parallel.hpp: runs a lambda on the engine's CPU threads.
 #ifndef FVLM_CPP_PARALLEL_HPP
 #define FVLM_CPP_PARALLEL_HPP
 
@@ -11,7 +11,7 @@
 FVLM_SDK_BEGIN
 
 // parallel_for(call.host, rows, 16, [&](int64_t begin, int64_t end) { ... }); see fvlm_host.parallel_for, which also
-// says how a piece gets scratch memory. What a piece throws first is thrown here again when all pieces are done.
+// says how a piece gets scratch memory. The first exception of a piece is rethrown here when all pieces are done.
 template <class Body>
 void parallel_for(const fvlm_host* host, std::int64_t count, std::int64_t grain, const Body& body) {
   if (count <= 0) return;

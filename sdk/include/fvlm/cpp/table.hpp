@@ -1,4 +1,5 @@
-// fvlm/cpp/table.hpp: from a class's member functions to the functions of a C table. Authors need not read it.
+// fvlm/cpp/table.hpp: turns the member functions of a class into the functions of a C table. Plugin authors need not
+// read it.
 #ifndef FVLM_CPP_TABLE_HPP
 #define FVLM_CPP_TABLE_HPP
 
@@ -9,7 +10,7 @@
 
 FVLM_SDK_BEGIN
 
-// What a class fills in requirements(): workspace sizes, and the tensors that forward saves for backward.
+// Filled in by requirements(): workspace sizes, and the tensors that forward saves for backward.
 struct Requirements {
   std::uint64_t forward_workspace = 0;
   std::uint64_t backward_workspace = 0;
@@ -28,7 +29,7 @@ struct Requirements {
   }
 };
 
-// Stands where a kind's optional function would; a class that has it hides it with a member function.
+// Placeholder of an optional function in a kind's base class, hidden by the member function of a class that has it.
 struct NotOffered {};
 
 template <auto member>
@@ -46,13 +47,13 @@ fvlm_status create(const fvlm_instance_config* config, fvlm_instance** instance,
     if (!instance) throw Failure(FVLM_ERROR_ARGUMENT, "instance is NULL");
     *instance = nullptr;
     check_struct(config, "config");
-    Class* made = nullptr;
+    Class* created = nullptr;
     if constexpr (std::is_constructible_v<Class, const fvlm_instance_config&>) {
-      made = new Class(*config);
+      created = new Class(*config);
     } else {
-      made = new Class();
+      created = new Class();
     }
-    *instance = reinterpret_cast<fvlm_instance*>(made);
+    *instance = reinterpret_cast<fvlm_instance*>(created);
   });
 }
 
@@ -61,23 +62,23 @@ void destroy(fvlm_instance* instance) noexcept {
   delete reinterpret_cast<Class*>(instance);
 }
 
-template <class Query, class Ask>
-void answer(const Query* query, fvlm_support* support, const Ask& ask) noexcept {
+template <class Query, class Supports>
+void answer(const Query* query, fvlm_support* support, const Supports& supports) noexcept {
   if (!FVLM_HAS(support, reason)) return;
   support->score = 0;
   support->reason[0] = 0;
   fvlm_error error{sizeof error, sizeof support->reason, support->reason};
   (void)guarded(&error, [&] {
     check_struct(query, "query");
-    const Support given = ask(*query);
-    support->score = given.score;
-    std::memcpy(support->reason, given.reason, sizeof given.reason);
+    const Support result = supports(*query);
+    support->score = result.score;
+    std::memcpy(support->reason, result.reason, sizeof result.reason);
   });
 }
 
 template <class Class, class Query>
 void supports(const Query* query, fvlm_support* support) {
-  answer(query, support, [](const Query& asked) { return Class::supports(asked); });
+  answer(query, support, [](const Query& requested) { return Class::supports(requested); });
 }
 
 template <class Class, class Query>
@@ -85,12 +86,12 @@ fvlm_status requirements(fvlm_instance* instance, const Query* query, fvlm_requi
   return guarded(error, [&] {
     check_struct(query, "query");
     check_struct<fvlm_requirements>(out, "requirements");
-    Requirements wanted;
-    self<Class>(instance).requirements(*query, wanted);
-    out->saved_count = wanted.saved_count;
-    out->forward_workspace = wanted.forward_workspace;
-    out->backward_workspace = wanted.backward_workspace;
-    std::copy(wanted.saved, wanted.saved + FVLM_MAX_SAVED, out->saved);
+    Requirements required;
+    self<Class>(instance).requirements(*query, required);
+    out->saved_count = required.saved_count;
+    out->forward_workspace = required.forward_workspace;
+    out->backward_workspace = required.backward_workspace;
+    std::copy(required.saved, required.saved + FVLM_MAX_SAVED, out->saved);
   });
 }
 
@@ -113,13 +114,13 @@ fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const Query* qu
   });
 }
 
-// Fills a slot with the class's function; leaves it NULL where the class has none.
+// Sets a slot of the table to the class's function; leaves it NULL where the class has none.
 template <class Class, auto member, class Query, class Arguments>
 constexpr void offer(fvlm_status (*&slot)(fvlm_instance*, const fvlm_call*, const Query*, const Arguments*)) {
   if constexpr (offered<member>) slot = &step<Class, member, Query, Arguments>;
 }
 
-// What every kind's table begins with.
+// The functions that the tables of all kinds have.
 template <class Class, class Table>
 constexpr Table begin_table() {
   Table table{};
@@ -130,7 +131,7 @@ constexpr Table begin_table() {
   return table;
 }
 
-// And what the kinds with device memory share.
+// The functions that the tables of kinds with device memory have.
 template <class Class, class Table>
 constexpr Table begin_device_table() {
   Table table = begin_table<Class, Table>();

@@ -1,4 +1,5 @@
-// fvlm/cpp/view.hpp: View, a tensor of known element type and rank; Workspace, which hands out pieces of a call's.
+// fvlm/cpp/view.hpp: View, a tensor of known element type and rank; Workspace, a bump allocator over a call's
+// workspace.
 #ifndef FVLM_CPP_VIEW_HPP
 #define FVLM_CPP_VIEW_HPP
 
@@ -6,18 +7,18 @@
 
 FVLM_SDK_BEGIN
 
-// View<const float, 2> x(arguments.x): inputs are const. The memory may be a GPU's; a View may go into a kernel.
+// View<const float, 2> x(arguments.x): inputs are const. It may point to GPU memory and be passed to a kernel.
 template <class Element, int rank>
 class View {
   using Tensor = std::conditional_t<std::is_const_v<Element>, const fvlm_tensor, fvlm_tensor>;
 
  public:
-  View() = default; // nothing: `View<const T, 1> bias; if (arguments.bias) bias = View<const T, 1>(arguments.bias);`
+  View() = default; // empty: `View<const T, 1> bias; if (arguments.bias) bias = View<const T, 1>(arguments.bias);`
 
   explicit View(Tensor* tensor, const char* name = "a tensor") {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != dtype_of<Element> || tensor->ndim != rank) {
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s: %s of rank %d expected, got %s of rank %d", name,
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s of rank %d but got %s of rank %d", name,
                     name_of(dtype_of<Element>), rank, name_of(tensor->dtype), static_cast<int>(tensor->ndim));
     }
     for (int d = 0; d < rank; ++d) {
@@ -30,7 +31,7 @@ class View {
 
   template <class... Index>
   FVLM_BOTH Element& operator()(Index... index) const {
-    static_assert(sizeof...(Index) == rank, "one index a dimension");
+    static_assert(sizeof...(Index) == rank, "one index per dimension");
     const std::int64_t at[] = {static_cast<std::int64_t>(index)...};
     std::int64_t offset = 0;
     for (int d = 0; d < rank; ++d) offset += at[d] * strides_[d];
@@ -48,7 +49,7 @@ class View {
     for (int d = 0; d < rank; ++d) product *= shape_[d];
     return product;
   }
-  // Whether the last dimension lies without gaps: whether row(i)[j] is element j.
+  // Whether the last dimension is contiguous, so that row(i)[j] is element j.
   bool rows_contiguous() const { return shape_[rank - 1] <= 1 || strides_[rank - 1] == 1; }
   bool contiguous() const {
     std::int64_t expected = 1;
@@ -81,8 +82,8 @@ class Span {
   std::size_t size_ = 0;
 };
 
-// Carves aligned pieces out of call.workspace. Made without a call it only counts, so that one function lays the
-// workspace out for requirements() (`requirements.forward_workspace = space.used()`) and for the call alike.
+// Allocates aligned pieces of call.workspace. Constructed without a call it only counts, so that one function defines
+// the layout both for requirements() (`requirements.forward_workspace = space.used()`) and for the call.
 class Workspace {
  public:
   static constexpr std::size_t alignment = 256;
@@ -99,7 +100,7 @@ class Workspace {
     used_ += bytes;
     if (counting_) return {nullptr, static_cast<std::size_t>(count)};
     if (used_ > capacity_ || (!base_ && bytes > 0)) {
-      throw Failure(FVLM_ERROR_WORKSPACE, "workspace of %zu bytes given, %zu or more needed", capacity_, used_);
+      throw Failure(FVLM_ERROR_WORKSPACE, "expected a workspace of at least %zu bytes but got %zu", used_, capacity_);
     }
     return {bytes ? reinterpret_cast<Element*>(base_ + begin) : nullptr, static_cast<std::size_t>(count)};
   }

@@ -1,12 +1,12 @@
-/* @NAME@: attention in plain C, one row and one head at a time, on the engine's CPU threads. Right, short and slow: a
- * place to start from. fvlm/attention.h says what each function owes. */
+/* @NAME@: attention in plain C, one row and one head at a time, on the engine's CPU threads. Correct, short and slow: a
+ * starting point. fvlm/attention.h specifies each function. */
 #include <fvlm/attention.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a piece of work reads and writes, from the arguments of the call. */
+/* What a task of parallel_for reads and writes. */
 typedef struct work {
   const fvlm_attention_query* query;
   const fvlm_tensor *q, *k, *v, *out_read, *d_out;
@@ -34,19 +34,19 @@ static void add_scaled(float* sum, float factor, const float* values, int64_t co
   for (int64_t i = 0; i < count; ++i) sum[i] += factor * values[i];
 }
 
-/* The key rows that a query row sees; none for padding. */
+/* The key rows that a query row attends to; none for padding. */
 static range keys_of(const work* w, int64_t row) {
   const range none = {0, 0};
   for (int64_t s = 0; s < w->query->segments; ++s) {
     if (row >= w->cu_q[s + 1]) continue;
     range keys = {w->cu_kv[s], w->cu_kv[s + 1]};
-    if (w->query->causal) keys.end -= w->cu_q[s + 1] - 1 - row; /* the last query sees the last key */
+    if (w->query->causal) keys.end -= w->cu_q[s + 1] - 1 - row; /* the last query attends to the last key */
     return keys.end > keys.begin ? keys : none;
   }
   return none;
 }
 
-/* The query rows that see a key row; none for padding. */
+/* The query rows that attend to a key row; none for padding. */
 static range queries_of(const work* w, int64_t row) {
   const range none = {0, 0};
   for (int64_t s = 0; s < w->query->segments; ++s) {
@@ -107,8 +107,8 @@ static void backward_queries(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* Each key row sums over the queries that see it, so that no two pieces write one number: the result is always the
- * same. */
+/* Each key row sums over the queries that attend to it, so no two tasks write the same element: the result is
+ * deterministic. */
 static void backward_keys(void* context, int64_t begin, int64_t end) {
   const work* w = (const work*)context;
   const int64_t heads = w->query->heads_kv, group = w->query->heads_q / heads, dim = w->query->head_dim;
@@ -135,7 +135,7 @@ static int is_tensor(const fvlm_tensor* tensor) {
   return fvlm_is_rows(tensor, FVLM_FLOAT, 32, 3);
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -154,12 +154,12 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
-/* Why a call of this class is not for us; NULL: it is. */
+/* The reason why this class is not supported; NULL if it is. */
 static const char* refusal(const fvlm_attention_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
-  if (query->rotary_dim != 0) return "does not rotate";
-  if (query->guests || query->queries_alone) return "takes no guests, and gives all gradients";
+  if (query->rotary_dim != 0) return "rotary_dim not supported";
+  if (query->guests || query->queries_alone) return "extra queries and dq only (guests, queries_alone) not supported";
   if (query->heads_kv < 1 || query->heads_q % query->heads_kv != 0) return "query heads are no multiple of key heads";
   return NULL;
 }
@@ -170,7 +170,7 @@ static void supports(const fvlm_attention_query* query, fvlm_support* support) {
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
-    fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
+    fvlm_answer(support, 10, "plain loops"); /* the reference has 1; raise it as this gets faster */
   }
 }
 

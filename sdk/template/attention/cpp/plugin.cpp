@@ -1,5 +1,5 @@
-// @NAME@: attention in plain C++, one row and one head at a time, on the engine's CPU threads. Right, short and slow: a
-// place to start from. fvlm/attention.h says what each function owes.
+// @NAME@: attention in plain C++, one row and one head at a time, on the engine's CPU threads. Correct, short and slow:
+// a starting point. fvlm/attention.h specifies each function.
 #include <fvlm/fvlm.hpp>
 
 #include <algorithm>
@@ -10,30 +10,30 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int max_head_dim = 256; // sums of a row are kept in float, whatever the tensors hold
+constexpr int max_head_dim = 256; // sums are kept in float32, whatever the dtype of the tensors
 
 struct Range {
   int64_t begin, end;
 };
 
-// Which rows see each other.
+// Which query rows attend to which key rows.
 struct Segments {
   View<const std::int32_t, 1> cu_q, cu_kv;
   bool causal;
 
-  // The key rows that a query row sees; none for padding.
+  // The key rows that a query row attends to; none for padding.
   Range keys_of(int64_t row) const {
     for (int64_t s = 0; s + 1 < cu_q.size(0); ++s) {
       if (row >= cu_q(s + 1)) continue;
       const int64_t begin = cu_kv(s);
       int64_t end = cu_kv(s + 1);
-      if (causal) end -= cu_q(s + 1) - 1 - row; // the last query sees the last key
+      if (causal) end -= cu_q(s + 1) - 1 - row; // the last query attends to the last key
       return {begin, std::max(begin, end)};
     }
     return {0, 0};
   }
 
-  // The query rows that see a key row; none for padding.
+  // The query rows that attend to a key row; none for padding.
   Range queries_of(int64_t row) const {
     for (int64_t s = 0; s + 1 < cu_kv.size(0); ++s) {
       if (row >= cu_kv(s + 1)) continue;
@@ -44,7 +44,7 @@ struct Segments {
   }
 };
 
-// Rows of head_dim elements, contiguous inside.
+// Rows of head_dim contiguous elements.
 template <class T>
 View<T, 3> heads(std::conditional_t<std::is_const_v<T>, const fvlm_tensor*, fvlm_tensor*> tensor, const char* name) {
   View<T, 3> view(tensor, name);
@@ -78,13 +78,14 @@ class PlainAttention : public Attention {
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
-    if (query.rotary_dim != 0) return refuse("rotary_dim %d: does not rotate", query.rotary_dim);
-    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
+    if (query.rotary_dim != 0) return refuse("rotary_dim %d not supported", query.rotary_dim);
+    if (query.guests || query.queries_alone)
+      return refuse("extra queries and dq only (guests, queries_alone) not supported");
     if (query.head_dim > max_head_dim) return refuse("head_dim %d is more than %d", query.head_dim, max_head_dim);
     if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0) {
       return refuse("%d query heads are no multiple of %d key heads", query.heads_q, query.heads_kv);
     }
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -171,7 +172,7 @@ class PlainAttention : public Attention {
       }
     });
 
-    // Each key row sums over the queries that see it, so that no two pieces write one number.
+    // Each key row sums over the queries that attend to it, so no two tasks write the same element.
     parallel_for(call.host, query.tokens_kv * query.heads_kv, 4, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / query.heads_kv, head = item % query.heads_kv;

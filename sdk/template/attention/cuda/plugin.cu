@@ -1,5 +1,5 @@
-// @NAME@: attention in plain CUDA, a thread for one row and one head. Right, short and slow: a place to start from.
-// fvlm/attention.h says what each function owes.
+// @NAME@: attention in plain CUDA, one thread per row and head. Correct, short and slow: a starting point.
+// fvlm/attention.h specifies each function.
 #include <fvlm/cuda.hpp>
 
 #include <cmath>
@@ -9,30 +9,30 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int max_head_dim = 256; // sums of a row are kept in float, whatever the tensors hold
+constexpr int max_head_dim = 256; // sums are kept in float32, whatever the dtype of the tensors
 
 struct Range {
   int64_t begin, end;
 };
 
-// Which rows see each other.
+// Which query rows attend to which key rows.
 struct Segments {
   View<const std::int32_t, 1> cu_q, cu_kv;
   bool causal;
 
-  // The key rows that a query row sees; none for padding.
+  // The key rows that a query row attends to; none for padding.
   __device__ Range keys_of(int64_t row) const {
     for (int64_t s = 0; s + 1 < cu_q.size(0); ++s) {
       if (row >= cu_q(s + 1)) continue;
       const int64_t begin = cu_kv(s);
       int64_t end = cu_kv(s + 1);
-      if (causal) end -= cu_q(s + 1) - 1 - row; // the last query sees the last key
+      if (causal) end -= cu_q(s + 1) - 1 - row; // the last query attends to the last key
       return {begin, end > begin ? end : begin};
     }
     return {0, 0};
   }
 
-  // The query rows that see a key row; none for padding.
+  // The query rows that attend to a key row; none for padding.
   __device__ Range queries_of(int64_t row) const {
     for (int64_t s = 0; s + 1 < cu_kv.size(0); ++s) {
       if (row >= cu_kv(s + 1)) continue;
@@ -44,7 +44,7 @@ struct Segments {
   }
 };
 
-// What the kernels read and write. Passed by value: pointers into device memory, with shapes and strides.
+// Kernel arguments, passed by value: pointers into device memory, with shapes and strides.
 template <class T>
 struct Work {
   View<const T, 3> q, k, v, out_read, d_out;
@@ -112,7 +112,7 @@ __global__ void backward_queries(Work<T> w) {
   store(&w.d_q(row, head, 0), sum, w.scale, w.dim);
 }
 
-// Each key row sums over the queries that see it: no atomics, so the result is always the same.
+// Each key row sums over the queries that attend to it: no atomics, so the result is deterministic.
 template <class T>
 __global__ void backward_keys(Work<T> w) {
   const int64_t item = item_index(), row = item / w.heads_kv, head = item % w.heads_kv;
@@ -133,7 +133,7 @@ __global__ void backward_keys(Work<T> w) {
   store(&w.d_v(row, head, 0), sum_v, 1, w.dim);
 }
 
-// Rows of head_dim elements, contiguous inside.
+// Rows of head_dim contiguous elements.
 template <class T, class Tensor>
 View<T, 3> heads(Tensor* tensor, const char* name) {
   View<T, 3> view(tensor, name);
@@ -154,16 +154,17 @@ class CudaAttention : public Attention {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Checked by supports() and by every call.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
-    if (query.rotary_dim != 0) return refuse("rotary_dim %d: does not rotate", query.rotary_dim);
-    if (query.guests || query.queries_alone) return refuse("takes no guests, and gives all gradients");
+    if (query.rotary_dim != 0) return refuse("rotary_dim %d not supported", query.rotary_dim);
+    if (query.guests || query.queries_alone)
+      return refuse("extra queries and dq only (guests, queries_alone) not supported");
     if (query.head_dim > max_head_dim) return refuse("head_dim %d is more than %d", query.head_dim, max_head_dim);
     if (query.heads_kv < 1 || query.heads_q % query.heads_kv != 0) {
       return refuse("%d query heads are no multiple of %d key heads", query.heads_q, query.heads_kv);
     }
-    return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "one thread per row"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {

@@ -1,12 +1,12 @@
-/* @NAME@: two of the small operations in plain C: rmsnorm and swiglu. fvlm/kernels.h says what each function owes.
- * Every other operation is yours to add: set its pointers in the table, and say yes to its op in supports(). */
+/* @NAME@: two of the small operations in plain C: rmsnorm and swiglu. fvlm/kernels.h specifies each function.
+ * To add an operation, set its pointers in the table and accept its op in supports(). */
 #include <fvlm/kernels.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a piece of work reads and writes, from the arguments of the call. */
+/* What a task of parallel_for reads and writes. */
 typedef struct norm {
   int64_t rows, width;
   float epsilon;
@@ -40,7 +40,7 @@ static void norm_rows(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* d_x may be the memory of d_y or d_sum: each element is read before it is written. */
+/* d_x may alias d_y or d_sum: each element is read before it is written. */
 static void norm_backward_rows(void* context, int64_t begin, int64_t end) {
   const norm* w = (const norm*)context;
   for (int64_t row = begin; row < end; ++row) {
@@ -80,7 +80,7 @@ static void swiglu_rows(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* d_gate and d_up may be the memory of gate and up. */
+/* d_gate and d_up may alias gate and up. */
 static void swiglu_backward_rows(void* context, int64_t begin, int64_t end) {
   const gate* w = (const gate*)context;
   for (int64_t row = begin; row < end; ++row) {
@@ -105,7 +105,7 @@ static fvlm_status wrong_tensor(const fvlm_call* call) {
   return fvlm_fail(call->error, FVLM_ERROR_UNSUPPORTED, "float32 with contiguous rows only");
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -124,7 +124,7 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
-/* Why a call of this class is not for us; NULL: it is. */
+/* The reason why this class is not supported; NULL if it is. */
 static const char* refusal(const fvlm_kernels_query* query) {
   if (query->op != FVLM_OP_RMSNORM && query->op != FVLM_OP_SWIGLU) return "rmsnorm and swiglu only";
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
@@ -140,7 +140,7 @@ static void supports(const fvlm_kernels_query* query, fvlm_support* support) {
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
-    fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
+    fvlm_answer(support, 10, "plain loops"); /* the reference has 1; raise it as this gets faster */
   }
 }
 
@@ -231,7 +231,7 @@ static fvlm_status swiglu_backward(fvlm_instance* instance, const fvlm_call* cal
   return FVLM_OK;
 }
 
-/* Operations that are not named stay NULL: not offered. */
+/* Operations that the plugin does not have stay NULL. */
 static const fvlm_kernels_v1 table = {
     .base = {sizeof(fvlm_kernels_v1), create, destroy},
     .supports = supports,

@@ -1,5 +1,5 @@
-// @NAME@: two of the small operations in plain C++: rmsnorm and swiglu. fvlm/kernels.h says what each function owes.
-// Every other operation is yours to add: a member function of the table's name is enough to offer it.
+// @NAME@: two of the small operations in plain C++: rmsnorm and swiglu. fvlm/kernels.h specifies each function.
+// To add an operation, write the member function with its name in the table.
 #include <fvlm/fvlm.hpp>
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// Rows of `width` elements, contiguous inside.
+// Rows of `width` contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -23,7 +23,7 @@ class PlainKernels : public Kernels {
     if (config.device.type != FVLM_CPU) throw Failure(FVLM_ERROR_UNSUPPORTED, "runs on the CPU only");
   }
 
-  // Asked only about the operations below.
+  // Called only for the operations below.
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
@@ -32,7 +32,7 @@ class PlainKernels : public Kernels {
     }
     const auto unknown = query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL);
     if (unknown) return refuse("options %#x not supported", unknown);
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -77,7 +77,7 @@ class PlainKernels : public Kernels {
     });
   }
 
-  // d_gate and d_up may be the memory of gate and up.
+  // d_gate and d_up may alias gate and up.
   void swiglu_backward(const fvlm_call& call, const Query& query, const fvlm_swiglu_backward& arguments) {
     require(supports(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {
@@ -117,7 +117,7 @@ class PlainKernels : public Kernels {
         const T* s = x.row(row);
         if (sum) {
           for (int64_t i = 0; i < query.width; ++i) sum(row, i) = T(float(x(row, i)) + float(residual(row, i)));
-          s = sum.row(row); // rounded: what backward will see
+          s = sum.row(row); // the rounded sum, which backward uses
         }
         float squares = 0;
         for (int64_t i = 0; i < query.width; ++i) squares += float(s[i]) * float(s[i]);

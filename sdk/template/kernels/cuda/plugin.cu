@@ -1,5 +1,5 @@
-// @NAME@: two of the small operations in plain CUDA: rmsnorm and swiglu. fvlm/kernels.h says what each function owes.
-// Every other operation is yours to add: a member function of the table's name is enough to offer it.
+// @NAME@: two of the small operations in plain CUDA: rmsnorm and swiglu. fvlm/kernels.h specifies each function.
+// To add an operation, write the member function with its name in the table.
 #include <fvlm/cuda.hpp>
 
 #include <cmath>
@@ -17,7 +17,7 @@ __global__ void norm_rows(View<const T, 2> x, View<const T, 2> residual, View<co
   const T* s = x.row(row);
   if (sum) {
     for (int64_t i = 0; i < width; ++i) sum(row, i) = T(float(x(row, i)) + float(residual(row, i)));
-    s = sum.row(row); // rounded: what backward will see
+    s = sum.row(row); // the rounded sum, which backward uses
   }
   float squares = 0;
   for (int64_t i = 0; i < width; ++i) squares += float(s[i]) * float(s[i]);
@@ -36,7 +36,7 @@ __global__ void norm_weight(View<const T, 2> d_y, View<const T, 2> s, View<const
   d_weight(i) = G(sum);
 }
 
-// d_x may be the memory of d_y or d_sum: each element is read before it is written.
+// d_x may alias d_y or d_sum: each element is read before it is written.
 template <class T>
 __global__ void norm_backward_rows(View<const T, 2> d_y, View<const T, 2> d_sum, View<const T, 2> s,
                                    View<const T, 1> weight, View<const float, 1> inverse, View<T, 2> d_x) {
@@ -59,7 +59,7 @@ __global__ void swiglu_elements(View<const T, 2> gate, View<const T, 2> up, View
   y(row, i) = T(x / (1 + expf(-x)) * float(up(row, i)));
 }
 
-// d_gate and d_up may be the memory of gate and up.
+// d_gate and d_up may alias gate and up.
 template <class T>
 __global__ void swiglu_backward_elements(View<const T, 2> gate, View<const T, 2> up, View<const T, 2> d_y,
                                          View<T, 2> d_gate, View<T, 2> d_up) {
@@ -70,7 +70,7 @@ __global__ void swiglu_backward_elements(View<const T, 2> gate, View<const T, 2>
   d_up(row, i) = T(d * x * sigmoid);
 }
 
-// Rows of `width` elements, contiguous inside.
+// Rows of `width` contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -91,7 +91,7 @@ class CudaKernels : public Kernels {
     return fits(query);
   }
 
-  // What calls refuse as well. Asked only about the operations below.
+  // Checked by supports() and by every call, only for the operations below.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
@@ -99,7 +99,7 @@ class CudaKernels : public Kernels {
     }
     const auto unknown = query.options & ~(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL);
     if (unknown) return refuse("options %#x not supported", unknown);
-    return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "one thread per row"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {

@@ -1,12 +1,12 @@
-/* @NAME@: linear head and cross-entropy in plain C; logits are computed when they are needed and never stored. Right,
- * short and slow: a place to start from. fvlm/loss.h says what each function owes. */
+/* @NAME@: linear head and cross-entropy in plain C; logits are computed when they are needed and never stored. Correct,
+ * short and slow: a starting point. fvlm/loss.h specifies each function. */
 #include <fvlm/loss.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a piece of work reads and writes, from the arguments of the call. */
+/* What a task of parallel_for reads and writes. */
 typedef struct work {
   int64_t tokens, width, vocab;
   const fvlm_tensor *hidden, *weight;
@@ -28,7 +28,7 @@ static float logit(const work* w, int64_t token, int64_t word) {
   return sum;
 }
 
-/* The gradient of what is minimised with respect to a logit: (softmax - one-hot) d_loss. */
+/* The gradient of the objective with respect to a logit: (softmax - one-hot) d_loss. */
 static float d_logit(const work* w, int64_t token, int64_t word) {
   const float p = expf(logit(w, token, word) - w->logsumexp[token]);
   return (p - (word == w->targets[token] ? 1 : 0)) * w->d_losses[token];
@@ -38,24 +38,24 @@ static void add_scaled(float* sum, float factor, const float* values, int64_t co
   for (int64_t i = 0; i < count; ++i) sum[i] += factor * values[i];
 }
 
-/* The sum of exp(logit - largest) is kept for the largest logit so far and rescaled when a larger one comes. */
+/* Online softmax: the sum of exp(logit - largest) is rescaled whenever a larger logit comes. */
 static void forward_tokens(void* context, int64_t begin, int64_t end) {
   const work* w = (const work*)context;
   for (int64_t token = begin; token < end; ++token) {
     w->losses[token] = 0;
     if (w->logsumexp) w->logsumexp[token] = 0;
     if (w->targets[token] < 0) continue;
-    float largest = -INFINITY, sum = 0, wanted = 0;
+    float largest = -INFINITY, sum = 0, target_logit = 0;
     for (int64_t word = 0; word < w->vocab; ++word) {
       const float value = logit(w, token, word);
-      if (word == w->targets[token]) wanted = value;
+      if (word == w->targets[token]) target_logit = value;
       if (value > largest) {
         sum *= expf(largest - value);
         largest = value;
       }
       sum += expf(value - largest);
     }
-    w->losses[token] = largest + logf(sum) - wanted;
+    w->losses[token] = largest + logf(sum) - target_logit;
     if (w->logsumexp) w->logsumexp[token] = largest + logf(sum);
   }
 }
@@ -88,7 +88,7 @@ static int is_matrix(const fvlm_tensor* tensor) {
   return fvlm_is_rows(tensor, FVLM_FLOAT, 32, 2);
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -107,7 +107,7 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
-/* Why a call of this class is not for us; NULL: it is. */
+/* The reason why this class is not supported; NULL if it is. */
 static const char* refusal(const fvlm_loss_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
@@ -121,7 +121,7 @@ static void supports(const fvlm_loss_query* query, fvlm_support* support) {
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
-    fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
+    fvlm_answer(support, 10, "plain loops"); /* the reference has 1; raise it as this gets faster */
   }
 }
 

@@ -1,5 +1,5 @@
-// @NAME@: linear head and cross-entropy in plain C++; logits are computed when they are needed and never stored. Right,
-// short and slow: a place to start from. fvlm/loss.h says what each function owes.
+// @NAME@: linear head and cross-entropy in plain C++; logits are computed when they are needed and never stored.
+// Correct, short and slow: a starting point. fvlm/loss.h specifies each function.
 #include <fvlm/fvlm.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void add_scaled(float* sum, float factor, const T* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] += factor * float(values[i]);
 }
 
-// Rows of `width` elements, contiguous inside.
+// Rows of `width` contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -42,7 +42,7 @@ class PlainLoss : public Loss {
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -73,7 +73,7 @@ class PlainLoss : public Loss {
   }
 
  private:
-  // Gradients are summed in float32, whatever their tensors hold.
+  // Gradients are summed in float32, whatever their dtype.
   struct Sums {
     Span<float> hidden, weight;
     Sums(Workspace& space, const Query& query)
@@ -94,18 +94,18 @@ class PlainLoss : public Loss {
       for (int64_t token = begin; token < end; ++token) {
         losses(token) = 0;
         if (targets(token) < 0) continue;
-        // The sum of exp(logit - largest) is kept for the largest logit so far and rescaled when a larger one comes.
-        float largest = -INFINITY, sum = 0, wanted = 0;
+        // Online softmax: the sum of exp(logit - largest) is rescaled whenever a larger logit comes.
+        float largest = -INFINITY, sum = 0, target_logit = 0;
         for (int64_t word = 0; word < query.vocab; ++word) {
           const float logit = dot(hidden.row(token), weight.row(word), query.width);
-          if (word == targets(token)) wanted = logit;
+          if (word == targets(token)) target_logit = logit;
           if (logit > largest) {
             sum *= std::exp(largest - logit);
             largest = logit;
           }
           sum += std::exp(logit - largest);
         }
-        losses(token) = largest + std::log(sum) - wanted;
+        losses(token) = largest + std::log(sum) - target_logit;
         if (logsumexp) logsumexp(token) = largest + std::log(sum);
       }
     });
@@ -121,7 +121,7 @@ class PlainLoss : public Loss {
     Workspace space(call);
     const Sums sums(space, query);
 
-    // The gradient of what is minimised with respect to a logit: (softmax - one-hot) d_loss.
+    // The gradient of the objective with respect to a logit: (softmax - one-hot) d_loss.
     const auto d_logit = [&](int64_t token, int64_t word) {
       const float p = std::exp(dot(hidden.row(token), weight.row(word), width) - logsumexp(token));
       return (p - (word == targets(token) ? 1 : 0)) * d_losses(token);

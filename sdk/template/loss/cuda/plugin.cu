@@ -1,5 +1,5 @@
 // @NAME@: linear head and cross-entropy in plain CUDA; logits are computed when they are needed and never stored.
-// Right, short and slow: a place to start from. fvlm/loss.h says what each function owes.
+// Correct, short and slow: a starting point. fvlm/loss.h specifies each function.
 #include <fvlm/cuda.hpp>
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// What the kernels read and write. Passed by value: pointers into device memory, with shapes and strides.
+// Kernel arguments, passed by value: pointers into device memory, with shapes and strides.
 template <class T, class G>
 struct Work {
   View<const T, 2> hidden, weight;
@@ -18,7 +18,7 @@ struct Work {
   View<const float, 1> d_losses, logsumexp_read;
   View<T, 2> d_hidden;
   View<G, 2> d_weight;
-  float *hidden_sum, *weight_sum; // gradients are summed in float32, whatever their tensors hold
+  float *hidden_sum, *weight_sum; // gradients are summed in float32, whatever their dtype
   int64_t tokens, width, vocab;
   bool accumulate;
 
@@ -29,7 +29,7 @@ struct Work {
     return sum;
   }
 
-  // The gradient of what is minimised with respect to a logit: (softmax - one-hot) d_loss.
+  // The gradient of the objective with respect to a logit: (softmax - one-hot) d_loss.
   __device__ float d_logit(int64_t token, int64_t word) const {
     const float p = expf(logit(token, word) - logsumexp_read(token));
     return (p - (word == targets(token) ? 1 : 0)) * d_losses(token);
@@ -47,18 +47,18 @@ __global__ void forward_tokens(Work<T, T> w) {
   if (token >= w.tokens) return;
   w.losses(token) = 0;
   if (w.targets(token) < 0) return;
-  // The sum of exp(logit - largest) is kept for the largest logit so far and rescaled when a larger one comes.
-  float largest = -INFINITY, sum = 0, wanted = 0;
+  // Online softmax: the sum of exp(logit - largest) is rescaled whenever a larger logit comes.
+  float largest = -INFINITY, sum = 0, target_logit = 0;
   for (int64_t word = 0; word < w.vocab; ++word) {
     const float logit = w.logit(token, word);
-    if (word == w.targets(token)) wanted = logit;
+    if (word == w.targets(token)) target_logit = logit;
     if (logit > largest) {
       sum *= expf(largest - logit);
       largest = logit;
     }
     sum += expf(logit - largest);
   }
-  w.losses(token) = largest + logf(sum) - wanted;
+  w.losses(token) = largest + logf(sum) - target_logit;
   if (w.logsumexp) w.logsumexp(token) = largest + logf(sum);
 }
 
@@ -86,7 +86,7 @@ __global__ void backward_words(Work<T, G> w) {
   for (int64_t i = 0; i < w.width; ++i) w.d_weight(word, i) = G(sum[i]);
 }
 
-// Rows of `width` elements, contiguous inside.
+// Rows of `width` contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -107,13 +107,13 @@ class CudaLoss : public Loss {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Checked by supports() and by every call.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
     if (query.gradient_dtype != float32 && query.gradient_dtype != query.dtype) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     }
-    return accept(10, "a thread a row"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "one thread per row"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {

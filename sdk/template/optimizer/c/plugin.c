@@ -1,4 +1,4 @@
-/* @NAME@: AdamW in plain C, as torch.optim.AdamW computes it. fvlm/optimizer.h says what each function owes. For an
+/* @NAME@: AdamW in plain C, as torch.optim.AdamW computes it. fvlm/optimizer.h specifies each function. For an
  * algorithm of your own, change ALGORITHM here and the kind in plugin.toml, then hyperparameters, states and update. */
 #include <fvlm/optimizer.h>
 
@@ -15,12 +15,12 @@ static const fvlm_hyperparameter hyperparameters[HYPERPARAMETERS] = {
     {"eps", 1e-8, 0, 1}, {"weight_decay", 0.01, 0, 1},
 };
 
-/* One segment of the arenas. */
+/* One parameter slice of the flat buffers. */
 typedef struct work {
   float *master, *m, *v;
   const float* gradient;
   float lr, beta1, beta2, eps, weight_decay, scale;
-  float step_size, root_correction2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
+  float step_size, sqrt_bias_correction2; /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
 } work;
 
 static void update(void* context, int64_t begin, int64_t end) {
@@ -29,13 +29,13 @@ static void update(void* context, int64_t begin, int64_t end) {
     const float gradient = w->gradient[i] * w->scale;
     w->m[i] += (1 - w->beta1) * (gradient - w->m[i]);
     w->v[i] = w->beta2 * w->v[i] + (1 - w->beta2) * gradient * gradient;
-    const float denominator = sqrtf(w->v[i]) / w->root_correction2 + w->eps;
+    const float denominator = sqrtf(w->v[i]) / w->sqrt_bias_correction2 + w->eps;
     w->master[i] -= w->lr * w->weight_decay * w->master[i];
     w->master[i] -= w->step_size * w->m[i] / denominator;
   }
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -54,7 +54,7 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
-/* Why a call of this class is not for us; NULL: it is. */
+/* The reason why this class is not supported; NULL if it is. */
 static const char* refusal(const fvlm_optimizer_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->gradient_dtype, FVLM_FLOAT, 32)) return "float32 gradients only";
@@ -68,7 +68,7 @@ static void supports(const fvlm_optimizer_query* query, fvlm_support* support) {
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
-    fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
+    fvlm_answer(support, 10, "plain loops"); /* the reference has 1; raise it as this gets faster */
   }
 }
 
@@ -122,7 +122,7 @@ static fvlm_status step(fvlm_instance* instance, const fvlm_call* call, const fv
     w.weight_decay = hyper[WEIGHT_DECAY];
     w.scale = *(const float*)arguments->scale->data;
     w.step_size = (float)(hyper[LR] / (1 - pow(hyper[BETA1], t)));
-    w.root_correction2 = (float)sqrt(1 - pow(hyper[BETA2], t));
+    w.sqrt_bias_correction2 = (float)sqrt(1 - pow(hyper[BETA2], t));
     call->host->parallel_for(call->host, segment->rows * segment->cols, 4096, update, &w);
   }
   return FVLM_OK;

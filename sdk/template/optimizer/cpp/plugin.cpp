@@ -1,4 +1,4 @@
-// @NAME@: AdamW in plain C++, as torch.optim.AdamW computes it. fvlm/optimizer.h says what each function owes. For an
+// @NAME@: AdamW in plain C++, as torch.optim.AdamW computes it. fvlm/optimizer.h specifies each function. For an
 // algorithm of your own, change `algorithm` here and the kind in plugin.toml, then hyperparameters, states and step.
 #include <fvlm/fvlm.hpp>
 
@@ -30,7 +30,7 @@ class PlainAdamW : public Optimizer {
     if (!is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
       return refuse("parameters in %s not supported", name_of(query.parameter_dtype));
     }
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   static States states(const Query&) { return {{"m", float32}, {"v", float32}}; }
@@ -51,7 +51,7 @@ class PlainAdamW : public Optimizer {
   static void run_step(const fvlm_call& call, const Query& query, const Step& arguments) {
     const View<float, 1> master(arguments.master, "master"), m(arguments.state[0], "m"), v(arguments.state[1], "v");
     const View<const G, 1> gradients(arguments.gradient, "gradient");
-    View<P, 1> parameter; // the master itself where parameters are float32
+    View<P, 1> parameter; // empty where parameters are float32: the model then reads the master weights
     if (arguments.parameter) parameter = View<P, 1>(arguments.parameter, "parameter");
     const View<const float, 2> hyper(arguments.hyper, "hyper");
     const float scale = View<const float, 1>(arguments.scale, "scale")(0);
@@ -62,14 +62,14 @@ class PlainAdamW : public Optimizer {
       const fvlm_optimizer_segment& segment = query.segments[s];
       const float* const h = hyper.row(segment.group);
       const auto step_size = static_cast<float>(h[lr] / (1 - std::pow(double(h[beta1]), t)));
-      const auto root_correction2 = static_cast<float>(std::sqrt(1 - std::pow(double(h[beta2]), t)));
+      const auto sqrt_bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(double(h[beta2]), t)));
       parallel_for(call.host, segment.rows * segment.cols, 4096, [&](int64_t begin, int64_t end) {
         for (int64_t i = segment.offset + begin; i < segment.offset + end; ++i) {
           const float gradient = float(gradients(i)) * scale;
           m(i) += (1 - h[beta1]) * (gradient - m(i));
           v(i) = h[beta2] * v(i) + (1 - h[beta2]) * gradient * gradient;
           const float decayed = master(i) - h[lr] * h[weight_decay] * master(i);
-          master(i) = decayed - step_size * m(i) / (std::sqrt(v(i)) / root_correction2 + h[eps]);
+          master(i) = decayed - step_size * m(i) / (std::sqrt(v(i)) / sqrt_bias_correction2 + h[eps]);
           if (parameter) parameter(i) = P(master(i));
         }
       });

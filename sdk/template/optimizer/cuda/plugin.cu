@@ -1,5 +1,5 @@
-// @NAME@: AdamW in plain CUDA, as torch.optim.AdamW computes it, in one launch. fvlm/optimizer.h says what each
-// function owes. For an algorithm of your own, change `algorithm` here and the kind in plugin.toml, then
+// @NAME@: AdamW in plain CUDA, as torch.optim.AdamW computes it, in one launch. fvlm/optimizer.h specifies each
+// function. For an algorithm of your own, change `algorithm` here and the kind in plugin.toml, then
 // hyperparameters, states and step.
 #include <fvlm/cuda.hpp>
 
@@ -12,14 +12,14 @@ using std::int64_t;
 
 enum { lr, beta1, beta2, eps, weight_decay };
 
-constexpr int64_t threads_a_segment = 2048; // each walks over its segment in steps of so many elements
+constexpr int64_t threads_per_segment = 2048; // each handles every threads_per_segment-th element
 
-// What the kernel reads and writes. Passed by value: pointers into device memory.
+// Kernel arguments, passed by value: pointers into device memory.
 template <class G, class P>
 struct Work {
   View<float, 1> master, m, v;
   View<const G, 1> gradient;
-  View<P, 1> parameter;            // nothing where parameters are float32: the master is what the model reads
+  View<P, 1> parameter;            // empty where parameters are float32: the model then reads the master weights
   View<const int64_t, 2> segments; // offset, rows, cols, group
   View<const float, 2> hyper;
   View<const int64_t, 1> step;
@@ -29,19 +29,19 @@ struct Work {
 
 template <class G, class P>
 __global__ void update(Work<G, P> w) {
-  const int64_t s = item_index() / threads_a_segment;
+  const int64_t s = item_index() / threads_per_segment;
   if (s >= w.segments.size(0) || w.skip(0) != 0) return;
   const int64_t begin = w.segments(s, 0), end = begin + w.segments(s, 1) * w.segments(s, 2);
   const float* const h = w.hyper.row(w.segments(s, 3));
   const double t = static_cast<double>(w.step(0));
   const float step_size = static_cast<float>(h[lr] / (1 - pow(double(h[beta1]), t)));
-  const float root_correction2 = static_cast<float>(sqrt(1 - pow(double(h[beta2]), t)));
-  for (int64_t i = begin + item_index() % threads_a_segment; i < end; i += threads_a_segment) {
+  const float sqrt_bias_correction2 = static_cast<float>(sqrt(1 - pow(double(h[beta2]), t)));
+  for (int64_t i = begin + item_index() % threads_per_segment; i < end; i += threads_per_segment) {
     const float gradient = float(w.gradient(i)) * w.scale(0);
     const float m = w.m(i) + (1 - h[beta1]) * (gradient - w.m(i));
     const float v = h[beta2] * w.v(i) + (1 - h[beta2]) * gradient * gradient;
     const float decayed = w.master(i) - h[lr] * h[weight_decay] * w.master(i);
-    const float master = decayed - step_size * m / (sqrtf(v) / root_correction2 + h[eps]);
+    const float master = decayed - step_size * m / (sqrtf(v) / sqrt_bias_correction2 + h[eps]);
     w.m(i) = m;
     w.v(i) = v;
     w.master(i) = master;
@@ -68,7 +68,7 @@ class CudaAdamW : public Optimizer {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Checked by supports() and by every call.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.gradient_dtype)) {
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
@@ -76,7 +76,7 @@ class CudaAdamW : public Optimizer {
     if (!is_one_of<float, BFloat16, Half>(query.parameter_dtype)) {
       return refuse("parameters in %s not supported", name_of(query.parameter_dtype));
     }
-    return accept(10, "a thread an element"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "one thread per element"); // the reference has 1; raise it as this gets faster
   }
 
   static States states(const Query&) { return {{"m", float32}, {"v", float32}}; }
@@ -98,7 +98,7 @@ class CudaAdamW : public Optimizer {
         w.step = View<const int64_t, 1>(arguments.step, "step");
         w.scale = View<const float, 1>(arguments.scale, "scale");
         w.skip = View<const std::int32_t, 1>(arguments.skip, "skip");
-        launch(call, query.segment_count * threads_a_segment, update<G, P>, w);
+        launch(call, query.segment_count * threads_per_segment, update<G, P>, w);
       });
     });
   }

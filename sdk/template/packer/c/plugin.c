@@ -1,11 +1,11 @@
-/* @NAME@: first fit in plain C: each item goes into the first bin that has room for it. Short and not dense: a place to
- * start from. fvlm/packer.h says what each function owes. */
+/* @NAME@: first fit in plain C: each item goes into the first bin that has room for it. Short, and packs loosely: a
+ * starting point. fvlm/packer.h specifies each function. */
 #include <fvlm/packer.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether an item fits what is left of a bin. */
+/* Whether an item fits into the remaining room of a bin. */
 static int fits(const int64_t* size, const int64_t* room, int32_t dimensions) {
   for (int32_t d = 0; d < dimensions; ++d) {
     if (size[d] > room[d]) return 0;
@@ -13,7 +13,7 @@ static int fits(const int64_t* size, const int64_t* room, int32_t dimensions) {
   return 1;
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -38,7 +38,7 @@ static void supports(const fvlm_packer_query* query, fvlm_support* support) {
   } else if (query->dimensions < 1) {
     fvlm_answer(support, 0, "%d dimensions", query->dimensions);
   } else {
-    fvlm_answer(support, 10, "first fit"); /* the reference answers 1; raise it as this becomes good */
+    fvlm_answer(support, 10, "first fit"); /* the reference has 1; raise it as this gets better */
   }
 }
 

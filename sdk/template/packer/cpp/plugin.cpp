@@ -1,5 +1,5 @@
-// @NAME@: first fit in plain C++: each item goes into the first bin that has room for it. Short and not dense: a place
-// to start from. fvlm/packer.h says what each function owes.
+// @NAME@: first fit in plain C++: each item goes into the first bin that has room for it. Short, and packs loosely: a
+// starting point. fvlm/packer.h specifies each function.
 #include <fvlm/fvlm.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class FirstFit : public Packer {
  public:
   static Support supports(const Query& query) {
     if (query.dimensions < 1) return refuse("%d dimensions", query.dimensions);
-    return accept(10, "first fit"); // the reference answers 1; raise it as this becomes good
+    return accept(10, "first fit"); // the reference has 1; raise it as this gets better
   }
 
   void pack(const Query& query, const Pack& arguments) {

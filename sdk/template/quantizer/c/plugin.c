@@ -1,4 +1,4 @@
-/* @NAME@: int8 with one scale a row, in plain C. fvlm/quantizer.h says what each function owes and how int8 is packed.
+/* @NAME@: int8 with one scale per row, in plain C. fvlm/quantizer.h specifies each function and the int8 scheme.
  * For a scheme of your own, change SCHEME here and the kind in plugin.toml, then the packed form. */
 #include <fvlm/quantizer.h>
 
@@ -8,7 +8,7 @@
 
 #define SCHEME "int8"
 
-/* What a piece of work reads and writes, from the arguments of the call. */
+/* What a task of parallel_for reads and writes. */
 typedef struct work {
   int64_t rows, cols;
   const fvlm_tensor *read, *bias; /* weight, x or d_y */
@@ -54,7 +54,7 @@ static void unpack_rows(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* y = x weight^T + bias, a token at a time */
+/* y = x weight^T + bias, one token at a time */
 static void linear_tokens(void* context, int64_t begin, int64_t end) {
   const work* w = (const work*)context;
   const float* scales = (const float*)w->scales_in->data;
@@ -69,7 +69,7 @@ static void linear_tokens(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* d_x = d_y weight, a token at a time */
+/* d_x = d_y weight, one token at a time */
 static void gradient_tokens(void* context, int64_t begin, int64_t end) {
   const work* w = (const work*)context;
   const float* scales = (const float*)w->scales_in->data;
@@ -92,7 +92,7 @@ static void fake_rows(void* context, int64_t begin, int64_t end) {
   }
 }
 
-/* The scale is that of the largest weight, so none is clipped and every gradient passes. */
+/* The largest weight sets the scale, so nothing is clipped and every gradient passes. */
 static void copy_rows(void* context, int64_t begin, int64_t end) {
   const work* w = (const work*)context;
   for (int64_t row = begin; row < end; ++row) {
@@ -115,7 +115,7 @@ static fvlm_status run(const fvlm_call* call, int right, int64_t count, void (*t
   return FVLM_OK;
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;
@@ -134,7 +134,7 @@ static void destroy(fvlm_instance* instance) {
   free(instance);
 }
 
-/* Why a call of this class is not for us; NULL: it is. */
+/* The reason why this class is not supported; NULL if it is. */
 static const char* refusal(const fvlm_quantizer_query* query) {
   if (query->device.type != FVLM_CPU) return "runs on the CPU only";
   if (!fvlm_is_dtype(query->dtype, FVLM_FLOAT, 32)) return "float32 only";
@@ -147,7 +147,7 @@ static void supports(const fvlm_quantizer_query* query, fvlm_support* support) {
   if (no) {
     fvlm_answer(support, 0, "%s", no);
   } else {
-    fvlm_answer(support, 10, "plain loops"); /* the reference answers 1; raise it as this becomes fast */
+    fvlm_answer(support, 10, "plain loops"); /* the reference has 1; raise it as this gets faster */
   }
 }
 

@@ -1,5 +1,5 @@
-// @NAME@: int8 with one scale a row, in plain C++. fvlm/quantizer.h says what each function owes and how int8 is
-// packed. For a scheme of your own, change `scheme` here and the kind in plugin.toml, then the packed form.
+// @NAME@: int8 with one scale per row, in plain C++. fvlm/quantizer.h specifies each function and the int8
+// scheme. For a scheme of your own, change `scheme` here and the kind in plugin.toml, then the packed form.
 #include <fvlm/fvlm.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ float code_of(float weight, float scale) {
   return scale > 0 ? std::clamp(std::rint(weight / scale), -127.0F, 127.0F) : 0; // rint rounds half to even
 }
 
-// Rows that are contiguous inside.
+// Rows of contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -61,7 +61,7 @@ class PlainInt8 : public Quantizer {
   static Support supports(const Query& query) {
     if (query.device.type != FVLM_CPU) return refuse("runs on the CPU only");
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
-    return accept(10, "plain loops"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "plain loops"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -145,7 +145,7 @@ class PlainInt8 : public Quantizer {
     });
   }
 
-  // The scale is that of the largest weight, so none is clipped and every gradient passes.
+  // The largest weight sets the scale, so nothing is clipped and every gradient passes.
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) {
     require(supports(query));
     run(call, query.dtype, query.rows, [&](auto element, int64_t begin, int64_t end) {

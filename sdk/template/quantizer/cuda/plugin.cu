@@ -1,5 +1,5 @@
-// @NAME@: int8 with one scale a row, in plain CUDA. fvlm/quantizer.h says what each function owes and how int8 is
-// packed. For a scheme of your own, change `scheme` here and the kind in plugin.toml, then the packed form.
+// @NAME@: int8 with one scale per row, in plain CUDA. fvlm/quantizer.h specifies each function and the int8
+// scheme. For a scheme of your own, change `scheme` here and the kind in plugin.toml, then the packed form.
 #include <fvlm/cuda.hpp>
 
 #include <cmath>
@@ -80,7 +80,7 @@ __global__ void copy_elements(View<const T, 2> from, View<T, 2> to) {
   if (row < to.size(0)) to(row, i) = from(row, i);
 }
 
-// Rows that are contiguous inside.
+// Rows of contiguous elements.
 template <class T, class Tensor>
 View<T, 2> rows_of(Tensor* tensor, const char* name) {
   View<T, 2> view(tensor, name);
@@ -104,10 +104,10 @@ class CudaInt8 : public Quantizer {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Checked by supports() and by every call.
   static Support fits(const Query& query) {
     if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
-    return accept(10, "a thread an element"); // the reference answers 1; raise it as this becomes fast
+    return accept(10, "one thread per element"); // the reference has 1; raise it as this gets faster
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
@@ -162,7 +162,7 @@ class CudaInt8 : public Quantizer {
     });
   }
 
-  // The scale is that of the largest weight, so none is clipped and every gradient passes.
+  // The largest weight sets the scale, so nothing is clipped and every gradient passes.
   void fake_quantize_backward(const fvlm_call& call, const Query& query, const FakeBackward& arguments) {
     require(fits(query));
     dispatch<float, BFloat16, Half>(query.dtype, [&](auto element) {

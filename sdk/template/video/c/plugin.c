@@ -1,11 +1,11 @@
-/* @NAME@: uncompressed video in plain C: YUV4MPEG2 files in 4:4:4, frames of one size one after the other. Short and
- * not much in use: a place to start from. fvlm/video.h says what each function owes. */
+/* @NAME@: uncompressed video in plain C: YUV4MPEG2 files in 4:4:4, frames of one size one after the other. A short
+ * starting point. fvlm/video.h specifies each function. */
 #include <fvlm/video.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a file's first line says. */
+/* The header line of a file. */
 struct stream {
   int64_t width, height, begin, frames;
   double frame_seconds;
@@ -28,7 +28,7 @@ static fvlm_status open_stream(const fvlm_video_query* query, const fvlm_video_f
   const char* end = strchr(text, '\n');
   if (!end || strncmp(text, "YUV4MPEG2 ", 10) != 0) return fvlm_fail(error, FVLM_ERROR_DATA, "not a YUV4MPEG2 file");
 
-  long numerator = 0, denominator = 0; /* of the frames a second */
+  long numerator = 0, denominator = 0; /* frames per second */
   for (const char* word = strchr(text, ' '); word && word < end; word = strchr(word + 1, ' ')) {
     char* rest = NULL;
     if (word[1] == 'W') stream->width = strtol(word + 2, NULL, 10);
@@ -60,7 +60,7 @@ static void to_rgb(const uint8_t* yuv, int64_t pixels, uint8_t* rgb) {
   }
 }
 
-/* The table's functions. */
+/* The functions of the table. */
 
 struct fvlm_instance {
   fvlm_device device;

@@ -1,5 +1,5 @@
-// @NAME@: uncompressed video in plain C++: YUV4MPEG2 files in 4:4:4, frames of one size one after the other. Short and
-// not much in use: a place to start from. fvlm/video.h says what each function owes.
+// @NAME@: uncompressed video in plain C++: YUV4MPEG2 files in 4:4:4, frames of one size one after the other. A short
+// starting point. fvlm/video.h specifies each function.
 #include <fvlm/fvlm.hpp>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using namespace fvlm::sdk;
 using std::int64_t;
 using std::uint8_t;
 
-// A file, and what its first line says.
+// A file and its header line.
 class Stream {
  public:
   Stream(const fvlm_video_query& query, const fvlm_video_file& file) : file_(file) {
@@ -23,7 +23,7 @@ class Stream {
     std::string word;
     words >> word;
     if (end == text.end() || word != "YUV4MPEG2") throw Failure(FVLM_ERROR_DATA, "not a YUV4MPEG2 file");
-    long numerator = 0, denominator = 0; // of the frames a second
+    long numerator = 0, denominator = 0; // frames per second
     while (words >> word) {
       std::istringstream value(word.substr(1));
       char colon = 0;
@@ -65,7 +65,7 @@ class Stream {
     return rgb;
   }
 
-  // Throws where the engine wants to stop.
+  // Throws if the engine has cancelled the call.
   void go_on() const {
     if (file_.stop(file_.context)) throw Failure(FVLM_ERROR_DATA, "stopped");
   }

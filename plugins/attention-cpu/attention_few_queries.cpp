@@ -1,5 +1,5 @@
-// attention_narrow.cpp: segments with a handful of query rows on many keys: a visual query on a
-// frame's patches, a decoding step. Nothing is packed: keys and values are read once, where they are.
+// attention_few_queries.cpp: segments with a few query rows and many keys, such as a visual query on the patches of a
+// frame, or a decoding step. Nothing is packed: keys and values are read once, in place.
 #include "attention_tiles.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
@@ -7,9 +7,9 @@ namespace fvlm::plugins::FVLM_LEVEL {
 namespace {
 
 struct Buffers {
-  float *queries, *d_out;     // [narrow_rows][dim]; queries times scale * log2 e
-  float *d_queries, *factors; // [narrow_rows][dim], [narrow_rows]
-  float *p, *d_s;             // [narrow_rows][keys]
+  float *queries, *d_out;   // [max_few_rows][dim]; queries times scale * log2 e
+  float *d_queries, *delta; // [max_few_rows][dim], [max_few_rows]
+  float *p, *d_s;           // [max_few_rows][keys]
   int64_t dim, keys;
 };
 
@@ -17,19 +17,19 @@ Buffers take(Scratch& scratch, const AttentionProblem& problem, bool backward) {
   Buffers b{};
   b.dim = padded_dim(problem);
   b.keys = round_up(problem.max_seqlen_kv, tile_keys);
-  b.queries = scratch.take(narrow_rows * b.dim);
-  b.p = scratch.take(narrow_rows * b.keys);
-  b.factors = scratch.take(narrow_rows);
+  b.queries = scratch.take(max_few_rows * b.dim);
+  b.p = scratch.take(max_few_rows * b.keys);
+  b.delta = scratch.take(max_few_rows);
   if (!backward) return b;
-  b.d_out = scratch.take(narrow_rows * b.dim);
-  b.d_queries = scratch.take(narrow_rows * b.dim);
-  b.d_s = scratch.take(narrow_rows * b.keys);
+  b.d_out = scratch.take(max_few_rows * b.dim);
+  b.d_queries = scratch.take(max_few_rows * b.dim);
+  b.d_s = scratch.take(max_few_rows * b.keys);
   return b;
 }
 
-// Row r of the task is row r % q_count of query head r / q_count.
+// Row r of a task is query row r % q_count of query head r / q_count.
 struct Row {
-  int64_t row, head, place;
+  int64_t token, head, position;
 };
 
 FVLM_INLINE Row row_of(const AttentionProblem& problem, const AttentionTask& task, int64_t r) {
@@ -49,8 +49,8 @@ FVLM_INLINE void store_at(Element* row, int64_t d, int64_t head_dim, Vector v) {
 
 // to[r][j] = dot(rows[r], keys[j])
 template <class Element>
-void dots(const HeadRows& keys, const AttentionTask& task, int head_dim, const float* rows, int64_t row_count,
-          const Buffers& b, float* to) {
+void dot_products(const HeadRows& keys, const AttentionTask& task, int head_dim, const float* rows, int64_t row_count,
+                  const Buffers& b, float* to) {
   for (int64_t j = 0; j < task.kv_count; ++j) {
     const Element* key = at<const Element>(keys, task.kv_begin + j, task.kv_head);
     for (int64_t r = 0; r < row_count; ++r) {
@@ -64,8 +64,8 @@ void dots(const HeadRows& keys, const AttentionTask& task, int head_dim, const f
 
 // to[d] = factor * sum over j of weights[j] values[j][d]
 template <int Vectors, class Element, class To>
-FVLM_INLINE void weigh_columns(const HeadRows& values, const AttentionTask& task, int64_t d, int64_t head_dim,
-                               const float* weights, float factor, To* to) {
+FVLM_INLINE void weighted_sum_of_columns(const HeadRows& values, const AttentionTask& task, int64_t d, int64_t head_dim,
+                                         const float* weights, float factor, To* to) {
   Vector sums[Vectors];
 #pragma GCC unroll 4
   for (int v = 0; v < Vectors; ++v) sums[v] = zero();
@@ -80,12 +80,12 @@ FVLM_INLINE void weigh_columns(const HeadRows& values, const AttentionTask& task
 }
 
 template <class Element, class To>
-void weigh(const HeadRows& values, const AttentionTask& task, int64_t head_dim, const float* weights, float factor,
-           To* to) {
+void weighted_sum(const HeadRows& values, const AttentionTask& task, int64_t head_dim, const float* weights,
+                  float factor, To* to) {
   int64_t d = 0;
   for (; head_dim - d > 3 * lanes; d += 4 * lanes)
-    weigh_columns<4, Element>(values, task, d, head_dim, weights, factor, to);
-  for (; d < head_dim; d += lanes) weigh_columns<1, Element>(values, task, d, head_dim, weights, factor, to);
+    weighted_sum_of_columns<4, Element>(values, task, d, head_dim, weights, factor, to);
+  for (; d < head_dim; d += lanes) weighted_sum_of_columns<1, Element>(values, task, d, head_dim, weights, factor, to);
 }
 
 template <class Element>
@@ -94,28 +94,28 @@ void forward_rows(const AttentionProblem& problem, const AttentionTask& task, fl
   const Buffers b = take(scratch, problem, false);
   const int64_t rows = task.q_count * (problem.heads_q / problem.heads_kv), width = round_up(task.kv_count, lanes);
   for (int64_t r = 0; r < rows; ++r) {
-    const Row at_row = row_of(problem, task, r);
-    pack_rows(at<const Element>(problem.q, at_row.row, at_row.head), problem.q.row, 1, problem.head_dim,
+    const Row row = row_of(problem, task, r);
+    pack_rows(at<const Element>(problem.q, row.token, row.head), problem.q.row, 1, problem.head_dim,
               problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
   }
-  dots<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
+  dot_products<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
   for (int64_t r = 0; r < rows; ++r) {
-    const Row at_row = row_of(problem, task, r);
+    const Row row = row_of(problem, task, r);
     float largest_score = no_maximum, total = 0;
     float* p = b.p + r * b.keys;
-    (void)exponentiate(p, width, visible_keys(problem, task, at_row.place), largest_score, total);
-    weigh<Element>(problem.v, task, problem.head_dim, p, total == 0.0f ? 0.0f : 1.0f / total,
-                   at<Element>(problem.out, at_row.row, at_row.head));
-    if (problem.log_sum)
-      problem.log_sum[at_row.row * problem.heads_q + at_row.head] =
+    (void)online_softmax(p, width, visible_keys(problem, task, row.position), largest_score, total);
+    weighted_sum<Element>(problem.v, task, problem.head_dim, p, total == 0.0f ? 0.0f : 1.0f / total,
+                          at<Element>(problem.out, row.token, row.head));
+    if (problem.log_sum_exp)
+      problem.log_sum_exp[row.token * problem.heads_q + row.head] =
           total == 0.0f ? __builtin_inff() : largest_score + __builtin_log2f(total);
   }
 }
 
 // d_keys[j] = factor * sum over r of weights[r][j] rows[r]
 template <class Element>
-void outer(const HeadRows& d_keys, const AttentionTask& task, int64_t head_dim, const Buffers& b, const float* weights,
-           const float* rows, int64_t row_count, float factor) {
+void outer_products(const HeadRows& d_keys, const AttentionTask& task, int64_t head_dim, const Buffers& b,
+                    const float* weights, const float* rows, int64_t row_count, float factor) {
   for (int64_t j = 0; j < task.kv_count; ++j) {
     Element* d_key = at<Element>(d_keys, task.kv_begin + j, task.kv_head);
     for (int64_t d = 0; d < head_dim; d += lanes) {
@@ -133,46 +133,46 @@ void backward_rows(const AttentionProblem& problem, const AttentionTask& task, f
   const Buffers b = take(scratch, problem, true);
   const int64_t rows = task.q_count * (problem.heads_q / problem.heads_kv), width = round_up(task.kv_count, lanes);
   for (int64_t r = 0; r < rows; ++r) {
-    const Row at_row = row_of(problem, task, r);
+    const Row row = row_of(problem, task, r);
     float* d_out = b.d_out + r * b.dim;
-    pack_rows(at<const Element>(problem.q, at_row.row, at_row.head), problem.q.row, 1, problem.head_dim,
+    pack_rows(at<const Element>(problem.q, row.token, row.head), problem.q.row, 1, problem.head_dim,
               problem.scale * log2_e, b.queries + r * b.dim, b.dim, b.dim);
-    pack_rows(at<const Element>(problem.d_out, at_row.row, at_row.head), problem.d_out.row, 1, problem.head_dim, 1.0f,
+    pack_rows(at<const Element>(problem.d_out, row.token, row.head), problem.d_out.row, 1, problem.head_dim, 1.0f,
               d_out, b.dim, b.dim);
-    const Element* out = at<const Element>(problem.out, at_row.row, at_row.head);
+    const Element* out = at<const Element>(problem.out, row.token, row.head);
     Vector products = zero();
     for (int64_t d = 0; d < problem.head_dim; d += lanes)
       products = fma(load_at(out, d, problem.head_dim), load(d_out + d), products);
-    b.factors[r] = sum(products);
+    b.delta[r] = sum(products);
   }
-  dots<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
-  dots<Element>(problem.v, task, problem.head_dim, b.d_out, rows, b, b.d_s);
+  dot_products<Element>(problem.k, task, problem.head_dim, b.queries, rows, b, b.p);
+  dot_products<Element>(problem.v, task, problem.head_dim, b.d_out, rows, b, b.d_s);
   for (int64_t r = 0; r < rows; ++r) {
-    const Row at_row = row_of(problem, task, r);
-    differentiate(b.p + r * b.keys, b.d_s + r * b.keys, width, visible_keys(problem, task, at_row.place),
-                  problem.log_sum[at_row.row * problem.heads_q + at_row.head], b.factors[r]);
-    weigh<Element>(problem.k, task, problem.head_dim, b.d_s + r * b.keys, problem.scale,
-                   at<Element>(problem.d_q, at_row.row, at_row.head));
+    const Row row = row_of(problem, task, r);
+    softmax_backward(b.p + r * b.keys, b.d_s + r * b.keys, width, visible_keys(problem, task, row.position),
+                     problem.log_sum_exp[row.token * problem.heads_q + row.head], b.delta[r]);
+    weighted_sum<Element>(problem.k, task, problem.head_dim, b.d_s + r * b.keys, problem.scale,
+                          at<Element>(problem.d_q, row.token, row.head));
   }
-  // queries carry scale * log2 e; d_k is wanted with scale alone
-  outer<Element>(problem.d_k, task, problem.head_dim, b, b.d_s, b.queries, rows, log_2);
-  outer<Element>(problem.d_v, task, problem.head_dim, b, b.p, b.d_out, rows, 1.0f);
+  // The packed queries are multiplied by scale * log2 e, but d_k has only the factor scale.
+  outer_products<Element>(problem.d_k, task, problem.head_dim, b, b.d_s, b.queries, rows, log_2);
+  outer_products<Element>(problem.d_v, task, problem.head_dim, b, b.p, b.d_out, rows, 1.0f);
 }
 
 } // namespace
 
-int64_t narrow_scratch(const AttentionProblem& problem, bool backward) {
+int64_t few_queries_scratch(const AttentionProblem& problem, bool backward) {
   Scratch scratch(nullptr);
   (void)take(scratch, problem, backward);
   return scratch.used();
 }
 
-void narrow_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
-  problem.bfloat ? forward_rows<Bfloat>(problem, task, scratch) : forward_rows<float>(problem, task, scratch);
+void few_queries_forward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
+  problem.is_bfloat16 ? forward_rows<Bfloat>(problem, task, scratch) : forward_rows<float>(problem, task, scratch);
 }
 
-void narrow_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
-  problem.bfloat ? backward_rows<Bfloat>(problem, task, scratch) : backward_rows<float>(problem, task, scratch);
+void few_queries_backward(const AttentionProblem& problem, const AttentionTask& task, float* scratch) {
+  problem.is_bfloat16 ? backward_rows<Bfloat>(problem, task, scratch) : backward_rows<float>(problem, task, scratch);
 }
 
 } // namespace fvlm::plugins::FVLM_LEVEL

@@ -1,4 +1,5 @@
-// A plugin as its author would write it, to see what the C++ side makes of it.
+// cpp_wrapper_plugin.cpp: a plugin as an author would write it, which throws in all places where the C++ wrapper has to
+// catch.
 #include <fvlm/fvlm.hpp>
 
 #include <stdexcept>

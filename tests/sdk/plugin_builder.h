@@ -1,4 +1,4 @@
-// Where the SDK's tests build plugins: a folder of their own outside the checkout, and the commands run in it.
+// plugin_builder.h: a fixture that builds plugins in a scratch folder outside the checkout, by shell commands.
 #pragma once
 #include "base/file.h"
 #include "base/scratch_folder.h"
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace fvlm::workshop {
+namespace fvlm::plugin_builder {
 
 namespace fs = std::filesystem;
 
@@ -23,7 +23,7 @@ struct Result {
   std::string output;
 };
 
-// A shell command; both its streams.
+// Runs a shell command and captures both of its output streams.
 inline Result run(const std::string& command, const fs::path& folder = ".") {
   Result result;
   FILE* pipe = popen(("cd '" + folder.string() + "' && ( " + command + " ) 2>&1").c_str(), "r");
@@ -39,14 +39,14 @@ inline bool has_tool(const std::string& name) {
   return run("command -v " + name).status == 0;
 }
 
-// Empty where there is no CUDA toolkit.
+// The path of nvcc, or empty if there is no CUDA toolkit.
 inline std::string nvcc() {
   for (const char* name : {"nvcc", "/usr/local/cuda/bin/nvcc"})
     if (has_tool(name)) return name;
   return "";
 }
 
-// The dynamic symbols that a library offers.
+// The dynamic symbols that a library exports.
 inline std::set<std::string> exported(const fs::path& library) {
   std::set<std::string> names;
   std::istringstream lines(run("nm -D --defined-only -P '" + library.string() + "'").output);
@@ -54,7 +54,7 @@ inline std::set<std::string> exported(const fs::path& library) {
   return names;
 }
 
-class Workshop : public testing::Test {
+class PluginBuilder : public testing::Test {
  protected:
   fs::path write(const std::string& name, const std::string& text) {
     fs::create_directories((folder / name).parent_path());
@@ -68,4 +68,4 @@ class Workshop : public testing::Test {
   const fs::path include = build / "include";
 };
 
-} // namespace fvlm::workshop
+} // namespace fvlm::plugin_builder

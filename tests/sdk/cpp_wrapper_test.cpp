@@ -1,4 +1,4 @@
-// The C++ side of the SDK: what an author leaves out is done by it, and nothing that is thrown crosses the boundary.
+// cpp_wrapper_test.cpp: the C++ wrapper fills in what an author omits, and no exception crosses the boundary.
 #include <fvlm/fvlm.hpp>
 
 #include <gtest/gtest.h>
@@ -130,13 +130,13 @@ TEST_F(Comfort, struct_sizes_of_zero_and_too_small_are_refused) {
   for (const std::uint32_t wrong : {0U, 8U, static_cast<std::uint32_t>(sizeof arguments - 1)}) {
     arguments.struct_size = wrong;
     EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
-    EXPECT_EQ(std::string(text), "arguments: struct_size is " + std::to_string(wrong) + ", at least 32 is needed");
+    EXPECT_EQ(std::string(text), "arguments: expected a struct_size of at least 32 but got " + std::to_string(wrong));
   }
   arguments.struct_size = sizeof arguments + 64; // a younger engine's
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_OK) << text;
   query.struct_size = 0;
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
-  EXPECT_EQ(ask().substr(0, 26), "0 query: struct_size is 0,");
+  EXPECT_EQ(ask().substr(0, 40), "0 query: expected a struct_size of at le");
   query.struct_size = sizeof query;
   call.struct_size = 4;
   text[0] = 0;
@@ -178,7 +178,7 @@ TEST_F(Comfort, views_follow_strides_and_refuse_other_types) {
   EXPECT_EQ(y.values[10 + 4], 2.F) << "the gap between rows was written";
   query.dtype = sdk::bfloat16;
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
-  EXPECT_STREQ(text, "gate: bfloat16 of rank 2 expected, got float32 of rank 2");
+  EXPECT_STREQ(text, "gate: expected bfloat16 of rank 2 but got float32 of rank 2");
   query.dtype = sdk::float32;
   arguments.up = nullptr;
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_ARGUMENT);
@@ -201,7 +201,7 @@ TEST_F(Comfort, workspace_is_counted_and_carved_by_one_function) {
   const fvlm_swiglu_forward arguments{sizeof arguments, &x.tensor, &x.tensor, &x.tensor};
   call.workspace_size = 511;
   EXPECT_EQ(kernels->swiglu_forward(instance, &call, &query, &arguments), FVLM_ERROR_WORKSPACE);
-  EXPECT_STREQ(text, "workspace of 511 bytes given, 512 or more needed");
+  EXPECT_STREQ(text, "expected a workspace of at least 512 bytes but got 511");
 }
 
 TEST_F(Comfort, optimizer_declares_its_states_and_hyperparameters) {
