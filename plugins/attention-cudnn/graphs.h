@@ -15,7 +15,7 @@ enum Slot {
   slot_k,
   slot_v,
   slot_out,
-  slot_statistics,
+  slot_lse,
   slot_lengths_q,
   slot_lengths_kv,
   slot_d_out,
@@ -28,16 +28,16 @@ enum Slot {
 
 // Elements from row to row and from head to head. d_out to d_v are read for a backward graph.
 struct Layout {
-  std::int64_t row = 0, head = 0;
+  std::int64_t row_stride = 0, head_stride = 0;
 };
 
 // Everything a plan depends on; compared as a whole.
 struct GraphShape {
-  bool backward = false, statistics = false, deterministic = false, causal = false, bfloat = false;
-  bool even = false; // every segment is of the longest length, in its place, tokens / segments rows from the next; no
-                     // lengths or offsets are read
+  bool backward = false, lse = false, deterministic = false, causal = false, bfloat = false;
+  bool uniform = false; // every segment is of the longest length, in its place, tokens / segments rows from the next;
+                        // no lengths or offsets are read
   std::int64_t heads_q = 0, heads_kv = 0, head_dim = 0, segments = 0;
-  std::int64_t longest_q = 0, longest_kv = 0, tokens_q = 0, tokens_kv = 0;
+  std::int64_t max_q = 0, max_kv = 0, tokens_q = 0, tokens_kv = 0;
   float scale = 0;
   Layout layout[8]; // q, k, v, out, d_out, d_q, d_k, d_v
 

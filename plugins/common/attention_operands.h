@@ -10,25 +10,25 @@
 namespace fvlm::plugins {
 
 // [rows, heads, head_dim] with the last dimension contiguous; distances in elements.
-struct HeadRows {
+struct HeadTensor {
   void* data = nullptr;
-  std::int64_t row = 0, head = 0;
+  std::int64_t row_stride = 0, head_stride = 0;
 };
 
 enum Operand { q, k, v, out, d_out, d_q, d_k, d_v, operand_count };
 
-inline bool of_keys(int operand) {
+inline bool is_key_side(int operand) {
   return operand == k || operand == v || operand == d_k || operand == d_v;
 }
 
 template <class Tensor>
-HeadRows rows_of(const fvlm_attention_query& query, int operand, Tensor* tensor) {
+HeadTensor rows_of(const fvlm_attention_query& query, int operand, Tensor* tensor) {
   using sdk::Failure;
   constexpr const char* names[operand_count] = {"q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v"};
   const char* name = names[operand];
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  const std::int64_t tokens = of_keys(operand) ? query.tokens_kv : query.tokens_q;
-  const std::int64_t heads = of_keys(operand) ? query.heads_kv : query.heads_q;
+  const std::int64_t tokens = is_key_side(operand) ? query.tokens_kv : query.tokens_q;
+  const std::int64_t heads = is_key_side(operand) ? query.heads_kv : query.heads_q;
   if (tensor->dtype != query.dtype || tensor->ndim != 3 || tensor->shape[0] != tokens || tensor->shape[1] != heads ||
       tensor->shape[2] != query.head_dim)
     throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld, %d]", name, sdk::name_of(query.dtype),
@@ -53,9 +53,9 @@ Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tenso
 }
 
 struct Operands {
-  HeadRows rows[operand_count];
+  HeadTensor rows[operand_count];
   const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
-  float* statistics = nullptr; // saved[0]; NULL in a forward that nothing follows
+  float* lse = nullptr; // saved[0]; NULL in a forward that nothing follows
 };
 
 template <class Arguments>
@@ -68,7 +68,7 @@ Operands operands_of(const fvlm_attention_query& query, const Arguments& a) {
   operands.cu_q = vector_of<const std::int32_t>(a.cu_seqlens_q, query.segments + 1, "cu_seqlens_q");
   operands.cu_kv = vector_of<const std::int32_t>(a.cu_seqlens_kv, query.segments + 1, "cu_seqlens_kv");
   if (const fvlm_tensor* saved = a.saved[0])
-    operands.statistics = static_cast<float*>(saved->data);
+    operands.lse = static_cast<float*>(saved->data);
   else if (query.needs_backward)
     throw sdk::Failure(FVLM_ERROR_ARGUMENT, "saved[0] is NULL");
   if constexpr (std::is_same_v<Arguments, fvlm_attention_backward>) {

@@ -26,7 +26,7 @@ class CublasLt {
 };
 
 // c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
-struct ProductShape {
+struct GemmShape {
   fvlm_dtype dtype{}, result{}; // of a and b, of c
   std::int64_t rows = 0, columns = 0, inner = 0;
   bool a_transposed = false; // a lies as [inner, rows]
@@ -36,16 +36,16 @@ struct ProductShape {
 // A row-major matrix in device memory, with the distance of its rows in elements.
 struct Matrix {
   void* data = nullptr;
-  std::int64_t row = 0;
+  std::int64_t row_stride = 0;
 };
 
 // The descriptions of one product, of which the distances of rows are read. cuBLASLt is column-major: c^T = b^T a^T.
 // They live on the stack.
-struct ProductDescription {
+struct GemmDescriptor {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
 
-  ProductDescription(const ProductShape& s, std::int64_t a_row, std::int64_t b_row, std::int64_t c_row) {
+  GemmDescriptor(const GemmShape& s, std::int64_t a_row, std::int64_t b_row, std::int64_t c_row) {
     check_cublas(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
     set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -72,8 +72,8 @@ struct ProductDescription {
 
 // For the heuristics: how much workspace a product has, and how its operands are aligned, in bytes. Sums are kept in
 // the type that is computed in.
-inline cublasLtMatmulPreferenceOpaque_t product_preference(std::uint64_t workspace, std::int64_t a, std::int64_t b,
-                                                           std::int64_t c) {
+inline cublasLtMatmulPreferenceOpaque_t gemm_preference(std::uint64_t workspace, std::int64_t a, std::int64_t b,
+                                                        std::int64_t c) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {

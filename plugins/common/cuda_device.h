@@ -6,7 +6,7 @@
 namespace fvlm::plugins {
 
 // How many multiprocessors it has. Throws where it is none that the bundled plugins' kernels run on.
-inline int multiprocessors_of(fvlm_device device) {
+inline int multiprocessor_count(fvlm_device device) {
   if (sdk::Support no = sdk::check_device(device, 8, 0); no.score == 0)
     throw sdk::Failure(FVLM_ERROR_DEVICE, "%s", no.reason);
   int count = 0;

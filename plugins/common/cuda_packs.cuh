@@ -84,16 +84,16 @@ __device__ void write(Element* to, const float (&values)[count]) {
   pack.store(to);
 }
 
-inline constexpr int warp = 32;
+inline constexpr int warp_size = 32;
 
 __device__ inline std::uint32_t shared_address(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
 }
 
 // The sum over a warp, the same in each of its threads.
-__device__ inline float sum_of_warp(float value) {
+__device__ inline float warp_sum(float value) {
 #pragma unroll
-  for (int apart = warp / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
+  for (int apart = warp_size / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
   return value;
 }
 
@@ -103,11 +103,11 @@ template <int threads>
 class GroupSum {
  public:
   __device__ float operator()(float value) {
-    value = sum_of_warp(value);
-    if constexpr (threads > warp) {
-      constexpr int warps = threads / warp;
+    value = warp_sum(value);
+    if constexpr (threads > warp_size) {
+      constexpr int warps = threads / warp_size;
       __shared__ float shared[2][warps];
-      if (threadIdx.x % warp == 0) shared[turn_][threadIdx.x / warp] = value;
+      if (threadIdx.x % warp_size == 0) shared[turn_][threadIdx.x / warp_size] = value;
       __syncthreads();
       value = 0;
 #pragma unroll

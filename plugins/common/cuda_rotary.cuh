@@ -10,7 +10,7 @@
 namespace fvlm::plugins {
 
 // What each position adds to the angle of a frequency, in 2^-64 of a turn.
-__host__ __device__ inline std::uint64_t rotary_step(int frequency, int rotary_dim, double log2_theta) {
+__host__ __device__ inline std::uint64_t rotary_frequency(int frequency, int rotary_dim, double log2_theta) {
   const double turns = exp2(-2.0 * frequency / rotary_dim * log2_theta) * 0.15915494309189533577;
   return static_cast<std::uint64_t>((turns - floor(turns)) * 0x1p64);
 }

@@ -7,7 +7,7 @@
 
 namespace fvlm::plugins {
 
-struct MatmulShape : ProductShape {
+struct MatmulShape : GemmShape {
   bool adds_bias = false; // a vector of the results' dtype to each row of c
 };
 
@@ -51,7 +51,7 @@ class Matmul {
   MatmulShape shape_;
   std::vector<cublasLtMatmulAlgo_t> candidates_; // for operands that are aligned as their rows' lengths allow
   std::size_t chosen_ = 0;
-  cublasLtMatmulAlgo_t any_{}; // for any operands
+  cublasLtMatmulAlgo_t unaligned_{}; // for any operands
   bool exists_ = false;
   char report_[96] = "not timed";
 };

@@ -35,7 +35,7 @@ class Operands {
                     static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
     if (query_.width > 1 && tensor->strides[1] != 1)
       throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
@@ -44,7 +44,7 @@ class Operands {
   // [width], contiguous.
   void* parameter(const fvlm_tensor* tensor, const char* name) {
     void* data = vector(tensor, query_.dtype, query_.width, name);
-    look_at(data, 0);
+    check_alignment(data, 0);
     return data;
   }
   void* gradient(const fvlm_tensor* tensor, const char* name) const {
@@ -67,21 +67,21 @@ class Operands {
     if (query_.head_dim > 1 && tensor->strides[2] != 1)
       throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
     head = tensor->strides[1];
-    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
-    look_at(tensor->data, query_.heads > 1 ? head : 0);
+    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+    check_alignment(tensor->data, query_.heads > 1 ? head : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
   // Elements that have to begin at 16 bytes, too.
-  void begins_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
+  void require_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
 
-  bool wide() const { return wide_; }
+  bool vectorized() const { return wide_; }
   Shape shape() const { return {query_.dtype, query_.rows, query_.width, wide_}; }
 
  private:
   int64_t element() const { return static_cast<int64_t>(bytes_of(query_.dtype)); }
 
-  void look_at(const void* data, int64_t stride) {
+  void check_alignment(const void* data, int64_t stride) {
     wide_ = wide_ && aligned(data) && stride * element() % widest_access == 0;
   }
 
@@ -99,15 +99,15 @@ class Operands {
 };
 
 // The same for linears one behind the other.
-class Linears {
+class LinearStack {
  public:
-  explicit Linears(const fvlm_kernels_query& query) : query_(query) {
+  explicit LinearStack(const fvlm_kernels_query& query) : query_(query) {
     p_.matrices = query.rows;
     p_.width = query.width;
     p_.inner = query.inner;
     p_.dtype = query.dtype;
     p_.gradient = query.gradient_dtype;
-    p_.wide = query.inner % pack() == 0;
+    p_.vectorized = query.inner % pack() == 0;
   }
 
   Rows vectors(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name) const {
@@ -119,13 +119,13 @@ class Linears {
     const std::int64_t shape[] = {query_.rows, query_.width, query_.inner};
     check(tensor, dtype, shape, 3, name);
     const std::uintptr_t bytes = static_cast<std::uintptr_t>(pack()) * bytes_of(dtype);
-    p_.wide = p_.wide && reinterpret_cast<std::uintptr_t>(tensor->data) % bytes == 0;
+    p_.vectorized = p_.vectorized && reinterpret_cast<std::uintptr_t>(tensor->data) % bytes == 0;
     for (int i = 0; i < 2; ++i)
-      if (shape[i] > 1) p_.wide = p_.wide && tensor->strides[i] % pack() == 0;
+      if (shape[i] > 1) p_.vectorized = p_.vectorized && tensor->strides[i] % pack() == 0;
     return {tensor->data, tensor->strides[0], tensor->strides[1]};
   }
 
-  plugins::ScaledRows& problem() { return p_; }
+  plugins::FoldRowScale& problem() { return p_; }
 
  private:
   std::int64_t pack() const { return widest_access / static_cast<std::int64_t>(bytes_of(query_.dtype)); }
@@ -143,13 +143,13 @@ class Linears {
   }
 
   const fvlm_kernels_query& query_;
-  plugins::ScaledRows p_{};
+  plugins::FoldRowScale p_{};
 };
 
 class KernelsCuda : public Kernels {
  public:
   explicit KernelsCuda(const fvlm_instance_config& config)
-      : multiprocessors_(multiprocessors_of(config.device)), has_clusters_(norms_have_clusters(config.device)) {}
+      : multiprocessors_(multiprocessor_count(config.device)), has_clusters_(norms_use_clusters(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
@@ -162,7 +162,7 @@ class KernelsCuda : public Kernels {
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
       return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
     if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
-    if (query.rows < 0 || query.width < 0 || query.width > Sums::most_width)
+    if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
       return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
     if (query.op == FVLM_OP_ROPE) {
@@ -176,16 +176,17 @@ class KernelsCuda : public Kernels {
     return accept(300, "one pass, 16 bytes a thread");
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(fits(query));
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
-    if (norm) wanted.save(float32, {query.rows});      // 1 / spread
-    if (layernorm) wanted.save(float32, {query.rows}); // mean
+    if (norm) requirements.save(float32, {query.rows});      // 1 / spread
+    if (layernorm) requirements.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
-    Sums().take(workspace, query.width, parameters_of(query), multiprocessors_, norm ? wholes(query) : 0);
-    wanted.backward_workspace = workspace.used();
+    GradientSums().allocate(workspace, query.width, parameter_count(query), multiprocessors_,
+                            norm ? full_width_parts(query) : 0);
+    requirements.backward_workspace = workspace.used();
   }
 
   void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a) const {
@@ -207,8 +208,8 @@ class KernelsCuda : public Kernels {
     plugins::Rope p{};
     p.x = operands.heads(a.x, p.x_head, "x");
     p.out = operands.heads(a.out, p.out_head, "out");
-    operands.begins_wide(query.rotary_dim / 2);
-    operands.begins_wide(query.head_dim - query.rotary_dim);
+    operands.require_wide(query.rotary_dim / 2);
+    operands.require_wide(query.head_dim - query.rotary_dim);
     const View<const std::int32_t, 1> positions(a.positions, "positions");
     if (positions.size(0) != query.rows)
       throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, not %lld",
@@ -221,35 +222,35 @@ class KernelsCuda : public Kernels {
     p.rotary_dim = query.rotary_dim;
     p.log2_theta = std::log2(static_cast<double>(query.rope_theta));
     p.inverse = a.inverse != 0;
-    plugins::rope(on(call), query.dtype, operands.wide(), p);
+    plugins::rope(on(call), query.dtype, operands.vectorized(), p);
   }
 
   void scaled_rows_forward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_forward& a) const {
     require(fits(query));
-    Linears linears(query);
-    plugins::ScaledRows& p = linears.problem();
-    p.scale = linears.vectors(a.scale, query.dtype, "scale");
-    p.weight = linears.matrices(a.weight, query.dtype, "weight");
-    p.bias = linears.vectors(a.bias, query.dtype, "bias");
-    p.scaled_weight = linears.matrices(a.scaled_weight, query.dtype, "scaled_weight");
-    p.scaled_bias = linears.vectors(a.scaled_bias, query.dtype, "scaled_bias");
-    plugins::scaled_rows_forward(on(call), p);
+    LinearStack stack(query);
+    plugins::FoldRowScale& p = stack.problem();
+    p.scale = stack.vectors(a.scale, query.dtype, "scale");
+    p.weight = stack.matrices(a.weight, query.dtype, "weight");
+    p.bias = stack.vectors(a.bias, query.dtype, "bias");
+    p.scaled_weight = stack.matrices(a.scaled_weight, query.dtype, "scaled_weight");
+    p.scaled_bias = stack.vectors(a.scaled_bias, query.dtype, "scaled_bias");
+    plugins::fold_row_scale_forward(on(call), p);
   }
 
   void scaled_rows_backward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_backward& a) const {
     require(fits(query));
-    Linears linears(query);
-    plugins::ScaledRows& p = linears.problem();
-    p.scale = linears.vectors(a.scale, query.dtype, "scale");
-    p.weight = linears.matrices(a.weight, query.dtype, "weight");
-    p.bias = linears.vectors(a.bias, query.dtype, "bias");
-    if (a.d_scale || a.d_weight) p.scaled_weight = linears.matrices(a.d_scaled_weight, float32, "d_scaled_weight");
-    if (a.d_scale || a.d_bias) p.scaled_bias = linears.vectors(a.d_scaled_bias, float32, "d_scaled_bias");
-    if (a.d_scale) p.d_scale = linears.vectors(a.d_scale, query.gradient_dtype, "d_scale");
-    if (a.d_weight) p.d_weight = linears.matrices(a.d_weight, query.gradient_dtype, "d_weight");
-    if (a.d_bias) p.d_bias = linears.vectors(a.d_bias, query.gradient_dtype, "d_bias");
+    LinearStack stack(query);
+    plugins::FoldRowScale& p = stack.problem();
+    p.scale = stack.vectors(a.scale, query.dtype, "scale");
+    p.weight = stack.matrices(a.weight, query.dtype, "weight");
+    p.bias = stack.vectors(a.bias, query.dtype, "bias");
+    if (a.d_scale || a.d_weight) p.scaled_weight = stack.matrices(a.d_scaled_weight, float32, "d_scaled_weight");
+    if (a.d_scale || a.d_bias) p.scaled_bias = stack.vectors(a.d_scaled_bias, float32, "d_scaled_bias");
+    if (a.d_scale) p.d_scale = stack.vectors(a.d_scale, query.gradient_dtype, "d_scale");
+    if (a.d_weight) p.d_weight = stack.matrices(a.d_weight, query.gradient_dtype, "d_weight");
+    if (a.d_bias) p.d_bias = stack.vectors(a.d_bias, query.gradient_dtype, "d_bias");
     p.accumulate = a.accumulate != 0;
-    plugins::scaled_rows_backward(on(call), p);
+    plugins::fold_row_scale_backward(on(call), p);
   }
 
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& a) const {
@@ -292,7 +293,7 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    const Sums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, a.accumulate);
+    const GradientSums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, a.accumulate);
     plugins::bias_gelu_backward(on(call), operands.shape(), p, sums);
   }
 
@@ -316,7 +317,7 @@ class KernelsCuda : public Kernels {
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
     const Gradients out{operands.gradient(a.d_scale, "d_scale"), operands.gradient(a.d_x_sums, "d_x_sums")};
-    const Sums sums = sums_of(call, query, out, a.accumulate);
+    const GradientSums sums = sums_of(call, query, out, a.accumulate);
     plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 
@@ -326,22 +327,23 @@ class KernelsCuda : public Kernels {
   };
 
   // How many gradients of parameters its backward sums at most.
-  static int parameters_of(const Query& query) {
+  static int parameter_count(const Query& query) {
     return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_SUMS) != 0);
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }
 
-  int64_t wholes(const Query& query) const {
-    return norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
+  int64_t full_width_parts(const Query& query) const {
+    return max_norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
   }
 
   // Where there are no rows, they are done with that.
-  Sums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate, int64_t wholes = 0) const {
-    Sums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};
-    if (!sums.wanted()) return sums;
+  GradientSums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate,
+                       int64_t full_width_parts = 0) const {
+    GradientSums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};
+    if (!sums.required()) return sums;
     Workspace workspace(call);
-    sums.take(workspace, query.width, parameters_of(query), multiprocessors_, wholes);
+    sums.allocate(workspace, query.width, parameter_count(query), multiprocessors_, full_width_parts);
     if (query.rows == 0) clear(on(call), sums, static_cast<std::size_t>(query.width) * bytes_of(query.gradient_dtype));
     return sums;
   }
@@ -355,12 +357,12 @@ class KernelsCuda : public Kernels {
       p.residual = operands.rows(a.residual, "residual");
       p.sum = operands.rows(a.sum, "sum");
     }
-    p.rest = operands.optional_rows(a.rest, "rest");
-    p.sum_rest = operands.optional_rows(a.sum_rest, "sum_rest");
+    p.compensation = operands.optional_rows(a.rest, "rest");
+    p.sum_compensation = operands.optional_rows(a.sum_rest, "sum_rest");
     p.weight = operands.parameter(a.weight, "weight");
     if (centered) p.bias = operands.parameter(a.bias, "bias");
     p.y = operands.rows(a.y, "y");
-    if (a.saved[0]) p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    if (a.saved[0]) p.rstd = operands.statistic(a.saved[0], "saved[0]");
     if (centered && a.saved[1]) p.mean = operands.statistic(a.saved[1], "saved[1]");
     p.epsilon = query.epsilon;
     plugins::norm_forward(on(call), operands.shape(), p);
@@ -375,12 +377,13 @@ class KernelsCuda : public Kernels {
     p.s = operands.rows(a.s, "s");
     p.weight = operands.parameter(a.weight, "weight");
     p.d_x = operands.rows(a.d_x, "d_x");
-    p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    p.rstd = operands.statistic(a.saved[0], "saved[0]");
     if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
     const Gradients out{operands.gradient(a.d_weight, "d_weight"),
                         centered ? operands.gradient(a.d_bias, "d_bias") : nullptr,
                         centered ? operands.gradient(a.d_x_sums, "d_x_sums") : nullptr};
-    plugins::norm_backward(on(call), operands.shape(), p, sums_of(call, query, out, a.accumulate, wholes(query)));
+    plugins::norm_backward(on(call), operands.shape(), p,
+                           sums_of(call, query, out, a.accumulate, full_width_parts(query)));
   }
 
   int multiprocessors_;

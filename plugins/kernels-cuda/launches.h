@@ -7,16 +7,16 @@ namespace fvlm::plugins {
 
 struct NormForward {
   Rows x, residual, y, sum;
-  Rows rest, sum_rest;       // data NULL: no rest came; none is kept
-  const void *weight, *bias; // bias NULL: rmsnorm
-  float *inverse, *mean;     // NULL: no backward follows
+  Rows compensation, sum_compensation; // data NULL: no rest came; none is kept
+  const void *weight, *bias;           // bias NULL: rmsnorm
+  float *rstd, *mean;                  // NULL: no backward follows
   float epsilon;
 };
 
 struct NormBackward {
   Rows d_y, d_sum, s, d_x;
   const void* weight;
-  const float *inverse, *mean; // mean NULL: rmsnorm
+  const float *rstd, *mean; // mean NULL: rmsnorm
 };
 
 struct Swiglu {
@@ -39,7 +39,7 @@ struct Matrices {
   std::int64_t matrix, row;
 };
 
-struct ScaledRows {
+struct FoldRowScale {
   std::int64_t matrices, width, inner;
   Rows scale, bias; // [matrices, width], as all that has no columns
   Matrices weight;
@@ -48,7 +48,7 @@ struct ScaledRows {
   Matrices d_weight; // data NULL, here and in what came: not wanted
   Rows d_scale, d_bias;
   fvlm_dtype dtype, gradient;
-  bool accumulate, wide;
+  bool accumulate, vectorized;
 };
 
 struct Rope {
@@ -63,22 +63,24 @@ struct Rope {
 };
 
 // Whether a norm's blocks meet in clusters: the device has to have them, and the code that was made for it.
-bool norms_have_clusters(fvlm_device device);
+bool norms_use_clusters(fvlm_device device);
 // How many parts the sums of a norm's parameters may have.
-std::int64_t norm_parts(std::int64_t rows, const Device& device);
+std::int64_t max_norm_parts(std::int64_t rows, const Device& device);
 
 void norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
-void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
+void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums);
 // A way of its own for few rows, which leaves the sums of d_x to others. False where this is no case for it.
-bool norm_backward_of_few(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
+bool norm_backward_few_rows(const Device& device, const Shape& shape, const NormBackward& norm,
+                            const GradientSums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu);
-void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums);
+void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const GradientSums& sums);
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale);
-void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums);
-void scaled_rows_forward(const Device& device, const ScaledRows& scaled);
-void scaled_rows_backward(const Device& device, const ScaledRows& scaled);
-void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope);
+void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale,
+                         const GradientSums& sums);
+void fold_row_scale_forward(const Device& device, const FoldRowScale& scaled);
+void fold_row_scale_backward(const Device& device, const FoldRowScale& scaled);
+void rope(const Device& device, fvlm_dtype dtype, bool vectorized, const Rope& rope);
 
 } // namespace fvlm::plugins

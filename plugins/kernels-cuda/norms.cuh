@@ -9,8 +9,8 @@ namespace fvlm::plugins {
 
 // Where ways of their own for few rows are worth their code, and how many rows that is.
 template <class Element>
-inline constexpr bool has_few = std::is_same_v<Element, BFloat16>;
-inline constexpr std::int64_t most_of_few = 2048;
+inline constexpr bool has_few_rows_kernels = std::is_same_v<Element, BFloat16>;
+inline constexpr std::int64_t max_few_rows = 2048;
 
 inline constexpr int block_threads = 256;
 
@@ -49,7 +49,7 @@ inline int rows_of_block(std::int64_t rows, int most, std::int64_t blocks) {
 // is a block for each of few rows, with the shortest: most of its time goes to reading its instructions. False where
 // the row is too wide for any.
 template <class Element, class Body>
-bool with_row_parts(std::int64_t width, bool a_block_each, const Body& body) {
+bool with_row_parts(std::int64_t width, bool one_row_per_block, const Body& body) {
   const std::int64_t packs = width / pack_size<Element>;
   const auto fits = [&](auto threads, auto each) {
     if (packs > threads * each) return false;
@@ -57,10 +57,10 @@ bool with_row_parts(std::int64_t width, bool a_block_each, const Body& body) {
     return true;
   };
   using std::integral_constant;
-  constexpr integral_constant<int, warp> warp_of_threads;
+  constexpr integral_constant<int, warp_size> warp_of_threads;
   constexpr integral_constant<int, block_threads> block_of_threads;
   if constexpr (std::is_same_v<Element, BFloat16>) // models are trained in it: a kernel for each of their widths
-    return (a_block_each && fits(block_of_threads, integral_constant<int, 1>{})) ||
+    return (one_row_per_block && fits(block_of_threads, integral_constant<int, 1>{})) ||
            fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
            fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
            fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});

@@ -9,12 +9,12 @@ namespace {
 template <class Element>
 __device__ float sigmoid(float x) {
   const float below = 1 + exponential<Element>(-x);
-  return fast<Element> ? __fdividef(1, below) : 1 / below;
+  return uses_fast_math<Element> ? __fdividef(1, below) : 1 / below;
 }
 
 template <class Type, int pack>
-struct SwigluForward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
+struct SwigluForward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {};
   struct Row {
@@ -41,8 +41,8 @@ struct SwigluForward : Operation<Type, pack> {
 };
 
 template <class Type, int pack>
-struct SwigluBackward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
+struct SwigluBackward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {};
   struct Row {
@@ -76,8 +76,8 @@ struct SwigluBackward : Operation<Type, pack> {
 };
 
 template <class Type, int pack>
-struct GeluForward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
+struct GeluForward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {
     float bias[pack];
@@ -111,9 +111,9 @@ struct GeluForward : Operation<Type, pack> {
 };
 
 template <class Type, int pack>
-struct GeluBackward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1, rows_at_once = 2;
+struct GeluBackward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
+  static constexpr int sums = 1, rows_in_flight = 2;
   using Column = typename GeluForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -135,7 +135,7 @@ struct GeluBackward : Operation<Type, pack> {
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       x[i] += column.bias[i];
-      d[i] *= gelu_slope<Type>(x[i]);
+      d[i] *= gelu_derivative<Type>(x[i]);
       d_bias[0][i] += d[i];
     }
     write(at<Type>(p.d_x, row, first), d);
@@ -143,8 +143,8 @@ struct GeluBackward : Operation<Type, pack> {
 };
 
 template <class Type, int pack>
-struct LayerscaleForward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
+struct LayerscaleForward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = 0;
   struct Column {
     float scale[pack];
@@ -178,9 +178,9 @@ struct LayerscaleForward : Operation<Type, pack> {
 
 // wanted: 1, the scale's gradient; 2, the sums of d_x as well.
 template <class Type, int pack, int wanted>
-struct LayerscaleBackward : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
-  static constexpr int sums = wanted, rows_at_once = 2;
+struct LayerscaleBackward : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
+  static constexpr int sums = wanted, rows_in_flight = 2;
   using Column = typename LayerscaleForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -225,13 +225,14 @@ void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swi
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu) {
   launch_columns<GeluForward>(device, shape, gelu);
 }
-void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums) {
+void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const GradientSums& sums) {
   launch_columns<GeluBackward>(device, shape, gelu, sums);
 }
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale) {
   launch_columns<LayerscaleForward>(device, shape, layerscale);
 }
-void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums) {
+void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale,
+                         const GradientSums& sums) {
   if (sums.out[1])
     launch_columns<LayerscaleBackwardSummed>(device, shape, layerscale, sums);
   else

@@ -11,17 +11,17 @@ struct GradientsShape {
 };
 
 // Whether it is made for such a shape; how many bytes of parts of d_hidden it needs for that many rows or fewer.
-bool fits_gradients(int multiprocessors, const GradientsShape& shape);
-std::int64_t gradient_parts_bytes(int multiprocessors);
+bool fused_gradients_support(int multiprocessors, const GradientsShape& shape);
+std::int64_t fused_gradients_workspace(int multiprocessors);
 
 // d_weight = exponentials^T scaled_hidden, in float32, or added to; d_hidden = exponentials weight times the rows'
 // factors. All but d_weight in bfloat16; all matrices begin, as do their rows, at multiples of 16 bytes.
-struct BothGradients {
+struct FusedGradients {
   Matrix exponentials, weight, scaled_hidden; // [rows, vocab], [vocab, width], [rows, width]
   const float* factors = nullptr;             // [rows]
   Matrix d_hidden, d_weight;                  // [rows, width], [vocab, width]
   bool accumulate = false;
 };
-void both_gradients(const Device& device, const GradientsShape& shape, const BothGradients& operands, void* parts);
+void fused_gradients(const Device& device, const GradientsShape& shape, const FusedGradients& operands, void* parts);
 
 } // namespace fvlm::plugins

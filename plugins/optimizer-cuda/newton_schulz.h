@@ -25,12 +25,12 @@ class BatchedProduct {
  public:
   static constexpr std::int64_t workspace = std::int64_t{4} << 20; // bytes that run() gets
 
-  BatchedProduct(const CublasLt& library, const ProductShape& shape, int count);
+  BatchedProduct(const CublasLt& library, const GemmShape& shape, int count);
   void run(const CublasLt& library, cudaStream_t stream, float alpha, const void* a, const void* b, float beta,
            const void* addend, void* c, void* workspace_data) const;
 
  private:
-  ProductDescription description_;
+  GemmDescriptor description_;
   cublasLtMatmulAlgo_t algorithm_{};
 };
 

@@ -136,13 +136,13 @@ class Muon : public sdk::Optimizer {
       const MuonBatch& batch = plan.batches[i];
       sdk::Workspace space(call);
       const Scratch scratch = take(space, batch);
-      muon_gather(stream, types, step, batch, scratch.matrices.x, scratch.squares);
+      muon_momentum(stream, types, step, batch, scratch.matrices.x, scratch.squares);
       muon_apply(stream, types, step, batch, plan.products[i].run(library_, stream, scratch.matrices));
     }
   }
 
  private:
-  static constexpr std::int64_t most_bytes = std::int64_t{128} << 20; // of a batch with more than one matrix
+  static constexpr std::int64_t max_bytes = std::int64_t{128} << 20; // of a batch with more than one matrix
 
   struct Scratch {
     NewtonSchulzSpace matrices;
@@ -157,11 +157,11 @@ class Muon : public sdk::Optimizer {
     std::vector<NewtonSchulz> products; // of each batch
     std::uint64_t workspace;
 
-    bool is_for(const Query& query, const StepTypes& asked) const {
+    bool is_for(const Query& query, const StepTypes& types_wanted) const {
       const auto same = [](const fvlm_optimizer_segment& a, const fvlm_optimizer_segment& b) {
         return a.offset == b.offset && a.rows == b.rows && a.cols == b.cols && a.group == b.group;
       };
-      return types == asked &&
+      return types == types_wanted &&
              std::equal(segments.begin(), segments.end(), query.segments, query.segments + query.segment_count, same);
     }
   };
@@ -193,15 +193,15 @@ class Muon : public sdk::Optimizer {
   }
 
   static std::vector<MuonBatch> batches_of(const Query& query, const StepTypes& types) {
-    const auto filled = [](std::int64_t size) { return (size + 7) / 8 * 8; };
+    const auto padded = [](std::int64_t size) { return (size + 7) / 8 * 8; };
     std::vector<MuonBatch> batches;
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
       const fvlm_optimizer_segment& segment = query.segments[i];
       if (size_of(segment) == 0) continue;
-      const std::int64_t rows = filled(segment.rows), cols = filled(segment.cols);
+      const std::int64_t rows = padded(segment.rows), cols = padded(segment.cols);
       auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
-        return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::most &&
-               (b.shape.count + 1) * bytes_of_matrix(b.shape) <= most_bytes;
+        return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::max_matrices &&
+               (b.shape.count + 1) * bytes_of_matrix(b.shape) <= max_bytes;
       });
       if (batch == batches.end())
         batch = batches.insert(batch, MuonBatch{{dtype_of_products(types), rows, cols, 0}, {}});

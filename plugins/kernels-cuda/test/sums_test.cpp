@@ -219,12 +219,12 @@ class Sums : public ::testing::Test {
 TEST_F(Sums, are_right_whatever_the_workspace_held) {
   const Plugin<fvlm_kernels_v1> plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_);
   Bench here(plugin, host_);
-  for (const int held : {0x00, 0x01, 0x5e, 0x7f, 0x80, 0xff}) {
+  for (const int sum_registers : {0x00, 0x01, 0x5e, 0x7f, 0x80, 0xff}) {
     for (const auto& work : here.works) {
-      need(cudaMemsetAsync(here.workspace->data(), held, here.bytes, here.stream.get()));
+      need(cudaMemsetAsync(here.workspace->data(), sum_registers, here.bytes, here.stream.get()));
       EXPECT_EQ(work->run(plugin, here.call), FVLM_OK);
     }
-    here.expect_right("bytes of " + std::to_string(held));
+    here.expect_right("bytes of " + std::to_string(sum_registers));
   }
 }
 
