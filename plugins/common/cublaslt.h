@@ -1,4 +1,4 @@
-// cublaslt.h: what plugins on cuBLASLt share: its handle, its errors, and how it is told of a product.
+// cublaslt.h: what the plugins on cuBLASLt share: the handle, error checks, and the descriptors of a product.
 #pragma once
 #include <fvlm/cuda.hpp>
 
@@ -25,22 +25,21 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
+// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be stored transposed.
 struct GemmShape {
-  fvlm_dtype dtype{}, result{}; // of a and b, of c
+  fvlm_dtype dtype{}, result{}; // of a and b; of c
   std::int64_t rows = 0, columns = 0, inner = 0;
-  bool a_transposed = false; // a lies as [inner, rows]
-  bool b_transposed = false; // b lies as [columns, inner]
+  bool a_transposed = false; // a is stored as [inner, rows]
+  bool b_transposed = false; // b is stored as [columns, inner]
 };
 
-// A row-major matrix in device memory, with the distance of its rows in elements.
+// A row-major matrix in device memory; the row stride counts elements.
 struct Matrix {
   void* data = nullptr;
   std::int64_t row_stride = 0;
 };
 
-// The descriptions of one product, of which the distances of rows are read. cuBLASLt is column-major: c^T = b^T a^T.
-// They live on the stack.
+// The cuBLASLt descriptors of a product, on the stack. cuBLASLt is column-major, so it computes c^T = b^T a^T.
 struct GemmDescriptor {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
@@ -70,8 +69,8 @@ struct GemmDescriptor {
   }
 };
 
-// For the heuristics: how much workspace a product has, and how its operands are aligned, in bytes. Sums are kept in
-// the type that is computed in.
+// Limits for the heuristics: workspace, and alignment of the operands, in bytes. Split-K sums are restricted to the
+// compute type.
 inline cublasLtMatmulPreferenceOpaque_t gemm_preference(std::uint64_t workspace, std::int64_t a, std::int64_t b,
                                                         std::int64_t c) {
   cublasLtMatmulPreferenceOpaque_t preference{};

@@ -1,4 +1,5 @@
-// cuda_cluster.cuh: a cluster of blocks, which see each other's shared memory; a block alone where the device has none.
+// cuda_cluster.cuh: thread block clusters and distributed shared memory. On devices before Hopper a block is a cluster
+// of its own.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -28,7 +29,7 @@ struct Cluster {
     return 0;
 #endif
   }
-  // A barrier in two halves: what threads wrote before the first is seen by all behind the second.
+  // A split barrier: what the threads of the cluster wrote before arrive() is visible after wait().
   __device__ static void arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -41,14 +42,14 @@ struct Cluster {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
   }
-  // The first half where nothing is to be seen: wait() then is until all blocks have begun. What arrive() orders has to
-  // be in memory first.
+  // Arrives without ordering memory; the matching wait() only waits until all blocks have started. Writes that a later
+  // arrive() has to publish must already have been made visible.
   __device__ static void arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
   }
-  // From the block of that rank, what lies there where `here` lies in this one's shared memory.
+  // Loads from the block of that rank, at the address that `local` has in this block's shared memory.
   __device__ static float4 load(const float* local, [[maybe_unused]] int rank) {
 #if __CUDA_ARCH__ >= 900
     float4 value;
@@ -60,7 +61,7 @@ struct Cluster {
     return *reinterpret_cast<const float4*>(local);
 #endif
   }
-  // To there.
+  // Stores to that address.
   __device__ static void store(float* local, [[maybe_unused]] int rank, float value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote_address(local, rank)), "f"(value) : "memory");

@@ -1,5 +1,6 @@
-// cuda_columns.cuh: kernels in which a thread keeps to one pack of columns and goes from row to row: what belongs to a
-// column (bias, scale, a gradient's sum) stays in its registers.
+// cuda_columns.cuh: elementwise kernels over [rows, width] in which a thread keeps one pack of columns and walks down
+// the rows, so per-column values (bias, scale, a column sum) stay in registers. Blocks are (columns, row groups) of
+// threads; the loads of up to rows_in_flight rows are issued before the first is used.
 #pragma once
 
 #include "common/cuda_gradient_sums.cuh"
@@ -12,7 +13,7 @@ __device__ Element* at(const Rows& rows, std::int64_t row, std::int64_t column) 
   return static_cast<Element*>(rows.data) + row * rows.stride + column;
 }
 
-// What an operation begins with.
+// Defaults that an operation inherits.
 template <class Type, int pack>
 struct ColumnOperation {
   using Element = Type;
@@ -20,20 +21,20 @@ struct ColumnOperation {
   using Values = Pack<Element, size>;
 };
 
-// An Operation has
-//   Element, size (of a pack), sums (how many gradients of parameters it sums up: 0, 1 or 2), rows_at_once
-//   struct Column; Column column(first) const            what it reads once
-//   struct Row; Row load(row, first) const               what it reads of a row
-//   void apply(Column, Row, row, first, float (&)[sums][size]) const
-// A block's part of the rows of some columns: one of so many.
+// A ColumnOperation has
+//   Element, size (of a pack), sums (how many parameter gradients it sums: 0, 1 or 2), rows_in_flight
+//   struct Column; Column column(first) const: what it reads once per column pack
+//   struct Row; Row load(row, first) const: what it reads per row
+//   void apply(Column, Row, row, first, float (&)[sums][size]) const: computes, stores, and adds to the sums
+// RowSplit is a block's share of the rows: part `part` of `parts`.
 struct RowSplit {
   std::int64_t rows;
   int part, parts;
-  int rows_per_step; // rows of a thread in a row, rows_at_once at most
+  int rows_per_step; // consecutive rows per thread and iteration, at most rows_in_flight
 };
 
-// Goes through them for one pack of columns. The block's groups of threads take rows in turn, and those of a thread are
-// read before the first is computed with.
+// Applies the operation to one pack of columns of this block's rows. Row groups of threads take rows round-robin, and
+// all loads of an iteration are issued before the first row is computed.
 template <class ColumnOperation, int sums>
 __device__ void for_each_row(const ColumnOperation& operation, const RowSplit& of, std::int64_t groups, int group,
                              std::int64_t first, float (&sum)[sums][ColumnOperation::size]) {
@@ -54,7 +55,7 @@ __device__ void for_each_row(const ColumnOperation& operation, const RowSplit& o
   }
 }
 
-// Blocks of (columns, groups of rows) threads.
+// Launched with blocks of (columns, row groups) threads.
 template <class ColumnOperation>
 __global__ void __launch_bounds__(256)
     column_kernel(ColumnOperation operation, std::int64_t rows, int packs, int rows_per_step) {
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(256)
                static_cast<int>(threadIdx.y), static_cast<std::int64_t>(pack) * ColumnOperation::size, no_sum);
 }
 
-// A block's part of the sums of a slice of columns: of so many packs, a power of two.
+// Computes this block's partial sums for one slice of columns. `lanes` is the slice's width in packs, a power of two.
 template <int max_lanes, class ColumnOperation>
 __device__ void sum_slice(const ColumnOperation& operation, const RowSplit& of, std::int64_t width, int index,
                           int lanes, const GradientSums& sums) {
@@ -81,9 +82,9 @@ __device__ void sum_slice(const ColumnOperation& operation, const RowSplit& of, 
   __shared__ alignas(32) float shared[parameters][warps * max_lanes * size];
 #pragma unroll
   for (int which = 0; which < parameters; ++which) {
-    for (int apart = lanes; apart < warp_size; apart *= 2)
+    for (int lane_mask = lanes; lane_mask < warp_size; lane_mask *= 2)
 #pragma unroll
-      for (int i = 0; i < size; ++i) sum[which][i] += __shfl_xor_sync(0xffffffffu, sum[which][i], apart);
+      for (int i = 0; i < size; ++i) sum[which][i] += __shfl_xor_sync(0xffffffffu, sum[which][i], lane_mask);
     if (thread % warp_size < lanes) write(&shared[which][thread / warp_size * columns + lane * size], sum[which]);
   }
   __syncthreads();
@@ -97,7 +98,7 @@ __device__ void sum_slice(const ColumnOperation& operation, const RowSplit& of, 
   add_partials(sums, slice);
 }
 
-// blockIdx.y: the slice, whose blocks share its rows out among each other.
+// blockIdx.y is the slice; the blocks with the same slice split its rows.
 template <class ColumnOperation>
 __global__ void __launch_bounds__(sum_threads, summing_blocks)
     column_sum_kernel(ColumnOperation operation, std::int64_t rows, std::int64_t width, int lanes, GradientSums sums) {
@@ -106,9 +107,9 @@ __global__ void __launch_bounds__(sum_threads, summing_blocks)
       width, static_cast<int>(blockIdx.y), lanes, sums);
 }
 
-// How a kernel that sums by columns is cut.
+// The grid of a kernel that sums by columns.
 struct SumGrid {
-  int lanes; // packs of a slice
+  int lanes; // packs per slice
   dim3 blocks;
 };
 
@@ -117,13 +118,13 @@ inline SumGrid sum_grid(const Device& device, std::int64_t rows, std::int64_t pa
     const std::int64_t slices = (packs + lanes - 1) / lanes, rows_per_iteration = sum_threads / lanes * rows_in_flight;
     iterations = (rows + rows_per_iteration - 1) / rows_per_iteration;
     max_parts = std::max<std::int64_t>(1, max_summing_blocks(device.multiprocessors) / slices);
-    if (iterations <= 2) max_parts = 1; // sooner done than parts are added
+    if (iterations <= 2) max_parts = 1; // one block per slice finishes sooner than partial sums could be added
     const std::int64_t rows_per_step = (iterations + max_parts - 1) / max_parts;
     return SumGrid{lanes, dim3(static_cast<unsigned>((iterations + rows_per_step - 1) / rows_per_step),
                                static_cast<unsigned>(slices))};
   };
-  // Slices of 64 columns leave the fewest parts to add; where that is little beside the rows, wider ones are read
-  // faster.
+  // Slices of 64 columns leave the fewest partial sums; where those are few compared with the rows, wider slices read
+  // memory faster.
   std::int64_t iterations = 0, max_parts = 0;
   const SumGrid narrow = make_grid(std::min(warp_size, 64 / size), iterations, max_parts);
   if (iterations <= 4 * max_parts || size == 1) return narrow;
@@ -131,7 +132,7 @@ inline SumGrid sum_grid(const Device& device, std::int64_t rows, std::int64_t pa
                    max_parts);
 }
 
-// Launches it over [rows, width].
+// Launches the operation over [rows, width].
 template <class ColumnOperation>
 void launch_column_kernel(const Device& device, std::int64_t rows, std::int64_t width, const ColumnOperation& operation,
                           const GradientSums& sums = {}) {
@@ -151,7 +152,7 @@ void launch_column_kernel(const Device& device, std::int64_t rows, std::int64_t 
     if (packs > 1 << 30 || tiles > 65535) throw unsupported();
     const auto columns = static_cast<unsigned>((packs + tiles - 1) / tiles);
     const unsigned groups = std::max(1u, 256 / columns);
-    // Few rows are spread over all multiprocessors.
+    // With few rows, one row per thread spreads the work over all multiprocessors.
     const std::int64_t rows_per_step =
         std::clamp<std::int64_t>(rows / (groups * 2 * device.multiprocessors), 1, rows_in_flight);
     const std::int64_t blocks =
@@ -162,7 +163,7 @@ void launch_column_kernel(const Device& device, std::int64_t rows, std::int64_t 
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 
-// Calls body(Type<Element>{}, std::integral_constant<int, size>{}) with the shape's element type and pack.
+// Calls body(Type<Element>{}, std::integral_constant<int, size>{}) with the shape's element type and its pack size.
 template <class Body>
 void with_packs(const Shape& shape, const Body& body) {
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
@@ -174,7 +175,7 @@ void with_packs(const Shape& shape, const Body& body) {
   });
 }
 
-// Launches Function<Element, pack>{{}, problem} over the shape's rows with its element type and pack.
+// Launches Function<Element, pack>{{}, problem} with the shape's element type and pack size.
 template <template <class, int> class Function, class Problem>
 void launch_columns(const Device& device, const Shape& shape, const Problem& problem, const GradientSums& sums = {}) {
   with_packs(shape, [&](auto element, auto size) {
@@ -183,11 +184,11 @@ void launch_columns(const Device& device, const Shape& shape, const Problem& pro
   });
 }
 
-// Nothing but sums over rows.
+// Column sums alone, such as the gradient of a bias.
 template <class Type, int pack>
 struct ColumnSums : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
-  static constexpr int sums = 1, rows_in_flight = 8; // it does nothing but wait for loads
+  static constexpr int sums = 1, rows_in_flight = 8; // it only waits for loads, so more of them are in flight
   struct Column {};
   struct Row {
     Values values;

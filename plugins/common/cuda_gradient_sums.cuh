@@ -1,4 +1,5 @@
-// cuda_gradient_sums.cuh: sums over rows that many blocks have parts of, within one launch; see Sums.
+// cuda_gradient_sums.cuh: the device side of GradientSums: sums over rows that several blocks share, finished within
+// one launch by the block that arrives last.
 #pragma once
 
 #include "common/cuda_cluster.cuh"
@@ -7,32 +8,32 @@
 
 namespace fvlm::plugins {
 
-inline constexpr int sum_threads = 256; // of every block that sums
+inline constexpr int sum_threads = 256; // block size of every kernel that sums
 
-// Columns of parameters' gradients that the same blocks have parts of. All threads of those blocks call begin_sums(),
-// then put() for what the block has summed, and finish_sums(). put() and finish_sums() are there once for all kernels
-// of a file: they cost more to compile than to call.
+// A slice of columns whose partial sums several blocks hold. All threads of these blocks call begin_sums(), then
+// store_partial() with the block's sums, then add_partials(). The last two are not inlined: one copy serves all
+// kernels of a file, because they cost more to compile than to call.
 struct Slice {
-  int index;              // of the slice
-  int part, parts;        // which part this block has, and of how many
-  int parameters;         // whose gradients are summed
-  int width;              // columns of each, a multiple of four
-  std::int64_t first;     // column of the rows
-  std::int64_t row_width; // behind which there are none
+  int index;              // index of the slice
+  int part, parts;        // this block's part, and how many parts there are
+  int parameters;         // number of gradients that are summed
+  int width;              // columns per gradient, a multiple of four
+  std::int64_t first;     // first column in the row
+  std::int64_t row_width; // columns at and past this index do not exist
 
   __device__ float* data(const GradientSums& sums, int of_part) const {
     return sums.parts + (static_cast<std::int64_t>(index) * parts + of_part) * parameters * width;
   }
 };
 
-// An arrival counter begins near the largest number that there is. The workspace may hold anything before: that is
-// less. When all have arrived it is 0 again.
+// Initial value of an arrival counter, close to the largest integer. The workspace may hold anything before, which
+// atomicMax then replaces, as it is smaller. After the last arrival the counter is 0 again.
 inline constexpr long long no_arrivals = 0x7fffffffffff0000;
 
 __device__ inline void begin_sums(const GradientSums& sums, const Slice& slice) {
   if (slice.parts > 1 && threadIdx.x == 0) atomicMax(&sums.arrivals[slice.index], no_arrivals);
   if (slice.part > 0 || !sums.accumulate) return;
-  // Whoever adds to the gradients then finds them in the L2.
+  // Prefetches the gradients into the L2 for the block that will add to them.
   constexpr int line = 128 / sizeof(float);
   const int bytes = sums.type.bits / 8;
 #pragma unroll 1
@@ -46,7 +47,7 @@ __device__ inline void begin_sums(const GradientSums& sums, const Slice& slice) 
   }
 }
 
-// Calls body with the pointer to a column of a gradient, where it is wanted.
+// Calls body with a pointer to a column of one of the gradients, if that gradient is required.
 template <class Body>
 __device__ void with_gradient(const GradientSums& sums, int which, std::int64_t column, const Body& body) {
   void* const out = which == 0 ? sums.out[0] : which == 1 ? sums.out[1] : sums.out[2];
@@ -59,7 +60,7 @@ __device__ void with_gradient(const GradientSums& sums, int which, std::int64_t 
     body(static_cast<Half*>(out) + column);
 }
 
-// Calls body(pointer to the gradient's element, index) for four columns of a slice, as many of them as there are.
+// Calls body(pointer to the element, index) for up to four columns of a slice.
 template <class Body>
 __device__ void each_gradient(const GradientSums& sums, const Slice& slice, int which, int column, const Body& body) {
   const std::int64_t first = slice.first + column;
@@ -70,7 +71,7 @@ __device__ void each_gradient(const GradientSums& sums, const Slice& slice, int 
   });
 }
 
-// What sums are added to.
+// The values to accumulate into, or zeros.
 __device__ inline float4 current_gradients(const GradientSums& sums, const Slice& slice, int which, int column) {
   float values[4] = {};
   if (sums.accumulate)
@@ -85,7 +86,7 @@ __device__ inline void write_gradients(const GradientSums& sums, const Slice& sl
                 [&](auto* at, int i) { *at = std::remove_pointer_t<decltype(at)>(values[i]); });
 }
 
-// Four columns of this block's sums.
+// Writes four columns of this block's sums: to the workspace, or directly to the gradient if there is one part only.
 static __device__ __noinline__ void store_partial(const GradientSums sums, const Slice slice, int which, int column,
                                                   const float4 sum) {
   if (slice.first + column >= slice.row_width) return;
@@ -95,11 +96,11 @@ static __device__ __noinline__ void store_partial(const GradientSums sums, const
     *reinterpret_cast<float4*>(slice.data(sums, slice.part) + which * slice.width + column) = sum;
 }
 
-// Of all blocks the last to come here adds up what was put: so many threads take the parts in turn, each for four
-// columns.
+// The last block to arrive adds up the partial sums. Its threads form row groups that take the parts round-robin, four
+// columns per thread.
 static __device__ __noinline__ void add_partials(const GradientSums sums, const Slice slice) {
   if (slice.parts == 1) return;
-  constexpr int batch = 8; // loads under way
+  constexpr int batch = 8; // loads in flight
   __shared__ bool last;
   __shared__ float4 shared[sum_threads];
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,8 +1,8 @@
-// cuda_hopper.cuh: what Hopper's kernels are made of: barriers in shared memory, copies of boxes of a matrix by the
-// copy engine, and products by four warps together. For sm_90a.
+// cuda_hopper.cuh: wrappers of Hopper's instructions: mbarriers in shared memory, TMA copies, wgmma (products by a
+// warpgroup of four warps), setmaxnreg. For sm_90a.
 //
-// A box is 64 elements of 16 bits wide. Its rows are 128 bytes, of which the 16 bytes at p lie at p ^ row % 8: boxes
-// begin at multiples of 1024.
+// A TMA box is 64 elements of 16 bits wide, so its rows are 128 bytes. With the 128-byte swizzle the 16-byte chunk p of
+// a row is stored at p ^ row % 8; boxes have to be aligned to 1024 bytes.
 #pragma once
 
 #include "common/cuda_packs.cuh"
@@ -12,38 +12,39 @@
 namespace fvlm::plugins::hopper {
 
 constexpr int box_width = 64, box_row_bytes = 128;
-constexpr int warpgroup_warps = 4, warpgroup_threads = warpgroup_warps * warp_size; // of warps that multiply together
+constexpr int warpgroup_warps = 4, warpgroup_threads = warpgroup_warps * warp_size; // of a warpgroup
 
 __device__ inline unsigned cluster_rank() {
   unsigned rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Until all threads of the cluster are here.
+// Waits until all threads of the cluster have arrived.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n"
                "barrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
 
-// What ordinary instructions have read and written of shared memory comes before what the copy engine then does there.
+// Orders ordinary (generic proxy) accesses to shared memory before later accesses by TMA and wgmma (async proxy).
 __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A turn of it ends when `arrivals` have come and all bytes that were announced. Turns are told apart by their parity.
+// An mbarrier. A phase completes when `arrivals` threads have arrived and all announced bytes have been transferred;
+// waiters distinguish phases by their parity.
 class Barrier {
  public:
   __device__ void init(unsigned arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(arrivals) : "memory");
   }
-  // For the copy engine to see that it has begun.
+  // Makes initialized barriers visible to TMA and to the cluster.
   __device__ static void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  // At the same barrier of that block of the cluster, which is not told of what ordinary instructions wrote.
+  // Arrives at the same barrier in another block of the cluster. Does not publish ordinary writes to that block.
   __device__ void arrive_remote(unsigned rank) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
@@ -53,12 +54,12 @@ class Barrier {
                  "r"(rank)
                  : "memory");
   }
-  // Arrives, and announces bytes that copies will bring.
+  // Arrives and announces the bytes that TMA will transfer.
   __device__ void arrive_and_expect_tx(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                  : "memory");
   }
-  // Until the turn of that parity has ended.
+  // Waits until the phase of that parity has completed.
   __device__ void wait(unsigned parity) {
     while (!try_wait(parity)) {
     }
@@ -81,8 +82,7 @@ class Barrier {
   std::uint64_t state_;
 };
 
-// Copies of a box whose first element is at that column and row; what lies outside the matrix reads as 0 and is not
-// written. For one thread.
+// Starts a load of the box at (column, row). Elements outside of the matrix read as 0. Called by one thread.
 __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
@@ -90,7 +90,7 @@ __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column,
       "l"(&matrix), "r"(column), "r"(row), "r"(shared_address(&barrier))
       : "memory");
 }
-// The same where the matrix has planes of rows.
+// The same for a matrix of three dimensions.
 __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, int plane, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
@@ -98,7 +98,8 @@ __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column,
       "l"(&matrix), "r"(column), "r"(row), "r"(plane), "r"(shared_address(&barrier))
       : "memory");
 }
-// A box to that place of each block of the cluster whose bit is set, whose barrier there hears of its bytes.
+// Multicast: the box is written to the same address in each block of the cluster whose bit is set in `blocks`, and each
+// block's own barrier counts the bytes.
 __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column, int row, Barrier& barrier,
                                 unsigned blocks) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -107,7 +108,7 @@ __device__ inline void tma_load(void* to, const CUtensorMap& matrix, int column,
                "h"(static_cast<std::uint16_t>(blocks))
                : "memory");
 }
-// Brings it to the L2.
+// Prefetches a box into the L2.
 __device__ inline void tma_prefetch(const CUtensorMap& matrix, int column, int row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&matrix), "r"(column), "r"(row));
 }
@@ -116,7 +117,7 @@ __device__ inline void tma_store(const CUtensorMap& matrix, int column, int row,
                "r"(column), "r"(row), "r"(shared_address(from))
                : "memory");
 }
-// The same, added to what is there: float32.
+// Adds the box to global memory (float32) instead of overwriting it.
 __device__ inline void tma_reduce_add(const CUtensorMap& matrix, int column, int row, const void* from) {
   asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&matrix),
                "r"(column), "r"(row), "r"(shared_address(from))
@@ -125,14 +126,14 @@ __device__ inline void tma_reduce_add(const CUtensorMap& matrix, int column, int
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the memory of all groups of stores but the last `groups` may be used again.
+// Waits until all store groups but the last `groups` have been read from shared memory, which may then be reused.
 template <int groups>
 __device__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 }
 
-// Four squares of 8 x 8, thread t giving the address of row t % 8 of square t / 8 and having columns 2 (t % 4) and the
-// next, of row t / 4.
+// Four 8 x 8 matrices of 16-bit elements (ldmatrix/stmatrix .x4). Thread t passes the address of row t % 8 of matrix t
+// / 8 and holds columns 2 (t % 4) and the next of row t / 4.
 struct Matrix8x8x4 {
   std::uint32_t at[4];
 
@@ -149,8 +150,8 @@ struct Matrix8x8x4 {
   }
 };
 
-// How many registers a thread of the group has from here on, of those that the kernel was started with or that others
-// have given away.
+// Changes the number of registers per thread for the calling warpgroup. The total must not exceed what the kernel was
+// launched with.
 template <int count>
 __device__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
@@ -160,15 +161,15 @@ __device__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// Where an operand lies, for multiply(): in boxes of which each row is a row of a left operand or a column of a right
-// one, or each row holds 64 columns of one row of a right one, the next 64 columns so many bytes behind.
+// The wgmma descriptor of an operand in shared memory, K-major (rows of A or columns of B contiguous) or MN-major: then
+// each box row holds 64 columns of one row, and the next 64 columns follow `stride_bytes` later.
 __device__ inline std::uint64_t matrix_descriptor(const void* boxes, unsigned stride_bytes = 16) {
   constexpr std::uint64_t eight_rows = 8 * box_row_bytes, swizzled = 1;
   return (shared_address(boxes) & 0x3ffff) >> 4 | static_cast<std::uint64_t>(stride_bytes >> 4) << 16 |
          (eight_rows >> 4) << 32 | swizzled << 62;
 }
 
-// The same that many bytes behind it.
+// The descriptor of the operand `bytes` further on.
 __device__ inline std::uint64_t advance_descriptor(std::uint64_t descriptor, unsigned bytes) {
   return descriptor + (bytes >> 4);
 }
@@ -184,16 +185,16 @@ __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
 
-// Behind wait_for_products(): what reads these sums comes after it. The compiler does not know that they were not
-// there.
+// After wgmma_wait(): keeps the compiler from moving reads of the accumulators before it, as it does not know that they
+// were written asynchronously.
 template <int size>
 __device__ void fence_accumulators(float (&sum)[size]) {
 #pragma unroll
   for (float& each : sum) asm volatile("" : "+f"(each));
 }
 
-// A product of 64 x `columns` x 16 that the four warps of a group make. Warp w has rows 16 w to 16 w + 15: thread t of
-// it has, of each 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
+// The accumulator of a product of 64 x `columns` x 16 by a warpgroup. Warp w holds rows 16 w to 16 w + 15; thread t
+// holds, of every 8 columns, columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
 template <int columns>
 using Accumulator = float[columns / 2];
 using Accumulator128 = Accumulator<128>;
@@ -221,7 +222,8 @@ using Accumulator128 = Accumulator<128>;
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "   \
   "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
-// The operands' and the predicate's names follow the sums'; `turned`: whether they are read by rows.
+// Register names of the operands and of the predicate follow those of the accumulator. `a_major`: the transpose flag of
+// A, if A is in shared memory.
 #define FVLM_WGMMA(columns, type, operands, adds_name, a_major, ...)                                                   \
   asm volatile("{\n"                                                                                                   \
                ".reg .pred add;\n"                                                                                     \
@@ -241,8 +243,8 @@ using Accumulator128 = Accumulator<128>;
   else                                                                                                                 \
     FVLM_WGMMA(columns, "f16", operands, adds_name, a_major "0", __VA_ARGS__)
 
-// sum = left right, or is added to. It runs in the background until wait_for_products(). left_by_rows: each row of its
-// boxes holds 64 rows of one column of the left operand.
+// sum = a b, or sum += a b if `adds`. Asynchronous until wgmma_wait(). With a_mn_major each box row of A holds 64 rows
+// of one column.
 template <class T, bool b_mn_major, bool a_mn_major = false, int size>
 __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool adds) {
   static_assert(size == 8 || size == 16 || size == 32 || size == 64 || size == 68 || size == 96);
@@ -266,8 +268,8 @@ __device__ void wgmma(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool
   }
 }
 
-// The same with the left operand in registers, of the rows that a thread has of a product: columns 2 (t % 4) and the
-// next of both rows, and then those 8 further on. They have to stay as they are until wait_for_products().
+// The same with A in registers, in the accumulator's layout: columns 2 (t % 4) and the next of both rows, then the same
+// 8 columns further on. The registers must not change before wgmma_wait().
 template <class T, bool b_mn_major, int size>
 __device__ void wgmma(float (&sum)[size], const std::uint32_t (&a)[4], std::uint64_t b, bool adds) {
   static_assert(size == 8 || size == 16 || size == 32);

@@ -1,4 +1,4 @@
-// cuda_mma.cuh: a warp's product of 16 rows, 16 columns of the inner dimension and 8 columns, as tensor cores take it.
+// cuda_mma.cuh: mma.sync.m16n8k16, the tensor core product of one warp, for devices from compute capability 8.0.
 #pragma once
 
 #include <fvlm/cuda.hpp>

@@ -1,4 +1,5 @@
-// cuda_tensor_map.h: which matrices the copy engine reads and writes, and how it is told of them. See cuda_hopper.cuh.
+// cuda_tensor_map.h: tensor maps (CUtensorMap) for TMA: which matrices it can access, and how they are encoded on the
+// host. The device side is in cuda_hopper.cuh.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -8,7 +9,7 @@
 
 namespace fvlm::plugins {
 
-// Whether kernels for sm_90a were built and run on it.
+// Whether the kernels for sm_90a were compiled and the device can run them.
 inline bool is_hopper(fvlm_device device) {
 #ifdef FVLM_HAS_SM_90A
   return sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
@@ -18,13 +19,13 @@ inline bool is_hopper(fvlm_device device) {
 #endif
 }
 
-// `row`: elements from a row to the next, of 16 bits each.
+// TMA needs a base address and a row stride that are multiples of 16 bytes. `row_stride` counts elements of 16 bits.
 inline bool tma_compatible(const void* data, std::int64_t row_stride) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_stride > 0 && row_stride % 8 == 0;
 }
 
-// A matrix of up to three dimensions, as the copy engine knows it. Sizes and box sizes are counted from the dimension
-// whose numbers lie side by side; `apart`: bytes from one of the others to the next.
+// A matrix of two or three dimensions, innermost dimension first. `strides` holds the byte strides of the outer
+// dimensions.
 struct TensorMapShape {
   CUtensorMapDataType type;
   int dimensions;
@@ -58,7 +59,7 @@ inline CUtensorMapDataType tensor_map_type(fvlm_dtype dtype) {
                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-// Boxes of so many rows, and of as many columns as 128 bytes hold: 64 of 16 bits.
+// A matrix in boxes of `box_rows` rows and 128 bytes of columns (64 elements of 16 bits), with the 128-byte swizzle.
 inline CUtensorMap make_tensor_map(fvlm_dtype dtype, void* data, std::int64_t row_stride, std::int64_t rows,
                                    std::int64_t columns, int box_rows) {
   const auto element = static_cast<cuuint64_t>(sdk::bytes_of(dtype));

@@ -1,5 +1,5 @@
-// cuda_wgmma_wide.cuh: products of 64 x 192 x 16 and 64 x 200 x 16 by four warps, of two matrices whose inner size
-// is their rows. For sm_90a.
+// cuda_wgmma_wide.cuh: wgmma of 64 x 192 x 16 and 64 x 200 x 16 with both operands MN-major, as weight gradients (d_y^T
+// x) need it. For sm_90a.
 #pragma once
 
 #include "common/cuda_hopper.cuh"
@@ -29,8 +29,8 @@ namespace fvlm::plugins::hopper {
 #define FVLM_WGMMA_192(type) FVLM_WGMMA("192", type, FVLM_96, "%96", "%97", "%98", FVLM_OUTPUTS_192)
 #define FVLM_WGMMA_200(type) FVLM_WGMMA("200", type, FVLM_100, "%100", "%101", "%102", FVLM_OUTPUTS_192, FVLM_FOUR(96))
 
-// sum = left^T right, or is added to: as multiply(), but boxes of the left operand too hold 64 columns of rows. Of 200
-// columns the last eight are the first of a fourth box.
+// sum = a^T b, or sum += a^T b: like wgmma(), but the boxes of A too hold 64 columns of a row. Of 200 columns the last
+// eight are the first of a fourth box.
 template <class T, int columns, int size>
 __device__ void wgmma_mn_major(float (&sum)[size], std::uint64_t a, std::uint64_t b, bool adds) {
   static_assert((columns == 192 || columns == 200) && size >= columns / 2);
