@@ -1,4 +1,4 @@
-// attention.cpp: the plugin's face: which calls it takes, and what its kernels are told.
+// attention.cpp: the plugin's entry points: which calls it supports, and which of its kernels run them.
 #include "common/cuda_device.h"
 #include "common/cuda_rotary.cuh"
 #include "common/cuda_tensor_map.h"
@@ -19,41 +19,45 @@ class AttentionFlash : public Attention {
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
-    if (!is_one_of<BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", sdk::name_of(query.dtype));
-    if (query.head_dim != head_dim) return refuse("head_dim %d not supported, 64 is", query.head_dim);
+    if (!is_one_of<BFloat16, Half>(query.dtype))
+      return refuse("dtype %s is not supported: expected bfloat16 or float16", sdk::name_of(query.dtype));
+    if (query.head_dim != head_dim) return refuse("head_dim %d is not supported: expected 64", query.head_dim);
     if (query.rotary_dim != 0 && query.rotary_dim != head_dim)
-      return refuse("rotary_dim %d not supported, 0 and 64 are", query.rotary_dim);
+      return refuse("rotary_dim %d is not supported: expected 0 or 64", query.rotary_dim);
     if (query.rotary_dim != 0 && !(query.rope_theta > 0 && std::isfinite(query.rope_theta)))
-      return refuse("a base of rotation of %g not supported", static_cast<double>(query.rope_theta));
+      return refuse("rope_theta %g is not supported: expected a positive, finite value",
+                    static_cast<double>(query.rope_theta));
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
-      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+      return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
         query.max_seqlen_kv < 0)
-      return refuse("a negative size");
-    if (query.queries_alone) return refuse("gives all gradients");
+      return refuse("a size is negative");
+    if (query.queries_alone) return refuse("dq_only (queries_alone) is not supported");
     if (query.guests && !fits_persistent_kernels(query))
-      return refuse("guests only on Hopper, in segments of %d to %d rows, where each query head has a key head",
-                    max_persistent_rows / 2 + 1, max_rows_with_deferred);
+      return refuse(
+          "extra queries (guests) need Hopper, segments of %d to %d rows and as many key heads as query heads",
+          max_persistent_rows / 2 + 1, max_rows_with_deferred);
     if (!(query.scale > 0))
-      return refuse("scale %g not supported, positive ones are", static_cast<double>(query.scale));
-    // Rows of heads are counted in 32 bits, and divided by `sharing` there.
+      return refuse("scale %g is not supported: expected a positive value", static_cast<double>(query.scale));
+    // The kernels index flat rows in 32 bits and divide them by the group size (HeadGroup).
     const int64_t head_group = query.heads_q / query.heads_kv, limit = INT32_MAX / query.heads_q / head_group;
     if (query.tokens_q > limit || query.tokens_kv > limit || query.segments > limit)
-      return refuse("%lld tokens in %lld segments: 32 bits do not reach", static_cast<long long>(query.tokens_q),
+      return refuse("%lld tokens in %lld segments exceed 32-bit row indices", static_cast<long long>(query.tokens_q),
                     static_cast<long long>(query.segments));
-    if (fits_persistent_kernels(query)) return accept(250, "one launch, a segment's keys at once");
+    if (fits_persistent_kernels(query))
+      return accept(250, "one launch, persistent kernels with a segment's keys in shared memory");
     if (const int limit = max_shared_memory(query.device); query.needs_backward && limit < backward_memory())
-      return refuse("a block of the backward takes %d bytes of shared memory, the device has %d", backward_memory(),
+      return refuse("the backward needs %d bytes of shared memory per block, the device has %d", backward_memory(),
                     limit);
     const bool is_short = query.max_seqlen_q > 1 && query.max_seqlen_kv <= max_fast_keys && query.causal;
     return accept(is_short ? 250 : 150, is_short ? "one launch, for short segments" : "one launch");
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(supports(query));
     if (!query.needs_backward) return;
-    wanted.save(float32, {query.tokens_q, query.heads_q});
-    if (keeps_compensation(query)) wanted.save(int8, {query.tokens_q, query.heads_q, head_dim});
+    requirements.save(float32, {query.tokens_q, query.heads_q});
+    if (keeps_compensation(query)) requirements.save(int8, {query.tokens_q, query.heads_q, head_dim});
   }
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
@@ -74,7 +78,9 @@ class AttentionFlash : public Attention {
     const Problem problem = problem_of(query, a);
     if (fits_persistent_kernels(query) && persistent_backward_supported(problem))
       return persistent_backward(call, multiprocessors_, query.dtype, problem);
-    if (problem.cu_deferred) throw Failure(FVLM_ERROR_UNSUPPORTED, "guests on rows that the copy engine does not read");
+    if (problem.cu_deferred)
+      throw Failure(FVLM_ERROR_UNSUPPORTED,
+                    "extra queries (guests) need tensors that TMA can access: rows and heads aligned to 16 bytes");
     if (single_tile_supported(problem, query.max_seqlen_q, query.max_seqlen_kv))
       return single_tile_backward(call, query.dtype, problem);
     if (is_hopper(query.device) &&
@@ -84,22 +90,23 @@ class AttentionFlash : public Attention {
   }
 
  private:
-  static constexpr int max_fast_keys = 512; // keys of a segment, where it was measured to be faster than cuDNN
+  static constexpr int max_fast_keys = 512; // keys per segment up to which it was measured to be faster than cuDNN
 
-  // As a vision tower's are: segments long enough to fill tiles, short enough to have all keys in shared memory.
+  // Segments like the frames of a vision tower: long enough to fill tiles, short enough for all keys to fit in shared
+  // memory.
   static bool fits_persistent_kernels(const Query& query) {
     const int limit = query.guests ? max_rows_with_deferred : max_persistent_rows;
     const auto is_long_enough = [limit](int rows) { return rows > max_persistent_rows / 2 && rows <= limit; };
     return is_hopper(query.device) && !query.causal && query.rotary_dim == 0 && query.heads_q == query.heads_kv &&
            is_long_enough(query.max_seqlen_q) && is_long_enough(query.max_seqlen_kv);
   }
-  // Bytes of shared memory that a block may have.
+  // The largest shared memory per block, in bytes.
   static int max_shared_memory(fvlm_device device) {
     int limit = 0;
     check_cuda(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.id), "shared memory");
     return limit;
   }
-  // A decoder's rows are few beside a vision tower's.
+  // Decoder attention only: its rows are few compared with a vision tower's, so the extra memory is small.
   static bool keeps_compensation(const Query& query) { return query.causal && query.dtype == bfloat16; }
 
   template <class Arguments>
@@ -120,7 +127,8 @@ class AttentionFlash : public Attention {
     p.scale = query.scale;
     const auto with_byte_strides = [](const HeadTensor& rows) -> HeadRows {
       if (std::max(rows.row_stride, rows.head_stride) > INT32_MAX)
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart", static_cast<long long>(rows.row_stride));
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "a row stride of %lld elements exceeds 32 bits",
+                      static_cast<long long>(rows.row_stride));
       return {static_cast<char*>(rows.data), static_cast<std::uint32_t>(rows.row_stride) * 2,
               static_cast<std::uint32_t>(rows.head_stride) * 2};
     };

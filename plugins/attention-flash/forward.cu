@@ -1,4 +1,11 @@
-// forward.cu: a block has a tile of queries of the heads that share a key head, and goes through the keys they see.
+// forward.cu: the general attention forward for devices from compute capability 8.0 (flash attention with online
+// softmax): any segment lengths, causal or not, grouped-query heads, rotation of q and k inside.
+//
+// A block of 8 warps owns 128 flat rows of queries of one key head, 16 per warp, and iterates over the keys they see:
+// up to 256 keys and values in shared memory, 32 per step of mma.sync.
+//
+// Chosen where no specialized kernel applies. Measured on an H100 (bf16, 9:3 heads, causal; bench/LOG.md, 2026-11-22, a
+// version before this one): 32 x 256 tokens 29.6 us a layer, 4 x 2,048 143 us, where cuDNN takes 36.4 and 82 us.
 #include "warp_rows.cuh"
 
 #include <cmath>
@@ -6,14 +13,14 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int step_rows = 32, key_chunk = 256; // keys that a warp looks at at once; that the block has
+constexpr int step_rows = 32, key_chunk = 256; // keys per step of a warp; keys that the block holds at once
 
-// The weights of two rows' keys as they come, span by span.
+// The running maximum and sum of the thread's two rows.
 struct OnlineSoftmax {
-  float scale; // of scores, with which weights are powers of 2
+  float scale; // of scores, times log2 e: probabilities are powers of 2
   float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {};
 
-  // Scores become weights, and what was summed up before is made to fit them.
+  // Turns scores into unnormalized probabilities and rescales what was accumulated before to the new maximum.
   __device__ void update(float (&scores)[step_rows / 8][4], float (&sum)[blocks][4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -21,7 +28,7 @@ struct OnlineSoftmax {
 #pragma unroll
       for (const auto& score : scores) new_max = fmaxf(new_max, fmaxf(score[2 * h], score[2 * h + 1]));
       new_max = quad_max(new_max);
-      const float zero = new_max == -INFINITY ? 0 : new_max * scale; // no key is seen yet
+      const float zero = new_max == -INFINITY ? 0 : new_max * scale; // all keys so far are masked
       const float rescale = exp2_approx(row_max[h] * scale - zero);
       row_max[h] = new_max;
       row_sum[h] *= rescale;

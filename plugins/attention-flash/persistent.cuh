@@ -1,5 +1,6 @@
-// persistent.cuh: what the kernels for frames have in common: segments whose queries and keys of a head fit in shared
-// memory, each head of a segment a block's work for a while. For Hopper.
+// persistent.cuh: what the persistent kernels share: iteration over the (segment, head) work units of a block, TMA
+// loads of a head's rows, and stores from accumulators. The queries and keys of a unit fit in shared memory. For
+// Hopper.
 #pragma once
 
 #include "block_tiles.cuh"
@@ -11,15 +12,16 @@ namespace fvlm::plugins {
 constexpr int large_box = 64, small_box = 8, max_small_box_rows = max_persistent_rows % large_box;
 constexpr int rows_bytes = max_persistent_rows * row_bytes; // of a head's queries, keys or values in shared memory
 
-// Rows of heads as the copy engine reads them. The last rows of a segment come in small boxes.
+// Tensor maps of [tokens, heads, head_dim]. The last rows of a segment are loaded in small boxes, so that little is
+// read past its end.
 struct HeadTensorMaps {
   CUtensorMap large, small;
-  int head; // elements from a head to the next
+  int head; // head stride in elements
 };
 
 inline bool heads_tma_compatible(const HeadRows& rows, int heads) {
   return tma_compatible(rows.data, rows.row_stride / 2) && rows.head_stride % 16 == 0 &&
-         int64_t{rows.head_stride} / 2 * heads <= INT32_MAX; // columns of boxes
+         int64_t{rows.head_stride} / 2 * heads <= INT32_MAX; // box coordinates are 32-bit
 }
 inline HeadTensorMaps head_tensor_maps(fvlm_dtype dtype, const HeadRows& rows, int tokens, int heads) {
   const int64_t row = rows.row_stride / 2, head = rows.head_stride / 2, columns = (heads - 1) * head + head_dim;
@@ -27,21 +29,21 @@ inline HeadTensorMaps head_tensor_maps(fvlm_dtype dtype, const HeadRows& rows, i
           make_tensor_map(dtype, rows.data, row, tokens, columns, small_box), static_cast<int>(head)};
 }
 
-// A head of a segment.
+// The work unit of a block: one head of one segment.
 struct WorkUnit {
-  int begin_q, rows_q, begin_kv, rows_kv, head, deferred; // -1: it has none
+  int begin_q, rows_q, begin_kv, rows_kv, head, deferred; // deferred: index of the segment's deferred query, or -1
 
   __device__ bool exists() const { return head >= 0; }
 };
 
-// What a block has of the heads of all segments that `Wanted` says yes to: every so many of them. For a warp.
+// The units of this block: every gridDim.x-th head of the segments that match the predicate. Called by a whole warp.
 template <class Predicate>
 class WorkUnits {
  public:
   __device__ WorkUnits(const Problem& p, const Predicate& predicate)
       : p_(p), predicate_(predicate), current_(segment(lane_index())), next_(segment(warp_size + lane_index())) {}
 
-  // The next one, the same in all threads.
+  // Returns the next unit, the same in all threads.
   __device__ WorkUnit next() {
     const int segment_index = next_unit_ / p_.heads_q, head = next_unit_ % p_.heads_q;
     next_unit_ += static_cast<int>(gridDim.x);
@@ -69,10 +71,11 @@ class WorkUnits {
   }
 
  private:
-  // A thread looks at one of 32 segments, and has the one 32 behind it on its way.
+  // Each lane examines one of 32 segments, and already loads the one 32 further on.
   __device__ WorkUnit segment(int s) const {
     if (s >= p_.segments) return {0, 0, 0, 0, -1, -1};
-    const volatile std::int32_t *cu_q = p_.cu_q, *cu_kv = p_.cu_kv; // so that all four are on their way at once
+    // volatile, so that all four loads are in flight at once
+    const volatile std::int32_t *cu_q = p_.cu_q, *cu_kv = p_.cu_kv;
     const int begin_q = cu_q[s], end_q = cu_q[s + 1], begin_kv = cu_kv[s], end_kv = cu_kv[s + 1];
     const int deferred = p_.cu_deferred && p_.cu_deferred[s] < p_.cu_deferred[s + 1] ? p_.cu_deferred[s] : -1;
     return {begin_q, end_q - begin_q, begin_kv, end_kv - begin_kv, 0, deferred};
@@ -81,10 +84,11 @@ class WorkUnits {
   const Problem& p_;
   const Predicate predicate_;
   WorkUnit current_, next_;
-  int next_unit_ = static_cast<int>(blockIdx.x), first_ = 0, matches_before_ = 0; // wanted ones before `first_`
+  int next_unit_ = static_cast<int>(blockIdx.x), first_ = 0, matches_before_ = 0; // matching segments before `first_`
 };
 
-// Copies of `rows` rows from `begin` on, and some behind them, as whole boxes. For one thread.
+// Rows that tma_load_rows() transfers for a segment of `rows` rows: whole boxes, so some rows after the last. Loads are
+// issued by one thread.
 __device__ inline int loaded_rows(int rows) {
   const int task = rows / large_box * large_box, remainder = rows - task;
   return task + (remainder > max_small_box_rows ? large_box : (remainder + small_box - 1) / small_box * small_box);
@@ -100,7 +104,7 @@ __device__ inline void tma_load_rows(char* to, const HeadTensorMaps& boxes, int 
   for (; row < end; row += small_box) hopper::tma_load(to + row * row_bytes, boxes.small, column, begin + row, barrier);
 }
 
-// A left operand's registers of a step of a product, from eight values of a thread's rows of another one.
+// The registers of an A operand of wgmma for 16 columns, converted from eight accumulator values of the thread's rows.
 using AFragment = std::uint32_t[4];
 
 template <class T>
@@ -109,15 +113,16 @@ __device__ void round_to(AFragment& left, const float* x) {
   for (int i = 0; i < 4; ++i) left[i] = rounded<T>(x[2 * i], x[2 * i + 1]);
 }
 
-// Where a thread has its row of the four squares that make up sixteen rows and columns of a tile; `step` squares' pairs
-// further it is that ^ step << 5.
+// The address that this lane passes to ldmatrix or stmatrix for a 16 x 16 part of a tile. The part `step` columns of 16
+// further on is at that address ^ step << 5.
 __device__ inline std::uint32_t matrix_address(const char* memory) {
   const int lane = lane_index(), row_in_matrix = lane % 8;
   return shared_address(memory) + static_cast<std::uint32_t>((lane / 8 % 2 * 8 + row_in_matrix) * row_bytes +
                                                              ((lane / 16 ^ row_in_matrix) << 4));
 }
 
-// Zeros the rows behind those of a segment, as products read them. For a warp; the tensor cores see it.
+// Zeros the rows after the last of a segment, which wgmma reads, and makes that visible to the tensor cores. Called by
+// a whole warp.
 template <class T>
 __device__ void zero_rows_from(char* memory, int rows) {
   const Tile tile{memory};
@@ -128,8 +133,8 @@ __device__ void zero_rows_from(char* memory, int rows) {
   __syncwarp();
 }
 
-// Sixteen rows of products, those of rows t / 4 and t / 4 + 8 times `factor`, to the head's rows from `row` on, as far
-// as there are `count`. By way of memory of the warp's own.
+// Stores a warp's 16 accumulator rows, scaled by `factor` (of rows t / 4 and t / 4 + 8), to the head's rows from `row`
+// on, at most `count` of them. Goes through shared memory of the warp so that global stores are whole packs.
 template <class T>
 __device__ void store_accumulators(const HeadRows& to, int row, int count, int head, const hopper::Accumulator<64>& x,
                                    const float (&factor)[2], char* memory) {
@@ -143,7 +148,7 @@ __device__ void store_accumulators(const HeadRows& to, int row, int count, int h
         .store(squares ^ step << 5);
   }
   __syncwarp();
-  constexpr int at_once = warp_size / packs; // rows
+  constexpr int at_once = warp_size / packs; // rows per iteration
   const int first = lane_index() / packs, index = lane_index() % packs;
   char* const own = reinterpret_cast<char*>(at<T>(to, row + first, head) + index * pack);
 #pragma unroll

@@ -1,6 +1,6 @@
-// resident_kv.cuh: what the kernels for short segments have in common: a block has all keys and values of a head of a
-// segment in its shared memory, where they are turned once, and goes through tiles of queries of the heads that share
-// it. For Hopper.
+// resident_kv.cuh: what the kernels for short segments share: a block holds all keys and values of one key head of a
+// segment in shared memory, rotates the keys once, and iterates over tiles of the queries of that head group. For
+// Hopper.
 #pragma once
 
 #include "persistent.cuh"
@@ -8,26 +8,26 @@
 
 namespace fvlm::plugins {
 
-// Keys are multiplied by chunks; the last one may be short.
+// Keys are multiplied in chunks of tile_rows and a short tail chunk.
 constexpr int tile_rows = 64, full_chunks = 2, tail_chunk = max_resident_rows - full_chunks * tile_rows;
 constexpr int keys_bytes = max_resident_rows * row_bytes, tile_bytes = tile_rows * row_bytes;
 static_assert(tail_chunk == 16 && max_resident_rows % tile_rows <= max_small_box_rows && keys_bytes % 1024 == 0);
 
-// Key heads of all segments.
+// Over all segments.
 inline int64_t key_head_count(const Problem& p) {
   return int64_t{p.segments} * p.heads_kv;
 }
 
-// Whether the copy engine reads its operands, and a block holds its keys.
+// Whether TMA can read the operands and a block can hold the keys.
 inline bool resident_supported(const Problem& p, int longest_q, int longest_kv) {
   return p.segments > 0 && p.tokens_q > 0 && p.tokens_kv > 0 && p.head_group.heads <= max_resident_head_group &&
          longest_q <= max_resident_rows && longest_kv <= max_resident_rows && heads_tma_compatible(p.q, p.heads_q) &&
          heads_tma_compatible(p.k, p.heads_kv) && heads_tma_compatible(p.v, p.heads_kv);
 }
 
-// Rows of queries as the copy engine brings them: whole tokens with the heads that share a key head.
+// Tiles of queries as TMA loads them: whole tokens with all heads of the group.
 struct QueryTiles {
-  int tokens, rows; // of a tile
+  int tokens, rows; // per tile
 
   explicit QueryTiles(const Problem& p) : tokens(tile_rows / p.head_group.heads), rows(tokens * p.head_group.heads) {}
 
@@ -62,7 +62,7 @@ struct ResidentProblem {
         v(head_tensor_maps(dtype, p.v, p.tokens_kv, p.heads_kv)), q(tiles.boxes(p, dtype, p.q)) {}
 };
 
-// A key head of a segment and every `parts`-th tile, from `part` on, of the queries that share it.
+// A key head of a segment, and the query tiles part, part + parts, ... of its head group.
 struct KeyHeadTask {
   int begin_q, rows_q, begin_kv, rows_kv, end_q, end_kv, head_kv, part, parts, rows_of_tile;
   bool causal;
@@ -72,7 +72,7 @@ struct KeyHeadTask {
       : part(static_cast<int>(blockIdx.x) % parts), parts(parts), rows_of_tile(tiles.rows), causal(p.causal),
         head_group(p.head_group) {
     const int unit = static_cast<int>(blockIdx.x) / parts, segment = unit / p.heads_kv;
-    const volatile std::int32_t *cu_q = p.cu_q, *cu_kv = p.cu_kv; // so that all are on their way at once
+    const volatile std::int32_t *cu_q = p.cu_q, *cu_kv = p.cu_kv; // volatile, so that all loads are in flight at once
     const int behind_q = cu_q[segment + 1], behind_kv = cu_kv[segment + 1];
     head_kv = unit - segment * p.heads_kv;
     begin_q = cu_q[segment], begin_kv = cu_kv[segment], end_q = cu_q[p.segments], end_kv = cu_kv[p.segments];
@@ -83,21 +83,21 @@ struct KeyHeadTask {
   __device__ int tiles() const {
     return ((rows_q * head_group.heads + rows_of_tile - 1) / rows_of_tile - part + parts - 1) / parts;
   }
-  // Flat rows of the block's tile i, those `from` its first one on.
+  // Flat rows of this block's tile i, starting `from` rows into the tile.
   __device__ WarpRows rows(int i, int from) const {
     const int first = (i * parts + part) * rows_of_tile;
     return {head_group, begin_q, first + from, min(first + rows_of_tile, rows_q * head_group.heads), first_head()};
   }
-  // How many keys a flat row sees.
+  // Number of keys that a flat row attends to.
   __device__ int visible_keys(int flat) const {
     return causal ? min(max(head_group.row_of(flat) + rows_kv - rows_q + 1, 0), rows_kv) : rows_kv;
   }
-  // By all rows of a tile; by any of them.
+  // Keys visible to every row of the tile; chunks that any row of it needs.
   __device__ int keys_visible_to_all(int i) const { return visible_keys(rows(i, 0).first); }
   __device__ int visible_chunks(int i) const {
     return (visible_keys(rows(i, 0).count - 1) + tile_rows - 1) / tile_rows;
   }
-  // Rows of keys that products read, at least a chunk of them.
+  // Rows of keys that wgmma reads: at least one chunk.
   __device__ int keys_read() const {
     return rows_kv > full_chunks * tile_rows ? max_resident_rows
                                              : max((rows_kv + tile_rows - 1) / tile_rows, 1) * tile_rows;
@@ -112,7 +112,7 @@ __device__ void run_block(const Operands& p, int parts) {
   Block(s, p, task).run();
 }
 
-// Two packs of a row, `part` and part + 4, become zeros.
+// Zeros packs `part` and part + 4 of a row.
 template <class T>
 __device__ void zero_packs(const Tile& tile, int row, int part) {
   const Pack<T, pack> zero{};
@@ -120,8 +120,8 @@ __device__ void zero_packs(const Tile& tile, int row, int part) {
   zero.store(tile.at<T>(row, part + packs / 2));
 }
 
-// What the queries of so many tokens are turned by, computed while they are on their way. The turns of two frequencies
-// side by side are 16 bytes; they lie so that neighbouring tokens' do not fall on the same banks.
+// Sines and cosines for the positions of a segment's queries, computed while TMA loads are in flight. Two frequencies
+// share 16 bytes; the layout avoids bank conflicts between neighbouring tokens.
 struct RotationTable {
   static constexpr int pairs = frequencies / 2, bytes = max_resident_rows * pairs * 16;
   char* memory;
@@ -129,12 +129,12 @@ struct RotationTable {
   __device__ float4* at(int token, int pair) const {
     return reinterpret_cast<float4*>(memory) + token * pairs + (pair ^ ((token & 3) << 2));
   }
-  // The turns of two frequencies.
-  __device__ static float4 two(const std::uint64_t* steps, std::int32_t position) {
+  // The rotations of two neighbouring frequencies.
+  __device__ static float4 rotation_pair(const std::uint64_t* steps, std::int32_t position) {
     const Rotation one(steps[0], position), next(steps[1], position);
     return {one.cosine, one.sine, next.cosine, next.sine};
   }
-  // Turns packs `part` and part + 4 of a tile's row, part < 4.
+  // Rotates packs `part` and part + 4 of a tile's row, part < 4.
   template <class T>
   __device__ void rotate(const Tile& tile, int row, int part, int token) const {
     T *const low = tile.at<T>(row, part), *const high = tile.at<T>(row, part + packs / 2);
@@ -150,7 +150,7 @@ struct RotationTable {
     write(low, a);
     write(high, b);
   }
-  // Turns gradients in accumulators back.
+  // Applies the inverse rotation to gradients in accumulators.
   __device__ void rotate_back(float (&x)[blocks][4], const int (&tokens)[2]) const {
 #pragma unroll
     for (int b = 0; b < blocks / 2; ++b)
@@ -163,7 +163,8 @@ struct RotationTable {
   }
 };
 
-// Does turn(key), four threads a key, and zeros what is behind the last one; warp `own` of `all` that share the keys.
+// Calls rotate(key) with four threads per key, and zeros the rows after the last key. Warp `own` of the `all` warps
+// that share the keys.
 template <class T, class Rotate>
 __device__ void rotate_or_zero_keys(const KeyHeadTask& task, char* k, char* v, int own, int all, const Rotate& rotate) {
 #pragma unroll 1
@@ -177,7 +178,7 @@ __device__ void rotate_or_zero_keys(const KeyHeadTask& task, char* k, char* v, i
   }
 }
 
-// Zeros rows behind the segments; all threads of all blocks share it.
+// Zeros the padding rows after the last segment, shared by all threads of the grid.
 template <class T>
 __device__ void zero_padding(const HeadRows& rows, int heads, int end, int tokens) {
   const Pack<T, pack> zero{};
@@ -189,7 +190,7 @@ __device__ void zero_padding(const HeadRows& rows, int heads, int end, int token
                i % packs * pack);
 }
 
-// `parts` blocks for each key head of a segment, that many of them a cluster.
+// Launches `parts` blocks per key head of a segment, in clusters of `cluster` blocks.
 template <class Shared, class Operands>
 void enqueue_resident(const fvlm_call& call, void (*kernel)(Operands, int), int threads, const Operands& operands,
                       int parts, int cluster) {

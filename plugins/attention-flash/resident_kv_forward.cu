@@ -1,5 +1,13 @@
-// resident_kv_forward.cu: four warps have tiles of queries, one after the other, and the scores of all keys in
-// registers. Blocks that share a segment have every second tile, or every fourth.
+// resident_kv_forward.cu: attention forward for short segments: Hopper, at most 144 rows and 8 query heads per key
+// head, at least 96 rows on average, causal or not, rotation inside.
+//
+// A block of one warpgroup owns one key head of a segment (several blocks split its query tiles if there are few
+// segments), with all keys and values in shared memory. It iterates over 64-row tiles of queries, which TMA loads into
+// two pipeline stages, and keeps the scores of all keys in registers, so softmax needs no rescaling. Four blocks fit on
+// a multiprocessor.
+//
+// Measured on an H200 (bf16, 9:3 heads, causal; bench/LOG.md, 2026-11-23), per layer: 32 x 136 tokens 15.7 us, 64 x 136
+// 23.8 us, where forward.cu took 18.7 and 27.8 us.
 #include "resident_kv.cuh"
 
 #include <cmath>
@@ -9,23 +17,24 @@ namespace {
 
 using namespace hopper;
 
-constexpr int stages = 2;   // of tiles
-constexpr int resident = 4; // blocks of a multiprocessor
+constexpr int stages = 2;   // pipeline stages of query tiles
+constexpr int resident = 4; // blocks per multiprocessor
 
 struct alignas(1024) Shared {
   char k[keys_bytes], v[keys_bytes];
-  char q[stages][tile_bytes]; // and then what comes of them
+  char q[stages][tile_bytes]; // later overwritten with the output
   std::uint64_t steps[frequencies];
   std::int32_t positions_q[max_resident_rows], positions_kv[max_resident_rows];
   Barrier keys_full, full[stages];
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL // no other architecture's compiler understands it
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // only compiles for sm_90a
 
-constexpr unsigned step_bytes = 16 * 2, mn_step_bytes = 16 * row_bytes; // to the next 16 of what is summed
+// byte offset to the next 16 of the summed dimension
+constexpr unsigned step_bytes = 16 * 2, mn_step_bytes = 16 * row_bytes;
 constexpr int steps = head_dim / 16;
 
-// The scores of so many chunks of keys, of a thread's two rows.
+// Scores of the thread's two rows for `chunks` chunks of keys.
 template <int chunks>
 struct Scores {
   static constexpr int full_count = chunks < full_chunks ? chunks : full_chunks;
@@ -35,7 +44,7 @@ struct Scores {
   Accumulator<tile_rows> full[full_count];
   Accumulator<tail_chunk> tail;
 
-  // Element i of those that a thread has of a block of 8 keys.
+  // Element i of the four that a thread holds of a block of 8 keys.
   __device__ float& at(int block, int i) {
     constexpr int in_chunk = tile_rows / 8;
     return block < full_count * in_chunk ? full[block / in_chunk][block % in_chunk * 4 + i]
@@ -84,7 +93,8 @@ class Block {
 
  private:
   __device__ void begin() {
-    // What a barrier is for is begun by the thread that begins the barrier.
+    // The thread that initializes a barrier also issues the loads it guards, so no block-wide barrier is needed in
+    // between.
     if (lane_index() == 0) {
       if (warp_index() == 0) {
         s_.keys_full.init(1);
@@ -98,7 +108,7 @@ class Block {
         for (int i = 0; i < min(tiles_, stages); ++i) load_tile(i);
       }
     }
-    // All are on their way at once.
+    // All of these loads are in flight at once.
     constexpr int times = (max_resident_rows + warpgroup_threads - 1) / warpgroup_threads;
     std::int32_t of_q[times], of_kv[times];
 #pragma unroll
@@ -123,7 +133,7 @@ class Block {
              task_.begin_q + (i * task_.parts + task_.part) * all_.tiles.tokens, full);
   }
 
-  // Turns the warp's sixteen queries, and zeros those that are not there.
+  // Rotates the warp's sixteen queries and zeros those that do not exist.
   __device__ void prepare(const Tile& q, int i) {
     const int part = copy_quarter();
 #pragma unroll 1
@@ -179,13 +189,13 @@ class Block {
     const float scale = p_.scale * log2_e;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float chain_max[2] = {-INFINITY, -INFINITY}; // two chains, which take half as long
+      float chain_max[2] = {-INFINITY, -INFINITY}; // two independent chains, which halves the latency
 #pragma unroll
       for (int block = 0; block < Of::blocks_of_keys; ++block)
 #pragma unroll
         for (int n = 0; n < 2; ++n) chain_max[n] = fmaxf(chain_max[n], scores.at(block, 2 * h + n));
       row_max[h] = quad_max(fmaxf(chain_max[0], chain_max[1]));
-      row_max[h] = row_max[h] == -INFINITY ? 0 : row_max[h] * scale; // no key is seen
+      row_max[h] = row_max[h] == -INFINITY ? 0 : row_max[h] * scale; // all keys are masked
     }
     AFragment weights[Of::blocks_of_keys / 2];
 #pragma unroll
@@ -242,7 +252,7 @@ __global__ void __launch_bounds__(hopper::warpgroup_threads, resident)
 
 } // namespace
 
-// Few and short segments have less to gain than it costs to begin.
+// For few and short segments the setup costs more than is gained.
 bool resident_forward_supported(const Problem& p, int multiprocessors, int longest_q, int longest_kv) {
   constexpr int least_rows = 96;
   return resident_supported(p, longest_q, longest_kv) && p.tokens_q / p.segments >= least_rows &&
@@ -250,7 +260,7 @@ bool resident_forward_supported(const Problem& p, int multiprocessors, int longe
 }
 
 void resident_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p) {
-  // Three blocks a multiprocessor, as far as there are: a fourth one would have to wait for them at 64 segments.
+  // Up to three blocks per multiprocessor: with 64 segments a fourth would run in a second wave.
   int parts = 1;
   while (parts < 4 && key_head_count(p) * parts * 2 <= int64_t{3} * multiprocessors) parts *= 2;
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {

@@ -1,4 +1,5 @@
-// rotary.cuh: rotary embedding on the way into tiles and fragments. Column c turns into column c + 32.
+// rotary.cuh: rotary position embedding applied to tiles in shared memory and to accumulators. Column c is paired with
+// column c + 32.
 #pragma once
 
 #include "common/cuda_rotary.cuh"
@@ -6,7 +7,7 @@
 
 namespace fvlm::plugins {
 
-// Rounded to 16 bits afterwards, so the unit for special functions is exact enough: 2^-20.
+// The results are rounded to 16 bits, so the special function unit (error 2^-20) is exact enough.
 struct Rotation {
   float cosine, sine;
 
@@ -27,7 +28,7 @@ struct Rotation {
   }
 };
 
-// Turns packs `part` and part + 4 of a tile's row, part < 4, which turn into each other.
+// Rotates packs `part` and part + 4 of a tile's row, part < 4, which are each other's pairs.
 template <class T>
 __device__ void rotate_in_place(const Tile& tile, int row, int part, const std::uint64_t* steps,
                                 std::int32_t position) {
@@ -41,7 +42,7 @@ __device__ void rotate_in_place(const Tile& tile, int row, int part, const std::
   write(high, b);
 }
 
-// Turns gradients in accumulators back.
+// Applies the inverse rotation to gradients in accumulators.
 __device__ inline void rotate_back(float (&x)[blocks][4], const std::uint64_t* steps, const int (&positions)[2]) {
   const int column = lane_in_quad() * 2;
 #pragma unroll

@@ -1,11 +1,12 @@
-// softmax_gradient.cuh: the gradients of weights and of scores, and what of the output they take.
+// softmax_gradient.cuh: the backward of softmax: probabilities recomputed from logsumexp, d_scores = p * (d_p - delta),
+// and delta = d_out . out.
 #pragma once
 
 #include "warp_rows.cuh"
 
 namespace fvlm::plugins {
 
-// d_out . out for a pack, in float. `rest`: what rounding took from `out`, a byte each, as Problem says.
+// d_out . out of one pack. `compensation` holds one byte per element of `out`, see Problem::out_compensation.
 template <class T>
 __device__ float dot(const Pack<T, pack>& d_out, const Pack<T, pack>& out, uint2 compensation) {
   float a[pack], b[pack], sum = 0;
@@ -14,7 +15,7 @@ __device__ float dot(const Pack<T, pack>& d_out, const Pack<T, pack>& out, uint2
 #pragma unroll
   for (int i = 0; i < pack; ++i) {
     if constexpr (std::is_same_v<T, BFloat16>) {
-      // Byte i, its sign extended, in the place of bits 16 to 23.
+      // Byte i, sign-extended, moved to bits 16 to 23.
       std::int32_t more;
       asm("prmt.b32 %0, %1, 0, %2;"
           : "=r"(more)
@@ -26,7 +27,8 @@ __device__ float dot(const Pack<T, pack>& d_out, const Pack<T, pack>& out, uint2
   return sum;
 }
 
-// Weights, and from the gradients of weights those of scaled scores. Where `visible(i)` is false the weight is 0.
+// Turns scores into probabilities and their gradients into gradients of scaled scores. Masked elements (visible(i) is
+// false) get probability 0.
 template <class Visible>
 __device__ void softmax_gradient(float (&scores)[4], float (&d_weights)[4], float scale, const float (&row_lse)[4],
                                  const float (&delta)[4], const Visible& visible) {
@@ -37,7 +39,7 @@ __device__ void softmax_gradient(float (&scores)[4], float (&d_weights)[4], floa
   }
 }
 
-// A warp's rows of `out`, and what rounding took from them, eight threads a row.
+// A warp's rows of `out` and of its compensation in registers, eight threads per row.
 template <class T>
 class Outputs {
  public:
@@ -52,7 +54,7 @@ class Outputs {
             p.out_compensation + (std::int64_t{own.token(flat)} * p.heads_q + own.head_of(flat)) * head_dim)[index];
     }
   }
-  // d_out . out of the thread's two rows of the warp's products.
+  // delta of the thread's two accumulator rows.
   __device__ void deltas(const Tile& d_out, float (&delta)[2]) const {
 #pragma unroll
     for (int n = 0; n < loads; ++n) {
@@ -62,9 +64,9 @@ class Outputs {
       sum += __shfl_xor_sync(0xffffffffu, sum, 4);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int wanted = lane_index() / 4 + 8 * h;
-        const float found = __shfl_sync(0xffffffffu, sum, wanted % rows_in_flight * packs);
-        if (wanted / rows_in_flight == n) delta[h] = found;
+        const int row = lane_index() / 4 + 8 * h;
+        const float found = __shfl_sync(0xffffffffu, sum, row % rows_in_flight * packs);
+        if (row / rows_in_flight == n) delta[h] = found;
       }
     }
   }

@@ -1,4 +1,5 @@
-// warp_rows.cuh: what a warp has of a tile: sixteen rows, queries or keys, and how they come and go.
+// warp_rows.cuh: the sixteen rows of a tile that a warp works on, the keys that a block keeps in shared memory, and how
+// both are loaded and stored.
 #pragma once
 
 #include "block_tiles.cuh"
@@ -6,11 +7,11 @@
 
 namespace fvlm::plugins {
 
-// Row f of a segment, counted as Problem says; f = first .. first + 15, those at and past `count` are not there.
+// Flat rows first to first + 15 of a segment (see problem.h). Rows at and past `count` do not exist.
 struct WarpRows {
   HeadGroup head_group;
   int begin, first, count;
-  int head; // the first of those that share rows
+  int head; // the first head of the group
 
   __device__ int token(int flat) const { return begin + head_group.row_of(flat); }
   __device__ int head_of(int flat) const { return head + flat - head_group.row_of(flat) * head_group.heads; }
@@ -18,18 +19,18 @@ struct WarpRows {
   __device__ T* at(const HeadRows& rows, int flat) const {
     return plugins::at<T>(rows, token(flat), head_of(flat));
   }
-  // The row itself, or the last one instead of one that is not there: its products are dropped, or have weight 0.
+  // The row itself, or the last existing one. Products of rows that do not exist are dropped or have probability 0.
   __device__ int clamped(int flat) const { return min(flat, count - 1); }
 };
 
-// body(row of the 16, pack): all packs of the rows, a quarter of a row a thread and time.
+// Calls body(row, pack index) for all packs of the sixteen rows, eight threads per row.
 template <class Body>
 __device__ void for_each_pack(const Body& body) {
 #pragma unroll
   for (int n = 0; n < rows_of_warp; n += warp_size / packs) body(n + lane_index() / packs, lane_index() % packs);
 }
 
-// Begins to copy them to a tile of the warp's own.
+// Starts copying the rows to a tile that only this warp uses.
 template <class T>
 __device__ void copy_rows(const WarpRows& own, const HeadRows& rows, const Tile& tile) {
   for_each_pack([&](int row, int index) {
@@ -40,7 +41,7 @@ __device__ inline void copy_positions(const WarpRows& own, const std::int32_t* p
   const int row = lane_index();
   if (positions && row < rows_of_warp) cp_async_4(to + row, positions + own.token(own.clamped(own.first + row)));
 }
-// Turns them where they have arrived.
+// Rotates the rows once the copies have completed.
 template <class T>
 __device__ void rotate_rows(const Tile& tile, const std::int32_t* positions, const std::uint64_t* steps) {
 #pragma unroll 1
@@ -49,11 +50,11 @@ __device__ void rotate_rows(const Tile& tile, const std::int32_t* positions, con
   __syncwarp();
 }
 
-// Writes products times `factor` to them, by way of a tile of the warp's own.
+// Stores accumulators scaled by `factor` to the rows, through a tile that only this warp uses.
 template <class T>
 __device__ void store_rows(const WarpRows& own, const HeadRows& rows, const Tile& tile, const float (&x)[blocks][4],
                            const float (&factor)[2]) {
-  __syncwarp(); // of what the tile held, all has been read
+  __syncwarp(); // all lanes have read the tile's previous content
   store_accumulators<T>(tile, x, factor);
   for_each_pack([&](int row, int index) {
     if (own.first + row >= own.count) return;
@@ -63,7 +64,7 @@ __device__ void store_rows(const WarpRows& own, const HeadRows& rows, const Tile
   });
 }
 
-// What rounding took from them, as Problem says, by way of the same tile.
+// Stores what rounding took from the rows (Problem::out_compensation), through the same tile.
 __device__ inline void store_compensation(const WarpRows& own, std::int8_t* compensation, int heads, const Tile& tile,
                                           const float (&x)[blocks][4], const float (&factor)[2]) {
   __syncwarp();
@@ -75,7 +76,7 @@ __device__ inline void store_compensation(const WarpRows& own, std::int8_t* comp
       const std::uint32_t kept = rounded<BFloat16>(low, high);
       const std::int32_t of_low = __float_as_int(low) - static_cast<std::int32_t>(kept << 16),
                          of_high = __float_as_int(high) - static_cast<std::int32_t>(kept & 0xffff0000u);
-      // The second bytes of both.
+      // Byte 1 of both values.
       const std::uint32_t both = __byte_perm(static_cast<std::uint32_t>(min(of_low, 0x7fff)),
                                              static_cast<std::uint32_t>(min(of_high, 0x7fff)), 0x51);
       tile.at<std::uint16_t>(lane_index() / 4 + 8 * h, b / 2)[b % 2 * 4 + lane_in_quad()] =
@@ -91,10 +92,10 @@ __device__ inline void store_compensation(const WarpRows& own, std::int8_t* comp
   }
 }
 
-// The queries of a tile that a warp has, and how many keys they see.
+// The queries of a tile that belong to this warp, and how many keys they attend to.
 struct WarpQueries {
   WarpRows rows;
-  int keys, offset; // query i sees keys up to i + offset where causal
+  int keys, offset; // if causal, query i attends to keys up to i + offset
   bool causal;
   int in_block; // flat rows up to the end of the block's tile
 
@@ -107,7 +108,7 @@ struct WarpQueries {
   __device__ int visible_keys(int flat) const {
     return causal ? min(max(rows.head_group.row_of(flat) + offset + 1, 0), keys) : keys;
   }
-  // By any row of the block; by any of the warp; by all of the warp.
+  // Keys needed by any row of the block, by any row of the warp, and visible to all rows of the warp.
   __device__ int keys_visible_to_block() const { return visible_keys(in_block - 1); }
   __device__ int keys_visible_to_warp() const {
     return rows.first < rows.count ? visible_keys(rows.clamped(rows.first + rows_of_warp - 1)) : 0;
@@ -115,7 +116,7 @@ struct WarpQueries {
   __device__ int keys_visible_to_all() const { return visible_keys(rows.first); }
 };
 
-// The thread's two rows of the warp's products: t / 4 and t / 4 + 8.
+// The two accumulator rows of this thread, t / 4 and t / 4 + 8.
 struct ThreadRows {
   int token[2], head[2], visible_keys[2];
   bool exists[2];
@@ -123,16 +124,15 @@ struct ThreadRows {
   __device__ explicit ThreadRows(const WarpQueries& own) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int wanted = own.rows.first + lane_index() / 4 + 8 * h, flat = own.rows.clamped(wanted);
-      exists[h] = flat == wanted;
+      const int row = own.rows.first + lane_index() / 4 + 8 * h, flat = own.rows.clamped(row);
+      exists[h] = flat == row;
       token[h] = own.rows.token(flat), head[h] = own.rows.head_of(flat);
       visible_keys[h] = own.visible_keys(flat);
     }
   }
 };
 
-// Some keys and values of a segment in shared memory, `most` of them. The block's threads share the work, a quarter of
-// a row each.
+// Up to `capacity` keys and values of a segment in shared memory, loaded by all threads of the block.
 template <class T, int capacity>
 class Keys {
  public:
@@ -146,8 +146,8 @@ class Keys {
 
   __device__ std::int32_t position(int row) const { return positions()[row]; }
 
-  // Begins to copy those from `first` on, as far as `end`, and on to a multiple of `span` the last one: what is there
-  // has weight 0, but has to be a number.
+  // Starts copying keys from `first` up to `end`, rounded up to a multiple of step_rows. The excess rows repeat the
+  // last key: they get probability 0, but must be finite.
   template <int step_rows>
   __device__ void fetch(int first, int end) {
     for_each_row((end - first + step_rows - 1) / step_rows * step_rows, [&](int row, int part) {
@@ -161,34 +161,35 @@ class Keys {
       if (part == 0 && p_.positions_kv) cp_async_4(positions() + row, p_.positions_kv + token);
     });
   }
-  // body(first, keys, values) for each `span` of them below `seen`, which is the warp's. All of the block's warps come
-  // along as far as `end`; what shared memory holds at once has been fetched from 0 on.
+  // Calls body(first, keys, values) for every step_rows keys below the warp's `visible_keys`. All warps of the block
+  // take part up to `end`. The first `capacity` keys must already have been fetched.
   template <int step_rows, class Body>
   __device__ void for_each_step(int end, int visible_keys, const Body& body) {
     for (int first = 0; first < end; first += capacity) {
-      const int behind = min(first + capacity, end);
+      const int chunk_end = min(first + capacity, end);
       if (first > 0) {
-        __syncthreads(); // nobody uses those before any more
-        fetch<step_rows>(first, behind);
+        __syncthreads(); // no warp uses the previous keys any more
+        fetch<step_rows>(first, chunk_end);
         cp_async_commit();
       }
       cp_async_wait<0>();
       __syncwarp();
-      rotate(first, behind);
+      rotate(first, chunk_end);
       __syncthreads();
 #pragma unroll 1
       for (int begin = first; begin < min(first + capacity, visible_keys); begin += step_rows)
         body(begin, k().rows_from(begin - first), v().rows_from(begin - first));
     }
   }
-  // Turns the keys that were fetched, when the warp's copies have ended.
+  // Rotates the fetched keys once the warp's copies have completed.
   __device__ void rotate(int first, int end) {
     if (!p_.positions_kv) return;
     for_each_row(end - first, [&](int row, int part) { rotate_in_place<T>(k(), row, part, steps_, positions()[row]); });
   }
 
  private:
-  // body(row, quarter), as far as a warp has one of the rows. Not unrolled: instructions that run once are waited for.
+  // Calls body(row, quarter) for the rows of this warp. Not unrolled, since code that runs once mostly waits for its
+  // instructions to be loaded.
   template <class Body>
   __device__ static void for_each_row(int rows, const Body& body) {
 #pragma unroll 1
