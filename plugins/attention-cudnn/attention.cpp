@@ -1,4 +1,5 @@
-// attention.cpp: the plugin's face: which calls it takes, the plans that an instance keeps, what is bound to them.
+// attention.cpp: the plugin's entry points: which calls it supports, the cuDNN plans that an instance caches, and how
+// tensors are bound to them.
 #include "decode_attention.h"
 #include "graphs.h"
 #include "segment_layout.h"
@@ -21,26 +22,28 @@ class AttentionCudnn : public Attention {
     if (Support no = check_device(query.device, 9, 0); no.score == 0) return no;
     const bool decodes = query.max_seqlen_q == 1;
     if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !decodes))
-      return refuse("dtype %s not supported%s", sdk::name_of(query.dtype),
-                    query.dtype == float32 ? " but for one query a segment" : "");
-    if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
-    if (query.guests) return refuse("takes no guests");
+      return refuse("dtype %s is not supported%s", sdk::name_of(query.dtype),
+                    query.dtype == float32 ? " with more than one query per segment" : "");
+    if (query.rotary_dim != 0) return refuse("rotary_dim is not supported: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.guests) return refuse("extra queries (guests) are not supported");
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
-      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+      return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
         query.max_seqlen_kv < 0)
-      return refuse("a negative size");
-    if (query.segments > 65535) return refuse("%lld segments not supported", static_cast<long long>(query.segments));
+      return refuse("a size is negative");
+    if (query.segments > 65535)
+      return refuse("%lld segments are too many: the limit is 65535", static_cast<long long>(query.segments));
     if (decodes && decode_supported(query.head_dim, query.heads_q, query.heads_kv))
-      return accept(300, "one query a segment, a kernel of its own");
-    if (query.dtype == float32) return refuse("float32 with head_dim %d not supported", query.head_dim);
-    if (query.queries_alone) return refuse("gradients of queries alone only for one query a segment");
+      return accept(300, "one query per segment, decode kernels");
+    if (query.dtype == float32)
+      return refuse("head_dim %d is not supported in float32: expected 32, 64 or 128", query.head_dim);
+    if (query.queries_alone) return refuse("dq_only (queries_alone) is supported for one query per segment only");
     if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
-      return refuse("head_dim %d not supported, multiples of 8 up to 128 are", query.head_dim);
+      return refuse("head_dim %d is not supported: expected a multiple of 8, at most 128", query.head_dim);
     if (max_row_multiple * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
             query.head_dim >
         INT32_MAX)
-      return refuse("%lld tokens: offsets of 32 bits do not reach", static_cast<long long>(query.tokens_q));
+      return refuse("%lld tokens exceed cuDNN's 32-bit ragged offsets", static_cast<long long>(query.tokens_q));
     return accept(200, "cuDNN %s", "fused attention over ragged segments");
   }
 
@@ -60,7 +63,8 @@ class AttentionCudnn : public Attention {
     if (query.needs_backward) requirements.backward_workspace = std::max(size(true, false), size(true, true));
   }
 
-  // The plans for the layout that the engine uses; requirements() has built them to know what workspace they want.
+  // Builds the plans for the layout that the engine uses. requirements() has already built them to know their
+  // workspace.
   void prepare(const fvlm_call&, const Query& query) {
     require(supports(query));
     if (uses_decode_kernels(query) || is_empty(query)) return;
@@ -91,7 +95,8 @@ class AttentionCudnn : public Attention {
   }
 
  private:
-  // Offsets are elements in 32 bits; rows may be this many times as wide as their heads: a buffer of q, k and v.
+  // Ragged offsets count elements in 32 bits. Rows may be up to this many times as wide as their heads, for a fused
+  // q-k-v buffer.
   static constexpr int64_t max_row_multiple = 4;
 
   struct Scratch {
@@ -105,9 +110,10 @@ class AttentionCudnn : public Attention {
   static bool is_empty(const Query& query) {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
   }
-  // Where the tokens are as many as full segments would hold, as a vision tower's are, cuDNN is called as if they were
-  // full, a quarter faster; even.h has the two forms, and sees to what the segments are where the query does not say
-  // it. 0: neither. Causal ones are text, whose sizes may agree by chance.
+  // If there are exactly as many tokens as full segments would have, as in a vision tower, cuDNN is called with fixed
+  // lengths, which is a quarter faster; unless the query guarantees uniform lengths, they are verified afterwards.
+  // Returns the number of segments per full one (see uniform_lengths.h), or 0: use ragged lengths. Causal calls are
+  // text, whose token count may match by chance.
   static int uniform_stride(const Query& query) {
     if (query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
     if (query.even) return 1;
@@ -122,15 +128,15 @@ class AttentionCudnn : public Attention {
                              query.tokens_kv > uniform_segments * query.max_seqlen_kv;
     return is_appended ? 2 : 0;
   }
-  // The segments that cuDNN is told of.
+  // The number of segments that cuDNN is given.
   static int64_t uniform_segments(const Query& query) {
     if (query.even && uniform_stride(query) == 1) return query.tokens_q / query.max_seqlen_q;
     return query.segments / std::max(uniform_stride(query), 1);
   }
-  // cuDNN does not take segments of one row on both sides.
+  // cuDNN does not support segments with a single row on both sides.
   static int64_t padded_length(int64_t rows) { return std::max<int64_t>(rows, 8); }
 
-  // q, k and v side by side in one buffer where they can be, their gradients too.
+  // q, k and v interleaved in one buffer if they have the same tokens, and their gradients likewise.
   static std::array<Layout, operand_count> usual_layouts(const Query& query) {
     std::array<Layout, operand_count> layouts;
     const bool together = query.tokens_q == query.tokens_kv;
@@ -166,7 +172,7 @@ class AttentionCudnn : public Attention {
     return shape;
   }
 
-  // The graph for a shape, built where there is none yet.
+  // The graph of a shape, built on first use.
   const Graph& graph(const GraphShape& shape) {
     const std::lock_guard lock(mutex_);
     auto& found = graphs_[shape];
@@ -213,8 +219,9 @@ class AttentionCudnn : public Attention {
     const GraphShape shape = shape_of(query, layouts, backward, (call.flags & FVLM_DETERMINISTIC) != 0);
     const Graph& plan = plan_for_call(call, query, shape);
     const Graph& usual = graph(shape_of(query, usual_layouts(query), backward, shape.deterministic));
-    if (plan.workspace() > usual.workspace()) // of which requirements() knew nothing
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "tensors that lie so want %llu bytes of workspace more than usual ones",
+    if (plan.workspace() > usual.workspace()) // requirements() reported the usual plan's workspace
+      throw Failure(FVLM_ERROR_UNSUPPORTED,
+                    "tensors with these strides need %llu bytes more workspace than contiguous ones",
                     static_cast<unsigned long long>(plan.workspace() - usual.workspace()));
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query, backward, plan);
@@ -257,10 +264,10 @@ class AttentionCudnn : public Attention {
 
   static DecodeProblem decode_problem(const Query& query, const Operands& operands) {
     for (const HeadTensor& each : operands.rows)
-      if (const int64_t apart = std::max(each.row_stride, each.head_stride);
-          apart > UINT32_MAX / static_cast<int64_t>(bytes_of(query.dtype)))
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: bytes of 32 bits do not reach",
-                      static_cast<long long>(apart));
+      if (const int64_t lane_mask = std::max(each.row_stride, each.head_stride);
+          lane_mask > UINT32_MAX / static_cast<int64_t>(bytes_of(query.dtype)))
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "a row stride of %lld elements exceeds 32 bits in bytes",
+                      static_cast<long long>(lane_mask));
     return {segments_of(query, operands), operands.lse, query.even ? query.max_seqlen_kv : 0};
   }
 
@@ -275,30 +282,32 @@ class AttentionCudnn : public Attention {
     return problem;
   }
 
-  // Tensors that do not lie as prepare() expected get a plan of their own at their first call, which then takes
-  // milliseconds; inside a recording there is no time for that.
+  // Tensors whose strides prepare() did not expect get a plan at their first call, which takes milliseconds and cannot
+  // happen during CUDA graph capture.
   const Graph& plan_for_call(const fvlm_call& call, const Query& query, const GraphShape& shape) {
     {
       const std::lock_guard lock(mutex_);
       if (const auto found = graphs_.find(shape); found != graphs_.end()) return *found->second;
     }
-    // cuDNN takes the distance between heads, and writes gradients of ragged segments as if they lay side by side.
+    // cuDNN accepts a head stride, but writes gradients of ragged segments as if heads were contiguous.
     for (const Layout& layout : shape.layout)
       if (layout.head_stride != 0 && layout.head_stride != query.head_dim)
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "heads %lld elements apart: they have to lie side by side",
+        throw Failure(FVLM_ERROR_UNSUPPORTED,
+                      "a head stride of %lld elements is not supported: heads have to be contiguous",
                       static_cast<long long>(layout.head_stride));
     for (const Layout& layout : shape.layout)
       if (layout.row_stride > max_row_multiple * std::max(query.heads_q, query.heads_kv) * query.head_dim)
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: offsets of 32 bits do not reach",
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "a row stride of %lld elements exceeds cuDNN's 32-bit ragged offsets",
                       static_cast<long long>(layout.row_stride));
     if (call.flags & FVLM_CAPTURING)
-      throw Failure(FVLM_ERROR_UNSUPPORTED,
-                    "no plan for tensors that lie so: call once outside of a recording, which makes one");
+      throw Failure(
+          FVLM_ERROR_UNSUPPORTED,
+          "no cuDNN plan for tensors with these strides: call once outside of CUDA graph capture to build it");
     return graph(shape);
   }
 
   Cudnn cudnn_;
-  std::mutex mutex_; // requirements() may be asked by any thread
+  std::mutex mutex_; // requirements() may be called from any thread
   std::map<GraphShape, std::unique_ptr<Graph>> graphs_;
 };
 

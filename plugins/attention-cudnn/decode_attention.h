@@ -1,5 +1,5 @@
-// decode_attention.h: attention of at most one query a segment, where all that matters is to read keys and values once,
-// and in backward to write their gradients once.
+// decode_attention.h: attention with at most one query per segment. It is limited by memory: keys and values should be
+// read exactly once, and in backward their gradients written once.
 #pragma once
 #include "segments.h"
 
@@ -8,11 +8,11 @@
 namespace fvlm::plugins {
 
 struct DecodeProblem : Segments {
-  float* lse = nullptr; // [segments, heads_q], of scaled scores; NULL in a forward that nothing follows
-  int uniform_keys = 0; // not 0: the first segments have as many and a query each, and fill all rows
+  float* lse = nullptr; // [segments, heads_q]: logsumexp of the scaled scores; NULL in a forward without backward
+  int uniform_keys = 0; // if not 0: keys of each of the first segments, which have one query each and fill all rows
 };
 
-// Head dimensions and groups of query heads that the kernels are compiled for.
+// Head dimensions and head group sizes that the kernels are compiled for.
 bool decode_supported(int head_dim, int heads_q, int heads_kv);
 
 void decode_forward(const fvlm_call& call, fvlm_dtype dtype, const DecodeProblem& problem);

@@ -1,3 +1,4 @@
+// graphs.cpp: describes the attention graphs to cuDNN through its frontend and runs them.
 #include "graphs.h"
 
 #include <algorithm>
@@ -24,12 +25,12 @@ void check(cudnnStatus_t status, const char* what) {
 
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// A tensor's number in the graph; cuDNN wants none of them to be 0.
+// The uid of a tensor in the graph. cuDNN does not allow 0.
 int64_t uid_of(int slot) {
   return slot + 1;
 }
 
-// Makes the tensors of one graph, and notes which slots it uses.
+// Creates the tensors of one graph and records which slots it uses.
 class GraphBuilder {
  public:
   GraphBuilder(fe::graph::Graph& graph, const GraphShape& shape, std::vector<int>& used)
@@ -61,7 +62,7 @@ class GraphBuilder {
  private:
   void use(int slot) { used_.push_back(slot); }
 
-  // index: in GraphShape.layout
+  // index: position in GraphShape::layout
   fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes&& tensor, int slot, int index) {
     held_ = std::move(tensor);
     return describe(held_, slot, index);
@@ -69,13 +70,13 @@ class GraphBuilder {
   fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes& tensor, int slot, int index) {
     const bool is_key_side = index == 1 || index == 2 || index == 6 || index == 7;
     const int64_t heads = is_key_side ? shape_.heads_kv : shape_.heads_q;
-    const int64_t longest = is_key_side ? shape_.max_kv : shape_.max_q;
+    const int64_t max_rows = is_key_side ? shape_.max_kv : shape_.max_q;
     const Layout& layout = shape_.layout[index];
     const int64_t segment_stride =
-        shape_.uniform ? (is_key_side ? shape_.tokens_kv : shape_.tokens_q) / shape_.segments : longest;
+        shape_.uniform ? (is_key_side ? shape_.tokens_kv : shape_.tokens_q) / shape_.segments : max_rows;
     use(slot);
     tensor.set_uid(uid_of(slot))
-        .set_dim({shape_.segments, heads, longest, shape_.head_dim})
+        .set_dim({shape_.segments, heads, max_rows, shape_.head_dim})
         .set_stride({segment_stride * layout.row_stride, layout.head_stride, layout.row_stride, 1});
     if (shape_.uniform) return tensor;
     const int offsets = slot_offsets + index;
@@ -102,7 +103,8 @@ void set_options(Attributes& attributes, const GraphShape& s, GraphBuilder& buil
         .set_seq_len_q(builder.lengths(slot_lengths_q))
         .set_seq_len_kv(builder.lengths(slot_lengths_kv));
   if (!s.causal) return;
-  // Where both are the same to us, they are not to cuDNN: its backward takes 1.6 times as long at the bottom right.
+  // With as many keys as queries both alignments mean the same, but cuDNN's backward takes 1.6 times as long with
+  // BOTTOM_RIGHT.
   const bool square = s.uniform && s.max_q == s.max_kv;
   attributes.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
@@ -161,7 +163,7 @@ void Cudnn::set_stream(void* stream) const {
 
 struct Graph::State {
   fe::graph::Graph graph;
-  std::vector<int> slots; // those that it uses, in the order in which cuDNN wants their addresses
+  std::vector<int> slots; // the used ones, in the order in which cuDNN takes their pointers
 };
 
 Graph::Graph(const Cudnn& cudnn, const GraphShape& shape) : state_(std::make_unique<State>()) {

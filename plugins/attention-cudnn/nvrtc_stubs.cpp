@@ -1,5 +1,5 @@
-// nvrtc_stubs.cpp: the frontend's headers call NVRTC for kernels of their own, for devices and operations that are not
-// ours. These stand in for it, so that the plugin does not ask for one more library at run time.
+// nvrtc_stubs.cpp: the headers of cuDNN's frontend call NVRTC for operations that this plugin does not use. These stubs
+// keep the plugin from depending on that library at run time.
 #include <nvrtc.h>
 
 namespace {

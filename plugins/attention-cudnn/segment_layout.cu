@@ -1,3 +1,5 @@
+// segment_layout.cu: one small launch before cuDNN that derives segment lengths and ragged offsets from cu_seqlens and
+// zeros the rows that cuDNN does not write.
 #include "segment_layout.h"
 #include "zero_rows.cuh"
 
@@ -12,7 +14,7 @@ using std::int64_t;
 constexpr int threads = 256;
 constexpr int tail_blocks = 64;
 
-// Blocks below `segments` have a segment each, the others share what lies behind the last one.
+// The first `segments` blocks take a segment each; the others zero the padding after the last segment.
 __global__ void segment_layout_kernel(SegmentLayout a) {
   if (static_cast<int>(blockIdx.x) >= a.segments) {
     const int64_t worker = (blockIdx.x - a.segments) * threads + threadIdx.x;
@@ -31,12 +33,12 @@ __global__ void segment_layout_kernel(SegmentLayout a) {
     a.lengths_q[s] = length_q - masked_queries;
     a.lengths_kv[s] = length_kv - unread_keys;
     for (int i = 0; i < a.offset_count; ++i) {
-      const RaggedOffsets& wanted = a.offsets[i];
-      const int64_t begin = wanted.side == Side::query ? begin_q + masked_queries : begin_kv;
-      wanted.offsets[s] = static_cast<std::int32_t>(begin * wanted.row_stride);
+      const RaggedOffsets& ragged = a.offsets[i];
+      const int64_t begin = ragged.side == Side::query ? begin_q + masked_queries : begin_kv;
+      ragged.offsets[s] = static_cast<std::int32_t>(begin * ragged.row_stride);
       if (s + 1 == a.segments)
-        wanted.offsets[s + 1] =
-            static_cast<std::int32_t>((wanted.side == Side::query ? a.cu_q : a.cu_kv)[s + 1] * wanted.row_stride);
+        ragged.offsets[s + 1] =
+            static_cast<std::int32_t>((ragged.side == Side::query ? a.cu_q : a.cu_kv)[s + 1] * ragged.row_stride);
     }
   }
   for (int i = 0; i < a.zero_count; ++i) {

@@ -1,10 +1,10 @@
-// zero_rows.cuh: rows of a tensor set to 0 by many threads.
+// zero_rows.cuh: sets rows of a tensor to zero, shared by many threads.
 #pragma once
 #include "segment_layout.h"
 
 namespace fvlm::plugins {
 
-// Zeros rows [begin, end), `worker` of `workers` doing its share.
+// Zeros rows [begin, end); the calling thread is `worker` of `workers`.
 __device__ inline void zero_rows(const ZeroFill& z, std::int64_t begin, std::int64_t end, std::int64_t worker,
                                  std::int64_t workers) {
   const std::int64_t words = z.head_bytes / 4, row_words = words * z.heads;
