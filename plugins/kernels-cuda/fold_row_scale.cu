@@ -1,4 +1,6 @@
-// fold_row_scale.cu: weights with their rows scaled, and the way back from the gradients of such: a warp a row.
+// fold_row_scale.cu: the operation SCALED_ROWS: folds layer-scale into the linear before it by scaling the rows of
+// weight and bias, for a stack of linears at once; backward maps gradients of the folded weights to those of scale,
+// weight and bias. A warp processes a row, 16 bytes per lane, in one pass.
 #include "common/cuda_columns.cuh"
 #include "launches.h"
 
@@ -15,7 +17,7 @@ __device__ Type* row_at(const Matrices& matrices, std::int64_t matrix, std::int6
 struct RowIndex {
   std::int64_t matrix, row;
 };
-// False behind the last.
+// Returns false past the last row.
 __device__ bool find_row(const FoldRowScale& p, RowIndex& index) {
   const std::int64_t number = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp_size;
   index = {number / p.width, number % p.width};
@@ -87,13 +89,13 @@ __global__ void __launch_bounds__(threads) backward_kernel(FoldRowScale p) {
   if (p.d_bias.data) write_gradient(at<Gradient>(p.d_bias, matrix, row), scale * d_bias, p.accumulate);
 }
 
-// Calls body(type of an element, elements of a pack, blocks).
+// Calls body(element type, pack size, number of blocks).
 template <class Body>
 void launch(const FoldRowScale& p, const Body& body) {
   if (p.matrices == 0 || p.width == 0) return;
   const std::int64_t blocks = (p.matrices * p.width + rows_of_block - 1) / rows_of_block;
   if (blocks > 0x7fffffff)
-    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld x %lld rows", static_cast<long long>(p.matrices),
+    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld x %lld rows exceed the grid", static_cast<long long>(p.matrices),
                        static_cast<long long>(p.width));
   with_packs({p.dtype, 0, 0, p.vectorized},
              [&](auto element, auto size) { body(element, size, static_cast<unsigned>(blocks)); });

@@ -1,4 +1,5 @@
-// kernels.cu: the plugin's face: the checks of each call, and which way its memory can be read.
+// kernels.cu: the plugin's entry points: checks the operands of each call and whether they can be accessed 16 bytes at
+// a time.
 #include "common/cuda_device.h"
 #include "launches.h"
 
@@ -13,7 +14,7 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 constexpr int64_t widest_access = 16; // bytes
-// Of a query; others say what this plugin does not know.
+// Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
@@ -21,7 +22,7 @@ bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
 }
 
-// Reads a call's tensors, and notes whether all of them can be read 16 bytes at a time.
+// Reads a call's tensors and records whether all of them can be accessed 16 bytes at a time.
 class Operands {
  public:
   explicit Operands(const fvlm_kernels_query& query)
@@ -31,10 +32,10 @@ class Operands {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != query_.dtype || tensor->ndim != 2 || tensor->shape[0] != query_.rows ||
         tensor->shape[1] != query_.width)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(query_.dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, name_of(query_.dtype),
                     static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
     if (query_.width > 1 && tensor->strides[1] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
     check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
     return {tensor->data, tensor->strides[0]};
   }
@@ -51,28 +52,28 @@ class Operands {
     return tensor ? vector(tensor, query_.gradient_dtype, query_.width, name) : nullptr;
   }
 
-  // A saved statistic, a float a row.
+  // A saved statistic: one float per row.
   float* statistic(const fvlm_tensor* tensor, const char* name) const {
     return static_cast<float*>(vector(tensor, float32, query_.rows, name));
   }
 
-  // [rows, heads, head_dim]; the distance from head to head goes to `head`.
+  // [rows, heads, head_dim]; the head stride is returned in `head`.
   Rows heads(const fvlm_tensor* tensor, int64_t& head, const char* name) {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != query_.dtype || tensor->ndim != 3 || tensor->shape[0] != query_.rows ||
         tensor->shape[1] != query_.heads || tensor->shape[2] != query_.head_dim)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %d, %d]", name, name_of(query_.dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d]", name, name_of(query_.dtype),
                     static_cast<long long>(query_.rows), static_cast<int>(query_.heads),
                     static_cast<int>(query_.head_dim));
     if (query_.head_dim > 1 && tensor->strides[2] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: the last dimension has to be contiguous", name);
     head = tensor->strides[1];
     check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
     check_alignment(tensor->data, query_.heads > 1 ? head : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
-  // Elements that have to begin at 16 bytes, too.
+  // These many elements have to be a multiple of 16 bytes, too.
   void require_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
 
   bool vectorized() const { return wide_; }
@@ -89,7 +90,7 @@ class Operands {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != count ||
         (count > 1 && tensor->strides[0] != 1))
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld]", name, name_of(dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected contiguous %s [%lld]", name, name_of(dtype),
                     static_cast<long long>(count));
     return tensor->data;
   }
@@ -98,7 +99,7 @@ class Operands {
   bool wide_;
 };
 
-// The same for linears one behind the other.
+// The same for a stack of linears.
 class LinearStack {
  public:
   explicit LinearStack(const fvlm_kernels_query& query) : query_(query) {
@@ -136,10 +137,10 @@ class LinearStack {
     bool fits = tensor->dtype == dtype && tensor->ndim == dims;
     for (int i = 0; fits && i < dims; ++i) fits = tensor->shape[i] == shape[i];
     if (!fits)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s of %lld linears of %lld", name, name_of(dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s for %lld linears of %lld outputs", name, name_of(dtype),
                     static_cast<long long>(shape[0]), static_cast<long long>(shape[1]));
     if (shape[dims - 1] > 1 && tensor->strides[dims - 1] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
   }
 
   const fvlm_kernels_query& query_;
@@ -156,31 +157,34 @@ class KernelsCuda : public Kernels {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Also checked by every call.
   static Support fits(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if (!is_one_of<float, BFloat16, Half>(query.dtype))
+      return refuse("dtype %s is not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+      return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
     if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
-      return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
+      return refuse("%lld rows of width %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
     if (query.op == FVLM_OP_ROPE) {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
-        return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
-      if (query.rotary_dim > 1024) return refuse("rotary_dim %d not supported, 1024 at most", query.rotary_dim);
+        return refuse("rotary_dim %d is not supported with head_dim %d: expected an even number up to head_dim",
+                      query.rotary_dim, query.head_dim);
+      if (query.rotary_dim > 1024) return refuse("rotary_dim %d is not supported: the limit is 1024", query.rotary_dim);
     }
-    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS)) return refuse("sums of d_x not supported");
+    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS))
+      return refuse("column sums of d_x are not supported");
     if (query.op == FVLM_OP_SCALED_ROWS && query.inner < 0)
-      return refuse("rows of %lld not supported", static_cast<long long>(query.inner));
-    return accept(300, "one pass, 16 bytes a thread");
+      return refuse("rows of width %lld are not supported", static_cast<long long>(query.inner));
+    return accept(300, "one pass, 16 bytes per thread");
   }
 
   void requirements(const Query& query, Requirements& requirements) const {
     require(fits(query));
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
-    if (norm) requirements.save(float32, {query.rows});      // 1 / spread
+    if (norm) requirements.save(float32, {query.rows});      // 1 / standard deviation
     if (layernorm) requirements.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
@@ -212,7 +216,7 @@ class KernelsCuda : public Kernels {
     operands.require_wide(query.head_dim - query.rotary_dim);
     const View<const std::int32_t, 1> positions(a.positions, "positions");
     if (positions.size(0) != query.rows)
-      throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, not %lld",
+      throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, expected %lld",
                     static_cast<long long>(positions.size(0)), static_cast<long long>(query.rows));
     p.positions = positions.data();
     p.positions_stride = positions.stride(0);
@@ -326,7 +330,7 @@ class KernelsCuda : public Kernels {
     void *first, *second = nullptr, *third = nullptr;
   };
 
-  // How many gradients of parameters its backward sums at most.
+  // The most parameter gradients that the operation's backward sums.
   static int parameter_count(const Query& query) {
     return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_SUMS) != 0);
   }
@@ -337,7 +341,7 @@ class KernelsCuda : public Kernels {
     return max_norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
   }
 
-  // Where there are no rows, they are done with that.
+  // For calls without rows the sums are already final.
   GradientSums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate,
                        int64_t full_width_parts = 0) const {
     GradientSums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};

@@ -1,4 +1,4 @@
-// launches.h: what the plugin's face asks of its kernels: pointers and strides that were checked, and where to run.
+// launches.h: the arguments of this plugin's kernels, with checked pointers and strides, and their launch functions.
 #pragma once
 
 #include "common/cuda_rows.h"
@@ -7,7 +7,7 @@ namespace fvlm::plugins {
 
 struct NormForward {
   Rows x, residual, y, sum;
-  Rows compensation, sum_compensation; // data NULL: no rest came; none is kept
+  Rows compensation, sum_compensation; // data NULL: no compensation is read; none is written
   const void *weight, *bias;           // bias NULL: rmsnorm
   float *rstd, *mean;                  // NULL: no backward follows
   float epsilon;
@@ -33,7 +33,7 @@ struct Layerscale {
   const void* scale;
 };
 
-// [matrices, rows, columns]: how many elements lie from matrix to matrix, and from row to row.
+// [matrices, rows, columns]; strides of matrices and rows in elements.
 struct Matrices {
   void* data;
   std::int64_t matrix, row;
@@ -41,11 +41,11 @@ struct Matrices {
 
 struct FoldRowScale {
   std::int64_t matrices, width, inner;
-  Rows scale, bias; // [matrices, width], as all that has no columns
+  Rows scale, bias; // [matrices, width], like all operands without columns
   Matrices weight;
-  Matrices scaled_weight; // backward: what came to it, in float
+  Matrices scaled_weight; // in backward its gradient, in float32
   Rows scaled_bias;
-  Matrices d_weight; // data NULL, here and in what came: not wanted
+  Matrices d_weight; // data NULL, here and in the gradients above: not required
   Rows d_scale, d_bias;
   fvlm_dtype dtype, gradient;
   bool accumulate, vectorized;
@@ -53,7 +53,7 @@ struct FoldRowScale {
 
 struct Rope {
   Rows x, out;
-  std::int64_t x_head, out_head; // elements from head to head
+  std::int64_t x_head, out_head; // head strides in elements
   const std::int32_t* positions;
   std::int64_t positions_stride;
   std::int64_t rows;
@@ -62,14 +62,14 @@ struct Rope {
   bool inverse;
 };
 
-// Whether a norm's blocks meet in clusters: the device has to have them, and the code that was made for it.
+// Whether the norms' blocks form clusters. Needs a device with clusters and code compiled for it.
 bool norms_use_clusters(fvlm_device device);
-// How many parts the sums of a norm's parameters may have.
+// The most parts that the gradient sums of a norm may have.
 std::int64_t max_norm_parts(std::int64_t rows, const Device& device);
 
 void norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
 void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums);
-// A way of its own for few rows, which leaves the sums of d_x to others. False where this is no case for it.
+// A separate kernel for few rows, which does not compute column sums of d_x. Returns false if it does not apply.
 bool norm_backward_few_rows(const Device& device, const Shape& shape, const NormBackward& norm,
                             const GradientSums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);

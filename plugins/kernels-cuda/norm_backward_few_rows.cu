@@ -1,35 +1,38 @@
-// norm_backward_few_rows.cu: the gradients of a norm of few rows. Blocks of one launch are of two kinds: some go
-// through rows and write d_x, clusters of others sum a slice of the columns of d_y and s, which they read once more.
-// That is over sooner than sums of rows could be added up.
+// norm_backward_few_rows.cu: the backward of a norm in bfloat16 with at most 2,048 rows. One launch has two kinds of
+// blocks: some compute d_x, a row per warp or block; the others, clusters of up to four, sum slices of 16 columns,
+// reading d_y and s a second time out of the L2. That is faster than adding up partial sums. Not used if d_x overwrites
+// d_y.
+//
+// Measured on an H200 (bench/LOG.md, 2026-11-23): rmsnorm of 1,088 x 576 in 3.5 us, of 64 rows in 2.06 us.
 #include "common/cuda_gradient_sums.cuh"
 #include "norms.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
-constexpr int columns_of_slice = 16, max_parts = 4; // of the rows of a slice: a block each
+constexpr int columns_of_slice = 16, max_parts = 4; // row parts of a slice, one block each
 constexpr int max_rows_of_one_block = 512;          // rows
 
-// Sums over the threads of a warp that are `apart`, twice that and so on from each other. With each step a thread
-// hands half of its sums to another, as long as it has more than one; `first` is then which of them it was left with.
+// Sums over the lanes whose indices differ by `lane_mask`, twice that and so on. In each step a lane passes on half of
+// its sums while it has more than one; `first` becomes the index of the one it ends up with.
 template <int count>
-__device__ float sum_across(float (&sum)[count], int apart, int& first) {
+__device__ float sum_across(float (&sum)[count], int lane_mask, int& first) {
   const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-  for (int left = count / 2; left > 0; left /= 2, apart *= 2) {
-    const bool upper = thread & apart;
+  for (int left = count / 2; left > 0; left /= 2, lane_mask *= 2) {
+    const bool upper = thread & lane_mask;
     first += upper ? left : 0;
 #pragma unroll
     for (int i = 0; i < left; ++i) {
       const float mine = upper ? sum[i + left] : sum[i], other = upper ? sum[i] : sum[i + left];
-      sum[i] = mine + __shfl_xor_sync(0xffffffffu, other, apart);
+      sum[i] = mine + __shfl_xor_sync(0xffffffffu, other, lane_mask);
     }
   }
-  for (; apart < warp_size; apart *= 2) sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], apart);
+  for (; lane_mask < warp_size; lane_mask *= 2) sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], lane_mask);
   return sum[0];
 }
 
-// A cluster's blocks take the rows of a slice in turn; the first adds up what all of them have.
+// The blocks of a cluster take the rows of a slice round-robin; the first block adds up the sums of all.
 template <class Element, bool centered>
 __device__ void sum_columns(const NormBackward& p, int rows, int width, const GradientSums& sums) {
   constexpr int size = pack_size<Element>, lanes = columns_of_slice / size, groups = block_threads / lanes;
@@ -69,15 +72,15 @@ __device__ void sum_columns(const NormBackward& p, int rows, int width, const Gr
         loaded[i].s.widen(s);
 #pragma unroll
         for (int j = 0; j < size; ++j) {
-          const float apart = centered ? s[j] - loaded[i].mean : s[j];
-          sum[0][j] = fmaf(d_y[j], apart * loaded[i].rstd, sum[0][j]);
+          const float centered_value = centered ? s[j] - loaded[i].mean : s[j];
+          sum[0][j] = fmaf(d_y[j], centered_value * loaded[i].rstd, sum[0][j]);
           if constexpr (centered) sum[1][j] += d_y[j];
         }
       }
     }
   }
 
-  if (parts > 1) Cluster::wait(); // until the first has begun
+  if (parts > 1) Cluster::wait(); // until the first block has started
 #pragma unroll
   for (int i = 0; i < parameters; ++i) {
     int at = lane;
@@ -112,7 +115,7 @@ __device__ void write_row(const NormBackward& p, int row, int width) {
 
   const float inverse_width = 1 / static_cast<float>(width);
   float x_hat[packs][size], d_x_hat[packs][size];
-  float mean_d_x_hat = 0, mean_d_x_hat_x_hat = 0; // sums of d_y weight, and of the same times the normalised row
+  float mean_d_x_hat = 0, mean_d_x_hat_x_hat = 0; // sums over the row until they are divided by the width
 #pragma unroll
   for (int i = 0; i < packs; ++i) {
     if (!part.inside(i)) continue;
@@ -142,7 +145,7 @@ __device__ void write_row(const NormBackward& p, int row, int width) {
   }
 }
 
-// The first blocks sum columns: they take longer.
+// The blocks that sum columns come first, as they take longer.
 template <class Element, int threads, int packs, bool centered>
 __global__ void __launch_bounds__(block_threads)
     few_rows_kernel(NormBackward p, int rows, int width, int summing_blocks, GradientSums sums) {

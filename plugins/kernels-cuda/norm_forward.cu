@@ -1,10 +1,16 @@
-// norm_forward.cu: rmsnorm and layernorm, with and without a residual.
+// norm_forward.cu: rmsnorm and layernorm, optionally of x + residual, whose rounded sum is written too, with
+// compensation for what rounding loses.
+//
+// A warp holds a row in registers, or a block if the row is wider; one pass over memory. Measured on an H100, bf16,
+// buffers larger than the L2 (bench/LOG.md, 2026-11-22): layernorm of 16,448 x 384 11.8 us, of 131,584 x 384 70.7 us
+// (2,873 GB/s); rmsnorm with residual of 16,384 x 2,048 91.8 us (2,926 GB/s, where a plain copy reaches 3,029).
 #include "norms.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
-// s = x + residual + rest rounded to the element type, as backward will see it. `rest` becomes what that loses.
+// x becomes x + residual + compensation rounded to the element type, which is what backward reads. `compensation`
+// becomes what rounding loses.
 template <class Element, int count>
 __device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>& residual,
                             Pack<Element, count>* compensation = nullptr) {
@@ -26,8 +32,8 @@ __device__ void add_rounded(Pack<Element, count>& x, const Pack<Element, count>&
   compensation->round(sum);
 }
 
-// early: the parameters are read before the rows are waited for. That takes registers, which layernorm of many rows
-// lacks.
+// early: the parameters are loaded before the rows arrive. That takes registers which layernorm of many rows does not
+// have.
 template <class Element, int threads, int packs, bool centered, bool early>
 __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p, std::int64_t rows, int width) {
   using Part = RowPart<Element, threads, packs>;
@@ -108,7 +114,7 @@ __global__ void __launch_bounds__(block_threads) rows_in_registers(NormForward p
   }
 }
 
-// Any width and any alignment: a block a row, element by element.
+// Any width and alignment: one block per row, element by element.
 template <class Element>
 __global__ void __launch_bounds__(block_threads) scalar_rows(NormForward p, std::int64_t width) {
   const std::int64_t row = blockIdx.x;
@@ -126,7 +132,7 @@ __global__ void __launch_bounds__(block_threads) scalar_rows(NormForward p, std:
       sum[i] = rounded;
       if (p.sum_compensation.data) sum_compensation[i] = Element(exact - static_cast<float>(rounded));
     }
-    s = sum; // each thread reads back what it wrote itself
+    s = sum; // every thread reads back only what it wrote
   }
   GroupSum<block_threads> sum;
   float mean = 0, squares = 0;
@@ -153,7 +159,8 @@ __global__ void __launch_bounds__(block_threads) scalar_rows(NormForward p, std:
 
 unsigned blocks_for(std::int64_t rows, int rows_of_this_block) {
   const std::int64_t blocks = (rows + rows_of_this_block - 1) / rows_of_this_block;
-  if (blocks > 0x7fffffff) throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows", static_cast<long long>(rows));
+  if (blocks > 0x7fffffff)
+    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows exceed the grid", static_cast<long long>(rows));
   return static_cast<unsigned>(blocks);
 }
 

@@ -1,4 +1,9 @@
-// pointwise.cu: SwiGLU, bias + GELU, layer-scale + residual, forward and backward.
+// pointwise.cu: SwiGLU, bias + GELU and layer-scale + residual, forward and backward, as column operations
+// (common/cuda_columns.cuh): a thread keeps one pack of columns, so bias, scale and column sums stay in registers.
+//
+// Measured on an H100, bf16, buffers larger than the L2 (bench/LOG.md, 2026-11-22): SwiGLU of 16,384 x 8,192 275.3 us
+// forward (2,925 GB/s) and 460.5 us backward (2,915 GB/s); bias + GELU of 131,584 x 1,536 268.4 us forward (3,012
+// GB/s).
 #include "common/cuda_columns.cuh"
 #include "common/cuda_gelu.cuh"
 #include "launches.h"
@@ -176,11 +181,11 @@ struct LayerscaleForward : ColumnOperation<Type, pack> {
   }
 };
 
-// wanted: 1, the scale's gradient; 2, the sums of d_x as well.
-template <class Type, int pack, int wanted>
+// sum_count: 1, the gradient of the scale; 2, also the column sums of d_x.
+template <class Type, int pack, int sum_count>
 struct LayerscaleBackward : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
-  static constexpr int sums = wanted, rows_in_flight = 2;
+  static constexpr int sums = sum_count, rows_in_flight = 2;
   using Column = typename LayerscaleForward<Type, pack>::Column;
   struct Row {
     Values x, d_y;
@@ -203,7 +208,7 @@ struct LayerscaleBackward : ColumnOperation<Type, pack> {
     for (int i = 0; i < pack; ++i) {
       sum[0][i] = fmaf(d[i], x[i], sum[0][i]);
       d[i] *= column.scale[i];
-      if constexpr (wanted == 2) sum[1][i] += d[i];
+      if constexpr (sum_count == 2) sum[1][i] += d[i];
     }
     write(at<Type>(p.d_x, row, first), d);
   }
