@@ -1,3 +1,5 @@
+// elementwise.cu: the elementwise work around cuBLASLt products, as column operations (common/cuda_columns.cuh), at
+// memory speed.
 #include "common/cuda_columns.cuh"
 #include "common/cuda_gelu.cuh"
 #include "elementwise.h"
@@ -37,7 +39,7 @@ struct BiasGeluRows : ColumnOperation<Type, pack> {
       if (p.writes_back) {
         loaded.sum.round(x);
         loaded.sum.store(at<Type>(p.sum, row, first));
-        loaded.sum.widen(x); // gelu of the sum as it is rounded
+        loaded.sum.widen(x); // gelu of the rounded sum
       }
     }
     if (p.gelu) {
@@ -48,11 +50,11 @@ struct BiasGeluRows : ColumnOperation<Type, pack> {
   }
 };
 
-// wanted: how many sums, 0 or 1.
-template <class Type, int pack, int wanted>
+// sum_count: number of column sums, 0 or 1.
+template <class Type, int pack, int sum_count>
 struct GeluGradientRows : ColumnOperation<Type, pack> {
   using typename ColumnOperation<Type, pack>::Values;
-  static constexpr int sums = wanted, rows_in_flight = wanted == 0 ? 4 : 2;
+  static constexpr int sums = sum_count, rows_in_flight = sum_count == 0 ? 4 : 2;
   struct Column {};
   struct Row {
     Values x, d;
@@ -74,7 +76,7 @@ struct GeluGradientRows : ColumnOperation<Type, pack> {
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
       d[i] *= gelu_derivative<Type>(x[i]);
-      if constexpr (wanted == 1) sum[0][i] += d[i];
+      if constexpr (sum_count == 1) sum[0][i] += d[i];
     }
     write(at<Type>(p.d, row, first), d);
   }

@@ -1,4 +1,5 @@
-// gemm_skinny.h: products of few rows, which take no longer than it takes to fetch the weight.
+// gemm_skinny.h: matrix products of few rows (skinny GEMM), such as those of the coarse decoder. They take little
+// longer than reading the weight from memory.
 #pragma once
 
 #include "common/cuda_rows.h"
@@ -6,24 +7,26 @@
 namespace fvlm::plugins {
 
 struct SkinnyGemmShape {
-  fvlm_dtype dtype; // of 16 bits
+  fvlm_dtype dtype; // 16 bits
   std::int64_t rows, inner, width;
-  bool weight_transposed = false; // the weight is [inner, width], as an input gradient has it; else [width, inner]
+  bool weight_transposed = false; // the weight is [inner, width], as for an input gradient; otherwise [width, inner]
 };
 
-// y = x weight^T + bias + residual + rest, or x weight where it lies across. What has no data is not there.
+// y = x weight^T + bias + residual + compensation, or x weight if weight_transposed. Operands without data are left
+// out.
 struct SkinnyGemm {
   Rows x, weight, y;
   const void* bias = nullptr;                    // [width]
-  Rows residual, compensation, y_compensation{}; // y_rest: what y loses by rounding
-  bool gelu = false;                             // y = gelu of the sum as it is rounded
-  Rows sum{};                                    // where that is kept
-  Rows gelu_input{};                             // y is multiplied by gelu's derivative there
-  GradientSums sums{};                           // of y over rows
+  Rows residual, compensation, y_compensation{}; // y_compensation: what y loses by rounding
+  bool gelu = false;                             // y = gelu of the rounded sum
+  Rows sum{};                                    // where the rounded sum is stored
+  Rows gelu_input{};                             // y is multiplied by the derivative of GELU at this input
+  GradientSums sums{};                           // column sums of y
 };
 
-// Whether it is made for such a product, and for such operands: of those with gelu's derivative where it can sum rows,
-// too, whether that is asked or not, so that y has the same bits. With y_rest it takes others.
+// Whether the kernels support the shape, and these operands. With gelu_input they only take products whose column sums
+// they can compute as well, whether those are required or not, so that y has the same bits in both cases. With
+// y_compensation they take all other shapes too.
 bool skinny_gemm_supports(const Device& device, const SkinnyGemmShape& shape);
 bool skinny_gemm_takes(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& operands);
 

@@ -1,9 +1,11 @@
-// linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
+// linear.cpp: the plugin's entry points: a linear layer's forward, input gradient and weight gradient, and the
+// selection of a kernel for each shape before it runs: cuBLASLt's algorithms, or fused products of this plugin.
 #include "common/cuda_device.h"
 #include "elementwise.h"
 #include "gemm_gelu.h"
 #include "gemm_skinny.h"
 #include "gemm_weight_gradient.h"
+#include "linear_operands.h"
 #include "matmul.h"
 #include "timing.h"
 
@@ -18,55 +20,13 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
-// For operands to time products on: what one set of them may take, and how much more than an L2 all sets together.
+// Operands for timing: the most that one set of them takes, and the size of all sets together, which has to be well
+// above the L2.
 constexpr int64_t max_set_bytes = 64 << 20, max_scratch_bytes = 96 << 20, max_sets = 24;
-constexpr int64_t row_unit = 128; // of rows that are cut to fit there
-// Of a query; others say what this plugin does not know.
+constexpr int64_t row_unit = 128; // granularity when rows are cut to fit
+// Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
-
-int64_t bytes(fvlm_dtype dtype) {
-  return static_cast<int64_t>(bytes_of(dtype));
-}
-
-Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(dtype), static_cast<long long>(rows),
-                  static_cast<long long>(columns));
-  if (columns > 1 && tensor->strides[1] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-  if (rows <= 1) return {tensor->data, columns};
-  if (tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
-  return {tensor->data, tensor->strides[0]};
-}
-
-Matrix parameter_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
-  const Matrix matrix = matrix_of(tensor, dtype, rows, columns, name);
-  if (matrix.row_stride != columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
-  return matrix;
-}
-
-void* vector_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t size, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != size)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld]", name, name_of(dtype), static_cast<long long>(size));
-  if (size > 1 && tensor->strides[0] != 1) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
-  return tensor->data;
-}
-
-Rows rows_of(const Matrix& matrix) {
-  return {matrix.data, matrix.row_stride};
-}
-
-// Whether all of them can be read 16 bytes at a time.
-Shape shape_of(fvlm_dtype dtype, int64_t rows, int64_t width, std::initializer_list<Matrix> operands) {
-  bool vectorized = width * bytes(dtype) % 16 == 0;
-  for (const Matrix& each : operands)
-    vectorized =
-        vectorized && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.row_stride * bytes(dtype) % 16 == 0;
-  return {dtype, rows, width, vectorized};
-}
 
 void clear(const fvlm_call& call, void* data, int64_t size) {
   check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
@@ -82,19 +42,20 @@ class KernelsCublasLt : public Kernels {
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Also checked by every call.
   static Support fits(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if (!is_one_of<float, BFloat16, Half>(query.dtype))
+      return refuse("dtype %s is not supported", name_of(query.dtype));
     if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+      return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
-      return refuse("gelu together with a residual not supported");
+      return refuse("GELU together with a residual is not supported");
     if (keeps_compensation(query) && (query.dtype == float32 || !has_residual(query)))
-      return refuse("a rest is kept of 16 bits and with a residual alone");
+      return refuse("compensation is supported for 16-bit dtypes with a residual only");
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
-      return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
+      return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.inner), static_cast<long long>(query.width));
     return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
   }
@@ -114,7 +75,7 @@ class KernelsCublasLt : public Kernels {
     Workspace workspace(call);
     const Scratch scratch = allocate(workspace, query);
     Plan plan = heuristic_plan(query, scratch.cublas.size());
-    // Times differ from run to run, and with them the choice, and with that the bits.
+    // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
     if (!deterministic && !(call.flags & FVLM_CAPTURING)) measure(call, query, scratch, plan);
     plans_[key] = std::move(plan);
   }
@@ -191,25 +152,26 @@ class KernelsCublasLt : public Kernels {
 
   struct Plan {
     Matmul forward, input, weight;
-    bool adds_bias = false; // the forward's epilogue does
-    // Products of our own: of few rows, and with them whatever else is wanted.
+    bool adds_bias = false; // whether the forward's epilogue adds the bias
+    // Whether skinny GEMMs (gemm_skinny.h) run, which also compute everything around the product.
     bool forward_is_skinny = false, input_is_skinny = false;
-    // Others: without gelu, with it, with its derivative; sums over rows, also those of a bias's gradient.
+    // Whether fused GEMMs (gemm_gelu.h) run: the plain linear, with GELU, with its derivative; and the custom weight
+    // gradient (gemm_weight_gradient.h), without and with the bias gradient.
     bool forward_is_fused = false, input_is_fused = false, gelu_is_fused = false, gelu_derivative_is_fused = false;
     bool weight_is_custom = false, weight_and_bias_are_custom = false;
   };
 
   struct Scratch {
-    Span<char> cublas; // or for sums over rows
+    Span<char> cublas; // cuBLASLt's workspace, or that of a custom weight gradient
     GradientSums sums;
-    Span<float> gelu_derivative_sums; // parts that a product of our own leaves
+    Span<float> gelu_derivative_sums; // partial column sums of a fused product
     Span<char> operands;
   };
 
-  // The operands to time on: sets of the same sizes, one behind the other, with as many rows as there is room for.
+  // Sets of operands to time products on, with as many rows as fit.
   struct TimingSets {
-    int64_t rows = 0;                                      // 0: too few to tell anything
-    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each, and how many sets
+    int64_t rows = 0;                                      // 0: too few to measure anything
+    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each operand, and the number of sets
 
     int64_t bytes() const { return x + y + weight + bias; }
   };
@@ -222,7 +184,7 @@ class KernelsCublasLt : public Kernels {
   static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
   static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
   static bool keeps_compensation(const Query& query) { return query.options & FVLM_WITH_REST; }
-  // Where it keeps the rest, the forward is a product of our own.
+  // With compensation the forward is always a skinny GEMM.
   static bool has_plan(const Query& query) { return !keeps_compensation(query) || has_backward(query); }
 
   static Key key_of(const Query& q, bool deterministic) {
@@ -239,12 +201,13 @@ class KernelsCublasLt : public Kernels {
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
     for (const bool wanted_key : {deterministic, !deterministic})
       if (const auto found = plans_.find(key_of(query, wanted_key)); found != plans_.end()) return found->second;
-    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() has not seen %lld rows of %lld -> %lld",
+    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for %lld rows of %lld -> %lld",
                   static_cast<long long>(query.rows), static_cast<long long>(query.inner),
                   static_cast<long long>(query.width));
   }
   const Plan& backward_plan_of(const fvlm_call& call, const Query& query) const {
-    if (!has_backward(query)) throw Failure(FVLM_ERROR_ARGUMENT, "the query said that no backward follows");
+    if (!has_backward(query))
+      throw Failure(FVLM_ERROR_ARGUMENT, "backward called for a query without FVLM_WITH_BACKWARD");
     return plan_of(call, query);
   }
 
@@ -270,7 +233,7 @@ class KernelsCublasLt : public Kernels {
   bool may_be_skinny(const SkinnyGemmShape& shape) const { return skinny_gemm_supports(device_of(nullptr), shape); }
   bool may_fuse(const FusedGemmShape& shape) const { return is_hopper_ && fused_gemm_supports(shape); }
 
-  // Products of our own give the same bits in every run: where there are any, they are taken until something is
+  // Custom kernels give the same bits in every run, so they are preferred wherever they apply until something is
   // measured.
   Plan heuristic_plan(const Query& query, std::size_t cublas_bytes) const {
     const auto require_algorithm = [](Matmul product) {
@@ -351,13 +314,13 @@ class KernelsCublasLt : public Kernels {
     if ((o.d_bias ? plan.weight_and_bias_are_custom : plan.weight_is_custom) && tma_compatible(query.dtype, {d_y, x}))
       return weight_gradient_gemm(on(call), weight_gradient_shape(query), o, scratch.cublas.data());
     plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, scratch.cublas);
-    // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
+    // cuBLASLt's epilogue for these sums takes twice the time of the product on an H100 (bench/LOG.md).
     if (o.d_bias)
       column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), o.d_y,
                   sums_of(query, scratch, o.d_bias, o.accumulate));
   }
 
-  // Replaces the heuristics' first choices by the fastest of their candidates.
+  // Replaces the heuristics' first choices by the fastest candidates.
   void measure(const fvlm_call& call, const Query& query, const Scratch& scratch, Plan& plan) const {
     const TimingSets sets = timing_sets(query);
     if (sets.rows == 0) return;
@@ -388,7 +351,7 @@ class KernelsCublasLt : public Kernels {
           "input gradient");
     measure_linear(call, query, scratch, sets, plan);
     measure_gelu(call, query, scratch, sets, plan);
-    // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
+    // A weight gradient sums over rows: with fewer rows other split-K configurations would win.
     if (!has_backward(query) || sets.rows < query.rows) return;
     timed(
         plan.weight, weight_shape(query, sets.rows),
@@ -400,20 +363,20 @@ class KernelsCublasLt : public Kernels {
     measure_weight_gradient(call, query, scratch, sets, plan);
   }
 
-  // Whether products by themselves are to be our own.
+  // Decides whether plain products run as custom kernels.
   void measure_linear(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
                       Plan& plan) const {
     Query timed = query;
     timed.rows = sets.rows;
     const auto choose = [&](bool Plan::*custom, const std::function<void(const Plan&, const TimingSet&)>& run,
                             const char* what) {
-      Plan candidates;
-      candidates.forward = plan.forward.with_rows(timed.rows);
-      candidates.input = plan.input.with_rows(timed.rows);
-      candidates.adds_bias = plan.adds_bias;
-      candidates.*custom = plan.*custom;
+      Plan base_plan;
+      base_plan.forward = plan.forward.with_rows(timed.rows);
+      base_plan.input = plan.input.with_rows(timed.rows);
+      base_plan.adds_bias = plan.adds_bias;
+      base_plan.*custom = plan.*custom;
       plan.*custom =
-          is_faster(call, query, timed.rows, candidates, custom, what, [&](const Plan& plan_candidate, int repeat) {
+          is_faster(call, query, timed.rows, base_plan, custom, what, [&](const Plan& plan_candidate, int repeat) {
             run(plan_candidate, timing_set(query, sets, scratch, repeat));
           });
     };
@@ -424,33 +387,34 @@ class KernelsCublasLt : public Kernels {
     const auto run_input = [&](const Plan& plan_candidate, const TimingSet& s) {
       input_gradient(call, timed, plan_candidate, {s.y, s.weight, {}, s.x}, {}, scratch);
     };
-    choose(&Plan::forward_is_skinny, run_forward, "forward of few rows");
+    choose(&Plan::forward_is_skinny, run_forward, "forward, skinny GEMM");
     if (!plan.forward_is_skinny) choose(&Plan::forward_is_fused, run_forward, "forward");
     if (!has_backward(query)) return;
-    choose(&Plan::input_is_skinny, run_input, "input gradient of few rows");
+    choose(&Plan::input_is_skinny, run_input, "input gradient, skinny GEMM");
     if (!plan.input_is_skinny) choose(&Plan::input_is_fused, run_input, "input gradient");
   }
 
-  // Whether gelu and its derivative are to ride where a product of few rows does not take them. With half the rows:
-  // where the results of the others lie there is room for what they are computed of.
+  // Decides whether GELU and its derivative are fused where no skinny GEMM takes them. Uses half the rows: the other
+  // half of the result's memory holds the pre-activation.
   void measure_gelu(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
                     Plan& plan) const {
     Query half = query;
     half.rows = sets.rows / 2;
     if (half.rows == 0) return;
-    Plan rides = plan;
-    rides.forward_is_skinny = rides.input_is_skinny = false;
-    rides.forward = plan.forward.with_rows(half.rows);
-    rides.input = plan.input.with_rows(half.rows);
+    Plan base_plan = plan;
+    base_plan.forward_is_skinny = base_plan.input_is_skinny = false;
+    base_plan.forward = plan.forward.with_rows(half.rows);
+    base_plan.input = plan.input.with_rows(half.rows);
     const auto second_half = [&](const Matrix& whole) {
       return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row_stride * bytes(query.dtype),
                     whole.row_stride};
     };
     const auto choose = [&](bool Plan::*fused, const std::function<void(const Plan&, const TimingSet&)>& run,
                             const char* what) {
-      plan.*fused = is_faster(call, query, half.rows, rides, fused, what, [&](const Plan& plan_candidate, int repeat) {
-        run(plan_candidate, timing_set(query, sets, scratch, repeat));
-      });
+      plan.*fused =
+          is_faster(call, query, half.rows, base_plan, fused, what, [&](const Plan& plan_candidate, int repeat) {
+            run(plan_candidate, timing_set(query, sets, scratch, repeat));
+          });
     };
     choose(
         &Plan::gelu_is_fused,
@@ -463,7 +427,7 @@ class KernelsCublasLt : public Kernels {
         [&](const Plan& plan_candidate, const TimingSet& s) {
           input_gradient(call, half, plan_candidate, {s.y, s.weight, s.x, second_half(s.x)}, {}, scratch);
         },
-        "gelu's derivative");
+        "gelu derivative");
   }
 
   void measure_weight_gradient(const fvlm_call& call, const Query& query, const Scratch& scratch,
@@ -480,22 +444,22 @@ class KernelsCublasLt : public Kernels {
     if (has_bias(query)) choose(&Plan::weight_and_bias_are_custom, true, "weight and bias gradient");
   }
 
-  // Whether what the plan does on a product of our own takes longer otherwise.
+  // Whether the plan with the custom kernel is faster than the same plan with cuBLASLt.
   bool is_faster(const fvlm_call& call, const Query& query, int64_t rows, const Plan& plan, bool Plan::*custom,
                  const char* what, const std::function<void(const Plan&, int repeat)>& run) const {
     if (!(plan.*custom)) return false;
     Plan cublas_plan = plan;
     cublas_plan.*custom = false;
-    const auto plan_candidate = [&](const Plan& of) {
+    const auto candidate_of = [&](const Plan& of) {
       return [&](int repeat) {
         run(of, repeat);
         return true;
       };
     };
     const std::vector<double> seconds =
-        time_interleaved(stream_of(call), {plan_candidate(plan), plan_candidate(cublas_plan)});
+        time_interleaved(stream_of(call), {candidate_of(plan), candidate_of(cublas_plan)});
     log(call.host, FVLM_LOG_DEBUG,
-        "linear %lld x %lld -> %lld, %s, timed on %lld rows: a product of our own %.1f us, cuBLASLt %.1f us",
+        "linear %lld x %lld -> %lld, %s, timed on %lld rows: custom kernel %.1f us, cuBLASLt %.1f us",
         static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
         what, static_cast<long long>(rows), seconds[0] * 1e6, seconds[1] * 1e6);
     return pick_fastest(seconds) == 0;
@@ -512,7 +476,7 @@ class KernelsCublasLt : public Kernels {
   Device device_of(cudaStream_t stream) const { return {stream, multiprocessors_, is_hopper_}; }
   Device on(const fvlm_call& call) const { return device_of(stream_of(call)); }
 
-  // Room for 16 parts of the largest sum that cuBLASLt may want to split.
+  // Room for 16 partial sums of the largest result that cuBLASLt may want to split.
   static int64_t cublas_bytes(const Query& query) {
     int64_t largest = query.rows * query.width;
     if (has_backward(query)) largest = std::max({largest, query.rows * query.inner, query.width * query.inner});
@@ -544,7 +508,7 @@ class KernelsCublasLt : public Kernels {
     if (!has_plan(query)) return scratch;
     const int64_t sum_bytes = may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0;
     scratch.cublas = workspace.take<char>(query.rows > 0 ? std::max(cublas_bytes(query), sum_bytes) : 0);
-    int64_t summed_columns = has_bias(query) ? query.width : 0; // columns of one call
+    int64_t summed_columns = has_bias(query) ? query.width : 0; // columns that one call sums
     if (query.options & FVLM_WITH_SUMS) summed_columns = std::max(summed_columns, query.inner);
     if (has_backward(query) && summed_columns > 0 && query.rows > 0)
       scratch.sums.allocate(workspace, summed_columns, 1, multiprocessors_);
@@ -558,7 +522,7 @@ class KernelsCublasLt : public Kernels {
 
   CublasLt library_;
   int multiprocessors_;
-  bool is_hopper_; // there are clusters, and products by the copy engine
+  bool is_hopper_; // has clusters and TMA
   std::map<Key, Plan> plans_;
 };
 

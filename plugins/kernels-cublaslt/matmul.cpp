@@ -1,3 +1,4 @@
+// matmul.cpp: selection, timing and launch of cuBLASLt algorithms.
 #include "matmul.h"
 
 #include "timing.h"
@@ -11,8 +12,8 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int max_candidates = 8;     // more were never given
-constexpr int64_t max_alignment = 16; // bytes: no algorithm asks for more
+constexpr int max_candidates = 8;     // cuBLASLt was never seen to return more
+constexpr int64_t max_alignment = 16; // bytes: no algorithm requires more
 
 struct Description : GemmDescriptor {
   cublasLtMatrixLayoutOpaque_t addend = c;
@@ -28,7 +29,7 @@ struct Description : GemmDescriptor {
   }
 };
 
-// Bytes, powers of two, that addresses are multiples of.
+// Largest powers of two, in bytes, that divide addresses and row strides.
 struct Alignments {
   int64_t a, b, c;
 };
@@ -51,13 +52,13 @@ Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
                     alignment_of(operands.addend, s.result)})};
 }
 
-// Contiguous matrices at aligned addresses: what to ask the heuristics about, who look at no memory.
+// Contiguous matrices at aligned addresses, for querying the heuristics, which access no memory.
 MatmulOperands contiguous_operands(const MatmulShape& s) {
   MatmulOperands operands;
   operands.a.row_stride = s.a_transposed ? s.rows : s.inner;
   operands.b.row_stride = s.b_transposed ? s.inner : s.columns;
   operands.c.row_stride = s.columns;
-  if (s.adds_bias) operands.bias = reinterpret_cast<void*>(max_alignment); // it wants one
+  if (s.adds_bias) operands.bias = reinterpret_cast<void*>(max_alignment); // has to be non-NULL
   return operands;
 }
 
@@ -102,16 +103,16 @@ Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t wo
 }
 
 void Matmul::measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
-                     const std::function<MatmulOperands(int turn)>& operands, Span<char> workspace) {
+                     const std::function<MatmulOperands(int repeat)>& operands, Span<char> workspace) {
   std::vector<Candidate> candidates;
   for (const cublasLtMatmulAlgo_t& candidate : candidates_)
-    candidates.emplace_back([&, candidate](int turn) {
-      return launch(library, call, shape, operands(turn), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
+    candidates.emplace_back([&, candidate](int repeat) {
+      return launch(library, call, shape, operands(repeat), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
     });
   if (candidates.empty()) return;
   const std::vector<double> seconds = time_interleaved(stream_of(call), candidates);
   chosen_ = pick_fastest(seconds);
-  (void)std::snprintf(report_, sizeof report_, "number %zu of %zu candidates, %.1f us, the first %.1f us", chosen_ + 1,
+  (void)std::snprintf(report_, sizeof report_, "candidate %zu of %zu, %.1f us, the first %.1f us", chosen_ + 1,
                       candidates_.size(), seconds[chosen_] * 1e6, seconds[0] * 1e6);
 }
 
@@ -120,8 +121,7 @@ void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOpe
   const Alignments needed = alignments_of(shape_, contiguous_operands(shape_)), given = alignments_of(shape_, operands);
   const bool contiguous = given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
   if (!contiguous && !exists_)
-    throw Failure(FVLM_ERROR_UNSUPPORTED,
-                  "cuBLASLt has no algorithm for operands that are aligned to %lld, %lld and %lld bytes",
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for operands aligned to %lld, %lld and %lld bytes",
                   static_cast<long long>(given.a), static_cast<long long>(given.b), static_cast<long long>(given.c));
   const cublasLtMatmulAlgo_t& algorithm = contiguous ? candidates_[chosen_] : unaligned_;
   check_cublas(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
