@@ -10,13 +10,13 @@ using std::int64_t;
 
 constexpr int threads = 128, warps = threads / warp_size;
 constexpr float log2_e = 1.44269504088896340736f, ln_2 = 0.693147180559945309417f;
-// A label's exponential is 2^-56, so that totals may be as small as that, and as large as 2^64 without harm: that is a
-// loss of 83. Where it is larger, the row is computed once more from its largest logit.
+// With this headroom the label's exponential is 2^-56, so the sum of a row can be as small as that without underflow,
+// and as large as 2^64, which is a loss of 83. For larger losses the row is recomputed from its largest logit.
 constexpr float headroom = 56, max_total = 0x1p64f;
 
 using Vector8 = Pack<BFloat16, 8>;
 
-// Of rows whose `vectors` a warp shares, the same in each of its threads.
+// Dot product of rows of `vectors` packs, computed by a warp and returned to all of its threads.
 __device__ float dot(const BFloat16* one, const BFloat16* other, int vectors) {
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x) % warp_size; i < vectors; i += warp_size) {
@@ -33,7 +33,7 @@ __device__ BFloat16* row_from(const Matrix& matrix, int64_t row) {
   return static_cast<BFloat16*>(matrix.data) + row * matrix.row_stride;
 }
 
-// A warp for each.
+// One warp per row.
 __global__ void __launch_bounds__(threads) shifts_kernel(LossTokens t) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * warps + threadIdx.x / warp_size;
   if (row >= t.count) return;
@@ -59,7 +59,7 @@ struct Total {
   }
 };
 
-// The row's exponentials, shifted by its largest logit. For all threads of the block.
+// Recomputes the row's exponentials, shifted by the row's largest logit. Called by all threads of the block.
 __device__ __noinline__ Total recompute_from_max(const LossTokens& t, int64_t row, BFloat16* exponentials) {
   __shared__ Total of_warp[warps];
   const BFloat16* hidden = row_from(t.hidden, row);
@@ -80,7 +80,7 @@ __device__ __noinline__ Total recompute_from_max(const LossTokens& t, int64_t ro
   return total;
 }
 
-// A block for each row. What does not wait for the total is under way before it.
+// One block per row. Loads that do not depend on the total are issued first.
 __global__ void __launch_bounds__(threads) finalize_kernel(LossTokens t, Finalization s) {
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x), vectors = static_cast<int>(t.width / 8);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(threads) finalize_kernel(LossTokens t, Finaliz
   }
 }
 
-// A block for each row.
+// One block per row.
 __global__ void __launch_bounds__(threads) scale_kernel(Matrix matrix, int64_t width, const float* factors) {
   BFloat16* row = static_cast<BFloat16*>(matrix.data) + static_cast<int64_t>(blockIdx.x) * matrix.row_stride;
   const float factor = factors[blockIdx.x];

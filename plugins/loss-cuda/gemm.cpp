@@ -1,3 +1,4 @@
+// gemm.cpp: selection and launch of cuBLASLt algorithms, with a preference for a tile size.
 #include "gemm.h"
 
 #include <algorithm>
@@ -8,9 +9,9 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int candidates = 8; // of cuBLASLt's heuristics
+constexpr int candidates = 8; // requested from cuBLASLt's heuristics
 
-// The rows' lengths as they lie in memory.
+// Row strides of contiguous operands.
 struct Rows {
   int64_t a, b, c;
 };

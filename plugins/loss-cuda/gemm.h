@@ -1,15 +1,15 @@
-// gemm.h: matrix products by cuBLASLt whose algorithms are chosen beforehand, so that a call only launches.
+// gemm.h: matrix products by cuBLASLt whose algorithms are selected beforehand, so that a call only launches.
 #pragma once
 #include "common/cublaslt.h"
 
 namespace fvlm::plugins {
 
-// An algorithm for a shape: one for operands whose addresses and rows are multiples of 16 bytes, one for any others.
+// The algorithms for a shape: one for operands aligned to 16 bytes, one for all others.
 class Gemm {
  public:
   Gemm() = default;
-  // Asks cuBLASLt's heuristics; partial sums are added in float32, and run() gets so many bytes of workspace. A tile, a
-  // cublasLtMatmulTile_t, is taken where it is among the candidates. Throws where there is no algorithm. [setup]
+  // Asks cuBLASLt's heuristics. Split-K sums are float32, and run() gets `workspace` bytes. preferred_tile, a
+  // cublasLtMatmulTile_t, is chosen if it is among the candidates. Throws if there is no algorithm. [setup]
   Gemm(const CublasLt& library, const GemmShape& shape, std::size_t workspace, int preferred_tile);
 
   // c = a b, or c += a b. [step thread]

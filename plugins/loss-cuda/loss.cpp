@@ -1,4 +1,5 @@
-// loss.cpp: the plugin's face: how the tokens are cut into chunks, and which product follows which.
+// loss.cpp: the plugin's entry points: the linear head and cross-entropy over chunks of tokens, so that never more than
+// a chunk of logits is in memory, and which kernels process a chunk.
 #include "common/cuda_device.h"
 #include "common/cuda_tensor_map.h"
 #include "finalize.h"
@@ -19,15 +20,14 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// A chunk costs one more pass over d_weight, so it has as many rows as this much workspace allows, and more tokens have
-// more of it.
+// Every chunk costs another pass over d_weight, so chunks are as large as this much workspace allows, per 8,192 tokens.
 constexpr int64_t max_workspace = 64 << 20, tokens_per_workspace = 8192;
-constexpr int64_t row_unit = 128; // rows of a chunk are a multiple: tiles of the products
-// d_hidden is the product with few results and long sums. Where it is too narrow to be work for every multiprocessor,
-// cuBLASLt adds parts of the sums, which lie in a workspace of its own.
+constexpr int64_t row_unit = 128; // rows of a chunk are a multiple of a product's tile
+// d_hidden is a product with few results and long sums. Where it is too narrow to occupy every multiprocessor, cuBLASLt
+// splits the sums (split-K), which takes a workspace.
 constexpr int64_t min_wide = 1536;
 constexpr int64_t cublas_bytes_narrow = 8 << 20, cublas_bytes_wide = 5 << 18;
-// Of cuBLASLt's candidates with 16-bit operands these tiles were the fastest on an H100 (bench/LOG.md).
+// The fastest of cuBLASLt's candidate tiles for 16-bit operands on an H100 (bench/LOG.md).
 struct Tiles {
   int logits, d_hidden, d_weight;
 };
@@ -41,11 +41,11 @@ int64_t round_up(int64_t value, int64_t unit) {
 Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, sdk::name_of(dtype),
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, sdk::name_of(dtype),
                   static_cast<long long>(rows), static_cast<long long>(columns));
   if (columns > 1 && tensor->strides[1] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-  if (rows > 1 && tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
+  if (rows > 1 && tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows overlap", name);
   return {tensor->data, std::max(tensor->strides[0], columns)};
 }
 
@@ -54,9 +54,9 @@ Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tenso
                    const char* name) {
   const View<Element, 1> view(tensor, name);
   if (view.size(0) != size)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld entries, not %lld", name, static_cast<long long>(view.size(0)),
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld entries, expected %lld", name, static_cast<long long>(view.size(0)),
                   static_cast<long long>(size));
-  if (!view.contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
+  if (!view.contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s has to be contiguous", name);
   return view.data();
 }
 
@@ -65,7 +65,7 @@ Element* offset_or_null(Element* pointer, int64_t count) {
   return pointer ? pointer + count : nullptr;
 }
 
-// Those that have data.
+// Ignores matrices without data.
 bool all_tma_compatible(std::initializer_list<Matrix> matrices) {
   return std::all_of(matrices.begin(), matrices.end(),
                      [](const Matrix& each) { return !each.data || tma_compatible(each.data, each.row_stride); });
@@ -84,25 +84,26 @@ class LossCuda : public Loss {
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<float, BFloat16, Half>(query.dtype))
-      return refuse("dtype %s not supported", sdk::name_of(query.dtype));
+      return refuse("dtype %s is not supported", sdk::name_of(query.dtype));
     if (query.needs_d_weight && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("d_weight in %s beside %s not supported", sdk::name_of(query.gradient_dtype),
+      return refuse("d_weight in %s is not supported with dtype %s", sdk::name_of(query.gradient_dtype),
                     sdk::name_of(query.dtype));
-    if (query.tokens < 0 || query.width < 1 || query.vocab < 1) return refuse("an empty head");
+    if (query.tokens < 0 || query.width < 1 || query.vocab < 1)
+      return refuse("the head is empty: expected tokens >= 0, width >= 1 and vocab >= 1");
     if (query.tokens > INT32_MAX || query.width > INT32_MAX || query.vocab > INT32_MAX / 2)
-      return refuse("a head of more than 2^31 rows");
-    return accept(300, "cuBLASLt, logits by chunks");
+      return refuse("the head is too large: tokens and width have to be below 2^31, vocab below 2^30");
+    return accept(300, "cuBLASLt, logits in chunks");
   }
 
-  void requirements(const Query& query, Requirements& gradients_of) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(supports(query));
     const bool gradients = query.needs_d_hidden || query.needs_d_weight;
     Workspace forward, backward;
-    (void)take(forward, query, false);
-    (void)take(backward, query, gradients);
-    gradients_of.forward_workspace = forward.used();
-    gradients_of.backward_workspace = backward.used(); // which without a gradient is a forward
-    if (gradients) gradients_of.save(float32, {query.tokens});
+    (void)allocate(forward, query, false);
+    (void)allocate(backward, query, gradients);
+    requirements.forward_workspace = forward.used();
+    requirements.backward_workspace = backward.used(); // without a gradient this is a forward
+    if (gradients) requirements.save(float32, {query.tokens});
   }
 
   void prepare(const fvlm_call&, const Query& query) {
@@ -149,12 +150,12 @@ class LossCuda : public Loss {
   struct Plan {
     Products whole, last; // the last chunk has fewer rows
   };
-  struct Space {
-    Span<char> logits, masked_hidden, scratch;
+  struct Scratch {
+    Span<char> logits, masked_hidden, product_workspace;
     Span<float> shifts, factors, parts;
   };
   struct Gradients {
-    Matrix d_hidden, d_weight; // without data: not wanted
+    Matrix d_hidden, d_weight; // without data: no gradient required
     bool accumulate = false, fused = false;
   };
 
@@ -168,7 +169,7 @@ class LossCuda : public Loss {
             q.needs_d_weight != 0};
   }
 
-  // Rows of logits begin at multiples of 16 bytes.
+  // Rows of logits are aligned to 16 bytes.
   static int64_t logits_row(const Query& query) {
     return round_up(query.vocab, 16 / static_cast<int64_t>(bytes_of(query.dtype)));
   }
@@ -179,49 +180,51 @@ class LossCuda : public Loss {
   static bool is_wide(const Query& query) { return query.width >= min_wide; }
   static int64_t cublas_bytes(const Query& query) { return is_wide(query) ? cublas_bytes_wide : cublas_bytes_narrow; }
 
-  // Whether logits may become exponentials as they are computed, if only all matrices lie well.
+  // Whether logits and softmax can be fused (softmax_stats.h), if all matrices are TMA-compatible.
   bool may_fuse_softmax(const Query& query) const {
     return on_hopper_ && query.dtype == bfloat16 && query.width % 8 == 0;
   }
 
-  // Whether both gradients may then be made at once. Of bfloat16 d_weight the library's products are fast enough.
+  // Whether both gradients can then be computed by one kernel (gradients.h). With d_weight in bfloat16 cuBLASLt is fast
+  // enough.
   bool may_fuse_gradients(const Query& query) const {
     return may_fuse_softmax(query) && query.needs_d_hidden && query.needs_d_weight && query.gradient_dtype == float32 &&
            !is_wide(query);
   }
-  int64_t scratch_bytes(const Query& query) const {
+  int64_t product_workspace_bytes(const Query& query) const {
     return may_fuse_gradients(query) ? std::max(cublas_bytes(query), fused_gradients_workspace(multiprocessors_))
                                      : cublas_bytes(query);
   }
 
-  // The tokens are cut evenly.
+  // Tokens are divided evenly over the chunks.
   int64_t chunk_rows(const Query& query) const {
     const int64_t row_bytes = (logits_row(query) + masked_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
-    int64_t left = max_workspace * std::max<int64_t>(1, query.tokens / tokens_per_workspace) - scratch_bytes(query);
+    int64_t left =
+        max_workspace * std::max<int64_t>(1, query.tokens / tokens_per_workspace) - product_workspace_bytes(query);
     if (may_fuse_softmax(query)) left -= (2 * query.tokens + max_partial_sums(multiprocessors_, row_unit)) * 4;
-    const int64_t most = std::max(row_unit, left / row_bytes / row_unit * row_unit);
-    if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
-    const int64_t chunks = (query.tokens + most - 1) / most;
-    return std::min(most, round_up((query.tokens + chunks - 1) / chunks, row_unit));
+    const int64_t max_rows = std::max(row_unit, left / row_bytes / row_unit * row_unit);
+    if (query.tokens <= max_rows) return std::max<int64_t>(query.tokens, 1);
+    const int64_t chunks = (query.tokens + max_rows - 1) / max_rows;
+    return std::min(max_rows, round_up((query.tokens + chunks - 1) / chunks, row_unit));
   }
 
-  Space take(Workspace& workspace, const Query& query, bool gradients) const {
+  Scratch allocate(Workspace& workspace, const Query& query, bool gradients) const {
     const int64_t rows = std::min(chunk_rows(query), query.tokens),
                   element = static_cast<int64_t>(bytes_of(query.dtype));
-    Space space;
-    space.logits = workspace.take<char>(rows * logits_row(query) * element);
-    space.masked_hidden =
+    Scratch scratch;
+    scratch.logits = workspace.take<char>(rows * logits_row(query) * element);
+    scratch.masked_hidden =
         workspace.take<char>(gradients && query.needs_d_weight ? rows * masked_row(query) * element : 0);
-    space.scratch =
-        workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? scratch_bytes(query) : 0);
+    scratch.product_workspace = workspace.take<char>(
+        gradients && query.needs_d_hidden && query.tokens > 0 ? product_workspace_bytes(query) : 0);
     const bool fuses_softmax = may_fuse_softmax(query);
-    space.shifts = workspace.take<float>(fuses_softmax ? query.tokens : 0);
-    space.factors = workspace.take<float>(fuses_softmax && gradients ? query.tokens : 0);
-    space.parts = workspace.take<float>(fuses_softmax ? max_partial_sums(multiprocessors_, rows) : 0);
-    return space;
+    scratch.shifts = workspace.take<float>(fuses_softmax ? query.tokens : 0);
+    scratch.factors = workspace.take<float>(fuses_softmax && gradients ? query.tokens : 0);
+    scratch.parts = workspace.take<float>(fuses_softmax ? max_partial_sums(multiprocessors_, rows) : 0);
+    return scratch;
   }
 
-  // Only d_hidden has use for a workspace of the library's; without one it clears none before the other products.
+  // Only d_hidden gains from a cuBLASLt workspace; without one no workspace is cleared before the other products.
   Products products(const Query& q, int64_t rows) const {
     Products made;
     Tiles tiles = is_wide(q) ? wide_tiles : narrow_tiles;
@@ -238,7 +241,7 @@ class LossCuda : public Loss {
 
   static Gradients gradients_of(const Query& query, fvlm_tensor* d_hidden, fvlm_tensor* d_weight, bool accumulate) {
     if ((d_hidden && !query.needs_d_hidden) || (d_weight && !query.needs_d_weight))
-      throw Failure(FVLM_ERROR_ARGUMENT, "a gradient is asked for that the query said is not needed");
+      throw Failure(FVLM_ERROR_ARGUMENT, "a gradient was requested that the query does not need");
     Gradients gradients;
     if (d_hidden) gradients.d_hidden = matrix_of(d_hidden, query.dtype, query.tokens, query.width, "d_hidden");
     if (d_weight) gradients.d_weight = matrix_of(d_weight, query.gradient_dtype, query.vocab, query.width, "d_weight");
@@ -246,7 +249,7 @@ class LossCuda : public Loss {
     return gradients;
   }
 
-  // A walk over the tokens, chunk by chunk.
+  // Iterates over the chunks of a call.
   struct ChunkedPass {
     ChunkedPass(const LossCuda& plugin, const fvlm_call& call, const Query& query, const fvlm_tensor* hidden_,
                 const fvlm_tensor* weight_, const fvlm_tensor* targets, bool gradients)
@@ -254,11 +257,11 @@ class LossCuda : public Loss {
       hidden = matrix_of(hidden_, query.dtype, query.tokens, query.width, "hidden");
       weight = matrix_of(weight_, query.dtype, query.vocab, query.width, "weight");
       Workspace workspace(call);
-      space = plugin.take(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
+      scratch = plugin.allocate(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
       rows.targets = vector_of<const int64_t>(targets, query.tokens, "targets");
       rows.vocab = query.vocab;
       rows.width = query.width;
-      rows.logits = space.logits.data();
+      rows.logits = scratch.logits.data();
       rows.logits_row = logits_row(query);
       rows.hidden_row = hidden.row_stride;
       rows.masked_row = masked_row(query);
@@ -272,7 +275,7 @@ class LossCuda : public Loss {
       const auto plan = plugin.plans_.find(key_of(query));
       if (plan == plugin.plans_.end()) throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for this shape");
       if (!gradients.d_hidden.data && !gradients.d_weight.data) a.d_losses = nullptr;
-      if (gradients.d_weight.data) a.masked_hidden = space.masked_hidden.data();
+      if (gradients.d_weight.data) a.masked_hidden = scratch.masked_hidden.data();
       if (!a.losses && !a.d_losses) return;
       const bool fuses_softmax =
           plugin.may_fuse_softmax(query) && all_tma_compatible({hidden, weight, gradients.d_hidden});
@@ -291,7 +294,7 @@ class LossCuda : public Loss {
         gradients.accumulate = true;
       }
       if (fuses_softmax && gradients.d_hidden.data && !gradients.fused)
-        scale_rows(device(), gradients.d_hidden, query.tokens, query.width, space.factors.data());
+        scale_rows(device(), gradients.d_hidden, query.tokens, query.width, scratch.factors.data());
     }
 
    private:
@@ -312,25 +315,25 @@ class LossCuda : public Loss {
               weight,
               offset_or_null(a.targets, first),
               offset_or_null(a.known_lse, first),
-              space.shifts.data() + first};
+              scratch.shifts.data() + first};
     }
 
     void run_fused_softmax(const Products& products, const LossRows& a, const Gradients& gradients,
                            int64_t first) const {
       const LossTokens tokens = tokens_of(a, first, a.rows);
       const Matrix out{a.logits, a.logits_row}, scaled_hidden{a.masked_hidden, a.masked_row};
-      softmax_stats(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, space.parts.data(),
+      softmax_stats(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, scratch.parts.data(),
                                a.rows, query.width, query.vocab});
       finalize(device(), tokens,
-               {space.parts.data(), partial_sum_count(plugin.multiprocessors_, a.rows), offset_or_null(a.losses, first),
-                offset_or_null(a.lse, first), offset_or_null(a.d_losses, first), out, scaled_hidden,
-                space.factors.data() + (a.d_losses ? first : 0)});
+               {scratch.parts.data(), partial_sum_count(plugin.multiprocessors_, a.rows),
+                offset_or_null(a.losses, first), offset_or_null(a.lse, first), offset_or_null(a.d_losses, first), out,
+                scaled_hidden, scratch.factors.data() + (a.d_losses ? first : 0)});
       if (gradients.fused)
         return fused_gradients(device(), {a.rows, query.width, query.vocab},
-                               {out, weight, scaled_hidden, space.factors.data() + first,
+                               {out, weight, scaled_hidden, scratch.factors.data() + first,
                                 row_from(gradients.d_hidden, first, query.dtype), gradients.d_weight,
                                 gradients.accumulate},
-                               space.scratch.data());
+                               scratch.product_workspace.data());
       if (gradients.d_hidden.data)
         run(products.d_hidden, out, weight, row_from(gradients.d_hidden, first, query.dtype), false);
       if (gradients.d_weight.data) run(products.d_weight, out, scaled_hidden, gradients.d_weight, gradients.accumulate);
@@ -349,7 +352,7 @@ class LossCuda : public Loss {
     }
 
     void run(const Gemm& product, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
-      product.run(plugin.library_, call, a, b, c, accumulate, space.scratch.data());
+      product.run(plugin.library_, call, a, b, c, accumulate, scratch.product_workspace.data());
     }
 
     void clear(const Matrix& matrix) const {
@@ -364,10 +367,10 @@ class LossCuda : public Loss {
     const fvlm_call& call;
     const Query& query;
     Matrix hidden, weight;
-    Space space;
+    Scratch scratch;
 
    public:
-    LossRows rows; // what every call fills alike
+    LossRows rows; // the fields that all calls set alike
   };
 
   int multiprocessors_;

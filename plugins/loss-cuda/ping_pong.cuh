@@ -1,14 +1,14 @@
-// ping_pong.cuh: what kernels share whose two groups of warps take the tensor cores in turn, one multiplying while the
-// other sees to its results. A third group fetches chunks of the operands; the two blocks of a cluster do so for each
-// other.
+// ping_pong.cuh: the pipeline of warp-specialized kernels with two consumer warpgroups that alternate on the tensor
+// cores (ping-pong): one multiplies while the other runs its epilogue. A producer in a third warpgroup loads chunks of
+// the operands, and the two blocks of a cluster load shared chunks for each other.
 #pragma once
 
 #include "common/cuda_hopper.cuh"
 
 namespace fvlm::plugins::hopper {
 
-constexpr int cluster_blocks = 2; // blocks of a cluster
-// For a kernel, which is empty for devices that have none.
+constexpr int cluster_blocks = 2; // per cluster
+// The attribute of such a kernel; empty for architectures without clusters, where the kernel is empty, too.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define FVLM_CLUSTER_OF_TWO __cluster_dims__(cluster_blocks)
 #else
@@ -17,7 +17,7 @@ constexpr int cluster_blocks = 2; // blocks of a cluster
 constexpr int stages = 5, consumer_warpgroups = 2, block_threads = (consumer_warpgroups + 1) * warpgroup_threads;
 constexpr int consumer_registers = 240, producer_registers = 24;
 
-// Where the chunk lies that is the block's `count`-th.
+// The pipeline stage of the block's chunk number `count`.
 struct Stage {
   unsigned index, parity;
 
@@ -27,7 +27,7 @@ struct Stage {
 struct PingPong {
   Barrier full[stages], empty[stages], may_multiply[consumer_warpgroups];
 
-  // By all threads of the cluster.
+  // Initializes the barriers. Called by all threads of the cluster.
   __device__ void begin() {
     if (threadIdx.x == 0) {
       for (Barrier& each : full) each.init(1);
@@ -38,16 +38,16 @@ struct PingPong {
     cluster_sync();
   }
 
-  // A group's turn begins when the other one has seen all its chunks arrive: of a stage's two latest chunks the parity
-  // cannot tell which has. All its warps pass it on: for one that still has to see its own turn begin the other's end
-  // would undo that.
+  // Waits for this warpgroup's turn, which starts when the other one has seen all of its chunks arrive: the parity of a
+  // stage's barrier cannot distinguish its two latest chunks. All warps have to hand over, since otherwise the other
+  // warpgroup's turn could end before a slow warp has seen its own begin.
   __device__ void wait(int group, int iteration) {
     may_multiply[group].wait(static_cast<unsigned>(iteration + 1 - group) & 1);
   }
   __device__ void hand_over(int group) {
     if (threadIdx.x % warp_size == 0) may_multiply[consumer_warpgroups - 1 - group].arrive();
   }
-  // A warp has done with a chunk. Both blocks are told.
+  // Releases a chunk, in both blocks of the cluster. Called by every warp.
   __device__ void release(unsigned chunk) {
     if (threadIdx.x % warp_size < cluster_blocks) empty[Stage(chunk).index].arrive_remote(threadIdx.x % warp_size);
   }
