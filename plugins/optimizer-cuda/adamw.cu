@@ -1,5 +1,9 @@
-// adamw.cu: AdamW over the whole arena in one launch. A block takes a range of elements, looks through the segments for
-// those that reach into it, and steps what it found with its group's coefficients.
+// adamw.cu: AdamW over the whole parameter arena in one launch and one pass: moments, master weights and rounded copy.
+// A block owns 16,384 elements, searches the parameter slices that overlap them, and applies each slice's group
+// coefficients. Bit-identical to optimizer-adamw on the CPU.
+//
+// Measured on an H100 for fVLM-135M (bench/LOG.md, 2026-11-22): bf16 gradients and copy with float32 moments 1,344 us
+// (2,822 GB/s), with m in bfloat16 1,153 us.
 #include "adamw.h"
 #include "common/arena.h"
 #include "common/cuda_packs.cuh"
@@ -9,7 +13,8 @@ namespace {
 
 constexpr int threads = 256, block_elements = 16384, hyperparameters = 5, size = 4;
 
-// What torch.optim.AdamW computes of its hyperparameters before it touches a tensor, in its order and in double.
+// What torch.optim.AdamW derives from its hyperparameters before it touches a tensor, in the same order and in double
+// precision.
 struct Coefficients {
   float keep, step_size, inverse_correction, epsilon;
   float first_weight, second_decay, second_weight;
@@ -26,7 +31,7 @@ struct Coefficients {
   }
 };
 
-// A segment's elements within a block's range.
+// The elements of a parameter slice that are in this block's range.
 struct SliceRange {
   std::int64_t begin, end;
   Coefficients coefficients;
@@ -79,7 +84,7 @@ __device__ void step_slice(const AdamwStep& p, const SliceRange& slice, float sc
   if constexpr (!vectorized) {
     step_scalars(slice.begin, slice.end);
   } else {
-    // Ranges begin at a pack, segments may begin and end within one.
+    // Block ranges are aligned to packs; slices may start and end within one.
     const std::int64_t begin = min((slice.begin + size - 1) / size * size, slice.end);
     const std::int64_t end = max(slice.end / size * size, begin);
     step_scalars(slice.begin, begin);
@@ -117,7 +122,7 @@ __global__ void __launch_bounds__(threads) adamw_kernel(AdamwStep p) {
       const fvlm_optimizer_segment segment = p.segments[base + threadIdx.x];
       const std::int64_t from = max(begin, segment.offset), to = min(end, segment.offset + segment.rows * segment.cols);
       if (from < to) {
-        SliceRange& slice = slices[atomicAdd(&found, 1)]; // in any order: no element is in two
+        SliceRange& slice = slices[atomicAdd(&found, 1)]; // the order does not matter, as slices are disjoint
         slice.begin = from;
         slice.end = to;
         slice.coefficients.compute(p.hyper + segment.group * hyperparameters, step);
@@ -139,7 +144,7 @@ void adamw(cudaStream_t stream, const StepTypes& types, const AdamwStep& step) {
   if (step.elements == 0 || step.segment_count == 0) return;
   const std::int64_t blocks = (step.elements + block_elements - 1) / block_elements;
   if (blocks > 0x7fffffff)
-    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld elements", static_cast<long long>(step.elements));
+    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld elements exceed the grid", static_cast<long long>(step.elements));
   const bool vectorized = aligned(step.master) && aligned(step.copy) && aligned(step.gradient) &&
                           aligned(step.moment) && aligned(step.second);
   sdk::dispatch<float, BFloat16, Half>(types.gradient, [&](auto gradient) {

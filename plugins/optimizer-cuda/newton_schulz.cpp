@@ -1,3 +1,4 @@
+// newton_schulz.cpp: the batched products of Newton-Schulz and their coefficients.
 #include "newton_schulz.h"
 
 #include <utility>
@@ -40,7 +41,7 @@ BatchedProduct::BatchedProduct(const CublasLt& library, const GemmShape& s, int 
 
 void BatchedProduct::run(const CublasLt& library, cudaStream_t stream, float alpha, const void* a, const void* b,
                          float beta, const void* addend, void* c, void* workspace_data) const {
-  GemmDescriptor d = description_; // cuBLASLt takes no constants
+  GemmDescriptor d = description_; // cuBLASLt's parameters are not const
   check_cublas(cublasLtMatmul(library.get(), &d.operation, &alpha, b, &d.b, a, &d.a, &beta, addend, &d.c, c, &d.c,
                               &algorithm_, workspace_data, workspace, stream),
                "cublasLtMatmul");

@@ -1,27 +1,27 @@
-// beside_cpu.h: tests of the built optimizer-cuda library on a GPU beside a built library of the CPU.
+// compare_with_cpu.h: the fixture of tests that compare optimizer-cuda on a GPU with a CPU optimizer plugin.
 #pragma once
 #include "common/testing/arena.h"
 
 namespace fvlm::testing {
 
-class OnCpu {
+class RunOnCpu {
  public:
-  OnCpu() { place().device = {FVLM_CPU, 0}; }
-  ~OnCpu() { place().device = {FVLM_CUDA, 0}; }
+  RunOnCpu() { place().device = {FVLM_CPU, 0}; }
+  ~RunOnCpu() { place().device = {FVLM_CUDA, 0}; }
 };
 
-class BesideCpu : public ::testing::Test {
+class ComparedWithCpu : public ::testing::Test {
  protected:
-  explicit BesideCpu(const char* kind) : kind_(kind) {}
+  explicit ComparedWithCpu(const char* kind) : kind_(kind) {}
   void SetUp() override {
     if (!place().missing.empty()) GTEST_SKIP() << place().missing;
     plugin = std::make_unique<Optimizer>(FVLM_TEST_LIBRARY, kind_, host);
-    const OnCpu here;
+    const RunOnCpu here;
     reference = std::make_unique<Optimizer>(FVLM_TEST_REFERENCE, kind_, host);
   }
 
   void step_on_cpu(Arena& arena) const {
-    const OnCpu here;
+    const RunOnCpu here;
     ASSERT_EQ(arena.run(*reference, host), FVLM_OK) << arena.error;
   }
 
