@@ -1,8 +1,9 @@
-// attention.cpp: the plugin's face: which calls it takes, the plans that an instance keeps, what is bound to them.
-#include "arrange.h"
-#include "even.h"
+// attention.cpp: the plugin's entry points: which calls it supports, the cuDNN plans that an instance caches, and how
+// tensors are bound to them.
+#include "decode_attention.h"
 #include "graphs.h"
-#include "one_row.h"
+#include "segment_layout.h"
+#include "uniform_lengths.h"
 
 #include <algorithm>
 #include <array>
@@ -19,50 +20,54 @@ class AttentionCudnn : public Attention {
  public:
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 9, 0); no.score == 0) return no;
-    const bool one_row = query.max_seqlen_q == 1;
-    if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !one_row))
-      return refuse("dtype %s not supported%s", sdk::name_of(query.dtype),
-                    query.dtype == float32 ? " but for one query a segment" : "");
-    if (query.rotary_dim != 0) return refuse("does not rotate: apply RoPE to q and k first (rotary_dim 0)");
-    if (query.guests) return refuse("takes no guests");
+    const bool decodes = query.max_seqlen_q == 1;
+    if (!is_one_of<float, BFloat16, Half>(query.dtype) || (query.dtype == float32 && !decodes))
+      return refuse("dtype %s is not supported%s", sdk::name_of(query.dtype),
+                    query.dtype == float32 ? " with more than one query per segment" : "");
+    if (query.rotary_dim != 0) return refuse("rotary_dim is not supported: apply RoPE to q and k first (rotary_dim 0)");
+    if (query.guests) return refuse("extra queries (guests) are not supported");
     if (query.heads_kv < 1 || query.heads_q < 1 || query.heads_q % query.heads_kv != 0)
-      return refuse("%d query heads cannot share %d key heads evenly", query.heads_q, query.heads_kv);
+      return refuse("%d query heads are not a multiple of %d key heads", query.heads_q, query.heads_kv);
     if (query.tokens_q < 0 || query.tokens_kv < 0 || query.segments < 0 || query.max_seqlen_q < 0 ||
         query.max_seqlen_kv < 0)
-      return refuse("a negative size");
-    if (query.segments > 65535) return refuse("%lld segments not supported", static_cast<long long>(query.segments));
-    if (one_row && one_row_fits(query.head_dim, query.heads_q, query.heads_kv))
-      return accept(300, "one query a segment, a kernel of its own");
-    if (query.dtype == float32) return refuse("float32 with head_dim %d not supported", query.head_dim);
-    if (query.queries_alone) return refuse("gradients of queries alone only for one query a segment");
+      return refuse("a size is negative");
+    if (query.segments > 65535)
+      return refuse("%lld segments are too many: the limit is 65535", static_cast<long long>(query.segments));
+    if (decodes && decode_supported(query.head_dim, query.heads_q, query.heads_kv))
+      return accept(300, "one query per segment, decode kernels");
+    if (query.dtype == float32)
+      return refuse("head_dim %d is not supported in float32: expected 32, 64 or 128", query.head_dim);
+    if (query.queries_alone) return refuse("dq_only (queries_alone) is supported for one query per segment only");
     if (query.head_dim < 8 || query.head_dim > 128 || query.head_dim % 8 != 0)
-      return refuse("head_dim %d not supported, multiples of 8 up to 128 are", query.head_dim);
-    if (widest_row * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
+      return refuse("head_dim %d is not supported: expected a multiple of 8, at most 128", query.head_dim);
+    if (max_row_multiple * std::max(query.tokens_q, query.tokens_kv) * std::max(query.heads_q, query.heads_kv) *
             query.head_dim >
         INT32_MAX)
-      return refuse("%lld tokens: offsets of 32 bits do not reach", static_cast<long long>(query.tokens_q));
+      return refuse("%lld tokens exceed cuDNN's 32-bit ragged offsets", static_cast<long long>(query.tokens_q));
     return accept(200, "cuDNN %s", "fused attention over ragged segments");
   }
 
-  void requirements(const Query& query, Requirements& wanted) {
+  void requirements(const Query& query, Requirements& requirements) {
     require(supports(query));
-    const bool one_row = takes_one_row(query);
+    const bool decodes = uses_decode_kernels(query);
     if (query.needs_backward)
-      wanted.save(float32, {places(query), query.heads_q, one_row ? int64_t{1} : longest(query.max_seqlen_q)});
-    if (one_row || is_empty(query)) return;
+      requirements.save(
+          float32, {uniform_segments(query), query.heads_q, decodes ? int64_t{1} : padded_length(query.max_seqlen_q)});
+    if (decodes || is_empty(query)) return;
     const auto size = [&](bool backward, bool deterministic) {
-      Workspace space;
-      (void)take(space, query, backward, graph(shape_of(query, usual_layouts(query), backward, deterministic)));
-      return space.used();
+      Workspace scratch;
+      (void)allocate(scratch, query, backward, graph(shape_of(query, usual_layouts(query), backward, deterministic)));
+      return scratch.used();
     };
-    wanted.forward_workspace = size(false, false);
-    if (query.needs_backward) wanted.backward_workspace = std::max(size(true, false), size(true, true));
+    requirements.forward_workspace = size(false, false);
+    if (query.needs_backward) requirements.backward_workspace = std::max(size(true, false), size(true, true));
   }
 
-  // The plans for the layout that the engine uses; requirements() has built them to know what workspace they want.
+  // Builds the plans for the layout that the engine uses. requirements() has already built them to know their
+  // workspace.
   void prepare(const fvlm_call&, const Query& query) {
     require(supports(query));
-    if (takes_one_row(query) || is_empty(query)) return;
+    if (uses_decode_kernels(query) || is_empty(query)) return;
     (void)graph(shape_of(query, usual_layouts(query), false, false));
     if (!query.needs_backward) return;
     (void)graph(shape_of(query, usual_layouts(query), true, false));
@@ -71,69 +76,74 @@ class AttentionCudnn : public Attention {
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) {
     require(supports(query));
-    const Operands tensors = operands_of(query, a);
-    if (takes_one_row(query)) {
-      if (query.tokens_q > 0) one_row_forward(call, query.dtype, one_row_problem(query, tensors));
+    const Operands operands = operands_of(query, a);
+    if (uses_decode_kernels(query)) {
+      if (query.tokens_q > 0) decode_forward(call, query.dtype, decode_problem(query, operands));
       return;
     }
-    run(call, query, tensors, false, {out});
+    run(call, query, operands, false, {out});
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) {
     require(supports(query));
-    const Operands tensors = operands_of(query, a);
-    if (takes_one_row(query)) {
-      if (query.tokens_q + query.tokens_kv > 0) one_row_backward(call, query.dtype, one_row_problem(query, tensors));
+    const Operands operands = operands_of(query, a);
+    if (uses_decode_kernels(query)) {
+      if (query.tokens_q + query.tokens_kv > 0) decode_backward(call, query.dtype, decode_problem(query, operands));
       return;
     }
-    run(call, query, tensors, true, {d_q, d_k, d_v});
+    run(call, query, operands, true, {d_q, d_k, d_v});
   }
 
  private:
-  // Offsets are elements in 32 bits; rows may be this many times as wide as their heads: a buffer of q, k and v.
-  static constexpr int64_t widest_row = 4;
+  // Ragged offsets count elements in 32 bits. Rows may be up to this many times as wide as their heads, for a fused
+  // q-k-v buffer.
+  static constexpr int64_t max_row_multiple = 4;
 
-  struct Space {
+  struct Scratch {
     std::int32_t *lengths_q, *lengths_kv, *offsets[operand_count];
-    Span<char> library;
+    Span<char> cudnn;
   };
 
-  static bool takes_one_row(const Query& query) {
-    return query.max_seqlen_q == 1 && one_row_fits(query.head_dim, query.heads_q, query.heads_kv);
+  static bool uses_decode_kernels(const Query& query) {
+    return query.max_seqlen_q == 1 && decode_supported(query.head_dim, query.heads_q, query.heads_kv);
   }
   static bool is_empty(const Query& query) {
     return query.tokens_q == 0 || query.tokens_kv == 0 || query.segments == 0;
   }
-  // Where the tokens are as many as full segments would hold, as a vision tower's are, cuDNN is called as if they were
-  // full, a quarter faster; even.h has the two forms, and sees to what the segments are where the query does not say
-  // it. 0: neither. Causal ones are text, whose sizes may agree by chance.
-  static int even_step(const Query& query) {
+  // If there are exactly as many tokens as full segments would have, as in a vision tower, cuDNN is called with fixed
+  // lengths, which is a quarter faster; unless the query guarantees uniform lengths, they are verified afterwards.
+  // Returns the number of segments per full one (see uniform_lengths.h), or 0: use ragged lengths. Causal calls are
+  // text, whose token count may match by chance.
+  static int uniform_stride(const Query& query) {
     if (query.max_seqlen_q < 64 || query.max_seqlen_kv < 64) return 0;
     if (query.even) return 1;
     if (query.causal) return 0;
-    const auto full = [&](int64_t places) { return query.tokens_q == places * query.max_seqlen_q; };
-    if (full(query.segments) && query.tokens_kv == query.segments * query.max_seqlen_kv) return 1;
-    const int64_t places = query.segments / 2;
-    const bool riding = query.segments == 2 * places && full(places) && query.tokens_kv % places == 0 &&
-                        query.tokens_kv > places * query.max_seqlen_kv;
-    return riding ? 2 : 0;
+    const auto is_full = [&](int64_t uniform_segments) {
+      return query.tokens_q == uniform_segments * query.max_seqlen_q;
+    };
+    if (is_full(query.segments) && query.tokens_kv == query.segments * query.max_seqlen_kv) return 1;
+    const int64_t uniform_segments = query.segments / 2;
+    const bool is_appended = query.segments == 2 * uniform_segments && is_full(uniform_segments) &&
+                             query.tokens_kv % uniform_segments == 0 &&
+                             query.tokens_kv > uniform_segments * query.max_seqlen_kv;
+    return is_appended ? 2 : 0;
   }
-  // The segments that cuDNN is told of.
-  static int64_t places(const Query& query) {
-    if (query.even && even_step(query) == 1) return query.tokens_q / query.max_seqlen_q;
-    return query.segments / std::max(even_step(query), 1);
+  // The number of segments that cuDNN is given.
+  static int64_t uniform_segments(const Query& query) {
+    if (query.even && uniform_stride(query) == 1) return query.tokens_q / query.max_seqlen_q;
+    return query.segments / std::max(uniform_stride(query), 1);
   }
-  // cuDNN does not take segments of one row on both sides.
-  static int64_t longest(int64_t rows) { return std::max<int64_t>(rows, 8); }
+  // cuDNN does not support segments with a single row on both sides.
+  static int64_t padded_length(int64_t rows) { return std::max<int64_t>(rows, 8); }
 
-  // q, k and v side by side in one buffer where they can be, their gradients too.
+  // q, k and v interleaved in one buffer if they have the same tokens, and their gradients likewise.
   static std::array<Layout, operand_count> usual_layouts(const Query& query) {
     std::array<Layout, operand_count> layouts;
     const bool together = query.tokens_q == query.tokens_kv;
     for (int i = 0; i < operand_count; ++i) {
       const int64_t heads = i == out || i == d_out ? query.heads_q
                             : together             ? query.heads_q + 2 * query.heads_kv
-                            : of_keys(i)           ? query.heads_kv
+                            : is_key_side(i)       ? query.heads_kv
                                                    : query.heads_q;
       layouts[static_cast<std::size_t>(i)] = {heads * query.head_dim, query.head_dim};
     }
@@ -144,17 +154,17 @@ class AttentionCudnn : public Attention {
                              bool deterministic) {
     GraphShape shape;
     shape.backward = backward;
-    shape.statistics = !backward && query.needs_backward;
+    shape.lse = !backward && query.needs_backward;
     shape.deterministic = backward && deterministic;
     shape.causal = query.causal != 0;
     shape.bfloat = query.dtype == bfloat16;
     shape.heads_q = query.heads_q;
     shape.heads_kv = query.heads_kv;
     shape.head_dim = query.head_dim;
-    shape.segments = places(query);
-    shape.even = even_step(query) != 0;
-    shape.longest_q = longest(query.max_seqlen_q);
-    shape.longest_kv = longest(query.max_seqlen_kv);
+    shape.segments = uniform_segments(query);
+    shape.uniform = uniform_stride(query) != 0;
+    shape.max_q = padded_length(query.max_seqlen_q);
+    shape.max_kv = padded_length(query.max_seqlen_kv);
     shape.tokens_q = query.tokens_q;
     shape.tokens_kv = query.tokens_kv;
     shape.scale = query.scale;
@@ -162,7 +172,7 @@ class AttentionCudnn : public Attention {
     return shape;
   }
 
-  // The graph for a shape, built where there is none yet.
+  // The graph of a shape, built on first use.
   const Graph& graph(const GraphShape& shape) {
     const std::lock_guard lock(mutex_);
     auto& found = graphs_[shape];
@@ -170,72 +180,75 @@ class AttentionCudnn : public Attention {
     return *found;
   }
 
-  static Space take(Workspace& workspace, const Query& query, bool backward, const Graph& graph) {
-    Space space{};
-    space.lengths_q = workspace.take<std::int32_t>(query.segments).data();
-    space.lengths_kv = workspace.take<std::int32_t>(query.segments).data();
+  static Scratch allocate(Workspace& workspace, const Query& query, bool backward, const Graph& graph) {
+    Scratch scratch{};
+    scratch.lengths_q = workspace.take<std::int32_t>(query.segments).data();
+    scratch.lengths_kv = workspace.take<std::int32_t>(query.segments).data();
     for (int i = 0; i < (backward ? operand_count : d_out); ++i)
-      space.offsets[i] = workspace.take<std::int32_t>(query.segments + 1).data();
-    space.library = workspace.take<char>(static_cast<int64_t>(graph.workspace()));
-    return space;
+      scratch.offsets[i] = workspace.take<std::int32_t>(query.segments + 1).data();
+    scratch.cudnn = workspace.take<char>(static_cast<int64_t>(graph.workspace()));
+    return scratch;
   }
 
-  static ZerosWanted zeros_of(const Query& query, const Operands& tensors, int operand) {
-    const HeadRows& rows = tensors.rows[operand];
+  static ZeroFill zero_fill_of(const Query& query, const Operands& operands, int operand) {
+    const HeadTensor& rows = operands.rows[operand];
     const int64_t element = static_cast<int64_t>(bytes_of(query.dtype));
     return {rows.data,
-            of_keys(operand) ? query.tokens_kv : query.tokens_q,
-            rows.row * element,
-            rows.head * element,
-            of_keys(operand) ? query.heads_kv : query.heads_q,
+            is_key_side(operand) ? query.tokens_kv : query.tokens_q,
+            rows.row_stride * element,
+            rows.head_stride * element,
+            is_key_side(operand) ? query.heads_kv : query.heads_q,
             static_cast<int>(query.head_dim * element),
-            of_keys(operand) ? Rows::of_kv : Rows::of_q};
+            is_key_side(operand) ? Side::key : Side::query};
   }
 
-  void run(const fvlm_call& call, const Query& query, const Operands& tensors, bool backward,
+  void run(const fvlm_call& call, const Query& query, const Operands& operands, bool backward,
            std::initializer_list<int> written) {
-    Arrangement arrangement;
-    arrangement.cu_q = tensors.cu_q;
-    arrangement.cu_kv = tensors.cu_kv;
-    arrangement.segments = static_cast<int>(query.segments);
-    arrangement.causal = query.causal != 0;
-    for (const int operand : written) arrangement.zeros[arrangement.zero_count++] = zeros_of(query, tensors, operand);
-    if (is_empty(query)) return arrange(call, arrangement);
+    SegmentLayout segment_layout;
+    segment_layout.cu_q = operands.cu_q;
+    segment_layout.cu_kv = operands.cu_kv;
+    segment_layout.segments = static_cast<int>(query.segments);
+    segment_layout.causal = query.causal != 0;
+    for (const int operand : written)
+      segment_layout.zeros[segment_layout.zero_count++] = zero_fill_of(query, operands, operand);
+    if (is_empty(query)) return write_segment_layout(call, segment_layout);
 
     std::array<Layout, operand_count> layouts;
-    for (std::size_t i = 0; i < operand_count; ++i) layouts[i] = {tensors.rows[i].row, tensors.rows[i].head};
+    for (std::size_t i = 0; i < operand_count; ++i)
+      layouts[i] = {operands.rows[i].row_stride, operands.rows[i].head_stride};
     const GraphShape shape = shape_of(query, layouts, backward, (call.flags & FVLM_DETERMINISTIC) != 0);
     const Graph& plan = plan_for_call(call, query, shape);
     const Graph& usual = graph(shape_of(query, usual_layouts(query), backward, shape.deterministic));
-    if (plan.workspace() > usual.workspace()) // of which requirements() knew nothing
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "tensors that lie so want %llu bytes of workspace more than usual ones",
+    if (plan.workspace() > usual.workspace()) // requirements() reported the usual plan's workspace
+      throw Failure(FVLM_ERROR_UNSUPPORTED,
+                    "tensors with these strides need %llu bytes more workspace than contiguous ones",
                     static_cast<unsigned long long>(plan.workspace() - usual.workspace()));
     Workspace workspace(call);
-    const Space space = take(workspace, query, backward, plan);
+    const Scratch scratch = allocate(workspace, query, backward, plan);
 
     void* slots[slot_count] = {};
     constexpr int slot_of[operand_count] = {slot_q, slot_k, slot_v, slot_out, slot_d_out, slot_d_q, slot_d_k, slot_d_v};
     for (int i = 0; i < (backward ? operand_count : d_out); ++i) {
-      slots[slot_of[i]] = tensors.rows[i].data;
-      slots[slot_offsets + i] = space.offsets[i];
-      arrangement.offsets[arrangement.offset_count++] = {space.offsets[i], tensors.rows[i].row,
-                                                         of_keys(i) ? Rows::of_kv : Rows::of_q};
+      slots[slot_of[i]] = operands.rows[i].data;
+      slots[slot_offsets + i] = scratch.offsets[i];
+      segment_layout.offsets[segment_layout.offset_count++] = {scratch.offsets[i], operands.rows[i].row_stride,
+                                                               is_key_side(i) ? Side::key : Side::query};
     }
-    slots[slot_statistics] = tensors.statistics;
-    slots[slot_lengths_q] = arrangement.lengths_q = space.lengths_q;
-    slots[slot_lengths_kv] = arrangement.lengths_kv = space.lengths_kv;
+    slots[slot_lse] = operands.lse;
+    slots[slot_lengths_q] = segment_layout.lengths_q = scratch.lengths_q;
+    slots[slot_lengths_kv] = segment_layout.lengths_kv = scratch.lengths_kv;
     cudnn_.set_stream(call.stream);
-    if (!shape.even) arrange(call, arrangement);
-    plan.run(cudnn_, slots, space.library.data());
-    if (!shape.even || query.even) return;
-    const EvenProblem problem = even_problem(query, tensors, arrangement);
-    backward ? finish_even_backward(call, query.dtype, problem) : finish_even_forward(call, query.dtype, problem);
+    if (!shape.uniform) write_segment_layout(call, segment_layout);
+    plan.run(cudnn_, slots, scratch.cudnn.data());
+    if (!shape.uniform || query.even) return;
+    const UniformProblem problem = uniform_problem(query, operands, segment_layout);
+    backward ? verify_uniform_backward(call, query.dtype, problem) : verify_uniform_forward(call, query.dtype, problem);
   }
 
-  static Segments segments_of(const Query& query, const Operands& tensors) {
+  static Segments segments_of(const Query& query, const Operands& operands) {
     Segments all;
-    all.cu_q = tensors.cu_q;
-    all.cu_kv = tensors.cu_kv;
+    all.cu_q = operands.cu_q;
+    all.cu_kv = operands.cu_kv;
     all.segments = static_cast<int>(query.segments);
     all.heads_q = query.heads_q;
     all.heads_kv = query.heads_kv;
@@ -243,55 +256,58 @@ class AttentionCudnn : public Attention {
     all.tokens_q = query.tokens_q;
     all.tokens_kv = query.tokens_kv;
     all.scale = query.scale;
-    all.q = tensors.rows[q], all.k = tensors.rows[k], all.v = tensors.rows[v];
-    all.out = tensors.rows[out], all.d_out = tensors.rows[d_out];
-    all.d_q = tensors.rows[d_q], all.d_k = tensors.rows[d_k], all.d_v = tensors.rows[d_v];
+    all.q = operands.rows[q], all.k = operands.rows[k], all.v = operands.rows[v];
+    all.out = operands.rows[out], all.d_out = operands.rows[d_out];
+    all.d_q = operands.rows[d_q], all.d_k = operands.rows[d_k], all.d_v = operands.rows[d_v];
     return all;
   }
 
-  static OneRowProblem one_row_problem(const Query& query, const Operands& tensors) {
-    for (const HeadRows& each : tensors.rows)
-      if (const int64_t apart = std::max(each.row, each.head);
-          apart > UINT32_MAX / static_cast<int64_t>(bytes_of(query.dtype)))
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: bytes of 32 bits do not reach",
-                      static_cast<long long>(apart));
-    return {segments_of(query, tensors), tensors.statistics, query.even ? query.max_seqlen_kv : 0};
+  static DecodeProblem decode_problem(const Query& query, const Operands& operands) {
+    for (const HeadTensor& each : operands.rows)
+      if (const int64_t lane_mask = std::max(each.row_stride, each.head_stride);
+          lane_mask > UINT32_MAX / static_cast<int64_t>(bytes_of(query.dtype)))
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "a row stride of %lld elements exceeds 32 bits in bytes",
+                      static_cast<long long>(lane_mask));
+    return {segments_of(query, operands), operands.lse, query.even ? query.max_seqlen_kv : 0};
   }
 
-  static EvenProblem even_problem(const Query& query, const Operands& tensors, const Arrangement& arrangement) {
-    EvenProblem problem{segments_of(query, tensors)};
-    problem.step = even_step(query);
-    problem.longest_q = query.max_seqlen_q;
-    problem.longest_kv = query.max_seqlen_kv;
-    problem.statistics = tensors.statistics;
-    std::copy(arrangement.zeros, arrangement.zeros + arrangement.zero_count, problem.zeros);
+  static UniformProblem uniform_problem(const Query& query, const Operands& operands,
+                                        const SegmentLayout& segment_layout) {
+    UniformProblem problem{segments_of(query, operands)};
+    problem.step = uniform_stride(query);
+    problem.max_q = query.max_seqlen_q;
+    problem.max_kv = query.max_seqlen_kv;
+    problem.lse = operands.lse;
+    std::copy(segment_layout.zeros, segment_layout.zeros + segment_layout.zero_count, problem.zeros);
     return problem;
   }
 
-  // Tensors that do not lie as prepare() expected get a plan of their own at their first call, which then takes
-  // milliseconds; inside a recording there is no time for that.
+  // Tensors whose strides prepare() did not expect get a plan at their first call, which takes milliseconds and cannot
+  // happen during CUDA graph capture.
   const Graph& plan_for_call(const fvlm_call& call, const Query& query, const GraphShape& shape) {
     {
       const std::lock_guard lock(mutex_);
       if (const auto found = graphs_.find(shape); found != graphs_.end()) return *found->second;
     }
-    // cuDNN takes the distance between heads, and writes gradients of ragged segments as if they lay side by side.
+    // cuDNN accepts a head stride, but writes gradients of ragged segments as if heads were contiguous.
     for (const Layout& layout : shape.layout)
-      if (layout.head != 0 && layout.head != query.head_dim)
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "heads %lld elements apart: they have to lie side by side",
-                      static_cast<long long>(layout.head));
+      if (layout.head_stride != 0 && layout.head_stride != query.head_dim)
+        throw Failure(FVLM_ERROR_UNSUPPORTED,
+                      "a head stride of %lld elements is not supported: heads have to be contiguous",
+                      static_cast<long long>(layout.head_stride));
     for (const Layout& layout : shape.layout)
-      if (layout.row > widest_row * std::max(query.heads_q, query.heads_kv) * query.head_dim)
-        throw Failure(FVLM_ERROR_UNSUPPORTED, "rows %lld elements apart: offsets of 32 bits do not reach",
-                      static_cast<long long>(layout.row));
+      if (layout.row_stride > max_row_multiple * std::max(query.heads_q, query.heads_kv) * query.head_dim)
+        throw Failure(FVLM_ERROR_UNSUPPORTED, "a row stride of %lld elements exceeds cuDNN's 32-bit ragged offsets",
+                      static_cast<long long>(layout.row_stride));
     if (call.flags & FVLM_CAPTURING)
-      throw Failure(FVLM_ERROR_UNSUPPORTED,
-                    "no plan for tensors that lie so: call once outside of a recording, which makes one");
+      throw Failure(
+          FVLM_ERROR_UNSUPPORTED,
+          "no cuDNN plan for tensors with these strides: call once outside of CUDA graph capture to build it");
     return graph(shape);
   }
 
   Cudnn cudnn_;
-  std::mutex mutex_; // requirements() may be asked by any thread
+  std::mutex mutex_; // requirements() may be called from any thread
   std::map<GraphShape, std::unique_ptr<Graph>> graphs_;
 };
 

@@ -1,3 +1,4 @@
+// graphs.cpp: describes the attention graphs to cuDNN through its frontend and runs them.
 #include "graphs.h"
 
 #include <algorithm>
@@ -24,15 +25,15 @@ void check(cudnnStatus_t status, const char* what) {
 
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// A tensor's number in the graph; cuDNN wants none of them to be 0.
-int64_t number_of(int slot) {
+// The uid of a tensor in the graph. cuDNN does not allow 0.
+int64_t uid_of(int slot) {
   return slot + 1;
 }
 
-// Makes the tensors of one graph, and notes which slots it uses.
-class Maker {
+// Creates the tensors of one graph and records which slots it uses.
+class GraphBuilder {
  public:
-  Maker(fe::graph::Graph& graph, const GraphShape& shape, std::vector<int>& used)
+  GraphBuilder(fe::graph::Graph& graph, const GraphShape& shape, std::vector<int>& used)
       : graph_(graph), shape_(shape), used_(used) {}
 
   Tensor rows(int slot, int index) { return graph_.tensor(describe(fe::graph::Tensor_attributes(), slot, index)); }
@@ -43,17 +44,17 @@ class Maker {
   Tensor lengths(int slot) {
     use(slot);
     return graph_.tensor(fe::graph::Tensor_attributes()
-                             .set_uid(number_of(slot))
+                             .set_uid(uid_of(slot))
                              .set_dim({shape_.segments, 1, 1, 1})
                              .set_stride({1, 1, 1, 1})
                              .set_data_type(fe::DataType_t::INT32));
   }
   template <class Attributes>
-  Attributes& statistics(Attributes& attributes) {
-    use(slot_statistics);
-    attributes.set_uid(number_of(slot_statistics))
-        .set_dim({shape_.segments, shape_.heads_q, shape_.longest_q, 1})
-        .set_stride({shape_.heads_q * shape_.longest_q, shape_.longest_q, 1, 1})
+  Attributes& lse(Attributes& attributes) {
+    use(slot_lse);
+    attributes.set_uid(uid_of(slot_lse))
+        .set_dim({shape_.segments, shape_.heads_q, shape_.max_q, 1})
+        .set_stride({shape_.heads_q * shape_.max_q, shape_.max_q, 1, 1})
         .set_data_type(fe::DataType_t::FLOAT);
     return attributes;
   }
@@ -61,26 +62,27 @@ class Maker {
  private:
   void use(int slot) { used_.push_back(slot); }
 
-  // index: in GraphShape.layout
+  // index: position in GraphShape::layout
   fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes&& tensor, int slot, int index) {
     held_ = std::move(tensor);
     return describe(held_, slot, index);
   }
   fe::graph::Tensor_attributes& describe(fe::graph::Tensor_attributes& tensor, int slot, int index) {
-    const bool of_keys = index == 1 || index == 2 || index == 6 || index == 7;
-    const int64_t heads = of_keys ? shape_.heads_kv : shape_.heads_q;
-    const int64_t longest = of_keys ? shape_.longest_kv : shape_.longest_q;
+    const bool is_key_side = index == 1 || index == 2 || index == 6 || index == 7;
+    const int64_t heads = is_key_side ? shape_.heads_kv : shape_.heads_q;
+    const int64_t max_rows = is_key_side ? shape_.max_kv : shape_.max_q;
     const Layout& layout = shape_.layout[index];
-    const int64_t apart = shape_.even ? (of_keys ? shape_.tokens_kv : shape_.tokens_q) / shape_.segments : longest;
+    const int64_t segment_stride =
+        shape_.uniform ? (is_key_side ? shape_.tokens_kv : shape_.tokens_q) / shape_.segments : max_rows;
     use(slot);
-    tensor.set_uid(number_of(slot))
-        .set_dim({shape_.segments, heads, longest, shape_.head_dim})
-        .set_stride({apart * layout.row, layout.head, layout.row, 1});
-    if (shape_.even) return tensor;
+    tensor.set_uid(uid_of(slot))
+        .set_dim({shape_.segments, heads, max_rows, shape_.head_dim})
+        .set_stride({segment_stride * layout.row_stride, layout.head_stride, layout.row_stride, 1});
+    if (shape_.uniform) return tensor;
     const int offsets = slot_offsets + index;
     use(offsets);
     const Tensor ragged = graph_.tensor(fe::graph::Tensor_attributes()
-                                            .set_uid(number_of(offsets))
+                                            .set_uid(uid_of(offsets))
                                             .set_dim({shape_.segments + 1, 1, 1, 1})
                                             .set_stride({1, 1, 1, 1})
                                             .set_data_type(fe::DataType_t::INT32));
@@ -94,56 +96,58 @@ class Maker {
 };
 
 template <class Attributes>
-void set_options(Attributes& attributes, const GraphShape& s, Maker& make) {
+void set_options(Attributes& attributes, const GraphShape& s, GraphBuilder& builder) {
   attributes.set_attn_scale(s.scale);
-  if (!s.even)
+  if (!s.uniform)
     attributes.set_padding_mask(true)
-        .set_seq_len_q(make.lengths(slot_lengths_q))
-        .set_seq_len_kv(make.lengths(slot_lengths_kv));
+        .set_seq_len_q(builder.lengths(slot_lengths_q))
+        .set_seq_len_kv(builder.lengths(slot_lengths_kv));
   if (!s.causal) return;
-  // Where both are the same to us, they are not to cuDNN: its backward takes 1.6 times as long at the bottom right.
-  const bool square = s.even && s.longest_q == s.longest_kv;
+  // With as many keys as queries both alignments mean the same, but cuDNN's backward takes 1.6 times as long with
+  // BOTTOM_RIGHT.
+  const bool square = s.uniform && s.max_q == s.max_kv;
   attributes.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
 }
 
-void add_forward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
+void add_forward(fe::graph::Graph& graph, const GraphShape& s, GraphBuilder& builder) {
   fe::graph::SDPA_attributes attributes;
-  attributes.set_name("attention").set_generate_stats(s.statistics);
-  set_options(attributes, s, make);
-  const Tensor q = make.rows(slot_q, 0), k = make.rows(slot_k, 1), v = make.rows(slot_v, 2);
-  const auto [out, statistics] = graph.sdpa(q, k, v, attributes);
-  make.output(out, slot_out, 3);
-  if (s.statistics) make.statistics(*statistics).set_output(true);
+  attributes.set_name("attention").set_generate_stats(s.lse);
+  set_options(attributes, s, builder);
+  const Tensor q = builder.rows(slot_q, 0), k = builder.rows(slot_k, 1), v = builder.rows(slot_v, 2);
+  const auto [out, lse] = graph.sdpa(q, k, v, attributes);
+  builder.output(out, slot_out, 3);
+  if (s.lse) builder.lse(*lse).set_output(true);
 }
 
-void add_backward(fe::graph::Graph& graph, const GraphShape& s, Maker& make) {
+void add_backward(fe::graph::Graph& graph, const GraphShape& s, GraphBuilder& builder) {
   fe::graph::SDPA_backward_attributes attributes;
   attributes.set_name("attention_backward").set_deterministic_algorithm(s.deterministic);
-  if (!s.even && s.head_dim % 16 == 0)
+  if (!s.uniform && s.head_dim % 16 == 0)
     attributes.set_max_total_seq_len_q(s.tokens_q).set_max_total_seq_len_kv(s.tokens_kv);
-  set_options(attributes, s, make);
-  const Tensor q = make.rows(slot_q, 0), k = make.rows(slot_k, 1), v = make.rows(slot_v, 2);
-  const Tensor out = make.rows(slot_out, 3), d_out = make.rows(slot_d_out, 4);
+  set_options(attributes, s, builder);
+  const Tensor q = builder.rows(slot_q, 0), k = builder.rows(slot_k, 1), v = builder.rows(slot_v, 2);
+  const Tensor out = builder.rows(slot_out, 3), d_out = builder.rows(slot_d_out, 4);
   fe::graph::Tensor_attributes saved;
-  const Tensor statistics = graph.tensor(make.statistics(saved));
-  const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, statistics, attributes);
-  make.output(d_q, slot_d_q, 5);
-  make.output(d_k, slot_d_k, 6);
-  make.output(d_v, slot_d_v, 7);
+  const Tensor lse = graph.tensor(builder.lse(saved));
+  const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, lse, attributes);
+  builder.output(d_q, slot_d_q, 5);
+  builder.output(d_k, slot_d_k, 6);
+  builder.output(d_v, slot_d_v, 7);
 }
 
 } // namespace
 
 bool GraphShape::operator<(const GraphShape& other) const {
   const auto key = [](const GraphShape& s) {
-    return std::tie(s.backward, s.statistics, s.deterministic, s.causal, s.bfloat, s.even, s.heads_q, s.heads_kv,
-                    s.head_dim, s.segments, s.longest_q, s.longest_kv, s.tokens_q, s.tokens_kv, s.scale);
+    return std::tie(s.backward, s.lse, s.deterministic, s.causal, s.bfloat, s.uniform, s.heads_q, s.heads_kv,
+                    s.head_dim, s.segments, s.max_q, s.max_kv, s.tokens_q, s.tokens_kv, s.scale);
   };
   if (key(*this) < key(other) || key(other) < key(*this)) return key(*this) < key(other);
   for (int i = 0; i < 8; ++i)
-    if (const Layout& a = layout[i], &b = other.layout[i]; a.row != b.row || a.head != b.head)
-      return std::tie(a.row, a.head) < std::tie(b.row, b.head);
+    if (const Layout& a = layout[i], &b = other.layout[i];
+        a.row_stride != b.row_stride || a.head_stride != b.head_stride)
+      return std::tie(a.row_stride, a.head_stride) < std::tie(b.row_stride, b.head_stride);
   return false;
 }
 
@@ -159,7 +163,7 @@ void Cudnn::set_stream(void* stream) const {
 
 struct Graph::State {
   fe::graph::Graph graph;
-  std::vector<int> slots; // those that it uses, in the order in which cuDNN wants their addresses
+  std::vector<int> slots; // the used ones, in the order in which cuDNN takes their pointers
 };
 
 Graph::Graph(const Cudnn& cudnn, const GraphShape& shape) : state_(std::make_unique<State>()) {
@@ -167,11 +171,11 @@ Graph::Graph(const Cudnn& cudnn, const GraphShape& shape) : state_(std::make_uni
   graph.set_io_data_type(shape.bfloat ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  Maker make(graph, shape, state_->slots);
+  GraphBuilder builder(graph, shape, state_->slots);
   if (shape.backward)
-    add_backward(graph, shape, make);
+    add_backward(graph, shape, builder);
   else
-    add_forward(graph, shape, make);
+    add_forward(graph, shape, builder);
   check(graph.build(cudnn.get(), {fe::HeurMode_t::A}), shape.backward ? "attention backward" : "attention");
   std::sort(state_->slots.begin(), state_->slots.end());
 }

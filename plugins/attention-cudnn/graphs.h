@@ -1,4 +1,4 @@
-// graphs.h: cuDNN's attention as graphs whose plans are built once for a shape and its strides.
+// graphs.h: cuDNN attention graphs, whose execution plans are built once per shape and strides.
 #pragma once
 #include <fvlm/fvlm.hpp>
 
@@ -9,42 +9,43 @@ struct cudnnContext;
 
 namespace fvlm::plugins {
 
-// What a graph reads and writes. A plan binds them by these numbers.
+// The tensors of a graph. A plan binds pointers by these numbers.
 enum Slot {
   slot_q,
   slot_k,
   slot_v,
   slot_out,
-  slot_statistics,
+  slot_lse,
   slot_lengths_q,
   slot_lengths_kv,
   slot_d_out,
   slot_d_q,
   slot_d_k,
   slot_d_v,
-  slot_offsets, // and of the tensors q, k, v, out, d_out, d_q, d_k, d_v in this order
+  slot_offsets, // and the ragged offsets of q, k, v, out, d_out, d_q, d_k, d_v, in this order
   slot_count = slot_offsets + 8
 };
 
-// Elements from row to row and from head to head. d_out to d_v are read for a backward graph.
+// Row and head strides in elements. Those of d_out to d_v matter for backward graphs only.
 struct Layout {
-  std::int64_t row = 0, head = 0;
+  std::int64_t row_stride = 0, head_stride = 0;
 };
 
-// Everything a plan depends on; compared as a whole.
+// Everything that a plan depends on; compared as a whole.
 struct GraphShape {
-  bool backward = false, statistics = false, deterministic = false, causal = false, bfloat = false;
-  bool even = false; // every segment is of the longest length, in its place, tokens / segments rows from the next; no
-                     // lengths or offsets are read
+  bool backward = false, lse = false, deterministic = false, causal = false, bfloat = false;
+  // every segment has the maximum length and starts tokens / segments rows after the previous one;
+  bool uniform = false;
+  // no lengths or offsets are read
   std::int64_t heads_q = 0, heads_kv = 0, head_dim = 0, segments = 0;
-  std::int64_t longest_q = 0, longest_kv = 0, tokens_q = 0, tokens_kv = 0;
+  std::int64_t max_q = 0, max_kv = 0, tokens_q = 0, tokens_kv = 0;
   float scale = 0;
   Layout layout[8]; // q, k, v, out, d_out, d_q, d_k, d_v
 
   bool operator<(const GraphShape& other) const;
 };
 
-// A handle of cuDNN. One thread at a time.
+// Owns a cuDNN handle. Used by one thread at a time.
 class Cudnn {
  public:
   Cudnn();
@@ -60,7 +61,8 @@ class Cudnn {
 
 class Graph {
  public:
-  // Builds the plan: tens of milliseconds. Throws Failure(UNSUPPORTED) with cuDNN's reason.
+  // Builds the execution plan, which takes tens of milliseconds or more. Throws Failure(UNSUPPORTED) with cuDNN's
+  // reason.
   Graph(const Cudnn& cudnn, const GraphShape& shape);
   ~Graph();
   Graph(const Graph&) = delete;

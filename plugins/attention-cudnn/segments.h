@@ -1,4 +1,4 @@
-// segments.h: what kernels are told of every call over packed segments.
+// segments.h: the packed segments and tensors of a call, as this plugin's kernels take them.
 #pragma once
 #include "common/attention_operands.h"
 
@@ -11,8 +11,8 @@ struct Segments {
   int segments = 0, heads_q = 0, heads_kv = 0, head_dim = 0;
   std::int64_t tokens_q = 0, tokens_kv = 0;
   float scale = 0;
-  HeadRows q, k, v, out;
-  HeadRows d_out, d_q, d_k, d_v; // d_k and d_v without data: not wanted
+  HeadTensor q, k, v, out;
+  HeadTensor d_out, d_q, d_k, d_v; // d_k and d_v without data: no gradient required
 };
 
 } // namespace fvlm::plugins

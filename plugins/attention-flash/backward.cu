@@ -1,31 +1,40 @@
-// backward.cu: one launch of two sorts of blocks. Those of keys have a tile of them, and go through the queries that
-// see it: d_k and d_v stay in registers. Those of queries have a tile of them, and go through the keys they see: so
-// does d_q. Each computes the weights anew, from their logarithms' sums; nothing is added up by two blocks.
-#include "gradients.cuh"
+// backward.cu: the general attention backward for devices from compute capability 8.0: any segment lengths, causal or
+// not, grouped-query heads, rotation of q and k inside.
+//
+// One launch has two kinds of blocks of 8 warps. A key block owns 64 keys (four warps of 16, in two groups that
+// alternate between preparing and multiplying stages) and iterates over the queries that see them, three cp.async
+// stages deep: d_k and d_v stay in registers. A query block owns 128 flat rows of queries, iterates over the keys they
+// see, and keeps d_q in registers. Both recompute probabilities from logsumexp, so nothing is added across blocks and
+// results are deterministic.
+//
+// Chosen where no specialized kernel applies. Measured on an H100 (bf16, 9:3 heads, causal, rotation inside;
+// bench/LOG.md, 2026-11-22, a version before this one): 32 x 256 tokens 73.9 us a layer, 4 x 2,048 381 us, where cuDNN
+// takes 124.3 and 336 us.
+#include "softmax_gradient.cuh"
 
 #include <cmath>
 
 namespace fvlm::plugins {
 namespace {
 
-constexpr int span = 32; // rows of the other side that a warp looks at at once
-constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, groups = warps / key_warps;
-constexpr int stage_rows = groups * span, stages = 3;
-constexpr int chunk = 256; // keys that a block of queries has
+constexpr int step_rows = 32; // rows of the other operand that a warp processes per step
+constexpr int keys_in_block = 64, key_warps = keys_in_block / rows_of_warp, key_groups = warps / key_warps;
+constexpr int stage_rows = key_groups * step_rows, stages = 3;
+constexpr int key_chunk = 256; // keys that a query block holds at once
 
-// What a query's row of weights comes from: the logarithm of their sum, and d_out . out.
+// What the backward needs per query row: logsumexp, and delta = d_out . out.
 struct alignas(8) Statistic {
-  float log_sum, delta;
+  float row_lse, delta;
 };
 
-// Flat rows of queries as a block of keys goes through them, stage_rows at a time: q and d_out beside each row's
-// statistic. While one stage is computed with, the next two are on their way. A quarter of a row a thread.
+// The pipeline of flat query rows that a key block iterates over, stage_rows at a time: q, d_out and the row
+// statistics. While one stage is computed, the next two are in flight. Each thread copies a quarter of a row.
 template <class T>
 class Stages {
  public:
-  static constexpr int tile_bytes = stage_rows * row_bytes, rest_bytes = stage_rows * head_dim;
+  static constexpr int tile_bytes = stage_rows * row_bytes, compensation_bytes = stage_rows * head_dim;
   static constexpr int bytes =
-      stages * (3 * tile_bytes + rest_bytes + stage_rows * static_cast<int>(sizeof(Statistic) + 4));
+      stages * (3 * tile_bytes + compensation_bytes + stage_rows * static_cast<int>(sizeof(Statistic) + 4));
 
   __device__ Stages(const Problem& p, const WarpRows& rows, char* memory, const std::uint64_t* steps)
       : p_(p), rows_(rows), memory_(memory), steps_(steps) {}
@@ -33,49 +42,51 @@ class Stages {
   __device__ Tile q(int stage) const { return tile(stage, 0); }
   __device__ Tile d_out(int stage) const { return tile(stage, 1); }
   __device__ Statistic* statistics(int stage) const {
-    return reinterpret_cast<Statistic*>(memory_ + stages * (3 * tile_bytes + rest_bytes)) + stage % stages * stage_rows;
+    return reinterpret_cast<Statistic*>(memory_ + stages * (3 * tile_bytes + compensation_bytes)) +
+           stage % stages * stage_rows;
   }
 
-  // Begins to copy a stage; ends a group even where there is none any more.
+  // Starts copying a stage. Always commits a cp.async group, even past the last stage.
   __device__ void fetch(int stage) {
     if (first(stage) < rows_.count) {
-      const int flat = rows_.there(first(stage) + filled_row()), token = rows_.token(flat), head = rows_.head_of(flat);
+      const int flat = rows_.clamped(first(stage) + copy_row()), token = rows_.token(flat), head = rows_.head_of(flat);
       const T *from_q = at<T>(p_.q, token, head), *from_d = at<T>(p_.d_out, token, head),
               *from_out = at<T>(p_.out, token, head);
 #pragma unroll
-      for (int index = filled_part(), turn = 0; turn < 2; index += 4, ++turn) {
-        copy_pack(q(stage).at(filled_row(), index), from_q + index * pack);
-        copy_pack(d_out(stage).at(filled_row(), index), from_d + index * pack);
-        copy_pack(out(stage).at(filled_row(), index), from_out + index * pack);
+      for (int index = copy_quarter(), half = 0; half < 2; index += 4, ++half) {
+        cp_async_16(q(stage).at(copy_row(), index), from_q + index * pack);
+        cp_async_16(d_out(stage).at(copy_row(), index), from_d + index * pack);
+        cp_async_16(out(stage).at(copy_row(), index), from_out + index * pack);
       }
-      if (p_.out_rest)
-        copy_pack(rests(stage, filled_part() * 2),
-                  p_.out_rest + (std::int64_t{token} * p_.heads_q + head) * head_dim + filled_part() * 16);
-      if (filled_part() == 0)
-        copy_word(&statistics(stage)[filled_row()].log_sum, p_.log_sums + token * p_.heads_q + head);
-      if (filled_part() == 1 && p_.positions_q) copy_word(positions(stage) + filled_row(), p_.positions_q + token);
+      if (p_.out_compensation)
+        cp_async_16(compensation(stage, copy_quarter() * 2),
+                    p_.out_compensation + (std::int64_t{token} * p_.heads_q + head) * head_dim + copy_quarter() * 16);
+      if (copy_quarter() == 0) cp_async_4(&statistics(stage)[copy_row()].row_lse, p_.lse + token * p_.heads_q + head);
+      if (copy_quarter() == 1 && p_.positions_q) cp_async_4(positions(stage) + copy_row(), p_.positions_q + token);
     }
-    end_group();
+    cp_async_commit();
   }
-  // Turns its queries and completes its statistics; waits for the warp's copies but for those of the stage behind.
-  __device__ void settle(int stage) {
-    wait_for_copies<1>();
+  // Rotates a stage's queries and completes its statistics. Waits for the warp's copies, except those of the following
+  // stage.
+  __device__ void complete(int stage) {
+    cp_async_wait<1>();
     __syncwarp();
     if (first(stage) >= rows_.count) return;
-    if (p_.positions_q) turn_in_place<T>(q(stage), filled_row(), filled_part(), steps_, positions(stage)[filled_row()]);
+    if (p_.positions_q) rotate_in_place<T>(q(stage), copy_row(), copy_quarter(), steps_, positions(stage)[copy_row()]);
     const Tile of_d_out = d_out(stage), of_out = out(stage);
     float sum = 0;
 #pragma unroll
-    for (int index = filled_part(), turn = 0; turn < 2; index += 4, ++turn) {
+    for (int index = copy_quarter(), half = 0; half < 2; index += 4, ++half) {
       Pack<T, pack> one, other;
-      one.load(of_d_out.at<T>(filled_row(), index));
-      other.load(of_out.at<T>(filled_row(), index));
-      sum += dot<T>(one, other, p_.out_rest ? *reinterpret_cast<const uint2*>(rests(stage, index)) : uint2{});
+      one.load(of_d_out.at<T>(copy_row(), index));
+      other.load(of_out.at<T>(copy_row(), index));
+      sum += dot<T>(one, other,
+                    p_.out_compensation ? *reinterpret_cast<const uint2*>(compensation(stage, index)) : uint2{});
     }
-    sum = sum_of_four<8>(sum);
-    if (filled_part() == 0) statistics(stage)[filled_row()].delta = sum;
-    if (filled_part() == 0 && first(stage) + filled_row() >= rows_.count)
-      statistics(stage)[filled_row()].log_sum = INFINITY; // weight 0
+    sum = quad_sum<8>(sum);
+    if (copy_quarter() == 0) statistics(stage)[copy_row()].delta = sum;
+    if (copy_quarter() == 0 && first(stage) + copy_row() >= rows_.count)
+      statistics(stage)[copy_row()].row_lse = INFINITY; // gives probability 0
   }
   __device__ int first(int stage) const {
     return rows_.first + stage * stage_rows;
@@ -91,10 +102,10 @@ class Stages {
   __device__ Tile out(int stage) const {
     return tile(stage, 2);
   }
-  // Of a pack of the row that the thread fills; packs lie so that neighbouring rows' do not fall on the same banks.
-  __device__ char* rests(int stage, int index) const {
-    return memory_ + 3 * stages * tile_bytes + stage % stages * rest_bytes + filled_row() * head_dim +
-           (index ^ (filled_row() & 6)) * 8;
+  // One pack's compensation in the row that this thread copies, swizzled like Tile.
+  __device__ char* compensation(int stage, int index) const {
+    return memory_ + 3 * stages * tile_bytes + stage % stages * compensation_bytes + copy_row() * head_dim +
+           (index ^ (copy_row() & 6)) * 8;
   }
   __device__ std::int32_t* positions(int stage) const {
     return reinterpret_cast<std::int32_t*>(statistics(0) + stages * stage_rows) + stage % stages * stage_rows;
@@ -106,108 +117,110 @@ class Stages {
   const std::uint64_t* steps_;
 };
 
-// Four warps share a tile of keys, 16 each; two such groups of warps share each stage of queries.
+// Four warps share a tile of keys, 16 each; two such groups share the stages of queries.
 template <class T>
 __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* memory, const std::uint64_t* steps) {
-  const Place place = find_place<keys_in_block>(p, true, slot);
-  if (place.padding) {
-    zero_rows<T, keys_in_block>(p.d_k, {}, head_kv, place.tile, place.begin_kv, p.tokens_kv);
-    zero_rows<T, keys_in_block>(p.d_v, {}, head_kv, place.tile, place.begin_kv, p.tokens_kv);
+  const BlockTile block_tile = find_block_tile<keys_in_block>(p, true, slot);
+  if (block_tile.padding) {
+    zero_rows<T, keys_in_block>(p.d_k, {}, head_kv, block_tile.tile, block_tile.begin_kv, p.tokens_kv);
+    zero_rows<T, keys_in_block>(p.d_v, {}, head_kv, block_tile.tile, block_tile.begin_kv, p.tokens_kv);
     return;
   }
-  const int first_key = place.tile * keys_in_block;
-  if (first_key >= place.rows_kv) return;
+  const int first_key = block_tile.tile * keys_in_block;
+  if (first_key >= block_tile.rows_kv) return;
 
   const int key_warp = warp_index() % key_warps, group = warp_index() / key_warps;
-  const int sharing = p.sharing.heads, offset = place.rows_kv - place.rows_q;
-  // The first flat row that sees a key.
-  const auto needed = [&](int key) { return p.causal ? max(key - offset, 0) * sharing : 0; };
-  const WarpRows queried{p.sharing, place.begin_q, needed(first_key), place.rows_q * sharing, head_kv * sharing};
-  const WarpRows own{{}, place.begin_kv, first_key + key_warp * rows_of_warp, place.rows_kv, head_kv};
+  const int head_group = p.head_group.heads, offset = block_tile.rows_kv - block_tile.rows_q;
+  // The first flat query row that sees a key.
+  const auto first_query_seeing = [&](int key) { return p.causal ? max(key - offset, 0) * head_group : 0; };
+  const WarpRows queried{p.head_group, block_tile.begin_q, first_query_seeing(first_key),
+                         block_tile.rows_q * head_group, head_kv * head_group};
+  const WarpRows own{{}, block_tile.begin_kv, first_key + key_warp * rows_of_warp, block_tile.rows_kv, head_kv};
   const int mine[2] = {own.first + lane_index() / 4, own.first + lane_index() / 4 + 8};
-  const int needed_by_mine[2] = {needed(mine[0]), needed(mine[1])};
-  const int needed_by_warp = needed(own.first), needed_by_all = needed(own.first + rows_of_warp - 1);
+  const int first_query_of_thread[2] = {first_query_seeing(mine[0]), first_query_seeing(mine[1])};
+  const int first_query_of_warp = first_query_seeing(own.first),
+            first_query_of_all = first_query_seeing(own.first + rows_of_warp - 1);
 
-  Keys<T, keys_in_block> keys(p, place, head_kv, memory, steps);
+  Keys<T, keys_in_block> keys(p, block_tile, head_kv, memory, steps);
   Stages<T> stage(p, queried, memory + keys.bytes, steps);
   const int count = stage.count();
   keys.template fetch<keys_in_block>(first_key, first_key + keys_in_block);
   stage.fetch(0);
   stage.fetch(1);
-  wait_for_copies<1>();
+  cp_async_wait<1>();
   __syncwarp();
-  keys.settle(first_key, first_key + keys_in_block);
+  keys.rotate(first_key, first_key + keys_in_block);
 
   const Tile k = keys.k().rows_from(key_warp * rows_of_warp), v = keys.v().rows_from(key_warp * rows_of_warp);
   const float scale = p.scale * log2_e;
   float d_k[blocks][4] = {}, d_v[blocks][4] = {};
   const auto add_up = [&](int s) {
-    const int first = stage.first(s) + group * span;
-    if (own.first >= own.count || first >= queried.count || first + span <= needed_by_warp) return;
-    const Tile q = stage.q(s).rows_from(group * span), d_out = stage.d_out(s).rows_from(group * span);
-    const Statistic* statistics = stage.statistics(s) + group * span;
-    float weights[span / 8][4] = {}, d_scores[span / 8][4] = {}; // keys by queries
+    const int first = stage.first(s) + group * step_rows;
+    if (own.first >= own.count || first >= queried.count || first + step_rows <= first_query_of_warp) return;
+    const Tile q = stage.q(s).rows_from(group * step_rows), d_out = stage.d_out(s).rows_from(group * step_rows);
+    const Statistic* statistics = stage.statistics(s) + group * step_rows;
+    float weights[step_rows / 8][4] = {}, d_scores[step_rows / 8][4] = {}; // keys by queries
 #pragma unroll
     for (int step = 0; step < head_dim / 16; ++step) {
-      const Fragment k_rows = left(k, 0, step), v_rows = left(v, 0, step);
+      const Fragment k_rows = load_a(k, 0, step), v_rows = load_a(v, 0, step);
 #pragma unroll
-      for (int pair = 0; pair < span / 16; ++pair) {
-        multiply_add<T>(weights[2 * pair], weights[2 * pair + 1], k_rows, right_of_rows(q, 16 * pair, step));
-        multiply_add<T>(d_scores[2 * pair], d_scores[2 * pair + 1], v_rows, right_of_rows(d_out, 16 * pair, step));
+      for (int pair = 0; pair < step_rows / 16; ++pair) {
+        mma_16x8x16<T>(weights[2 * pair], weights[2 * pair + 1], k_rows, load_b(q, 16 * pair, step));
+        mma_16x8x16<T>(d_scores[2 * pair], d_scores[2 * pair + 1], v_rows, load_b(d_out, 16 * pair, step));
       }
     }
 #pragma unroll
-    for (int b = 0; b < span / 8; ++b) {
+    for (int b = 0; b < step_rows / 8; ++b) {
       const float4 two = *reinterpret_cast<const float4*>(statistics + 8 * b + column_of(0));
-      const float log_sum[4] = {two.x, two.z, two.x, two.z}, delta[4] = {two.y, two.w, two.y, two.w};
-      differentiate(weights[b], d_scores[b], scale, log_sum, delta, [&](int i) {
-        return first >= needed_by_all || first + 8 * b + column_of(i) >= needed_by_mine[i / 2];
+      const float row_lse[4] = {two.x, two.z, two.x, two.z}, delta[4] = {two.y, two.w, two.y, two.w};
+      softmax_gradient(weights[b], d_scores[b], scale, row_lse, delta, [&](int i) {
+        return first >= first_query_of_all || first + 8 * b + column_of(i) >= first_query_of_thread[i / 2];
       });
     }
 #pragma unroll
-    for (int step = 0; step < span / 16; ++step) {
-      const Fragment by_weights = as_left<T>(weights[2 * step], weights[2 * step + 1]);
-      const Fragment by_scores = as_left<T>(d_scores[2 * step], d_scores[2 * step + 1]);
+    for (int step = 0; step < step_rows / 16; ++step) {
+      const Fragment by_weights = to_a_fragment<T>(weights[2 * step], weights[2 * step + 1]);
+      const Fragment by_scores = to_a_fragment<T>(d_scores[2 * step], d_scores[2 * step + 1]);
 #pragma unroll
       for (int pair = 0; pair < blocks / 2; ++pair) {
-        multiply_add<T>(d_v[2 * pair], d_v[2 * pair + 1], by_weights, right_of_columns(d_out, 16 * step, pair));
-        multiply_add<T>(d_k[2 * pair], d_k[2 * pair + 1], by_scores, right_of_columns(q, 16 * step, pair));
+        mma_16x8x16<T>(d_v[2 * pair], d_v[2 * pair + 1], by_weights, load_b_transposed(d_out, 16 * step, pair));
+        mma_16x8x16<T>(d_k[2 * pair], d_k[2 * pair + 1], by_scores, load_b_transposed(q, 16 * step, pair));
       }
     }
   };
 #pragma unroll 1
-  for (int s = -1; s < count; ++s) { // the first time round, stage 0 is prepared
+  for (int s = -1; s < count; ++s) { // the first iteration only prepares stage 0
     if (s >= 0) stage.fetch(s + 2);
       // One group prepares the next stage while the other multiplies.
 #pragma unroll 1
-    for (int turn = 0; turn < 2; ++turn)
-      if (turn == group)
-        stage.settle(s + 1);
+    for (int phase = 0; phase < 2; ++phase)
+      if (phase == group)
+        stage.complete(s + 1);
       else if (s >= 0)
         add_up(s);
-    __syncthreads(); // the next stage is there, and nobody uses this one any more
+    __syncthreads(); // the next stage is ready, and this one is no longer used
   }
 
-  // The groups' sums meet: the first one finishes d_k, the other d_v.
+  // Exchanges the groups' sums: the first group finishes d_k, the other d_v.
   float* const exchange = reinterpret_cast<float*>(memory + keys.bytes);
-  const auto met = [&](int side, int b, int i) -> float& {
-    return exchange[(((side * key_warps + key_warp) * blocks + b) * 4 + i) * warp + lane_index()];
+  const auto exchanged = [&](int side, int b, int i) -> float& {
+    return exchange[(((side * key_warps + key_warp) * blocks + b) * 4 + i) * warp_size + lane_index()];
   };
   const bool of_k = group == 0;
 #pragma unroll
   for (int b = 0; b < blocks; ++b)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) met(group, b, i) = of_k ? d_v[b][i] : d_k[b][i];
+    for (int i = 0; i < 4; ++i) exchanged(group, b, i) = of_k ? d_v[b][i] : d_k[b][i];
   __syncthreads();
 #pragma unroll
   for (int b = 0; b < blocks; ++b)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) d_k[b][i] = (of_k ? d_k[b][i] : d_v[b][i]) + met(1 - group, b, i);
+    for (int i = 0; i < 4; ++i) d_k[b][i] = (of_k ? d_k[b][i] : d_v[b][i]) + exchanged(1 - group, b, i);
   if (of_k && p.positions_kv) {
-    // The positions that the keys were turned by are still there.
-    turn_back(d_k, steps,
-              {keys.position(key_warp * rows_of_warp + lane_index() / 4),
-               keys.position(key_warp * rows_of_warp + lane_index() / 4 + 8)});
+    // The key positions are still in shared memory.
+    rotate_back(d_k, steps,
+                {keys.position(key_warp * rows_of_warp + lane_index() / 4),
+                 keys.position(key_warp * rows_of_warp + lane_index() / 4 + 8)});
   }
   const float factor = of_k ? p.scale : 1;
   store_rows<T>(own, of_k ? p.d_k : p.d_v, of_k ? k : v, d_k, {factor, factor});
@@ -215,77 +228,78 @@ __device__ void keys_backward(const Problem& p, int slot, int head_kv, char* mem
 
 template <class T>
 __device__ void queries_backward(const Problem& p, int slot, int head_kv, char* memory, const std::uint64_t* steps) {
-  const Place place = find_place<queries>(p, false, slot);
-  const Queries own(p, place, head_kv);
-  if (place.padding)
-    return zero_rows<T, queries>(p.d_q, p.sharing, own.rows.head, place.tile, place.begin_q, p.tokens_q);
-  if (place.tile * queries >= own.rows.count) return;
+  const BlockTile block_tile = find_block_tile<queries>(p, false, slot);
+  const WarpQueries own(p, block_tile, head_kv);
+  if (block_tile.padding)
+    return zero_rows<T, queries>(p.d_q, p.head_group, own.rows.head, block_tile.tile, block_tile.begin_q, p.tokens_q);
+  if (block_tile.tile * queries >= own.rows.count) return;
 
-  Keys<T, chunk> keys(p, place, head_kv, memory, steps);
+  Keys<T, key_chunk> keys(p, block_tile, head_kv, memory, steps);
   const Tile mine = Tile{memory + keys.bytes}.rows_from(warp_index() * 2 * rows_of_warp);
   const Tile mine_d = mine.rows_from(rows_of_warp);
   std::int32_t* const positions =
       reinterpret_cast<std::int32_t*>(memory + keys.bytes + 2 * queries * row_bytes) + warp_index() * rows_of_warp;
-  const int end = own.seen_by_block();
+  const int end = own.keys_visible_to_block();
   copy_rows<T>(own.rows, p.q, mine);
   copy_rows<T>(own.rows, p.d_out, mine_d);
   copy_positions(own.rows, p.positions_q, positions);
-  end_group();
-  keys.template fetch<span>(0, min(chunk, end));
-  end_group();
+  cp_async_commit();
+  keys.template fetch<step_rows>(0, min(key_chunk, end));
+  cp_async_commit();
   const ThreadRows rows(own);
-  float log_sum[2], delta[2];
+  float row_lse[2], delta[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    log_sum[h] = p.log_sums[rows.token[h] * p.heads_q + rows.head[h]];
-    if (!rows.there[h]) log_sum[h] = INFINITY; // weight 0
+    row_lse[h] = p.lse[rows.token[h] * p.heads_q + rows.head[h]];
+    if (!rows.exists[h]) row_lse[h] = INFINITY; // gives probability 0
   }
   const Outputs<T> outputs(p, own.rows);
-  wait_for_copies<1>();
+  cp_async_wait<1>();
   __syncwarp();
   outputs.deltas(mine_d, delta);
-  if (p.positions_q) turn_rows<T>(mine, positions, steps);
+  if (p.positions_q) rotate_rows<T>(mine, positions, steps);
   Fragment q[head_dim / 16], d_out[head_dim / 16];
 #pragma unroll
-  for (int step = 0; step < head_dim / 16; ++step) q[step] = left(mine, 0, step), d_out[step] = left(mine_d, 0, step);
+  for (int step = 0; step < head_dim / 16; ++step)
+    q[step] = load_a(mine, 0, step), d_out[step] = load_a(mine_d, 0, step);
 
   const float scale = p.scale * log2_e;
-  const int seen_by_all = own.seen_by_all();
+  const int keys_visible_to_all = own.keys_visible_to_all();
   float d_q[blocks][4] = {};
-  keys.template walk<span>(end, own.seen_by_warp(), [&](int begin, const Tile& k, const Tile& v) {
-    float weights[span / 8][4] = {}, d_scores[span / 8][4] = {};
+  keys.template for_each_step<step_rows>(end, own.keys_visible_to_warp(), [&](int begin, const Tile& k, const Tile& v) {
+    float weights[step_rows / 8][4] = {}, d_scores[step_rows / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < head_dim / 16; ++step)
 #pragma unroll
-      for (int pair = 0; pair < span / 16; ++pair) {
-        multiply_add<T>(weights[2 * pair], weights[2 * pair + 1], q[step], right_of_rows(k, 16 * pair, step));
-        multiply_add<T>(d_scores[2 * pair], d_scores[2 * pair + 1], d_out[step], right_of_rows(v, 16 * pair, step));
+      for (int pair = 0; pair < step_rows / 16; ++pair) {
+        mma_16x8x16<T>(weights[2 * pair], weights[2 * pair + 1], q[step], load_b(k, 16 * pair, step));
+        mma_16x8x16<T>(d_scores[2 * pair], d_scores[2 * pair + 1], d_out[step], load_b(v, 16 * pair, step));
       }
-    const float log_sums[4] = {log_sum[0], log_sum[0], log_sum[1], log_sum[1]};
+    const float lse[4] = {row_lse[0], row_lse[0], row_lse[1], row_lse[1]};
     const float deltas[4] = {delta[0], delta[0], delta[1], delta[1]};
 #pragma unroll
-    for (int b = 0; b < span / 8; ++b)
-      differentiate(weights[b], d_scores[b], scale, log_sums, deltas, [&](int i) {
-        return begin + span <= seen_by_all || begin + 8 * b + column_of(i) < rows.seen[i / 2];
+    for (int b = 0; b < step_rows / 8; ++b)
+      softmax_gradient(weights[b], d_scores[b], scale, lse, deltas, [&](int i) {
+        return begin + step_rows <= keys_visible_to_all || begin + 8 * b + column_of(i) < rows.visible_keys[i / 2];
       });
 #pragma unroll
-    for (int step = 0; step < span / 16; ++step) {
-      const Fragment by_scores = as_left<T>(d_scores[2 * step], d_scores[2 * step + 1]);
+    for (int step = 0; step < step_rows / 16; ++step) {
+      const Fragment by_scores = to_a_fragment<T>(d_scores[2 * step], d_scores[2 * step + 1]);
 #pragma unroll
       for (int pair = 0; pair < blocks / 2; ++pair)
-        multiply_add<T>(d_q[2 * pair], d_q[2 * pair + 1], by_scores, right_of_columns(k, 16 * step, pair));
+        mma_16x8x16<T>(d_q[2 * pair], d_q[2 * pair + 1], by_scores, load_b_transposed(k, 16 * step, pair));
     }
   });
-  if (p.positions_q) turn_back(d_q, steps, {positions[lane_index() / 4], positions[lane_index() / 4 + 8]});
+  if (p.positions_q) rotate_back(d_q, steps, {positions[lane_index() / 4], positions[lane_index() / 4 + 8]});
   store_rows<T>(own.rows, p.d_q, mine, d_q, {p.scale, p.scale});
 }
 
 template <class T>
 constexpr int shared_bytes = std::max(Keys<T, keys_in_block>::bytes + Stages<T>::bytes,
-                                      Keys<T, chunk>::bytes + queries * (2 * row_bytes + 4));
+                                      Keys<T, key_chunk>::bytes + queries * (2 * row_bytes + 4));
 
-// Blocks of keys, which take longest, begin. A slot's key heads lie side by side. resident: how many blocks a
-// multiprocessor is to hold at once.
+// Key blocks come first, as they take longest. The key heads of a slot are consecutive blocks. `resident`: blocks per
+// multiprocessor that the register budget allows.
 template <class T, int resident>
 __global__ void __launch_bounds__(threads, resident) backward_kernel(const __grid_constant__ Problem p, int key_slots) {
   extern __shared__ __align__(128) char memory[];
@@ -301,15 +315,15 @@ __global__ void __launch_bounds__(threads, resident) backward_kernel(const __gri
 } // namespace
 
 int backward_memory() {
-  return shared_bytes<BFloat16> + static_cast<int>(sizeof(Place) + frequencies * sizeof(std::uint64_t));
+  return shared_bytes<BFloat16> + static_cast<int>(sizeof(BlockTile) + frequencies * sizeof(std::uint64_t));
 }
 
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& p) {
   sdk::dispatch<BFloat16, Half>(dtype, [&](auto element) {
     using T = typename decltype(element)::type;
-    const int key_slots = slots_of(p.tokens_kv, 1, keys_in_block, p.segments);
-    const int slots = key_slots + slots_of(p.tokens_q, p.sharing.heads, queries, p.segments);
-    // Few blocks are faster with more registers each, many with two on a multiprocessor.
+    const int key_slots = tile_slots(p.tokens_kv, 1, keys_in_block, p.segments);
+    const int slots = key_slots + tile_slots(p.tokens_q, p.head_group.heads, queries, p.segments);
+    // Few blocks run faster with more registers each, many with two per multiprocessor.
     const bool few = int64_t{slots} * p.heads_kv <= 3 * multiprocessors;
     enqueue(call, few ? backward_kernel<T, 1> : backward_kernel<T, 2>, slots, shared_bytes<T>, p, key_slots);
   });

@@ -1,7 +1,9 @@
-// problem.h: what the kernels are told of a call.
+// problem.h: the descriptor of a call that all kernels of this plugin take, and which kernels there are for which
+// shapes.
 //
-// The query heads that share a key head are rows of one matrix: row f of a segment ("flat") is query f / sharing of
-// head f % sharing. So tiles are full whatever the sharing is, and keys are read once for all of these heads.
+// Grouped-query attention: the query heads that share a key head are folded into the rows of one matrix. "Flat" row f
+// of a segment is query f / heads of head f % heads of the group. Tiles are then full whatever the group size, and keys
+// are read once for all heads of the group.
 #pragma once
 
 #include "common/attention_operands.h"
@@ -10,8 +12,9 @@ namespace fvlm::plugins {
 
 constexpr int head_dim = 64, frequencies = head_dim / 2;
 
-// Division by a number that is known before, by multiplication: right for flat < 2^31 / heads.
-struct Sharing {
+// The group of query heads that share a key head, with division by its size as a multiplication. Exact for flat < 2^31
+// / heads.
+struct HeadGroup {
   int heads = 1;
   std::uint32_t reciprocal = 0x80000000u; // 2^31 / heads, rounded up
 
@@ -22,57 +25,57 @@ struct Sharing {
 #endif
 };
 
-// HeadRows with distances in bytes, which one instruction multiplies.
-struct Rows {
+// As HeadTensor, but with strides in bytes and in 32 bits, so that an address takes one multiply-add.
+struct HeadRows {
   char* data = nullptr;
-  std::uint32_t row = 0, head = 0;
+  std::uint32_t row_stride = 0, head_stride = 0;
 };
 
 struct Problem {
   const std::int32_t *cu_q = nullptr, *cu_kv = nullptr;
-  const std::int32_t *positions_q = nullptr, *positions_kv = nullptr; // NULL: q and k come rotated
+  const std::int32_t *positions_q = nullptr, *positions_kv = nullptr; // NULL: q and k are already rotated
   int segments = 0, heads_q = 0, heads_kv = 0;
   int tokens_q = 0, tokens_kv = 0;
-  Sharing sharing;
+  HeadGroup head_group;
   bool causal = false;
   float scale = 0;
-  Rows q, k, v, out, d_out, d_q, d_k, d_v;
-  Rows guest_q, guest_d_out;               // of another call's queries, which add to d_k and d_v
-  const std::int32_t* cu_guests = nullptr; // how many are before each segment's; NULL: none come
-  float* log_sums = nullptr; // [tokens_q, heads_q], to base 2, of the scaled scores; infinite where no key is seen
-  // [tokens_q, heads_q, head_dim], or NULL: what `out` lost when it was rounded to bfloat16: bits 16 to 23 of the
-  // number, to be added to its first 16. The gradients of nearly uniform weights are small differences, from d_out .
-  // out.
-  std::int8_t* out_rest = nullptr;
-  std::uint64_t steps[frequencies] = {};
+  HeadRows q, k, v, out, d_out, d_q, d_k, d_v;
+  HeadRows deferred_q, deferred_d_out; // deferred queries of another call: only their share of d_k and d_v is added
+  // Prefix sums of the deferred queries per segment (0 or 1 each); NULL: there are none
+  const std::int32_t* cu_deferred = nullptr;
+  float* lse = nullptr; // [tokens_q, heads_q]: base-2 logsumexp of the scaled scores; infinite for fully masked rows
+  // [tokens_q, heads_q, head_dim] or NULL: what `out` lost when it was rounded to bfloat16, as bits 16 to 23 of the
+  // float32 value (signed, to be added to the upper 16 bits). Backward needs it for delta = d_out . out: where
+  // attention is nearly uniform, gradients of q and k are small differences.
+  std::int8_t* out_compensation = nullptr;
+  std::uint64_t steps[frequencies] = {}; // rotary angle per position of each frequency, see rotary_frequency()
 };
 
 void attention_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
 void attention_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
-int backward_memory(); // bytes of shared memory that its blocks have, more than some devices give
+int backward_memory(); // bytes of shared memory per block, more than some devices have
 
-// Kernels for segments of at most so many rows.
-constexpr int most_short = 16;
-bool is_for_short(const Problem& problem, int longest_q, int longest_kv);
-void short_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
-void short_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+// single_tile_attention.cu: a warp computes a whole segment of one head.
+constexpr int max_single_tile_rows = 16;
+bool single_tile_supported(const Problem& problem, int longest_q, int longest_kv);
+void single_tile_forward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
+void single_tile_backward(const fvlm_call& call, fvlm_dtype dtype, const Problem& problem);
 
-// Kernels for Hopper and calls that are not causal, do not rotate, whose segments have at most so many rows, and where
-// each query head has a key head of its own. A guest lies in shared memory behind the most queries that it may have
-// beside it.
-constexpr int most_rows = 272, most_rows_beside_guest = 258;
-bool takes_frames(const Problem& problem); // whether the copy engine reads its operands
-void frame_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
-bool takes_frames_backward(const Problem& problem);
-void frame_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+// persistent_*.cu: Hopper, not causal, no rotation, one key head per query head, segments of more than half of
+// max_persistent_rows (the frames of a vision tower). A deferred query takes the shared memory row after the segment's
+// queries, which are then limited to max_rows_with_deferred.
+constexpr int max_persistent_rows = 272, max_rows_with_deferred = 258;
+bool persistent_forward_supported(const Problem& problem); // whether TMA can access the operands
+void persistent_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+bool persistent_backward_supported(const Problem& problem);
+void persistent_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
 
-// Kernels for Hopper and segments of at most so many rows, of which all keys lie in shared memory; where they are
-// faster.
-constexpr int most_whole = 144, most_sharing_whole = 8;
-bool takes_whole_forward(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
-void whole_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
-bool takes_whole_backward(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
-void whole_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
-                    int longest_q);
+// resident_kv_*.cu: Hopper, all keys of a segment stay in shared memory. Chosen where measured to be faster.
+constexpr int max_resident_rows = 144, max_resident_head_group = 8;
+bool resident_forward_supported(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
+void resident_forward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem);
+bool resident_backward_supported(const Problem& problem, int multiprocessors, int longest_q, int longest_kv);
+void resident_backward(const fvlm_call& call, int multiprocessors, fvlm_dtype dtype, const Problem& problem,
+                       int longest_q);
 
 } // namespace fvlm::plugins

@@ -1,7 +1,8 @@
-// tiles.cuh: tiles of rows in shared memory, and the products of 16 x 8 x 16 that a warp makes of them.
+// tiles.cuh: tiles of rows in shared memory, and mma.sync products of a warp on them.
 //
-// A fragment of a left operand is 16 rows by 16 columns, four registers a thread; of a right one 16 by 8, two. A
-// product is 16 rows by 8 columns: thread t of a warp has columns 2 (t % 4) and the next, of rows t / 4 and t / 4 + 8.
+// Fragment layouts of mma.m16n8k16: an A fragment is 16 rows by 16 columns in four registers per thread, a B fragment
+// 16 by 8 in two. The accumulator is 16 rows by 8 columns: thread t holds columns 2 (t % 4) and the next, of rows t / 4
+// and t / 4 + 8.
 #pragma once
 
 #include "common/cuda_mma.cuh"
@@ -13,7 +14,7 @@ namespace fvlm::plugins {
 using sdk::BFloat16, sdk::Half;
 using std::int64_t;
 
-constexpr int pack = 8, packs = head_dim / pack; // 16 bytes, and how many a row has
+constexpr int pack = 8, packs = head_dim / pack; // elements of 16 bytes, and how many such packs a row has
 constexpr int row_bytes = head_dim * 2;
 constexpr int blocks = head_dim / 8; // of 8 columns
 constexpr float log2_e = 1.44269504088896340736f;
@@ -22,25 +23,25 @@ __device__ inline int thread_index() {
   return static_cast<int>(threadIdx.x);
 }
 __device__ inline int lane_index() {
-  return static_cast<int>(threadIdx.x % warp);
+  return static_cast<int>(threadIdx.x % warp_size);
 }
 __device__ inline int warp_index() {
-  return static_cast<int>(threadIdx.x / warp);
+  return static_cast<int>(threadIdx.x / warp_size);
 }
-// Which of four threads that have the same rows of a product this is.
-__device__ inline int part_index() {
+// Index within the quad of threads that hold the same accumulator rows.
+__device__ inline int lane_in_quad() {
   return static_cast<int>(threadIdx.x % 4);
 }
-// Where a warp fills rows of a tile: four threads a row, a quarter each. Eight neighbours have as many rows, so that
-// they use all banks.
-__device__ inline int filled_row() {
-  return static_cast<int>(threadIdx.x / warp * 8 + threadIdx.x % 8);
+// The row, and the quarter of it, that this thread copies into a tile. Eight consecutive lanes take eight different
+// rows, which uses all shared memory banks.
+__device__ inline int copy_row() {
+  return static_cast<int>(threadIdx.x / warp_size * 8 + threadIdx.x % 8);
 }
-__device__ inline int filled_part() {
-  return static_cast<int>(threadIdx.x % warp / 8);
+__device__ inline int copy_quarter() {
+  return static_cast<int>(threadIdx.x % warp_size / 8);
 }
 
-// Rows of 64 elements; packs lie so that neighbouring rows' do not fall on the same banks.
+// Rows of 64 elements. The packs of a row are swizzled, so that neighbouring rows use different banks.
 struct Tile {
   char* memory;
 
@@ -48,22 +49,22 @@ struct Tile {
   __device__ T* at(int row, int pack_index) const {
     return reinterpret_cast<T*>(memory + row * row_bytes + ((pack_index ^ (row & 7)) << 4));
   }
-  __device__ Tile rows_from(int row) const { return {memory + row * row_bytes}; } // row % 8 == 0
+  __device__ Tile rows_from(int row) const { return {memory + row * row_bytes}; } // row has to be a multiple of 8
 };
 
-// Copies in the background, 16 bytes or 4; a thread's copies end in the order of its groups.
-__device__ inline void copy_pack(void* to, const void* from) {
+// cp.async copies of 16 or 4 bytes; the groups of a thread complete in order.
+__device__ inline void cp_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-__device__ inline void copy_word(void* to, const void* from) {
+__device__ inline void cp_async_4(void* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-__device__ inline void end_group() {
+__device__ inline void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 // Waits for all groups but the last `groups`.
 template <int groups>
-__device__ void wait_for_copies() {
+__device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 }
 
@@ -87,42 +88,42 @@ __device__ Fragment load_fragment(std::uint32_t from) {
   return f;
 }
 
-// A warp reads four squares of 8 x 8, thread t giving the address of row t % 8 of square t / 8. `below`: the number of
-// the square that lies below the first, 1 or 2; the other one lies beside it. Column 16 step flips bits of the address:
-// a tile begins at a multiple of 128 bytes.
+// Loads four 8 x 8 matrices by ldmatrix.x4; thread t passes the address of row t % 8 of matrix t / 8. `below`: which of
+// the matrices (1 or 2) is the one below the first; the other is to its right. Stepping by 16 columns flips address
+// bits, as tiles are aligned to 128 bytes.
 template <bool transposed, int below>
-__device__ Fragment load_squares(const Tile& tile, int row, int step) {
-  const int lane = lane_index(), beside = lane / (8 * (3 - below)) % 2, in_square = lane % 8;
-  const std::uint32_t at =
-      shared_address(tile.memory) +
-      static_cast<std::uint32_t>((lane / (8 * below) % 2 * 8 + in_square) * row_bytes + ((beside ^ in_square) << 4));
+__device__ Fragment load_matrices(const Tile& tile, int row, int step) {
+  const int lane = lane_index(), column_half = lane / (8 * (3 - below)) % 2, row_in_matrix = lane % 8;
+  const std::uint32_t at = shared_address(tile.memory) +
+                           static_cast<std::uint32_t>((lane / (8 * below) % 2 * 8 + row_in_matrix) * row_bytes +
+                                                      ((column_half ^ row_in_matrix) << 4));
   return load_fragment<transposed>((at ^ static_cast<std::uint32_t>(step << 5)) +
                                    static_cast<std::uint32_t>(row * row_bytes));
 }
 
-// Rows `row` to row + 15 of the tile, columns 16 step to 16 step + 15, as a left operand.
-__device__ inline Fragment left(const Tile& tile, int row, int step) {
-  return load_squares<false, 1>(tile, row, step);
+// Rows `row` to row + 15, columns 16 step to 16 step + 15, as an A fragment.
+__device__ inline Fragment load_a(const Tile& tile, int row, int step) {
+  return load_matrices<false, 1>(tile, row, step);
 }
-// As two right operands whose columns are the tile's rows `row` to row + 7, and + 8 to + 15.
-__device__ inline Fragment right_of_rows(const Tile& tile, int row, int step) {
-  return load_squares<false, 2>(tile, row, step);
+// Two B fragments whose columns are the tile's rows `row` to row + 7 and row + 8 to row + 15.
+__device__ inline Fragment load_b(const Tile& tile, int row, int step) {
+  return load_matrices<false, 2>(tile, row, step);
 }
-// As two right operands whose rows are the tile's; their columns are 16 pair to 16 pair + 7, and the next 8.
-__device__ inline Fragment right_of_columns(const Tile& tile, int row, int pair) {
-  return load_squares<true, 1>(tile, row, pair);
+// Two B fragments whose rows are the tile's rows; their columns are 16 pair to 16 pair + 7 and the next 8.
+__device__ inline Fragment load_b_transposed(const Tile& tile, int row, int pair) {
+  return load_matrices<true, 1>(tile, row, pair);
 }
 
-// Two products side by side.
+// Two products with neighbouring columns.
 template <class T>
-__device__ void multiply_add(float (&one)[4], float (&next)[4], const Fragment& a, const Fragment& b) {
-  multiply_add<T>(one, a.at, b.at[0], b.at[1]);
-  multiply_add<T>(next, a.at, b.at[2], b.at[3]);
+__device__ void mma_16x8x16(float (&one)[4], float (&next)[4], const Fragment& a, const Fragment& b) {
+  mma_16x8x16<T>(one, a.at, b.at[0], b.at[1]);
+  mma_16x8x16<T>(next, a.at, b.at[2], b.at[3]);
 }
 
-// Which of a block's 8 columns element i of a thread's products is in.
+// Column, within a block of 8, of accumulator element i of this thread.
 __device__ inline int column_of(int i) {
-  return part_index() * 2 + i % 2;
+  return lane_in_quad() * 2 + i % 2;
 }
 
 template <class T>
@@ -132,50 +133,52 @@ __device__ std::uint32_t rounded(float low, float high) {
   return both.bits.at[0];
 }
 
-// Two products side by side as a left operand.
+// Converts two neighbouring accumulators to an A fragment.
 template <class T>
-__device__ Fragment as_left(const float (&one)[4], const float (&next)[4]) {
+__device__ Fragment to_a_fragment(const float (&one)[4], const float (&next)[4]) {
   return {{rounded<T>(one[0], one[1]), rounded<T>(one[2], one[3]), rounded<T>(next[0], next[1]),
            rounded<T>(next[2], next[3])}};
 }
 
-// Sixteen rows of products into a tile, where the warp may then read them; those of rows t / 4 and t / 4 + 8 times
-// `factor`.
+// Writes 16 accumulator rows, scaled by `factor` (of rows t / 4 and t / 4 + 8), into a tile, which the warp may read
+// afterwards.
 template <class T>
-__device__ void store_products(const Tile& tile, const float (&x)[blocks][4], const float (&factor)[2]) {
+__device__ void store_accumulators(const Tile& tile, const float (&x)[blocks][4], const float (&factor)[2]) {
 #pragma unroll
   for (int b = 0; b < blocks; ++b)
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      tile.at<std::uint32_t>(lane_index() / 4 + 8 * h, b)[part_index()] =
+      tile.at<std::uint32_t>(lane_index() / 4 + 8 * h, b)[lane_in_quad()] =
           rounded<T>(x[b][2 * h] * factor[h], x[b][2 * h + 1] * factor[h]);
   __syncwarp();
 }
 
-// The sum of four threads that are this far apart: those that have the same rows of a product, or that fill a row.
-template <int apart = 1>
-__device__ float sum_of_four(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, apart);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2 * apart);
+// Sum over four threads with that distance: 1 for a quad that holds the same accumulator rows, 8 for the threads that
+// copy a row.
+template <int lane_mask = 1>
+__device__ float quad_sum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, lane_mask);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2 * lane_mask);
 }
-__device__ inline float most_of_four(float value) {
+__device__ inline float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-__device__ inline float power_of_2(float value) {
+__device__ inline float exp2_approx(float value) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value));
   return power;
 }
 
 template <class T>
-__device__ T* at(const Rows& rows, int row, int head) {
-  return reinterpret_cast<T*>(rows.data + static_cast<std::uint64_t>(static_cast<std::uint32_t>(row)) * rows.row +
-                              static_cast<std::uint64_t>(static_cast<std::uint32_t>(head)) * rows.head);
+__device__ T* at(const HeadRows& rows, int row, int head) {
+  return reinterpret_cast<T*>(rows.data +
+                              static_cast<std::uint64_t>(static_cast<std::uint32_t>(row)) * rows.row_stride +
+                              static_cast<std::uint64_t>(static_cast<std::uint32_t>(head)) * rows.head_stride);
 }
 
-// The dot product of two packs, in float.
+// Dot product of two packs in float32.
 template <class T>
 __device__ float dot(const Pack<T, pack>& one, const Pack<T, pack>& other) {
   float a[pack], b[pack], sum = 0;

@@ -1,4 +1,5 @@
-// arena.h: what the optimizer plugins share: the checks of a step's arguments, and walking over the segments.
+// arena.h: what the optimizer plugins share: checks of a step's arguments, and iteration over the parameter slices
+// (segments) of the arena.
 #pragma once
 
 #include <fvlm/fvlm.hpp>
@@ -8,7 +9,7 @@
 
 namespace fvlm::plugins {
 
-// Stands for the rounded copy where parameter_dtype is float32 and the master is what the model computes with.
+// Stands for the rounded copy where parameter_dtype is float32, so that the model computes with the master itself.
 struct NoCopy {};
 
 } // namespace fvlm::plugins
@@ -22,7 +23,7 @@ inline std::int64_t size_of(const fvlm_optimizer_segment& segment) {
   return segment.rows * segment.cols;
 }
 
-// Throws where a segment lies outside the arena or names a group that is not there.
+// Throws if a parameter slice exceeds the arena or names a parameter group that does not exist.
 inline void check_segments(const fvlm_optimizer_query& query) {
   if (query.segment_count > 0 && !query.segments) throw sdk::Failure(FVLM_ERROR_ARGUMENT, "segments is NULL");
   for (std::int64_t i = 0; i < query.segment_count; ++i) {
@@ -30,7 +31,8 @@ inline void check_segments(const fvlm_optimizer_query& query) {
     const bool inside = s.rows >= 0 && s.cols >= 0 && s.offset >= 0 && s.offset <= query.elements &&
                         (s.cols == 0 || s.rows <= (query.elements - s.offset) / s.cols);
     if (!inside) {
-      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "segment %lld (offset %lld, %lld x %lld) lies outside the %lld elements",
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT,
+                         "segment %lld (offset %lld, %lld x %lld) exceeds the arena of %lld elements",
                          static_cast<long long>(i), static_cast<long long>(s.offset), static_cast<long long>(s.rows),
                          static_cast<long long>(s.cols), static_cast<long long>(query.elements));
     }
@@ -41,12 +43,12 @@ inline void check_segments(const fvlm_optimizer_query& query) {
   }
 }
 
-// The data of a flat buffer that must hold `elements` values of this type.
+// The data of a flat, contiguous buffer of exactly `elements` values of this type.
 template <class Element, class Tensor>
 Element* flat(Tensor* tensor, const char* name, std::int64_t elements) {
   const sdk::View<Element, 1> view(tensor, name);
   if (view.size(0) != elements || !view.contiguous()) {
-    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld values without gaps expected, got %lld with stride %lld", name,
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: expected %lld contiguous values but got %lld with stride %lld", name,
                        static_cast<long long>(elements), static_cast<long long>(view.size(0)),
                        static_cast<long long>(view.stride(0)));
   }
@@ -57,14 +59,14 @@ template <class Element, class Tensor>
 Element* matrix(Tensor* tensor, const char* name, std::int64_t rows, std::int64_t cols) {
   const sdk::View<Element, 2> view(tensor, name);
   if (view.size(0) != rows || view.size(1) != cols || !view.contiguous()) {
-    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: %lld x %lld values expected, got %lld x %lld", name,
+    throw sdk::Failure(FVLM_ERROR_ARGUMENT, "%s: expected %lld x %lld values but got %lld x %lld", name,
                        static_cast<long long>(rows), static_cast<long long>(cols), static_cast<long long>(view.size(0)),
                        static_cast<long long>(view.size(1)));
   }
   return view.data();
 }
 
-// The scalars of a step, read once.
+// The scalar arguments of a step.
 struct StepScalars {
   std::int64_t step;
   float scale;
@@ -77,12 +79,12 @@ struct StepScalars {
         skip(*flat<const std::int32_t>(arguments.skip, "skip", 1) != 0),
         hyper(matrix<const float>(arguments.hyper, "hyper", query.group_count, hyperparameters)) {
     if (step < 1) {
-      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "step is %lld: the first is 1", static_cast<long long>(step));
+      throw sdk::Failure(FVLM_ERROR_ARGUMENT, "step is %lld: steps count from 1", static_cast<long long>(step));
     }
   }
 };
 
-// Calls update<Gradient, Copy, Moment>() with the element types of this query's buffers.
+// Calls update<Gradient, Copy, Moment>() with the element types of the query's buffers.
 template <class Update>
 void with_element_types(const fvlm_optimizer_query& query, fvlm_dtype moments, const Update& update) {
   using sdk::BFloat16, sdk::Half;
@@ -96,8 +98,8 @@ void with_element_types(const fvlm_optimizer_query& query, fvlm_dtype moments, c
   });
 }
 
-// Calls visit(segment, offset, count) for every contiguous run of elements, run lengths balanced over the threads and
-// not by segment: segments differ in size by a factor of a million.
+// Calls visit(segment, offset, count) for contiguous runs of elements. Work is balanced by elements, not by slices,
+// whose sizes differ by a factor of a million.
 template <class Visit>
 void for_each_run(const fvlm_host* host, const fvlm_optimizer_query& query, std::int64_t grain, const Visit& visit) {
   std::int64_t total = 0;

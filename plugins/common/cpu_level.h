@@ -25,17 +25,17 @@ namespace fvlm::plugins {
 
 enum class CpuLevel { baseline, avx2, avx512 };
 
-// The highest level of this machine; FVLM_CPU_LEVEL=avx2 or =baseline asks for less, to compare or to test.
+// The highest level that this machine supports. FVLM_CPU_LEVEL=avx2 or =baseline limits it, for comparisons and tests.
 inline CpuLevel cpu_level() {
-  CpuLevel most = CpuLevel::avx512;
-  if (const char* wish = std::getenv("FVLM_CPU_LEVEL")) {
-    if (std::strcmp(wish, "avx2") == 0) most = CpuLevel::avx2;
-    if (std::strcmp(wish, "baseline") == 0) return CpuLevel::baseline;
+  CpuLevel limit = CpuLevel::avx512;
+  if (const char* requested = std::getenv("FVLM_CPU_LEVEL")) {
+    if (std::strcmp(requested, "avx2") == 0) limit = CpuLevel::avx2;
+    if (std::strcmp(requested, "baseline") == 0) return CpuLevel::baseline;
   }
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  if (most == CpuLevel::avx512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  if (limit == CpuLevel::avx512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return CpuLevel::avx512;
   }

@@ -1,4 +1,4 @@
-// cublaslt.h: what plugins on cuBLASLt share: its handle, its errors, and how it is told of a product.
+// cublaslt.h: what the plugins on cuBLASLt share: the handle, error checks, and the descriptors of a product.
 #pragma once
 #include <fvlm/cuda.hpp>
 
@@ -25,27 +25,26 @@ class CublasLt {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be given transposed.
-struct ProductShape {
-  fvlm_dtype dtype{}, result{}; // of a and b, of c
+// c [rows, columns] = a [rows, inner] b [inner, columns], all row-major; a and b may be stored transposed.
+struct GemmShape {
+  fvlm_dtype dtype{}, result{}; // of a and b; of c
   std::int64_t rows = 0, columns = 0, inner = 0;
-  bool a_transposed = false; // a lies as [inner, rows]
-  bool b_transposed = false; // b lies as [columns, inner]
+  bool a_transposed = false; // a is stored as [inner, rows]
+  bool b_transposed = false; // b is stored as [columns, inner]
 };
 
-// A row-major matrix in device memory, with the distance of its rows in elements.
+// A row-major matrix in device memory; the row stride counts elements.
 struct Matrix {
   void* data = nullptr;
-  std::int64_t row = 0;
+  std::int64_t row_stride = 0;
 };
 
-// The descriptions of one product, of which the distances of rows are read. cuBLASLt is column-major: c^T = b^T a^T.
-// They live on the stack.
-struct ProductDescription {
+// The cuBLASLt descriptors of a product, on the stack. cuBLASLt is column-major, so it computes c^T = b^T a^T.
+struct GemmDescriptor {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t b{}, a{}, c{};
 
-  ProductDescription(const ProductShape& s, std::int64_t a_row, std::int64_t b_row, std::int64_t c_row) {
+  GemmDescriptor(const GemmShape& s, std::int64_t a_row, std::int64_t b_row, std::int64_t c_row) {
     check_cublas(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
     set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -70,10 +69,10 @@ struct ProductDescription {
   }
 };
 
-// For the heuristics: how much workspace a product has, and how its operands are aligned, in bytes. Sums are kept in
-// the type that is computed in.
-inline cublasLtMatmulPreferenceOpaque_t product_preference(std::uint64_t workspace, std::int64_t a, std::int64_t b,
-                                                           std::int64_t c) {
+// Limits for the heuristics: workspace, and alignment of the operands, in bytes. Split-K sums are restricted to the
+// compute type.
+inline cublasLtMatmulPreferenceOpaque_t gemm_preference(std::uint64_t workspace, std::int64_t a, std::int64_t b,
+                                                        std::int64_t c) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {

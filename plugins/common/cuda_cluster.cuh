@@ -1,4 +1,5 @@
-// cuda_cluster.cuh: a cluster of blocks, which see each other's shared memory; a block alone where the device has none.
+// cuda_cluster.cuh: thread block clusters and distributed shared memory. On devices before Hopper a block is a cluster
+// of its own.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -10,7 +11,7 @@ __device__ inline void add(float4& sum, const float4& other) {
 }
 
 struct Cluster {
-  __device__ static int blocks() {
+  __device__ static int size() {
 #if __CUDA_ARCH__ >= 900
     int blocks;
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
@@ -28,7 +29,7 @@ struct Cluster {
     return 0;
 #endif
   }
-  // A barrier in two halves: what threads wrote before the first is seen by all behind the second.
+  // A split barrier: what the threads of the cluster wrote before arrive() is visible after wait().
   __device__ static void arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -41,47 +42,47 @@ struct Cluster {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
   }
-  // The first half where nothing is to be seen: wait() then is until all blocks have begun. What arrive() orders has to
-  // be in memory first.
-  __device__ static void begin() {
+  // Arrives without ordering memory; the matching wait() only waits until all blocks have started. Writes that a later
+  // arrive() has to publish must already have been made visible.
+  __device__ static void arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
   }
-  // From the block of that rank, what lies there where `here` lies in this one's shared memory.
-  __device__ static float4 read(const float* here, [[maybe_unused]] int rank) {
+  // Loads from the block of that rank, at the address that `local` has in this block's shared memory.
+  __device__ static float4 load(const float* local, [[maybe_unused]] int rank) {
 #if __CUDA_ARCH__ >= 900
     float4 value;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "r"(address_at(here, rank)));
+                 : "r"(remote_address(local, rank)));
     return value;
 #else
-    return *reinterpret_cast<const float4*>(here);
+    return *reinterpret_cast<const float4*>(local);
 #endif
   }
-  // To there.
-  __device__ static void write(float* here, [[maybe_unused]] int rank, float value) {
+  // Stores to that address.
+  __device__ static void store(float* local, [[maybe_unused]] int rank, float value) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_at(here, rank)), "f"(value) : "memory");
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote_address(local, rank)), "f"(value) : "memory");
 #else
-    *here = value;
+    *local = value;
 #endif
   }
-  __device__ static void write(float* here, [[maybe_unused]] int rank, const float4& value) {
+  __device__ static void store(float* local, [[maybe_unused]] int rank, const float4& value) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_at(here, rank)), "f"(value.x),
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote_address(local, rank)), "f"(value.x),
                  "f"(value.y), "f"(value.z), "f"(value.w)
                  : "memory");
 #else
-    *reinterpret_cast<float4*>(here) = value;
+    *reinterpret_cast<float4*>(local) = value;
 #endif
   }
 
  private:
 #if __CUDA_ARCH__ >= 900
-  __device__ static unsigned address_at(const float* here, int rank) {
-    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(here));
+  __device__ static unsigned remote_address(const float* local, int rank) {
+    const auto address = static_cast<unsigned>(__cvta_generic_to_shared(local));
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;

@@ -1,9 +1,10 @@
-// cuda_columns.cuh: kernels in which a thread keeps to one pack of columns and goes from row to row: what belongs to a
-// column (bias, scale, a gradient's sum) stays in its registers.
+// cuda_columns.cuh: elementwise kernels over [rows, width] in which a thread keeps one pack of columns and walks down
+// the rows, so per-column values (bias, scale, a column sum) stay in registers. Blocks are (columns, row groups) of
+// threads; the loads of up to rows_in_flight rows are issued before the first is used.
 #pragma once
 
+#include "common/cuda_gradient_sums.cuh"
 #include "common/cuda_packs.cuh"
-#include "common/cuda_sums.cuh"
 
 namespace fvlm::plugins {
 
@@ -12,76 +13,79 @@ __device__ Element* at(const Rows& rows, std::int64_t row, std::int64_t column) 
   return static_cast<Element*>(rows.data) + row * rows.stride + column;
 }
 
-// What an operation begins with.
+// Defaults that an operation inherits.
 template <class Type, int pack>
-struct Operation {
+struct ColumnOperation {
   using Element = Type;
-  static constexpr int size = pack, rows_at_once = 4;
+  static constexpr int size = pack, rows_in_flight = 4;
   using Values = Pack<Element, size>;
 };
 
-// An Operation has
-//   Element, size (of a pack), sums (how many gradients of parameters it sums up: 0, 1 or 2), rows_at_once
-//   struct Column; Column column(first) const            what it reads once
-//   struct Row; Row load(row, first) const               what it reads of a row
-//   void apply(Column, Row, row, first, float (&)[sums][size]) const
-// A block's part of the rows of some columns: one of so many.
-struct PartOfRows {
+// A ColumnOperation has
+//   Element, size (of a pack), sums (how many parameter gradients it sums: 0, 1 or 2), rows_in_flight
+//   struct Column; Column column(first) const: what it reads once per column pack
+//   struct Row; Row load(row, first) const: what it reads per row
+//   void apply(Column, Row, row, first, float (&)[sums][size]) const: computes, stores, and adds to the sums
+// RowSplit is a block's share of the rows: part `part` of `parts`.
+struct RowSplit {
   std::int64_t rows;
   int part, parts;
-  int each; // rows of a thread in a row, rows_at_once at most
+  int rows_per_step; // consecutive rows per thread and iteration, at most rows_in_flight
 };
 
-// Goes through them for one pack of columns. The block's groups of threads take rows in turn, and those of a thread are
-// read before the first is computed with.
-template <class Operation, int sums>
-__device__ void walk(const Operation& operation, const PartOfRows& of, std::int64_t groups, int group,
-                     std::int64_t first, float (&sum)[sums][Operation::size]) {
-  constexpr int rows_at_once = Operation::rows_at_once;
+// Applies the operation to one pack of columns of this block's rows. Row groups of threads take rows round-robin, and
+// all loads of an iteration are issued before the first row is computed.
+template <class ColumnOperation, int sums>
+__device__ void for_each_row(const ColumnOperation& operation, const RowSplit& of, std::int64_t groups, int group,
+                             std::int64_t first, float (&sum)[sums][ColumnOperation::size]) {
+  constexpr int rows_in_flight = ColumnOperation::rows_in_flight;
   const auto column = operation.column(first);
-  for (std::int64_t begin = of.part * groups * of.each + group; begin < of.rows; begin += of.parts * groups * of.each) {
-    typename Operation::Row row[rows_at_once];
+  for (std::int64_t begin = of.part * groups * of.rows_per_step + group; begin < of.rows;
+       begin += of.parts * groups * of.rows_per_step) {
+    typename ColumnOperation::Row row[rows_in_flight];
 #pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      if (i < of.each && begin + i * groups < of.rows) row[i] = operation.load(begin + i * groups, first);
+    for (int i = 0; i < rows_in_flight; ++i) {
+      if (i < of.rows_per_step && begin + i * groups < of.rows) row[i] = operation.load(begin + i * groups, first);
     }
 #pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      if (i < of.each && begin + i * groups < of.rows) operation.apply(column, row[i], begin + i * groups, first, sum);
+    for (int i = 0; i < rows_in_flight; ++i) {
+      if (i < of.rows_per_step && begin + i * groups < of.rows)
+        operation.apply(column, row[i], begin + i * groups, first, sum);
     }
   }
 }
 
-// Blocks of (columns, groups of rows) threads.
-template <class Operation>
-__global__ void __launch_bounds__(256) by_columns(Operation operation, std::int64_t rows, int packs, int each) {
+// Launched with blocks of (columns, row groups) threads.
+template <class ColumnOperation>
+__global__ void __launch_bounds__(256)
+    column_kernel(ColumnOperation operation, std::int64_t rows, int packs, int rows_per_step) {
   const int pack = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (pack >= packs) return;
-  float no_sum[1][Operation::size];
-  walk(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), each}, blockDim.y,
-       static_cast<int>(threadIdx.y), static_cast<std::int64_t>(pack) * Operation::size, no_sum);
+  float no_sum[1][ColumnOperation::size];
+  for_each_row(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), rows_per_step}, blockDim.y,
+               static_cast<int>(threadIdx.y), static_cast<std::int64_t>(pack) * ColumnOperation::size, no_sum);
 }
 
-// A block's part of the sums of a slice of columns: of so many packs, a power of two.
-template <int most_lanes, class Operation>
-__device__ void sum_slice(const Operation& operation, const PartOfRows& of, std::int64_t width, int index, int lanes,
-                          const Sums& sums) {
-  constexpr int size = Operation::size, parameters = Operation::sums, warps = sum_threads / warp;
+// Computes this block's partial sums for one slice of columns. `lanes` is the slice's width in packs, a power of two.
+template <int max_lanes, class ColumnOperation>
+__device__ void sum_slice(const ColumnOperation& operation, const RowSplit& of, std::int64_t width, int index,
+                          int lanes, const GradientSums& sums) {
+  constexpr int size = ColumnOperation::size, parameters = ColumnOperation::sums, warps = sum_threads / warp_size;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes, columns = lanes * size;
   const std::int64_t begin = static_cast<std::int64_t>(index) * columns, first = begin + lane * size;
   const Slice slice{index, of.part, of.parts, parameters, columns, begin, width};
-  if (sums.wanted()) begin_sums(sums, slice);
+  if (sums.required()) begin_sums(sums, slice);
   float sum[parameters][size] = {};
-  if (first < width) walk(operation, of, sum_threads / lanes, thread / lanes, first, sum);
-  if (!sums.wanted()) return;
+  if (first < width) for_each_row(operation, of, sum_threads / lanes, thread / lanes, first, sum);
+  if (!sums.required()) return;
 
-  __shared__ alignas(32) float shared[parameters][warps * most_lanes * size];
+  __shared__ alignas(32) float shared[parameters][warps * max_lanes * size];
 #pragma unroll
   for (int which = 0; which < parameters; ++which) {
-    for (int apart = lanes; apart < warp; apart *= 2)
+    for (int lane_mask = lanes; lane_mask < warp_size; lane_mask *= 2)
 #pragma unroll
-      for (int i = 0; i < size; ++i) sum[which][i] += __shfl_xor_sync(0xffffffffu, sum[which][i], apart);
-    if (thread % warp < lanes) write(&shared[which][thread / warp * columns + lane * size], sum[which]);
+      for (int i = 0; i < size; ++i) sum[which][i] += __shfl_xor_sync(0xffffffffu, sum[which][i], lane_mask);
+    if (thread % warp_size < lanes) write(&shared[which][thread / warp_size * columns + lane * size], sum[which]);
   }
   __syncthreads();
   for (int item = thread * 4; item < parameters * columns; item += sum_threads * 4) {
@@ -89,95 +93,102 @@ __device__ void sum_slice(const Operation& operation, const PartOfRows& of, std:
     float4 total{};
 #pragma unroll
     for (int i = 0; i < warps; ++i) add(total, *reinterpret_cast<const float4*>(&shared[which][i * columns + column]));
-    put(sums, slice, which, column, total);
+    store_partial(sums, slice, which, column, total);
   }
-  finish_sums(sums, slice);
+  add_partials(sums, slice);
 }
 
-// blockIdx.y: the slice, whose blocks share its rows out among each other.
-template <class Operation>
+// blockIdx.y is the slice; the blocks with the same slice split its rows.
+template <class ColumnOperation>
 __global__ void __launch_bounds__(sum_threads, summing_blocks)
-    sums_by_columns(Operation operation, std::int64_t rows, std::int64_t width, int lanes, Sums sums) {
-  sum_slice<warp>(operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), Operation::rows_at_once},
-                  width, static_cast<int>(blockIdx.y), lanes, sums);
+    column_sum_kernel(ColumnOperation operation, std::int64_t rows, std::int64_t width, int lanes, GradientSums sums) {
+  sum_slice<warp_size>(
+      operation, {rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), ColumnOperation::rows_in_flight},
+      width, static_cast<int>(blockIdx.y), lanes, sums);
 }
 
-// How a kernel that sums by columns is cut.
-struct Cut {
-  int lanes; // packs of a slice
+// The grid of a kernel that sums by columns.
+struct SumGrid {
+  int lanes; // packs per slice
   dim3 blocks;
 };
 
-inline Cut cut_for_sums(const Device& device, std::int64_t rows, std::int64_t packs, int size, int rows_at_once) {
-  const auto cut = [&](int lanes, std::int64_t& turns, std::int64_t& most) {
-    const std::int64_t slices = (packs + lanes - 1) / lanes, of_turn = sum_threads / lanes * rows_at_once;
-    turns = (rows + of_turn - 1) / of_turn;
-    most = std::max<std::int64_t>(1, most_summing_blocks(device.multiprocessors) / slices);
-    if (turns <= 2) most = 1; // sooner done than parts are added
-    const std::int64_t each = (turns + most - 1) / most;
-    return Cut{lanes, dim3(static_cast<unsigned>((turns + each - 1) / each), static_cast<unsigned>(slices))};
+inline SumGrid sum_grid(const Device& device, std::int64_t rows, std::int64_t packs, int size, int rows_in_flight) {
+  const auto make_grid = [&](int lanes, std::int64_t& iterations, std::int64_t& max_parts) {
+    const std::int64_t slices = (packs + lanes - 1) / lanes, rows_per_iteration = sum_threads / lanes * rows_in_flight;
+    iterations = (rows + rows_per_iteration - 1) / rows_per_iteration;
+    max_parts = std::max<std::int64_t>(1, max_summing_blocks(device.multiprocessors) / slices);
+    if (iterations <= 2) max_parts = 1; // one block per slice finishes sooner than partial sums could be added
+    const std::int64_t rows_per_step = (iterations + max_parts - 1) / max_parts;
+    return SumGrid{lanes, dim3(static_cast<unsigned>((iterations + rows_per_step - 1) / rows_per_step),
+                               static_cast<unsigned>(slices))};
   };
-  // Slices of 64 columns leave the fewest parts to add; where that is little beside the rows, wider ones are read
-  // faster.
-  std::int64_t turns = 0, most = 0;
-  const Cut narrow = cut(std::min(warp, 64 / size), turns, most);
-  if (turns <= 4 * most || size == 1) return narrow;
-  return cut(packs % warp != 0 && packs % (warp / 2) == 0 ? warp / 2 : warp, turns, most);
+  // Slices of 64 columns leave the fewest partial sums; where those are few compared with the rows, wider slices read
+  // memory faster.
+  std::int64_t iterations = 0, max_parts = 0;
+  const SumGrid narrow = make_grid(std::min(warp_size, 64 / size), iterations, max_parts);
+  if (iterations <= 4 * max_parts || size == 1) return narrow;
+  return make_grid(packs % warp_size != 0 && packs % (warp_size / 2) == 0 ? warp_size / 2 : warp_size, iterations,
+                   max_parts);
 }
 
-// Launches it over [rows, width].
-template <class Operation>
-void launch_by_columns(const Device& device, std::int64_t rows, std::int64_t width, const Operation& operation,
-                       const Sums& sums = {}) {
-  constexpr int rows_at_once = Operation::rows_at_once;
+// Launches the operation over [rows, width].
+template <class ColumnOperation>
+void launch_column_kernel(const Device& device, std::int64_t rows, std::int64_t width, const ColumnOperation& operation,
+                          const GradientSums& sums = {}) {
+  constexpr int rows_in_flight = ColumnOperation::rows_in_flight;
   if (rows == 0 || width == 0) return;
   const auto unsupported = [width] {
     return sdk::Failure(FVLM_ERROR_UNSUPPORTED, "rows of %lld elements", static_cast<long long>(width));
   };
-  if constexpr (Operation::sums > 0) {
-    if (width > Sums::most_width) throw unsupported();
-    const Cut cut = cut_for_sums(device, rows, width / Operation::size, Operation::size, rows_at_once);
-    sums_by_columns<<<cut.blocks, sum_threads, 0, device.stream>>>(operation, rows, width, cut.lanes, sums);
+  if constexpr (ColumnOperation::sums > 0) {
+    if (width > GradientSums::max_width) throw unsupported();
+    const SumGrid make_grid =
+        sum_grid(device, rows, width / ColumnOperation::size, ColumnOperation::size, rows_in_flight);
+    column_sum_kernel<<<make_grid.blocks, sum_threads, 0, device.stream>>>(operation, rows, width, make_grid.lanes,
+                                                                           sums);
   } else {
-    const std::int64_t packs = width / Operation::size, tiles = (packs + 255) / 256;
+    const std::int64_t packs = width / ColumnOperation::size, tiles = (packs + 255) / 256;
     if (packs > 1 << 30 || tiles > 65535) throw unsupported();
     const auto columns = static_cast<unsigned>((packs + tiles - 1) / tiles);
     const unsigned groups = std::max(1u, 256 / columns);
-    // Few rows are spread over all multiprocessors.
-    const std::int64_t each = std::clamp<std::int64_t>(rows / (groups * 2 * device.multiprocessors), 1, rows_at_once);
-    const std::int64_t blocks = std::min<std::int64_t>((rows + groups * each - 1) / (groups * each), 0x7fffffff);
-    by_columns<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)), dim3(columns, groups), 0,
-                 device.stream>>>(operation, rows, static_cast<int>(packs), static_cast<int>(each));
+    // With few rows, one row per thread spreads the work over all multiprocessors.
+    const std::int64_t rows_per_step =
+        std::clamp<std::int64_t>(rows / (groups * 2 * device.multiprocessors), 1, rows_in_flight);
+    const std::int64_t blocks =
+        std::min<std::int64_t>((rows + groups * rows_per_step - 1) / (groups * rows_per_step), 0x7fffffff);
+    column_kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)), dim3(columns, groups), 0,
+                    device.stream>>>(operation, rows, static_cast<int>(packs), static_cast<int>(rows_per_step));
   }
   sdk::check_cuda(cudaGetLastError(), "launch");
 }
 
-// Calls body(Type<Element>{}, std::integral_constant<int, size>{}) with the shape's element type and pack.
+// Calls body(Type<Element>{}, std::integral_constant<int, size>{}) with the shape's element type and its pack size.
 template <class Body>
 void with_packs(const Shape& shape, const Body& body) {
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
-    if (shape.wide)
+    if (shape.vectorized)
       body(element, std::integral_constant<int, pack_size<Element>>{});
     else
       body(element, std::integral_constant<int, 1>{});
   });
 }
 
-// Launches Function<Element, pack>{{}, problem} over the shape's rows with its element type and pack.
+// Launches Function<Element, pack>{{}, problem} with the shape's element type and pack size.
 template <template <class, int> class Function, class Problem>
-void launch_columns(const Device& device, const Shape& shape, const Problem& problem, const Sums& sums = {}) {
+void launch_columns(const Device& device, const Shape& shape, const Problem& problem, const GradientSums& sums = {}) {
   with_packs(shape, [&](auto element, auto size) {
     using Chosen = Function<typename decltype(element)::type, decltype(size)::value>;
-    launch_by_columns(device, shape.rows, shape.width, Chosen{{}, problem}, sums);
+    launch_column_kernel(device, shape.rows, shape.width, Chosen{{}, problem}, sums);
   });
 }
 
-// Nothing but sums over rows.
+// Column sums alone, such as the gradient of a bias.
 template <class Type, int pack>
-struct ColumnSums : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
-  static constexpr int sums = 1, rows_at_once = 8; // it does nothing but wait for loads
+struct ColumnSums : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
+  static constexpr int sums = 1, rows_in_flight = 8; // it only waits for loads, so more of them are in flight
   struct Column {};
   struct Row {
     Values values;

@@ -1,4 +1,4 @@
-// cuda_mma.cuh: a warp's product of 16 rows, 16 columns of the inner dimension and 8 columns, as tensor cores take it.
+// cuda_mma.cuh: mma.sync.m16n8k16, the tensor core product of one warp, for devices from compute capability 8.0.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -9,7 +9,7 @@
 namespace fvlm::plugins {
 
 template <class T>
-__device__ void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+__device__ void mma_16x8x16(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   if constexpr (std::is_same_v<T, sdk::BFloat16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

@@ -1,4 +1,5 @@
-// cuda_packs.cuh: rows read and written in packs of up to 16 bytes a thread, computed with in float; sums over threads.
+// cuda_packs.cuh: vectorized loads and stores: packs of up to 16 bytes per thread, converted to float32 for arithmetic;
+// sums over the threads of a warp or block.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -12,12 +13,12 @@ namespace fvlm::plugins {
 
 using sdk::BFloat16, sdk::Half;
 
-// The widest pack of a type: 16 bytes.
+// Elements in the largest pack, 16 bytes.
 template <class Element>
 inline constexpr int pack_size = 16 / static_cast<int>(sizeof(Element));
 
-// `count` elements as they lie in memory, aligned as one; kept so while loads are under way, for they take half the
-// registers of floats.
+// `count` elements in memory format, loaded and stored by one instruction. Values stay packed while loads are in
+// flight, since that takes half the registers of floats.
 template <class Element, int count>
 struct Pack {
   static constexpr int words = count * static_cast<int>(sizeof(Element)) / 4;
@@ -59,7 +60,7 @@ struct Pack {
   }
 };
 
-// One element, at any address that suits it.
+// A single element at any address that suits its type.
 template <class Element>
 struct Pack<Element, 1> {
   Element element;
@@ -84,30 +85,31 @@ __device__ void write(Element* to, const float (&values)[count]) {
   pack.store(to);
 }
 
-inline constexpr int warp = 32;
+inline constexpr int warp_size = 32;
 
 __device__ inline std::uint32_t shared_address(const void* memory) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-// The sum over a warp, the same in each of its threads.
-__device__ inline float sum_of_warp(float value) {
+// The sum over a warp, returned to all of its threads.
+__device__ inline float warp_sum(float value) {
 #pragma unroll
-  for (int apart = warp / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
+  for (int lane_mask = warp_size / 2; lane_mask > 0; lane_mask /= 2)
+    value += __shfl_xor_sync(0xffffffffu, value, lane_mask);
   return value;
 }
 
-// Sums over the `threads` of a group: a warp, or the whole block. A block's next sum() may begin at once: it uses other
-// memory than the one before.
+// Sums over `threads` threads: a warp or the whole block. A block may start its next sum at once, because consecutive
+// sums alternate between two buffers.
 template <int threads>
 class GroupSum {
  public:
   __device__ float operator()(float value) {
-    value = sum_of_warp(value);
-    if constexpr (threads > warp) {
-      constexpr int warps = threads / warp;
+    value = warp_sum(value);
+    if constexpr (threads > warp_size) {
+      constexpr int warps = threads / warp_size;
       __shared__ float shared[2][warps];
-      if (threadIdx.x % warp == 0) shared[turn_][threadIdx.x / warp] = value;
+      if (threadIdx.x % warp_size == 0) shared[turn_][threadIdx.x / warp_size] = value;
       __syncthreads();
       value = 0;
 #pragma unroll

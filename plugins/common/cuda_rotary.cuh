@@ -1,5 +1,5 @@
-// cuda_rotary.cuh: the angles of rotary embedding. Angles are counted in turns, in fixed point that wraps around at a
-// whole one: however large the position, nothing is lost.
+// cuda_rotary.cuh: angles of rotary position embeddings. Angles are fixed-point fractions of a full turn, which wrap
+// around without loss of precision however large the position is.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -9,13 +9,14 @@
 
 namespace fvlm::plugins {
 
-// What each position adds to the angle of a frequency, in 2^-64 of a turn.
-__host__ __device__ inline std::uint64_t rotary_step(int frequency, int rotary_dim, double log2_theta) {
+// Angle per position of a frequency, in units of 2^-64 of a full turn.
+__host__ __device__ inline std::uint64_t rotary_frequency(int frequency, int rotary_dim, double log2_theta) {
   const double turns = exp2(-2.0 * frequency / rotary_dim * log2_theta) * 0.15915494309189533577;
   return static_cast<std::uint64_t>((turns - floor(turns)) * 0x1p64);
 }
 
-// A position's angle, at most half a turn either way. `half_turn`: what a half turn is in the result.
+// The angle at a position, in [-half_turn, half_turn]. `half_turn` selects the unit of the result: pi for radians, 1
+// for sincospif().
 __device__ inline float rotary_angle(std::uint64_t step, std::int32_t position, float half_turn) {
   const std::uint32_t number = static_cast<std::uint32_t>(position), distance = position < 0 ? 0 - number : number;
   const auto turned = static_cast<std::int32_t>((step * distance) >> 32);

@@ -1,10 +1,10 @@
-// level_table.h: a table of functions whose sources are compiled once for each instruction set (levels.cmake).
+// level_table.h: dispatch tables of functions whose sources are compiled once per instruction set (levels.cmake).
 #pragma once
 
 #include "common/cpu_level.h"
 
 // FVLM_LEVEL_TABLE(Kernels, kernels) declares fvlm::plugins::<level>::kernels() for every level, and
-// fvlm::plugins::kernels(CpuLevel), which chooses.
+// fvlm::plugins::kernels(CpuLevel), which returns the one for a level.
 #if defined(__x86_64__)
 #define FVLM_LEVEL_TABLE(Type, function)                                                                               \
   namespace fvlm::plugins {                                                                                            \

@@ -1,12 +1,12 @@
-// microkernel.h: small products whose accumulators stay in registers.
+// microkernel.h: matrix products of small tiles whose accumulators stay in registers (GEMM microkernels).
 #pragma once
 
 #include "common/simd.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
 
-// The largest tile of C in registers: with one row of b and one element of a it fills the register file, and each
-// accumulator rests long enough between two additions to hide their latency.
+// The largest tile of C: with one row of b and one element of a it fills the register file, and it is large enough that
+// consecutive additions to an accumulator do not wait for each other.
 constexpr int tile_rows = 6;
 #if defined(__AVX512F__)
 constexpr int tile_vectors = 4;
@@ -15,8 +15,8 @@ constexpr int tile_vectors = 2;
 #endif
 constexpr int tile_columns = tile_vectors * lanes;
 
-// A product c = a b or c += a b: a [rows, depth] with any strides, b [depth, columns] and c [rows, columns] with
-// contiguous rows. Columns are counted in whole vectors.
+// The operands of c = a b or c += a b: a [rows, depth] with any strides; b [depth, columns] and c [rows, columns] with
+// contiguous rows. Columns are whole vectors.
 struct Product {
   int64_t depth;
   const float* a;

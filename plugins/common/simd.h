@@ -66,7 +66,7 @@ FVLM_INLINE Vector load(const Bfloat* from) {
   return (Vector)(__builtin_convertvector(halves, Words) << 16);
 }
 
-// Rounds to nearest even; a NaN stays one.
+// Rounds to nearest even; propagates NaN.
 FVLM_INLINE void store(Bfloat* to, Vector v) {
   const Words bits = (Words)v;
   const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -86,7 +86,7 @@ FVLM_INLINE float to_float(Bfloat value) {
   return result;
 }
 
-// The first `count` (1 .. lanes) elements; the others are 0.
+// Loads the first `count` elements (1 to lanes) and fills up with zeros.
 template <class Element>
 FVLM_INLINE Vector load_part(const Element* from, int64_t count) {
   Element buffer[lanes] = {};
@@ -122,7 +122,7 @@ FVLM_INLINE Vector fma(Vector a, Vector b, Vector c) {
 #endif
 }
 
-// a where it is larger, else b: a NaN in either gives b.
+// a if it is larger, else b. If either is NaN the result is b.
 FVLM_INLINE Vector maximum(Vector a, Vector b) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_max_ps((__m512)a, (__m512)b);
@@ -133,7 +133,7 @@ FVLM_INLINE Vector maximum(Vector a, Vector b) {
 #endif
 }
 
-// a where it is smaller, else b: a NaN in either gives b.
+// a if it is smaller, else b. If either is NaN the result is b.
 FVLM_INLINE Vector minimum(Vector a, Vector b) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_min_ps((__m512)a, (__m512)b);

@@ -1,4 +1,4 @@
-// tasks.h: uneven tasks over the engine's threads.
+// tasks.h: dynamic scheduling of uneven tasks over the engine's threads.
 #pragma once
 
 #include <fvlm/abi.h>
@@ -8,9 +8,9 @@
 
 namespace fvlm::plugins {
 
-// Runs run(worker, task) for every task of [0, count), each once. Workers take the next task when they are free, so
-// which worker runs a task varies from call to call: a task writes only what is its own, and uses its worker's scratch
-// (worker < workers()) for the rest. Put the costly tasks first.
+// Calls run(worker, task) once for every task of [0, count). A worker takes the next task when it is idle, so the
+// assignment varies from call to call: a task must write only its own results, and use the scratch area of its worker
+// (worker < workers()) for anything else. Costly tasks should come first.
 template <class Run>
 void run_tasks(const fvlm_host* host, int64_t count, const Run& run) {
   struct Shared {
@@ -33,7 +33,7 @@ void run_tasks(const fvlm_host* host, int64_t count, const Run& run) {
       &shared);
 }
 
-// How many scratch areas run_tasks needs.
+// Number of scratch areas that run_tasks() needs.
 inline int64_t workers(const fvlm_host* host) {
   return host->parallel_threads(host);
 }

@@ -1,4 +1,4 @@
-// transpose.h: rows to columns, through registers, whatever the element type of the source.
+// transpose.h: copies between row-major operands and the padded float32 buffers of the microkernels, transposed or not.
 #pragma once
 
 #include "common/simd.h"
@@ -15,7 +15,7 @@ struct MakeLanes<0, I...> {
 };
 using AllLanes = typename MakeLanes<lanes>::type;
 
-// Swaps the off-diagonal Step x Step blocks of the pair of rows.
+// Exchanges the off-diagonal Step x Step blocks of a pair of rows.
 template <int Step, int... I>
 FVLM_INLINE void exchange(Vector& low, Vector& high, Lanes<I...>) {
   const Vector a = low, b = high;
@@ -37,8 +37,8 @@ FVLM_INLINE void transpose(Vector (&rows)[lanes]) {
   exchange_all<1>(rows);
 }
 
-// to[c * to_row + r] = factor * from[r * from_row + c] for r < rows, c < columns. Rows are rounded up to whole vectors
-// and columns to padded_columns with zeros.
+// to[c * to_row + r] = from[r * from_row + c] for r < rows, c < columns. Rows are padded with zeros to whole vectors,
+// columns to padded_columns.
 template <class Element>
 inline void pack_transposed(const Element* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
                             int64_t to_row, int64_t padded_columns) {
@@ -66,7 +66,8 @@ inline void pack_transposed(const Element* from, int64_t from_row, int64_t rows,
   }
 }
 
-// to[r * to_row + c] = factor * from[r * from_row + c]; columns up to padded_columns (whole vectors) become 0.
+// to[r * to_row + c] = factor * from[r * from_row + c]. Columns are padded with zeros to padded_columns (whole
+// vectors).
 template <class Element>
 inline void pack_rows(const Element* from, int64_t from_row, int64_t rows, int64_t columns, float factor, float* to,
                       int64_t to_row, int64_t padded_columns) {
@@ -84,7 +85,7 @@ inline void pack_rows(const Element* from, int64_t from_row, int64_t rows, int64
   }
 }
 
-// The way back: to[r * to_row + c] = factor * from[r * from_row + c].
+// The inverse of pack_rows(): to[r * to_row + c] = factor * from[r * from_row + c].
 template <class Element>
 inline void unpack_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns, float factor, Element* to,
                         int64_t to_row) {

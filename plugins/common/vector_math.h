@@ -1,12 +1,12 @@
-// vector_math.h: exponentials, the normal distribution, sine and cosine over Vector. The errors given were measured
-// against float64 (plugins/common/test), the worst of all instruction sets.
+// vector_math.h: vectorized exponentials, sigmoid, normal CDF, sine and cosine. The errors given are the worst of all
+// instruction sets, measured against float64 (plugins/common/test).
 #pragma once
 
 #include "common/simd.h"
 
 namespace fvlm::plugins::FVLM_LEVEL {
 
-// 2^x for x <= 127. Below -126 it is 0; a NaN stays one. Error 1.2 ulp.
+// 2^x for x <= 127; 0 below -126; propagates NaN. Error 1.2 ulp.
 FVLM_INLINE Vector exp2(Vector x) {
   const Vector magic = splat(12582912.0f); // 1.5 * 2^23: adding it rounds to the nearest integer
   const Vector bounded = maximum(splat(-127.0f), x);
@@ -29,14 +29,14 @@ FVLM_INLINE Vector exp2(Vector x) {
 #endif
 }
 
-// e^x. Below -86.6 it is 0; a NaN stays one. Error 1.3 ulp.
+// e^x; 0 below -86.6; propagates NaN. Error 1.3 ulp.
 FVLM_INLINE Vector exp(Vector x) {
   const Vector magic = splat(12582912.0f);
   const Vector log2e = splat(1.44269504088896341f);
   const Vector bounded = minimum(splat(89.0f), maximum(splat(-88.0f), x));
   const Vector shifted = fma(bounded, log2e, magic);
   const Vector n = shifted - magic;
-  // ln 2 in two parts, the first so short that n times it is exact: x - n ln 2 keeps its low bits
+  // ln 2 in two parts, the first with few enough bits that n times it is exact, so x - n ln 2 keeps its low bits
   Vector f = fma(n, splat(-0.693115234375f), bounded);
   f = fma(n, splat(-3.194618495e-05f), f);
   // (e^f - 1 - f) / f^2, fitted for the least relative error of e^f
@@ -50,16 +50,16 @@ FVLM_INLINE Vector exp(Vector x) {
   const __mmask16 gone = _mm512_cmp_ps_mask((__m512)x, (__m512)splat(-86.6f), _CMP_LT_OQ);
   return (Vector)_mm512_maskz_scalef_ps(static_cast<__mmask16>(~gone), (__m512)p, (__m512)n);
 #else
-  // 2^n by way of its exponent's bits; 2^128 has none, so half of it is made and doubled
+  // 2^n from its exponent bits. 2^128 has none, so half of it is computed and doubled.
   const Vector scale = (Vector)((((Integers)shifted) - 0x4b400000 + 126) << 23);
   const Vector r = x > 88.72284f ? splat(__builtin_inff()) : p * scale * 2.0f;
   return x < -86.6f ? zero() : r;
 #endif
 }
 
-// The normal distribution's mass below x, (1 + erf(x / sqrt 2)) / 2; a NaN stays one. The tail of the negative side,
-// 2^P(|x|) / 2, is nearly a parabola in its exponent: P is fitted to log2(erfc(|x| / sqrt 2)) on 0 .. 5.5 for the least
-// error of the tail, and falls on for ever. Absolute error 1.1e-7.
+// The standard normal CDF, (1 + erf(x / sqrt 2)) / 2; propagates NaN. The exponent of the lower tail 2^P(|x|) / 2 is
+// nearly a parabola: P is fitted to log2(erfc(|x| / sqrt 2)) on 0 to 5.5 for the least error of the tail, and keeps
+// decreasing beyond. Absolute error 1.1e-7.
 FVLM_INLINE Vector normal_below(Vector x) {
   const Vector distance = x < 0.0f ? -x : x;
   Vector p = splat(-1.853837557e-06f);
@@ -79,7 +79,7 @@ FVLM_INLINE Vector sigmoid(Vector x) {
   return 1.0f / (1.0f + exp(-x));
 }
 
-// sin and cos of `quarters` quarter turns plus `f` of one, |f| <= 1/2. Absolute error 1e-7.
+// sine and cosine of `quarters` quarter turns plus a fraction `f` of one, |f| <= 1/2. Absolute error 1e-7.
 FVLM_INLINE void sin_cos(Vector f, Integers quarters, Vector& sine, Vector& cosine) {
   const Vector x = f * 1.57079632679489662f, x2 = x * x;
   Vector s = splat(2.755731922e-6f);

@@ -1,11 +1,13 @@
-// linear.cpp: the plugin's face: which products a linear is made of, and what is chosen for a shape before it runs.
-#include "around.h"
+// linear.cpp: the plugin's entry points: a linear layer's forward, input gradient and weight gradient, and the
+// selection of a kernel for each shape before it runs: cuBLASLt's algorithms, or fused products of this plugin.
 #include "common/cuda_device.h"
-#include "few_rows.h"
-#include "gelu_product.h"
+#include "elementwise.h"
+#include "gemm_gelu.h"
+#include "gemm_skinny.h"
+#include "gemm_weight_gradient.h"
+#include "linear_operands.h"
 #include "matmul.h"
 #include "timing.h"
-#include "weight_product.h"
 
 #include <algorithm>
 #include <map>
@@ -17,55 +19,14 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int64_t most_library_bytes = 32 << 20, least_library_bytes = 1 << 20;
-// For operands to time products on: what one set of them may take, and how much more than an L2 all sets together.
-constexpr int64_t most_set_bytes = 64 << 20, most_scratch_bytes = 96 << 20, most_sets = 24;
-constexpr int64_t row_unit = 128; // of rows that are cut to fit there
-// Of a query; others say what this plugin does not know.
+constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
+// Operands for timing: the most that one set of them takes, and the size of all sets together, which has to be well
+// above the L2.
+constexpr int64_t max_set_bytes = 64 << 20, max_scratch_bytes = 96 << 20, max_sets = 24;
+constexpr int64_t row_unit = 128; // granularity when rows are cut to fit
+// Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
-
-int64_t bytes(fvlm_dtype dtype) {
-  return static_cast<int64_t>(bytes_of(dtype));
-}
-
-Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(dtype), static_cast<long long>(rows),
-                  static_cast<long long>(columns));
-  if (columns > 1 && tensor->strides[1] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-  if (rows <= 1) return {tensor->data, columns};
-  if (tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
-  return {tensor->data, tensor->strides[0]};
-}
-
-Matrix parameter_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
-  const Matrix matrix = matrix_of(tensor, dtype, rows, columns, name);
-  if (matrix.row != columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
-  return matrix;
-}
-
-void* vector_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t size, const char* name) {
-  if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
-  if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != size)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld]", name, name_of(dtype), static_cast<long long>(size));
-  if (size > 1 && tensor->strides[0] != 1) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
-  return tensor->data;
-}
-
-Rows rows_of(const Matrix& matrix) {
-  return {matrix.data, matrix.row};
-}
-
-// Whether all of them can be read 16 bytes at a time.
-Shape shape_of(fvlm_dtype dtype, int64_t rows, int64_t width, std::initializer_list<Matrix> operands) {
-  bool wide = width * bytes(dtype) % 16 == 0;
-  for (const Matrix& each : operands)
-    wide = wide && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.row * bytes(dtype) % 16 == 0;
-  return {dtype, rows, width, wide};
-}
 
 void clear(const fvlm_call& call, void* data, int64_t size) {
   check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
@@ -74,35 +35,36 @@ void clear(const fvlm_call& call, void* data, int64_t size) {
 class KernelsCublasLt : public Kernels {
  public:
   explicit KernelsCublasLt(const fvlm_instance_config& config)
-      : multiprocessors_(multiprocessors_of(config.device)), is_hopper_(has_gelu_products(config.device)) {}
+      : multiprocessors_(multiprocessor_count(config.device)), is_hopper_(has_fused_gemms(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Also checked by every call.
   static Support fits(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if (!is_one_of<float, BFloat16, Half>(query.dtype))
+      return refuse("dtype %s is not supported", name_of(query.dtype));
     if (has_backward(query) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
+      return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
     if ((query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_RESIDUAL))
-      return refuse("gelu together with a residual not supported");
-    if (keeps_rest(query) && (query.dtype == float32 || !has_residual(query)))
-      return refuse("a rest is kept of 16 bits and with a residual alone");
+      return refuse("GELU together with a residual is not supported");
+    if (keeps_compensation(query) && (query.dtype == float32 || !has_residual(query)))
+      return refuse("compensation is supported for 16-bit dtypes with a residual only");
     if (query.rows < 0 || query.width < 1 || query.inner < 1 ||
         std::max({query.rows, query.width, query.inner}) > INT32_MAX)
-      return refuse("%lld rows of %lld -> %lld not supported", static_cast<long long>(query.rows),
+      return refuse("%lld rows of %lld -> %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.inner), static_cast<long long>(query.width));
     return accept(200, "cuBLASLt %zu", cublasLtGetVersion());
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(fits(query));
     Workspace workspace;
-    (void)take(workspace, query);
-    wanted.forward_workspace = wanted.backward_workspace = workspace.used();
+    (void)allocate(workspace, query);
+    requirements.forward_workspace = requirements.backward_workspace = workspace.used();
   }
 
   void prepare(const fvlm_call& call, const Query& query) {
@@ -111,10 +73,10 @@ class KernelsCublasLt : public Kernels {
     const Key key = key_of(query, deterministic);
     if (query.rows == 0 || !has_plan(query) || plans_.count(key)) return;
     Workspace workspace(call);
-    const Space space = take(workspace, query);
-    Plan plan = planned(query, space.library.size());
-    // Times differ from run to run, and with them the choice, and with that the bits.
-    if (!deterministic && !(call.flags & FVLM_CAPTURING)) measure(call, query, space, plan);
+    const Scratch scratch = allocate(workspace, query);
+    Plan plan = heuristic_plan(query, scratch.cublas.size());
+    // Timings vary from run to run, and with them the selected algorithm and the bits of the result.
+    if (!deterministic && !(call.flags & FVLM_CAPTURING)) measure(call, query, scratch, plan);
     plans_[key] = std::move(plan);
   }
 
@@ -131,17 +93,17 @@ class KernelsCublasLt : public Kernels {
     Matrix residual{};
     if (has_residual(query)) residual = matrix_of(a.residual, query.dtype, query.rows, query.width, "residual");
     if (query.rows == 0) return;
-    if (keeps_rest(query)) {
+    if (keeps_compensation(query)) {
       const auto rows = [&](const fvlm_tensor* tensor, const char* name) {
         return rows_of(matrix_of(tensor, query.dtype, query.rows, query.width, name));
       };
-      FewRows product{rows_of(x), rows_of(weight), rows_of(y), bias, rows_of(residual)};
-      if (a.rest) product.rest = rows(a.rest, "rest");
-      product.y_rest = rows(a.y_rest, "y_rest");
-      return few_rows(on(call), few_forward_shape(query), product);
+      SkinnyGemm product{rows_of(x), rows_of(weight), rows_of(y), bias, rows_of(residual)};
+      if (a.rest) product.compensation = rows(a.rest, "rest");
+      product.y_compensation = rows(a.y_rest, "y_rest");
+      return skinny_gemm(on(call), skinny_forward_shape(query), product);
     }
     Workspace workspace(call);
-    forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, take(workspace, query));
+    forward(call, query, plan_of(call, query), {x, weight, sum, y, bias}, residual, gelu, allocate(workspace, query));
   }
 
   void linear_input_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_input_gradient& a) const {
@@ -149,8 +111,9 @@ class KernelsCublasLt : public Kernels {
     const Matrix d_y = matrix_of(a.d_y, query.dtype, query.rows, query.width, "d_y");
     const Matrix weight = parameter_of(a.weight, query.dtype, query.width, query.inner, "weight");
     const Matrix d_x = matrix_of(a.d_x, query.dtype, query.rows, query.inner, "d_x");
-    Matrix before{nullptr, 0};
-    if (a.pre_activation) before = matrix_of(a.pre_activation, query.dtype, query.rows, query.inner, "pre_activation");
+    Matrix pre_activation{nullptr, 0};
+    if (a.pre_activation)
+      pre_activation = matrix_of(a.pre_activation, query.dtype, query.rows, query.inner, "pre_activation");
     void* d_bias = a.d_x_sums ? vector_of(a.d_x_sums, query.gradient_dtype, query.inner, "d_x_sums") : nullptr;
     const bool accumulate = a.accumulate != 0;
     if (query.rows == 0) {
@@ -159,8 +122,9 @@ class KernelsCublasLt : public Kernels {
     }
     const Plan& plan = backward_plan_of(call, query);
     Workspace workspace(call);
-    const Space space = take(workspace, query);
-    input_gradient(call, query, plan, {d_y, weight, before, d_x}, sums_of(query, space, d_bias, accumulate), space);
+    const Scratch scratch = allocate(workspace, query);
+    input_gradient(call, query, plan, {d_y, weight, pre_activation, d_x}, sums_of(query, scratch, d_bias, accumulate),
+                   scratch);
   }
 
   void linear_weight_gradient(const fvlm_call& call, const Query& query, const fvlm_linear_weight_gradient& a) const {
@@ -178,8 +142,8 @@ class KernelsCublasLt : public Kernels {
     }
     const Plan& plan = backward_plan_of(call, query);
     Workspace workspace(call);
-    const Space space = take(workspace, query);
-    weight_gradient(call, query, plan, {rows_of(d_y), rows_of(x), d_weight.data, d_bias, accumulate}, space);
+    const Scratch scratch = allocate(workspace, query);
+    weight_gradient(call, query, plan, {rows_of(d_y), rows_of(x), d_weight.data, d_bias, accumulate}, scratch);
   }
 
  private:
@@ -188,29 +152,30 @@ class KernelsCublasLt : public Kernels {
 
   struct Plan {
     Matmul forward, input, weight;
-    bool adds_bias = false; // the forward's epilogue does
-    // Products of our own: of few rows, and with them whatever else is wanted.
-    bool forward_is_few = false, input_is_few = false;
-    // Others: without gelu, with it, with its derivative; sums over rows, also those of a bias's gradient.
-    bool forward_is_ours = false, input_is_ours = false, gelu_rides = false, slope_rides = false;
-    bool weight_is_ours = false, weight_and_bias_are_ours = false;
+    bool adds_bias = false; // whether the forward's epilogue adds the bias
+    // Whether skinny GEMMs (gemm_skinny.h) run, which also compute everything around the product.
+    bool forward_is_skinny = false, input_is_skinny = false;
+    // Whether fused GEMMs (gemm_gelu.h) run: the plain linear, with GELU, with its derivative; and the custom weight
+    // gradient (gemm_weight_gradient.h), without and with the bias gradient.
+    bool forward_is_fused = false, input_is_fused = false, gelu_is_fused = false, gelu_derivative_is_fused = false;
+    bool weight_is_custom = false, weight_and_bias_are_custom = false;
   };
 
-  struct Space {
-    Span<char> library; // or for sums over rows
-    Sums sums;
-    Span<float> slope_sums; // parts that a product of our own leaves
-    Span<char> scratch;
+  struct Scratch {
+    Span<char> cublas; // cuBLASLt's workspace, or that of a custom weight gradient
+    GradientSums sums;
+    Span<float> gelu_derivative_sums; // partial column sums of a fused product
+    Span<char> operands;
   };
 
-  // The operands to time on: sets of the same sizes, one behind the other, with as many rows as there is room for.
-  struct Sets {
-    int64_t rows = 0;                                      // 0: too few to tell anything
-    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each, and how many sets
+  // Sets of operands to time products on, with as many rows as fit.
+  struct TimingSets {
+    int64_t rows = 0;                                      // 0: too few to measure anything
+    int64_t x = 0, y = 0, weight = 0, bias = 0, count = 0; // bytes of each operand, and the number of sets
 
     int64_t bytes() const { return x + y + weight + bias; }
   };
-  struct Set {
+  struct TimingSet {
     Matrix x, y, weight;
     void* bias;
   };
@@ -218,9 +183,9 @@ class KernelsCublasLt : public Kernels {
   static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
   static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
   static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
-  static bool keeps_rest(const Query& query) { return query.options & FVLM_WITH_REST; }
-  // Where it keeps the rest, the forward is a product of our own.
-  static bool has_plan(const Query& query) { return !keeps_rest(query) || has_backward(query); }
+  static bool keeps_compensation(const Query& query) { return query.options & FVLM_WITH_REST; }
+  // With compensation the forward is always a skinny GEMM.
+  static bool has_plan(const Query& query) { return !keeps_compensation(query) || has_backward(query); }
 
   static Key key_of(const Query& q, bool deterministic) {
     return {q.rows,
@@ -234,14 +199,15 @@ class KernelsCublasLt : public Kernels {
 
   const Plan& plan_of(const fvlm_call& call, const Query& query) const {
     const bool deterministic = call.flags & FVLM_DETERMINISTIC;
-    for (const bool asked : {deterministic, !deterministic})
-      if (const auto found = plans_.find(key_of(query, asked)); found != plans_.end()) return found->second;
-    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() has not seen %lld rows of %lld -> %lld",
+    for (const bool wanted_key : {deterministic, !deterministic})
+      if (const auto found = plans_.find(key_of(query, wanted_key)); found != plans_.end()) return found->second;
+    throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for %lld rows of %lld -> %lld",
                   static_cast<long long>(query.rows), static_cast<long long>(query.inner),
                   static_cast<long long>(query.width));
   }
   const Plan& backward_plan_of(const fvlm_call& call, const Query& query) const {
-    if (!has_backward(query)) throw Failure(FVLM_ERROR_ARGUMENT, "the query said that no backward follows");
+    if (!has_backward(query))
+      throw Failure(FVLM_ERROR_ARGUMENT, "backward called for a query without FVLM_WITH_BACKWARD");
     return plan_of(call, query);
   }
 
@@ -253,120 +219,124 @@ class KernelsCublasLt : public Kernels {
     return {{q.dtype, q.gradient_dtype, q.width, q.inner, rows, true}};
   }
 
-  static FewRowsShape few_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
-  static FewRowsShape few_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner, true}; }
-  static GeluProductShape gelu_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
-  static GeluProductShape slope_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
-  static WeightProductShape sum_shape(const Query& q) { return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width}; }
-  bool may_sum(const Query& query) const {
-    return is_hopper_ && has_backward(query) && fits_weight_product(multiprocessors_, sum_shape(query));
+  static SkinnyGemmShape skinny_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
+  static SkinnyGemmShape skinny_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner, true}; }
+  static FusedGemmShape fused_forward_shape(const Query& q) { return {q.dtype, q.rows, q.inner, q.width}; }
+  static FusedGemmShape fused_input_shape(const Query& q) { return {q.dtype, q.rows, q.width, q.inner}; }
+  static WeightGradientShape weight_gradient_shape(const Query& q) {
+    return {q.dtype, q.gradient_dtype, q.rows, q.inner, q.width};
   }
-  bool may_be_few(const FewRowsShape& shape) const { return fits_few_rows(device_of(nullptr), shape); }
-  bool may_ride(const GeluProductShape& shape) const { return is_hopper_ && fits_gelu_product(shape); }
+  bool may_be_custom(const Query& query) const {
+    return is_hopper_ && has_backward(query) &&
+           weight_gradient_supports(multiprocessors_, weight_gradient_shape(query));
+  }
+  bool may_be_skinny(const SkinnyGemmShape& shape) const { return skinny_gemm_supports(device_of(nullptr), shape); }
+  bool may_fuse(const FusedGemmShape& shape) const { return is_hopper_ && fused_gemm_supports(shape); }
 
-  // Products of our own give the same bits in every run: where there are any, they are taken until something is
+  // Custom kernels give the same bits in every run, so they are preferred wherever they apply until something is
   // measured.
-  Plan planned(const Query& query, std::size_t library_bytes) const {
-    const auto needed = [](Matmul product) {
+  Plan heuristic_plan(const Query& query, std::size_t cublas_bytes) const {
+    const auto require_algorithm = [](Matmul product) {
       if (!product.exists()) throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm");
       return product;
     };
     Plan plan;
-    if (has_bias(query)) plan.forward = Matmul(library_, forward_shape(query, query.rows, true), library_bytes);
+    if (has_bias(query)) plan.forward = Matmul(library_, forward_shape(query, query.rows, true), cublas_bytes);
     plan.adds_bias = plan.forward.exists();
     if (!plan.adds_bias)
-      plan.forward = needed(Matmul(library_, forward_shape(query, query.rows, false), library_bytes));
-    plan.forward_is_few = may_be_few(few_forward_shape(query));
-    plan.forward_is_ours = plan.gelu_rides = may_ride(gelu_shape(query));
+      plan.forward = require_algorithm(Matmul(library_, forward_shape(query, query.rows, false), cublas_bytes));
+    plan.forward_is_skinny = may_be_skinny(skinny_forward_shape(query));
+    plan.forward_is_fused = plan.gelu_is_fused = may_fuse(fused_forward_shape(query));
     if (!has_backward(query)) return plan;
-    plan.input_is_few = may_be_few(few_input_shape(query));
-    plan.input_is_ours = plan.slope_rides = may_ride(slope_shape(query));
-    plan.input = needed(Matmul(library_, input_shape(query, query.rows), library_bytes));
-    plan.weight = needed(Matmul(library_, weight_shape(query, query.rows), library_bytes));
-    plan.weight_is_ours = plan.weight_and_bias_are_ours = may_sum(query);
+    plan.input_is_skinny = may_be_skinny(skinny_input_shape(query));
+    plan.input_is_fused = plan.gelu_derivative_is_fused = may_fuse(fused_input_shape(query));
+    plan.input = require_algorithm(Matmul(library_, input_shape(query, query.rows), cublas_bytes));
+    plan.weight = require_algorithm(Matmul(library_, weight_shape(query, query.rows), cublas_bytes));
+    plan.weight_is_custom = plan.weight_and_bias_are_custom = may_be_custom(query);
     return plan;
   }
 
-  void forward(const fvlm_call& call, const Query& query, const Plan& plan, const GeluForward& o,
-               const Matrix& residual, bool gelu, const Space& space) const {
-    FewRows few{rows_of(o.x), rows_of(o.weight), rows_of(o.y), o.bias, rows_of(residual)};
-    few.gelu = gelu;
-    if (o.sum.data != o.y.data) few.sum = rows_of(o.sum);
-    if (plan.forward_is_few && takes_few_rows(on(call), few_forward_shape(query), few))
-      return few_rows(on(call), few_forward_shape(query), few);
-    if (gelu && plan.gelu_rides && copy_engine_takes(query.dtype, {o.x, o.weight, o.sum, o.y}))
-      return gelu_forward(on(call), gelu_shape(query), o);
-    if (!gelu && plan.forward_is_ours && copy_engine_takes(query.dtype, {o.x, o.weight, o.y}) &&
-        (!residual.data || copy_engine_takes(query.dtype, {residual})))
-      return plain_product(on(call), gelu_shape(query), {o.x, o.weight, o.y, o.bias, residual});
+  void forward(const fvlm_call& call, const Query& query, const Plan& plan, const FusedGeluForward& o,
+               const Matrix& residual, bool gelu, const Scratch& scratch) const {
+    SkinnyGemm skinny{rows_of(o.x), rows_of(o.weight), rows_of(o.y), o.bias, rows_of(residual)};
+    skinny.gelu = gelu;
+    if (o.sum.data != o.y.data) skinny.sum = rows_of(o.sum);
+    if (plan.forward_is_skinny && skinny_gemm_takes(on(call), skinny_forward_shape(query), skinny))
+      return skinny_gemm(on(call), skinny_forward_shape(query), skinny);
+    if (gelu && plan.gelu_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.sum, o.y}))
+      return fused_gelu_forward(on(call), fused_forward_shape(query), o);
+    if (!gelu && plan.forward_is_fused && tma_compatible(query.dtype, {o.x, o.weight, o.y}) &&
+        (!residual.data || tma_compatible(query.dtype, {residual})))
+      return fused_linear(on(call), fused_forward_shape(query), {o.x, o.weight, o.y, o.bias, residual});
     Matrix bias{o.bias, 0};
     plan.forward.run(library_, call, {o.x, o.weight, o.sum, plan.adds_bias ? o.bias : nullptr, false, residual},
-                     space.library);
+                     scratch.cublas);
     if (plan.adds_bias) bias.data = nullptr;
     if (gelu || bias.data)
-      finish(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
-             {rows_of(o.sum), rows_of(o.y), bias.data, gelu, o.sum.data != o.y.data});
+      add_bias_gelu(on(call), shape_of(query.dtype, query.rows, query.width, {o.sum, o.y, bias}),
+                    {rows_of(o.sum), rows_of(o.y), bias.data, gelu, o.sum.data != o.y.data});
   }
 
-  void input_gradient(const fvlm_call& call, const Query& query, const Plan& plan, GeluBackward o, const Sums& sums,
-                      const Space& space) const {
+  void input_gradient(const fvlm_call& call, const Query& query, const Plan& plan, FusedGeluBackward o,
+                      const GradientSums& sums, const Scratch& scratch) const {
     const bool gelu = o.x.data != nullptr;
-    FewRows few{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
-    few.slope = rows_of(o.x), few.sums = sums;
-    if (plan.input_is_few && takes_few_rows(on(call), few_input_shape(query), few))
-      return few_rows(on(call), few_input_shape(query), few);
-    if (gelu && plan.slope_rides && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
-      if (sums.wanted()) o.sums = space.slope_sums.data();
-      gelu_backward(on(call), slope_shape(query), o);
+    SkinnyGemm skinny{rows_of(o.d_y), rows_of(o.weight), rows_of(o.d_x)};
+    skinny.gelu_input = rows_of(o.x), skinny.sums = sums;
+    if (plan.input_is_skinny && skinny_gemm_takes(on(call), skinny_input_shape(query), skinny))
+      return skinny_gemm(on(call), skinny_input_shape(query), skinny);
+    if (gelu && plan.gelu_derivative_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.x, o.d_x})) {
+      if (sums.required()) o.sums = scratch.gelu_derivative_sums.data();
+      fused_gelu_backward(on(call), fused_input_shape(query), o);
       const Matrix parts{o.sums, query.inner};
       if (o.sums)
-        column_sums(on(call),
-                    shape_of(float32, parts_of_sums(multiprocessors_, slope_shape(query)), query.inner, {parts}),
-                    rows_of(parts), sums);
+        column_sums(
+            on(call),
+            shape_of(float32, column_sum_parts(multiprocessors_, fused_input_shape(query)), query.inner, {parts}),
+            rows_of(parts), sums);
       return;
     }
-    if (!gelu && plan.input_is_ours && copy_engine_takes(query.dtype, {o.d_y, o.weight, o.d_x}))
-      plain_product(on(call), slope_shape(query), {o.d_y, o.weight, o.d_x, nullptr, {}, true});
+    if (!gelu && plan.input_is_fused && tma_compatible(query.dtype, {o.d_y, o.weight, o.d_x}))
+      fused_linear(on(call), fused_input_shape(query), {o.d_y, o.weight, o.d_x, nullptr, {}, true});
     else
-      plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, space.library);
+      plan.input.run(library_, call, {o.d_y, o.weight, o.d_x}, scratch.cublas);
     const Shape shape = shape_of(query.dtype, query.rows, query.inner, {o.x, o.d_x});
-    if (gelu && sums.wanted())
+    if (gelu && sums.required())
       gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)}, sums);
     else if (gelu)
       gelu_gradient(on(call), shape, {rows_of(o.x), rows_of(o.d_x)});
-    else if (sums.wanted())
+    else if (sums.required())
       column_sums(on(call), shape, rows_of(o.d_x), sums);
   }
 
-  void weight_gradient(const fvlm_call& call, const Query& query, const Plan& plan, const WeightProduct& o,
-                       const Space& space) const {
+  void weight_gradient(const fvlm_call& call, const Query& query, const Plan& plan, const WeightGradient& o,
+                       const Scratch& scratch) const {
     const Matrix d_y{o.d_y.data, o.d_y.stride}, x{o.x.data, o.x.stride};
-    if ((o.d_bias ? plan.weight_and_bias_are_ours : plan.weight_is_ours) && copy_engine_takes(query.dtype, {d_y, x}))
-      return weight_product(on(call), sum_shape(query), o, space.library.data());
-    plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, space.library);
-    // cuBLASLt's epilogue for these sums takes twice a product's time on an H100 (bench/LOG.md).
+    if ((o.d_bias ? plan.weight_and_bias_are_custom : plan.weight_is_custom) && tma_compatible(query.dtype, {d_y, x}))
+      return weight_gradient_gemm(on(call), weight_gradient_shape(query), o, scratch.cublas.data());
+    plan.weight.run(library_, call, {d_y, x, {o.d_weight, query.inner}, nullptr, o.accumulate}, scratch.cublas);
+    // cuBLASLt's epilogue for these sums takes twice the time of the product on an H100 (bench/LOG.md).
     if (o.d_bias)
       column_sums(on(call), shape_of(query.dtype, query.rows, query.width, {d_y}), o.d_y,
-                  sums_of(query, space, o.d_bias, o.accumulate));
+                  sums_of(query, scratch, o.d_bias, o.accumulate));
   }
 
-  // Replaces the heuristics' first choices by the fastest of their candidates.
-  void measure(const fvlm_call& call, const Query& query, const Space& space, Plan& plan) const {
-    const Sets sets = sets_of(query);
+  // Replaces the heuristics' first choices by the fastest candidates.
+  void measure(const fvlm_call& call, const Query& query, const Scratch& scratch, Plan& plan) const {
+    const TimingSets sets = timing_sets(query);
     if (sets.rows == 0) return;
-    fill(stream_of(call), query.dtype, space.scratch.data(), sets.count * sets.bytes() / bytes(query.dtype));
-    const auto set = [&](int turn) { return set_of(query, sets, space, turn); };
+    fill_random(stream_of(call), query.dtype, scratch.operands.data(), sets.count * sets.bytes() / bytes(query.dtype));
+    const auto set = [&](int repeat) { return timing_set(query, sets, scratch, repeat); };
     const auto timed = [&](Matmul& product, const MatmulShape& shape,
                            const std::function<MatmulOperands(int)>& operands, const char* what) {
-      product.measure(library_, call, shape, operands, space.library);
+      product.measure(library_, call, shape, operands, scratch.cublas);
       log(call.host, FVLM_LOG_DEBUG, "linear %lld x %lld -> %lld, %s, timed on %lld rows: %s",
           static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
           what, static_cast<long long>(sets.rows), product.report());
     };
     timed(
         plan.forward, forward_shape(query, sets.rows, plan.adds_bias),
-        [&](int turn) {
-          const Set s = set(turn);
+        [&](int repeat) {
+          const TimingSet s = set(repeat);
           return MatmulOperands{
               s.x, s.weight, s.y, plan.adds_bias ? s.bias : nullptr, false, has_residual(query) ? s.y : Matrix{}};
         },
@@ -374,120 +344,129 @@ class KernelsCublasLt : public Kernels {
     if (has_backward(query))
       timed(
           plan.input, input_shape(query, sets.rows),
-          [&](int turn) {
-            const Set s = set(turn);
+          [&](int repeat) {
+            const TimingSet s = set(repeat);
             return MatmulOperands{s.y, s.weight, s.x};
           },
           "input gradient");
-    measure_plain(call, query, space, sets, plan);
-    measure_riders(call, query, space, sets, plan);
-    // Its rows are what it sums over: fewer of them ask for other ways to cut the sums.
+    measure_linear(call, query, scratch, sets, plan);
+    measure_gelu(call, query, scratch, sets, plan);
+    // A weight gradient sums over rows: with fewer rows other split-K configurations would win.
     if (!has_backward(query) || sets.rows < query.rows) return;
     timed(
         plan.weight, weight_shape(query, sets.rows),
-        [&](int turn) {
-          const Set s = set(turn);
+        [&](int repeat) {
+          const TimingSet s = set(repeat);
           return MatmulOperands{s.y, s.x, s.weight};
         },
         "weight gradient");
-    measure_sums(call, query, space, sets, plan);
+    measure_weight_gradient(call, query, scratch, sets, plan);
   }
 
-  // Whether products by themselves are to be our own.
-  void measure_plain(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
-                     Plan& plan) const {
+  // Decides whether plain products run as custom kernels.
+  void measure_linear(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
+                      Plan& plan) const {
     Query timed = query;
     timed.rows = sets.rows;
-    const auto choose = [&](bool Plan::*ours, const std::function<void(const Plan&, const Set&)>& run,
+    const auto choose = [&](bool Plan::*custom, const std::function<void(const Plan&, const TimingSet&)>& run,
                             const char* what) {
-      Plan ways;
-      ways.forward = plan.forward.with_rows(timed.rows);
-      ways.input = plan.input.with_rows(timed.rows);
-      ways.adds_bias = plan.adds_bias;
-      ways.*ours = plan.*ours;
-      plan.*ours = is_faster(call, query, timed.rows, ways, ours, what,
-                             [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
+      Plan base_plan;
+      base_plan.forward = plan.forward.with_rows(timed.rows);
+      base_plan.input = plan.input.with_rows(timed.rows);
+      base_plan.adds_bias = plan.adds_bias;
+      base_plan.*custom = plan.*custom;
+      plan.*custom =
+          is_faster(call, query, timed.rows, base_plan, custom, what, [&](const Plan& plan_candidate, int repeat) {
+            run(plan_candidate, timing_set(query, sets, scratch, repeat));
+          });
     };
-    const auto run_forward = [&](const Plan& way, const Set& s) {
-      forward(call, timed, way, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{}, false, space);
+    const auto run_forward = [&](const Plan& plan_candidate, const TimingSet& s) {
+      forward(call, timed, plan_candidate, {s.x, s.weight, s.y, s.y, s.bias}, has_residual(query) ? s.y : Matrix{},
+              false, scratch);
     };
-    const auto run_input = [&](const Plan& way, const Set& s) {
-      input_gradient(call, timed, way, {s.y, s.weight, {}, s.x}, {}, space);
+    const auto run_input = [&](const Plan& plan_candidate, const TimingSet& s) {
+      input_gradient(call, timed, plan_candidate, {s.y, s.weight, {}, s.x}, {}, scratch);
     };
-    choose(&Plan::forward_is_few, run_forward, "forward of few rows");
-    if (!plan.forward_is_few) choose(&Plan::forward_is_ours, run_forward, "forward");
+    choose(&Plan::forward_is_skinny, run_forward, "forward, skinny GEMM");
+    if (!plan.forward_is_skinny) choose(&Plan::forward_is_fused, run_forward, "forward");
     if (!has_backward(query)) return;
-    choose(&Plan::input_is_few, run_input, "input gradient of few rows");
-    if (!plan.input_is_few) choose(&Plan::input_is_ours, run_input, "input gradient");
+    choose(&Plan::input_is_skinny, run_input, "input gradient, skinny GEMM");
+    if (!plan.input_is_skinny) choose(&Plan::input_is_fused, run_input, "input gradient");
   }
 
-  // Whether gelu and its derivative are to ride where a product of few rows does not take them. With half the rows:
-  // where the results of the others lie there is room for what they are computed of.
-  void measure_riders(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets,
-                      Plan& plan) const {
+  // Decides whether GELU and its derivative are fused where no skinny GEMM takes them. Uses half the rows: the other
+  // half of the result's memory holds the pre-activation.
+  void measure_gelu(const fvlm_call& call, const Query& query, const Scratch& scratch, const TimingSets& sets,
+                    Plan& plan) const {
     Query half = query;
     half.rows = sets.rows / 2;
     if (half.rows == 0) return;
-    Plan rides = plan;
-    rides.forward_is_few = rides.input_is_few = false;
-    rides.forward = plan.forward.with_rows(half.rows);
-    rides.input = plan.input.with_rows(half.rows);
-    const auto rest_of = [&](const Matrix& whole) {
-      return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row * bytes(query.dtype), whole.row};
+    Plan base_plan = plan;
+    base_plan.forward_is_skinny = base_plan.input_is_skinny = false;
+    base_plan.forward = plan.forward.with_rows(half.rows);
+    base_plan.input = plan.input.with_rows(half.rows);
+    const auto second_half = [&](const Matrix& whole) {
+      return Matrix{static_cast<char*>(whole.data) + half.rows * whole.row_stride * bytes(query.dtype),
+                    whole.row_stride};
     };
-    const auto choose = [&](bool Plan::*rider, const std::function<void(const Plan&, const Set&)>& run,
+    const auto choose = [&](bool Plan::*fused, const std::function<void(const Plan&, const TimingSet&)>& run,
                             const char* what) {
-      plan.*rider = is_faster(call, query, half.rows, rides, rider, what,
-                              [&](const Plan& way, int turn) { run(way, set_of(query, sets, space, turn)); });
+      plan.*fused =
+          is_faster(call, query, half.rows, base_plan, fused, what, [&](const Plan& plan_candidate, int repeat) {
+            run(plan_candidate, timing_set(query, sets, scratch, repeat));
+          });
     };
     choose(
-        &Plan::gelu_rides,
-        [&](const Plan& way, const Set& s) {
-          forward(call, half, way, {s.x, s.weight, s.y, rest_of(s.y), s.bias}, {}, true, space);
+        &Plan::gelu_is_fused,
+        [&](const Plan& plan_candidate, const TimingSet& s) {
+          forward(call, half, plan_candidate, {s.x, s.weight, s.y, second_half(s.y), s.bias}, {}, true, scratch);
         },
         "gelu");
     choose(
-        &Plan::slope_rides,
-        [&](const Plan& way, const Set& s) {
-          input_gradient(call, half, way, {s.y, s.weight, s.x, rest_of(s.x)}, {}, space);
+        &Plan::gelu_derivative_is_fused,
+        [&](const Plan& plan_candidate, const TimingSet& s) {
+          input_gradient(call, half, plan_candidate, {s.y, s.weight, s.x, second_half(s.x)}, {}, scratch);
         },
-        "gelu's derivative");
+        "gelu derivative");
   }
 
-  void measure_sums(const fvlm_call& call, const Query& query, const Space& space, const Sets& sets, Plan& plan) const {
-    const auto choose = [&](bool Plan::*ours, bool bias, const char* what) {
-      plan.*ours = is_faster(call, query, query.rows, plan, ours, what, [&](const Plan& way, int turn) {
-        const Set s = set_of(query, sets, space, turn);
-        weight_gradient(call, query, way, {rows_of(s.y), rows_of(s.x), s.weight.data, bias ? s.bias : nullptr, false},
-                        space);
-      });
+  void measure_weight_gradient(const fvlm_call& call, const Query& query, const Scratch& scratch,
+                               const TimingSets& sets, Plan& plan) const {
+    const auto choose = [&](bool Plan::*custom, bool bias, const char* what) {
+      plan.*custom =
+          is_faster(call, query, query.rows, plan, custom, what, [&](const Plan& plan_candidate, int repeat) {
+            const TimingSet s = timing_set(query, sets, scratch, repeat);
+            weight_gradient(call, query, plan_candidate,
+                            {rows_of(s.y), rows_of(s.x), s.weight.data, bias ? s.bias : nullptr, false}, scratch);
+          });
     };
-    choose(&Plan::weight_is_ours, false, "weight gradient");
-    if (has_bias(query)) choose(&Plan::weight_and_bias_are_ours, true, "weight and bias gradient");
+    choose(&Plan::weight_is_custom, false, "weight gradient");
+    if (has_bias(query)) choose(&Plan::weight_and_bias_are_custom, true, "weight and bias gradient");
   }
 
-  // Whether what the plan does on a product of our own takes longer otherwise.
-  bool is_faster(const fvlm_call& call, const Query& query, int64_t rows, const Plan& plan, bool Plan::*ours,
-                 const char* what, const std::function<void(const Plan&, int turn)>& run) const {
-    if (!(plan.*ours)) return false;
-    Plan otherwise = plan;
-    otherwise.*ours = false;
-    const auto way = [&](const Plan& of) {
-      return [&](int turn) {
-        run(of, turn);
+  // Whether the plan with the custom kernel is faster than the same plan with cuBLASLt.
+  bool is_faster(const fvlm_call& call, const Query& query, int64_t rows, const Plan& plan, bool Plan::*custom,
+                 const char* what, const std::function<void(const Plan&, int repeat)>& run) const {
+    if (!(plan.*custom)) return false;
+    Plan cublas_plan = plan;
+    cublas_plan.*custom = false;
+    const auto candidate_of = [&](const Plan& of) {
+      return [&](int repeat) {
+        run(of, repeat);
         return true;
       };
     };
-    const std::vector<double> seconds = time_in_turn(stream_of(call), {way(plan), way(otherwise)});
+    const std::vector<double> seconds =
+        time_interleaved(stream_of(call), {candidate_of(plan), candidate_of(cublas_plan)});
     log(call.host, FVLM_LOG_DEBUG,
-        "linear %lld x %lld -> %lld, %s, timed on %lld rows: a product of our own %.1f us, cuBLASLt %.1f us",
+        "linear %lld x %lld -> %lld, %s, timed on %lld rows: custom kernel %.1f us, cuBLASLt %.1f us",
         static_cast<long long>(query.rows), static_cast<long long>(query.inner), static_cast<long long>(query.width),
         what, static_cast<long long>(rows), seconds[0] * 1e6, seconds[1] * 1e6);
-    return fastest_of(seconds) == 0;
+    return pick_fastest(seconds) == 0;
   }
 
-  static Sums sums_of(const Query& query, const Space& space, void* d_bias, bool accumulate) {
-    Sums sums = space.sums;
+  static GradientSums sums_of(const Query& query, const Scratch& scratch, void* d_bias, bool accumulate) {
+    GradientSums sums = scratch.sums;
     sums.out[0] = d_bias;
     sums.type = query.gradient_dtype;
     sums.accumulate = accumulate;
@@ -497,51 +476,53 @@ class KernelsCublasLt : public Kernels {
   Device device_of(cudaStream_t stream) const { return {stream, multiprocessors_, is_hopper_}; }
   Device on(const fvlm_call& call) const { return device_of(stream_of(call)); }
 
-  // Room for 16 parts of the largest sum that cuBLASLt may want to split.
-  static int64_t library_bytes(const Query& query) {
+  // Room for 16 partial sums of the largest result that cuBLASLt may want to split.
+  static int64_t cublas_bytes(const Query& query) {
     int64_t largest = query.rows * query.width;
     if (has_backward(query)) largest = std::max({largest, query.rows * query.inner, query.width * query.inner});
-    return std::clamp(largest * 4 * 16, least_library_bytes, most_library_bytes);
+    return std::clamp(largest * 4 * 16, min_cublas_bytes, max_cublas_bytes);
   }
 
-  static Sets sets_of(const Query& query) {
+  static TimingSets timing_sets(const Query& query) {
     const auto padded = [](int64_t size) { return (size + 255) / 256 * 256; };
     const int64_t element = bytes(query.dtype);
-    Sets sets;
+    TimingSets sets;
     sets.weight = padded(query.width * query.inner * (has_backward(query) ? 4 : element));
     sets.bias = padded(query.width * (has_backward(query) ? 4 : element));
-    const int64_t room = (most_set_bytes - sets.weight - sets.bias) / ((query.inner + query.width) * element);
+    const int64_t room = (max_set_bytes - sets.weight - sets.bias) / ((query.inner + query.width) * element);
     sets.rows = room >= query.rows ? query.rows : room < row_unit ? 0 : room / row_unit * row_unit;
     sets.x = padded(sets.rows * query.inner * element);
     sets.y = padded(sets.rows * query.width * element);
-    sets.count = sets.rows == 0 ? 0 : std::clamp<int64_t>(most_scratch_bytes / sets.bytes(), 1, most_sets);
+    sets.count = sets.rows == 0 ? 0 : std::clamp<int64_t>(max_scratch_bytes / sets.bytes(), 1, max_sets);
     return sets;
   }
 
-  static Set set_of(const Query& query, const Sets& sets, const Space& space, int turn) {
-    char* x = space.scratch.data() + turn % sets.count * sets.bytes();
+  static TimingSet timing_set(const Query& query, const TimingSets& sets, const Scratch& scratch, int repeat) {
+    char* x = scratch.operands.data() + repeat % sets.count * sets.bytes();
     char *y = x + sets.x, *weight = y + sets.y;
     return {{x, query.inner}, {y, query.width}, {weight, query.inner}, weight + sets.weight};
   }
 
-  Space take(Workspace& workspace, const Query& query) const {
-    Space space;
-    if (!has_plan(query)) return space;
-    const int64_t sum_bytes = may_sum(query) ? weight_product_bytes(multiprocessors_) : 0;
-    space.library = workspace.take<char>(query.rows > 0 ? std::max(library_bytes(query), sum_bytes) : 0);
-    int64_t summed = has_bias(query) ? query.width : 0; // columns of one call
-    if (query.options & FVLM_WITH_SUMS) summed = std::max(summed, query.inner);
-    if (has_backward(query) && summed > 0 && query.rows > 0) space.sums.take(workspace, summed, 1, multiprocessors_);
-    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && may_ride(slope_shape(query)))
-      space.slope_sums = workspace.take<float>(parts_of_sums(multiprocessors_, slope_shape(query)) * query.inner);
-    const Sets sets = sets_of(query);
-    space.scratch = workspace.take<char>(sets.count * sets.bytes());
-    return space;
+  Scratch allocate(Workspace& workspace, const Query& query) const {
+    Scratch scratch;
+    if (!has_plan(query)) return scratch;
+    const int64_t sum_bytes = may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0;
+    scratch.cublas = workspace.take<char>(query.rows > 0 ? std::max(cublas_bytes(query), sum_bytes) : 0);
+    int64_t summed_columns = has_bias(query) ? query.width : 0; // columns that one call sums
+    if (query.options & FVLM_WITH_SUMS) summed_columns = std::max(summed_columns, query.inner);
+    if (has_backward(query) && summed_columns > 0 && query.rows > 0)
+      scratch.sums.allocate(workspace, summed_columns, 1, multiprocessors_);
+    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && may_fuse(fused_input_shape(query)))
+      scratch.gelu_derivative_sums =
+          workspace.take<float>(column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner);
+    const TimingSets sets = timing_sets(query);
+    scratch.operands = workspace.take<char>(sets.count * sets.bytes());
+    return scratch;
   }
 
   CublasLt library_;
   int multiprocessors_;
-  bool is_hopper_; // there are clusters, and products by the copy engine
+  bool is_hopper_; // has clusters and TMA
   std::map<Key, Plan> plans_;
 };
 

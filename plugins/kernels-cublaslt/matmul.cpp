@@ -1,3 +1,4 @@
+// matmul.cpp: selection, timing and launch of cuBLASLt algorithms.
 #include "matmul.h"
 
 #include "timing.h"
@@ -11,15 +12,15 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-constexpr int most_candidates = 8; // more were never given
-constexpr int64_t widest = 16;     // bytes: no algorithm asks for more
+constexpr int max_candidates = 8;     // cuBLASLt was never seen to return more
+constexpr int64_t max_alignment = 16; // bytes: no algorithm requires more
 
-struct Description : ProductDescription {
+struct Description : GemmDescriptor {
   cublasLtMatrixLayoutOpaque_t addend = c;
 
   Description(const MatmulShape& s, const MatmulOperands& operands)
-      : ProductDescription(s, operands.a.row, operands.b.row, operands.c.row) {
-    if (const int64_t row = std::max(operands.addend.row, s.columns); operands.addend.data)
+      : GemmDescriptor(s, operands.a.row_stride, operands.b.row_stride, operands.c.row_stride) {
+    if (const int64_t row = std::max(operands.addend.row_stride, s.columns); operands.addend.data)
       check_cublas(cublasLtMatrixLayoutSetAttribute(&addend, CUBLASLT_MATRIX_LAYOUT_LD, &row, sizeof row),
                    "cublasLtMatrixLayoutSetAttribute");
     if (!s.adds_bias) return;
@@ -28,20 +29,20 @@ struct Description : ProductDescription {
   }
 };
 
-// Bytes, powers of two, that addresses are multiples of.
+// Largest powers of two, in bytes, that divide addresses and row strides.
 struct Alignments {
   int64_t a, b, c;
 };
 
 int64_t power_of_two_in(int64_t bytes) {
   int64_t power = 1;
-  while (power < widest && bytes % (2 * power) == 0) power *= 2;
+  while (power < max_alignment && bytes % (2 * power) == 0) power *= 2;
   return power;
 }
 
 int64_t alignment_of(const Matrix& matrix, fvlm_dtype dtype) {
-  return std::min(power_of_two_in(static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(matrix.data) % widest)),
-                  power_of_two_in(matrix.row * static_cast<int64_t>(bytes_of(dtype))));
+  return std::min(power_of_two_in(static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(matrix.data) % max_alignment)),
+                  power_of_two_in(matrix.row_stride * static_cast<int64_t>(bytes_of(dtype))));
 }
 
 Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
@@ -51,24 +52,25 @@ Alignments alignments_of(const MatmulShape& s, const MatmulOperands& operands) {
                     alignment_of(operands.addend, s.result)})};
 }
 
-// Contiguous matrices at aligned addresses: what to ask the heuristics about, who look at no memory.
-MatmulOperands natural_operands(const MatmulShape& s) {
+// Contiguous matrices at aligned addresses, for querying the heuristics, which access no memory.
+MatmulOperands contiguous_operands(const MatmulShape& s) {
   MatmulOperands operands;
-  operands.a.row = s.a_transposed ? s.rows : s.inner;
-  operands.b.row = s.b_transposed ? s.inner : s.columns;
-  operands.c.row = s.columns;
-  if (s.adds_bias) operands.bias = reinterpret_cast<void*>(widest); // it wants one
+  operands.a.row_stride = s.a_transposed ? s.rows : s.inner;
+  operands.b.row_stride = s.b_transposed ? s.inner : s.columns;
+  operands.c.row_stride = s.columns;
+  if (s.adds_bias) operands.bias = reinterpret_cast<void*>(max_alignment); // has to be non-NULL
   return operands;
 }
 
-std::vector<cublasLtMatmulAlgo_t> ask(const CublasLt& library, const MatmulShape& s, const MatmulOperands& operands,
-                                      const Alignments& alignments, std::size_t workspace) {
+std::vector<cublasLtMatmulAlgo_t> query_heuristics(const CublasLt& library, const MatmulShape& s,
+                                                   const MatmulOperands& operands, const Alignments& alignments,
+                                                   std::size_t workspace) {
   Description d(s, operands);
-  auto preference = product_preference(workspace, alignments.a, alignments.b, alignments.c);
-  cublasLtMatmulHeuristicResult_t found[most_candidates];
+  auto preference = gemm_preference(workspace, alignments.a, alignments.b, alignments.c);
+  cublasLtMatmulHeuristicResult_t found[max_candidates];
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c,
-                                                               &preference, most_candidates, found, &count);
+                                                               &preference, max_candidates, found, &count);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
     if (found[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(found[i].algo);
@@ -88,41 +90,40 @@ cublasStatus_t launch(const CublasLt& library, const fvlm_call& call, const Matm
 } // namespace
 
 Matmul::Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace) : shape_(shape) {
-  const MatmulOperands natural = natural_operands(shape);
-  candidates_ = ask(library, shape, natural, alignments_of(shape, natural), workspace);
-  MatmulOperands odd = natural;
-  for (Matrix* each : {&odd.a, &odd.b, &odd.c}) each->row = each->row / 2 * 2 + 1;
-  if (odd.bias) odd.bias = static_cast<char*>(odd.bias) + bytes_of(shape.result);
+  const MatmulOperands contiguous = contiguous_operands(shape);
+  candidates_ = query_heuristics(library, shape, contiguous, alignments_of(shape, contiguous), workspace);
+  MatmulOperands misaligned = contiguous;
+  for (Matrix* each : {&misaligned.a, &misaligned.b, &misaligned.c}) each->row_stride = each->row_stride / 2 * 2 + 1;
+  if (misaligned.bias) misaligned.bias = static_cast<char*>(misaligned.bias) + bytes_of(shape.result);
   const int64_t element = static_cast<int64_t>(bytes_of(shape.dtype));
-  const auto any =
-      ask(library, shape, odd, {element, element, static_cast<int64_t>(bytes_of(shape.result))}, workspace);
+  const auto any = query_heuristics(library, shape, misaligned,
+                                    {element, element, static_cast<int64_t>(bytes_of(shape.result))}, workspace);
   exists_ = !any.empty();
-  if (exists_) any_ = any.front();
+  if (exists_) unaligned_ = any.front();
 }
 
 void Matmul::measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
-                     const std::function<MatmulOperands(int turn)>& operands, Span<char> workspace) {
-  std::vector<Way> ways;
+                     const std::function<MatmulOperands(int repeat)>& operands, Span<char> workspace) {
+  std::vector<Candidate> candidates;
   for (const cublasLtMatmulAlgo_t& candidate : candidates_)
-    ways.emplace_back([&, candidate](int turn) {
-      return launch(library, call, shape, operands(turn), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
+    candidates.emplace_back([&, candidate](int repeat) {
+      return launch(library, call, shape, operands(repeat), candidate, workspace) == CUBLAS_STATUS_SUCCESS;
     });
-  if (ways.empty()) return;
-  const std::vector<double> seconds = time_in_turn(stream_of(call), ways);
-  chosen_ = fastest_of(seconds);
-  (void)std::snprintf(report_, sizeof report_, "number %zu of %zu candidates, %.1f us, the first %.1f us", chosen_ + 1,
+  if (candidates.empty()) return;
+  const std::vector<double> seconds = time_interleaved(stream_of(call), candidates);
+  chosen_ = pick_fastest(seconds);
+  (void)std::snprintf(report_, sizeof report_, "candidate %zu of %zu, %.1f us, the first %.1f us", chosen_ + 1,
                       candidates_.size(), seconds[chosen_] * 1e6, seconds[0] * 1e6);
 }
 
 void Matmul::run(const CublasLt& library, const fvlm_call& call, const MatmulOperands& operands,
                  Span<char> workspace) const {
-  const Alignments needed = alignments_of(shape_, natural_operands(shape_)), given = alignments_of(shape_, operands);
-  const bool natural = given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
-  if (!natural && !exists_)
-    throw Failure(FVLM_ERROR_UNSUPPORTED,
-                  "cuBLASLt has no algorithm for operands that are aligned to %lld, %lld and %lld bytes",
+  const Alignments needed = alignments_of(shape_, contiguous_operands(shape_)), given = alignments_of(shape_, operands);
+  const bool contiguous = given.a >= needed.a && given.b >= needed.b && given.c >= needed.c && !candidates_.empty();
+  if (!contiguous && !exists_)
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "cuBLASLt has no algorithm for operands aligned to %lld, %lld and %lld bytes",
                   static_cast<long long>(given.a), static_cast<long long>(given.b), static_cast<long long>(given.c));
-  const cublasLtMatmulAlgo_t& algorithm = natural ? candidates_[chosen_] : any_;
+  const cublasLtMatmulAlgo_t& algorithm = contiguous ? candidates_[chosen_] : unaligned_;
   check_cublas(launch(library, call, shape_, operands, algorithm, workspace), "cublasLtMatmul");
 }
 

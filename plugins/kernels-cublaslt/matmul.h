@@ -1,4 +1,4 @@
-// matmul.h: matrix products by cuBLASLt whose algorithms are chosen beforehand, so that a call only launches.
+// matmul.h: matrix products by cuBLASLt whose algorithms are selected beforehand, so that a call only launches.
 #pragma once
 #include "common/cublaslt.h"
 
@@ -7,36 +7,35 @@
 
 namespace fvlm::plugins {
 
-struct MatmulShape : ProductShape {
-  bool adds_bias = false; // a vector of the results' dtype to each row of c
+struct MatmulShape : GemmShape {
+  bool adds_bias = false; // adds a vector of the result's dtype to each row of c
 };
 
 struct MatmulOperands {
   Matrix a, b, c;
   void* bias = nullptr;
   bool accumulate = false; // c += a b
-  Matrix addend{};         // c = addend + a b; it may be c itself
+  Matrix addend{};         // c = addend + a b; may be c itself
 };
 
 class Matmul {
  public:
   Matmul() = default;
-  // Asks cuBLASLt's heuristics for algorithms that add partial sums, if any, in float32 in an order of their own, and
-  // takes the first. [setup]
+  // Asks cuBLASLt's heuristics for algorithms and selects the first. Split-K algorithms are restricted to float32
+  // partial sums with a fixed order. [setup]
   Matmul(const CublasLt& library, const MatmulShape& shape, std::size_t workspace);
 
-  // Whether cuBLASLt has an algorithm, whatever the addresses.
+  // Whether cuBLASLt has an algorithm for operands of any alignment.
   bool exists() const { return exists_; }
 
-  // Times the candidates on a product of the same kind, which may be smaller, and takes the fastest. Its operands are
-  // aligned to 256 bytes and differ from turn to turn, so that they are not in the L2 because they were a moment ago.
-  // [setup]
+  // Times the candidates on a product of the same kind, possibly with fewer rows, and selects the fastest. `operands`
+  // returns operands aligned to 256 bytes that differ per repetition, so that they are not in the L2 already. [setup]
   void measure(const CublasLt& library, const fvlm_call& call, const MatmulShape& shape,
-               const std::function<MatmulOperands(int turn)>& operands, sdk::Span<char> workspace);
-  // "number 3 of 8 candidates, 31.2 us, the first 33.1 us", of the last measure().
+               const std::function<MatmulOperands(int repeat)>& operands, sdk::Span<char> workspace);
+  // The result of the last measure(), such as "candidate 3 of 8, 31.2 us, the first 33.1 us".
   const char* report() const { return report_; }
 
-  // The same algorithm for a product of another number of rows.
+  // The same algorithm for another number of rows.
   Matmul with_rows(std::int64_t rows) const {
     Matmul other = *this;
     other.shape_.rows = rows;
@@ -49,9 +48,9 @@ class Matmul {
 
  private:
   MatmulShape shape_;
-  std::vector<cublasLtMatmulAlgo_t> candidates_; // for operands that are aligned as their rows' lengths allow
+  std::vector<cublasLtMatmulAlgo_t> candidates_; // for contiguous operands at aligned addresses
   std::size_t chosen_ = 0;
-  cublasLtMatmulAlgo_t any_{}; // for any operands
+  cublasLtMatmulAlgo_t unaligned_{}; // for operands of any alignment
   bool exists_ = false;
   char report_[96] = "not timed";
 };

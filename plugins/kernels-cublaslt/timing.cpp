@@ -1,6 +1,7 @@
+// timing.cpp: interleaved timing with CUDA events, in rounds of about 0.2 ms per candidate.
 #include "timing.h"
 
-#include "around.h"
+#include "elementwise.h"
 
 #include <algorithm>
 #include <limits>
@@ -31,37 +32,38 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-double seconds_of(cudaStream_t stream, const Way& way, int times, Event& before, Event& after) {
-  // So that the work, once it begins, does not wait for its launches.
-  hold(stream, (times + 1) * launch_seconds);
+double seconds_of(cudaStream_t stream, const Candidate& candidate, int times, Event& before, Event& after) {
+  // The delay lets the host enqueue all launches before the first starts, so launch latency is not measured.
+  delay_stream(stream, (times + 1) * launch_seconds);
   before.record(stream);
   for (int i = 0; i < times; ++i)
-    if (!way(i)) return never;
+    if (!candidate(i)) return never;
   after.record(stream);
   return after.seconds_since(before) / times;
 }
 
 } // namespace
 
-std::vector<double> time_in_turn(cudaStream_t stream, const std::vector<Way>& ways) {
+std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Candidate>& candidates) {
   Event before, after;
-  std::vector<double> best(ways.size(), never);
+  std::vector<double> best(candidates.size(), never);
   for (int round = 0; round <= rounds; ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (round > 0 && best[i] == never) continue;
-      // The first loads the code and tells nothing but whether it can be done; the second, how often to repeat.
+      // The first round loads the code and shows whether the candidate works; the second determines how often to repeat
+      // it.
       const int times = round > 1 ? static_cast<int>(std::clamp(round_seconds / best[i], 2.0, 24.0)) : 2;
-      const double seconds = seconds_of(stream, ways[i], times, before, after);
+      const double seconds = seconds_of(stream, candidates[i], times, before, after);
       best[i] = round > 1 ? std::min(best[i], seconds) : seconds;
     }
   }
   return best;
 }
 
-std::size_t fastest_of(const std::vector<double>& seconds) {
+std::size_t pick_fastest(const std::vector<double>& seconds) {
   const double best = *std::min_element(seconds.begin(), seconds.end());
-  const auto near = std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= 1.02 * best; });
-  return static_cast<std::size_t>(near - seconds.begin());
+  const auto chosen = std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= 1.02 * best; });
+  return static_cast<std::size_t>(chosen - seconds.begin());
 }
 
 } // namespace fvlm::plugins

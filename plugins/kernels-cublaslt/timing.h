@@ -1,4 +1,4 @@
-// timing.h: which of several ways is the fastest.
+// timing.h: times several implementations of the same work on the device and picks the fastest.
 #pragma once
 #include <fvlm/cuda.hpp>
 
@@ -7,14 +7,14 @@
 
 namespace fvlm::plugins {
 
-// Enqueues the work for the turn-th time; false: it cannot be done this way.
-using Way = std::function<bool(int turn)>;
+// Enqueues one repetition of the work. Returns false if this candidate cannot do it.
+using Candidate = std::function<bool(int repeat)>;
 
-// Seconds that each way takes, infinite where it cannot be done. They run in turn, so that whatever else the device
-// does hits all of them, and of each the fastest round counts. Waits for the stream. [setup]
-std::vector<double> time_in_turn(cudaStream_t stream, const std::vector<Way>& ways);
+// Seconds per candidate, infinite for those that cannot do the work. Candidates are interleaved, so that disturbances
+// affect all of them, and the best round of each counts. Synchronizes with the stream. [setup]
+std::vector<double> time_interleaved(cudaStream_t stream, const std::vector<Candidate>& candidates);
 
-// The first of those that are within 2 % of the fastest, so that noise rarely decides.
-std::size_t fastest_of(const std::vector<double>& seconds);
+// The first candidate within 2 % of the fastest, so that noise rarely decides.
+std::size_t pick_fastest(const std::vector<double>& seconds);
 
 } // namespace fvlm::plugins

@@ -1,4 +1,5 @@
-// kernels.cu: the plugin's face: the checks of each call, and which way its memory can be read.
+// kernels.cu: the plugin's entry points: checks the operands of each call and whether they can be accessed 16 bytes at
+// a time.
 #include "common/cuda_device.h"
 #include "launches.h"
 
@@ -13,7 +14,7 @@ using namespace fvlm::sdk;
 using std::int64_t;
 
 constexpr int64_t widest_access = 16; // bytes
-// Of a query; others say what this plugin does not know.
+// Options that this plugin knows; queries with others are refused.
 constexpr std::uint32_t known_options =
     FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
 
@@ -21,7 +22,7 @@ bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
 }
 
-// Reads a call's tensors, and notes whether all of them can be read 16 bytes at a time.
+// Reads a call's tensors and records whether all of them can be accessed 16 bytes at a time.
 class Operands {
  public:
   explicit Operands(const fvlm_kernels_query& query)
@@ -31,11 +32,11 @@ class Operands {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != query_.dtype || tensor->ndim != 2 || tensor->shape[0] != query_.rows ||
         tensor->shape[1] != query_.width)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, name_of(query_.dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, name_of(query_.dtype),
                     static_cast<long long>(query_.rows), static_cast<long long>(query_.width));
     if (query_.width > 1 && tensor->strides[1] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
+    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
@@ -44,44 +45,44 @@ class Operands {
   // [width], contiguous.
   void* parameter(const fvlm_tensor* tensor, const char* name) {
     void* data = vector(tensor, query_.dtype, query_.width, name);
-    look_at(data, 0);
+    check_alignment(data, 0);
     return data;
   }
   void* gradient(const fvlm_tensor* tensor, const char* name) const {
     return tensor ? vector(tensor, query_.gradient_dtype, query_.width, name) : nullptr;
   }
 
-  // A saved statistic, a float a row.
+  // A saved statistic: one float per row.
   float* statistic(const fvlm_tensor* tensor, const char* name) const {
     return static_cast<float*>(vector(tensor, float32, query_.rows, name));
   }
 
-  // [rows, heads, head_dim]; the distance from head to head goes to `head`.
+  // [rows, heads, head_dim]; the head stride is returned in `head`.
   Rows heads(const fvlm_tensor* tensor, int64_t& head, const char* name) {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != query_.dtype || tensor->ndim != 3 || tensor->shape[0] != query_.rows ||
         tensor->shape[1] != query_.heads || tensor->shape[2] != query_.head_dim)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %d, %d]", name, name_of(query_.dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %d, %d]", name, name_of(query_.dtype),
                     static_cast<long long>(query_.rows), static_cast<int>(query_.heads),
                     static_cast<int>(query_.head_dim));
     if (query_.head_dim > 1 && tensor->strides[2] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its last dimension must be contiguous", name);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: the last dimension has to be contiguous", name);
     head = tensor->strides[1];
-    look_at(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
-    look_at(tensor->data, query_.heads > 1 ? head : 0);
+    check_alignment(tensor->data, query_.rows > 1 ? tensor->strides[0] : 0);
+    check_alignment(tensor->data, query_.heads > 1 ? head : 0);
     return {tensor->data, tensor->strides[0]};
   }
 
-  // Elements that have to begin at 16 bytes, too.
-  void begins_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
+  // These many elements have to be a multiple of 16 bytes, too.
+  void require_wide(int64_t elements) { wide_ = wide_ && elements * element() % widest_access == 0; }
 
-  bool wide() const { return wide_; }
+  bool vectorized() const { return wide_; }
   Shape shape() const { return {query_.dtype, query_.rows, query_.width, wide_}; }
 
  private:
   int64_t element() const { return static_cast<int64_t>(bytes_of(query_.dtype)); }
 
-  void look_at(const void* data, int64_t stride) {
+  void check_alignment(const void* data, int64_t stride) {
     wide_ = wide_ && aligned(data) && stride * element() % widest_access == 0;
   }
 
@@ -89,7 +90,7 @@ class Operands {
     if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
     if (tensor->dtype != dtype || tensor->ndim != 1 || tensor->shape[0] != count ||
         (count > 1 && tensor->strides[0] != 1))
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not a contiguous %s [%lld]", name, name_of(dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected contiguous %s [%lld]", name, name_of(dtype),
                     static_cast<long long>(count));
     return tensor->data;
   }
@@ -98,16 +99,16 @@ class Operands {
   bool wide_;
 };
 
-// The same for linears one behind the other.
-class Linears {
+// The same for a stack of linears.
+class LinearStack {
  public:
-  explicit Linears(const fvlm_kernels_query& query) : query_(query) {
+  explicit LinearStack(const fvlm_kernels_query& query) : query_(query) {
     p_.matrices = query.rows;
     p_.width = query.width;
     p_.inner = query.inner;
     p_.dtype = query.dtype;
     p_.gradient = query.gradient_dtype;
-    p_.wide = query.inner % pack() == 0;
+    p_.vectorized = query.inner % pack() == 0;
   }
 
   Rows vectors(const fvlm_tensor* tensor, fvlm_dtype dtype, const char* name) const {
@@ -119,13 +120,13 @@ class Linears {
     const std::int64_t shape[] = {query_.rows, query_.width, query_.inner};
     check(tensor, dtype, shape, 3, name);
     const std::uintptr_t bytes = static_cast<std::uintptr_t>(pack()) * bytes_of(dtype);
-    p_.wide = p_.wide && reinterpret_cast<std::uintptr_t>(tensor->data) % bytes == 0;
+    p_.vectorized = p_.vectorized && reinterpret_cast<std::uintptr_t>(tensor->data) % bytes == 0;
     for (int i = 0; i < 2; ++i)
-      if (shape[i] > 1) p_.wide = p_.wide && tensor->strides[i] % pack() == 0;
+      if (shape[i] > 1) p_.vectorized = p_.vectorized && tensor->strides[i] % pack() == 0;
     return {tensor->data, tensor->strides[0], tensor->strides[1]};
   }
 
-  plugins::ScaledRows& problem() { return p_; }
+  plugins::FoldRowScale& problem() { return p_; }
 
  private:
   std::int64_t pack() const { return widest_access / static_cast<std::int64_t>(bytes_of(query_.dtype)); }
@@ -136,56 +137,60 @@ class Linears {
     bool fits = tensor->dtype == dtype && tensor->ndim == dims;
     for (int i = 0; fits && i < dims; ++i) fits = tensor->shape[i] == shape[i];
     if (!fits)
-      throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s of %lld linears of %lld", name, name_of(dtype),
+      throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s for %lld linears of %lld outputs", name, name_of(dtype),
                     static_cast<long long>(shape[0]), static_cast<long long>(shape[1]));
     if (shape[dims - 1] > 1 && tensor->strides[dims - 1] != 1)
-      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
+      throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
   }
 
   const fvlm_kernels_query& query_;
-  plugins::ScaledRows p_{};
+  plugins::FoldRowScale p_{};
 };
 
 class KernelsCuda : public Kernels {
  public:
   explicit KernelsCuda(const fvlm_instance_config& config)
-      : multiprocessors_(multiprocessors_of(config.device)), has_clusters_(norms_have_clusters(config.device)) {}
+      : multiprocessors_(multiprocessor_count(config.device)), has_clusters_(norms_use_clusters(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     return fits(query);
   }
 
-  // What calls refuse as well.
+  // Also checked by every call.
   static Support fits(const Query& query) {
-    if (!is_one_of<float, BFloat16, Half>(query.dtype)) return refuse("dtype %s not supported", name_of(query.dtype));
+    if (!is_one_of<float, BFloat16, Half>(query.dtype))
+      return refuse("dtype %s is not supported", name_of(query.dtype));
     if ((query.options & FVLM_WITH_BACKWARD) && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("gradients in %s not supported", name_of(query.gradient_dtype));
-    if (query.options & ~known_options) return refuse("options %#x not supported", query.options);
-    if (query.rows < 0 || query.width < 0 || query.width > Sums::most_width)
-      return refuse("%lld rows of %lld not supported", static_cast<long long>(query.rows),
+      return refuse("gradients in %s are not supported", name_of(query.gradient_dtype));
+    if (query.options & ~known_options) return refuse("options %#x are not supported", query.options);
+    if (query.rows < 0 || query.width < 0 || query.width > GradientSums::max_width)
+      return refuse("%lld rows of width %lld are not supported", static_cast<long long>(query.rows),
                     static_cast<long long>(query.width));
     if (query.op == FVLM_OP_ROPE) {
       if (query.rotary_dim < 0 || query.rotary_dim % 2 != 0 || query.rotary_dim > query.head_dim)
-        return refuse("rotary_dim %d of head_dim %d not supported", query.rotary_dim, query.head_dim);
-      if (query.rotary_dim > 1024) return refuse("rotary_dim %d not supported, 1024 at most", query.rotary_dim);
+        return refuse("rotary_dim %d is not supported with head_dim %d: expected an even number up to head_dim",
+                      query.rotary_dim, query.head_dim);
+      if (query.rotary_dim > 1024) return refuse("rotary_dim %d is not supported: the limit is 1024", query.rotary_dim);
     }
-    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS)) return refuse("sums of d_x not supported");
+    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS))
+      return refuse("column sums of d_x are not supported");
     if (query.op == FVLM_OP_SCALED_ROWS && query.inner < 0)
-      return refuse("rows of %lld not supported", static_cast<long long>(query.inner));
-    return accept(300, "one pass, 16 bytes a thread");
+      return refuse("rows of width %lld are not supported", static_cast<long long>(query.inner));
+    return accept(300, "one pass, 16 bytes per thread");
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(fits(query));
     if (!(query.options & FVLM_WITH_BACKWARD)) return;
     const bool layernorm = query.op == FVLM_OP_LAYERNORM, norm = layernorm || query.op == FVLM_OP_RMSNORM;
-    if (norm) wanted.save(float32, {query.rows});      // 1 / spread
-    if (layernorm) wanted.save(float32, {query.rows}); // mean
+    if (norm) requirements.save(float32, {query.rows});      // 1 / standard deviation
+    if (layernorm) requirements.save(float32, {query.rows}); // mean
     if (!norm && query.op != FVLM_OP_BIAS_GELU && query.op != FVLM_OP_LAYERSCALE_RESIDUAL) return;
     Workspace workspace;
-    Sums().take(workspace, query.width, parameters_of(query), multiprocessors_, norm ? wholes(query) : 0);
-    wanted.backward_workspace = workspace.used();
+    GradientSums().allocate(workspace, query.width, parameter_count(query), multiprocessors_,
+                            norm ? full_width_parts(query) : 0);
+    requirements.backward_workspace = workspace.used();
   }
 
   void rmsnorm_forward(const fvlm_call& call, const Query& query, const fvlm_norm_forward& a) const {
@@ -207,11 +212,11 @@ class KernelsCuda : public Kernels {
     plugins::Rope p{};
     p.x = operands.heads(a.x, p.x_head, "x");
     p.out = operands.heads(a.out, p.out_head, "out");
-    operands.begins_wide(query.rotary_dim / 2);
-    operands.begins_wide(query.head_dim - query.rotary_dim);
+    operands.require_wide(query.rotary_dim / 2);
+    operands.require_wide(query.head_dim - query.rotary_dim);
     const View<const std::int32_t, 1> positions(a.positions, "positions");
     if (positions.size(0) != query.rows)
-      throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, not %lld",
+      throw Failure(FVLM_ERROR_ARGUMENT, "positions has %lld entries, expected %lld",
                     static_cast<long long>(positions.size(0)), static_cast<long long>(query.rows));
     p.positions = positions.data();
     p.positions_stride = positions.stride(0);
@@ -221,35 +226,35 @@ class KernelsCuda : public Kernels {
     p.rotary_dim = query.rotary_dim;
     p.log2_theta = std::log2(static_cast<double>(query.rope_theta));
     p.inverse = a.inverse != 0;
-    plugins::rope(on(call), query.dtype, operands.wide(), p);
+    plugins::rope(on(call), query.dtype, operands.vectorized(), p);
   }
 
   void scaled_rows_forward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_forward& a) const {
     require(fits(query));
-    Linears linears(query);
-    plugins::ScaledRows& p = linears.problem();
-    p.scale = linears.vectors(a.scale, query.dtype, "scale");
-    p.weight = linears.matrices(a.weight, query.dtype, "weight");
-    p.bias = linears.vectors(a.bias, query.dtype, "bias");
-    p.scaled_weight = linears.matrices(a.scaled_weight, query.dtype, "scaled_weight");
-    p.scaled_bias = linears.vectors(a.scaled_bias, query.dtype, "scaled_bias");
-    plugins::scaled_rows_forward(on(call), p);
+    LinearStack stack(query);
+    plugins::FoldRowScale& p = stack.problem();
+    p.scale = stack.vectors(a.scale, query.dtype, "scale");
+    p.weight = stack.matrices(a.weight, query.dtype, "weight");
+    p.bias = stack.vectors(a.bias, query.dtype, "bias");
+    p.scaled_weight = stack.matrices(a.scaled_weight, query.dtype, "scaled_weight");
+    p.scaled_bias = stack.vectors(a.scaled_bias, query.dtype, "scaled_bias");
+    plugins::fold_row_scale_forward(on(call), p);
   }
 
   void scaled_rows_backward(const fvlm_call& call, const Query& query, const fvlm_scaled_rows_backward& a) const {
     require(fits(query));
-    Linears linears(query);
-    plugins::ScaledRows& p = linears.problem();
-    p.scale = linears.vectors(a.scale, query.dtype, "scale");
-    p.weight = linears.matrices(a.weight, query.dtype, "weight");
-    p.bias = linears.vectors(a.bias, query.dtype, "bias");
-    if (a.d_scale || a.d_weight) p.scaled_weight = linears.matrices(a.d_scaled_weight, float32, "d_scaled_weight");
-    if (a.d_scale || a.d_bias) p.scaled_bias = linears.vectors(a.d_scaled_bias, float32, "d_scaled_bias");
-    if (a.d_scale) p.d_scale = linears.vectors(a.d_scale, query.gradient_dtype, "d_scale");
-    if (a.d_weight) p.d_weight = linears.matrices(a.d_weight, query.gradient_dtype, "d_weight");
-    if (a.d_bias) p.d_bias = linears.vectors(a.d_bias, query.gradient_dtype, "d_bias");
+    LinearStack stack(query);
+    plugins::FoldRowScale& p = stack.problem();
+    p.scale = stack.vectors(a.scale, query.dtype, "scale");
+    p.weight = stack.matrices(a.weight, query.dtype, "weight");
+    p.bias = stack.vectors(a.bias, query.dtype, "bias");
+    if (a.d_scale || a.d_weight) p.scaled_weight = stack.matrices(a.d_scaled_weight, float32, "d_scaled_weight");
+    if (a.d_scale || a.d_bias) p.scaled_bias = stack.vectors(a.d_scaled_bias, float32, "d_scaled_bias");
+    if (a.d_scale) p.d_scale = stack.vectors(a.d_scale, query.gradient_dtype, "d_scale");
+    if (a.d_weight) p.d_weight = stack.matrices(a.d_weight, query.gradient_dtype, "d_weight");
+    if (a.d_bias) p.d_bias = stack.vectors(a.d_bias, query.gradient_dtype, "d_bias");
     p.accumulate = a.accumulate != 0;
-    plugins::scaled_rows_backward(on(call), p);
+    plugins::fold_row_scale_backward(on(call), p);
   }
 
   void swiglu_forward(const fvlm_call& call, const Query& query, const fvlm_swiglu_forward& a) const {
@@ -292,7 +297,7 @@ class KernelsCuda : public Kernels {
     p.x = operands.rows(a.x, "x");
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
-    const Sums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, a.accumulate);
+    const GradientSums sums = sums_of(call, query, {operands.gradient(a.d_bias, "d_bias")}, a.accumulate);
     plugins::bias_gelu_backward(on(call), operands.shape(), p, sums);
   }
 
@@ -316,7 +321,7 @@ class KernelsCuda : public Kernels {
     p.d_y = operands.rows(a.d_y, "d_y");
     p.d_x = operands.rows(a.d_x, "d_x");
     const Gradients out{operands.gradient(a.d_scale, "d_scale"), operands.gradient(a.d_x_sums, "d_x_sums")};
-    const Sums sums = sums_of(call, query, out, a.accumulate);
+    const GradientSums sums = sums_of(call, query, out, a.accumulate);
     plugins::layerscale_backward(on(call), operands.shape(), p, sums);
   }
 
@@ -325,23 +330,24 @@ class KernelsCuda : public Kernels {
     void *first, *second = nullptr, *third = nullptr;
   };
 
-  // How many gradients of parameters its backward sums at most.
-  static int parameters_of(const Query& query) {
+  // The most parameter gradients that the operation's backward sums.
+  static int parameter_count(const Query& query) {
     return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_SUMS) != 0);
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }
 
-  int64_t wholes(const Query& query) const {
-    return norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
+  int64_t full_width_parts(const Query& query) const {
+    return max_norm_parts(query.rows, {nullptr, multiprocessors_, has_clusters_});
   }
 
-  // Where there are no rows, they are done with that.
-  Sums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate, int64_t wholes = 0) const {
-    Sums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};
-    if (!sums.wanted()) return sums;
+  // For calls without rows the sums are already final.
+  GradientSums sums_of(const fvlm_call& call, const Query& query, Gradients out, int accumulate,
+                       int64_t full_width_parts = 0) const {
+    GradientSums sums{{out.first, out.second, out.third}, query.gradient_dtype, accumulate != 0};
+    if (!sums.required()) return sums;
     Workspace workspace(call);
-    sums.take(workspace, query.width, parameters_of(query), multiprocessors_, wholes);
+    sums.allocate(workspace, query.width, parameter_count(query), multiprocessors_, full_width_parts);
     if (query.rows == 0) clear(on(call), sums, static_cast<std::size_t>(query.width) * bytes_of(query.gradient_dtype));
     return sums;
   }
@@ -355,12 +361,12 @@ class KernelsCuda : public Kernels {
       p.residual = operands.rows(a.residual, "residual");
       p.sum = operands.rows(a.sum, "sum");
     }
-    p.rest = operands.optional_rows(a.rest, "rest");
-    p.sum_rest = operands.optional_rows(a.sum_rest, "sum_rest");
+    p.compensation = operands.optional_rows(a.rest, "rest");
+    p.sum_compensation = operands.optional_rows(a.sum_rest, "sum_rest");
     p.weight = operands.parameter(a.weight, "weight");
     if (centered) p.bias = operands.parameter(a.bias, "bias");
     p.y = operands.rows(a.y, "y");
-    if (a.saved[0]) p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    if (a.saved[0]) p.rstd = operands.statistic(a.saved[0], "saved[0]");
     if (centered && a.saved[1]) p.mean = operands.statistic(a.saved[1], "saved[1]");
     p.epsilon = query.epsilon;
     plugins::norm_forward(on(call), operands.shape(), p);
@@ -375,12 +381,13 @@ class KernelsCuda : public Kernels {
     p.s = operands.rows(a.s, "s");
     p.weight = operands.parameter(a.weight, "weight");
     p.d_x = operands.rows(a.d_x, "d_x");
-    p.inverse = operands.statistic(a.saved[0], "saved[0]");
+    p.rstd = operands.statistic(a.saved[0], "saved[0]");
     if (centered) p.mean = operands.statistic(a.saved[1], "saved[1]");
     const Gradients out{operands.gradient(a.d_weight, "d_weight"),
                         centered ? operands.gradient(a.d_bias, "d_bias") : nullptr,
                         centered ? operands.gradient(a.d_x_sums, "d_x_sums") : nullptr};
-    plugins::norm_backward(on(call), operands.shape(), p, sums_of(call, query, out, a.accumulate, wholes(query)));
+    plugins::norm_backward(on(call), operands.shape(), p,
+                           sums_of(call, query, out, a.accumulate, full_width_parts(query)));
   }
 
   int multiprocessors_;

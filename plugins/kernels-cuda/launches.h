@@ -1,4 +1,4 @@
-// launches.h: what the plugin's face asks of its kernels: pointers and strides that were checked, and where to run.
+// launches.h: the arguments of this plugin's kernels, with checked pointers and strides, and their launch functions.
 #pragma once
 
 #include "common/cuda_rows.h"
@@ -7,16 +7,16 @@ namespace fvlm::plugins {
 
 struct NormForward {
   Rows x, residual, y, sum;
-  Rows rest, sum_rest;       // data NULL: no rest came; none is kept
-  const void *weight, *bias; // bias NULL: rmsnorm
-  float *inverse, *mean;     // NULL: no backward follows
+  Rows compensation, sum_compensation; // data NULL: no compensation is read; none is written
+  const void *weight, *bias;           // bias NULL: rmsnorm
+  float *rstd, *mean;                  // NULL: no backward follows
   float epsilon;
 };
 
 struct NormBackward {
   Rows d_y, d_sum, s, d_x;
   const void* weight;
-  const float *inverse, *mean; // mean NULL: rmsnorm
+  const float *rstd, *mean; // mean NULL: rmsnorm
 };
 
 struct Swiglu {
@@ -33,27 +33,27 @@ struct Layerscale {
   const void* scale;
 };
 
-// [matrices, rows, columns]: how many elements lie from matrix to matrix, and from row to row.
+// [matrices, rows, columns]; strides of matrices and rows in elements.
 struct Matrices {
   void* data;
   std::int64_t matrix, row;
 };
 
-struct ScaledRows {
+struct FoldRowScale {
   std::int64_t matrices, width, inner;
-  Rows scale, bias; // [matrices, width], as all that has no columns
+  Rows scale, bias; // [matrices, width], like all operands without columns
   Matrices weight;
-  Matrices scaled_weight; // backward: what came to it, in float
+  Matrices scaled_weight; // in backward its gradient, in float32
   Rows scaled_bias;
-  Matrices d_weight; // data NULL, here and in what came: not wanted
+  Matrices d_weight; // data NULL, here and in the gradients above: not required
   Rows d_scale, d_bias;
   fvlm_dtype dtype, gradient;
-  bool accumulate, wide;
+  bool accumulate, vectorized;
 };
 
 struct Rope {
   Rows x, out;
-  std::int64_t x_head, out_head; // elements from head to head
+  std::int64_t x_head, out_head; // head strides in elements
   const std::int32_t* positions;
   std::int64_t positions_stride;
   std::int64_t rows;
@@ -62,23 +62,25 @@ struct Rope {
   bool inverse;
 };
 
-// Whether a norm's blocks meet in clusters: the device has to have them, and the code that was made for it.
-bool norms_have_clusters(fvlm_device device);
-// How many parts the sums of a norm's parameters may have.
-std::int64_t norm_parts(std::int64_t rows, const Device& device);
+// Whether the norms' blocks form clusters. Needs a device with clusters and code compiled for it.
+bool norms_use_clusters(fvlm_device device);
+// The most parts that the gradient sums of a norm may have.
+std::int64_t max_norm_parts(std::int64_t rows, const Device& device);
 
 void norm_forward(const Device& device, const Shape& shape, const NormForward& norm);
-void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
-// A way of its own for few rows, which leaves the sums of d_x to others. False where this is no case for it.
-bool norm_backward_of_few(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums);
+void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums);
+// A separate kernel for few rows, which does not compute column sums of d_x. Returns false if it does not apply.
+bool norm_backward_few_rows(const Device& device, const Shape& shape, const NormBackward& norm,
+                            const GradientSums& sums);
 void swiglu_forward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void swiglu_backward(const Device& device, const Shape& shape, const Swiglu& swiglu);
 void bias_gelu_forward(const Device& device, const Shape& shape, const BiasGelu& gelu);
-void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const Sums& sums);
+void bias_gelu_backward(const Device& device, const Shape& shape, const BiasGelu& gelu, const GradientSums& sums);
 void layerscale_forward(const Device& device, const Shape& shape, const Layerscale& layerscale);
-void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale, const Sums& sums);
-void scaled_rows_forward(const Device& device, const ScaledRows& scaled);
-void scaled_rows_backward(const Device& device, const ScaledRows& scaled);
-void rope(const Device& device, fvlm_dtype dtype, bool wide, const Rope& rope);
+void layerscale_backward(const Device& device, const Shape& shape, const Layerscale& layerscale,
+                         const GradientSums& sums);
+void fold_row_scale_forward(const Device& device, const FoldRowScale& scaled);
+void fold_row_scale_backward(const Device& device, const FoldRowScale& scaled);
+void rope(const Device& device, fvlm_dtype dtype, bool vectorized, const Rope& rope);
 
 } // namespace fvlm::plugins

@@ -1,54 +1,61 @@
-// norm_backward.cu: the gradients of rmsnorm and layernorm. A few blocks a multiprocessor go through all rows, so that
-// each sums the parameters' gradients over many rows in its registers. A cluster's blocks add their sums by way of
-// shared memory, each a slice of the columns; what is left are the clusters' parts of each slice. Few rows have a way
-// of their own: norm_backward_few.cu.
+// norm_backward.cu: the backward of rmsnorm and layernorm: d_x, the gradients of weight and bias, and optionally the
+// column sums of d_x.
+//
+// A warp (or, for wide rows, a block) holds a row in registers. A few blocks per multiprocessor iterate over all rows
+// and keep the parameter gradients of their rows in registers. The blocks of a cluster of four add these in distributed
+// shared memory, each block a slice of the columns, and the last cluster to arrive adds the clusters' partial sums, all
+// in one launch. Few rows have a kernel of their own: norm_backward_few_rows.cu.
+//
+// Measured on an H100, bf16, buffers larger than the L2 (bench/LOG.md, 2026-11-22, sums in one launch): layernorm of
+// 16,448 x 384 22.1 us, of 131,584 x 384 114.9 us; rmsnorm with residual of 8,704 x 576 22.6 us, of 16,384 x 2,048 96.7
+// us.
 #include "common/cuda_columns.cuh"
 #include "norms.cuh"
 
 namespace fvlm::plugins {
 namespace {
 
-constexpr int most_of_cluster = 4; // blocks; in a step two and eight are slower (bench/LOG.md)
+constexpr int max_cluster_blocks = 4; // measured in a whole training step: two and eight are slower (bench/LOG.md)
 
-// How many columns of a parameter are one block's of a cluster to add up.
+// Columns of a parameter that one block of a cluster adds up.
 __device__ int slice_of(int width, int blocks) {
   return ((width + blocks - 1) / blocks + 3) / 4 * 4;
 }
 
-// What a thread holds, counted in registers: the sums, this row's packs and either the weight's or, where there is
-// room, the next row's. Reading ahead was worth 5 to 8 % to layernorm and cost rmsnorm 1 to 7 %.
+// Registers of a thread: the sums, the packs of this row, and either the weight's packs or, if there is room, those of
+// the next row. Prefetching the next row gained 5 to 8 % for layernorm and cost rmsnorm 1 to 7 %.
 template <class Element, int packs, int sums>
 struct Budget {
-  static constexpr int held = packs * pack_size<Element> * sums, row = packs * 12, others = 24;
-  static constexpr bool reads_ahead = sums > 1 && held + 2 * row + others <= 128;
-  static constexpr int all = held + row + (reads_ahead ? row : packs * 4) + others;
-  static constexpr int blocks = all <= 56 ? 4 : all <= 76 ? 3 : all <= 128 ? 2 : 1; // of a multiprocessor
+  static constexpr int sum_registers = packs * pack_size<Element> * sums, row = packs * 12, others = 24;
+  static constexpr bool prefetches = sums > 1 && sum_registers + 2 * row + others <= 128;
+  static constexpr int all = sum_registers + row + (prefetches ? row : packs * 4) + others;
+  static constexpr int blocks = all <= 56 ? 4 : all <= 76 ? 3 : all <= 128 ? 2 : 1; // per multiprocessor
 };
 
 template <class Part>
 struct BackwardRow {
   typename Part::Values d_y[Part::packs], s[Part::packs], d_sum[Part::packs];
-  float inverse, mean;
+  float rstd, mean;
 
   __device__ void load(const NormBackward& p, const Part& part, std::int64_t row) {
     using Element = typename Part::Element;
     part.load(row_at<const Element>(p.d_y, row), d_y);
     part.load(row_at<const Element>(p.s, row), s);
     if (p.d_sum.data) part.load(row_at<const Element>(p.d_sum, row), d_sum);
-    inverse = p.inverse[row];
+    rstd = p.rstd[row];
     mean = p.mean ? p.mean[row] : 0.0f;
   }
 };
 
-// The parameters' gradients alone.
+// The parameter gradients alone, for rows that no register kernel takes.
 template <class Type, int pack, bool centered>
-struct ParameterGradients : Operation<Type, pack> {
-  using typename Operation<Type, pack>::Values;
+struct ParameterGradients : ColumnOperation<Type, pack> {
+  using typename ColumnOperation<Type, pack>::Values;
   static constexpr int sums = centered ? 2 : 1;
   struct Column {};
   struct Row {
     Values d_y, s;
-    float inverse, mean;
+    float rstd, mean;
   };
   NormBackward p;
 
@@ -57,7 +64,7 @@ struct ParameterGradients : Operation<Type, pack> {
     Row loaded;
     loaded.d_y.load(at<Type>(p.d_y, row, first));
     loaded.s.load(at<Type>(p.s, row, first));
-    loaded.inverse = p.inverse[row];
+    loaded.rstd = p.rstd[row];
     loaded.mean = centered ? p.mean[row] : 0.0f;
     return loaded;
   }
@@ -67,22 +74,22 @@ struct ParameterGradients : Operation<Type, pack> {
     loaded.s.widen(s);
 #pragma unroll
     for (int i = 0; i < pack; ++i) {
-      sum[0][i] = fmaf(d_y[i], (s[i] - loaded.mean) * loaded.inverse, sum[0][i]);
+      sum[0][i] = fmaf(d_y[i], (s[i] - loaded.mean) * loaded.rstd, sum[0][i]);
       if constexpr (centered) sum[1][i] += d_y[i];
     }
   }
 };
 
-// sums: 1, rmsnorm's weight; 2, layernorm's weight and bias; 3, and d_x.
+// sums: 1, rmsnorm's weight; 2, layernorm's weight and bias; 3, also the column sums of d_x.
 template <class Element, int threads, int packs, int sums>
 __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::blocks)
-    rows_in_registers(NormBackward p, std::int64_t rows, int width, Sums all_sums) {
+    rows_in_registers(NormBackward p, std::int64_t rows, int width, GradientSums all_sums) {
   constexpr bool centered = sums > 1;
   using Part = RowPart<Element, threads, packs>;
-  constexpr bool reads_ahead = Budget<Element, packs, sums>::reads_ahead;
+  constexpr bool prefetches = Budget<Element, packs, sums>::prefetches;
   constexpr int size = Part::size;
-  constexpr int rows_at_once = block_threads / threads;
-  const int ranks = Cluster::blocks(), rank = Cluster::rank(), slice_width = slice_of(width, ranks);
+  constexpr int rows_in_flight = block_threads / threads;
+  const int ranks = Cluster::size(), rank = Cluster::rank(), slice_width = slice_of(width, ranks);
   const Slice slice{rank,
                     static_cast<int>(blockIdx.x) / ranks,
                     static_cast<int>(gridDim.x) / ranks,
@@ -90,32 +97,32 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
                     slice_width,
                     static_cast<std::int64_t>(rank) * slice_width,
                     width};
-  if (all_sums.wanted()) begin_sums(all_sums, slice);
+  if (all_sums.required()) begin_sums(all_sums, slice);
   const Part part{static_cast<int>(threadIdx.x % threads), width};
   const float inverse_width = 1 / static_cast<float>(width);
   const Element* const weight = static_cast<const Element*>(p.weight);
   typename Part::Values held_weight[packs];
-  if constexpr (!reads_ahead) part.load(weight, held_weight);
+  if constexpr (!prefetches) part.load(weight, held_weight);
   const auto read_weight = [&](int i, float(&values)[size]) {
-    if constexpr (reads_ahead)
+    if constexpr (prefetches)
       read(weight + part.first(i), values);
     else
       held_weight[i].widen(values);
   };
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
-  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / threads;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_in_flight;
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_in_flight + threadIdx.x / threads;
   float d_parameter[sums][packs][size] = {};
   GroupSum<threads> sum;
   BackwardRow<Part> now, next;
-  if (reads_ahead && row < rows) next.load(p, part, row);
+  if (prefetches && row < rows) next.load(p, part, row);
   for (; row < rows; row += step) {
-    if constexpr (reads_ahead) {
+    if constexpr (prefetches) {
       now = next;
       if (row + step < rows) next.load(p, part, row + step);
     } else {
       now.load(p, part, row);
     }
-    float plain = 0, along = 0; // sums of d_y weight, and of the same times the normalised row
+    float mean_d_x_hat = 0, mean_d_x_hat_x_hat = 0; // sums over the row until they are divided by the width
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
       if (!part.inside(i)) continue;
@@ -125,17 +132,17 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
       read_weight(i, w);
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        const float normal = (values[j] - now.mean) * now.inverse, through = d[j] * w[j];
-        along = fmaf(through, normal, along);
-        d_parameter[0][i][j] = fmaf(d[j], normal, d_parameter[0][i][j]);
+        const float x_hat = (values[j] - now.mean) * now.rstd, d_x_hat = d[j] * w[j];
+        mean_d_x_hat_x_hat = fmaf(d_x_hat, x_hat, mean_d_x_hat_x_hat);
+        d_parameter[0][i][j] = fmaf(d[j], x_hat, d_parameter[0][i][j]);
         if constexpr (centered) {
-          plain += through;
+          mean_d_x_hat += d_x_hat;
           d_parameter[1][i][j] += d[j];
         }
       }
     }
-    along = sum(along) * inverse_width;
-    if constexpr (centered) plain = sum(plain) * inverse_width;
+    mean_d_x_hat_x_hat = sum(mean_d_x_hat_x_hat) * inverse_width;
+    if constexpr (centered) mean_d_x_hat = sum(mean_d_x_hat) * inverse_width;
     Element* d_x = row_at<Element>(p.d_x, row);
 #pragma unroll
     for (int i = 0; i < packs; ++i) {
@@ -146,8 +153,8 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
       read_weight(i, w);
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        const float normal = (values[j] - now.mean) * now.inverse;
-        d[j] = (fmaf(d[j], w[j], -plain) - normal * along) * now.inverse;
+        const float x_hat = (values[j] - now.mean) * now.rstd;
+        d[j] = (fmaf(d[j], w[j], -mean_d_x_hat) - x_hat * mean_d_x_hat_x_hat) * now.rstd;
       }
       if (p.d_sum.data) {
         float other[size];
@@ -162,23 +169,23 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
       write(d_x + part.first(i), d);
     }
   }
-  if (!all_sums.wanted()) return;
+  if (!all_sums.required()) return;
 
-  constexpr int columns = threads * packs * size, at_once = sums * columns <= 8192 ? sums : 1;
-  __shared__ alignas(32) float shared[at_once][columns];
-  for (int first = 0; first < sums; first += at_once) {
-    if (first > 0) Cluster::arrive(), Cluster::wait(); // others may still read the sums before
-    for (int turn = 0; turn < rows_at_once; ++turn) {  // the warps in their order
-      if (turn > 0) __syncthreads();
-      if (static_cast<int>(threadIdx.x) / threads != turn) continue;
+  constexpr int columns = threads * packs * size, batch = sums * columns <= 8192 ? sums : 1;
+  __shared__ alignas(32) float shared[batch][columns];
+  for (int first = 0; first < sums; first += batch) {
+    if (first > 0) Cluster::arrive(), Cluster::wait();                 // other blocks may still read the previous sums
+    for (int row_group = 0; row_group < rows_in_flight; ++row_group) { // the warps add theirs one after the other
+      if (row_group > 0) __syncthreads();
+      if (static_cast<int>(threadIdx.x) / threads != row_group) continue;
 #pragma unroll
       for (int which = 0; which < sums; ++which) {
-        if (which < first || which >= first + at_once) continue;
+        if (which < first || which >= first + batch) continue;
 #pragma unroll
         for (int i = 0; i < packs; ++i) {
           if (!part.inside(i)) continue;
           float* total = &shared[which - first][part.first(i)];
-          if (turn > 0) {
+          if (row_group > 0) {
             float before[size];
             read(total, before);
 #pragma unroll
@@ -190,100 +197,102 @@ __global__ void __launch_bounds__(block_threads, Budget<Element, packs, sums>::b
     }
     Cluster::arrive();
     Cluster::wait();
-    for (int item = static_cast<int>(threadIdx.x) * 4; item < at_once * slice_width; item += block_threads * 4) {
+    for (int item = static_cast<int>(threadIdx.x) * 4; item < batch * slice_width; item += block_threads * 4) {
       const int which = item / slice_width, column = item - which * slice_width, at = rank * slice_width + column;
       if (at >= width) continue;
-      float4 of_rank[most_of_cluster]{}, total{};
+      float4 of_rank[max_cluster_blocks]{}, total{};
 #pragma unroll
-      for (int other = 0; other < most_of_cluster; ++other)
-        if (other < ranks) of_rank[other] = Cluster::read(&shared[which][at], other);
+      for (int other = 0; other < max_cluster_blocks; ++other)
+        if (other < ranks) of_rank[other] = Cluster::load(&shared[which][at], other);
 #pragma unroll
-      for (int other = 0; other < most_of_cluster; ++other) add(total, of_rank[other]);
-      put(all_sums, slice, first + which, column, total);
+      for (int other = 0; other < max_cluster_blocks; ++other) add(total, of_rank[other]);
+      store_partial(all_sums, slice, first + which, column, total);
     }
   }
   Cluster::arrive();
-  finish_sums(all_sums, slice);
-  Cluster::wait(); // shared memory stays while others read it
+  add_partials(all_sums, slice);
+  Cluster::wait(); // keeps shared memory alive while other blocks read it
 }
 
-// Any width and any alignment: a block a row, element by element.
+// Any width and alignment: one block per row, element by element.
 template <class Element>
-__global__ void __launch_bounds__(block_threads) rows_by_elements(NormBackward p, std::int64_t width) {
+__global__ void __launch_bounds__(block_threads) scalar_rows(NormBackward p, std::int64_t width) {
   const std::int64_t row = blockIdx.x;
   const Element *d_y = row_at<const Element>(p.d_y, row), *s = row_at<const Element>(p.s, row);
   const Element* weight = static_cast<const Element*>(p.weight);
-  const float inverse = p.inverse[row], mean = p.mean ? p.mean[row] : 0.0f;
-  float plain = 0, along = 0;
+  const float rstd = p.rstd[row], mean = p.mean ? p.mean[row] : 0.0f;
+  float mean_d_x_hat = 0, mean_d_x_hat_x_hat = 0;
   for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
-    const float through = static_cast<float>(d_y[i]) * static_cast<float>(weight[i]);
-    along = fmaf(through, (static_cast<float>(s[i]) - mean) * inverse, along);
-    plain += through;
+    const float d_x_hat = static_cast<float>(d_y[i]) * static_cast<float>(weight[i]);
+    mean_d_x_hat_x_hat = fmaf(d_x_hat, (static_cast<float>(s[i]) - mean) * rstd, mean_d_x_hat_x_hat);
+    mean_d_x_hat += d_x_hat;
   }
   GroupSum<block_threads> sum;
-  along = sum(along) / static_cast<float>(width);
-  plain = p.mean ? sum(plain) / static_cast<float>(width) : 0.0f;
+  mean_d_x_hat_x_hat = sum(mean_d_x_hat_x_hat) / static_cast<float>(width);
+  mean_d_x_hat = p.mean ? sum(mean_d_x_hat) / static_cast<float>(width) : 0.0f;
   const Element* d_sum = p.d_sum.data ? row_at<const Element>(p.d_sum, row) : nullptr;
   Element* d_x = row_at<Element>(p.d_x, row);
   for (std::int64_t i = threadIdx.x; i < width; i += block_threads) {
-    const float normal = (static_cast<float>(s[i]) - mean) * inverse;
-    const float d = fmaf(static_cast<float>(d_y[i]), static_cast<float>(weight[i]), -plain) - normal * along;
-    d_x[i] = Element(d * inverse + (d_sum ? static_cast<float>(d_sum[i]) : 0.0f));
+    const float x_hat = (static_cast<float>(s[i]) - mean) * rstd;
+    const float d =
+        fmaf(static_cast<float>(d_y[i]), static_cast<float>(weight[i]), -mean_d_x_hat) - x_hat * mean_d_x_hat_x_hat;
+    d_x[i] = Element(d * rstd + (d_sum ? static_cast<float>(d_sum[i]) : 0.0f));
   }
 }
 
 template <class Element>
-void by_elements(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+void launch_scalar(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums) {
   if (shape.rows > 0x7fffffff)
-    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows", static_cast<long long>(shape.rows));
-  // First the parameters' sums, since d_x may lie in the memory of d_y.
+    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld rows exceed the grid", static_cast<long long>(shape.rows));
+  // Parameter gradients come first, since d_x may overwrite d_y.
   const bool of_parameters = sums.out[0] || sums.out[1];
   if (of_parameters && norm.mean)
-    launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm}, sums);
+    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, true>{{}, norm}, sums);
   else if (of_parameters)
-    launch_by_columns(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm}, sums);
-  rows_by_elements<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
+    launch_column_kernel(device, shape.rows, shape.width, ParameterGradients<Element, 1, false>{{}, norm}, sums);
+  scalar_rows<Element><<<static_cast<unsigned>(shape.rows), block_threads, 0, device.stream>>>(norm, shape.width);
 }
 
-// By a kernel of their own, behind the other: of few rows sooner than by clusters.
-void sum_d_x(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
-  Sums alone = sums;
+// Column sums of d_x in a second launch. For few rows that is faster than clusters.
+void sum_d_x(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums) {
+  GradientSums alone = sums;
   alone.out[0] = sums.out[2], alone.out[1] = alone.out[2] = nullptr;
   with_packs(shape, [&](auto element, auto size) {
-    launch_by_columns(device, shape.rows, shape.width,
-                      ColumnSums<typename decltype(element)::type, size()>{{}, norm.d_x}, alone);
+    launch_column_kernel(device, shape.rows, shape.width,
+                         ColumnSums<typename decltype(element)::type, size()>{{}, norm.d_x}, alone);
   });
 }
 
-// With as many blocks as there are rows for and as can be under way at once.
+// With as many blocks as the rows need, up to what is resident at once.
 template <class Element, int threads, int packs, int all_sums>
-void in_registers(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+void launch_in_registers(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums) {
   const auto kernel = rows_in_registers<Element, threads, packs, all_sums>;
-  constexpr int rows_at_once = block_threads / threads, of_multiprocessor = Budget<Element, packs, all_sums>::blocks;
-  const std::int64_t needed = (shape.rows + rows_at_once - 1) / rows_at_once;
+  constexpr int rows_in_flight = block_threads / threads, of_multiprocessor = Budget<Element, packs, all_sums>::blocks;
+  const std::int64_t needed = (shape.rows + rows_in_flight - 1) / rows_in_flight;
   std::int64_t blocks = std::min<std::int64_t>(needed, device.multiprocessors * of_multiprocessor);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {most_of_cluster, 1, 1};
+  cluster.val.clusterDim = {max_cluster_blocks, 1, 1};
   cudaLaunchConfig_t config{};
   config.blockDim = dim3(block_threads);
   config.stream = device.stream;
   config.attrs = &cluster;
-  if (sums.wanted() && device.has_clusters) {
+  if (sums.required() && device.has_clusters) {
     config.numAttrs = 1;
-    if (needed <= most_of_cluster) { // one that leaves no parts to add up
+    if (needed <= max_cluster_blocks) { // a single cluster, which leaves no partial sums
       unsigned& size = cluster.val.clusterDim.x;
       size = 1;
       while (size < needed) size *= 2;
       blocks = size;
     } else {
-      config.gridDim = dim3(most_of_cluster);
-      static const int resident = [&] { // of the first device that is used: those of a process are alike
+      config.gridDim = dim3(max_cluster_blocks);
+      static const int resident = [&] { // of the first device used; the devices of a process are assumed to be alike
         int clusters = 0;
         sdk::check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "cudaOccupancyMaxActiveClusters");
         return std::max(1, clusters);
       }();
-      blocks = std::min<std::int64_t>((blocks + most_of_cluster - 1) / most_of_cluster, resident) * most_of_cluster;
+      blocks =
+          std::min<std::int64_t>((blocks + max_cluster_blocks - 1) / max_cluster_blocks, resident) * max_cluster_blocks;
     }
   }
   config.gridDim = dim3(static_cast<unsigned>(blocks));
@@ -292,41 +301,42 @@ void in_registers(const Device& device, const Shape& shape, const NormBackward& 
 
 } // namespace
 
-bool norms_have_clusters(fvlm_device device) {
+bool norms_use_clusters(fvlm_device device) {
   int has = 0;
-  sdk::check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device.id), "whether there are clusters");
+  sdk::check_cuda(cudaDeviceGetAttribute(&has, cudaDevAttrClusterLaunch, device.id), "cudaDevAttrClusterLaunch");
   cudaFuncAttributes code{};
-  sdk::check_cuda(cudaFuncGetAttributes(&code, rows_in_registers<BFloat16, warp, 2, 1>), "what a kernel is made for");
-  return has != 0 && code.ptxVersion >= 90; // older code, translated for this device, takes each block for a cluster
+  sdk::check_cuda(cudaFuncGetAttributes(&code, rows_in_registers<BFloat16, warp_size, 2, 1>), "cudaFuncGetAttributes");
+  // code for older architectures, translated for this device, treats each block as a cluster
+  return has != 0 && code.ptxVersion >= 90;
 }
 
-std::int64_t norm_parts(std::int64_t rows, const Device& device) {
-  const std::int64_t blocks = most_summing_blocks(device.multiprocessors);
-  return std::min(rows, device.has_clusters ? blocks / most_of_cluster : blocks);
+std::int64_t max_norm_parts(std::int64_t rows, const Device& device) {
+  const std::int64_t blocks = max_summing_blocks(device.multiprocessors);
+  return std::min(rows, device.has_clusters ? blocks / max_cluster_blocks : blocks);
 }
 
-void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const Sums& sums) {
+void norm_backward(const Device& device, const Shape& shape, const NormBackward& norm, const GradientSums& sums) {
   if (shape.rows == 0) return;
   sdk::dispatch<float, BFloat16, Half>(shape.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
     bool summed = !sums.out[2];
     const auto by_rows = [&](auto threads, auto packs) {
-      constexpr bool has_room = sizeof(Element) == 2 && threads() == warp;
+      constexpr bool has_room = sizeof(Element) == 2 && threads() == warp_size;
       if constexpr (has_room) {
-        if (norm.mean && !summed && shape.rows > most_of_few) {
-          in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
+        if (norm.mean && !summed && shape.rows > max_few_rows) {
+          launch_in_registers<Element, threads(), packs(), 3>(device, shape, norm, sums);
           summed = true;
           return;
         }
       }
       if (norm.mean)
-        in_registers<Element, threads(), packs(), 2>(device, shape, norm, sums);
+        launch_in_registers<Element, threads(), packs(), 2>(device, shape, norm, sums);
       else
-        in_registers<Element, threads(), packs(), 1>(device, shape, norm, sums);
+        launch_in_registers<Element, threads(), packs(), 1>(device, shape, norm, sums);
     };
-    const bool done = norm_backward_of_few(device, shape, norm, sums) ||
-                      (shape.wide && with_row_parts<Element>(shape.width, false, by_rows));
-    if (!done) by_elements<Element>(device, shape, norm, sums);
+    const bool done = norm_backward_few_rows(device, shape, norm, sums) ||
+                      (shape.vectorized && with_row_parts<Element>(shape.width, false, by_rows));
+    if (!done) launch_scalar<Element>(device, shape, norm, sums);
     if (!summed) sum_d_x(device, shape, norm, sums);
   });
   sdk::check_cuda(cudaGetLastError(), "launch");

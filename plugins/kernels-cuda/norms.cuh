@@ -1,4 +1,4 @@
-// norms.cuh: how rows of a norm are shared out: a row stays in the registers of a warp or, where it is wider, of a
+// norms.cuh: how the norm kernels distribute rows: a row is held in the registers of a warp or, if it is wider, of a
 // block.
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace fvlm::plugins {
 
-// Where ways of their own for few rows are worth their code, and how many rows that is.
+// The types that have separate kernels for few rows, and how many rows those take.
 template <class Element>
-inline constexpr bool has_few = std::is_same_v<Element, BFloat16>;
-inline constexpr std::int64_t most_of_few = 2048;
+inline constexpr bool has_few_rows_kernels = std::is_same_v<Element, BFloat16>;
+inline constexpr std::int64_t max_few_rows = 2048;
 
 inline constexpr int block_threads = 256;
 
@@ -19,7 +19,7 @@ __device__ Element* row_at(const Rows& rows, std::int64_t row) {
   return static_cast<Element*>(rows.data) + row * rows.stride;
 }
 
-// A thread's part of a row: `packs` packs, each as many elements behind the one before as all threads of the row hold.
+// A thread's part of a row: `packs` packs, which the threads of the row interleave.
 template <class Type, int threads, int count>
 struct RowPart {
   using Element = Type;
@@ -29,7 +29,7 @@ struct RowPart {
   int thread, width;
 
   __device__ int first(int pack) const { return (pack * threads + thread) * size; }
-  // Only the last pack can lie behind the row's end, unless the row is shorter than a pack for each thread.
+  // Only the last pack can be past the end of the row, unless the row is shorter than one pack per thread.
   __device__ bool inside(int pack) const { return first(pack) < width; }
 
   __device__ void load(const Element* row, Values (&values)[packs]) const {
@@ -39,17 +39,17 @@ struct RowPart {
   }
 };
 
-// How many rows a block has at once, so many at most: as many as leave `blocks` of them busy.
-inline int rows_of_block(std::int64_t rows, int most, std::int64_t blocks) {
-  while (most > 1 && rows < most * blocks) most /= 2;
-  return most;
+// Rows per block, at most `max_rows`, halved until at least `blocks` blocks have work.
+inline int rows_of_block(std::int64_t rows, int max_rows, std::int64_t blocks) {
+  while (max_rows > 1 && rows < max_rows * blocks) max_rows /= 2;
+  return max_rows;
 }
 
-// Calls body(threads, packs), integral constants, with the smallest kernel that holds a row in registers; where there
-// is a block for each of few rows, with the shortest: most of its time goes to reading its instructions. False where
-// the row is too wide for any.
+// Calls body(threads, packs), both integral constants, for the smallest kernel that holds a row in registers. If few
+// rows get one block each, the kernel with the shortest code is chosen, as most of its time goes into loading
+// instructions. Returns false if the row is too wide for all of them.
 template <class Element, class Body>
-bool with_row_parts(std::int64_t width, bool a_block_each, const Body& body) {
+bool with_row_parts(std::int64_t width, bool one_row_per_block, const Body& body) {
   const std::int64_t packs = width / pack_size<Element>;
   const auto fits = [&](auto threads, auto each) {
     if (packs > threads * each) return false;
@@ -57,10 +57,11 @@ bool with_row_parts(std::int64_t width, bool a_block_each, const Body& body) {
     return true;
   };
   using std::integral_constant;
-  constexpr integral_constant<int, warp> warp_of_threads;
+  constexpr integral_constant<int, warp_size> warp_of_threads;
   constexpr integral_constant<int, block_threads> block_of_threads;
-  if constexpr (std::is_same_v<Element, BFloat16>) // models are trained in it: a kernel for each of their widths
-    return (a_block_each && fits(block_of_threads, integral_constant<int, 1>{})) ||
+  // models are trained in it, so there is a kernel for each of their widths
+  if constexpr (std::is_same_v<Element, BFloat16>)
+    return (one_row_per_block && fits(block_of_threads, integral_constant<int, 1>{})) ||
            fits(warp_of_threads, integral_constant<int, 2>{}) || fits(warp_of_threads, integral_constant<int, 3>{}) ||
            fits(warp_of_threads, integral_constant<int, 4>{}) || fits(block_of_threads, integral_constant<int, 1>{}) ||
            fits(block_of_threads, integral_constant<int, 2>{}) || fits(block_of_threads, integral_constant<int, 4>{});

@@ -1,4 +1,5 @@
-// gradients.h: both gradients of a chunk of rows by one launch, the one's product while the other's is stored.
+// gradients.h: d_hidden and d_weight of a chunk of rows in one launch: one product runs while the results of the other
+// are stored.
 #pragma once
 
 #include "common/cublaslt.h"
@@ -10,18 +11,18 @@ struct GradientsShape {
   std::int64_t rows, width, vocab;
 };
 
-// Whether it is made for such a shape; how many bytes of parts of d_hidden it needs for that many rows or fewer.
-bool fits_gradients(int multiprocessors, const GradientsShape& shape);
-std::int64_t gradient_parts_bytes(int multiprocessors);
+// Whether the kernel supports the shape; bytes of workspace for partial sums of d_hidden, for any shape.
+bool fused_gradients_support(int multiprocessors, const GradientsShape& shape);
+std::int64_t fused_gradients_workspace(int multiprocessors);
 
-// d_weight = exponentials^T scaled_hidden, in float32, or added to; d_hidden = exponentials weight times the rows'
-// factors. All but d_weight in bfloat16; all matrices begin, as do their rows, at multiples of 16 bytes.
-struct BothGradients {
+// d_weight = exponentials^T scaled_hidden in float32, or accumulated into; d_hidden = exponentials weight, times the
+// rows' factors. All operands but d_weight are bfloat16; base addresses and row strides are multiples of 16 bytes.
+struct FusedGradients {
   Matrix exponentials, weight, scaled_hidden; // [rows, vocab], [vocab, width], [rows, width]
   const float* factors = nullptr;             // [rows]
   Matrix d_hidden, d_weight;                  // [rows, width], [vocab, width]
   bool accumulate = false;
 };
-void both_gradients(const Device& device, const GradientsShape& shape, const BothGradients& operands, void* parts);
+void fused_gradients(const Device& device, const GradientsShape& shape, const FusedGradients& operands, void* parts);
 
 } // namespace fvlm::plugins

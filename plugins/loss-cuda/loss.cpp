@@ -1,11 +1,12 @@
-// loss.cpp: the plugin's face: how the tokens are cut into chunks, and which product follows which.
-#include "common/cuda_boxes.h"
+// loss.cpp: the plugin's entry points: the linear head and cross-entropy over chunks of tokens, so that never more than
+// a chunk of logits is in memory, and which kernels process a chunk.
 #include "common/cuda_device.h"
-#include "exponentials.h"
+#include "common/cuda_tensor_map.h"
+#include "finalize.h"
+#include "gemm.h"
 #include "gradients.h"
-#include "product.h"
-#include "rows.h"
-#include "settle.h"
+#include "softmax_rows.h"
+#include "softmax_stats.h"
 
 #include <fvlm/fvlm.hpp>
 
@@ -19,15 +20,14 @@ namespace {
 using namespace fvlm::sdk;
 using std::int64_t;
 
-// A chunk costs one more pass over d_weight, so it has as many rows as this much workspace allows, and more tokens have
-// more of it.
-constexpr int64_t most_workspace = 64 << 20, tokens_of_workspace = 8192;
-constexpr int64_t row_unit = 128; // rows of a chunk are a multiple: tiles of the products
-// d_hidden is the product with few results and long sums. Where it is too narrow to be work for every multiprocessor,
-// cuBLASLt adds parts of the sums, which lie in a workspace of its own.
-constexpr int64_t wide_enough = 1536;
-constexpr int64_t library_bytes_narrow = 8 << 20, library_bytes_wide = 5 << 18;
-// Of cuBLASLt's candidates with 16-bit operands these tiles were the fastest on an H100 (bench/LOG.md).
+// Every chunk costs another pass over d_weight, so chunks are as large as this much workspace allows, per 8,192 tokens.
+constexpr int64_t max_workspace = 64 << 20, tokens_per_workspace = 8192;
+constexpr int64_t row_unit = 128; // rows of a chunk are a multiple of a product's tile
+// d_hidden is a product with few results and long sums. Where it is too narrow to occupy every multiprocessor, cuBLASLt
+// splits the sums (split-K), which takes a workspace.
+constexpr int64_t min_wide = 1536;
+constexpr int64_t cublas_bytes_narrow = 8 << 20, cublas_bytes_wide = 5 << 18;
+// The fastest of cuBLASLt's candidate tiles for 16-bit operands on an H100 (bench/LOG.md).
 struct Tiles {
   int logits, d_hidden, d_weight;
 };
@@ -41,11 +41,11 @@ int64_t round_up(int64_t value, int64_t unit) {
 Matrix matrix_of(const fvlm_tensor* tensor, fvlm_dtype dtype, int64_t rows, int64_t columns, const char* name) {
   if (!tensor) throw Failure(FVLM_ERROR_ARGUMENT, "%s is NULL", name);
   if (tensor->dtype != dtype || tensor->ndim != 2 || tensor->shape[0] != rows || tensor->shape[1] != columns)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s is not %s [%lld, %lld]", name, sdk::name_of(dtype),
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s: expected %s [%lld, %lld]", name, sdk::name_of(dtype),
                   static_cast<long long>(rows), static_cast<long long>(columns));
   if (columns > 1 && tensor->strides[1] != 1)
-    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows must be contiguous", name);
-  if (rows > 1 && tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: its rows overlap", name);
+    throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows have to be contiguous", name);
+  if (rows > 1 && tensor->strides[0] < columns) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s: rows overlap", name);
   return {tensor->data, std::max(tensor->strides[0], columns)};
 }
 
@@ -54,54 +54,56 @@ Element* vector_of(std::conditional_t<std::is_const_v<Element>, const fvlm_tenso
                    const char* name) {
   const View<Element, 1> view(tensor, name);
   if (view.size(0) != size)
-    throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld entries, not %lld", name, static_cast<long long>(view.size(0)),
+    throw Failure(FVLM_ERROR_ARGUMENT, "%s has %lld entries, expected %lld", name, static_cast<long long>(view.size(0)),
                   static_cast<long long>(size));
-  if (!view.contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s is not contiguous", name);
+  if (!view.contiguous()) throw Failure(FVLM_ERROR_UNSUPPORTED, "%s has to be contiguous", name);
   return view.data();
 }
 
 template <class Element>
-Element* behind(Element* pointer, int64_t count) {
+Element* offset_or_null(Element* pointer, int64_t count) {
   return pointer ? pointer + count : nullptr;
 }
 
-// Those that have data.
-bool lie_well(std::initializer_list<Matrix> matrices) {
+// Ignores matrices without data.
+bool all_tma_compatible(std::initializer_list<Matrix> matrices) {
   return std::all_of(matrices.begin(), matrices.end(),
-                     [](const Matrix& each) { return !each.data || copy_engine_takes(each.data, each.row); });
+                     [](const Matrix& each) { return !each.data || tma_compatible(each.data, each.row_stride); });
 }
 
-Matrix row_of(const Matrix& matrix, int64_t row, fvlm_dtype dtype) {
-  return {static_cast<char*>(matrix.data) + row * matrix.row * static_cast<int64_t>(bytes_of(dtype)), matrix.row};
+Matrix row_from(const Matrix& matrix, int64_t row, fvlm_dtype dtype) {
+  return {static_cast<char*>(matrix.data) + row * matrix.row_stride * static_cast<int64_t>(bytes_of(dtype)),
+          matrix.row_stride};
 }
 
 class LossCuda : public Loss {
  public:
   explicit LossCuda(const fvlm_instance_config& config)
-      : multiprocessors_(multiprocessors_of(config.device)), on_hopper_(is_hopper(config.device)) {}
+      : multiprocessors_(multiprocessor_count(config.device)), on_hopper_(is_hopper(config.device)) {}
 
   static Support supports(const Query& query) {
     if (Support no = check_device(query.device, 8, 0); no.score == 0) return no;
     if (!is_one_of<float, BFloat16, Half>(query.dtype))
-      return refuse("dtype %s not supported", sdk::name_of(query.dtype));
+      return refuse("dtype %s is not supported", sdk::name_of(query.dtype));
     if (query.needs_d_weight && query.gradient_dtype != query.dtype && query.gradient_dtype != float32)
-      return refuse("d_weight in %s beside %s not supported", sdk::name_of(query.gradient_dtype),
+      return refuse("d_weight in %s is not supported with dtype %s", sdk::name_of(query.gradient_dtype),
                     sdk::name_of(query.dtype));
-    if (query.tokens < 0 || query.width < 1 || query.vocab < 1) return refuse("an empty head");
+    if (query.tokens < 0 || query.width < 1 || query.vocab < 1)
+      return refuse("the head is empty: expected tokens >= 0, width >= 1 and vocab >= 1");
     if (query.tokens > INT32_MAX || query.width > INT32_MAX || query.vocab > INT32_MAX / 2)
-      return refuse("a head of more than 2^31 rows");
-    return accept(300, "cuBLASLt, logits by chunks");
+      return refuse("the head is too large: tokens and width have to be below 2^31, vocab below 2^30");
+    return accept(300, "cuBLASLt, logits in chunks");
   }
 
-  void requirements(const Query& query, Requirements& wanted) const {
+  void requirements(const Query& query, Requirements& requirements) const {
     require(supports(query));
     const bool gradients = query.needs_d_hidden || query.needs_d_weight;
     Workspace forward, backward;
-    (void)take(forward, query, false);
-    (void)take(backward, query, gradients);
-    wanted.forward_workspace = forward.used();
-    wanted.backward_workspace = backward.used(); // which without a gradient is a forward
-    if (gradients) wanted.save(float32, {query.tokens});
+    (void)allocate(forward, query, false);
+    (void)allocate(backward, query, gradients);
+    requirements.forward_workspace = forward.used();
+    requirements.backward_workspace = backward.used(); // without a gradient this is a forward
+    if (gradients) requirements.save(float32, {query.tokens});
   }
 
   void prepare(const fvlm_call&, const Query& query) {
@@ -114,47 +116,47 @@ class LossCuda : public Loss {
 
   void forward(const fvlm_call& call, const Query& query, const Forward& a) const {
     require(supports(query));
-    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, false);
-    LossRows rows = sweep.rows;
+    const ChunkedPass pass(*this, call, query, a.hidden, a.weight, a.targets, false);
+    LossRows rows = pass.rows;
     rows.losses = vector_of<float>(a.losses, query.tokens, "losses");
-    if (a.saved[0]) rows.log_sums = vector_of<float>(a.saved[0], query.tokens, "saved[0]");
-    sweep.run(rows, {});
+    if (a.saved[0]) rows.lse = vector_of<float>(a.saved[0], query.tokens, "saved[0]");
+    pass.run(rows, {});
   }
 
   void backward(const fvlm_call& call, const Query& query, const Backward& a) const {
     require(supports(query));
-    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, true);
-    LossRows rows = sweep.rows;
+    const ChunkedPass pass(*this, call, query, a.hidden, a.weight, a.targets, true);
+    LossRows rows = pass.rows;
     rows.d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
-    rows.known_log_sums = vector_of<const float>(a.saved[0], query.tokens, "saved[0]");
-    sweep.run(rows, wanted(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
+    rows.known_lse = vector_of<const float>(a.saved[0], query.tokens, "saved[0]");
+    pass.run(rows, gradients_of(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
   }
 
   void fused(const fvlm_call& call, const Query& query, const Fused& a) const {
     require(supports(query));
-    const Sweep sweep(*this, call, query, a.hidden, a.weight, a.targets, true);
-    LossRows rows = sweep.rows;
+    const ChunkedPass pass(*this, call, query, a.hidden, a.weight, a.targets, true);
+    LossRows rows = pass.rows;
     rows.losses = vector_of<float>(a.losses, query.tokens, "losses");
     rows.d_losses = vector_of<const float>(a.d_losses, query.tokens, "d_losses");
-    sweep.run(rows, wanted(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
+    pass.run(rows, gradients_of(query, a.d_hidden, a.d_weight, a.accumulate_d_weight != 0));
   }
 
  private:
   // What a plan depends on.
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool>;
   struct Products {
-    Product logits, d_hidden, d_weight;
+    Gemm logits, d_hidden, d_weight;
   };
   struct Plan {
     Products whole, last; // the last chunk has fewer rows
   };
-  struct Space {
-    Span<char> logits, clean_hidden, scratch;
+  struct Scratch {
+    Span<char> logits, masked_hidden, product_workspace;
     Span<float> shifts, factors, parts;
   };
   struct Gradients {
-    Matrix d_hidden, d_weight; // without data: not wanted
-    bool accumulate = false, at_once = false;
+    Matrix d_hidden, d_weight; // without data: no gradient required
+    bool accumulate = false, fused = false;
   };
 
   static Key key_of(const Query& q) {
@@ -167,79 +169,79 @@ class LossCuda : public Loss {
             q.needs_d_weight != 0};
   }
 
-  // Rows of logits begin at multiples of 16 bytes.
+  // Rows of logits are aligned to 16 bytes.
   static int64_t logits_row(const Query& query) {
     return round_up(query.vocab, 16 / static_cast<int64_t>(bytes_of(query.dtype)));
   }
-  static int64_t clean_row(const Query& query) {
+  static int64_t masked_row(const Query& query) {
     return round_up(query.width, 16 / static_cast<int64_t>(bytes_of(query.dtype)));
   }
 
-  static bool is_wide(const Query& query) { return query.width >= wide_enough; }
-  static int64_t library_bytes(const Query& query) {
-    return is_wide(query) ? library_bytes_wide : library_bytes_narrow;
-  }
+  static bool is_wide(const Query& query) { return query.width >= min_wide; }
+  static int64_t cublas_bytes(const Query& query) { return is_wide(query) ? cublas_bytes_wide : cublas_bytes_narrow; }
 
-  // Whether logits may become exponentials as they are computed, if only all matrices lie well.
-  bool may_be_exponentials(const Query& query) const {
+  // Whether logits and softmax can be fused (softmax_stats.h), if all matrices are TMA-compatible.
+  bool may_fuse_softmax(const Query& query) const {
     return on_hopper_ && query.dtype == bfloat16 && query.width % 8 == 0;
   }
 
-  // Whether both gradients may then be made at once. Of bfloat16 d_weight the library's products are fast enough.
-  bool may_be_both(const Query& query) const {
-    return may_be_exponentials(query) && query.needs_d_hidden && query.needs_d_weight &&
-           query.gradient_dtype == float32 && !is_wide(query);
+  // Whether both gradients can then be computed by one kernel (gradients.h). With d_weight in bfloat16 cuBLASLt is fast
+  // enough.
+  bool may_fuse_gradients(const Query& query) const {
+    return may_fuse_softmax(query) && query.needs_d_hidden && query.needs_d_weight && query.gradient_dtype == float32 &&
+           !is_wide(query);
   }
-  int64_t scratch_bytes(const Query& query) const {
-    return may_be_both(query) ? std::max(library_bytes(query), gradient_parts_bytes(multiprocessors_))
-                              : library_bytes(query);
+  int64_t product_workspace_bytes(const Query& query) const {
+    return may_fuse_gradients(query) ? std::max(cublas_bytes(query), fused_gradients_workspace(multiprocessors_))
+                                     : cublas_bytes(query);
   }
 
-  // The tokens are cut evenly.
+  // Tokens are divided evenly over the chunks.
   int64_t chunk_rows(const Query& query) const {
-    const int64_t row_bytes = (logits_row(query) + clean_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
-    int64_t left = most_workspace * std::max<int64_t>(1, query.tokens / tokens_of_workspace) - scratch_bytes(query);
-    if (may_be_exponentials(query)) left -= (2 * query.tokens + most_part_sums(multiprocessors_, row_unit)) * 4;
-    const int64_t most = std::max(row_unit, left / row_bytes / row_unit * row_unit);
-    if (query.tokens <= most) return std::max<int64_t>(query.tokens, 1);
-    const int64_t chunks = (query.tokens + most - 1) / most;
-    return std::min(most, round_up((query.tokens + chunks - 1) / chunks, row_unit));
+    const int64_t row_bytes = (logits_row(query) + masked_row(query)) * static_cast<int64_t>(bytes_of(query.dtype));
+    int64_t left =
+        max_workspace * std::max<int64_t>(1, query.tokens / tokens_per_workspace) - product_workspace_bytes(query);
+    if (may_fuse_softmax(query)) left -= (2 * query.tokens + max_partial_sums(multiprocessors_, row_unit)) * 4;
+    const int64_t max_rows = std::max(row_unit, left / row_bytes / row_unit * row_unit);
+    if (query.tokens <= max_rows) return std::max<int64_t>(query.tokens, 1);
+    const int64_t chunks = (query.tokens + max_rows - 1) / max_rows;
+    return std::min(max_rows, round_up((query.tokens + chunks - 1) / chunks, row_unit));
   }
 
-  Space take(Workspace& workspace, const Query& query, bool gradients) const {
+  Scratch allocate(Workspace& workspace, const Query& query, bool gradients) const {
     const int64_t rows = std::min(chunk_rows(query), query.tokens),
                   element = static_cast<int64_t>(bytes_of(query.dtype));
-    Space space;
-    space.logits = workspace.take<char>(rows * logits_row(query) * element);
-    space.clean_hidden =
-        workspace.take<char>(gradients && query.needs_d_weight ? rows * clean_row(query) * element : 0);
-    space.scratch =
-        workspace.take<char>(gradients && query.needs_d_hidden && query.tokens > 0 ? scratch_bytes(query) : 0);
-    const bool exponentials = may_be_exponentials(query);
-    space.shifts = workspace.take<float>(exponentials ? query.tokens : 0);
-    space.factors = workspace.take<float>(exponentials && gradients ? query.tokens : 0);
-    space.parts = workspace.take<float>(exponentials ? most_part_sums(multiprocessors_, rows) : 0);
-    return space;
+    Scratch scratch;
+    scratch.logits = workspace.take<char>(rows * logits_row(query) * element);
+    scratch.masked_hidden =
+        workspace.take<char>(gradients && query.needs_d_weight ? rows * masked_row(query) * element : 0);
+    scratch.product_workspace = workspace.take<char>(
+        gradients && query.needs_d_hidden && query.tokens > 0 ? product_workspace_bytes(query) : 0);
+    const bool fuses_softmax = may_fuse_softmax(query);
+    scratch.shifts = workspace.take<float>(fuses_softmax ? query.tokens : 0);
+    scratch.factors = workspace.take<float>(fuses_softmax && gradients ? query.tokens : 0);
+    scratch.parts = workspace.take<float>(fuses_softmax ? max_partial_sums(multiprocessors_, rows) : 0);
+    return scratch;
   }
 
-  // Only d_hidden has use for a workspace of the library's; without one it clears none before the other products.
+  // Only d_hidden gains from a cuBLASLt workspace; without one no workspace is cleared before the other products.
   Products products(const Query& q, int64_t rows) const {
     Products made;
     Tiles tiles = is_wide(q) ? wide_tiles : narrow_tiles;
     if (q.dtype == float32) tiles = {};
-    made.logits = Product(library_, {q.dtype, q.dtype, rows, q.vocab, q.width, false, true}, 0, tiles.logits);
+    made.logits = Gemm(library_, {q.dtype, q.dtype, rows, q.vocab, q.width, false, true}, 0, tiles.logits);
     if (q.needs_d_hidden)
-      made.d_hidden = Product(library_, {q.dtype, q.dtype, rows, q.width, q.vocab, false, false},
-                              static_cast<std::size_t>(library_bytes(q)), tiles.d_hidden);
+      made.d_hidden = Gemm(library_, {q.dtype, q.dtype, rows, q.width, q.vocab, false, false},
+                           static_cast<std::size_t>(cublas_bytes(q)), tiles.d_hidden);
     if (q.needs_d_weight)
       made.d_weight =
-          Product(library_, {q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false}, 0, tiles.d_weight);
+          Gemm(library_, {q.dtype, q.gradient_dtype, q.vocab, q.width, rows, true, false}, 0, tiles.d_weight);
     return made;
   }
 
-  static Gradients wanted(const Query& query, fvlm_tensor* d_hidden, fvlm_tensor* d_weight, bool accumulate) {
+  static Gradients gradients_of(const Query& query, fvlm_tensor* d_hidden, fvlm_tensor* d_weight, bool accumulate) {
     if ((d_hidden && !query.needs_d_hidden) || (d_weight && !query.needs_d_weight))
-      throw Failure(FVLM_ERROR_ARGUMENT, "a gradient is asked for that the query said is not needed");
+      throw Failure(FVLM_ERROR_ARGUMENT, "a gradient was requested that the query does not need");
     Gradients gradients;
     if (d_hidden) gradients.d_hidden = matrix_of(d_hidden, query.dtype, query.tokens, query.width, "d_hidden");
     if (d_weight) gradients.d_weight = matrix_of(d_weight, query.gradient_dtype, query.vocab, query.width, "d_weight");
@@ -247,22 +249,22 @@ class LossCuda : public Loss {
     return gradients;
   }
 
-  // A walk over the tokens, chunk by chunk.
-  struct Sweep {
-    Sweep(const LossCuda& plugin, const fvlm_call& call, const Query& query, const fvlm_tensor* hidden_,
-          const fvlm_tensor* weight_, const fvlm_tensor* targets, bool gradients)
+  // Iterates over the chunks of a call.
+  struct ChunkedPass {
+    ChunkedPass(const LossCuda& plugin, const fvlm_call& call, const Query& query, const fvlm_tensor* hidden_,
+                const fvlm_tensor* weight_, const fvlm_tensor* targets, bool gradients)
         : plugin(plugin), call(call), query(query) {
       hidden = matrix_of(hidden_, query.dtype, query.tokens, query.width, "hidden");
       weight = matrix_of(weight_, query.dtype, query.vocab, query.width, "weight");
       Workspace workspace(call);
-      space = plugin.take(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
+      scratch = plugin.allocate(workspace, query, gradients && (query.needs_d_hidden || query.needs_d_weight));
       rows.targets = vector_of<const int64_t>(targets, query.tokens, "targets");
       rows.vocab = query.vocab;
       rows.width = query.width;
-      rows.logits = space.logits.data();
+      rows.logits = scratch.logits.data();
       rows.logits_row = logits_row(query);
-      rows.hidden_row = hidden.row;
-      rows.clean_row = clean_row(query);
+      rows.hidden_row = hidden.row_stride;
+      rows.masked_row = masked_row(query);
     }
 
     void run(LossRows a, Gradients gradients) const {
@@ -273,32 +275,33 @@ class LossCuda : public Loss {
       const auto plan = plugin.plans_.find(key_of(query));
       if (plan == plugin.plans_.end()) throw Failure(FVLM_ERROR_ARGUMENT, "prepare() was not called for this shape");
       if (!gradients.d_hidden.data && !gradients.d_weight.data) a.d_losses = nullptr;
-      if (gradients.d_weight.data) a.clean_hidden = space.clean_hidden.data();
+      if (gradients.d_weight.data) a.masked_hidden = scratch.masked_hidden.data();
       if (!a.losses && !a.d_losses) return;
-      const bool exponentials = plugin.may_be_exponentials(query) && lie_well({hidden, weight, gradients.d_hidden});
-      if (exponentials) make_shifts(device(), tokens_of(a, 0, query.tokens));
+      const bool fuses_softmax =
+          plugin.may_fuse_softmax(query) && all_tma_compatible({hidden, weight, gradients.d_hidden});
+      if (fuses_softmax) compute_shifts(device(), tokens_of(a, 0, query.tokens));
       const int64_t chunk = plugin.chunk_rows(query);
-      gradients.at_once = exponentials && plugin.may_be_both(query) && gradients.d_hidden.data &&
-                          gradients.d_weight.data && lie_well({gradients.d_weight}) &&
-                          fits_gradients(plugin.multiprocessors_, {chunk, query.width, query.vocab});
+      gradients.fused = fuses_softmax && plugin.may_fuse_gradients(query) && gradients.d_hidden.data &&
+                        gradients.d_weight.data && all_tma_compatible({gradients.d_weight}) &&
+                        fused_gradients_support(plugin.multiprocessors_, {chunk, query.width, query.vocab});
       for (int64_t first = 0; first < query.tokens; first += chunk) {
         a.rows = std::min(chunk, query.tokens - first);
         const Products& products = a.rows == chunk ? plan->second.whole : plan->second.last;
-        if (exponentials)
-          one_by_exponentials(products, a, gradients, first);
+        if (fuses_softmax)
+          run_fused_softmax(products, a, gradients, first);
         else
-          one(products, at(a, first), gradients, first);
+          run_softmax_rows(products, at(a, first), gradients, first);
         gradients.accumulate = true;
       }
-      if (exponentials && gradients.d_hidden.data && !gradients.at_once)
-        scale_rows(device(), gradients.d_hidden, query.tokens, query.width, space.factors.data());
+      if (fuses_softmax && gradients.d_hidden.data && !gradients.fused)
+        scale_rows(device(), gradients.d_hidden, query.tokens, query.width, scratch.factors.data());
     }
 
    private:
     LossRows at(LossRows a, int64_t first) const {
-      const auto move = [first](auto*& pointer) { pointer = behind(pointer, first); };
-      move(a.targets), move(a.losses), move(a.log_sums), move(a.known_log_sums), move(a.d_losses);
-      a.hidden = row_of(hidden, first, query.dtype).data;
+      const auto move = [first](auto*& pointer) { pointer = offset_or_null(pointer, first); };
+      move(a.targets), move(a.losses), move(a.lse), move(a.known_lse), move(a.d_losses);
+      a.hidden = row_from(hidden, first, query.dtype).data;
       return a;
     }
 
@@ -308,52 +311,53 @@ class LossCuda : public Loss {
       return {count,
               query.width,
               query.vocab,
-              row_of(hidden, first, query.dtype),
+              row_from(hidden, first, query.dtype),
               weight,
-              behind(a.targets, first),
-              behind(a.known_log_sums, first),
-              space.shifts.data() + first};
+              offset_or_null(a.targets, first),
+              offset_or_null(a.known_lse, first),
+              scratch.shifts.data() + first};
     }
 
-    void one_by_exponentials(const Products& products, const LossRows& a, const Gradients& gradients,
-                             int64_t first) const {
+    void run_fused_softmax(const Products& products, const LossRows& a, const Gradients& gradients,
+                           int64_t first) const {
       const LossTokens tokens = tokens_of(a, first, a.rows);
-      const Matrix out{a.logits, a.logits_row}, scaled_hidden{a.clean_hidden, a.clean_row};
-      exponentials(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, space.parts.data(),
-                              a.rows, query.width, query.vocab});
-      settle(device(), tokens,
-             {space.parts.data(), parts_of_exponentials(plugin.multiprocessors_, a.rows), behind(a.losses, first),
-              behind(a.log_sums, first), behind(a.d_losses, first), out, scaled_hidden,
-              space.factors.data() + (a.d_losses ? first : 0)});
-      if (gradients.at_once)
-        return both_gradients(device(), {a.rows, query.width, query.vocab},
-                              {out, weight, scaled_hidden, space.factors.data() + first,
-                               row_of(gradients.d_hidden, first, query.dtype), gradients.d_weight,
-                               gradients.accumulate},
-                              space.scratch.data());
+      const Matrix out{a.logits, a.logits_row}, scaled_hidden{a.masked_hidden, a.masked_row};
+      softmax_stats(device(), {tokens.hidden, weight, a.d_losses ? out : Matrix{}, tokens.shifts, scratch.parts.data(),
+                               a.rows, query.width, query.vocab});
+      finalize(device(), tokens,
+               {scratch.parts.data(), partial_sum_count(plugin.multiprocessors_, a.rows),
+                offset_or_null(a.losses, first), offset_or_null(a.lse, first), offset_or_null(a.d_losses, first), out,
+                scaled_hidden, scratch.factors.data() + (a.d_losses ? first : 0)});
+      if (gradients.fused)
+        return fused_gradients(device(), {a.rows, query.width, query.vocab},
+                               {out, weight, scaled_hidden, scratch.factors.data() + first,
+                                row_from(gradients.d_hidden, first, query.dtype), gradients.d_weight,
+                                gradients.accumulate},
+                               scratch.product_workspace.data());
       if (gradients.d_hidden.data)
-        run(products.d_hidden, out, weight, row_of(gradients.d_hidden, first, query.dtype), false);
+        run(products.d_hidden, out, weight, row_from(gradients.d_hidden, first, query.dtype), false);
       if (gradients.d_weight.data) run(products.d_weight, out, scaled_hidden, gradients.d_weight, gradients.accumulate);
     }
 
-    void one(const Products& products, const LossRows& a, const Gradients& gradients, int64_t first) const {
+    void run_softmax_rows(const Products& products, const LossRows& a, const Gradients& gradients,
+                          int64_t first) const {
       const Matrix logits{a.logits, a.logits_row};
-      run(products.logits, row_of(hidden, first, query.dtype), weight, logits, false);
+      run(products.logits, row_from(hidden, first, query.dtype), weight, logits, false);
       loss_rows(call, query.dtype, a);
       if (!a.d_losses) return;
       if (gradients.d_hidden.data)
-        run(products.d_hidden, logits, weight, row_of(gradients.d_hidden, first, query.dtype), false);
+        run(products.d_hidden, logits, weight, row_from(gradients.d_hidden, first, query.dtype), false);
       if (gradients.d_weight.data)
-        run(products.d_weight, logits, {a.clean_hidden, a.clean_row}, gradients.d_weight, gradients.accumulate);
+        run(products.d_weight, logits, {a.masked_hidden, a.masked_row}, gradients.d_weight, gradients.accumulate);
     }
 
-    void run(const Product& product, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
-      product.run(plugin.library_, call, a, b, c, accumulate, space.scratch.data());
+    void run(const Gemm& product, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) const {
+      product.run(plugin.library_, call, a, b, c, accumulate, scratch.product_workspace.data());
     }
 
     void clear(const Matrix& matrix) const {
       const std::size_t element = bytes_of(query.gradient_dtype);
-      check_cuda(cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(matrix.row) * element, 0,
+      check_cuda(cudaMemset2DAsync(matrix.data, static_cast<std::size_t>(matrix.row_stride) * element, 0,
                                    static_cast<std::size_t>(query.width) * element,
                                    static_cast<std::size_t>(query.vocab), stream_of(call)),
                  "cudaMemset2DAsync");
@@ -363,10 +367,10 @@ class LossCuda : public Loss {
     const fvlm_call& call;
     const Query& query;
     Matrix hidden, weight;
-    Space space;
+    Scratch scratch;
 
    public:
-    LossRows rows; // what every call fills alike
+    LossRows rows; // the fields that all calls set alike
   };
 
   int multiprocessors_;

@@ -1,5 +1,9 @@
-// adamw.cu: AdamW over the whole arena in one launch. A block takes a range of elements, looks through the segments for
-// those that reach into it, and steps what it found with its group's coefficients.
+// adamw.cu: AdamW over the whole parameter arena in one launch and one pass: moments, master weights and rounded copy.
+// A block owns 16,384 elements, searches the parameter slices that overlap them, and applies each slice's group
+// coefficients. Bit-identical to optimizer-adamw on the CPU.
+//
+// Measured on an H100 for fVLM-135M (bench/LOG.md, 2026-11-22): bf16 gradients and copy with float32 moments 1,344 us
+// (2,822 GB/s), with m in bfloat16 1,153 us.
 #include "adamw.h"
 #include "common/arena.h"
 #include "common/cuda_packs.cuh"
@@ -7,9 +11,10 @@
 namespace fvlm::plugins {
 namespace {
 
-constexpr int threads = 256, range = 16384, hyperparameters = 5, size = 4;
+constexpr int threads = 256, block_elements = 16384, hyperparameters = 5, size = 4;
 
-// What torch.optim.AdamW computes of its hyperparameters before it touches a tensor, in its order and in double.
+// What torch.optim.AdamW derives from its hyperparameters before it touches a tensor, in the same order and in double
+// precision.
 struct Coefficients {
   float keep, step_size, inverse_correction, epsilon;
   float first_weight, second_decay, second_weight;
@@ -26,8 +31,8 @@ struct Coefficients {
   }
 };
 
-// A segment's elements within a block's range.
-struct Piece {
+// The elements of a parameter slice that are in this block's range.
+struct SliceRange {
   std::int64_t begin, end;
   Coefficients coefficients;
 };
@@ -65,25 +70,25 @@ struct Elements {
   }
 };
 
-template <class Gradient, class Copy, class Moment, bool wide>
-__device__ void step_piece(const AdamwStep& p, const Piece& piece, float scale) {
-  const Coefficients k = piece.coefficients;
+template <class Gradient, class Copy, class Moment, bool vectorized>
+__device__ void step_slice(const AdamwStep& p, const SliceRange& slice, float scale) {
+  const Coefficients k = slice.coefficients;
   const int thread = static_cast<int>(threadIdx.x);
-  const auto by_one = [&](std::int64_t begin, std::int64_t end) {
+  const auto step_scalars = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin + thread; at < end; at += threads) {
       Elements<Gradient, Copy, Moment, 1> one;
       one.load(p, at);
       one.step(p, at, k, scale);
     }
   };
-  if constexpr (!wide) {
-    by_one(piece.begin, piece.end);
+  if constexpr (!vectorized) {
+    step_scalars(slice.begin, slice.end);
   } else {
-    // Ranges begin at a pack, segments may begin and end within one.
-    const std::int64_t begin = min((piece.begin + size - 1) / size * size, piece.end);
-    const std::int64_t end = max(piece.end / size * size, begin);
-    by_one(piece.begin, begin);
-    by_one(end, piece.end);
+    // Block ranges are aligned to packs; slices may start and end within one.
+    const std::int64_t begin = min((slice.begin + size - 1) / size * size, slice.end);
+    const std::int64_t end = max(slice.end / size * size, begin);
+    step_scalars(slice.begin, begin);
+    step_scalars(end, slice.end);
     using Four = Elements<Gradient, Copy, Moment, size>;
     std::int64_t at = begin + thread * size;
     for (; at + threads * size < end; at += 2 * threads * size) {
@@ -101,13 +106,14 @@ __device__ void step_piece(const AdamwStep& p, const Piece& piece, float scale) 
   }
 }
 
-template <class Gradient, class Copy, class Moment, bool wide>
-__global__ void __launch_bounds__(threads) step_arena(AdamwStep p) {
+template <class Gradient, class Copy, class Moment, bool vectorized>
+__global__ void __launch_bounds__(threads) adamw_kernel(AdamwStep p) {
   if (*p.skip != 0) return;
   const float scale = *p.scale;
   const std::int64_t step = *p.step;
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * range, end = min(begin + range, p.elements);
-  __shared__ Piece pieces[threads];
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * block_elements,
+                     end = min(begin + block_elements, p.elements);
+  __shared__ SliceRange slices[threads];
   __shared__ int found;
   for (std::int64_t base = 0; base < p.segment_count; base += threads) {
     if (threadIdx.x == 0) found = 0;
@@ -116,14 +122,14 @@ __global__ void __launch_bounds__(threads) step_arena(AdamwStep p) {
       const fvlm_optimizer_segment segment = p.segments[base + threadIdx.x];
       const std::int64_t from = max(begin, segment.offset), to = min(end, segment.offset + segment.rows * segment.cols);
       if (from < to) {
-        Piece& piece = pieces[atomicAdd(&found, 1)]; // in any order: no element is in two
-        piece.begin = from;
-        piece.end = to;
-        piece.coefficients.compute(p.hyper + segment.group * hyperparameters, step);
+        SliceRange& slice = slices[atomicAdd(&found, 1)]; // the order does not matter, as slices are disjoint
+        slice.begin = from;
+        slice.end = to;
+        slice.coefficients.compute(p.hyper + segment.group * hyperparameters, step);
       }
     }
     __syncthreads();
-    for (int i = 0; i < found; ++i) step_piece<Gradient, Copy, Moment, wide>(p, pieces[i], scale);
+    for (int i = 0; i < found; ++i) step_slice<Gradient, Copy, Moment, vectorized>(p, slices[i], scale);
     __syncthreads();
   }
 }
@@ -136,18 +142,19 @@ bool aligned(const void* data) {
 
 void adamw(cudaStream_t stream, const StepTypes& types, const AdamwStep& step) {
   if (step.elements == 0 || step.segment_count == 0) return;
-  const std::int64_t blocks = (step.elements + range - 1) / range;
+  const std::int64_t blocks = (step.elements + block_elements - 1) / block_elements;
   if (blocks > 0x7fffffff)
-    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld elements", static_cast<long long>(step.elements));
-  const bool wide = aligned(step.master) && aligned(step.copy) && aligned(step.gradient) && aligned(step.moment) &&
-                    aligned(step.second);
+    throw sdk::Failure(FVLM_ERROR_UNSUPPORTED, "%lld elements exceed the grid", static_cast<long long>(step.elements));
+  const bool vectorized = aligned(step.master) && aligned(step.copy) && aligned(step.gradient) &&
+                          aligned(step.moment) && aligned(step.second);
   sdk::dispatch<float, BFloat16, Half>(types.gradient, [&](auto gradient) {
     sdk::dispatch<NoCopy, BFloat16, Half>(types.copy, [&](auto copy) {
       sdk::dispatch<float, BFloat16>(types.moment, [&](auto moment) {
         using Gradient = typename decltype(gradient)::type;
         using Copy = typename decltype(copy)::type;
         using Moment = typename decltype(moment)::type;
-        const auto kernel = wide ? step_arena<Gradient, Copy, Moment, true> : step_arena<Gradient, Copy, Moment, false>;
+        const auto kernel =
+            vectorized ? adamw_kernel<Gradient, Copy, Moment, true> : adamw_kernel<Gradient, Copy, Moment, false>;
         kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(step);
       });
     });

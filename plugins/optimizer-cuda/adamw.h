@@ -1,11 +1,11 @@
-// adamw.h: what the plugin's face asks of AdamW's kernel.
+// adamw.h: the arguments and launch of the AdamW kernel.
 #pragma once
 
 #include "step.h"
 
 namespace fvlm::plugins {
 
-// All in device memory. hyper: lr, beta1, beta2, eps, weight_decay.
+// All pointers are device memory. hyper: lr, beta1, beta2, eps, weight_decay.
 struct AdamwStep : ArenaStep {
   float* second;
   const fvlm_optimizer_segment* segments;

@@ -1,3 +1,4 @@
+// newton_schulz.cpp: the batched products of Newton-Schulz and their coefficients.
 #include "newton_schulz.h"
 
 #include <utility>
@@ -21,12 +22,12 @@ void batch(cublasLtMatrixLayoutOpaque_t& layout, int64_t distance, std::int32_t 
 
 } // namespace
 
-BatchedProduct::BatchedProduct(const CublasLt& library, const ProductShape& s, int count) : description_(s, 0, 0, 0) {
+BatchedProduct::BatchedProduct(const CublasLt& library, const GemmShape& s, int count) : description_(s, 0, 0, 0) {
   batch(description_.a, s.rows * s.inner, count);
   batch(description_.b, s.inner * s.columns, count);
   batch(description_.c, s.rows * s.columns, count);
-  auto preference = product_preference(workspace, 16, 16, 16);
-  ProductDescription& d = description_;
+  auto preference = gemm_preference(workspace, 16, 16, 16);
+  GemmDescriptor& d = description_;
   cublasLtMatmulHeuristicResult_t found{};
   int results = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.get(), &d.operation, &d.b, &d.a, &d.c, &d.c,
@@ -40,7 +41,7 @@ BatchedProduct::BatchedProduct(const CublasLt& library, const ProductShape& s, i
 
 void BatchedProduct::run(const CublasLt& library, cudaStream_t stream, float alpha, const void* a, const void* b,
                          float beta, const void* addend, void* c, void* workspace_data) const {
-  ProductDescription d = description_; // cuBLASLt takes no constants
+  GemmDescriptor d = description_; // cuBLASLt's parameters are not const
   check_cublas(cublasLtMatmul(library.get(), &d.operation, &alpha, b, &d.b, a, &d.a, &beta, addend, &d.c, c, &d.c,
                               &algorithm_, workspace_data, workspace, stream),
                "cublasLtMatmul");

@@ -1,5 +1,5 @@
-// optimizer-cuda: torch.optim.AdamW over a flat arena, in one launch and one pass: moments, master and rounded copy;
-// torch.optim.Muon over its matrices, all of one shape at once.
+// plugin.cu: the plugin's entry points: torch.optim.AdamW over a flat parameter arena in one launch, and
+// torch.optim.Muon over its matrices, batched by shape.
 #include "adamw.h"
 #include "common/arena.h"
 #include "muon.h"
@@ -14,12 +14,12 @@ namespace {
 
 using sdk::BFloat16, sdk::Half, sdk::Support, sdk::States;
 
-// What calls refuse as well.
+// Also checked by every call.
 Support fits(const fvlm_optimizer_query& query) {
   if (!sdk::is_one_of<float, BFloat16, Half>(query.gradient_dtype))
-    return sdk::refuse("gradients in %s not supported", sdk::name_of(query.gradient_dtype));
+    return sdk::refuse("gradients in %s are not supported", sdk::name_of(query.gradient_dtype));
   if (!sdk::is_one_of<float, BFloat16, Half>(query.parameter_dtype))
-    return sdk::refuse("parameters in %s not supported", sdk::name_of(query.parameter_dtype));
+    return sdk::refuse("parameters in %s are not supported", sdk::name_of(query.parameter_dtype));
   check_segments(query);
   return sdk::accept(300, "one launch, one pass");
 }
@@ -71,7 +71,8 @@ class Adamw : public sdk::Optimizer {
     return fits(query);
   }
 
-  // v stays float32: with beta2 = 0.999 a step moves it by less than half of bfloat16's spacing, so it would freeze.
+  // v stays float32: with beta2 = 0.999 a step changes it by less than half of bfloat16's spacing, so it would never
+  // change.
   static States states(const Query& query) {
     const bool narrow = query.state_dtype == sdk::bfloat16;
     return {{"m", narrow ? sdk::bfloat16 : sdk::float32}, {"v", sdk::float32}};
@@ -111,9 +112,9 @@ class Muon : public sdk::Optimizer {
     return {{"momentum", narrow ? sdk::bfloat16 : sdk::float32}};
   }
 
-  void requirements(const Query& query, sdk::Requirements& wanted) const {
+  void requirements(const Query& query, sdk::Requirements& requirements) const {
     sdk::require(matrices(query));
-    wanted.forward_workspace = workspace_of(batches_of(query, types_of<Muon>(query)));
+    requirements.forward_workspace = workspace_of(batches_of(query, types_of<Muon>(query)));
   }
 
   void prepare(const fvlm_call&, const Query& query) {
@@ -124,10 +125,10 @@ class Muon : public sdk::Optimizer {
   void step(const fvlm_call& call, const Query& query, const Step& arguments) {
     sdk::require(matrices(query));
     const Plan& plan = plan_of(query);
-    if (call.workspace_size < plan.workspace) // before anything is written
-      throw sdk::Failure(FVLM_ERROR_WORKSPACE, "workspace of %llu bytes given, %llu needed",
-                         static_cast<unsigned long long>(call.workspace_size),
-                         static_cast<unsigned long long>(plan.workspace));
+    if (call.workspace_size < plan.workspace) // checked before anything is written
+      throw sdk::Failure(FVLM_ERROR_WORKSPACE, "expected a workspace of %llu bytes but got %llu",
+                         static_cast<unsigned long long>(plan.workspace),
+                         static_cast<unsigned long long>(call.workspace_size));
     const StepTypes types = types_of<Muon>(query);
     ArenaStep step{};
     fill<Muon>(step, query, arguments);
@@ -136,32 +137,32 @@ class Muon : public sdk::Optimizer {
       const MuonBatch& batch = plan.batches[i];
       sdk::Workspace space(call);
       const Scratch scratch = take(space, batch);
-      muon_gather(stream, types, step, batch, scratch.matrices.x, scratch.squares);
+      muon_momentum(stream, types, step, batch, scratch.matrices.x, scratch.squares);
       muon_apply(stream, types, step, batch, plan.products[i].run(library_, stream, scratch.matrices));
     }
   }
 
  private:
-  static constexpr std::int64_t most_bytes = std::int64_t{128} << 20; // of a batch with more than one matrix
+  static constexpr std::int64_t max_bytes = std::int64_t{128} << 20; // of a batch with more than one matrix
 
   struct Scratch {
     NewtonSchulzSpace matrices;
     double* squares;
   };
 
-  // What is made once for a query, so that a step allocates nothing.
+  // Built once per query, so that a step allocates nothing.
   struct Plan {
     StepTypes types;
     std::vector<fvlm_optimizer_segment> segments;
     std::vector<MuonBatch> batches;
-    std::vector<NewtonSchulz> products; // of each batch
+    std::vector<NewtonSchulz> products; // one per batch
     std::uint64_t workspace;
 
-    bool is_for(const Query& query, const StepTypes& asked) const {
+    bool is_for(const Query& query, const StepTypes& types_wanted) const {
       const auto same = [](const fvlm_optimizer_segment& a, const fvlm_optimizer_segment& b) {
         return a.offset == b.offset && a.rows == b.rows && a.cols == b.cols && a.group == b.group;
       };
-      return types == asked &&
+      return types == types_wanted &&
              std::equal(segments.begin(), segments.end(), query.segments, query.segments + query.segment_count, same);
     }
   };
@@ -186,22 +187,22 @@ class Muon : public sdk::Optimizer {
     return sdk::accept(300, "Newton-Schulz in %s by cuBLASLt", sdk::name_of(dtype_of_products(types_of<Muon>(query))));
   }
 
-  // Of x, other, gram and polynomial.
+  // For x, other, gram and polynomial.
   static std::int64_t bytes_of_matrix(const MatricesShape& shape) {
     return 2 * (shape.rows * shape.cols + shape.small() * shape.small()) *
            static_cast<std::int64_t>(sdk::bytes_of(shape.dtype));
   }
 
   static std::vector<MuonBatch> batches_of(const Query& query, const StepTypes& types) {
-    const auto filled = [](std::int64_t size) { return (size + 7) / 8 * 8; };
+    const auto padded = [](std::int64_t size) { return (size + 7) / 8 * 8; };
     std::vector<MuonBatch> batches;
     for (std::int64_t i = 0; i < query.segment_count; ++i) {
       const fvlm_optimizer_segment& segment = query.segments[i];
       if (size_of(segment) == 0) continue;
-      const std::int64_t rows = filled(segment.rows), cols = filled(segment.cols);
+      const std::int64_t rows = padded(segment.rows), cols = padded(segment.cols);
       auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
-        return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::most &&
-               (b.shape.count + 1) * bytes_of_matrix(b.shape) <= most_bytes;
+        return b.shape.rows == rows && b.shape.cols == cols && b.shape.count < MuonBatch::max_matrices &&
+               (b.shape.count + 1) * bytes_of_matrix(b.shape) <= max_bytes;
       });
       if (batch == batches.end())
         batch = batches.insert(batch, MuonBatch{{dtype_of_products(types), rows, cols, 0}, {}});
@@ -211,13 +212,13 @@ class Muon : public sdk::Optimizer {
   }
 
   static std::uint64_t workspace_of(const std::vector<MuonBatch>& batches) {
-    std::uint64_t most = 0;
+    std::uint64_t largest = 0;
     for (const MuonBatch& batch : batches) {
       sdk::Workspace space;
       (void)take(space, batch);
-      most = std::max<std::uint64_t>(most, space.used());
+      largest = std::max<std::uint64_t>(largest, space.used());
     }
-    return most;
+    return largest;
   }
 
   static Scratch take(sdk::Workspace& space, const MuonBatch& batch) {

@@ -1,4 +1,4 @@
-// step.h: what a step of each algorithm gets.
+// step.h: the arguments that the kernels of both algorithms share.
 #pragma once
 
 #include <fvlm/cuda.hpp>
@@ -7,13 +7,13 @@
 
 namespace fvlm::plugins {
 
-// All in device memory.
+// All pointers are device memory.
 struct ArenaStep {
   float* master;
-  void* copy; // NULL: the model computes with the master
+  void* copy; // rounded copy of the parameters; NULL: the model computes with the master
   const void* gradient;
-  void* moment;       // the first of the states, float or BFloat16
-  const float* hyper; // a row for each group
+  void* moment;       // the first state, float or BFloat16
+  const float* hyper; // one row per parameter group
   const float* scale;
   const std::int32_t* skip;
 };

@@ -1,4 +1,5 @@
-// Each operation of a kernels plugin against plain loops in float64, over the shapes at the edges of the contract.
+// kernels_cases.cpp: tests every operation of a kernels plugin against plain float64 loops, at the edges of the
+// contract. Built for kernels-cpu and for kernels-cuda.
 #include "common/testing/guarded.h"
 
 #include <cmath>
@@ -93,7 +94,7 @@ fvlm_kernels_query query_of(const Shape& s, int32_t op) {
   return query;
 }
 
-// One operation's plugin, host and requirements.
+// The plugin, host and requirements for one operation.
 struct Bench {
   Bench(const Shape& s, int32_t op)
       : host(s.threads), plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host), query(query_of(s, op)) {}
@@ -224,7 +225,7 @@ TEST_P(Kernels, layernorm_keeps_its_digits_beside_a_large_mean) {
   fvlm_norm_forward f{};
   f.x = x.get(), f.weight = weight.get(), f.bias = bias.get(), f.y = y.get();
   bench.run(bench.plugin->layernorm_forward, f, bench.needs.forward_workspace);
-  expect_close(y, n.y, 3e-4, "y"); // x itself has 6e-5 of rounding
+  expect_close(y, n.y, 3e-4, "y"); // x itself has a rounding error of 6e-5
 }
 
 TEST_P(Kernels, swiglu_agrees_with_float64_loops) {
@@ -295,7 +296,7 @@ TEST_P(Kernels, bias_gelu_agrees_with_float64_loops) {
       }
 }
 
-// The number of 16 bits, of which so many are its mantissa's; 0 where they are none.
+// The number that 16 bits encode with that many mantissa bits; 0 for infinities and NaN.
 double number_of(int64_t bits, int mantissa) {
   const int bias = (1 << (14 - mantissa)) - 1, one = 1 << mantissa;
   const int exponent = static_cast<int>(bits & 0x7fff) >> mantissa, fraction = static_cast<int>(bits) & (one - 1);
@@ -304,7 +305,7 @@ double number_of(int64_t bits, int mantissa) {
   return bits & 0x8000 ? -size : size;
 }
 
-// Of rounding alone an error has half a step. Below 0.01 steps are those of 0.01.
+// Rounding alone causes an error of half a step. Below 0.01 the steps of 0.01 are used.
 TEST_P(Kernels, gelu_and_its_derivative_of_every_number_of_16_bits_are_right_but_for_rounding) {
   for (const fvlm_dtype dtype : {bf16, f16}) {
     const Shape s{"", 256, 256, dtype};

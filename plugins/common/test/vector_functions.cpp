@@ -1,3 +1,4 @@
+// vector_functions.cpp: compiled once per instruction set, into the tables that vector_math_test.cpp reads.
 #include "common/test/vector_functions.h"
 
 #include "common/vector_math.h"

@@ -1,4 +1,4 @@
-// vector_functions.h: vector_math.h, one array at a time, for its test.
+// vector_functions.h: the functions of vector_math.h over arrays, for its test.
 #pragma once
 
 #include "common/level_table.h"
@@ -7,7 +7,7 @@
 
 namespace fvlm::plugins {
 
-// Each reads `count` numbers, a multiple of 16.
+// Each reads `count` numbers, which has to be a multiple of 16.
 struct VectorFunctions {
   using Function = void (*)(const float* x, int64_t count, float* y);
   Function exp2, exp, sigmoid, normal_below;

@@ -1,4 +1,4 @@
-// The functions of vector_math.h against float64, at every instruction set that this machine has.
+// vector_math_test.cpp: tests vector_math.h against float64, at every instruction set that this machine supports.
 #include "common/test/vector_functions.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class VectorMath : public ::testing::TestWithParam<CpuLevel> {
  protected:
   const VectorFunctions& functions = vector_functions(GetParam());
 
-  // The largest measure(got, exact) over `count` numbers from `low` to `high`, both included.
+  // The largest measure(got, exact) over `count` evenly spaced numbers in [low, high].
   template <class Exact, class Measure>
   static Worst worst(VectorFunctions::Function function, float low, float high, const Exact& exact,
                      const Measure& measure) {

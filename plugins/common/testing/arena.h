@@ -1,4 +1,4 @@
-// arena.h: flat buffers for the tests of the optimizer plugins.
+// arena.h: parameter arenas for the tests of the optimizer plugins.
 #pragma once
 
 #include "common/testing/harness.h"
@@ -18,13 +18,13 @@ struct ArenaShape {
   fvlm_dtype gradient = f32, parameter = f32, state = f32;
 };
 
-// One value in memory that the plugin sees.
+// A scalar in memory that the plugin can access.
 template <class Element>
-class Seen {
+class SharedScalar {
  public:
-  Seen(Element value) : memory_(1, value) {}
-  Seen& operator=(Element value) {
-    memory_[0] = value; // where it is: a recorded step has its address
+  SharedScalar(Element value) : memory_(1, value) {}
+  SharedScalar& operator=(Element value) {
+    memory_[0] = value; // in place, since a captured step refers to this address
     return *this;
   }
   operator Element&() { return memory_[0]; }
@@ -35,7 +35,7 @@ class Seen {
   PlaceVector<Element> memory_;
 };
 
-// Everything an optimizer step reads and writes. Masters and gradients begin random, states at zero.
+// Everything that an optimizer step reads and writes. Masters and gradients start random, states at zero.
 class Arena {
  public:
   Arena(const Optimizer& plugin, ArenaShape given, const std::vector<std::vector<float>>& groups)
@@ -66,10 +66,10 @@ class Arena {
     return q;
   }
 
-  // What runs the step: a test may do it in circumstances of its own.
+  // Runs the step; a test may wrap it, for example in graph capture.
   using Runner = std::function<fvlm_status(fvlm_call& call, const std::function<fvlm_status()>& step)>;
 
-  // One step; the text of the error sink stays in `error`.
+  // Runs one step. The error text is kept in `error`.
   fvlm_status run(const Optimizer& plugin, const Host& host, const Runner& runner = nullptr) {
     const fvlm_optimizer_query q = query();
     fvlm_requirements wanted{};
@@ -108,7 +108,7 @@ class Arena {
     return result;
   }
 
-  // All that a step may change, to compare bit by bit.
+  // Everything that a step may change, for comparing bit by bit.
   std::vector<char> bits() const {
     std::vector<char> all(reinterpret_cast<const char*>(master.data()),
                           reinterpret_cast<const char*>(master.data() + master.size()));
@@ -121,14 +121,14 @@ class Arena {
   PlaceVector<float> master, hyper;
   Values gradient, parameter;
   std::vector<Values> states;
-  Seen<std::int64_t> step = 1;
-  Seen<float> scale = 1;
-  Seen<std::int32_t> skip = 0;
-  std::uint64_t workspace_less = 0; // bytes kept from the plugin
+  SharedScalar<std::int64_t> step = 1;
+  SharedScalar<float> scale = 1;
+  SharedScalar<std::int32_t> skip = 0;
+  std::uint64_t workspace_less = 0; // bytes by which the workspace is smaller than requested
   std::string error;
 };
 
-// Which elements lie in a segment.
+// Which elements belong to a parameter slice.
 inline std::vector<bool> covered(const ArenaShape& shape) {
   std::vector<bool> inside(static_cast<std::size_t>(shape.elements));
   for (const auto& s : shape.segments) {
@@ -137,7 +137,7 @@ inline std::vector<bool> covered(const ArenaShape& shape) {
   return inside;
 }
 
-// A step must change every element of every segment and nothing else.
+// Expects that a step changes every element of every slice and nothing else.
 inline void expect_gaps_untouched(Arena& arena, const Optimizer& plugin, const Host& host) {
   const Arena before = arena;
   ASSERT_EQ(arena.run(plugin, host), FVLM_OK) << arena.error;
@@ -166,7 +166,7 @@ inline void expect_same_bits_with_any_threads(const Arena& fresh, const Optimize
 }
 
 // Steps through gradients [steps, elements] from `start` and compares with parameters [steps, elements]. The difference
-// is relative where a parameter is larger than 1.
+// is relative for parameters above 1.
 inline double largest_difference_over_steps(Arena& arena, const Optimizer& plugin, const Host& host,
                                             const std::vector<float>& start, const std::vector<float>& gradients,
                                             const std::vector<float>& parameters) {

@@ -1,4 +1,5 @@
-// Puts the tests of the program that it is linked to on a GPU, which sees the host's memory where that is pinned.
+// cuda_place.cpp: linked into the tests of CUDA plugins, it makes them run on the GPU, with test memory pinned so that
+// both sides can access it.
 #include "common/testing/place.h"
 
 #include <cuda_runtime_api.h>

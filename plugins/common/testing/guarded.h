@@ -1,4 +1,4 @@
-// guarded.h: tensors of a plugin's test that notice a write outside their elements, and comparisons in float64.
+// guarded.h: tensors that detect writes outside of their elements, and comparisons with float64 values.
 #pragma once
 
 #include "common/cpu_level.h"
@@ -8,24 +8,24 @@
 
 namespace fvlm::testing {
 
-// A tensor of floats of 32 or 16 bits, or of integers, with canaries before, behind and between its rows.
+// A tensor of 32-bit or 16-bit floats or of integers, with canary bytes before, after and between its rows.
 class GuardedTensor {
  public:
-  // row_gap: elements left out between two items of the second but last dimension.
+  // row_gap: unused elements between the rows of the last dimension.
   GuardedTensor(fvlm_dtype dtype, std::vector<std::int64_t> shape, std::int64_t row_gap = 0);
 
   fvlm_tensor* get() { return &tensor_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t count() const;
 
-  // In the order of the shape, whatever the strides.
+  // Indexed in the order of the shape, independent of strides.
   float value(std::int64_t index) const;
   void set(std::int64_t index, double value);
   std::vector<float> values() const;
   GuardedTensor& fill(double value);
   GuardedTensor& random(unsigned seed, float scale = 1.0f);
 
-  // Fails the test where a byte outside the elements has changed.
+  // Fails the test if a byte outside of the elements has changed.
   void expect_intact(const char* name) const;
   std::vector<unsigned char> bytes() const { return {memory_.begin(), memory_.end()}; }
 
@@ -37,11 +37,11 @@ class GuardedTensor {
   fvlm_tensor tensor_{};
 };
 
-// |got - expected| <= tolerance * (1 + |expected|) everywhere; names the worst element.
+// Expects |got - expected| <= tolerance * (1 + |expected|) everywhere; reports the worst element.
 void expect_close(const GuardedTensor& got, const std::vector<double>& expected, double tolerance,
                   const std::string& what);
 
-// The levels of common/cpu_level.h that this machine has, as FVLM_CPU_LEVEL takes them.
+// The levels of common/cpu_level.h that this machine supports, as values of FVLM_CPU_LEVEL.
 inline std::vector<std::string> cpu_levels() {
   std::vector<std::string> found{"baseline"};
   unsetenv("FVLM_CPU_LEVEL");
@@ -52,7 +52,7 @@ inline std::vector<std::string> cpu_levels() {
 
 inline constexpr unsigned char canary = 0xa5;
 
-// narrow(value, widen_bf16) without its search: tensors here are large.
+// Equals narrow(value, widen_bf16) without its search, since tensors here are large.
 inline std::uint16_t rounded_bf16(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);

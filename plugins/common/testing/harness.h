@@ -1,4 +1,5 @@
-// harness.h: what a plugin's own test stands on: a host with real threads, a loaded library, tensors over vectors.
+// harness.h: what a plugin's own tests need: a host with real threads, a loaded library, calls, and tensors over
+// vectors.
 #pragma once
 
 #include "common/testing/place.h"
@@ -45,11 +46,11 @@ class Host {
   const fvlm_host* get() const { return &host_; }
 
  private:
-  fvlm_host host_{}; // first: parallel_for finds its Host by the address
+  fvlm_host host_{}; // has to be first: parallel_for casts its address to a Host
   int threads_;
 };
 
-// A library's table of one kind, and an instance of it.
+// A library's function table of one kind, and an instance of it.
 template <class Table>
 class Plugin {
  public:
@@ -70,7 +71,6 @@ class Plugin {
 
   const Table* operator->() const { return table_; }
   fvlm_instance* instance() const { return instance_; }
-  const fvlm_plugin* info() const { return plugin_; }
 
  private:
   const fvlm_plugin* plugin_ = nullptr;
@@ -103,7 +103,7 @@ class Call {
   const fvlm_call* get() const { return &call_; }
   fvlm_call* operator->() { return &call_; }
   std::string error() const { return text_; }
-  // Whether the bytes around the workspace are as they were.
+  // Whether the bytes around the workspace are unchanged.
   bool intact() const {
     const auto begin = static_cast<const char*>(call_.workspace) - space_.data();
     const auto end = begin + static_cast<std::ptrdiff_t>(call_.workspace_size);
@@ -119,7 +119,7 @@ class Call {
   fvlm_call call_{};
 };
 
-// A contiguous tensor over memory that somebody else holds.
+// A contiguous tensor over memory owned by someone else.
 class Tensor {
  public:
   Tensor() = default;
@@ -149,7 +149,7 @@ class Tensor {
 inline constexpr fvlm_dtype f32{FVLM_FLOAT, 32, 1}, f16{FVLM_FLOAT, 16, 1}, bf16{FVLM_BFLOAT, 16, 1},
     i64{FVLM_INT, 64, 1}, i32{FVLM_INT, 32, 1}, i8{FVLM_INT, 8, 1};
 
-// Naive 16-bit conversions, by another road than the plugins'.
+// Naive 16-bit conversions, implemented differently from those of the plugins.
 inline float widen_bf16(std::uint16_t bits) {
   const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
   float value;
@@ -162,12 +162,12 @@ inline float widen_f16(std::uint16_t bits) {
   if (exponent == 31) value = mantissa ? std::nan("") : HUGE_VAL;
   return static_cast<float>(bits & 0x8000 ? -value : value);
 }
-// The nearest of all 65,536 values, ties to the even code.
+// The nearest of all 65,536 values; ties go to the even code.
 inline std::uint16_t narrow(float value, float (*widen)(std::uint16_t)) {
   if (std::isnan(value)) return 0x7fff;
   const bool negative = std::signbit(value);
   const double magnitude = std::fabs(static_cast<double>(value));
-  int low = 0, high = 0x7fff; // positive codes are ordered up to infinity, and a NaN is not <= anything
+  int low = 0, high = 0x7fff; // positive codes are ordered up to infinity, and comparisons with NaN are false
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (widen(static_cast<std::uint16_t>(middle)) <= magnitude ? low : high) = middle;
@@ -180,7 +180,7 @@ inline std::uint16_t narrow(float value, float (*widen)(std::uint16_t)) {
   return static_cast<std::uint16_t>(code | (negative ? 0x8000 : 0));
 }
 
-// Uniform in [-1, 1), the same everywhere.
+// Uniform in [-1, 1), the same on every platform.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 2 + 1) {}

@@ -1,4 +1,4 @@
-// loss.h: what the tests of loss plugins share: calls over shapes, and plain loops in float64 beside them.
+// loss.h: what the tests of the loss plugins share: calls for a shape, and reference loops in float64.
 #pragma once
 
 #include "common/testing/guarded.h"
@@ -12,7 +12,7 @@ using LossTable = Plugin<fvlm_loss_v1>;
 struct Shape {
   const char* name;
   std::int64_t tokens, width, vocab;
-  int every = 3; // each such token has no loss; 1: none has one; 0: all have
+  int every = 3; // every such token has no target; 1: no token has one; 0: all have
   fvlm_dtype dtype = f32;
   std::int64_t row_gap = 0;
   fvlm_dtype gradient = f32; // of d_weight
@@ -70,7 +70,7 @@ struct Inputs {
     return e;
   }
 
-  // Tokens without a loss may hold anything.
+  // The values of tokens without a target must not matter.
   void poison() {
     const std::int64_t width = hidden.shape()[1];
     for (std::size_t t = 0; t < target.size(); ++t) {
@@ -126,7 +126,7 @@ inline void prepare(const LossTable& plugin, const Host& host, const fvlm_loss_q
   EXPECT_EQ(plugin->prepare(plugin.instance(), call.get(), &query), FVLM_OK) << call.error();
 }
 
-// forward, then backward
+// Runs forward and then backward.
 inline Results in_two(const Shape& s, Inputs& in, int threads, bool d_hidden = true, bool d_weight = true,
                       bool accumulate = false) {
   const Host host(threads);
@@ -183,7 +183,7 @@ inline Results at_once(const Shape& s, Inputs& in, int threads, bool d_hidden = 
   return r;
 }
 
-// compare(shape, results, expected) for each shape, in two calls and in one.
+// Calls compare(shape, results, expected) for each shape, with separate calls and with the fused one.
 template <class Compare>
 void beside_float64_loops(const std::vector<Shape>& shapes, const Compare& compare) {
   for (const Shape& s : shapes) {

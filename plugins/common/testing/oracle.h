@@ -1,4 +1,4 @@
-// oracle.h: a plugin's test asks PyTorch: runs test/oracle.py and reads the files it writes.
+// oracle.h: reference values by PyTorch: runs test/oracle.py and reads the files that it writes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ inline bool python_has_torch() {
   return has;
 }
 
-// Runs `oracle.py FOLDER arguments`. The folder goes with the object.
+// Runs `oracle.py FOLDER arguments`. The folder is deleted with the object.
 class Oracle {
  public:
   explicit Oracle(const std::string& arguments) {

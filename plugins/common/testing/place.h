@@ -1,4 +1,4 @@
-// place.h: where the plugin under test works: on the CPU, unless a test of a CUDA plugin says otherwise.
+// place.h: the device that the plugin under test runs on: the CPU, or the GPU if cuda_place.cpp is linked.
 #pragma once
 
 #include <fvlm/tensor.h>
@@ -14,9 +14,10 @@ struct Place {
   fvlm_device device{FVLM_CPU, 0};
   void* (*allocate)(std::size_t bytes) = [](std::size_t bytes) { return std::malloc(bytes); };
   void (*release)(void* memory) = [](void* memory) { std::free(memory); };
-  void (*wait)() = [] {};                           // for all that was enqueued
-  std::vector<std::string> (*variants)() = nullptr; // what tests are run for; NULL: the CPU's instruction sets
-  std::string missing;                              // why tests have to be skipped here, "" where they need not
+  void (*wait)() = [] {}; // synchronizes with all enqueued work
+  // the variants that tests are instantiated for; NULL: the CPU's instruction sets
+  std::vector<std::string> (*variants)() = nullptr;
+  std::string missing; // why tests have to be skipped on this machine, "" if they need not be
 };
 
 inline Place& place() {
@@ -24,7 +25,7 @@ inline Place& place() {
   return here;
 }
 
-// Memory that the plugin and the test both see.
+// An allocator for memory that both the plugin and the test can access.
 template <class Element>
 struct PlaceMemory {
   using value_type = Element;

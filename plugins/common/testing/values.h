@@ -1,4 +1,4 @@
-// values.h: buffers of any float type, read and written as float.
+// values.h: buffers of any float type, accessed as float.
 #pragma once
 
 #include "common/testing/harness.h"
@@ -7,14 +7,14 @@
 
 namespace fvlm::testing {
 
-// The nearest value that a dtype can hold.
+// The nearest value that the dtype can represent.
 inline float rounded(float value, fvlm_dtype dtype) {
   if (dtype.bits == 32) return value;
   const auto widen = dtype.code == FVLM_BFLOAT ? widen_bf16 : widen_f16;
   return widen(narrow(value, widen));
 }
 
-// One buffer of a dtype, read and written as float.
+// A buffer of one dtype, accessed as float.
 class Values {
  public:
   Values(std::int64_t count, fvlm_dtype dtype)

@@ -1,5 +1,5 @@
-// What plugin check does not ask a linear: the algorithms that were chosen by measurement, and what prepare() has to do
-// with a call.
+// linear_test.cpp: tests of the linear that plugin check does not make: algorithms selected by measurement, and how
+// prepare() relates to calls.
 #include "common/testing/guarded.h"
 
 #include <optional>
@@ -23,7 +23,7 @@ class Linear : public ::testing::Test {
   }
 };
 
-// A plugin that is asked about one shape.
+// A plugin instance that is used for one shape.
 class Bench {
  public:
   explicit Bench(const Shape& s) : plugin_(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_) {
@@ -74,7 +74,7 @@ class Bench {
   Plugin<fvlm_kernels_v1> plugin_;
   fvlm_kernels_query query_{};
   fvlm_requirements needs_{};
-  std::optional<Call> call_; // one for all: the memory of its workspace takes long to get
+  std::optional<Call> call_; // shared, because allocating the workspace takes long
   std::string error_;
 };
 
@@ -140,7 +140,7 @@ Numbers expect_right(const Shape& s, Operands& o) {
     }
   if (s.gelu_before)
     for (size_t i = 0; i < d_x.size(); ++i) d_x[i] *= slope(o.before.value(static_cast<int64_t>(i)));
-  // Sums of a thousand products reach 700 on their way, of which float32 keeps steps of 6e-5.
+  // Sums of a thousand products reach 700 on the way, where float32 has steps of 6e-5.
   const double rounding = s.dtype.bits == 16 ? 8e-3 : 3e-5, gradient_rounding = s.gradient.bits == 16 ? 8e-3 : 1.5e-4;
   if (s.gelu) {
     expect_close(o.pre, y, rounding, "pre_activation");
@@ -208,8 +208,8 @@ TEST_F(Linear, two_instances_take_the_same_algorithms_where_the_call_is_determin
   EXPECT_EQ(first.d_weight.values(), second.d_weight.values());
 }
 
-// Deterministic calls take the products of our own, on which gelu or its derivative rides, wherever there are any: with
-// an inner size up to 384, and alignment.
+// Deterministic calls use the fused GEMMs with GELU or its derivative wherever they apply: an inner size up to 384, and
+// aligned operands.
 TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_kinds) {
   for (const Shape& s : std::vector<Shape>{{1, 64, 64},
                                            {63, 384, 128},
@@ -218,7 +218,7 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
                                            {1285, 200, 72, bf16, bf16, 8},
                                            {130, 384, 3072},
                                            {130, 3072, 384},
-                                           {50001, 72, 8}}) { // several tiles a block
+                                           {50001, 72, 8}}) { // several tiles per block
     SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
     Shape with_gelu = s;
     with_gelu.gelu = with_gelu.gelu_before = with_gelu.sums = true;
@@ -240,14 +240,14 @@ TEST_F(Linear, gelu_and_its_derivative_agree_with_float64_loops_on_tiles_of_all_
     sums.expect_intact("d_x_sums");
     Numbers sum(static_cast<size_t>(s.inner), 0.5);
     for (size_t i = 0; i < d_x.size(); ++i) sum[i % sum.size()] += d_x[i];
-    // Where the derivative does not ride, what is summed was rounded before.
+    // Without fusion the summed values were rounded first.
     expect_close(sums, sum, s.width <= 384 ? 8e-3 : 0.1, "d_x_sums");
     EXPECT_EQ(again.y.values(), o.y.values());
     EXPECT_EQ(again.d_x.values(), o.d_x.values());
   }
 }
 
-// Deterministic calls take a product of our own, where there is one.
+// Deterministic calls use a custom kernel if there is one.
 void expect_right_twice(const Shape& s) {
   SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.inner) + " -> " + std::to_string(s.width));
   Operands first(s), again(s);
@@ -294,7 +294,7 @@ TEST_F(Linear, products_of_short_rows_agree_with_float64_loops_and_have_the_same
     expect_right_twice(s);
 }
 
-// Of such a shape, prepared for by a plugin of its own.
+// Gradients for a shape, with a plugin instance of their own.
 struct Gradients {
   GuardedTensor x, d_y, d_weight, d_bias;
 
@@ -326,8 +326,8 @@ struct Gradients {
   }
 };
 
-// Deterministic calls take a product of our own for them wherever there is one: with many rows, features that fill its
-// tiles, and alignment.
+// Deterministic calls use the custom weight gradient wherever it applies: many rows, features that fill its tiles,
+// aligned operands.
 TEST_F(Linear, weight_gradients_over_many_rows_agree_with_float64_loops_and_have_the_same_bits_again) {
   for (const Shape& s : std::vector<Shape>{{8192, 384, 192, bf16, f32},
                                            {8205, 184, 376, bf16, bf16, 8, true, false, false, true},
@@ -342,7 +342,7 @@ TEST_F(Linear, weight_gradients_over_many_rows_agree_with_float64_loops_and_have
 
 TEST_F(Linear, weight_gradients_over_many_rows_agree_with_float64_loops_where_the_copy_engine_cannot_read_rows) {
   const Shape s{8200, 376, 192, bf16, f32, 3};
-  Gradients(s, 0).expect_right(s); // prepare() times the product of our own as well
+  Gradients(s, 0).expect_right(s); // prepare() times the custom kernel as well
 }
 
 TEST_F(Linear, refuses_a_shape_that_prepare_has_not_seen) {

@@ -1,5 +1,5 @@
-// Gradients of parameters, whose parts the block that arrives last adds up: whatever the workspace holds, whoever else
-// is at work, and however often. All numbers are small integers, so every sum has one right answer, to the bit.
+// sums_test.cpp: tests the gradients of parameters that the last arriving block adds up: with any workspace content,
+// with concurrent calls, and repeatedly. All values are small integers, so every sum has exactly one correct result.
 #include "common/testing/harness.h"
 
 #include <cuda_runtime_api.h>
@@ -8,13 +8,13 @@
 namespace fvlm::testing::sums_test {
 namespace {
 
-void need(cudaError_t status) {
+void check_cuda(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
 class DeviceMemory {
  public:
-  explicit DeviceMemory(std::size_t bytes) { need(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1))); }
+  explicit DeviceMemory(std::size_t bytes) { check_cuda(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1))); }
   ~DeviceMemory() { (void)cudaFree(data_); }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -26,12 +26,12 @@ class DeviceMemory {
 
 class Stream {
  public:
-  Stream() { need(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  Stream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
   ~Stream() { (void)cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
-  void wait() const { need(cudaStreamSynchronize(stream_)); }
+  void wait() const { check_cuda(cudaStreamSynchronize(stream_)); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -43,7 +43,8 @@ struct Device {
   template <class Element>
   Tensor tensor(fvlm_dtype dtype, const std::vector<std::int64_t>& shape, const std::vector<Element>& values) {
     memories.push_back(std::make_unique<DeviceMemory>(values.size() * sizeof(Element)));
-    need(cudaMemcpy(memories.back()->data(), values.data(), values.size() * sizeof(Element), cudaMemcpyHostToDevice));
+    check_cuda(
+        cudaMemcpy(memories.back()->data(), values.data(), values.size() * sizeof(Element), cudaMemcpyHostToDevice));
     return {memories.back()->data(), dtype, shape};
   }
 };
@@ -78,7 +79,7 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-// A backward call and what its sums have to be.
+// A backward call and its expected sums.
 class Work {
  public:
   explicit Work(const Shape& s) : shape_(s) {
@@ -94,7 +95,7 @@ class Work {
     for (auto& sums : expected_) sums.resize(width);
     for (std::size_t i = 0, column = 0; i < count; ++i, column = column + 1 == width ? 0 : column + 1) {
       const int gradient = static_cast<int>((i * 2654435761u >> 7) % 5) - 2;
-      // gelu's slope is 1 there, up to what float32 keeps
+      // GELU's derivative is 1 there, to within float32 precision
       const int value = gelu() ? 64 : static_cast<int>((i * 2246822519u >> 9) % 3) - 1;
       const int other = static_cast<int>((i * 3266489917u >> 8) % 7) - 3;
       x[i] = bf16_of(value), d_y[i] = bf16_of(gradient), d_sum[i] = bf16_of(other);
@@ -104,7 +105,7 @@ class Work {
     }
     x_ = device_.tensor(bf16, {s.rows, s.width}, x), d_y_ = device_.tensor(bf16, {s.rows, s.width}, d_y);
     d_x_ = device_.tensor(bf16, {s.rows, s.width}, x), d_sum_ = device_.tensor(bf16, {s.rows, s.width}, d_sum);
-    // Where d_x is summed, a weight of 0 leaves d_sum of it.
+    // For column sums of d_x the weight is 0, so that d_x equals d_sum.
     const int weight = gelu() || s.sums_d_x ? 0 : 1;
     weight_ = device_.tensor(bf16, {s.width}, std::vector<std::uint16_t>(width, bf16_of(weight)));
     const std::vector<float> rows(static_cast<std::size_t>(s.rows));
@@ -122,11 +123,11 @@ class Work {
 
   void clear() {
     for (Tensor& sums : sums_)
-      need(cudaMemset(sums.get()->data, 0, static_cast<std::size_t>(shape_.width) * sizeof(float)));
+      check_cuda(cudaMemset(sums.get()->data, 0, static_cast<std::size_t>(shape_.width) * sizeof(float)));
     times_ = 0;
   }
 
-  // Adds to what is there.
+  // Accumulates into the sums.
   fvlm_status run(const Plugin<fvlm_kernels_v1>& plugin, const fvlm_call& call) {
     ++times_;
     if (shape_.op == FVLM_OP_LAYERSCALE_RESIDUAL) {
@@ -148,11 +149,11 @@ class Work {
     return plugin->layernorm_backward(plugin.instance(), &call, &query_, &a);
   }
 
-  // Times more than run() was called: replays.
+  // `more`: how often the call was executed in addition to run(), by replays.
   void expect_right(const std::string& what, int more = 0) {
     for (int which = 0; which < (shape_.sums_d_x ? 3 : shape_.op == FVLM_OP_LAYERNORM ? 2 : 1); ++which) {
       std::vector<float> got(expected_[which].size());
-      need(cudaMemcpy(got.data(), sums_[which].get()->data, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
+      check_cuda(cudaMemcpy(got.data(), sums_[which].get()->data, got.size() * sizeof(float), cudaMemcpyDeviceToHost));
       int wrong = 0;
       for (std::size_t i = 0; i < got.size(); ++i) {
         const float right = expected_[which][i] * static_cast<float>(times_ + more);
@@ -175,7 +176,7 @@ class Work {
   int times_ = 0;
 };
 
-// Works of all shapes, an own stream and an own workspace.
+// Calls of all shapes, with a stream and a workspace of their own.
 struct Bench {
   std::vector<std::unique_ptr<Work>> works;
   uint64_t bytes = 0;
@@ -189,8 +190,8 @@ struct Bench {
       bytes = std::max(bytes, works.back()->workspace(plugin));
     }
     workspace = std::make_unique<DeviceMemory>(bytes);
-    need(cudaMemset(workspace->data(), 0xa5, bytes));
-    need(cudaDeviceSynchronize());
+    check_cuda(cudaMemset(workspace->data(), 0xa5, bytes));
+    check_cuda(cudaDeviceSynchronize());
     call.struct_size = sizeof call;
     call.flags = FVLM_DETERMINISTIC;
     call.device = place().device;
@@ -219,12 +220,12 @@ class Sums : public ::testing::Test {
 TEST_F(Sums, are_right_whatever_the_workspace_held) {
   const Plugin<fvlm_kernels_v1> plugin(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_);
   Bench here(plugin, host_);
-  for (const int held : {0x00, 0x01, 0x5e, 0x7f, 0x80, 0xff}) {
+  for (const int sum_registers : {0x00, 0x01, 0x5e, 0x7f, 0x80, 0xff}) {
     for (const auto& work : here.works) {
-      need(cudaMemsetAsync(here.workspace->data(), held, here.bytes, here.stream.get()));
+      check_cuda(cudaMemsetAsync(here.workspace->data(), sum_registers, here.bytes, here.stream.get()));
       EXPECT_EQ(work->run(plugin, here.call), FVLM_OK);
     }
-    here.expect_right("bytes of " + std::to_string(held));
+    here.expect_right("bytes of " + std::to_string(sum_registers));
   }
 }
 
@@ -267,17 +268,17 @@ TEST_F(Sums, are_right_of_every_replay_of_a_recording) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   here.call.flags |= FVLM_CAPTURING;
-  need(cudaStreamBeginCapture(here.stream.get(), cudaStreamCaptureModeThreadLocal));
+  check_cuda(cudaStreamBeginCapture(here.stream.get(), cudaStreamCaptureModeThreadLocal));
   here.run_all(plugin);
-  need(cudaStreamEndCapture(here.stream.get(), &graph));
-  need(cudaGraphInstantiate(&executable, graph, 0));
+  check_cuda(cudaStreamEndCapture(here.stream.get(), &graph));
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0));
   std::size_t nodes = 0;
-  need(cudaGraphGetNodes(graph, nullptr, &nodes));
+  check_cuda(cudaGraphGetNodes(graph, nullptr, &nodes));
   EXPECT_LE(nodes, here.works.size() + 8) << "one launch each, but for a norm of odd rows and sums of few rows' d_x";
-  for (int replay = 0; replay < 100; ++replay) need(cudaGraphLaunch(executable, here.stream.get()));
+  for (int replay = 0; replay < 100; ++replay) check_cuda(cudaGraphLaunch(executable, here.stream.get()));
   here.expect_right("a hundred replays", 99);
-  need(cudaGraphExecDestroy(executable));
-  need(cudaGraphDestroy(graph));
+  check_cuda(cudaGraphExecDestroy(executable));
+  check_cuda(cudaGraphDestroy(graph));
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// The plugin in bfloat16, where logits become exponentials on their way, against plain loops in float64.
+// loss_test.cpp: tests loss-cuda in bfloat16, where softmax is fused into the logits product, against float64 loops.
 #include "common/testing/loss.h"
 
 namespace fvlm::testing {
@@ -20,10 +20,10 @@ const std::vector<Shape> shapes{
     {"strided, d_weight too", 140, 40, 777, 3, bf16, 24, bf16},
     {"strided, d_weight in float32", 140, 40, 777, 3, bf16, 24},
     {"pairs of rows of tiles, and columns of tiles", 300, 400, 1003, 3, bf16},
-    {"rows that the copy engine does not take", 31, 24, 77, 3, bf16, 5},
+    {"rows that TMA does not support", 31, 24, 77, 3, bf16, 5},
 };
 
-// As far as roundings go, of each value and of all that is summed.
+// The root mean square: the tolerance scales with a value's own rounding and with that of the summed values.
 double spread(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value * value;
@@ -40,7 +40,7 @@ void expect_near(const GuardedTensor& got, const std::vector<double>& expected, 
 
 TEST_F(LossCuda, agrees_with_float64_loops) {
   beside_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
-    expect_close(r.losses, e.losses, s.row_gap % 8 == 0 ? 1e-5 : 4e-3, "losses"); // of logits that are rounded or not
+    expect_close(r.losses, e.losses, s.row_gap % 8 == 0 ? 1e-5 : 4e-3, "losses"); // with or without rounded logits
     expect_near(r.d_hidden, e.d_hidden, "d_hidden");
     expect_near(r.d_weight, e.d_weight, "d_weight");
   });
@@ -57,7 +57,7 @@ TEST_F(LossCuda, accumulates_into_d_weight_where_asked) {
   }
 }
 
-// More tokens than a chunk has, against as many calls as there are chunks and a bit.
+// More tokens than fit into a chunk, compared with separate calls that split the tokens elsewhere.
 TEST_F(LossCuda, goes_through_chunks) {
   const std::int64_t width = 8, vocab = 49152, first = 400, second = 200;
   const Shape all{"", first + second, width, vocab, 3, bf16};
@@ -100,7 +100,7 @@ TEST_F(LossCuda, leaves_out_the_gradients_that_nobody_wants) {
   }
 }
 
-// Labels that are so unlikely that their exponentials say nothing: their rows begin anew.
+// Labels so unlikely that exponentials relative to them overflow: their rows are recomputed.
 TEST_F(LossCuda, survives_losses_of_hundreds) {
   for (const bool fused : {false, true}) {
     const Shape s{"", 140, 16, 300, 3, bf16};

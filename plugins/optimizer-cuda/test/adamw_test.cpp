@@ -1,5 +1,5 @@
-// The built optimizer-cuda library on a GPU against the built optimizer-adamw on the CPU, bit by bit.
-#include "beside_cpu.h"
+// adamw_test.cpp: compares optimizer-cuda's AdamW on a GPU with optimizer-adamw on the CPU, bit by bit.
+#include "compare_with_cpu.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,7 +9,7 @@ namespace {
 const std::vector<std::vector<float>> two_groups = {{1e-3f, 0.9f, 0.999f, 1e-8f, 0.01f},
                                                     {1e-2f, 0.8f, 0.95f, 1e-6f, 0.1f}};
 
-// Segments that begin and end anywhere, some over several blocks' ranges; a vector, one element, nothing.
+// Slices that start and end anywhere, some across several blocks' ranges; a vector, a single element, an empty one.
 ArenaShape ragged_shape() {
   ArenaShape shape;
   shape.segments = {{3, 1, 7, 0},    {16, 33, 65, 1},     {2200, 1, 1, 0},
@@ -19,13 +19,13 @@ ArenaShape ragged_shape() {
   return shape;
 }
 
-void need(cudaError_t status) {
+void check_cuda(cudaError_t status) {
   ASSERT_EQ(status, cudaSuccess) << cudaGetErrorString(status);
 }
 
-class AdamwCuda : public BesideCpu {
+class AdamwCuda : public ComparedWithCpu {
  protected:
-  AdamwCuda() : BesideCpu("fvlm.optimizer/1:adamw") {}
+  AdamwCuda() : ComparedWithCpu("fvlm.optimizer/1:adamw") {}
 
   Arena make(const ArenaShape& shape) const { return Arena(*plugin, shape, two_groups); }
 
@@ -87,16 +87,16 @@ TEST_F(AdamwCuda, takes_more_segments_than_a_block_looks_at_at_once_in_any_order
 TEST_F(AdamwCuda, a_replayed_graph_sees_new_steps_hyperparameters_scales_and_skips) {
   Arena arena = make(ragged_shape()), expected = arena;
   cudaStream_t stream = nullptr;
-  need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const auto replay_thrice = [&](fvlm_call& call, const std::function<fvlm_status()>& step) {
     call.stream = stream;
     call.flags |= FVLM_CAPTURING;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
-    need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     const fvlm_status status = step();
-    need(cudaStreamEndCapture(stream, &graph));
-    need(cudaGraphInstantiate(&executable, graph, 0));
+    check_cuda(cudaStreamEndCapture(stream, &graph));
+    check_cuda(cudaGraphInstantiate(&executable, graph, 0));
     for (int replay = 0; replay < 3; ++replay) {
       for (Arena* each : {&arena, &expected}) {
         each->step = 7 + replay;
@@ -104,17 +104,17 @@ TEST_F(AdamwCuda, a_replayed_graph_sees_new_steps_hyperparameters_scales_and_ski
         each->hyper[0] = 0.01f * static_cast<float>(1 + replay);
         each->skip = replay == 1;
       }
-      need(cudaGraphLaunch(executable, stream));
-      need(cudaStreamSynchronize(stream));
+      check_cuda(cudaGraphLaunch(executable, stream));
+      check_cuda(cudaStreamSynchronize(stream));
       step_on_cpu(expected);
       expect_equal(arena, expected);
     }
-    need(cudaGraphExecDestroy(executable));
-    need(cudaGraphDestroy(graph));
+    check_cuda(cudaGraphExecDestroy(executable));
+    check_cuda(cudaGraphDestroy(graph));
     return status;
   };
   EXPECT_EQ(arena.run(*plugin, host, replay_thrice), FVLM_OK) << arena.error;
-  need(cudaStreamDestroy(stream));
+  check_cuda(cudaStreamDestroy(stream));
 }
 
 TEST_F(AdamwCuda, refuses_what_it_cannot_do_with_a_reason) {

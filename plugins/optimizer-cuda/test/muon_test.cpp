@@ -1,5 +1,5 @@
-// Muon of the built optimizer-cuda library on a GPU against the built optimizer-muon on the CPU.
-#include "beside_cpu.h"
+// muon_test.cpp: compares optimizer-cuda's Muon on a GPU with optimizer-muon on the CPU.
+#include "compare_with_cpu.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,15 +10,15 @@ constexpr float lr = 0.02f;
 
 const std::vector<std::vector<float>> groups = {{lr, 0.95f, 1, 0.1f, 1e-7f}, {lr, 0.8f, 0, 0.3f, 1e-7f}};
 
-// Those of optimizer-muon, which has more hyperparameters.
+// optimizer-muon has more hyperparameters.
 std::vector<std::vector<float>> groups_on_cpu() {
   auto longer = groups;
   for (auto& group : longer) group.insert(group.end(), {5, 3.4445f, -4.7750f, 2.0315f, 0});
   return longer;
 }
 
-// More matrices of one shape, once filled up, than go into a batch; wide, tall and square ones, one with a row less
-// than a multiple of 8, nothing.
+// More matrices of one padded shape than fit into a batch; wide, tall and square ones, one with a row less than a
+// multiple of 8, an empty one.
 ArenaShape many_matrices() {
   ArenaShape shape;
   const auto add = [&](std::int64_t rows, std::int64_t cols) {
@@ -32,11 +32,11 @@ ArenaShape many_matrices() {
   return shape;
 }
 
-class MuonCuda : public BesideCpu {
+class MuonCuda : public ComparedWithCpu {
  protected:
-  MuonCuda() : BesideCpu("fvlm.optimizer/1:muon") {}
+  MuonCuda() : ComparedWithCpu("fvlm.optimizer/1:muon") {}
 
-  // Two steps by both.
+  // Runs two steps on both.
   void expect_near_the_cpu(const ArenaShape& shape, float tolerance) {
     Arena got(*plugin, shape, groups);
     got.scale = 0.5f;
@@ -57,7 +57,8 @@ TEST_F(MuonCuda, in_float32_steps_many_matrices_as_the_cpu_does) {
   expect_near_the_cpu(many_matrices(), 1e-4f * lr);
 }
 
-// Of 30 draws of these shapes, rounded so on the CPU, the farthest was 0.06 off in a step, in a 2 x 15 matrix.
+// Over 30 random draws of these shapes, rounded the same way on the CPU, the largest difference was 0.06 of a step, in
+// a 2 x 15 matrix.
 TEST_F(MuonCuda, in_bfloat16_steps_them_nearly_so) {
   ArenaShape shape = many_matrices();
   shape.gradient = shape.parameter = bf16;

@@ -1,0 +1,74 @@
+// cuda_tensor_map.h: tensor maps (CUtensorMap) for TMA: which matrices it can access, and how they are encoded on the
+// host. The device side is in cuda_hopper.cuh.
+#pragma once
+
+#include <fvlm/cuda.hpp>
+
+#include <cstdint>
+#include <cuda.h>
+
+namespace fvlm::plugins {
+
+// Whether the kernels for sm_90a were compiled and the device can run them.
+inline bool is_hopper(fvlm_device device) {
+#ifdef FVLM_HAS_SM_90A
+  return sdk::check_device(device, 9, 0).score > 0 && sdk::check_device(device, 9, 1).score == 0;
+#else
+  (void)device;
+  return false;
+#endif
+}
+
+// TMA needs a base address and a row stride that are multiples of 16 bytes. `row_stride` counts elements of 16 bits.
+inline bool tma_compatible(const void* data, std::int64_t row_stride) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && row_stride > 0 && row_stride % 8 == 0;
+}
+
+// A matrix of two or three dimensions, innermost dimension first. `strides` holds the byte strides of the outer
+// dimensions.
+struct TensorMapShape {
+  CUtensorMapDataType type;
+  int dimensions;
+  cuuint64_t sizes[3], strides[2];
+  cuuint32_t box[3];
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+
+  CUtensorMap encode(void* data) const {
+    static const auto encode_tiled = [] {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult result;
+      sdk::check_cuda(
+          cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
+          "cuTensorMapEncodeTiled");
+      return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+    }();
+    const cuuint32_t element_strides[] = {1, 1, 1};
+    CUtensorMap map;
+    const CUresult result = encode_tiled(&map, type, static_cast<cuuint32_t>(dimensions), data, sizes, strides, box,
+                                         element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+      throw sdk::Failure(FVLM_ERROR_DEVICE, "cuTensorMapEncodeTiled: error %d", static_cast<int>(result));
+    return map;
+  }
+};
+
+inline CUtensorMapDataType tensor_map_type(fvlm_dtype dtype) {
+  return dtype == sdk::float32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+         : dtype == sdk::bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+// A matrix in boxes of `box_rows` rows and 128 bytes of columns (64 elements of 16 bits), with the 128-byte swizzle.
+inline CUtensorMap make_tensor_map(fvlm_dtype dtype, void* data, std::int64_t row_stride, std::int64_t rows,
+                                   std::int64_t columns, int box_rows) {
+  const auto element = static_cast<cuuint64_t>(sdk::bytes_of(dtype));
+  return TensorMapShape{tensor_map_type(dtype),
+                        2,
+                        {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                        {static_cast<cuuint64_t>(row_stride) * element},
+                        {static_cast<cuuint32_t>(128 / element), static_cast<cuuint32_t>(box_rows)}}
+      .encode(data);
+}
+
+} // namespace fvlm::plugins

@@ -1,0 +1,555 @@
+// gemm_skinny.cu: matrix products of few rows (skinny GEMM) in 16 bits, with bias, residual, GELU, its derivative or
+// compensation in the epilogue. Such a product is limited by latency, so both kernels issue all loads of a block before
+// the first result is needed, the epilogue's operands included.
+//
+// mma_kernel: tiles of 16 x 16 or 32 x 16; the warps of a block split the inner dimension and load from global memory
+// directly into mma.sync fragments. wgmma_kernel (Hopper): tiles of 64 rows by 16 or 32 columns; two warpgroups split
+// the inner dimension, with operands in swizzled shared memory by cp.async; for a long inner dimension the four blocks
+// of a cluster split it, too, and add their sums in distributed shared memory. The tile is the first that keeps every
+// multiprocessor busy at most once.
+//
+// Measured on an H200 (bench/LOG.md, 2026-11-23): with these kernels for products of 64 rows instead of cuBLASLt's (2.7
+// to 6.7 us each) a training step of 135m:8 took 14.56 to 14.60 ms instead of 14.71 to 14.97.
+#include "common/cuda_cluster.cuh"
+#include "common/cuda_gelu.cuh"
+#include "common/cuda_hopper.cuh"
+#include "common/cuda_mma.cuh"
+#include "common/cuda_packs.cuh"
+#include "elementwise.h"
+#include "gemm_skinny.h"
+
+namespace fvlm::plugins {
+namespace {
+
+constexpr int pack = 8, chunk = 4 * pack; // of the inner dimension: per thread, and per warp
+
+// The warps of a block split the inner dimension of one tile; each has `of_chunks` chunks in flight.
+template <int of_rows, int of_columns, int of_parts, int of_chunks>
+struct MmaTile {
+  static constexpr int rows = of_rows, columns = of_columns, parts = of_parts, k_chunks = of_chunks, blocks = 1,
+                       threads = warp_size * parts, groups = rows * columns / 4;
+  static constexpr bool finishes_all_rows() { return false; }
+  // Row stride of partial sums in shared memory, chosen against bank conflicts.
+  template <bool weight_transposed>
+  static constexpr int stride = columns + (weight_transposed ? 4 : 8);
+};
+template <bool weight_transposed, class Tile>
+constexpr int sum_bytes = (Tile::parts * Tile::rows * Tile::template stride<weight_transposed> +
+                           (Tile::blocks > 1 ? 4 * Tile::groups : 0)) *
+                          4;
+
+// A matrix that reads as zeros past its ends.
+template <class T, bool vectorized>
+struct Operand {
+  const T* data;
+  std::int64_t stride;
+  int rows, columns;
+
+  template <int count>
+  __device__ Pack<T, count> load(int row, int first) const {
+    Pack<T, count> part{};
+    const T* from = data + row * stride + first;
+    if constexpr (vectorized) {
+      if (row < rows && first < columns) part.load(from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i)
+        if (row < rows && first + i < columns)
+          part.bits.at[i / 2] |= static_cast<std::uint32_t>(sdk::bit_cast<std::uint16_t>(from[i])) << 16 * (i % 2);
+    }
+    return part;
+  }
+};
+
+// The part of the weight that a warp multiplies in one chunk. The order of the inner dimension within a chunk is free
+// as long as both operands agree: a thread takes eight consecutive elements, four for each half of its fragments. The
+// order of columns is free too.
+template <class T, bool weight_transposed, int widths>
+struct WeightFragment {
+  Pack<T, weight_transposed ? widths : pack> packs[weight_transposed ? pack : widths];
+
+  template <bool vectorized>
+  __device__ void load(const Operand<T, vectorized>& weight, int from, int first_column, int lane) {
+    const int share = from + lane % 4 * pack, column_lane = lane / 4;
+#pragma unroll
+    for (int i = 0; i < (weight_transposed ? pack : widths); ++i) {
+      if constexpr (weight_transposed)
+        packs[i] = weight.template load<widths>(share + i, first_column + column_lane * widths);
+      else
+        packs[i] = weight.template load<pack>(first_column + 8 * i + column_lane, share);
+    }
+  }
+  // Pair number `i` (of four) of the thread's column `w`, as a B register.
+  __device__ std::uint32_t pair(int w, int i) const {
+    if constexpr (weight_transposed)
+      return __byte_perm(packs[2 * i].bits.at[w / 2], packs[2 * i + 1].bits.at[w / 2], w % 2 ? 0x7632 : 0x5410);
+    else
+      return packs[w].bits.at[i];
+  }
+};
+
+struct Problem : SkinnyGemm {
+  int rows, inner, width, share; // share: of the inner dimension, per block of a cluster
+};
+
+// What the epilogue does with the sums: adds bias and residual; also applies GELU; multiplies by its derivative; or
+// also stores what rounding loses.
+enum class Epilogue { bias_residual, gelu, gelu_derivative, compensated };
+
+// Four neighbouring columns of a row.
+template <class T, bool vectorized>
+__device__ Pack<T, 4> load_quad(const Rows& from, int row, int column, int width) {
+  const Operand<T, vectorized> operand{static_cast<const T*>(from.data), from.stride, from.data ? row + 1 : 0, width};
+  return operand.template load<4>(row, column);
+}
+template <class T, bool vectorized>
+__device__ void store_quad(const Rows& to, int row, int column, int width, const Pack<T, 4>& quad) {
+  T* const at = static_cast<T*>(to.data) + row * to.stride + column;
+  if constexpr (vectorized) {
+    quad.store(at);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (column + i < width) at[i] = sdk::bit_cast<T>(static_cast<std::uint16_t>(quad.bits.at[i / 2] >> 16 * (i % 2)));
+  }
+}
+
+// Four results that a thread finishes, with the epilogue's operands.
+template <class T, bool vectorized, Epilogue epilogue>
+struct OutputQuad {
+  int row, column;
+  Pack<T, 4> bias, residual, compensation, gelu_input;
+
+  __device__ void load(const Problem& p) {
+    const auto load = [&](const Rows& from, int operand_row) {
+      return load_quad<T, vectorized>(from, operand_row, column, p.width);
+    };
+    if constexpr (epilogue != Epilogue::gelu_derivative) bias = load({const_cast<void*>(p.bias), 0}, 0);
+    if constexpr (epilogue == Epilogue::bias_residual || epilogue == Epilogue::compensated)
+      residual = load(p.residual, row);
+    if constexpr (epilogue == Epilogue::compensated) compensation = load(p.compensation, row);
+    if constexpr (epilogue == Epilogue::gelu_derivative) gelu_input = load(p.gelu_input, row);
+  }
+  __device__ void store(const Problem& p, float (&values)[4]) const {
+    float other[4];
+    const auto add = [&](const Pack<T, 4>& quad) {
+      quad.widen(other);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] += other[i];
+    };
+    const auto store = [&](const Rows& to, const Pack<T, 4>& quad) {
+      store_quad<T, vectorized>(to, row, column, p.width, quad);
+    };
+    if constexpr (epilogue != Epilogue::gelu_derivative) add(bias);
+    if constexpr (epilogue == Epilogue::bias_residual || epilogue == Epilogue::compensated) add(residual);
+    if constexpr (epilogue == Epilogue::compensated) add(compensation);
+    if constexpr (epilogue == Epilogue::gelu_derivative) {
+      gelu_input.widen(other);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] *= gelu_derivative<T>(other[i]);
+    }
+    Pack<T, 4> rounded;
+    rounded.round(values);
+    if constexpr (epilogue == Epilogue::gelu) {
+      if (p.sum.data) store(p.sum, rounded);
+      rounded.widen(values);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = gelu<T>(values[i]);
+      rounded.round(values);
+    }
+    store(p.y, rounded);
+    if constexpr (epilogue == Epilogue::compensated) {
+      Pack<T, 4> compensation;
+      rounded.widen(other);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] -= other[i];
+      compensation.round(values);
+      store(p.y_compensation, compensation);
+    }
+  }
+};
+
+// The address of a warp's partial sum in shared memory.
+template <bool weight_transposed, class Tile>
+__device__ float* partial_address(float* parts, int part, int row, int column) {
+  return parts + (part * Tile::rows + row) * Tile::template stride<weight_transposed> + column;
+}
+
+template <bool weight_transposed, class Tile, int widths, class SumAt>
+__device__ void store_partial(const SumAt& sum_at, float* parts, int part, int first_row, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + 8 * half + lane / 4;
+    if constexpr (weight_transposed) {
+      float* const at = partial_address<weight_transposed, Tile>(parts, part, row, lane % 4 * 2 * widths);
+#pragma unroll
+      for (int i = 0; i < 2 * widths; i += 4) {
+        const auto sum = [&](int of) { return sum_at(of % widths, 2 * half + of / widths); };
+        *reinterpret_cast<float4*>(at + i) = {sum(i), sum(i + 1), sum(i + 2), sum(i + 3)};
+      }
+    } else {
+      float* const at = partial_address<weight_transposed, Tile>(parts, part, row, lane % 4 * 2);
+#pragma unroll
+      for (int w = 0; w < widths; ++w)
+        *reinterpret_cast<float2*>(at + 8 * w) = {sum_at(w, 2 * half), sum_at(w, 2 * half + 1)};
+    }
+  }
+}
+
+// The epilogue: adds up partial sums. Each block of a cluster finishes its share of the tile.
+template <class T, bool vectorized, bool weight_transposed, Epilogue epilogue, class Tile>
+struct RunEpilogue {
+  static constexpr bool may_sum_rows = epilogue == Epilogue::gelu_derivative && Tile::finishes_all_rows();
+  static constexpr int blocks = Tile::blocks, each = Tile::groups / blocks,
+                       of_thread = (each + Tile::threads - 1) / Tile::threads;
+  const Problem& p;
+  float4* const shared; // first [blocks][each] sums of the cluster, then this block's partial sums
+  const int first_column, thread = static_cast<int>(threadIdx.x);
+  OutputQuad<T, vectorized, epilogue> quads[of_thread];
+
+  __device__ static int rank() { return blocks > 1 ? static_cast<int>(blockIdx.x) % blocks : 0; }
+  __device__ float* parts() const { return reinterpret_cast<float*>(shared + (blocks > 1 ? blocks * each : 0)); }
+  template <class Body>
+  __device__ void for_each_own(const Body& body) {
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      const int own = thread + i * Tile::threads;
+      if (own < each && quads[i].row < p.rows && quads[i].column < p.width) body(quads[i], own);
+    }
+  }
+  // Loads the epilogue's operands ahead of the product.
+  __device__ RunEpilogue(const Problem& problem, float4* memory, int first_row, int first)
+      : p(problem), shared(memory), first_column(first) {
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      const int group = rank() * each + thread + i * Tile::threads;
+      quads[i].row = first_row + group / (Tile::columns / 4);
+      quads[i].column = first_column + group % (Tile::columns / 4) * 4;
+    }
+    for_each_own([&](auto& quad, int) { quad.load(p); });
+  }
+  __device__ float4* group_address(int part, int group) const {
+    return reinterpret_cast<float4*>(partial_address<weight_transposed, Tile>(
+        parts(), part, group / (Tile::columns / 4), group % (Tile::columns / 4) * 4));
+  }
+  __device__ float4 sum_partials(int group) const {
+    float4 sum{};
+#pragma unroll
+    for (int i = 0; i < Tile::parts; ++i) add(sum, *group_address(i, group));
+    return sum;
+  }
+  // Column sums of the finished values, which replaced the first partial sums. All rows of the product are in this
+  // tile.
+  __device__ void sum_rows_of_tile() const {
+    __syncthreads();
+    const int column = first_column + thread;
+    if (thread >= Tile::columns || column >= p.width) return;
+    float sum = 0;
+#pragma unroll 16
+    for (int row = 0; row < Tile::rows; ++row)
+      sum += *partial_address<weight_transposed, Tile>(parts(), 0, row, thread);
+    const auto store_sum = [&](auto* to) {
+      if (p.sums.accumulate) sum += static_cast<float>(to[column]);
+      to[column] = std::remove_pointer_t<decltype(to)>(sum);
+    };
+    if (p.sums.type.bits == 32)
+      store_sum(static_cast<float*>(p.sums.out[0]));
+    else
+      store_sum(static_cast<T*>(p.sums.out[0]));
+  }
+  // Called after the warps have stored their partial sums.
+  __device__ void operator()() {
+    __syncthreads();
+    if constexpr (blocks > 1) {
+      Cluster::wait(); // until all blocks have started
+#pragma unroll
+      for (int group = thread; group < Tile::groups; group += Tile::threads)
+        Cluster::store(reinterpret_cast<float*>(shared + rank() * each + group % each), group / each,
+                       sum_partials(group));
+      Cluster::arrive();
+      Cluster::wait();
+    }
+    for_each_own([&](const auto& quad, int own) {
+      float4 sum{};
+      if constexpr (blocks > 1) {
+#pragma unroll
+        for (int i = 0; i < blocks; ++i) add(sum, shared[i * each + own]);
+      } else {
+        sum = sum_partials(own);
+      }
+      float values[4] = {sum.x, sum.y, sum.z, sum.w};
+      quad.store(p, values);
+      if constexpr (may_sum_rows) {
+        if (p.sums.out[0]) *group_address(0, own) = {values[0], values[1], values[2], values[3]};
+      }
+    });
+    if constexpr (may_sum_rows) {
+      if (p.sums.out[0]) sum_rows_of_tile();
+    }
+  }
+};
+
+template <class T, bool vectorized, bool weight_transposed, Epilogue epilogue, class Tile>
+__global__ void __launch_bounds__(Tile::threads) mma_kernel(const __grid_constant__ Problem p) {
+  constexpr int heights = Tile::rows / 16, widths = Tile::columns / 8;
+  extern __shared__ float4 shared[];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % warp_size, own = thread / warp_size;
+  const int first_row = static_cast<int>(blockIdx.x) * Tile::rows,
+            first_column = static_cast<int>(blockIdx.y) * Tile::columns;
+  RunEpilogue<T, vectorized, weight_transposed, epilogue, Tile> run_epilogue(p, shared, first_row, first_column);
+  const Operand<T, vectorized> left{static_cast<const T*>(p.x.data), p.x.stride, p.rows, p.inner};
+  const Operand<T, vectorized> right{static_cast<const T*>(p.weight.data), p.weight.stride,
+                                     weight_transposed ? p.inner : p.width, weight_transposed ? p.width : p.inner};
+  float sums[heights][widths][4] = {};
+  for (int from = own * chunk; from < p.inner; from += Tile::parts * Tile::k_chunks * chunk) {
+    Pack<T, pack> x[Tile::k_chunks][heights][2];
+    WeightFragment<T, weight_transposed, widths> weight[Tile::k_chunks];
+#pragma unroll
+    for (int a = 0; a < Tile::k_chunks; ++a) {
+      const int at = from + a * Tile::parts * chunk;
+      weight[a].load(right, at, first_column, lane);
+#pragma unroll
+      for (int h = 0; h < heights; ++h)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          x[a][h][i] = left.template load<pack>(first_row + 16 * h + 8 * i + lane / 4, at + lane % 4 * pack);
+    }
+#pragma unroll
+    for (int a = 0; a < Tile::k_chunks; ++a)
+#pragma unroll
+      for (int i = 0; i < 4; i += 2)
+#pragma unroll
+        for (int w = 0; w < widths; ++w) {
+          const std::uint32_t b0 = weight[a].pair(w, i), b1 = weight[a].pair(w, i + 1);
+#pragma unroll
+          for (int h = 0; h < heights; ++h)
+            mma_16x8x16<T>(
+                sums[h][w],
+                {x[a][h][0].bits.at[i], x[a][h][1].bits.at[i], x[a][h][0].bits.at[i + 1], x[a][h][1].bits.at[i + 1]},
+                b0, b1);
+        }
+  }
+#pragma unroll
+  for (int h = 0; h < heights; ++h)
+    store_partial<weight_transposed, Tile, widths>([&](int w, int i) { return sums[h][w][i]; }, run_epilogue.parts(),
+                                                   own, 16 * h, lane);
+  run_epilogue();
+}
+
+constexpr int k_slice = hopper::box_width; // of the inner dimension, that a warpgroup multiplies per step
+
+// A warpgroup computes 64 rows by `columns` columns; the warpgroups of a block split the inner dimension.
+template <int of_columns, int of_cluster>
+struct WgmmaTile {
+  static constexpr int rows = 64, columns = of_columns, parts = 2, threads = hopper::warpgroup_threads * parts,
+                       groups = rows * columns / 4, blocks = of_cluster;
+  static constexpr bool finishes_all_rows() { return blocks == 1; }
+  template <bool>
+  static constexpr int stride = columns + 8;
+  static constexpr int left_bytes = rows * hopper::box_row_bytes;
+  template <bool weight_transposed>
+  static constexpr int right_bytes = (weight_transposed ? k_slice : columns) * hopper::box_row_bytes;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Copies rows of a box by cp.async, by the threads of a warpgroup; `packs` packs per row.
+template <int rows, int packs, class T>
+__device__ void copy_to_swizzled_box(char* to, const Operand<T, true>& from, int first_row, int first_column) {
+  constexpr int k_chunks = hopper::warpgroup_threads / packs;
+  const int thread = static_cast<int>(threadIdx.x) % hopper::warpgroup_threads, row = thread / packs,
+            own = thread % packs, column = first_column + own * pack;
+  const unsigned at = shared_address(to) + row * hopper::box_row_bytes + ((own ^ row % 8) << 4);
+  const T* source = from.data + (first_row + row) * from.stride + column;
+#pragma unroll
+  for (int i = 0; i < rows; i += k_chunks) {
+    const bool inside = first_row + row + i < from.rows && column < from.columns;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at + i * hopper::box_row_bytes),
+                 "l"(inside ? source + i * from.stride : from.data), "r"(inside ? 16 : 0)
+                 : "memory");
+  }
+}
+#endif
+
+template <class T, bool weight_transposed, Epilogue epilogue, class Tile>
+__global__ void __launch_bounds__(Tile::threads) wgmma_kernel(const __grid_constant__ Problem p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using namespace hopper;
+  extern __shared__ __align__(8 * box_row_bytes) char memory[];
+  constexpr int left_bytes = Tile::left_bytes, right_bytes = Tile::template right_bytes<weight_transposed>;
+  const int slices = p.share / k_slice;
+  char *const left = memory, *const right = left + slices * left_bytes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int own = __shfl_sync(0xffffffffu, thread / warpgroup_threads, 0); // uniform within the warp
+  const int first_row = static_cast<int>(blockIdx.x) / Tile::blocks * Tile::rows,
+            first_column = static_cast<int>(blockIdx.y) * Tile::columns;
+  if (Tile::blocks > 1) Cluster::arrive();
+  const int begin = RunEpilogue<T, true, false, epilogue, Tile>::rank() * p.share,
+            behind_last = min(p.inner, begin + p.share);
+  const Operand<T, true> x{static_cast<const T*>(p.x.data), p.x.stride, p.rows, behind_last};
+  const Operand<T, true> weight{static_cast<const T*>(p.weight.data), p.weight.stride,
+                                weight_transposed ? behind_last : p.width, weight_transposed ? p.width : behind_last};
+#pragma unroll 1
+  for (int i = own, from = begin + own * k_slice; from < behind_last; i += Tile::parts, from += Tile::parts * k_slice) {
+    if constexpr (weight_transposed)
+      copy_to_swizzled_box<k_slice, Tile::columns / pack>(right + i * right_bytes, weight, from, first_column);
+    else
+      copy_to_swizzled_box<Tile::columns, k_slice / pack>(right + i * right_bytes, weight, first_column, from);
+    copy_to_swizzled_box<Tile::rows, k_slice / pack>(left + i * left_bytes, x, first_row, from);
+  }
+  RunEpilogue<T, true, false, epilogue, Tile> run_epilogue(p, reinterpret_cast<float4*>(right + slices * right_bytes),
+                                                           first_row, first_column);
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  fence_proxy_async();
+  asm volatile("bar.sync %0, %1;" ::"r"(own + 1), "n"(warpgroup_threads) : "memory");
+  Accumulator<Tile::columns> sum = {};
+  wgmma_fence();
+#pragma unroll 1
+  for (int i = own, from = begin + own * k_slice; from < behind_last; i += Tile::parts, from += Tile::parts * k_slice) {
+    const std::uint64_t a_descriptor = matrix_descriptor(left + i * left_bytes),
+                        b_descriptor = matrix_descriptor(right + i * right_bytes);
+#pragma unroll
+    for (int step = 0; step < k_slice / 16; ++step)
+      wgmma<T, weight_transposed>(
+          sum, advance_descriptor(a_descriptor, step * 32),
+          advance_descriptor(b_descriptor, step * (weight_transposed ? 16 * box_row_bytes : 32)), true);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  fence_accumulators(sum);
+  store_partial<false, Tile, Tile::columns / 8>([&](int w, int i) { return sum[4 * w + i]; }, run_epilogue.parts(), own,
+                                                thread / warp_size % warpgroup_warps * 16, thread % warp_size);
+  run_epilogue();
+#else
+  (void)p;
+#endif
+}
+
+int ceil_divide(std::int64_t size, int part) {
+  return static_cast<int>((size + part - 1) / part);
+}
+
+template <class Tile>
+void launch(const Device& device, void (*kernel)(Problem), const Problem& p, int bytes) {
+  if (bytes > 48 << 10)
+    sdk::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {Tile::blocks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(ceil_divide(p.rows, Tile::rows) * Tile::blocks),
+                        static_cast<unsigned>(ceil_divide(p.width, Tile::columns)));
+  config.blockDim = dim3(Tile::threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = device.stream;
+  config.attrs = &cluster;
+  config.numAttrs = Tile::blocks > 1 ? 1 : 0;
+  sdk::check_cuda(cudaLaunchKernelEx(&config, kernel, p), "launch");
+}
+
+template <class T, bool vectorized, bool weight_transposed, Epilogue epilogue, class Tile>
+void launch_mma(const Device& device, const Problem& p) {
+  launch<Tile>(device, mma_kernel<T, vectorized, weight_transposed, epilogue, Tile>, p,
+               sum_bytes<weight_transposed, Tile>);
+}
+
+template <class T, bool weight_transposed, Epilogue epilogue, class Tile>
+void launch_wgmma(const Device& device, Problem p) {
+  const int slices = ceil_divide(ceil_divide(p.inner, k_slice), Tile::blocks);
+  p.share = slices * k_slice;
+  launch<Tile>(device, wgmma_kernel<T, weight_transposed, epilogue, Tile>, p,
+               slices * (Tile::left_bytes + Tile::template right_bytes<weight_transposed>)+sum_bytes<false, Tile>);
+}
+
+using Mma16x16 = MmaTile<16, 16, 6, 2>;
+using Mma32x16 = MmaTile<32, 16, 8, 1>;
+using Wgmma64x16 = WgmmaTile<16, 1>;
+using Wgmma64x32 = WgmmaTile<32, 1>;
+using Wgmma64x32Cluster = WgmmaTile<32, 4>;
+
+// The fastest choice among those that fit into one wave, as measured (bench/LOG.md), for operands that can be read 16
+// bytes at a time.
+enum class TileChoice { mma_16x16, mma_32x16, wgmma_64x16, wgmma_64x32, wgmma_64x32_cluster };
+
+template <class Tile>
+bool fits_one_wave(int multiprocessors, const SkinnyGemmShape& shape) {
+  return std::int64_t{ceil_divide(shape.rows, Tile::rows)} * ceil_divide(shape.width, Tile::columns) * Tile::blocks <=
+         multiprocessors;
+}
+
+TileChoice choose_tile(int multiprocessors, const SkinnyGemmShape& shape) {
+  constexpr int short_inner = 6 * k_slice, long_inner = 12 * k_slice, longest_inner = 4 * long_inner;
+  if (shape.inner <= short_inner && fits_one_wave<Mma16x16>(multiprocessors, shape)) return TileChoice::mma_16x16;
+  if (shape.inner <= long_inner && fits_one_wave<Wgmma64x16>(multiprocessors, shape)) return TileChoice::wgmma_64x16;
+  if (shape.inner <= long_inner && fits_one_wave<Wgmma64x32>(multiprocessors, shape)) return TileChoice::wgmma_64x32;
+  if (shape.inner <= longest_inner && fits_one_wave<Wgmma64x32Cluster>(multiprocessors, shape))
+    return TileChoice::wgmma_64x32_cluster;
+  return TileChoice::mma_32x16;
+}
+
+// Whether a block finishes all rows of its columns, so that it can compute column sums.
+bool finishes_all_rows(int multiprocessors, const SkinnyGemmShape& shape) {
+  const TileChoice choice = choose_tile(multiprocessors, shape);
+  return shape.rows <= Wgmma64x16::rows && (choice == TileChoice::wgmma_64x16 || choice == TileChoice::wgmma_64x32);
+}
+
+bool all_aligned(const SkinnyGemmShape& shape, const SkinnyGemm& o) {
+  bool vectorized =
+      shape.inner % pack == 0 && shape.width % pack == 0 && reinterpret_cast<std::uintptr_t>(o.bias) % 16 == 0;
+  for (const Rows& each : {o.x, o.weight, o.y, o.residual, o.compensation, o.y_compensation, o.sum, o.gelu_input})
+    vectorized = vectorized && reinterpret_cast<std::uintptr_t>(each.data) % 16 == 0 && each.stride % pack == 0;
+  return vectorized;
+}
+
+template <class T, bool weight_transposed, Epilogue epilogue>
+void launch_choice(const Device& device, const Problem& p, TileChoice choice, bool vectorized) {
+  if constexpr (epilogue == Epilogue::compensated) {
+    if (!vectorized) return launch_mma<T, false, weight_transposed, epilogue, Mma16x16>(device, p);
+    if (choice == TileChoice::mma_32x16) return launch_mma<T, true, weight_transposed, epilogue, Mma32x16>(device, p);
+  }
+  switch (choice) {
+  case TileChoice::mma_16x16:
+    return launch_mma<T, true, weight_transposed, epilogue, Mma16x16>(device, p);
+  case TileChoice::wgmma_64x16:
+    return launch_wgmma<T, weight_transposed, epilogue, Wgmma64x16>(device, p);
+  case TileChoice::wgmma_64x32:
+    return launch_wgmma<T, weight_transposed, epilogue, Wgmma64x32>(device, p);
+  case TileChoice::wgmma_64x32_cluster:
+    return launch_wgmma<T, weight_transposed, epilogue, Wgmma64x32Cluster>(device, p);
+  case TileChoice::mma_32x16:
+    break;
+  }
+}
+
+} // namespace
+
+bool skinny_gemm_supports(const Device& device, const SkinnyGemmShape& shape) {
+  return device.has_clusters && sdk::is_one_of<BFloat16, Half>(shape.dtype) && shape.inner % pack == 0 &&
+         shape.width % pack == 0 && choose_tile(device.multiprocessors, shape) != TileChoice::mma_32x16;
+}
+
+bool skinny_gemm_takes(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
+  return all_aligned(shape, o) && (!o.gelu_input.data || finishes_all_rows(device.multiprocessors, shape));
+}
+
+void skinny_gemm(const Device& device, const SkinnyGemmShape& shape, const SkinnyGemm& o) {
+  const TileChoice choice = device.has_clusters ? choose_tile(device.multiprocessors, shape) : TileChoice::mma_32x16;
+  const bool vectorized = all_aligned(shape, o);
+  const Problem p{o, static_cast<int>(shape.rows), static_cast<int>(shape.inner), static_cast<int>(shape.width), 0};
+  sdk::dispatch<BFloat16, Half>(shape.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    if (shape.weight_transposed && o.gelu_input.data)
+      launch_choice<T, true, Epilogue::gelu_derivative>(device, p, choice, vectorized);
+    else if (shape.weight_transposed)
+      launch_choice<T, true, Epilogue::bias_residual>(device, p, choice, vectorized);
+    else if (o.gelu)
+      launch_choice<T, false, Epilogue::gelu>(device, p, choice, vectorized);
+    else if (o.y_compensation.data)
+      launch_choice<T, false, Epilogue::compensated>(device, p, choice, vectorized);
+    else
+      launch_choice<T, false, Epilogue::bias_residual>(device, p, choice, vectorized);
+  });
+  if (o.sums.required() && !o.gelu_input.data)
+    column_sums(device, {shape.dtype, shape.rows, shape.width, vectorized}, o.y, o.sums);
+}
+
+} // namespace fvlm::plugins
