@@ -124,7 +124,7 @@ class Search {
 
 } // namespace
 
-FileReport look_at_files(const Resolved& resolved) {
+FileReport find_missing_files(const Resolved& resolved) {
   Search search(resolved);
   search.model();
   for (const auto& stage : resolved.plan.stages) search.stage(stage);

@@ -22,6 +22,6 @@ struct FileReport {
 };
 
 // Looks at model folders, checkpoints, tokenizers and every shard that a pattern names.
-FileReport look_at_files(const Resolved& resolved);
+FileReport find_missing_files(const Resolved& resolved);
 
 } // namespace fvlm::recipe

@@ -176,7 +176,7 @@ TEST_F(CommandTest, plan_json_has_the_same_bytes_in_each_process_and_reads_back)
   EXPECT_EQ(document["plan"]["stages"][0]["steps"], 31250);
   auto same = run("plan fvlm-135m.lua --diff " + file);
   EXPECT_EQ(same.code, 0) << same.out;
-  EXPECT_THAT(same.out, HasSubstr("the same plan"));
+  EXPECT_THAT(same.out, HasSubstr("the plans are identical"));
 }
 
 TEST_F(CommandTest, plan_diff_shows_both_values_and_exits_1) {
@@ -220,7 +220,7 @@ TEST_F(CommandTest, wrong_usage_exits_2) {
 
 TEST_F(CommandTest, an_option_without_its_value_shows_what_it_wants) {
   EXPECT_EQ(run("plan fvlm-135m.lua --set").err,
-            "error: --set wants a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
+            "error: --set needs a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
             "stages.align.samples=1000 (repeatable)\n");
   EXPECT_EQ(run("plan fvlm-135m.lua --all=5").err.substr(0, 27), "error: --all takes no value");
 }
@@ -246,7 +246,7 @@ TEST_F(CommandTest, train_refuses_to_be_one_of_several_processes) {
   for (std::string variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
     auto ran = run("train fvlm-135m.lua --dry-run", variable + "=2");
     EXPECT_EQ(ran.code, 2);
-    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: one process trains a run"));
+    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: training runs in one process"));
     EXPECT_EQ(run("train fvlm-135m.lua --dry-run", variable + "=1").code, 4) << "there are no weights";
   }
 }
