@@ -78,7 +78,7 @@ int cpu_step(Arguments arguments) {
       .value("threads", "N", "threads of both sides; default: those of LibTorch")
       .value("recompute", "WHICH", "activation checkpointing: none (default), light, all, every:2 or layers:0,3")
       .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::CpuStepRequest request;

@@ -53,7 +53,7 @@ int bench_data(Arguments arguments) {
       .value("workers", "N", "threads of the engine, processes of the peer; default 2")
       .value("device", "D", "cpu (default) or cuda: the engine then uses pinned memory for frames")
       .value("size", "N", "resize frames to N pixels per side; default 224")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::DataRequest request;

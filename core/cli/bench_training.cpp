@@ -57,7 +57,7 @@ Options& with_training_options(Options& options) {
       .flag("no-overlap", "do not prepare and copy the next pack during a step")
       .value("without", "NAMES", "turn off these switches of a recipe's `speed`")
       .value("kernels", "NAMES", "plugins to use, in order of preference")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
 }
 
 void read_training_options(const ParsedOptions& parsed, bench::TrainingSetting& setting) {

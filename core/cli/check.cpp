@@ -54,7 +54,7 @@ int run_check(Arguments arguments) {
       "check recipes/quickstart.lua");
   add_recipe_options(options);
   options.flag("files", "also check that models, checkpoints and data exist, and read their headers")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 

@@ -59,7 +59,7 @@ Options& with_stage_options(Options& options) {
   add_recipe_options(options);
   with_plugin_options(options);
   return options.value("stage", "NAME", "the stage; default: the first of the recipe")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
 }
 
 std::string percent(double share) {

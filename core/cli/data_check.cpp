@@ -119,7 +119,7 @@ int data_check(Arguments arguments) {
   with_plugin_options(options);
   options.value("stage", "NAME", "check this stage alone, with its evaluation sets")
       .value("threads", "N", "default: one per core")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t threads = parsed->integer_or("threads", 0);

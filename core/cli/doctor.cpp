@@ -113,7 +113,7 @@ int run_doctor(Arguments arguments) {
       "doctor [--json]",
       "Show which devices and libraries the engine can use. Exit code 0: it can train; 6: LibTorch is missing.",
       "doctor");
-  options.flag("json", "one JSON document on standard output");
+  options.flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const auto all = findings();

@@ -302,7 +302,7 @@ int evaluate_model(Arguments arguments) {
           .value("mode", "MODE", "how frames are encoded (repeatable); default coarse_fine")
           .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
           .value("split", "NAME", "only entries of this split")
-          .flag("json", "one JSON document on standard output"));
+          .flag("json", "print one JSON document on standard output"));
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   return parsed->value("questions") ? evaluate_questions(*parsed) : evaluate_recipe(*parsed);

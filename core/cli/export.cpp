@@ -16,7 +16,7 @@ int run_export(Arguments arguments) {
   options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
       .needed("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
       .needed("dtype", "bf16|fp16|fp32", "dtype of the weights")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   std::string out = *parsed->value("out");

@@ -167,7 +167,7 @@ int generate_answers(Arguments arguments) {
       .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
       .flag("ignore-eos", "do not stop at end-of-sequence tokens")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const bool batch = parsed->value("batch").has_value();

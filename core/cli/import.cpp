@@ -41,7 +41,7 @@ int run_import(Arguments arguments) {
       .flag("shallow", "let queries attend to the last layer of the tower alone (an ablation)")
       .value("dtype", "fp32|bf16|fp16", "dtype of the weights; default: the towers keep theirs")
       .value("name", "NAME", "the model's name; default: the folder name of --out")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 

@@ -93,7 +93,7 @@ int run_plan(Arguments arguments) {
       .flag("all", "print every value, defaults included, and where each was written")
       .flag("budget", "print only the tables of parameters and memory")
       .value("device", "cpu|cuda", "the device to estimate memory for; default: cuda where there is one, else cpu")
-      .flag("json", "one JSON document on standard output: a plan file, or with --budget the tables");
+      .flag("json", "print one JSON document on standard output: a plan file, or with --budget the tables");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 

@@ -70,7 +70,7 @@ void print_list(Registry& registry) {
 int run_plugin_list(Arguments arguments) {
   Options options("plugin list [--json]", "List the plugins that were found, and which were refused and why.",
                   "plugin list --plugin-dir ~/my-plugins");
-  with_plugin_options(options).flag("json", "one JSON document on standard output");
+  with_plugin_options(options).flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto registry = open_registry_and_reprobe(*parsed);

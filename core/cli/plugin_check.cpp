@@ -99,7 +99,7 @@ int check_plugin(Arguments arguments) {
       .value("time-limit", "SECONDS", "limit of one check; default 60; measurements get ten times as long")
       .value("device", "cpu|cuda", "device of the tensors; default cpu")
       .flag("list", "list the checks without running them")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   if (parsed->flag("list")) {

@@ -118,7 +118,7 @@ int run_plugin_info(Arguments arguments) {
   Options options("plugin info PLUGIN [--json]", "Describe a plugin: its manifest, and what its tables offer.",
                   "plugin info attention-cpu");
   options.positional("PLUGIN", "its name, or the path of its library or folder");
-  with_plugin_options(options).flag("json", "one JSON document on standard output");
+  with_plugin_options(options).flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto registry = open_registry_and_reprobe(*parsed);

@@ -48,7 +48,7 @@ int run_preprocess(Arguments arguments) {
   options.value("stage", "S", "preprocess this stage alone")
       .needed("out", "DIR", "output folder; each stage gets a subfolder of its name")
       .value("threads", "N", "default: one per core; does not change the data")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto resolved = recipe::resolve(recipe_request(*parsed));

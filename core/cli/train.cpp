@@ -91,7 +91,7 @@ int train_stages(Arguments arguments) {
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
       .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   refuse_several_processes();
