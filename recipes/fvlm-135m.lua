@@ -1,4 +1,4 @@
--- fVLM-135M: DINOv2-small reads the frames, SmolLM2-135M says where to look and what it saw.
+-- fVLM-135M: DINOv2-small encodes the frames, SmolLM2-135M makes the queries and the text.
 --
 --   fvlm-engine plan recipes/fvlm-135m.lua --arg weights=/models --arg data=/data
 local fvlm = require "fvlm"

@@ -1,5 +1,5 @@
--- fVLM-360M: SmolLM2-360M under DINOv2-small, or under DINOv2-base with --arg vision=dinov2-base.
--- No rates are published for this size; it takes those of the 135M.
+-- fVLM-360M: SmolLM2-360M with DINOv2-small, or with DINOv2-base by --arg vision=dinov2-base.
+-- No learning rates are published for this size; it uses those of the 135M.
 local fvlm = require "fvlm"
 local three = require "fvlm.three_stages"
 

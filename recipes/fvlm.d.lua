@@ -1,38 +1,38 @@
 ---@meta fvlm
--- Made from the engine's schema by `fvlm-engine recipe stubs`; do not edit.
+-- Generated from the engine's schema by `fvlm-engine recipe stubs`; do not edit.
 
 ---@class fvlm
 local fvlm = {}
 
----What `--arg name=value` says on the command line, in the type of the default.
+---Return the value of `--arg name=value` on the command line, in the type of the default.
 ---@generic T
 ---@param name string
 ---@param default? T
 ---@return T
 function fvlm.arg(name, default) end
 
----A sum of weighted objectives; a plain list does the same.
+---A sum of weighted objectives, the same as a plain list.
 ---@param terms (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]
 ---@return (fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[]
 function fvlm.sum(terms) end
 
----What a `control` function may answer.
+---What a `control` function may return.
 ---@alias fvlm.Action fvlm.StopStage|fvlm.Save|fvlm.ScaleLr
 
 ---The whole run: the model, what all stages share, and the stages in the order they run.
 ---@class fvlm.Recipe
----@field name string Names the run's folder.
----@field seed? integer Data order, packing and initialisation derive from it. Default: `42`.
----@field precision? "bf16"|"fp16"|"tf32"|"fp32" What the model computes in. Default: `"bf16"`.
----@field gradients? "fp32"|"bf16" What the gradients of parameters are held in until the step is taken. Default: `"fp32"`.
----@field deterministic? boolean Same bits in each run on a GPU too, at some cost in speed. A CPU run always repeats. Default: `false`.
+---@field name string Name of the run folder.
+---@field seed? integer Seed of data order, packing and initialization. Default: `42`.
+---@field precision? "bf16"|"fp16"|"tf32"|"fp32" Precision of the model's computation. Default: `"bf16"`.
+---@field gradients? "fp32"|"bf16" Dtype in which parameter gradients are accumulated. Default: `"fp32"`.
+---@field deterministic? boolean Bitwise reproducible runs on a GPU, at some cost in speed. CPU runs always are. Default: `false`.
 ---@field model fvlm.Model The model.
----@field kernels? string|(string)[]|fvlm.Kernels Which backends are wanted.
----@field speed? boolean|fvlm.Speed Switches for work saved.
+---@field kernels? string|(string)[]|fvlm.Kernels Preferred backends.
+---@field speed? boolean|fvlm.Speed Switches of optimizations.
 ---@field loader? fvlm.Loader How shards are read.
----@field checkpoint? fvlm.Checkpoint When the run is saved.
+---@field checkpoint? fvlm.Checkpoint When checkpoints are written.
 ---@field guard? fvlm.Guard What happens when numbers go wrong.
----@field quantization? string|fvlm.Quantization What stages that are quantization_aware round weights to.
+---@field quantization? string|fvlm.Quantization Quantization for stages that are quantization_aware.
 ---@field log_every? integer How often metrics are written. In steps. Default: `10`.
 ---@field [integer] fvlm.Stage The stages, in the order they run.
 
@@ -43,138 +43,138 @@ function fvlm.recipe(table) end
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@class fvlm.Model
----@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a fresh one.
----@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a fresh one.
----@field connector? fvlm.Connector Always trained from a fresh start, unless a stage's `from` brings one.
----@field image_size? integer Edge of the square that frames are brought to. In pixels. Default: `224`.
----@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. What a pattern matches leaves those three; no two may match one parameter.
+---@field vision string|fvlm.Dinov2 The vision tower: a Hugging Face folder (config.json, model.safetensors), or a new one.
+---@field decoder string|fvlm.Llama The language model: a Hugging Face folder with its tokenizer, or a new one.
+---@field connector? fvlm.Connector The connector. Initialized from the seed, unless a stage's `from` provides one.
+---@field image_size? integer Edge of the square that frames are resized to. In pixels. Default: `224`.
+---@field groups? table<string, string|(string)[]> Parameter groups besides connector, vision and decoder: patterns (with *) of parameter names as in a model directory. Matched parameters leave those three groups; no parameter may match two groups.
 
 ---The model: a vision tower, a decoder and the connector between them.
 ---@param table fvlm.Model
 ---@return fvlm.Model
 function fvlm.model(table) end
 
----A fresh DINOv2 vision tower, initialised from the recipe's seed.
+---A new DINOv2 vision tower, initialized from the recipe's seed.
 ---@class fvlm.Dinov2
 ---@field width integer Features of a token.
 ---@field layers integer Number of layers.
----@field heads integer Attention heads; they share the width evenly.
+---@field heads integer Attention heads; must divide the width.
 ---@field mlp? integer Features inside the MLP. Default: 4 x width.
----@field patch_size? integer Edge of the square that becomes one token. In pixels. Default: `14`.
+---@field patch_size? integer Edge of the square patch that becomes one token. In pixels. Default: `14`.
 
----A fresh DINOv2 vision tower, initialised from the recipe's seed.
+---A new DINOv2 vision tower, initialized from the recipe's seed.
 ---@param table fvlm.Dinov2
 ---@return fvlm.Dinov2
 function fvlm.dinov2(table) end
 
----A fresh decoder of the Llama family, initialised from the recipe's seed.
+---A new decoder of the Llama family, initialized from the recipe's seed.
 ---@class fvlm.Llama
----@field tokenizer string Folder with tokenizer.json; the vocabulary has its size.
+---@field tokenizer string Folder with tokenizer.json, which determines the vocabulary size.
 ---@field width integer Features of a token.
 ---@field layers integer Number of layers.
----@field heads integer Query heads; they share the width evenly.
+---@field heads integer Query heads; must divide the width.
 ---@field kv_heads? integer Key and value heads, shared by groups of query heads. Default: as many as heads.
 ---@field mlp? integer Features inside the gated MLP. Default: 4 x width.
 ---@field rope_theta? number Base of the rotary position angles. Default: `10000`.
----@field tied_head? boolean The output head is the token embedding. Default: `true`.
+---@field tied_head? boolean Share the weights of the output head and the token embedding. Default: `true`.
 ---@field max_positions? integer Longest sequence of visual and text tokens. In tokens. Default: `8192`.
 
----A fresh decoder of the Llama family, initialised from the recipe's seed.
+---A new decoder of the Llama family, initialized from the recipe's seed.
 ---@param table fvlm.Llama
 ---@return fvlm.Llama
 function fvlm.llama(table) end
 
----What turns a frame into one visual token, and a hidden state into the next query.
+---Turns a frame into one visual token, and a hidden state into the next query.
 ---@class fvlm.Connector
 ---@field query_dim? integer Features of a query. Default: `384`.
 ---@field visual_scale? number Factor on every visual token. Default: `0.14`.
----@field attend? "deep"|"shallow" How a query reads a frame. Default: `"deep"`.
+---@field attend? "deep"|"shallow" How a query attends to a frame. Default: `"deep"`.
 
----Which backends are wanted, by kind of kernel: a name, a list of names with the best first, "auto" (best score) or
----"measure" (timed on this plan's shapes; the cache folder keeps the times; not for optimizer, packer, quantizer and
----video, which are not timed). One wish alone is for every kind, "measure" then for those that are timed. `reference`
----is the engine's own plain one.
+---Preferred backends by kind of kernel: a name, a list of names with the best first, "auto" (best score) or "measure"
+---(timed on this plan's shapes; times are kept in the cache folder; not for optimizer, packer, quantizer and video,
+---which are not timed). A single preference applies to every kind, "measure" then to those that are timed.
+---`reference` is the engine's own plain implementation.
 ---@class fvlm.Kernels
 ---@field attention? string|(string)[] Packed self-attention and cross-attention. Default: `{ "auto" }`.
 ---@field loss? string|(string)[] Output head with cross-entropy. Default: `{ "auto" }`.
----@field optimizer? string|(string)[] The optimizer's step. Default: `{ "auto" }`.
----@field packer? string|(string)[] How samples are put into packs. Default: `{ "auto" }`.
----@field quantizer? string|(string)[] Weights in few bits. Default: `{ "auto" }`.
----@field video? string|(string)[] Pictures out of video files. Default: `{ "auto" }`.
+---@field optimizer? string|(string)[] Optimizer step. Default: `{ "auto" }`.
+---@field packer? string|(string)[] Packing of samples. Default: `{ "auto" }`.
+---@field quantizer? string|(string)[] Quantization of weights. Default: `{ "auto" }`.
+---@field video? string|(string)[] Decoding of video files. Default: `{ "auto" }`.
 ---@field linear? string|(string)[] Matrix products, with bias and GELU. Default: `{ "auto" }`.
----@field rmsnorm? string|(string)[] RMSNorm, with the residual added. Default: `{ "auto" }`.
+---@field rmsnorm? string|(string)[] RMSNorm, fused with the residual addition. Default: `{ "auto" }`.
 ---@field layernorm? string|(string)[] LayerNorm. Default: `{ "auto" }`.
----@field rope? string|(string)[] Rotary positions. Default: `{ "auto" }`.
+---@field rope? string|(string)[] Rotary position embedding. Default: `{ "auto" }`.
 ---@field swiglu? string|(string)[] The decoder's gated MLP. Default: `{ "auto" }`.
 ---@field bias_gelu? string|(string)[] Bias and GELU of the vision tower's MLP. Default: `{ "auto" }`.
----@field layerscale_residual? string|(string)[] LayerScale with the residual added. Default: `{ "auto" }`.
----@field scaled_rows? string|(string)[] LayerScale folded into the weights before it. Default: `{ "auto" }`.
+---@field layerscale_residual? string|(string)[] LayerScale, fused with the residual addition. Default: `{ "auto" }`.
+---@field scaled_rows? string|(string)[] LayerScale folded into the preceding weights. Default: `{ "auto" }`.
 
----Work that need not be done, or not one after the other. Each switch that is off takes the plain path to the same
----result. `speed = false` turns all off.
+---Optimizations that do not change results. Turning one off takes the plain path to the same result; `speed = false`
+---turns all off.
 ---@class fvlm.Speed
----@field graphs? boolean Record a whole step once and replay it (on a GPU). Default: `true`.
----@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; a step's loss is read when the next one is on its way. Default: `true`.
----@field coarse_in_tower? boolean Let the static query ride through the tower as one more row while keys and values are computed. Default: `true`.
----@field skip_last_patches? boolean Compute no patch outputs in the tower's last layer, which nobody reads. Default: `true`.
----@field fold_layer_scale? boolean Fold the tower's LayerScale into the weights before it; their products add the residual as well. Default: `true`.
----@field loss_tokens_only? boolean Run the output head where a token with a loss follows, not on all text. Default: `true`.
----@field joint_weight_gradients? boolean One product for the decoder's weight gradients of both passes, where no more than 1 GiB has to wait for it. Default: `true`.
+---@field graphs? boolean Capture a whole step as a CUDA graph and replay it (on a GPU). Default: `true`.
+---@field overlap_copies? boolean Prepare the next pack and copy it to the device while this one computes; read the loss of a step back after the next one is launched. Default: `true`.
+---@field coarse_in_tower? boolean Append the static query to the tower's rows while keys and values are computed. Default: `true`.
+---@field skip_last_patches? boolean Skip the patch outputs of the tower's last layer, which are unused. Default: `true`.
+---@field fold_layer_scale? boolean Fold the tower's LayerScale into the preceding weights; their matrix products then add the residual, too. Default: `true`.
+---@field loss_tokens_only? boolean Run the output head only on positions that have a label. Default: `true`.
+---@field joint_weight_gradients? boolean Compute the decoder's weight gradients of both passes in one matrix product, if that keeps at most 1 GiB. Default: `true`.
 ---@field shared_preference_frames? boolean Encode the frames of a pair once for both answers. Default: `true`.
 ---@field text_without_tower? boolean Packs of text alone skip the vision tower. Default: `true`.
 
 ---How shards are read. Changes speed and memory; the order of samples never depends on it.
 ---@class fvlm.Loader
----@field workers? integer|"auto" Threads that read and decode; "auto": one for each core but one. Default: `"auto"`.
----@field memory_mib? integer Most memory for decoded samples that wait. In MiB. Default: `1024`.
----@field quarantine? fvlm.Quarantine When broken samples end the run (exit code 4).
+---@field workers? integer|"auto" Threads that read and decode; "auto": one per core but one. Default: `"auto"`.
+---@field memory_mib? integer Memory limit for decoded samples in the queue. In MiB. Default: `1024`.
+---@field quarantine? fvlm.Quarantine When broken samples stop the run (exit code 4).
 
 ---How many broken samples are skipped before the run stops: more than `count` and more than `share`; or, from 50
----samples read, more than a tenth of them (or `share`, where that is larger). 10,000 in a row of which none can be
----used end it, too.
+---samples read, more than a tenth of them (or `share`, if that is larger). 10,000 unusable samples in a row also stop
+---it.
 ---@class fvlm.Quarantine
 ---@field count? integer Broken samples. Default: `1000`.
 ---@field share? number Broken samples as a share of those read; 1: any number may be broken. Default: `0.01`.
 
----When the run is saved, and which saves are kept. A stage is always saved at its end.
+---When checkpoints are written, and which are kept. Every stage ends with a checkpoint.
 ---@class fvlm.Checkpoint
----@field every? integer How often; 0: only at the end of a stage. In steps. Default: `1000`.
----@field keep_last? integer The newest so many are kept. Default: `3`.
----@field keep_best? integer The best so many are kept too, where a stage has evaluation sets. Default: `1`.
----@field best_by? string The evaluation set that decides. Default: the first of the stage.
+---@field every? integer Interval; 0: only at the end of a stage. In steps. Default: `1000`.
+---@field keep_last? integer Number of newest checkpoints to keep. Default: `3`.
+---@field keep_best? integer Number of best checkpoints to keep as well, where a stage has evaluation sets. Default: `1`.
+---@field best_by? string The evaluation set that determines the best. Default: the first of the stage.
 
 ---What happens when numbers go wrong. A step with a non-finite loss or gradient is never applied.
 ---@class fvlm.Guard
----@field nonfinite_limit? integer The run stops after so many such steps in a row, and names the last good checkpoint. In steps. Default: `10`.
----@field spike_factor? number A loss above this many times its running mean is reported as a spike; 0: never. Default: `3`.
+---@field nonfinite_limit? integer The run stops after this many such steps in a row, and names the last good checkpoint. In steps. Default: `10`.
+---@field spike_factor? number A loss above this multiple of its running mean is reported as a spike; 0: never. Default: `3`.
 ---@field rollback? boolean After a spike or the limit above, go back to the last checkpoint and skip the data in between (once for each checkpoint). Default: `false`.
 
----The few bits that weights are rounded to while a stage that is quantization_aware trains. Only there: `export` does
----not quantize yet, and a recipe without such a stage is refused.
+---The quantization that weights are rounded to while a quantization_aware stage trains. `export` does not quantize
+---yet, so a recipe without such a stage is refused.
 ---@class fvlm.Quantization
----@field scheme? string As a plugin names it: kind "fvlm.quantizer/1:NAME". Default: `"int8"`.
----@field skip? string|(string)[] Modules that stay as they are, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
+---@field scheme? string Name of the scheme: the NAME of a plugin's kind "fvlm.quantizer/1:NAME". Default: `"int8"`.
+---@field skip? string|(string)[] Modules that are not quantized, by name, with *. Default: `{ "decoder.lm_head", "vision.*" }`.
 
----One part of the run: data, objective and optimizer for so many samples.
+---One part of the run: data, objective and optimizer for a number of samples.
 ---@class fvlm.Stage
 ---@field name? string Names the stage's folder in the run.
----@field from? string What the stage starts from: an earlier stage, "model" (the towers as the recipe names them), or the path of a checkpoint or model directory. Default: the stage before it; the first starts from "model".
----@field freeze? string|(string)[] Parameter groups that are not trained.
+---@field from? string What the stage starts from: an earlier stage, "model" (the recipe's `model`), or the path of a checkpoint or model directory. Default: the previous stage; the first starts from "model".
+---@field freeze? string|(string)[] Parameter groups that are frozen.
 ---@field data fvlm.Mix The samples.
----@field mode? "coarse_fine"|"refined" How the foveated connector reads frames in training. Default: `"coarse_fine"`.
----@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] What is minimised: a term, or a list of weighted terms that are summed.
----@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer How parameters are stepped.
----@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number How the learning rate changes on the way. A function of the stage's progress (0 to 1) gives the factor on the base rate.
----@field samples? integer How many samples the stage sees; the schedule spans them. Needed where `epochs` is not there.
----@field epochs? integer In place of `samples`: so many times as many samples as the mix has, drawn by its weights; of a single source that many passes. Beside `samples`: whichever is less. They are counted when the stage begins.
+---@field mode? "coarse_fine"|"refined" How the foveated connector encodes frames in training. Default: `"coarse_fine"`.
+---@field objective fvlm.NextToken|fvlm.Dpo|fvlm.Kl|(fvlm.NextToken|fvlm.Dpo|fvlm.Kl)[] The loss: a term, or a list of weighted terms that are summed.
+---@field optimizer fvlm.AdamW|fvlm.Muon|fvlm.Optimizer The optimizer.
+---@field schedule? fvlm.Constant|fvlm.Cosine|fvlm.Linear|fvlm.Converging|number|number[]|fun(progress: number): number The learning rate schedule. A function of the stage's progress (0 to 1) returns the factor on the base rate.
+---@field samples? integer Number of samples that the stage trains on, over which the schedule runs. Required without `epochs`.
+---@field epochs? integer Instead of `samples`: a multiple of the number of samples in the mix, drawn by its weights; for a single source, the number of passes. With `samples`: whichever is less. Samples are counted when the stage starts.
 ---@field batch integer|fvlm.Batch Samples of one optimizer step, or limits by tokens and frames.
 ---@field packing? fvlm.Packing How samples are packed into fixed shapes.
----@field activation_checkpointing? "none"|"light"|"all"|fvlm.ActivationCheckpointing Memory for time.
+---@field activation_checkpointing? "none"|"light"|"all"|fvlm.ActivationCheckpointing Which activations to recompute in the backward pass, to save memory.
 ---@field quantization_aware? boolean Train through the recipe's quantization, with a straight-through gradient. Default: `false`.
 ---@field evaluation? fvlm.Evaluation What is measured on held-out samples.
----@field control? fvlm.Control A function that looks at the run between steps.
+---@field control? fvlm.Control A function that may control the run between steps.
 
----One part of the run: data, objective and optimizer for so many samples.
+---One part of the run: data, objective and optimizer for a number of samples.
 ---@param name string Names the stage's folder in the run.
 ---@return fun(table: fvlm.Stage): fvlm.Stage
 ---@overload fun(name: string, table: fvlm.Stage): fvlm.Stage
@@ -184,13 +184,13 @@ function fvlm.stage(name) end
 ---@class fvlm.Mix
 ---@field [integer] string|(string)[]|fvlm.Source The sources, each shuffled on its own.
 ---@field text_ratio? number Share of text-only samples. Weights then count among the sources with frames and among the text-only ones. Default: the weights alone decide.
----@field max_frames? integer Longer clips are sampled evenly down to this. In frames. Default: `64`.
----@field max_text_tokens? integer Longest text of a sample, of each answer of a pair. In tokens. Default: `1024`.
----@field replicate_image_frames? integer A still image is repeated to so many frames. In frames. Default: `1`.
+---@field max_frames? integer Longer clips are subsampled evenly to this many frames. In frames. Default: `64`.
+---@field max_text_tokens? integer Longest text of a sample; for pairs, of each answer. In tokens. Default: `1024`.
+---@field replicate_image_frames? integer A still image is repeated to this many frames. In frames. Default: `1`.
 ---@field overlong? "truncate"|"drop" What happens to a text longer than max_text_tokens. Default: `"truncate"`.
 ---@field system? string The system turn of every chat; empty: none. Default: `"You are a helpful AI assistant."`.
----@field prompts? table<string, string> What an empty user turn says, by the sample's source; `default` for sources not named.
----@field preprocessed? string Folder that `preprocess` wrote for this mix; read in place of the sources while its manifest fits them.
+---@field prompts? table<string, string> Text of an empty user turn, by the sample's source; `default` for other sources.
+---@field preprocessed? string Folder that `preprocess` wrote for this mix; read instead of the sources while its manifest matches them.
 
 ---Samples from weighted sources, and what the model sees of a sample.
 ---@param table fvlm.Mix
@@ -201,15 +201,15 @@ function fvlm.mix(table) end
 ---@class fvlm.Source
 ---@field [integer] string WebDataset tar files with images or videos; patterns with *, ? and {0000..0999}.
 ---@field text? string|(string)[] In place of shards: tar files of text-only samples.
----@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix; a function of the stage's progress changes it on the way. Default: `1`.
----@field epochs? integer Passes before the source is spent; 0: as often as needed. Default: `0`.
----@field fields? table<string, string> Which key of the shard's JSON holds a part of a sample, where it is not the part's own name. Parts: `user` (the user's turn), `assistant` (the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (tokens made beforehand, with loss_mask), `loss_mask` (which of token_ids are learnt), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
----@field name? string Of the samples that name no source of their own: for `prompts` and statistics.
+---@field weight? number|number[]|fun(progress: number): number Share of the samples, relative to the other weights of the mix. May be a function of the stage's progress. Default: `1`.
+---@field epochs? integer Passes before the source is exhausted; 0: as many as needed. Default: `0`.
+---@field fields? table<string, string> Maps parts of a sample to keys of the shard's JSON, where those differ. Parts: `user` (the user's turn), `assistant` (the answer), `caption` (a text without a question), `chosen_assistant` (the preferred answer of a pair), `rejected_assistant` (the other answer of a pair), `messages` (a conversation as a list of { role, content }), `conversations` (a conversation as a list of { from, value }), `source` (the name that `prompts` goes by), `frame_count` (how many frames belong to the sample), `token_ids` (pretokenized text, with loss_mask), `loss_mask` (which of token_ids have a loss), `choices` (the options of a multiple-choice question), `answer` (the right option: its number from 0, its letter or its text).
+---@field name? string Name of the source for `prompts` and statistics, for samples that have no `source`.
 
 ---Cross-entropy of the next token, mean over the labels it selects.
 ---@class fvlm.NextToken
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
----@field first? integer Only the first so many labels of each span. In tokens.
+---@field first? integer Only the first N labels of each span. In tokens.
 ---@field pass? "fine"|"coarse" Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x. Default: `"fine"`.
 ---@field weight? number Factor on this term in the sum. Default: `1`.
 
@@ -218,13 +218,13 @@ function fvlm.mix(table) end
 ---@return fvlm.NextToken
 function fvlm.next_token(table) end
 
----Direct preference optimisation on pairs of answers. The reference is the model as the stage finds it, frozen.
+---Direct preference optimization on pairs of answers. The reference is the frozen model that the stage starts from.
 ---@class fvlm.Dpo
----@field beta? number How strongly the policy is held to the reference; small is loose. Default: `0.1`.
----@field cache_reference? boolean Compute the reference's log-probabilities once and keep them on disk, in place of a second model in memory. Default: `false`.
+---@field beta? number Strength of the KL penalty towards the reference. Default: `0.1`.
+---@field cache_reference? boolean Compute the reference log-probabilities once and cache them on disk, instead of keeping a second model in memory. Default: `false`.
 ---@field weight? number Factor on this term in the sum. Default: `1`.
 
----Direct preference optimisation on pairs of answers. The reference is the model as the stage finds it, frozen.
+---Direct preference optimization on pairs of answers. The reference is the frozen model that the stage starts from.
 ---@param table fvlm.Dpo
 ---@return fvlm.Dpo
 function fvlm.dpo(table) end
@@ -233,8 +233,8 @@ function fvlm.dpo(table) end
 ---@class fvlm.Kl
 ---@field teacher string A model directory or checkpoint with the same vocabulary.
 ---@field on? "all"|"answer" Which labels. Default: `"answer"`.
----@field first? integer Only the first so many labels of each span. In tokens.
----@field temperature? number Both distributions are softened by it; above 1 is softer. Default: `1`.
+---@field first? integer Only the first N labels of each span. In tokens.
+---@field temperature? number Temperature of both distributions; above 1 is softer. Default: `1`.
 ---@field weight? number Factor on this term in the sum. Default: `1`.
 
 ---Kullback-Leibler divergence from a frozen teacher's next-token distribution.
@@ -247,7 +247,7 @@ function fvlm.kl(table) end
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
 ---@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
----@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
+---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 
@@ -256,98 +256,98 @@ function fvlm.kl(table) end
 ---@return fvlm.AdamW
 function fvlm.adamw(table) end
 
----Momentum orthogonalised by Newton-Schulz, for the matrices inside the layers.
+---Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.
 ---@class fvlm.Muon
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
 ---@field weight_decay? number|table<string, number> Decoupled weight decay, for all groups or by group.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
----@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
+---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field momentum? number Decay of the momentum. Default: `0.95`.
----@field nesterov? boolean Look ahead along the momentum. Default: `true`.
+---@field nesterov? boolean Use Nesterov momentum. Default: `true`.
 ---@field eps? number Added to the norm that a matrix is divided by. Default: `1e-7`.
----@field others fvlm.MuonOthers How all that is no matrix inside a layer is stepped.
+---@field others fvlm.MuonOthers AdamW for all other parameters: embeddings, head and vectors.
 
----Momentum orthogonalised by Newton-Schulz, for the matrices inside the layers.
+---Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.
 ---@param table fvlm.Muon
 ---@return fvlm.Muon
 function fvlm.muon(table) end
 
----AdamW for what Muon leaves out: embeddings, head, vectors.
+---AdamW for the parameters that Muon does not update: embeddings, head and vectors.
 ---@class fvlm.MuonOthers
 ---@field lr number|table<string, number> Base learning rate, for all groups or by group.
 ---@field betas? (number)[] Decay of the first and of the second moment. Default: `{ 0.9, 0.999 }`.
 ---@field eps? number Added to the root of the second moment. Default: `1e-8`.
 
----An algorithm that a plugin brings, by its name.
+---An optimizer algorithm of a plugin, by name.
 ---@class fvlm.Optimizer
----@field algorithm? string As the plugin names it: kind "fvlm.optimizer/1:NAME".
+---@field algorithm? string Name of the algorithm: the NAME of the plugin's kind "fvlm.optimizer/1:NAME".
 ---@field lr number|table<string, number> Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.
----@field weight_decay? number|table<string, number> Weight decay, for all groups or by group, of an algorithm that has it. Without it, the algorithm's own default.
+---@field weight_decay? number|table<string, number> Weight decay, for all groups or by group, if the algorithm has it. Default: the algorithm's own.
 ---@field clip? number Largest global norm of the gradient; 0: no clipping. Default: `1`.
----@field moments? "fp32"|"bf16" How the optimizer stores its state. Master weights are always fp32. Default: `"fp32"`.
+---@field moments? "fp32"|"bf16" Dtype of the optimizer's moments. Master weights are always fp32. Default: `"fp32"`.
 ---@field options? table<string, number> The algorithm's own hyperparameters. The plugin checks their names and ranges.
 
----An algorithm that a plugin brings, by its name.
----@param algorithm string As the plugin names it: kind "fvlm.optimizer/1:NAME".
+---An optimizer algorithm of a plugin, by name.
+---@param algorithm string Name of the algorithm: the NAME of the plugin's kind "fvlm.optimizer/1:NAME".
 ---@return fun(table: fvlm.Optimizer): fvlm.Optimizer
 ---@overload fun(algorithm: string, table: fvlm.Optimizer): fvlm.Optimizer
 function fvlm.optimizer(algorithm) end
 
----The base rate all the way.
+---Constant at the base rate.
 ---@class fvlm.Constant
----@field warmup? number Share of the stage over which the rate rises from 0. Default: `0`.
+---@field warmup? number Fraction of the stage's steps with linear warm-up from 0. Default: `0`.
 
----The base rate all the way.
+---Constant at the base rate.
 ---@param table fvlm.Constant
 ---@return fvlm.Constant
 function fvlm.constant(table) end
 
----Falls along half a cosine.
+---Decays along half a cosine.
 ---@class fvlm.Cosine
----@field warmup? number Share of the stage over which the rate rises from 0. Default: `0`.
----@field to_share? number What is left at the end, as a share of the base rate. Default: `0.1`.
+---@field warmup? number Fraction of the stage's steps with linear warm-up from 0. Default: `0`.
+---@field to_share? number Final rate, as a fraction of the base rate. Default: `0.1`.
 
----Falls along half a cosine.
+---Decays along half a cosine.
 ---@param table fvlm.Cosine
 ---@return fvlm.Cosine
 function fvlm.cosine(table) end
 
----Falls along a straight line.
+---Decays linearly.
 ---@class fvlm.Linear
----@field warmup? number Share of the stage over which the rate rises from 0. Default: `0`.
----@field to_share? number What is left at the end, as a share of the base rate. Default: `0`.
+---@field warmup? number Fraction of the stage's steps with linear warm-up from 0. Default: `0`.
+---@field to_share? number Final rate, as a fraction of the base rate. Default: `0`.
 
----Falls along a straight line.
+---Decays linearly.
 ---@param table fvlm.Linear
 ---@return fvlm.Linear
 function fvlm.linear(table) end
 
----Every group goes along half a cosine from its own base rate to one common rate, down or up.
+---Each group follows half a cosine from its own base rate, down or up, to one common rate.
 ---@class fvlm.Converging
----@field warmup? number Share of the stage over which the rate rises from 0. Default: `0`.
----@field to number The common learning rate at the end.
+---@field warmup? number Fraction of the stage's steps with linear warm-up from 0. Default: `0`.
+---@field to number The common final learning rate.
 
----Every group goes along half a cosine from its own base rate to one common rate, down or up.
+---Each group follows half a cosine from its own base rate, down or up, to one common rate.
 ---@param table fvlm.Converging
 ---@return fvlm.Converging
 function fvlm.converging(table) end
 
----What one optimizer step sees: it takes samples until a limit would be passed.
+---The samples of one optimizer step: it takes samples until a limit would be exceeded.
 ---@class fvlm.Batch
----@field samples? integer Most samples. Alone: exactly so many, and the number of steps is known.
----@field tokens? integer Most tokens, visual and text together.
----@field frames? integer Most frames.
+---@field samples? integer Maximum number of samples. Alone: the exact number, which fixes the number of steps.
+---@field tokens? integer Maximum number of tokens, visual and text together.
+---@field frames? integer Maximum number of frames.
 
----The fixed size of one pack, which is the micro-batch: it changes speed and memory, and not what is learnt. The free
----memory is not looked at: `train --find-batch` searches what it holds.
+---The fixed capacity of one pack, which is the micro-batch: it affects speed and memory, not results. It does not
+---adapt to free memory; `train --find-batch` finds the largest that fits.
 ---@class fvlm.Packing
----@field frames? integer|"auto" Frame slots of a pack; "auto": as many as go with its tokens in the first 256 samples, and no fewer than the largest sample needs. Default: `"auto"`.
----@field tokens? integer|"auto" Token slots of a pack, visual and text together; "auto": 8,192, or what the largest sample needs where that is more. Default: `"auto"`.
----@field segments? integer|"auto" Samples a pack may hold; the micro-batch in samples; "auto": as many as fit. Default: `"auto"`.
----@field window? integer How many samples ahead the packer may choose from; 1: in order of arrival. In samples. Default: `256`.
+---@field frames? integer|"auto" Frame slots of a pack; "auto": in proportion to its tokens, as in the first 256 samples, and no fewer than the largest sample needs. Default: `"auto"`.
+---@field tokens? integer|"auto" Token slots of a pack, visual and text together; "auto": 8,192, or more if the largest sample needs it. Default: `"auto"`.
+---@field segments? integer|"auto" Maximum number of samples in a pack, the micro-batch size; "auto": as many as fit. Default: `"auto"`.
+---@field window? integer Number of upcoming samples that the packer may choose from; 1: in order. In samples. Default: `256`.
 
----Which layers forget their activations and compute them again in the backward pass; "light": all, but only what
----norms, GELU and SwiGLU made, which costs little time. One word for both towers, or each on its own.
+---Which layers recompute their activations in the backward pass; "light": all layers, but only the outputs of norms,
+---GELU and SwiGLU, which costs little time. One value for both towers, or one for each.
 ---@class fvlm.ActivationCheckpointing
 ---@field vision? "none"|"light"|"all"|{ every: integer }|{ layers: integer[] } Layers of the vision tower, counted from 0. Default: `"none"`.
 ---@field decoder? "none"|"light"|"all"|{ every: integer }|{ layers: integer[] } Layers of the decoder, counted from 0. Default: `"none"`.
@@ -359,44 +359,44 @@ function fvlm.converging(table) end
 
 ---Held-out samples and what is measured on them.
 ---@class fvlm.EvaluationSet
----@field name? string In metrics and the report.
+---@field name? string Name of the set in metrics and the report.
 ---@field data fvlm.Mix The samples.
 ---@field measure? "loss"|"choice"|"preference" The main figure. Default: `"loss"`.
----@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are read; the first decides which checkpoint is best. Default: `{ "coarse_fine" }`.
+---@field modes? "coarse_fine"|"refined"|"coarse_only"|"autoregressive"|("coarse_fine"|"refined"|"coarse_only"|"autoregressive")[] How frames are encoded; the first mode determines the best checkpoint. Default: `{ "coarse_fine" }`.
 ---@field samples? integer How many samples, always the same; 0: all. Default: `0`.
----@field entropy? boolean Also measure the entropy of the attention over a frame. Default: `false`.
----@field show? integer Samples shown in the report with the model's answer and where it looked. Default: `0`.
+---@field entropy? boolean Also measure the attention entropy over a frame. Default: `false`.
+---@field show? integer Number of samples shown in the report with the model's answer and its attention over frames. Default: `0`.
 
 ---Held-out samples and what is measured on them.
----@param name string In metrics and the report.
+---@param name string Name of the set in metrics and the report.
 ---@return fun(table: fvlm.EvaluationSet): fvlm.EvaluationSet
 ---@overload fun(name: string, table: fvlm.EvaluationSet): fvlm.EvaluationSet
 function fvlm.evaluation(name) end
 
----A function that looks at the run between steps and may change its course.
+---A function that is called between steps and may control the run.
 ---@class fvlm.Control
 ---@field every integer How often it is called. In steps.
----@field run fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Answers with fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Answers are journaled: a resume under the same plan replays them.
+---@field run fun(m: table<string, number>, memory: table): fvlm.Action|fvlm.Action[]|nil Gets the metrics and a table that is kept between calls (plain values, saved with checkpoints). Returns fvlm.stop_stage(), fvlm.save(), fvlm.scale_lr(0.5), a list of these, or nothing. Results are journaled: resuming under the same plan replays them.
 
----Ends the stage here; the next one begins.
+---End the stage here and start the next one.
 ---@class fvlm.StopStage
 
----Ends the stage here; the next one begins.
+---End the stage here and start the next one.
 ---@return fvlm.StopStage
 function fvlm.stop_stage() end
 
----Writes a checkpoint now.
+---Write a checkpoint now.
 ---@class fvlm.Save
 
----Writes a checkpoint now.
+---Write a checkpoint now.
 ---@return fvlm.Save
 function fvlm.save() end
 
----Multiplies the learning rate of every group, from here to the end of the stage.
+---Multiply the learning rate of every group, from here to the end of the stage.
 ---@class fvlm.ScaleLr
 ---@field factor? number 0.5 halves it.
 
----Multiplies the learning rate of every group, from here to the end of the stage.
+---Multiply the learning rate of every group, from here to the end of the stage.
 ---@param factor number 0.5 halves it.
 ---@return fvlm.ScaleLr
 function fvlm.scale_lr(factor) end

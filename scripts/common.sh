@@ -1,4 +1,4 @@
-# Sourced by every script: where things are and how to say things. Not run by itself.
+# Sourced by every script: paths, messages and the build function.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -12,18 +12,18 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' plain=$'\e[0m'; else b
 say() { printf '%s==> %s%s\n' "$bold" "$*" "$plain"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# gcc 13 places AVX-512 variables of such stacks at addresses that their own loads refuse.
+# With gcc 13, detection of stack use after return misaligns AVX-512 variables, and aligned loads of them crash.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=0}
 
-# Finds nvcc where toolkits put it, also when PATH does not name it.
+# Adds the default location of the CUDA toolkit to PATH where nvcc is not found.
 if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then PATH=$PATH:/usr/local/cuda/bin; fi
 have_toolkit() { command -v nvcc >/dev/null; }
 default_preset() { if have_toolkit; then echo cuda; else echo cpu; fi; }
 
-# Prints only the first comment block of a script: its help.
+# Prints the first comment block of a script as its help.
 print_help() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
 
-# build PRESET [TARGET...]: configures once, builds, says how long it took.
+# build PRESET [TARGET...]: configures on first use, builds, and reports the time.
 build() {
   local preset=$1 started=$SECONDS
   shift

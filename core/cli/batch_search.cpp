@@ -31,12 +31,12 @@ const char* name_of(PackTry::End end) {
   case PackTry::End::out_of_memory:
     return "out of memory";
   case PackTry::End::not_tried:
-    return "not tried: too much";
+    return "not tried: estimate too large";
   }
   return "";
 }
 
-// As it stands in a recipe.
+// The lines to copy into a recipe.
 std::string recipe_lines(const PackTry& found) {
   std::string packing = found.size.frames > 0 ? fmt::format("frames = {}, ", found.size.frames) : "";
   packing += fmt::format("tokens = {}", found.size.rows);
@@ -55,8 +55,7 @@ void print(const FoundBatch& found) {
   fmt::print("stage {}\n{}", found.stage, table.text());
   for (const std::string& assumption : found.assumptions) fmt::print("{}\n", assumption);
   if (!found.best) {
-    fmt::print(
-        "not even the smallest of these fits: activation_checkpointing, fewer frames or shorter texts need less\n");
+    fmt::print("none of these fits; use activation_checkpointing, fewer frames or shorter texts\n");
     return;
   }
   fmt::print("{}, for the recipe:\n  {}\n",
@@ -99,9 +98,9 @@ Json json_of(const FoundBatch& found) {
 
 int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory_mib,
                    bool json) {
-  if (memory_mib < 0) throw Error(ErrorKind::usage, "--memory-mib wants a number from 1 on");
+  if (memory_mib < 0) throw Error(ErrorKind::usage, "--memory-mib: expected 1 or more");
   StatusLine line(STDERR_FILENO);
-  set_log_level(LogLevel::warning); // each try chooses its kernels, and would say so
+  set_log_level(LogLevel::warning); // each attempt would log its choice of kernels
   train::FindBatchRequest search;
   search.device = request.device;
   search.memory = memory_mib << 20;
@@ -110,7 +109,7 @@ int search_batches(const plan::Plan& plan, const train::TrainRequest& request, R
   bool all_fit = true;
   for (const plan::Stage& stage : plan.stages) {
     if (request.stage && stage.name != *request.stage) continue;
-    line.show(stage.name + ": looking at the data");
+    line.show(stage.name + ": reading the data's sizes");
     const auto video = stage.data.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt;
     const DataSizes data = look_at_sizes(plan, stage, video ? &*video : nullptr);
     FoundBatch found = train::find_batch(plan, data.stage, registry, search);

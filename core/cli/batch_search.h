@@ -1,4 +1,4 @@
-// `train --find-batch`: the largest pack of each stage, as a table and as lines for the recipe.
+// The work of `train --find-batch`: finds the largest pack of each stage and prints it as a table and as recipe lines.
 #pragma once
 #include "train/run.h"
 
@@ -6,7 +6,7 @@
 
 namespace fvlm::cli {
 
-// `memory_mib` 0: what the machine can spare. Returns 0 where every stage has a pack that fits, else 1.
+// With `memory_mib` 0 the limit is the free memory. Returns exit code 0 where every stage has a pack that fits, else 1.
 int search_batches(const plan::Plan& plan, const train::TrainRequest& request, Registry& registry, int64_t memory_mib,
                    bool json);
 

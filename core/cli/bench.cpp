@@ -1,4 +1,4 @@
-// fvlm-engine bench: the group, and how long a training step takes on the CPU.
+// fvlm-engine bench: the group of benchmarks, and `bench cpu-step`, a training step on the CPU.
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -19,18 +19,17 @@ int cpu_step(Arguments arguments);
 constexpr const char* step_peer = "tools/oracle/bench-step";
 
 constexpr Verb subjects[] = {
-    {"cpu-step", "a training step on the CPU, against PyTorch's", cpu_step},
-    {"profile", "whole training steps on a device", bench_profile},
-    {"step", "what a GPU does in a training step", bench_step},
-    {"op", "operations by themselves: plugins against each other and the ceiling", bench_op},
-    {"dpo", "whole steps of preference training", bench_dpo},
-    {"ragged", "training on samples of all lengths, end to end", bench_ragged},
-    {"data", "samples a second, against webdataset and PIL", bench_data},
+    {"cpu-step", "time a training step on the CPU, against PyTorch", cpu_step},
+    {"profile", "time whole training steps on a device", bench_profile},
+    {"step", "profile the kernels of a training step on a GPU", bench_step},
+    {"op", "time single operations: plugins against each other and the roofline", bench_op},
+    {"dpo", "time whole steps of preference training", bench_dpo},
+    {"ragged", "time training on samples of all lengths, end to end", bench_ragged},
+    {"data", "measure the data loader, against webdataset and PIL", bench_data},
 };
 
 void print_table(const bench::CpuStepReport& report) {
-  TextTable table(
-      {"batch", "side", "median ms", "least ms", "CPU ms", "samples/s", "loss", "ratio", "of least", "of CPU"});
+  TextTable table({"batch", "side", "median ms", "min ms", "CPU ms", "samples/s", "loss", "ratio", "of min", "of CPU"});
   for (const auto& row : report.rows) {
     const auto line = [&](const std::string& name, const char* who, const bench::CpuStepSide& side,
                           std::vector<std::string> ratios) {
@@ -64,29 +63,29 @@ int cpu_step(Arguments arguments) {
     shapes.push_back(fmt::format("{} ({}{})", shape.name, shape.summary, shapes.empty() ? ", default" : ""));
   Options options(
       "bench cpu-step [--shape NAME | --model DIR --batch FILE] [--mode M] [--repeat N] [--json]",
-      "Times whole training steps on the CPU, forward and backward in float32, without an optimizer: from the\n"
-      "samples to every gradient. The peer does the same in PyTorch, in turns with the engine, on as many threads.\n"
-      "Both losses have to agree, or it is an error. ratio: the peer's median over the engine's; above 1 the\n"
-      "engine is faster.",
+      "Time whole training steps on the CPU, forward and backward in float32, without an optimizer: from the\n"
+      "samples to every gradient. The peer does the same in PyTorch, alternating with the engine, on as many\n"
+      "threads. The losses of both must agree. ratio: the peer's median over the engine's; above 1 the engine\n"
+      "is faster.",
       "bench cpu-step --shape tiny --repeat 100");
   with_peer_option(with_plugin_options(options), step_peer)
-      .value("shape", "NAME", "a made model and two made batches: " + join(shapes, " or "))
+      .value("shape", "NAME", "a synthetic model and two synthetic batches: " + join(shapes, " or "))
       .value("model", "DIR", "a model directory, with --batch")
       .value("batch", "FILE", "a batch as `trace` reads it, safetensors")
       .value("mode", "MODE", "coarse_fine (default), coarse_only or shallow")
-      .value("repeat", "N", "measured steps a side; default 30")
-      .value("warmup", "N", "steps before that; default 3")
-      .value("threads", "N", "of both; default as many as LibTorch takes")
-      .value("recompute", "WHICH", "layers without kept activations: none (default), light, all, every:2 or layers:0,3")
+      .value("repeat", "N", "measured steps per side; default 30")
+      .value("warmup", "N", "warm-up steps; default 3")
+      .value("threads", "N", "threads of both sides; default: those of LibTorch")
+      .value("recompute", "WHICH", "activation checkpointing: none (default), light, all, every:2 or layers:0,3")
       .value("kernels", "NAMES", "plugins to use, in order of preference: 'reference', 'cpu,reference'")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::CpuStepRequest request;
   request.model = parsed->value_or("model", "");
   request.batch = parsed->value_or("batch", "");
   if (!request.model.empty() && parsed->value("shape"))
-    throw Error(ErrorKind::usage, "--shape makes a model, --model names one: give one of them");
+    throw Error(ErrorKind::usage, "--shape and --model are mutually exclusive");
   request.shape = parsed->value_or("shape", "tiny");
   request.mode = parsed->value_or("mode", request.mode);
   request.recompute = parsed->value_or("recompute", request.recompute);
@@ -99,7 +98,7 @@ int cpu_step(Arguments arguments) {
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
   const auto report =
-      bench::measure_cpu_step(request, *registry, [&](const auto&... told) { progress.steps(told...); });
+      bench::measure_cpu_step(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report);
@@ -119,7 +118,7 @@ int cpu_step(Arguments arguments) {
 } // namespace
 
 int bench_subject(Arguments arguments) {
-  return run_group("bench", "How fast the engine is, measured on this machine.", subjects, arguments);
+  return run_group("bench", "Measure how fast the engine is on this machine.", subjects, arguments);
 }
 
 } // namespace fvlm::cli

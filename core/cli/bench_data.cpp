@@ -1,4 +1,4 @@
-// fvlm-engine bench data: how many samples a second the loader gives.
+// fvlm-engine bench data: measures the throughput of the data loader.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -29,10 +29,10 @@ void print_table(const bench::DataReport& report, const bench::DataRequest& requ
     line(row.set, "engine", row.engine, "");
     if (row.peer) line("", "peer", *row.peer, fmt::format("{:.2f}", row.ratio()));
   }
-  fmt::print("{}\n{} turns of {} samples a side, {} workers, frames of {} x {}\n", table.text(), request.turns,
+  fmt::print("{}\n{} rounds of {} samples per side, {} workers, frames of {} x {}\n", table.text(), request.turns,
              request.samples, request.workers, request.size, request.size);
   for (const auto& row : report.rows)
-    if (row.pinned) fmt::print("{}: the engine's frames lie in pinned memory\n", row.set);
+    if (row.pinned) fmt::print("{}: the engine's frames are in pinned memory\n", row.set);
 }
 
 } // namespace
@@ -40,20 +40,20 @@ void print_table(const bench::DataReport& report, const bench::DataRequest& requ
 int bench_data(Arguments arguments) {
   Options options(
       "bench data [--shards PATTERN --tokenizer DIR] [--samples N] [--workers N] [--json]",
-      "Reads shards as training does, decoded, resized, normalised and packed, and says how many samples a\n"
-      "second come out. The peer reads the same shards with webdataset, PIL and worker processes, in turns\n"
-      "with the engine. ratio: the engine's rate over the peer's. Without --shards it makes its own:\n"
-      "pictures of 640 x 480 as JPEG and as PNG.",
+      "Measure samples per second of reading shards as training does: decoded, resized, normalized and packed.\n"
+      "The peer reads the same shards with webdataset, PIL and worker processes, alternating with the engine.\n"
+      "ratio: the engine's rate over the peer's. Without --shards, images of 640 x 480 are generated, as JPEG\n"
+      "and as PNG.",
       "bench data --workers 2");
   with_peer_option(with_plugin_options(options), data_peer)
-      .value("shards", "PATTERN", "tar files to read; may be given several times")
+      .value("shards", "PATTERN", "tar files to read (repeatable)")
       .value("tokenizer", "DIR", "folder of the tokenizer.json for their texts")
-      .value("samples", "N", "samples a turn; default 512")
-      .value("turns", "N", "turns a side; default 4")
+      .value("samples", "N", "samples per round; default 512")
+      .value("turns", "N", "rounds per side; default 4")
       .value("workers", "N", "threads of the engine, processes of the peer; default 2")
-      .value("device", "D", "cpu (default) or cuda: the engine's frames then lie in pinned memory")
-      .value("size", "N", "pixels a side that frames are resized to; default 224")
-      .flag("json", "one JSON document on standard output");
+      .value("device", "D", "cpu (default) or cuda: the engine then uses pinned memory for frames")
+      .value("size", "N", "resize frames to N pixels per side; default 224")
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::DataRequest request;
@@ -62,24 +62,24 @@ int bench_data(Arguments arguments) {
   request.workers = parsed->integer_or("workers", request.workers);
   request.size = parsed->integer_or("size", request.size);
   if (request.samples < 1 || request.turns < 1 || request.workers < 1 || request.size < 1)
-    throw Error(ErrorKind::usage, "--samples, --turns, --workers and --size want 1 or more");
+    throw Error(ErrorKind::usage, "--samples, --turns, --workers and --size: expected 1 or more");
   const std::string device = parsed->value_or("device", "cpu");
-  use_device(device);
+  initialize_device(device);
   request.device = at::Device(device);
   request.peer = peer_of(*parsed, data_peer);
 
   const ScratchFolder folder;
   if (const auto shards = parsed->values("shards"); !shards.empty()) {
     const auto tokenizer = parsed->value("tokenizer");
-    if (!tokenizer) throw Error(ErrorKind::usage, "--shards and --tokenizer go together");
+    if (!tokenizer) throw Error(ErrorKind::usage, "--shards needs --tokenizer");
     request.sets.push_back({shards.front(), shards, *tokenizer});
   } else {
-    log_info("making pictures in {}", folder.path().string());
+    log_info("generating images in {}", folder.path().string());
     request.sets = bench::make_data_sets(program_folder() / "make-shapes", folder.path());
   }
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_data(request, *registry, [&](const auto&... told) { progress.steps(told...); });
+  const auto report = bench::measure_data(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report, request);

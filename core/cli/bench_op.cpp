@@ -1,4 +1,4 @@
-// fvlm-engine bench op: operations by themselves.
+// fvlm-engine bench op: times single operations of every plugin.
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -39,7 +39,7 @@ void print(const bench::OpReport& report) {
         for (std::string& cell : cells_of(report, seconds, work)) cells.push_back(std::move(cell));
       std::vector<std::string> notes;
       if (side.plugin == row.chosen) notes.emplace_back("chosen");
-      if (report.on_gpu && !side.recorded && side.problem.empty()) notes.emplace_back("with the host's part");
+      if (report.on_gpu && !side.recorded && side.problem.empty()) notes.emplace_back("includes host time");
       notes.push_back(side.problem.empty() ? side.reason : side.problem);
       cells.push_back(join(notes, "; "));
       table.row(cells);
@@ -53,26 +53,25 @@ void print(const bench::OpReport& report) {
 int bench_op(Arguments arguments) {
   Options options(
       "bench op [--device D] [--configurations LIST | --shapes LIST] [--operations NAMES] [--json]",
-      "Times operations by themselves, forward and backward: every plugin that has one, and the reference.\n"
-      "By default those that a training step asks for; --shapes names others. of ceiling: the time that\n"
-      "the device needs at least, to move the bytes as fast as it copies or to multiply as fast as in one\n"
-      "large product, both measured here, over the time it took; above 100 % where a cache holds the\n"
-      "tensors. On a GPU calls are recorded, where they can be, so that the host does not count. PyTorch's\n"
-      "gradients, moments and weights are all of the precision.",
+      "Time single operations, forward and backward, in every plugin that has them and in the reference. By\n"
+      "default those of a training step; --shapes selects others. of ceiling: the roofline time (bytes at the\n"
+      "speed of a copy, or FLOPs at the speed of one large matrix product, both measured here) over the measured\n"
+      "time; above 100 % where a cache holds the tensors. On a GPU, calls are captured as a CUDA graph where\n"
+      "possible, to exclude host time. PyTorch's gradients, moments and weights all have the given precision.",
       "bench op --configurations 135m:8 --operations attention,linear");
   with_op_peer_option(with_training_options(options))
       .value("configurations", "LIST", fmt::format("SHAPE:SAMPLES; default {}", default_configurations))
       .value("shapes", "LIST",
-             "of operations, in place of configurations:\n                    " +
+             "shapes of operations, in place of configurations:\n                    " +
                  join(split(bench::shapes_help(), '\n'), "\n                    "))
-      .value("operations", "NAMES", "these alone")
-      .value("frames", "N", "of each sample; default 8")
-      .value("text", "N", "tokens of each text; default 128");
+      .value("operations", "NAMES", "time only these operations")
+      .value("frames", "N", "frames per sample; default 8")
+      .value("text", "N", "tokens per text; default 128");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::OpRequest request;
   if (parsed->value("shapes") && parsed->value("configurations"))
-    throw Error(ErrorKind::usage, "--configurations says what a step asks for, --shapes what else: give one of them");
+    throw Error(ErrorKind::usage, "--configurations and --shapes are mutually exclusive");
   if (const auto shapes = parsed->value("shapes"))
     request.shapes = split(*shapes, ',');
   else
@@ -85,7 +84,7 @@ int bench_op(Arguments arguments) {
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_ops(request, *registry, [&](const auto&... told) { progress.steps(told...); });
+  const auto report = bench::measure_ops(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print(report);

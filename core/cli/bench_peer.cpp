@@ -19,7 +19,7 @@ constexpr const char* training_peer = "tools/oracle/train-step";
 constexpr const char* ragged_peer = "tools/oracle/train-ragged";
 constexpr const char* op_peer = "tools/oracle/time-op";
 
-std::string peer_of_the_checkout(const std::string& tool) {
+std::string source_tree_peer(const std::string& tool) {
   const fs::path path = (program_folder() / "../../.." / tool).lexically_normal();
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return "";
@@ -27,76 +27,76 @@ std::string peer_of_the_checkout(const std::string& tool) {
   return fmt::format("'{}' '{}'", fs::exists(python, ignored) ? python.string() : "python3", path.string());
 }
 
-// One that somebody has asked for.
-std::string wanted_of_the_checkout(const std::string& tool) {
-  std::string peer = peer_of_the_checkout(tool);
+// The same, but throws Error(usage) where the source tree is not there.
+std::string required_source_tree_peer(const std::string& tool) {
+  std::string peer = source_tree_peer(tool);
   if (peer.empty())
-    throw Error(ErrorKind::usage, fmt::format("{} is not beside this program's build", tool))
-        .advise("--peer COMMAND names a program");
+    throw Error(ErrorKind::usage, fmt::format("{} was not found: this program does not run from a source tree", tool))
+        .advise("give the peer as --peer COMMAND");
   return peer;
 }
 
-// What --peer names: a way in which a tool goes, or a command.
-std::string peer_that_goes(const ParsedOptions& parsed, const char* tool,
-                           std::initializer_list<std::string_view> ways) {
+// The value of --peer is a mode of the source tree's script, or a command.
+std::string peer_command(const ParsedOptions& parsed, const char* tool, std::initializer_list<std::string_view> modes) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
-  if (std::find(ways.begin(), ways.end(), wanted) == ways.end()) return wanted;
-  return fmt::format("{} --how {}", wanted_of_the_checkout(tool), wanted);
+  if (std::find(modes.begin(), modes.end(), wanted) == modes.end()) return wanted;
+  return fmt::format("{} --how {}", required_source_tree_peer(tool), wanted);
 }
 
 } // namespace
 
 Options& with_peer_option(Options& options, const std::string& tool) {
   return options.value("peer", "COMMAND",
-                       fmt::format("the program to measure against; default {} of the source tree;\n"
-                                   "                    none: the engine alone",
+                       fmt::format("the program to compare with; default {} of the source tree;\n"
+                                   "                    none: only the engine",
                                    tool));
 }
 
 std::string peer_of(const ParsedOptions& parsed, const std::string& tool) {
   if (const auto wanted = parsed.value("peer")) return *wanted == "none" ? "" : *wanted;
-  const std::string peer = peer_of_the_checkout(tool);
+  const std::string peer = source_tree_peer(tool);
   if (peer.empty())
-    log_warning("there is no peer: {} is not beside this program's build; --peer COMMAND names one", tool);
+    log_warning("no peer: {} was not found, this program does not run from a source tree; give one as --peer COMMAND",
+                tool);
   return peer;
 }
 
 Options& with_training_peer_option(Options& options) {
   return options.value("peer", "HOW",
-                       fmt::format("measure PyTorch's step, too, by {} of the source\n"
-                                   "                    tree: eager; graph, captured as a whole; compiled, which\n"
-                                   "                    takes minutes; compiled-graph; or another COMMAND",
+                       fmt::format("also measure PyTorch, with {} of the source\n"
+                                   "                    tree: eager; graph: one CUDA graph; compiled, which takes\n"
+                                   "                    minutes; compiled-graph; or another COMMAND",
                                    training_peer));
 }
 
 std::string training_peer_of(const ParsedOptions& parsed) {
-  return peer_that_goes(parsed, training_peer, {"eager", "graph", "compiled", "compiled-graph"});
+  return peer_command(parsed, training_peer, {"eager", "graph", "compiled", "compiled-graph"});
 }
 
 Options& with_ragged_peer_option(Options& options) {
   return options.value("peer", "HOW",
-                       fmt::format("measure PyTorch, too: eager, by {} of the source tree;\n"
-                                   "                    or another COMMAND",
+                       fmt::format("also measure PyTorch: eager, with {} of the source\n"
+                                   "                    tree; or another COMMAND",
                                    ragged_peer));
 }
 
 std::string ragged_peer_of(const ParsedOptions& parsed) {
   const std::string wanted = parsed.value_or("peer", "none");
   if (wanted == "none") return "";
-  return wanted == "eager" ? wanted_of_the_checkout(ragged_peer) : wanted;
+  return wanted == "eager" ? required_source_tree_peer(ragged_peer) : wanted;
 }
 
 Options& with_op_peer_option(Options& options) {
   return options.value(
       "peer", "HOW",
-      fmt::format("measure PyTorch's operations, too, by {} of the source\n"
-                  "                    tree: eager; compiled, which takes its time; or another COMMAND",
+      fmt::format("also measure PyTorch's operations, with {} of the source\n"
+                  "                    tree: eager; compiled, which is slow to start; or another COMMAND",
                   op_peer));
 }
 
 std::string op_peer_of(const ParsedOptions& parsed) {
-  return peer_that_goes(parsed, op_peer, {"eager", "compiled"});
+  return peer_command(parsed, op_peer, {"eager", "compiled"});
 }
 
 } // namespace fvlm::cli

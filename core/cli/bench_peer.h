@@ -1,4 +1,4 @@
-// Which program a benchmark measures the engine against: --peer, else a tool of the source tree.
+// The program that a benchmark compares the engine with: --peer, or else a script of the source tree.
 #pragma once
 #include "cli/options.h"
 
@@ -6,21 +6,21 @@
 
 namespace fvlm::cli {
 
-// Adds --peer. `tool`: within the source tree.
+// Adds --peer. `tool` is the path of the default peer in the source tree.
 Options& with_peer_option(Options& options, const std::string& tool);
 
-// A shell command; empty: none, with a warning where nobody asked for that. A tool of the source tree that this program
-// was built in runs in the Python whose LibTorch the engine uses.
+// Returns a shell command, or an empty string for no peer, with a warning unless --peer none was given. A script of the
+// source tree that this program was built in runs in the Python whose LibTorch the engine uses.
 std::string peer_of(const ParsedOptions& parsed, const std::string& tool);
 
-// Where the peer trains: --peer names how PyTorch does it, or a command; by default there is none.
+// For benchmarks of training: --peer selects how PyTorch runs, or is a command. By default there is no peer.
 Options& with_training_peer_option(Options& options);
 std::string training_peer_of(const ParsedOptions& parsed);
-// The same on samples of all lengths, which PyTorch learns eagerly alone.
+// For training on samples of all lengths, where the PyTorch script only runs eagerly.
 Options& with_ragged_peer_option(Options& options);
 std::string ragged_peer_of(const ParsedOptions& parsed);
 
-// Operations by themselves.
+// For single operations.
 Options& with_op_peer_option(Options& options);
 std::string op_peer_of(const ParsedOptions& parsed);
 

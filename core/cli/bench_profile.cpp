@@ -1,4 +1,4 @@
-// fvlm-engine bench profile: whole training steps on a device.
+// fvlm-engine bench profile, step and dpo: whole training steps on a device.
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -25,12 +25,12 @@ std::string rate_of(const bench::Times& times, int64_t samples) {
 
 void print_table(const bench::ProfileReport& report, bool pairs) {
   std::vector<std::string> header{"configuration"};
-  if (pairs) header.insert(header.end(), {"reference", "asking ms", "pairs/s, all"});
-  header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "least ms", "peak", "kernels", "MFU",
+  if (pairs) header.insert(header.end(), {"reference", "reference ms", "pairs/s, all"});
+  header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "min ms", "peak", "kernels", "MFU",
                                "first step s", "loss"});
-  const bool beside_peer =
+  const bool has_peer =
       std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.peer.has_value(); });
-  if (beside_peer) header.insert(header.end(), {"peer's ms", "ratio", "peer's peak"});
+  if (has_peer) header.insert(header.end(), {"peer's ms", "ratio", "peer's peak"});
   TextTable table(header);
   for (const auto& row : report.rows) {
     std::vector<std::string> cells{row.configuration};
@@ -38,9 +38,9 @@ void print_table(const bench::ProfileReport& report, bool pairs) {
       cells.push_back(row.problem);
     } else {
       if (pairs) {
-        const bool remembered = row.asked.count() > 0;
-        const double all = row.times.median() + (remembered ? row.asked.median() : 0);
-        cells.insert(cells.end(), {row.reference, remembered ? fmt::format("{:.2f}", row.asked.median()) : "",
+        const bool cached = row.asked.count() > 0;
+        const double all = row.times.median() + (cached ? row.asked.median() : 0);
+        cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.asked.median()) : "",
                                    fmt::format("{:.1f}", static_cast<double>(row.samples) / all * 1e3)});
       }
       cells.insert(cells.end(),
@@ -73,14 +73,14 @@ void print_shares(const char* what, const std::vector<bench::StepAnatomy::Share>
 void print_anatomy(const bench::ProfileReport::Row& row) {
   const bench::StepAnatomy& anatomy = *row.anatomy;
   const auto& flow = anatomy.flow;
-  fmt::print(
-      "\n{}: a step takes {:.2f} ms, watched {:.2f}; the device is at work for {:.2f} ms of these, for {:.2f} ms at "
-      "more than one kernel, and waits for {:.2f} ms; {} launches\n\n",
-      row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
-  fmt::print("the same operation by operation, each by itself: {:.2f} ms\n\n", anatomy.milliseconds());
+  fmt::print("\n{}: a step takes {:.2f} ms, {:.2f} under the profiler; of these the device is busy for {:.2f} ms, runs "
+             "kernels "
+             "concurrently for {:.2f} ms, and is idle for {:.2f} ms; {} launches\n\n",
+             row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
+  fmt::print("all operations, each timed alone: {:.2f} ms\n\n", anatomy.milliseconds());
   print_shares("part", anatomy.parts);
   fmt::print("{}\n\n", anatomy.ceiling.text());
-  TextTable table({"operation", "shape", "calls", "ms", "least ms", "of ceiling"});
+  TextTable table({"operation", "shape", "calls", "ms", "min ms", "of ceiling"});
   for (size_t i = 0; i < std::min(anatomy.operations.size(), rows_shown); ++i) {
     const auto& operation = anatomy.operations[i];
     const double least = anatomy.least_ms(operation);
@@ -95,7 +95,7 @@ void print_anatomy(const bench::ProfileReport::Row& row) {
   print_shares("kernel", anatomy.kernels);
 }
 
-// What the verbs of this file differ in.
+// How the verbs of this file differ.
 struct Subject {
   const char* name;
   const char* configurations;
@@ -107,17 +107,17 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
   with_training_peer_option(with_training_options(options))
       .value("configurations", "LIST",
-             fmt::format("SHAPE:{0}, and :checkpointing, :light or :light-vision behind it; default {1}", samples,
-                         subject.configurations))
-      .value("frames", "N", "of each sample; default 8")
-      .value("text", "N", fmt::format("tokens of each text; default {}", subject.text))
+             fmt::format("SHAPE:{0}, optionally followed by :checkpointing, :light or :light-vision; default {1}",
+                         samples, subject.configurations))
+      .value("frames", "N", "frames per sample; default 8")
+      .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
       .value("repeat", "N", "measured steps; default 10")
-      .value("warmup", "N", "steps before that; default 3");
+      .value("warmup", "N", "warm-up steps; default 3");
   if (subject.takes_files)
-    options.value("model", "DIR", "a model directory in place of a made one, with --batch")
-        .value("batch", "FILE", "a batch as `trace` reads it: the same in each step")
+    options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
+        .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
         .value("rate", "X", "AdamW's learning rate; default 1e-5")
-        .value("numbers", "FILE", "where losses, norms and the last step's gradients go, safetensors");
+        .value("numbers", "FILE", "write losses, norms and the last step's gradients to FILE, safetensors");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::ProfileRequest request;
@@ -129,7 +129,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
   request.rate = parsed->number_or("rate", request.rate);
   const bool files = !request.model.empty() || !request.batch.empty();
   if (files && parsed->value("configurations"))
-    throw Error(ErrorKind::usage, "--configurations makes models, --model names one: give one of them");
+    throw Error(ErrorKind::usage, "--configurations excludes --model and --batch");
   if (!files) request.configurations = split(parsed->value_or("configurations", subject.configurations), ',');
   request.frames = parsed->integer_or("frames", request.frames);
   request.text = parsed->integer_or("text", subject.text);
@@ -140,7 +140,7 @@ int profile(Arguments arguments, Options options, const Subject& subject) {
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_profile(request, *registry, [&](const auto&... told) { progress.steps(told...); });
+  const auto report = bench::measure_profile(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (!parsed->flag("json")) {
     print_table(report, subject.pairs);
@@ -165,10 +165,10 @@ int bench_profile(Arguments arguments) {
       arguments,
       Options(
           "bench profile [--device D] [--configurations LIST | --model DIR --batch FILE] [--peer HOW] [--json]",
-          "Times whole training steps, forward, backward, clip and AdamW, on made samples that lie on the\n"
-          "device, or on a batch of one's own. Where steps are recorded, kernels counts what one of them launches.\n"
-          "ratio: the peer's median over the engine's; above 1 the engine is faster. Their first losses have to\n"
-          "agree within 1 %, or it is an error.",
+          "Time whole training steps, forward, backward, clip and AdamW, on synthetic samples in device memory, or\n"
+          "on the batch of --batch. kernels: launches per step, where steps are captured as CUDA graphs. ratio: the\n"
+          "peer's median over the engine's; above 1 the engine is faster. The first losses of both must agree\n"
+          "within 1 %.",
           "bench profile --device cuda --configurations 135m:8,135m:64"),
       {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
 }
@@ -177,11 +177,10 @@ int bench_step(Arguments arguments) {
   return profile(
       arguments,
       Options("bench step [--configurations LIST] [--json]",
-              "What the GPU does in a training step: how long it is at work and how long it waits, and, operation by\n"
-              "operation, its time by part, by operation and by kernel. The steps of bench profile. copies: a pack's\n"
-              "way to the device. Operations come by what they take beyond their least time: to move each tensor of\n"
-              "their calls once as fast as the device copies, or to multiply as fast as in one large product, both\n"
-              "measured here. In a cache it may be less.",
+              "Profile the training steps of `bench profile` on a GPU: busy and idle time of the device, and time by\n"
+              "part, by operation and by kernel. copies: the transfer of a pack to the device. Operations are sorted\n"
+              "by time above their roofline: each tensor moved once at the speed of a copy, or FLOPs at the speed of\n"
+              "one large matrix product, both measured here. With tensors in a cache an operation may be faster.",
               "bench step --configurations 135m:8"),
       {.name = "step", .configurations = "135m:8", .text = 128, .watch = true});
 }
@@ -191,10 +190,10 @@ int bench_dpo(Arguments arguments) {
       arguments,
       Options(
           "bench dpo [--device D] [--configurations LIST] [--peer HOW] [--json]",
-          "Times steps of preference training, as `bench profile` times others: pairs of answers behind the same\n"
-          "frames. Each configuration twice: with a reference that is remembered, as cache_reference has it, where\n"
-          "asking it about the pack's pairs comes once and before training; and with one that is asked in each\n"
-          "step. pairs/s, all: with asking it once.",
+          "Time steps of preference training (DPO) on pairs of answers that share their frames. Each configuration\n"
+          "is measured twice: with cached reference log-probabilities (cache_reference), which are computed once\n"
+          "before training, and with a reference model that runs in every step. pairs/s, all: includes computing\n"
+          "the cache.",
           "bench dpo --device cuda --configurations 135m:8"),
       {.name = "dpo", .configurations = "135m:8,135m:32", .text = 256, .pairs = true});
 }

@@ -1,4 +1,4 @@
-// fvlm-engine bench ragged: training on samples of all lengths, end to end.
+// fvlm-engine bench ragged: measures training on samples of all lengths, end to end.
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -35,10 +35,10 @@ void print_row(const bench::RaggedReport::Row& row) {
     fmt::print("{}\n", row.problem);
     return;
   }
-  fmt::print("peak {}, {} classes of shapes, loss {:.4f} -> {:.4f}\n",
-             human_bytes(static_cast<uint64_t>(row.peak_bytes)), row.classes, row.first_loss, row.last_loss);
+  fmt::print("peak {}, {} shapes, loss {:.4f} -> {:.4f}\n", human_bytes(static_cast<uint64_t>(row.peak_bytes)),
+             row.classes, row.first_loss, row.last_loss);
   TextTable table({"pass", "samples", "steps", "samples/s", "frames/s", "text tokens/s", "fill of frames, rows",
-                   "new classes", "recorded", "lost s"});
+                   "new shapes", "captured", "capture s"});
   for (size_t pass = 0; pass < row.passes.size(); ++pass)
     add_line(table, row, fmt::format("{}", pass + 1), row.passes[pass]);
   if (row.replayed.steps > 0) add_line(table, row, "steady", row.replayed);
@@ -47,7 +47,7 @@ void print_row(const bench::RaggedReport::Row& row) {
   std::vector<std::string> shares;
   for (const auto& [name, seconds] : row.replayed.parts)
     shares.push_back(fmt::format("{} {:.1f} %", name, seconds / row.replayed.seconds * 100));
-  fmt::print("steady, by the host's clock: {}\n", join(shares, ", "));
+  fmt::print("steady, host time: {}\n", join(shares, ", "));
 }
 
 void print_peer(const bench::RaggedReport& report) {
@@ -65,7 +65,7 @@ void print_peer(const bench::RaggedReport& report) {
              human_bytes(static_cast<uint64_t>(peer.peak_bytes)));
   for (const auto& row : report.rows)
     if (row.problem.empty())
-      fmt::print("packs of {}: {:.2f} times as many samples a second\n", row.packs, report.ratio(row));
+      fmt::print("packs of {}: {:.2f} times the peer's samples per second\n", row.packs, report.ratio(row));
 }
 
 std::vector<std::string> frozen_groups(const std::string& names) {
@@ -73,10 +73,10 @@ std::vector<std::string> frozen_groups(const std::string& names) {
   auto groups = split(names, ',');
   for (const std::string& group : groups)
     if (std::find(known.begin(), known.end(), group) == known.end())
-      throw Error(ErrorKind::usage, fmt::format("--freeze does not know '{}'", group))
-          .advise("one of " + join_or(known));
+      throw Error(ErrorKind::usage, fmt::format("--freeze: unknown parameter group '{}'", group))
+          .advise("use " + join_or(known));
   if (std::set(groups.begin(), groups.end()).size() == known.size())
-    throw Error(ErrorKind::usage, "--freeze leaves nothing to train");
+    throw Error(ErrorKind::usage, "--freeze: every group is frozen, nothing is left to train");
   return groups;
 }
 
@@ -85,21 +85,21 @@ std::vector<std::string> frozen_groups(const std::string& names) {
 int bench_ragged(Arguments arguments) {
   Options options(
       "bench ragged [--device D] [--packs LIST] [--samples N] [--passes N] [--peer HOW] [--json]",
-      "Trains on a stream of made samples as a stage of instruction tuning has them: 47 % pictures shown 8\n"
-      "times, 39 % videos of 1 to 64 frames, 14 % text alone; texts of 24 to 1024 tokens. All that training\n"
-      "does is measured: packing, staging, copies, passes, clip and AdamW. Each pass has other samples; the\n"
-      "first makes most recordings. steady: what is launched from recordings after it. The peer learns as many\n"
-      "samples once to warm up and then as many more, in batches of at most 256 frames and of lengths within\n"
-      "256; both sides' losses of the first pack have to agree within 1 %, or it is an error.",
+      "Train on a stream of synthetic samples with the lengths of instruction tuning: 47 % images repeated 8\n"
+      "times, 39 % videos of 1 to 64 frames, 14 % text-only; texts of 24 to 1024 tokens. Everything counts:\n"
+      "packing, staging, copies, forward, backward, clip and AdamW. Each pass has new samples; the first one\n"
+      "captures most CUDA graphs. steady: the steps after it that replay graphs. The peer trains on as many\n"
+      "samples to warm up and on as many more, in batches of at most 256 frames, with lengths that differ by at\n"
+      "most 256 tokens. The losses of both on the first pack must agree within 1 %.",
       "bench ragged --packs 256:5760,512:11520");
   with_ragged_peer_option(with_training_options(options))
       .value("shape", "NAME", "tiny, quickstart, 135m (default) or 1.7b")
-      .value("packs", "LIST", fmt::format("FRAMES:TOKENS that a pack, and so a step, holds; default {}", default_packs))
-      .value("samples", "N", "of a pass; default 512")
-      .value("passes", "N", "default 4")
-      .value("freeze", "NAMES", "parameter groups that are not trained: vision, decoder or connector")
-      .value("workers", "N", "threads that make samples; default one for each core but one")
-      .value("seed", "N", "of the samples; default 42");
+      .value("packs", "LIST", fmt::format("FRAMES:TOKENS of a pack, which is one step; default {}", default_packs))
+      .value("samples", "N", "samples per pass; default 512")
+      .value("passes", "N", "number of passes; default 4")
+      .value("freeze", "NAMES", "parameter groups to freeze: vision, decoder or connector")
+      .value("workers", "N", "threads that make samples; default: one per core but one")
+      .value("seed", "N", "seed of the samples; default 42");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   bench::RaggedRequest request;
@@ -112,12 +112,12 @@ int bench_ragged(Arguments arguments) {
   request.peer = ragged_peer_of(*parsed);
   if (const auto names = parsed->value("freeze")) request.freeze = frozen_groups(*names);
   if (!request.freeze.empty() && !request.peer.empty())
-    throw Error(ErrorKind::usage, "--freeze and --peer exclude each other: the peer trains all");
+    throw Error(ErrorKind::usage, "--freeze and --peer are mutually exclusive: the peer trains all groups");
   read_training_options(*parsed, request);
 
   const auto registry = open_registry(*parsed);
   Progress progress("measuring");
-  const auto report = bench::measure_ragged(request, *registry, [&](const auto&... told) { progress.steps(told...); });
+  const auto report = bench::measure_ragged(request, *registry, [&](const auto&... step) { progress.steps(step...); });
   progress.finish();
   if (!parsed->flag("json")) {
     for (const auto& row : report.rows) print_row(row);

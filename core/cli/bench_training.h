@@ -1,4 +1,4 @@
-// The options of benchmarks that train: on what, and with what.
+// The options of benchmarks that train: device, precision, kernels and switches.
 #pragma once
 #include "bench/training.h"
 #include "cli/options.h"
@@ -6,7 +6,7 @@
 namespace fvlm::cli {
 
 Options& with_training_options(Options& options);
-// Loads the device, too.
+// Also initializes the device.
 void read_training_options(const ParsedOptions& parsed, bench::TrainingSetting& setting);
 
 } // namespace fvlm::cli

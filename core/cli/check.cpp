@@ -1,4 +1,4 @@
-// fvlm-engine check: is the recipe right? All its mistakes at once, or a line that says what it will do.
+// fvlm-engine check: validates a recipe and reports every mistake, or prints one line about its stages.
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -47,13 +47,14 @@ void print_missing(const recipe::FileReport& report) {
 } // namespace
 
 int run_check(Arguments arguments) {
-  Options options("check RECIPE [--files] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
-                  "Validates a recipe. Exit code 0: it is right; 3: it has mistakes, which are listed; with --files, "
-                  "4: files are missing or unusable.",
-                  "check recipes/quickstart.lua");
+  Options options(
+      "check RECIPE [--files] [--set PATH=VALUE] [--arg NAME=VALUE] [--json]",
+      "Validate a recipe and report every mistake. Exit code 0: it is valid; 3: it has mistakes; with --files,\n"
+      "4: files are missing or unusable.",
+      "check recipes/quickstart.lua");
   add_recipe_options(options);
-  options.flag("files", "also look whether models, checkpoints and data are there, and open their headers")
-      .flag("json", "one JSON document on standard output");
+  options.flag("files", "also check that models, checkpoints and data exist, and read their headers")
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 
@@ -66,14 +67,14 @@ int run_check(Arguments arguments) {
   auto report = files ? check_files(resolved) : recipe::FileReport{};
   bool good = report.missing.empty();
   if (json) {
-    Json document = checked(resolved, good);
+    Json document = validation_json(resolved, good);
     if (files) document["files"] = as_json(report);
     fmt::print("{}", dump(document));
   } else if (good) {
     fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
     fmt::print("    {}\n", recipe::stages_text(resolved.plan));
     if (files)
-      fmt::print("    all files are there: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
+      fmt::print("    all files found: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
                  human_bytes(report.shard_bytes));
   } else {
     print_missing(report);

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 class FileCheck {
  public:
   explicit FileCheck(const recipe::Resolved& resolved)
-      : resolved_(resolved), plan_(resolved.plan), report(recipe::look_at_files(resolved)) {
+      : resolved_(resolved), plan_(resolved.plan), report(recipe::find_missing_files(resolved)) {
     for (const auto& file : report.missing) missing_.insert(file.path);
   }
 
@@ -52,7 +52,8 @@ class FileCheck {
   recipe::FileReport report;
 
  private:
-  // Where a part is missing, what belongs to it is not opened.
+  // Runs `work` and records an Error it throws as an unusable file. Does nothing where the file is already reported
+  // missing.
   template <class Work>
   bool attempt(const std::string& path, const std::string& file, const Work& work) {
     if (missing_.contains(path)) return false;
@@ -60,8 +61,8 @@ class FileCheck {
       work();
       return true;
     } catch (const Error& error) {
-      const bool placed = error.where().find('/') != std::string::npos;
-      note(path, placed ? error.where() : file,
+      const bool names_file = error.where().find('/') != std::string::npos;
+      note(path, names_file ? error.where() : file,
            error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice()));
       return false;
     }
@@ -95,26 +96,26 @@ class FileCheck {
         const auto opened = HuggingFaceFolder::open(*decoder);
         const auto config = read_decoder_config(opened.config, (fs::path(*decoder) / "config.json").string());
         bind(*opened.weights, layout_of(config));
-        words_ = config.vocab_size;
+        vocabulary_size_ = config.vocab_size;
       });
     good &= attempt(decoder ? "model.decoder" : "model.decoder.tokenizer", tokenizer, [&] {
       const auto read = Tokenizer::from_file(fs::path(tokenizer) / "tokenizer.json");
-      if (words_ == 0 && !decoder) words_ = read.size();
-      if (words_ > 0) read.require_fit(words_, tokenizer);
+      if (vocabulary_size_ == 0 && !decoder) vocabulary_size_ = read.size();
+      if (vocabulary_size_ > 0) read.require_fit(vocabulary_size_, tokenizer);
     });
     if (!good) return;
     try {
       budget::describe(plan_);
-    } catch (const Error& error) { // sizes that do not go together: its place is a path of the plan
+    } catch (const Error& error) { // sizes that do not match; where() is then a path of the plan
       note(error.where(), "",
            error.advice().empty() ? error.what() : fmt::format("{} ({})", error.what(), error.advice()));
     }
   }
 
   void teacher(const DecoderConfig& config) const {
-    if (words_ > 0 && config.vocab_size != words_)
+    if (vocabulary_size_ > 0 && config.vocab_size != vocabulary_size_)
       throw Error(ErrorKind::data, fmt::format("the teacher's vocabulary has {} tokens and the decoder's {}",
-                                               config.vocab_size, words_));
+                                               config.vocab_size, vocabulary_size_));
   }
 
   void mix(const std::string& path, const plan::Mix& mix) {
@@ -126,7 +127,7 @@ class FileCheck {
         Matches found;
         try {
           found = match_files(pattern);
-        } catch (const Error&) { // reported already
+        } catch (const Error&) { // already reported by find_missing_files()
           continue;
         }
         for (const auto& file : found.files)
@@ -135,7 +136,7 @@ class FileCheck {
     }
   }
 
-  // A tar begins with a header, or with zeros where it is empty; a .tar.gz with the two bytes of gzip.
+  // A tar file begins with a header block, an empty one with zeros, and a .tar.gz with the magic bytes of gzip.
   void shard(const std::string& path, const std::string& file) {
     std::array<std::byte, tar_block> block{};
     std::ifstream in(file, std::ios::binary);
@@ -144,11 +145,11 @@ class FileCheck {
     if (in.bad() || !in.is_open()) return note(path, file, "cannot be read");
     if (got >= 2 && block[0] == std::byte{0x1f} && block[1] == std::byte{0x8b}) return;
     if (got == tar_block && (is_zero(TarBlock(block)) || read_tar_header(TarBlock(block)))) return;
-    note(path, file, "this is no tar file: a shard is a .tar or .tar.gz of samples");
+    note(path, file, "not a tar file: a shard is a .tar or .tar.gz of samples");
   }
 
   std::set<std::string> missing_, seen_;
-  int64_t words_ = 0; // of the decoder's vocabulary, where it is known
+  int64_t vocabulary_size_ = 0; // of the decoder; 0: unknown
 };
 
 } // namespace

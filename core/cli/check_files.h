@@ -1,11 +1,12 @@
-// What `check --files` looks at: that files are there, and that they are what the Plan takes them for, by their
-// headers.
+// The work of `check --files`: checks that the files of a Plan exist and, by their headers, that they are of the
+// expected kind.
 #pragma once
 #include "recipe/files.h"
 
 namespace fvlm::cli {
 
-// look_at_files(), and besides: configs, tokenizers, headers of weights and the first header of each shard.
+// Besides recipe::find_missing_files(), reads configs, tokenizers, headers of weights and the first header of each
+// shard.
 recipe::FileReport check_files(const recipe::Resolved& resolved);
 
 } // namespace fvlm::cli

@@ -1,4 +1,4 @@
-// fvlm-engine data: what the model will see of a stage's data.
+// fvlm-engine data: statistics and samples of a stage's data, as the model will see it.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/table.h"
@@ -29,21 +29,21 @@ int data_stats(Arguments arguments);
 int data_show(Arguments arguments);
 
 constexpr Verb verbs[] = {
-    {"check", "read and decode every sample once, and list those that are broken", data_check},
-    {"stats", "lengths, sources, how full the packs get", data_stats},
-    {"show", "one sample as the model sees it", data_show},
+    {"check", "decode every sample once and list the broken ones", data_check},
+    {"stats", "print lengths, sources and how full the packs get", data_stats},
+    {"show", "show one sample as the model sees it", data_show},
 };
 
-// A recipe's stage and all that is open for it.
-struct Opened {
-  explicit Opened(const ParsedOptions& parsed)
+// A stage of a recipe with its open data and plugins.
+struct OpenStage {
+  explicit OpenStage(const ParsedOptions& parsed)
       : resolved(recipe::resolve(recipe_request(parsed))), registry(open_registry(parsed)),
         stage(train::with_length(resolved.plan, parsed.value("stage")
                                                     ? stage_named(resolved.plan, *parsed.value("stage"))
                                                     : resolved.plan.stages.front())),
         progress("opening") {
     feed::MixDataOptions options;
-    options.progress = [&](const auto&... told) { progress.steps(told...); };
+    options.progress = [&](const auto&... step) { progress.steps(step...); };
     data.emplace(resolved.plan, stage, *registry, options);
     progress.finish();
   }
@@ -58,8 +58,8 @@ struct Opened {
 Options& with_stage_options(Options& options) {
   add_recipe_options(options);
   with_plugin_options(options);
-  return options.value("stage", "NAME", "of the recipe; default its first")
-      .flag("json", "one JSON document on standard output");
+  return options.value("stage", "NAME", "the stage; default: the first of the recipe")
+      .flag("json", "print one JSON document on standard output");
 }
 
 std::string percent(double share) {
@@ -89,10 +89,10 @@ Json source_json(const SourceStatistics& source) {
           {"cut_answer_tokens", source.cut_answer}};
 }
 
-void print_json(const Opened& opened, const DataStatistics& found) {
+void print_json(const OpenStage& opened, const DataStatistics& found) {
   Json sources = Json::object();
   for (const auto& [name, source] : found.sources) sources[name] = source_json(source);
-  const PackSize better = found.suggestion();
+  const PackSize suggested = found.suggestion();
   fmt::print("{}", dump(Json{{"stage", opened.stage.name},
                              {"in_shards", opened.data->samples().sizes()},
                              {"all", source_json(found.all)},
@@ -108,7 +108,7 @@ void print_json(const Opened& opened, const DataStatistics& found) {
                                {"fill", {{"frames", found.fill_of_frames()}, {"tokens", found.fill_of_rows()}}},
                                {"padding_waste_of_batches", found.padding_waste()},
                                {"padding_waste_of_packs", found.packing_waste()},
-                               {"suggestion", {{"frames", better.frames}, {"tokens", better.rows}}}}}}));
+                               {"suggestion", {{"frames", suggested.frames}, {"tokens", suggested.rows}}}}}}));
 }
 
 void print_sources(const DataStatistics& found) {
@@ -146,18 +146,18 @@ void print_packing(const DataStatistics& found) {
              found.samples_a_pack.mean());
   fmt::print("  filled: {} of the frames, {} of the tokens\n", percent(found.fill_of_frames()),
              percent(found.fill_of_rows()));
-  fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch as long as its longest "
+  fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch padded to its longest "
              "sample\n",
              percent(found.packing_waste()), percent(found.padding_waste()));
-  const PackSize better = found.suggestion();
-  if (better.frames == found.capacity.frames && better.rows == found.capacity.rows) return;
+  const PackSize suggested = found.suggestion();
+  if (suggested.frames == found.capacity.frames && suggested.rows == found.capacity.rows) return;
   fmt::print("  {} packing = {{ frames = {}, tokens = {} }}\n",
-             found.packs_a_step.most() == 1 ? "every step is one pack, which this holds, too:"
-                                            : "frames and tokens run out together in packs of about",
-             better.frames, better.rows);
+             found.packs_a_step.most() == 1 ? "every step is one pack, and fits in this size, too:"
+                                            : "frames and tokens are balanced in packs of about",
+             suggested.frames, suggested.rows);
 }
 
-void print_statistics(const Opened& opened, const DataStatistics& found) {
+void print_statistics(const OpenStage& opened, const DataStatistics& found) {
   fmt::print("{}: the first {} samples of the stage\n\n", styled(opened.stage.name, Style::bold),
              found.all.frames.count());
   print_sources(found);
@@ -165,14 +165,14 @@ void print_statistics(const Opened& opened, const DataStatistics& found) {
   print_histogram("frames", found.all.frames);
   print_packing(found);
   if (found.broken + found.left_out > 0)
-    fmt::print("\n{} broken samples were set aside, {} left out by max_text_tokens:\n  {}\n", found.broken,
+    fmt::print("\n{} broken samples were skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n", found.broken,
                found.left_out, without_commands(join(found.reasons, "\n  ")));
 }
 
-// As training on this machine would compute the packs. A model that is not there yet is taken for a large one.
+// How training on this machine would pad the packs. A model that does not exist yet is assumed to be large.
 train::PackPadding padding_of(const plan::Plan& plan) {
   train::PackPadding padding;
-  const std::string device = best_device();
+  const std::string device = default_device();
   padding.on_gpu = device != "cpu";
   try {
     padding.parts = train::crew_for(budget::describe(plan), at::Device(device)).parts;
@@ -185,37 +185,37 @@ train::PackPadding padding_of(const plan::Plan& plan) {
 int data_stats(Arguments arguments) {
   Options options(
       "data stats RECIPE [--stage S] [--samples N] [--json]",
-      "Reads samples of a stage as training would, without their pixels, and says what they are like: how long,\n"
-      "from where, what max_text_tokens cuts, and how full the packs get. Decodes the first 50 as well: exit code 4\n"
-      "where training would stop at those that are broken.",
+      "Print statistics of a stage's samples, read as training does but without pixels: lengths, sources, what\n"
+      "max_text_tokens truncates, and how full the packs get. Also decodes the first 50: exit code 4 where so many\n"
+      "are broken that training would stop.",
       "data stats recipes/quickstart.lua --stage instruct");
-  with_stage_options(options).value("samples", "N", "how many; default 2000");
+  with_stage_options(options).value("samples", "N", "number of samples; default 2000");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t samples = parsed->integer_or("samples", 2000);
-  if (samples < 1) throw Error(ErrorKind::usage, "--samples wants 1 or more");
-  Opened opened(*parsed);
+  if (samples < 1) throw Error(ErrorKind::usage, "--samples: expected 1 or more");
+  OpenStage opened(*parsed);
   Progress progress("reading");
   const auto found = opened.data->statistics(samples, padding_of(opened.resolved.plan),
                                              [&](int64_t done) { progress.samples(done, samples); });
   progress.finish();
   if (found.all.frames.count() == 0)
-    throw Error(ErrorKind::data, "there is no sample to learn from:\n  " + join(found.reasons, "\n  "))
+    throw Error(ErrorKind::data, "no sample can be used for training:\n  " + join(found.reasons, "\n  "))
         .at("stage " + opened.stage.name);
   if (parsed->flag("json"))
     print_json(opened, found);
   else
     print_statistics(opened, found);
-  // Pixels are not among the statistics: a few are decoded, so that broken ones are noticed here, too.
+  // The statistics need no pixels, so a few samples are decoded to notice broken ones here, too.
   train::rehearse_samples(opened.data->samples(), opened.data->order(), opened.resolved.plan.loader,
                           "stage " + opened.stage.name);
   return 0;
 }
 
-// Side by side, eight in a row, as the tower gets them.
-Image sheet(std::span<const float> frames, int64_t count, int64_t size) {
-  constexpr int64_t most_columns = 8, gap = 2;
-  const int64_t columns = std::min(count, most_columns), rows = (count + columns - 1) / columns;
+// The frames side by side, eight in a row, at the size that the vision tower gets.
+Image contact_sheet(std::span<const float> frames, int64_t count, int64_t size) {
+  constexpr int64_t max_columns = 8, gap = 2;
+  const int64_t columns = std::min(count, max_columns), rows = (count + columns - 1) / columns;
   Image image;
   image.width = columns * (size + gap) - gap;
   image.height = rows * (size + gap) - gap;
@@ -230,15 +230,15 @@ Image sheet(std::span<const float> frames, int64_t count, int64_t size) {
   return image;
 }
 
-// Learnt tokens stand out: in green, or between brackets where there is no colour.
-std::string marked(const Tokenizer& tokenizer, const SampleText& text, const std::vector<bool>& learnt) {
+// Marks the tokens that have a loss: in green, or between [[ ]] where there is no colour.
+std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& text, const std::vector<bool>& has_loss) {
   const bool colour = color_on(1);
   std::string all;
   for (size_t begin = 0; begin < text.ids.size();) {
     size_t end = begin;
-    while (end < text.ids.size() && learnt[end] == learnt[begin]) ++end;
+    while (end < text.ids.size() && has_loss[end] == has_loss[begin]) ++end;
     const std::string span = without_commands(tokenizer.decode(std::span(text.ids).subspan(begin, end - begin)));
-    if (!learnt[begin])
+    if (!has_loss[begin])
       all += span;
     else
       all += colour ? styled(span, Style::green) : "[[" + span + "]]";
@@ -252,7 +252,7 @@ Json sample_json(const Measured& measured, const plan::Stage& stage, const std::
   Json texts = Json::array();
   for (const SampleText& text : sample.texts) {
     Json mask = Json::array();
-    for (bool learnt : objective::labels(text, stage.objective)) mask.push_back(learnt ? 1 : 0);
+    for (bool has_loss : objective::labels(text, stage.objective)) mask.push_back(has_loss ? 1 : 0);
     texts.push_back({{"token_ids", text.ids}, {"loss_mask", mask}});
   }
   return {{"position", measured.drawn.position},
@@ -267,17 +267,17 @@ Json sample_json(const Measured& measured, const plan::Stage& stage, const std::
 int data_show(Arguments arguments) {
   Options options(
       "data show RECIPE N [--stage S] [--out SHEET.png] [--json]",
-      "Shows the sample at position N of a stage as the model sees it: its tokens, those that are learnt marked,\n"
-      "and its frames side by side in a picture.",
+      "Show the sample at position N of a stage as the model sees it: its text, with the tokens that have a loss\n"
+      "marked, and its frames side by side in a PNG.",
       "data show recipes/quickstart.lua 0 --stage instruct");
   with_stage_options(options)
       .positional("N", "the sample's position in the stage, from 0")
-      .value("out", "FILE", "where the picture goes; default sample-N.png; none: no picture");
+      .value("out", "FILE", "the PNG to write; default sample-N.png; none: no picture");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t position = parsed->integer_or("N", 0);
-  if (position < 0) throw Error(ErrorKind::usage, "N counts from 0");
-  const Opened opened(*parsed);
+  if (position < 0) throw Error(ErrorKind::usage, "N: expected 0 or more");
+  const OpenStage opened(*parsed);
   const train::StageData& data = *opened.data;
 
   auto state = data.order().begin();
@@ -297,7 +297,7 @@ int data_show(Arguments arguments) {
   if (!picture.empty()) {
     std::vector<float> frames(static_cast<size_t>(sample.frames * data.samples().frame_elements()));
     data.samples().decode(*drawn, sample, frames);
-    write_file_atomic(picture, write_png(sheet(frames, sample.frames, opened.resolved.plan.model.image_size)));
+    write_file_atomic(picture, write_png(contact_sheet(frames, sample.frames, opened.resolved.plan.model.image_size)));
   }
   if (parsed->flag("json")) {
     fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));
@@ -306,9 +306,9 @@ int data_show(Arguments arguments) {
   fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place,
              without_commands(sample.source), sample.frames);
   for (const SampleText& text : sample.texts) {
-    const auto learnt = objective::labels(text, opened.stage.objective);
-    fmt::print("\n{}\n{} tokens, {} of them learnt\n", marked(data.tokenizer(), text, learnt), text.ids.size(),
-               std::count(learnt.begin(), learnt.end(), true));
+    const auto has_loss = objective::labels(text, opened.stage.objective);
+    fmt::print("\n{}\n{} tokens, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
+               text.ids.size(), std::count(has_loss.begin(), has_loss.end(), true));
   }
   if (!picture.empty()) fmt::print("frames: {}\n", picture);
   return 0;
@@ -317,7 +317,7 @@ int data_show(Arguments arguments) {
 } // namespace
 
 int explore_data(Arguments arguments) {
-  return run_group("data", "What the model will see of a recipe's data.", verbs, arguments);
+  return run_group("data", "Inspect and check the data of a recipe.", verbs, arguments);
 }
 
 } // namespace fvlm::cli

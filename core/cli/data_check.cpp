@@ -18,7 +18,7 @@
 namespace fvlm::cli {
 namespace {
 
-// A mix of the recipe, under the name that messages give it.
+// A mix of the recipe with the name that messages use for it.
 struct NamedMix {
   std::string name;
   const plan::Mix& mix;
@@ -27,10 +27,10 @@ struct NamedMix {
 
 struct CheckedMix {
   std::string name;
-  std::string refused; // why it could not be opened
+  std::string open_error; // empty where it could be opened
   CheckedSamples samples;
 
-  bool good() const { return refused.empty() && samples.broken() == 0; }
+  bool good() const { return open_error.empty() && samples.broken() == 0; }
 };
 
 std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::string>& only) {
@@ -44,7 +44,7 @@ std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::
   return mixes;
 }
 
-// Mixes of one key hold the same samples, whatever their weights.
+// Mixes with the same key hold the same samples, whatever their weights.
 std::string key_of(const NamedMix& named) {
   const plan::Mix& mix = named.mix;
   std::string key = fmt::format("{} {} {} {} {}", named.texts, mix.max_frames, mix.max_text_tokens,
@@ -63,7 +63,7 @@ CheckedMix check_mix(const plan::Plan& plan, const NamedMix& named, Registry& re
   try {
     feed::MixDataOptions options;
     options.texts = named.texts;
-    options.progress = [&](const auto&... told) { progress.steps(told...); };
+    options.progress = [&](const auto&... step) { progress.steps(step...); };
     const feed::MixData data(plan, named.mix, registry, options);
     int64_t all = 0;
     for (const int64_t size : data.samples().sizes()) all += size;
@@ -73,7 +73,7 @@ CheckedMix check_mix(const plan::Plan& plan, const NamedMix& named, Registry& re
     mix.samples.skipped.insert(mix.samples.skipped.begin(), damage.begin(), damage.end());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
-    mix.refused = error.text();
+    mix.open_error = error.text();
   }
   progress.finish();
   return mix;
@@ -88,15 +88,15 @@ Json as_json(const CheckedMix& mix) {
                      {"reason", aside.reason},
                      {"broken", aside.broken}});
   Json json{{"data", mix.name}, {"good", mix.good()}};
-  if (!mix.refused.empty()) json["error"] = mix.refused;
+  if (!mix.open_error.empty()) json["error"] = mix.open_error;
   for (const auto& [name, number] : numbers_of(mix.samples.counts)) json[name] = static_cast<int64_t>(number);
   json["skipped"] = wrong;
   return json;
 }
 
 void print(const CheckedMix& mix) {
-  if (!mix.refused.empty()) {
-    fmt::print("{}: {}\n\n", styled(mix.name, Style::bold), without_commands(mix.refused));
+  if (!mix.open_error.empty()) {
+    fmt::print("{}: {}\n\n", styled(mix.name, Style::bold), without_commands(mix.open_error));
     return;
   }
   TextTable table({"file", "sample", "reason"});
@@ -110,20 +110,21 @@ void print(const CheckedMix& mix) {
 } // namespace
 
 int data_check(Arguments arguments) {
-  Options options("data check RECIPE [--stage S] [--threads N] [--json]",
-                  "Reads and decodes every sample of a recipe's stages and evaluation sets once, and lists those that\n"
-                  "training would skip: file, sample and reason. Exit code 0: none is broken; 4: some are.",
-                  "data check recipes/quickstart.lua");
+  Options options(
+      "data check RECIPE [--stage S] [--threads N] [--json]",
+      "Decode every sample of a recipe's stages and evaluation sets once, and list those that training would\n"
+      "skip: file, sample and reason. Exit code 0: none is broken; 4: some are.",
+      "data check recipes/quickstart.lua");
   add_recipe_options(options);
   with_plugin_options(options);
-  options.value("stage", "NAME", "this stage alone, with its evaluation sets")
-      .value("threads", "N", "one a core if not given")
-      .flag("json", "one JSON document on standard output");
+  options.value("stage", "NAME", "check this stage alone, with its evaluation sets")
+      .value("threads", "N", "default: one per core")
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t threads = parsed->integer_or("threads", 0);
   if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, fmt::format("--threads expects 1 to 1024, not {}", threads));
+    throw Error(ErrorKind::usage, fmt::format("--threads: expected 1 to 1024, got {}", threads));
   const auto resolved = recipe::resolve(recipe_request(*parsed));
   const auto only = parsed->value("stage");
   if (only) stage_named(resolved.plan, *only);

@@ -1,4 +1,4 @@
-// fvlm-engine data check: every sample of a recipe, read and decoded once.
+// fvlm-engine data check: decodes every sample of a recipe once and lists the broken ones.
 #pragma once
 #include "cli/verb.h"
 

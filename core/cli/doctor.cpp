@@ -1,4 +1,4 @@
-// fvlm-engine doctor: what of this machine the engine can use, and what to do about the rest.
+// fvlm-engine doctor: shows which devices and libraries the engine can use here, and how to fix what it cannot use.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/terminal.h"
@@ -40,25 +40,25 @@ Finding of_device(const device::CudaDevice& gpu) {
   return finding;
 }
 
-// Those that work on a GPU alone: only there do they open.
+// Plugins that need a GPU; they only load where there is one.
 Finding of_plugins() {
-  load_torch_cuda_if_there();
+  load_torch_cuda_if_available();
   Registry registry(RegistryOptions::from_environment());
   std::vector<std::string> lines;
-  std::map<std::string, std::vector<std::string>> by_answer; // "": ready
+  std::map<std::string, std::vector<std::string>> by_refusal; // reason -> names; an empty reason: ready
   for (const FoundPlugin& plugin : registry.found()) {
     if (plugin.manifest.on_device("cpu")) continue;
     std::string why;
     (void)registry.load(plugin.manifest.name, &why);
-    by_answer[why].push_back(plugin.manifest.name);
+    by_refusal[why].push_back(plugin.manifest.name);
   }
-  if (by_answer.empty())
-    return {"plugins", State::none, "none for CUDA: the references do all work there, slowly",
-            "build the engine where nvcc is, or name a folder of plugins in FVLM_PLUGIN_PATH"};
-  lines.reserve(by_answer.size());
-  for (const auto& [why, names] : by_answer)
+  if (by_refusal.empty())
+    return {"plugins", State::none, "none for CUDA: the reference kernels run instead, slowly",
+            "build the engine where nvcc is installed, or set FVLM_PLUGIN_PATH to a folder of plugins"};
+  lines.reserve(by_refusal.size());
+  for (const auto& [why, names] : by_refusal)
     lines.push_back(fmt::format("{}: {}", join(names, ", "), why.empty() ? "ready" : why));
-  const bool all_ready = by_answer.size() == 1 && by_answer.contains("");
+  const bool all_ready = by_refusal.size() == 1 && by_refusal.contains("");
   return {"plugins", all_ready ? State::good : State::none, join(lines, "; "),
           all_ready ? "" : "`fvlm-engine plugin list` shows each of them"};
 }
@@ -109,10 +109,11 @@ std::string mark_of(State state) {
 } // namespace
 
 int run_doctor(Arguments arguments) {
-  Options options("doctor [--json]",
-                  "Says what of this machine the engine can use. Exit code 0: it can train; 6: LibTorch is missing.",
-                  "doctor");
-  options.flag("json", "one JSON document on standard output");
+  Options options(
+      "doctor [--json]",
+      "Show which devices and libraries the engine can use. Exit code 0: it can train; 6: LibTorch is missing.",
+      "doctor");
+  options.flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const auto all = findings();

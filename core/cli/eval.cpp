@@ -1,4 +1,4 @@
-// fvlm-engine eval: what a model makes of held-out samples.
+// fvlm-engine eval: evaluates a model on held-out samples of a recipe or on the questions of a benchmark.
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
@@ -28,20 +28,20 @@ struct StageResult {
   Result result;
 };
 
-// 0: as the recipe says, or all.
+// Returns 0 where --samples is absent: the recipe decides, or all samples are used.
 int64_t samples_of(const ParsedOptions& parsed) {
   const int64_t samples = parsed.integer_or("samples", 0);
   if (samples < 0 || (samples == 0 && parsed.value("samples")))
-    throw Error(ErrorKind::usage, "--samples wants 1 or more");
+    throw Error(ErrorKind::usage, "--samples: expected 1 or more");
   return samples;
 }
 
-// The recipe's stages with those evaluation sets that are asked for.
-std::vector<plan::Stage> wanted_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
+// The stages of the recipe, each with only those evaluation sets that --stage and --set-name select.
+std::vector<plan::Stage> selected_stages(const plan::Plan& plan, const ParsedOptions& parsed) {
   const auto stage_name = parsed.value("stage"), set_name = parsed.value("set-name");
   const int64_t samples = samples_of(parsed);
-  if (stage_name) stage_named(plan, *stage_name); // which has to be there
-  std::vector<plan::Stage> wanted;
+  if (stage_name) stage_named(plan, *stage_name); // throws where it does not exist
+  std::vector<plan::Stage> selected;
   std::vector<std::string> sets;
   for (plan::Stage stage : plan.stages) {
     if (stage_name && stage.name != *stage_name) continue;
@@ -49,17 +49,17 @@ std::vector<plan::Stage> wanted_stages(const plan::Plan& plan, const ParsedOptio
     std::erase_if(stage.evaluation.sets, [&](const auto& set) { return set_name && set.name != *set_name; });
     for (auto& set : stage.evaluation.sets)
       if (samples > 0) set.samples = samples;
-    if (!stage.evaluation.sets.empty()) wanted.push_back(std::move(stage));
+    if (!stage.evaluation.sets.empty()) selected.push_back(std::move(stage));
   }
-  if (!wanted.empty()) return wanted;
+  if (!selected.empty()) return selected;
   if (set_name)
     throw Error(ErrorKind::usage, fmt::format("there is no evaluation set '{}'", *set_name))
-        .advise(sets.empty() ? "it has none" : "it has " + join_or(sets));
-  throw Error(ErrorKind::usage, "there is nothing to evaluate: no evaluation set")
-      .advise("evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } in a stage");
+        .advise(sets.empty() ? "the recipe has none" : "the recipe has " + join_or(sets));
+  throw Error(ErrorKind::usage, "nothing to evaluate: the recipe has no evaluation set")
+      .advise("add evaluation = { fvlm.evaluation \"name\" { data = ..., measure = \"choice\" } } to a stage");
 }
 
-// A line of JSON for each sample.
+// --scores: one line of JSON per sample.
 class ScoreFile {
  public:
   explicit ScoreFile(const std::string& path) {
@@ -97,7 +97,7 @@ std::string shown(const std::string& name, double value) {
 }
 
 void print_table(const std::vector<StageResult>& results) {
-  std::vector<std::string> columns; // of values, each that any result has
+  std::vector<std::string> columns; // every value that any of the results has
   for (const auto& [stage, result] : results)
     for (const auto& [name, value] : result.values)
       if (category_of(name).empty() && name != "samples" &&
@@ -146,25 +146,25 @@ Json json_of(const std::string& model, const std::vector<StageResult>& results) 
   return {{"model", model}, {"results", all}};
 }
 
-// A model at work.
-struct Loaded {
-  Loaded(const std::string& folder, const model::Execution& execution, Registry& registry)
+// A loaded model and the operations it runs on.
+struct LoadedModel {
+  LoadedModel(const std::string& folder, const model::Execution& execution, Registry& registry)
       : operations(registry, execution.operations()), vlm(model::load_model(folder, execution.arena(false))) {}
   ops::Operations operations;
   std::unique_ptr<model::Vlm> vlm;
 };
 
-// A model, asked by evaluators, and what it came to.
-class Run {
+// Evaluates one model on several sets, and prints the results at the end.
+class EvaluationRun {
  public:
-  Run(const ParsedOptions& parsed, std::string model)
+  EvaluationRun(const ParsedOptions& parsed, std::string model)
       : parsed_(parsed), model_(std::move(model)), execution_(execution_of(parsed)), registry_(open_registry(parsed)),
         policy_(model_, execution_, *registry_), progress_("evaluating"), scores_(parsed.value_or("scores", "")) {}
 
   Registry& registry() { return *registry_; }
   const model::VlmConfig& config() const { return policy_.vlm->config(); }
 
-  // That tells how far the opening of data has got.
+  // Reports progress while the data is opened.
   feed::MixDataOptions data_options() {
     feed::MixDataOptions options;
     options.device = execution_.operations().device;
@@ -179,7 +179,7 @@ class Run {
       progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), moment.done, moment.all);
     };
     if (const auto folder = parsed_.value("reference")) {
-      Loaded reference(model_named(*folder).string(), execution_, *registry_);
+      LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);
       evaluator.remember_reference(*reference.vlm, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
@@ -206,7 +206,7 @@ class Run {
   std::string model_;
   model::Execution execution_;
   std::unique_ptr<Registry> registry_;
-  Loaded policy_;
+  LoadedModel policy_;
   Progress progress_;
   ScoreFile scores_;
   std::vector<StageResult> results_;
@@ -214,13 +214,13 @@ class Run {
 
 int evaluate_recipe(const ParsedOptions& parsed) {
   for (const char* name : {"form", "media", "by", "split", "mode"})
-    if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} goes with --questions", name));
+    if (parsed.value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --questions", name));
   if (!parsed.value("model"))
     throw Error(ErrorKind::usage, "--model is missing: a model directory or a checkpoint")
-        .advise("or --questions FILE, and the model in place of the recipe");
+        .advise("or give --questions FILE, with the model in place of the recipe");
   const auto resolved = recipe::resolve(recipe_request(parsed));
-  const auto stages = wanted_stages(resolved.plan, parsed);
-  Run run(parsed, model_named(*parsed.value("model")).string());
+  const auto stages = selected_stages(resolved.plan, parsed);
+  EvaluationRun run(parsed, resolve_model(*parsed.value("model")).string());
   for (const plan::Stage& stage : stages) {
     evaluation::Evaluator evaluator(resolved.plan, stage, run.registry(), run.data_options());
     run.add(stage.name, evaluator);
@@ -235,8 +235,8 @@ std::vector<plan::Mode> modes_of(const ParsedOptions& parsed) {
                       plan::Mode::autoregressive};
     const auto* found = std::find_if(all.begin(), all.end(), [&](plan::Mode mode) { return name == name_of(mode); });
     if (found == all.end())
-      throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", name))
-          .advise("coarse_fine, refined, coarse_only or autoregressive");
+      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name))
+          .advise("use coarse_fine, refined, coarse_only or autoregressive");
     modes.push_back(*found);
   }
   return modes.empty() ? std::vector{plan::Mode::coarse_fine} : modes;
@@ -245,29 +245,29 @@ std::vector<plan::Mode> modes_of(const ParsedOptions& parsed) {
 int evaluate_questions(const ParsedOptions& parsed) {
   for (const char* name : {"model", "stage", "set-name", "reference", "set", "arg"})
     if (parsed.value(name))
-      throw Error(ErrorKind::usage, fmt::format("--{} goes with a recipe, not with --questions", name));
+      throw Error(ErrorKind::usage, fmt::format("--{} needs a recipe and excludes --questions", name));
   evaluation::QuestionsRequest request;
   request.form = parsed.value_or("form", "");
   if (request.form.empty())
-    throw Error(ErrorKind::usage, "--form is missing: what the entries of the file mean")
-        .advise("it is " + evaluation::forms_text());
-  const std::string model = model_named(*parsed.value("RECIPE")).string();
+    throw Error(ErrorKind::usage, "--form is missing: the format of the questions")
+        .advise("use " + evaluation::forms_text());
+  const std::string model = resolve_model(*parsed.value("RECIPE")).string();
   plan::EvaluationSet set;
   set.name = evaluation::form_named(request.form).name;
   set.measure = plan::Measure::choice;
   set.modes = modes_of(parsed);
   set.samples = samples_of(parsed);
   set.show = parsed.value("show") ? 8 : 0;
-  Run run(parsed, model);
+  EvaluationRun run(parsed, model);
   const auto tokenizer = std::make_shared<const Tokenizer>(
       Tokenizer::from_file(std::filesystem::path(model) / "decoder" / "tokenizer.json"));
   for (const std::string& file : parsed.values("questions")) request.files.emplace_back(file);
   request.media = parsed.value_or("media", "");
   request.category = parsed.value_or("by", "");
   request.split = parsed.value_or("split", "");
-  const AsTrained as = as_trained(parsed, model, run.config());
-  request.system = as.system;
-  request.media_options = as.media;
+  const InputSettings input = input_settings(parsed, model, run.config());
+  request.system = input.system;
+  request.media_options = input.media;
   std::vector<std::unique_ptr<evaluation::SampleSet>> sets;
   sets.push_back(evaluation::open_questions(set, request, tokenizer, run.registry()));
   evaluation::Evaluator evaluator(std::move(sets));
@@ -281,28 +281,28 @@ int evaluate_model(Arguments arguments) {
   Options options(
       "eval RECIPE --model DIR [--stage S] [--set-name NAME] [--samples N] [--reference DIR] [--show DIR] [--json]\n"
       "  fvlm-engine eval MODEL --questions FILE... --form FORM --media DIR [--mode M]... [--by KEY] [--json]",
-      "Evaluates a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
+      "Evaluate a model directory or a checkpoint on the evaluation sets of a recipe, or on a benchmark's questions:\n"
       "loss, multiple choice by likelihood (the option whose tokens have the lowest mean loss; the question does not\n"
-      "list them), preferences, each in the set's modes; accuracy by the samples' source, too, where there are "
-      "several.",
+      "list them) and preferences, in each mode of the set. Where there are several sources, accuracy is also\n"
+      "printed by source.",
       "eval recipes/quickstart.lua --model runs/quickstart/instruct/step-001500");
   add_recipe_options(options);
   with_media_options(
       with_execution_options(options)
-          .value("model", "DIR", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
-          .value("stage", "NAME", "only this stage's sets")
-          .value("set-name", "NAME", "only sets of this name")
-          .value("samples", "N", "of each set, from all over it, always the same ones")
-          .value("reference", "DIR", "a second model: preferences as rewards against it, too")
-          .value("scores", "FILE", "also a line of JSON for each sample: the mean loss of each text")
-          .value("show", "DIR", "also samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
-          .value("questions", "FILE", "a benchmark's questions, .json or .jsonl; may be given several times")
-          .value("form", "FORM", "what the questions' entries mean: " + evaluation::forms_text())
-          .value("media", "DIR", "where the questions' pictures and videos lie, at any depth")
-          .value("mode", "MODE", "how frames are read (coarse_fine); may be given several times")
-          .value("by", "KEY", "accuracy by this key of the entries, in place of the form's own")
-          .value("split", "NAME", "only entries whose split is this")
-          .flag("json", "one JSON document on standard output"));
+          .value("model", "DIR", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+          .value("stage", "NAME", "only the sets of this stage")
+          .value("set-name", "NAME", "only the set of this name")
+          .value("samples", "N", "samples of each set, spread over it, always the same")
+          .value("reference", "DIR", "reference model: also report preference rewards against it")
+          .value("scores", "FILE", "also write a line of JSON per sample, with the mean loss of each text")
+          .value("show", "DIR", "also write samples with answers and frames: DIR/STAGE/SET/000.json, 000-0.png")
+          .value("questions", "FILE", "a benchmark's questions, .json or .jsonl (repeatable)")
+          .value("form", "FORM", "format of the questions: " + evaluation::forms_text())
+          .value("media", "DIR", "folder of the questions' images and videos, at any depth")
+          .value("mode", "MODE", "how frames are encoded (repeatable); default coarse_fine")
+          .value("by", "KEY", "group accuracy by this key of the entries, in place of the format's own")
+          .value("split", "NAME", "only entries of this split")
+          .flag("json", "print one JSON document on standard output"));
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   return parsed->value("questions") ? evaluate_questions(*parsed) : evaluate_recipe(*parsed);

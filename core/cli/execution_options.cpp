@@ -11,7 +11,7 @@ Options& with_execution_options(Options& options) {
       .value("dtype", "TYPE", "fp32 (default), bf16 or fp64")
       .value("device", "cpu|cuda", "default cpu")
       .value("kernels", "NAMES",
-             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure': the fastest");
+             "plugins to use, in order of preference: 'reference', 'cpu,auto'; 'measure' times them");
 }
 
 model::Execution execution_of(const ParsedOptions& parsed) {
@@ -19,7 +19,7 @@ model::Execution execution_of(const ParsedOptions& parsed) {
   execution.dtype = parsed.value_or("dtype", execution.dtype);
   execution.device = parsed.value_or("device", execution.device);
   if (const auto names = parsed.value("kernels")) execution.kernels = split(*names, ',');
-  use_device(execution.device);
+  initialize_device(execution.device);
   return execution;
 }
 

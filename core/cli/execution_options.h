@@ -1,4 +1,4 @@
-// The options that say what a model runs on and with, the same for every verb that runs one.
+// The options of every verb that runs a model: device, dtype and kernels.
 #pragma once
 #include "cli/options.h"
 #include "model/execution.h"
@@ -8,7 +8,7 @@ namespace fvlm::cli {
 // Adds --dtype, --device, --kernels, and those of with_plugin_options().
 Options& with_execution_options(Options& options);
 
-// Makes LibTorch ready for the device.
+// Also initializes LibTorch for the device.
 model::Execution execution_of(const ParsedOptions& parsed);
 
 } // namespace fvlm::cli

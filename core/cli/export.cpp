@@ -1,4 +1,4 @@
-// fvlm-engine export: a model directory or checkpoint becomes a model directory in another element type.
+// fvlm-engine export: writes a model directory or checkpoint as a model directory of another dtype.
 #include "base/interrupt.h"
 #include "cli/model_option.h"
 #include "cli/options.h"
@@ -10,18 +10,18 @@ namespace fvlm::cli {
 int run_export(Arguments arguments) {
   Options options(
       "export MODEL --out DIR --dtype bf16|fp16|fp32 [--json]",
-      "Writes the weights of a model directory or checkpoint as a model directory of its own, every number\n"
-      "rounded to the nearest. Its folders vision and decoder are what transformers loads.",
+      "Convert a model directory or checkpoint to a new model directory, every number rounded to the nearest.\n"
+      "transformers loads its folders vision and decoder.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
-  options.positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
-      .needed("out", "DIR", "the new model directory; there must be nothing yet, folders above it are made")
-      .needed("dtype", "bf16|fp16|fp32", "how to store the numbers")
-      .flag("json", "one JSON document on standard output");
+  options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+      .needed("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
+      .needed("dtype", "bf16|fp16|fp32", "dtype of the weights")
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   std::string out = *parsed->value("out");
   DType dtype = dtype_of_option(*parsed->value("dtype"));
-  const auto model = model_named(*parsed->value("MODEL"));
+  const auto model = resolve_model(*parsed->value("MODEL"));
   TransferReport report;
   {
     const InterruptibleWrites interruptible;

@@ -33,7 +33,7 @@ Json mistakes_json(const recipe::RecipeError& error) {
   return mistakes;
 }
 
-int told(const Error& error) {
+int report_error(const Error& error) {
   log_error("{}", error.text());
   if (!json_requested()) return error.exit_code();
   Json document = {{"ok", false},
@@ -45,7 +45,7 @@ int told(const Error& error) {
                      {"advice", error.advice()}}}};
   if (const auto* of_recipe = dynamic_cast<const recipe::RecipeError*>(&error)) {
     document["mistakes"] = mistakes_json(*of_recipe);
-    if (of_recipe->more() > 0) document["more"] = of_recipe->more(); // that are not listed
+    if (of_recipe->more() > 0) document["more"] = of_recipe->more(); // mistakes that are not listed
   }
   fmt::print("{}", dump(document));
   std::fflush(stdout);
@@ -60,15 +60,15 @@ int report_failure() {
   } catch (const Interrupted& interrupted) {
     return end_by(interrupted);
   } catch (const Error& error) {
-    return told(error);
+    return report_error(error);
   } catch (const std::filesystem::filesystem_error& error) {
-    return told(error_of(error));
+    return report_error(error_of(error));
   } catch (const std::exception& error) {
     if (const auto* system = dynamic_cast<const std::system_error*>(&error); system && std::ferror(stdout)) {
-      log_error("standard output: {}", system->code().message()); // which has no room for a document
+      log_error("standard output: {}", system->code().message()); // so a JSON document cannot be written either
       return static_cast<int>(ErrorKind::output);
     }
-    return told(Error(ErrorKind::internal, fmt::format("a defect in fvlm-engine: {}", error.what())));
+    return report_error(Error(ErrorKind::internal, fmt::format("a defect in fvlm-engine: {}", error.what())));
   }
 }
 

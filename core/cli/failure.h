@@ -1,10 +1,10 @@
-// How a verb's failure leaves the process: a message on standard error, with --json a document on standard output, and
-// the exit code.
+// Reports the failure of a verb: a message on standard error, with --json also a document on standard output.
 #pragma once
 
 namespace fvlm::cli {
 
-// Of the exception that is being handled. Where it is Interrupted, ends the process by that signal.
+// Call it from a catch block: reports the exception being handled and returns the exit code. An Interrupted exception
+// ends the process by its signal instead.
 int report_failure();
 
 } // namespace fvlm::cli

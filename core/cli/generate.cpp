@@ -1,4 +1,4 @@
-// fvlm-engine generate: a model's answer to a question about a picture or a video, or to the prompts of a batch.
+// fvlm-engine generate: answers a question about an image or a video, or the prompts of a batch.
 #include "model/generate.h"
 
 #include "base/error.h"
@@ -24,14 +24,15 @@
 namespace fvlm::cli {
 namespace {
 
-// Of the model directory; none where it has none.
+// The tokenizer of a model directory, or nothing where it has none.
 std::optional<Tokenizer> tokenizer_of(const std::filesystem::path& model) {
   const auto file = model / "decoder" / "tokenizer.json";
   if (!std::filesystem::exists(file)) return std::nullopt;
   return Tokenizer::from_file(file);
 }
 
-// Without special tokens; none where there is no tokenizer, or where the model made an id that it does not have.
+// The text without special tokens. Nothing where there is no tokenizer, or where the model generated an id that the
+// tokenizer does not have.
 std::optional<std::string> text_of(const std::optional<Tokenizer>& tokenizer, const std::vector<int64_t>& ids) {
   if (!tokenizer) return std::nullopt;
   try {
@@ -42,7 +43,7 @@ std::optional<std::string> text_of(const std::optional<Tokenizer>& tokenizer, co
   }
 }
 
-double a_second(int64_t tokens, double seconds) {
+double tokens_per_second(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
@@ -53,7 +54,7 @@ Json answer_json(const model::Answer& answer, const std::optional<std::string>& 
           {"text", text ? Json(*text) : Json()},
           {"ended", answer.ended},
           {"seconds", answer.seconds},
-          {"tokens_per_second", a_second(std::ssize(answer.ids), answer.seconds)}};
+          {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
 int answer_prompts(const ParsedOptions& parsed, const std::string& model, model::Answerer& answerer,
@@ -67,31 +68,30 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
     tokens += std::ssize(answer.ids);
     seconds += answer.seconds;
     if (!parsed.flag("json"))
-      fmt::print("{}\n{}\n\n",
-                 styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(),
-                                    answer.frames, answer.prompt, answer.ids.size(), answer.ended ? "" : ", not ended"),
-                        Style::dim),
-                 text ? without_commands(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
+      fmt::print(
+          "{}\n{}\n\n",
+          styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(), answer.frames,
+                             answer.prompt, answer.ids.size(), answer.ended ? "" : ", not finished"),
+                 Style::dim),
+          text ? without_commands(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
   if (parsed.flag("json"))
     fmt::print("{}", dump({{"samples", samples},
                            {"tokens", tokens},
                            {"seconds", seconds},
-                           {"tokens_per_second", a_second(tokens, seconds)}}));
+                           {"tokens_per_second", tokens_per_second(tokens, seconds)}}));
   else
-    log_info("{} tokens in {:.2f} s: {:.1f} a second", tokens, seconds, a_second(tokens, seconds));
+    log_info("{} tokens in {:.2f} s: {:.1f} a second", tokens, seconds, tokens_per_second(tokens, seconds));
   return 0;
 }
 
 at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry& registry) {
   const auto image = parsed.value("image"), video = parsed.value("video");
-  if (image && video) throw Error(ErrorKind::usage, "--image and --video: one of them");
+  if (image && video) throw Error(ErrorKind::usage, "--image and --video are mutually exclusive");
   if (!image && !video) return {};
   if (image && !looks_like_image(MappedFile::open(*image)->bytes()))
-    throw Error(ErrorKind::data, "this is no JPEG or PNG")
-        .at(*image)
-        .advise("--video takes videos and folders of pictures");
+    throw Error(ErrorKind::data, "not a JPEG or PNG").at(*image).advise("use --video for videos and folders of images");
   const auto decoder = choose_video_decoder(registry, {});
   options.video = decoder ? &*decoder : nullptr;
   const MediaFile media(image ? *image : *video, options);
@@ -104,29 +104,29 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
                     const model::AnswerOptions& options, Registry& registry) {
   const auto tokenizer = tokenizer_of(model);
   if (!tokenizer)
-    throw Error(ErrorKind::data, "there is no decoder/tokenizer.json, and --prompt is text")
+    throw Error(ErrorKind::data, "--prompt needs a tokenizer, and there is no decoder/tokenizer.json")
         .at(model)
-        .advise("--batch takes prompts as token ids");
+        .advise("use --batch for prompts as token ids");
   tokenizer->require_fit(answerer.config().decoder.vocab_size, model);
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
-  const AsTrained as = as_trained(parsed, model, answerer.config());
-  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, as.system);
-  const at::Tensor frames = frames_of(parsed, as.media, registry);
+  const InputSettings input = input_settings(parsed, model, answerer.config());
+  const auto prompt = ChatTemplate(*tokenizer).prompt(turns, input.system);
+  const at::Tensor frames = frames_of(parsed, input.media, registry);
 
   const bool json = parsed.flag("json");
   TextStream stream(*tokenizer, parsed.values("stop"));
   std::string text;
-  const auto say = [&](const std::string& piece) {
+  const auto emit = [&](const std::string& piece) {
     text += piece;
     if (json) return;
     fmt::print("{}", without_commands(piece));
     std::fflush(stdout);
   };
   const auto answer = answerer.answer(frames, {prompt.begin(), prompt.end()}, options, [&](int64_t token) {
-    say(stream.add(static_cast<TokenId>(token)));
+    emit(stream.add(static_cast<TokenId>(token)));
     return !stream.stopped();
   });
-  say(stream.finish());
+  emit(stream.finish());
   if (json) {
     Json document = answer_json(answer, text);
     document["stopped"] = stream.stopped();
@@ -135,8 +135,8 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
   }
   fmt::print("\n");
   log_info("{} frames, a prompt of {}, {} new tokens{} in {:.2f} s: {:.1f} a second", answer.frames, answer.prompt,
-           answer.ids.size(), answer.ended || stream.stopped() ? "" : ", not ended", answer.seconds,
-           a_second(std::ssize(answer.ids), answer.seconds));
+           answer.ids.size(), answer.ended || stream.stopped() ? "" : ", not finished", answer.seconds,
+           tokens_per_second(std::ssize(answer.ids), answer.seconds));
   return 0;
 }
 
@@ -146,53 +146,54 @@ int generate_answers(Arguments arguments) {
   Options options(
       "generate MODEL --prompt TEXT [--image F | --video F] [--max-tokens N] [--temperature T] [--top-p P] [--seed N]\n"
       "  fvlm-engine generate MODEL --batch B.safetensors [--max-tokens N] [--ignore-eos] [--json]",
-      "Answers a question about a picture or a video, frame by frame and token by token, as it is made. A video gives\n"
-      "a frame a second. Always the likeliest token, unless a temperature is given; a seed repeats its answer. System "
-      "turn,\n"
-      "frames and sizes are those that a checkpoint was trained with, where its run's plan.json lies two folders up.\n"
-      "A batch is one as `trace` reads it: each sample's text is its prompt; it needs no loss_mask. Of it, ids are\n"
-      "printed where the model directory has no tokenizer.json. Times include frames and prompts.",
+      "Answer a question about an image or a video, and print the tokens as they are generated. A video is sampled\n"
+      "at one frame per second. Decoding is greedy unless a temperature is given; the same seed gives the same "
+      "answer.\n"
+      "For a checkpoint of a run, the system turn, number of frames and image size default to those of its training\n"
+      "(from the run's plan.json). --batch takes a file as `trace` does, with each sample's text as its prompt and no\n"
+      "loss_mask; without a tokenizer.json it prints token ids. Times include encoding frames and prompts.",
       "generate runs/quickstart/instruct/step-001500 --video clip.mp4 --prompt \"Which colour came first?\"");
   with_media_options(
       with_execution_options(options)
-          .positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
-          .value("prompt", "TEXT", "what the user says; the chat template comes around it")
-          .value("image", "FILE", "a JPEG or PNG to look at")
-          .value("video", "FILE",
-                 "a video, or a folder of pictures, its frames in the order of their names, 2.jpg before 10.jpg"))
-      .value("max-tokens", "N", "at most N new tokens (32), and no more than the decoder has positions for")
-      .value("temperature", "T", "draw tokens at random: 1 as likely as the model finds them, less: rather likely ones")
-      .value("top-p", "P", "draw among the likeliest tokens that have this share of the probability together (1)")
-      .value("seed", "N", "another answer for another number (0)")
-      .value("stop", "TEXT", "ends the answer where it would say this; may be given several times")
-      .value("batch", "FILE", "prompts in a file, safetensors")
+          .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
+          .value("prompt", "TEXT", "the user's turn; the chat template is applied to it")
+          .value("image", "FILE", "a JPEG or PNG")
+          .value("video", "FILE", "a video, or a folder of images in the order of their names, 2.jpg before 10.jpg"))
+      .value("max-tokens", "N", "generate at most N tokens, within the decoder's positions; default 32")
+      .value("temperature", "T", "sampling temperature; default 0: greedy")
+      .value("top-p", "P", "nucleus sampling: sample from the likeliest tokens with this total probability; default 1")
+      .value("seed", "N", "random seed of sampling; default 0")
+      .value("stop", "TEXT", "stop before this text (repeatable)")
+      .value("batch", "FILE", "prompts as token ids, safetensors")
       .value("limit", "N", "the same as --max-tokens")
-      .flag("ignore-eos", "do not stop at the tokens that end an answer")
-      .flag("json", "one JSON document on standard output");
+      .flag("ignore-eos", "do not stop at end-of-sequence tokens")
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const bool batch = parsed->value("batch").has_value();
   if (batch == parsed->value("prompt").has_value())
-    throw Error(ErrorKind::usage, batch ? "--batch and --prompt: one of them" : "there is nothing to answer")
-        .advise("--prompt TEXT, with --image or --video; or --batch FILE");
+    throw Error(ErrorKind::usage,
+                batch ? "--batch and --prompt are mutually exclusive" : "--prompt or --batch is missing")
+        .advise("give --prompt TEXT, with --image or --video; or --batch FILE");
   std::vector<const char*> with_prompt = {"image", "video", "stop"};
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : with_prompt)
-    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} goes with --prompt", name));
-  model::AnswerOptions wanted;
-  wanted.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", wanted.limit));
-  if (wanted.limit < 1)
-    throw Error(ErrorKind::usage, fmt::format("--max-tokens (--limit) wants 1 token or more, not {}", wanted.limit));
-  wanted.ignore_ends = parsed->flag("ignore-eos");
-  wanted.sampling.temperature = parsed->number_or("temperature", parsed->value("top-p") ? 1 : 0);
-  wanted.sampling.top_p = parsed->number_or("top-p", 1);
-  wanted.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
+    if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --prompt", name));
+  model::AnswerOptions answer_options;
+  answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
+  if (answer_options.limit < 1)
+    throw Error(ErrorKind::usage,
+                fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
+  answer_options.ignore_ends = parsed->flag("ignore-eos");
+  answer_options.sampling.temperature = parsed->number_or("temperature", parsed->value("top-p") ? 1 : 0);
+  answer_options.sampling.top_p = parsed->number_or("top-p", 1);
+  answer_options.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
-  const std::string model = model_named(*parsed->value("MODEL")).string();
+  const std::string model = resolve_model(*parsed->value("MODEL")).string();
   model::Answerer answerer(model, execution, *registry);
-  return batch ? answer_prompts(*parsed, model, answerer, wanted)
-               : answer_question(*parsed, model, answerer, wanted, *registry);
+  return batch ? answer_prompts(*parsed, model, answerer, answer_options)
+               : answer_question(*parsed, model, answerer, answer_options, *registry);
 }
 
 } // namespace fvlm::cli

@@ -1,4 +1,4 @@
-// fvlm-engine: finds the verb, runs it, turns an Error into a message and an exit code.
+// The entry point of fvlm-engine: finds the verb, runs it, and turns an Error into a message and an exit code.
 #include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -16,29 +16,29 @@ namespace fvlm::cli {
 namespace {
 
 constexpr Verb verbs[] = {
-    {"check", "is the recipe right? all its mistakes at once", run_check},
-    {"plan", "what a recipe resolves to, where each value was written, what differs", run_plan},
-    {"recipe", "the reference page and editor stubs for authors", run_recipe},
-    {"train", "the stages of a recipe, into a run's folder; goes on where a run was stopped", run_train},
-    {"plugin", "what plugins there are, and what each can do", run_plugin},
-    {"import", "a model directory from two Hugging Face folders", run_import},
-    {"export", "a model directory in bf16, fp16 or fp32", run_export},
-    {"preprocess", "a stage's data, tokenised, decoded and resized once", run_preprocess},
-    {"tokenize", "text to token ids, and back", run_tokenize},
-    {"data", "what the model will see of the data", run_data},
-    {"trace", "one batch through a model, and every number of it", run_trace},
-    {"eval", "what a model makes of held-out samples", run_eval},
-    {"generate", "a model's answer about a picture, a video or text", run_generate},
-    {"report", "one HTML page of a run: curves, results, answers, where the model looked", run_report},
-    {"bench", "how fast it is here, against PyTorch", run_bench},
-    {"doctor", "what of this machine the engine can use", run_doctor},
+    {"check", "validate a recipe and report every mistake", run_check},
+    {"plan", "print what a recipe resolves to, or compare two", run_plan},
+    {"recipe", "print the reference of recipe keys, or stubs for an editor", run_recipe},
+    {"train", "train the stages of a recipe, or resume a run", run_train},
+    {"plugin", "list, check, create and trust plugins", run_plugin},
+    {"import", "make a model directory from two Hugging Face folders", run_import},
+    {"export", "convert a model to bf16, fp16 or fp32", run_export},
+    {"preprocess", "tokenize, decode and resize a recipe's data once", run_preprocess},
+    {"tokenize", "convert text to token ids, and back", run_tokenize},
+    {"data", "inspect and check a recipe's data", run_data},
+    {"trace", "run one batch through a model and save every tensor", run_trace},
+    {"eval", "evaluate a model on held-out samples or a benchmark", run_eval},
+    {"generate", "answer a prompt about an image, a video or text", run_generate},
+    {"report", "write an HTML report of a run", run_report},
+    {"bench", "measure speed on this machine, against PyTorch", run_bench},
+    {"doctor", "show which devices and libraries can be used", run_doctor},
 };
 
 constexpr const char* footer = R"(
 Exit codes: 0 done, 1 defect in fvlm-engine, 2 usage, 3 recipe, 4 data, 5 plugin, 6 device or LibTorch,
 7 cannot write output, 8 training diverged, 75 stopped but resumable. With --json a failure is a document, too:
 {"ok": false, "error": {"kind", "code", "what", "where", "advice"}}. NO_COLOR is respected.
-`fvlm-engine help VERB` shows an example first.
+`fvlm-engine help VERB` describes a verb, with an example first.
 )";
 
 void print_help() {
@@ -49,7 +49,7 @@ void print_help() {
 }
 
 int run(Arguments arguments) {
-  // "help plugin check" is "plugin check --help".
+  // `help plugin check` is the same as `plugin check --help`.
   if (arguments.size() > 1 && arguments[0] == "help") {
     std::vector<std::string> words(arguments.begin() + 1, arguments.end());
     words.emplace_back("--help");
@@ -74,8 +74,9 @@ int run(Arguments arguments) {
   throw error;
 }
 
-// What was printed may wait in a buffer to this day, and meet a full disk. Where it is closed, nobody listens.
-int written(int code) {
+// Flushes standard output, which may fail on a full disk. A closed standard output (EBADF) is not an error: nobody
+// reads it.
+int flush_output(int code) {
   if (std::fflush(stdout) != 0 && errno != EBADF)
     throw Error(ErrorKind::output, std::strerror(errno)).at("standard output");
   return code;
@@ -107,7 +108,7 @@ int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
   try {
     fvlm::clean_standard_output();
-    return fvlm::cli::written(fvlm::cli::run(arguments));
+    return fvlm::cli::flush_output(fvlm::cli::run(arguments));
   } catch (...) {
     return fvlm::cli::report_failure();
   }

@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The stage whose checkpoint this is: RUN/STAGE/step-000100, with RUN/plan.json.
-void take_from_run(const fs::path& model, AsTrained& out) {
+// For a checkpoint RUN/STAGE/step-000100, takes the settings of its stage from RUN/plan.json.
+void read_training_settings(const fs::path& model, InputSettings& out) {
   const fs::path folder = fs::weakly_canonical(model), plan_file = folder.parent_path().parent_path() / "plan.json";
   if (!fs::exists(plan_file)) return;
   try {
@@ -27,29 +27,29 @@ void take_from_run(const fs::path& model, AsTrained& out) {
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;
   } catch (const Error& error) {
-    log_warning("how the model was trained is not known: {}", error.text());
+    log_warning("using default frames and image size, the settings of the training are unknown: {}", error.text());
   }
 }
 
 } // namespace
 
 Options& with_media_options(Options& options) {
-  return options.value("system", "TEXT", "the system turn (You are a helpful AI assistant.); empty: none")
-      .value("frames", "N", "at most N of a video, evenly (64)")
-      .value("image-frames", "N", "a still picture is repeated to N frames (1)")
-      .value("image-size", "N", "pixels a side (224, or what the vision tower was made for where that is less)");
+  return options.value("system", "TEXT", "the system turn; empty: none; default: You are a helpful AI assistant.")
+      .value("frames", "N", "sample at most N frames of a video, evenly; default 64")
+      .value("image-frames", "N", "repeat a still image to N frames; default 1")
+      .value("image-size", "N", "pixels per side; default 224, or the vision tower's own size where that is less");
 }
 
-AsTrained as_trained(const ParsedOptions& parsed, const fs::path& model, const model::VlmConfig& config) {
-  AsTrained out{{}, std::string(default_system_line)};
+InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::VlmConfig& config) {
+  InputSettings out{{}, std::string(default_system_line)};
   out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
-  take_from_run(model, out);
+  read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
   out.media.most_frames = parsed.integer_or("frames", out.media.most_frames);
   out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames);
   out.system = parsed.value_or("system", out.system);
   if (out.media.image_size < 1 || out.media.most_frames < 1 || out.media.image_frames < 1)
-    throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size want 1 or more");
+    throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;
 }
 

@@ -1,5 +1,4 @@
-// The options that say how pictures, videos and questions outside of shards are put before a model, the same for every
-// verb that does so.
+// The options of verbs that read images, videos and questions outside of shards: system turn, frames and image size.
 #pragma once
 #include "cli/options.h"
 #include "data/samples/media_file.h"
@@ -15,12 +14,13 @@ inline constexpr const char* media_option_names[] = {"system", "frames", "image-
 // Adds --system, --frames, --image-frames and --image-size.
 Options& with_media_options(Options& options);
 
-struct AsTrained {
+struct InputSettings {
   MediaOptions media; // without a video decoder
   std::string system; // the system turn
 };
 
-// As the options say; what they leave open is as the run had it that `model` is a checkpoint of, else as is usual.
-AsTrained as_trained(const ParsedOptions& parsed, const std::filesystem::path& model, const model::VlmConfig& config);
+// What the options leave open comes from the run that `model` is a checkpoint of, or else from the defaults.
+InputSettings input_settings(const ParsedOptions& parsed, const std::filesystem::path& model,
+                             const model::VlmConfig& config);
 
 } // namespace fvlm::cli

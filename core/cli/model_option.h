@@ -1,13 +1,13 @@
-// The model that an argument of the command line names.
+// Resolves the model argument of a command line to a model directory.
 #pragma once
 #include <filesystem>
 #include <string>
 
 namespace fvlm::cli {
 
-// A model directory or a checkpoint: itself. The folder of a run or of one of its stages: the newest finished
-// checkpoint of the last stage that has one, which is said on standard error. Throws Error(data) with what to do where
-// it is neither.
-std::filesystem::path model_named(const std::string& given);
+// Returns a model directory or checkpoint as it is. For the folder of a run or of a stage, returns the newest finished
+// checkpoint of the last stage that has one, and logs which. Throws Error(data) for a run without a checkpoint. Any
+// other path is returned as it is: opening it reports what is wrong.
+std::filesystem::path resolve_model(const std::string& given);
 
 } // namespace fvlm::cli

@@ -1,4 +1,4 @@
-// libfvlm_engine.so: what of the engine needs LibTorch, behind one entry point (tensor_module.h).
+// The entry point of libfvlm_engine.so, the part of the engine that needs LibTorch (tensor_module.h).
 #include "base/error.h"
 #include "cli/tensor_module.h"
 #include "ops/reference.h"
@@ -10,9 +10,10 @@
 namespace fvlm::cli {
 namespace {
 
-// What LibTorch throws comes with a page of addresses; what it says of a device, with advice for those who compile it.
+// Runs a verb and translates LibTorch's exceptions: they carry a stack trace and, for device errors, advice for people
+// who compile LibTorch.
 template <int (*verb)(Arguments)>
-int in_words(Arguments arguments) {
+int with_torch_errors_translated(Arguments arguments) {
   try {
     return verb(arguments);
   } catch (const c10::Error& error) {
@@ -33,13 +34,13 @@ extern "C" FVLM_EXPORT const fvlm::cli::TensorModule* fvlm_tensor_module() {
     fvlm::ops::use_torch_threads();
     return TensorModule{FVLM_VERSION,
                         fvlm::ops::reference_entry,
-                        in_words<check_plugin>,
-                        in_words<trace_model>,
-                        in_words<generate_answers>,
-                        in_words<evaluate_model>,
-                        in_words<bench_subject>,
-                        in_words<explore_data>,
-                        in_words<train_stages>};
+                        with_torch_errors_translated<check_plugin>,
+                        with_torch_errors_translated<trace_model>,
+                        with_torch_errors_translated<generate_answers>,
+                        with_torch_errors_translated<evaluate_model>,
+                        with_torch_errors_translated<bench_subject>,
+                        with_torch_errors_translated<explore_data>,
+                        with_torch_errors_translated<train_stages>};
   }();
   return &module;
 }

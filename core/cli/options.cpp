@@ -35,32 +35,32 @@ std::optional<std::string> ParsedOptions::value(const std::string& name) const {
   return all.back();
 }
 
-std::string ParsedOptions::value_or(const std::string& name, std::string fallback) const {
-  return value(name).value_or(std::move(fallback));
+std::string ParsedOptions::value_or(const std::string& name, std::string default_value) const {
+  return value(name).value_or(std::move(default_value));
 }
 
 namespace {
 
 template <class Number>
-Number parsed_number(const std::string& name, const std::string& text, const char* what) {
+Number parsed_number(const std::string& name, const std::string& text, const char* expected) {
   Number number = 0;
-  const char* stop = text.data() + text.size();
-  auto [end, error] = std::from_chars(text.data(), stop, number);
-  if (error != std::errc{} || end != stop)
-    throw Error(ErrorKind::usage, fmt::format("--{} wants {}, not '{}'", name, what, text));
+  const char* text_end = text.data() + text.size();
+  auto [end, error] = std::from_chars(text.data(), text_end, number);
+  if (error != std::errc{} || end != text_end)
+    throw Error(ErrorKind::usage, fmt::format("--{}: expected {}, got '{}'", name, expected, text));
   return number;
 }
 
 } // namespace
 
-int64_t ParsedOptions::integer_or(const std::string& name, int64_t fallback) const {
+int64_t ParsedOptions::integer_or(const std::string& name, int64_t default_value) const {
   auto text = value(name);
-  return text ? parsed_number<int64_t>(name, *text, "a whole number") : fallback;
+  return text ? parsed_number<int64_t>(name, *text, "an integer") : default_value;
 }
 
-double ParsedOptions::number_or(const std::string& name, double fallback) const {
+double ParsedOptions::number_or(const std::string& name, double default_value) const {
   auto text = value(name);
-  return text ? parsed_number<double>(name, *text, "a number") : fallback;
+  return text ? parsed_number<double>(name, *text, "a number") : default_value;
 }
 
 Options::Options(std::string usage, std::string summary, std::string example)
@@ -76,7 +76,7 @@ Options& Options::positional(std::string name, std::string help, bool required) 
   return *this;
 }
 
-Options& Options::rest(std::string name, std::string help) {
+Options& Options::remaining(std::string name, std::string help) {
   positionals_.push_back({std::move(name), std::move(help), false, true});
   return *this;
 }
@@ -96,7 +96,7 @@ Options& Options::needed(std::string name, std::string placeholder, std::string 
   return *this;
 }
 
-Error Options::misused(std::string what) const {
+Error Options::usage_error(std::string what) const {
   Error error(ErrorKind::usage, std::move(what));
   error.advise("usage: " + program_ + " " + usage_);
   return error;
@@ -136,11 +136,12 @@ Options::Words Options::read(Arguments arguments) const {
   } catch (const po::invalid_command_line_syntax& wrong) {
     std::string name = wrong.get_option_name().substr(2);
     auto option = std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.name == name; });
-    if (option == named_.end() || option->placeholder.empty()) throw misused(fmt::format("--{} takes no value", name));
-    throw Error(ErrorKind::usage, fmt::format("--{} wants a value", name))
+    if (option == named_.end() || option->placeholder.empty())
+      throw usage_error(fmt::format("--{} takes no value", name));
+    throw Error(ErrorKind::usage, fmt::format("--{} needs a value", name))
         .advise(fmt::format("--{} {}: {}", name, option->placeholder, option->help));
   } catch (const po::error& wrong) {
-    throw misused(wrong.what());
+    throw usage_error(wrong.what());
   }
   Words words;
   for (const auto& [name, value] : found) {
@@ -154,16 +155,16 @@ Options::Words Options::named_positionals(const std::vector<std::string>& given)
   Words words;
   size_t next = 0;
   for (const auto& positional : positionals_) {
-    if (positional.rest) {
+    if (positional.takes_all) {
       words[positional.name].assign(given.begin() + static_cast<std::ptrdiff_t>(next), given.end());
       next = given.size();
     } else if (next < given.size()) {
       words[positional.name] = {given[next++]};
     } else if (positional.required) {
-      throw misused(fmt::format("{} is missing: {}", positional.name, positional.help));
+      throw usage_error(fmt::format("{} is missing: {}", positional.name, positional.help));
     }
   }
-  if (next < given.size()) throw misused(fmt::format("one argument too many: '{}'", given[next]));
+  if (next < given.size()) throw usage_error(fmt::format("unexpected argument '{}'", given[next]));
   return words;
 }
 
@@ -178,7 +179,7 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
   }
   for (const auto& option : named_)
     if (option.required && !words.contains(option.name))
-      throw misused(fmt::format("--{} is missing: {}", option.name, option.help));
+      throw usage_error(fmt::format("--{} is missing: {}", option.name, option.help));
   ParsedOptions result;
   const auto positionals = words.extract("positional");
   result.values_ = named_positionals(positionals ? positionals.mapped() : std::vector<std::string>{});
@@ -196,7 +197,7 @@ std::string Options::help() const {
   for (const auto& positional : positionals_) rows.emplace_back(positional.name, positional.help);
   for (const auto& option : named_)
     rows.emplace_back("--" + option.name + (option.placeholder.empty() ? "" : " " + option.placeholder), option.help);
-  rows.emplace_back("--help", "this page");
+  rows.emplace_back("--help", "print this page");
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
   out += '\n';
   for (const auto& [left, right] : rows) out += fmt::format("  {:<{}}  {}\n", left, width, right);

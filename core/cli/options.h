@@ -1,4 +1,4 @@
-// The options of one verb: declared once, parsed, and printed by --help with an example first.
+// The command-line options of one verb: declared once, then parsed, and printed by --help with an example first.
 #pragma once
 #include "base/error.h"
 #include "cli/verb.h"
@@ -10,17 +10,17 @@
 
 namespace fvlm::cli {
 
-// Whether the verb that runs has --json and was given it: then its failure is a document, too.
+// Whether the running verb supports --json and got it: its failure is then printed as a JSON document, too.
 bool json_requested();
 
 class ParsedOptions {
  public:
   bool flag(const std::string& name) const;
   std::optional<std::string> value(const std::string& name) const;
-  std::string value_or(const std::string& name, std::string fallback) const;
-  std::vector<std::string> values(const std::string& name) const; // an option given several times, or the rest
-  int64_t integer_or(const std::string& name, int64_t fallback) const;
-  double number_or(const std::string& name, double fallback) const;
+  std::string value_or(const std::string& name, std::string default_value) const;
+  std::vector<std::string> values(const std::string& name) const; // of a repeated option, or of remaining()
+  int64_t integer_or(const std::string& name, int64_t default_value) const;
+  double number_or(const std::string& name, double default_value) const;
 
  private:
   friend class Options;
@@ -29,33 +29,34 @@ class ParsedOptions {
 
 class Options {
  public:
-  // usage: "plan RECIPE [--diff OTHER]"; example: "plan recipes/quickstart.lua --set seed=7"
+  // `usage` is like "plan RECIPE [--diff OTHER]", `example` like "plan recipes/quickstart.lua --set seed=7".
   Options(std::string usage, std::string summary, std::string example);
 
-  Options& of_program(std::string name); // not fvlm-engine
+  Options& of_program(std::string name); // of another program than fvlm-engine
   Options& positional(std::string name, std::string help, bool required = true);
-  Options& rest(std::string name, std::string help); // any number of further positionals
+  Options& remaining(std::string name, std::string help); // any number of further positionals
   Options& flag(std::string name, std::string help);
-  Options& value(std::string name, std::string placeholder, std::string help);  // repeatable; last wins in value()
-  Options& needed(std::string name, std::string placeholder, std::string help); // the same, never missing
+  // May be repeated; ParsedOptions::value() then returns the last.
+  Options& value(std::string name, std::string placeholder, std::string help);
+  Options& needed(std::string name, std::string placeholder, std::string help);
 
-  // Empty when --help was asked for and printed. Throws Error(usage) with a suggestion.
+  // Returns nothing after printing the help page for --help. Throws Error(usage) with a suggestion.
   std::optional<ParsedOptions> parse(Arguments arguments) const;
   std::string help() const;
 
  private:
-  using Words = std::map<std::string, std::vector<std::string>>; // by option
+  using Words = std::map<std::string, std::vector<std::string>>; // option name -> values
   struct Positional {
     std::string name, help;
-    bool required, rest;
+    bool required, takes_all;
   };
   struct Named {
-    std::string name, placeholder, help; // no placeholder: a flag
+    std::string name, placeholder, help; // a flag has no placeholder
     bool required = false;
   };
-  Words read(Arguments arguments) const; // those without a name: "positional"
+  Words read(Arguments arguments) const; // positional arguments are under "positional"
   Words named_positionals(const std::vector<std::string>& given) const;
-  Error misused(std::string what) const; // advises how the verb is used
+  Error usage_error(std::string what) const; // its advice is the usage line
   std::string program_ = "fvlm-engine", usage_, summary_, example_;
   std::vector<Positional> positionals_;
   std::vector<Named> named_;

@@ -1,4 +1,4 @@
-// fvlm-engine plan: the frozen Plan of a recipe, where each value came from, and how two of them differ.
+// fvlm-engine plan: prints the frozen Plan of a recipe with the origin of each value, or what differs between two.
 #include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -18,7 +18,7 @@
 namespace fvlm::cli {
 namespace {
 
-// 0: the same, 1: they differ, as diff(1) has it.
+// Returns 0 where the plans are equal and 1 where they differ, as diff(1) does.
 int print_differences(const recipe::Resolved& left, const recipe::Resolved& right, const std::vector<std::string>& sets,
                       bool json) {
   auto differences = recipe::differences(left.plan, right.plan);
@@ -28,12 +28,12 @@ int print_differences(const recipe::Resolved& left, const recipe::Resolved& righ
       document.push_back({{"path", each.path}, {"left", each.left}, {"right", each.right}});
     fmt::print("{}", dump(document));
   } else if (differences.empty()) {
-    fmt::print("the same plan: {}\n", left.hash.substr(0, 12));
+    fmt::print("the plans are identical: {}\n", left.hash.substr(0, 12));
   } else {
     std::string changed = sets.empty() ? left.recipe : fmt::format("{} --set {}", left.recipe, join(sets, " --set "));
     fmt::print("{}", recipe::differences_text(differences, changed, right.recipe));
     if (left.hash == right.hash)
-      fmt::print("the same numbers: none of this can change a result (plan {})\n", left.hash.substr(0, 12));
+      fmt::print("none of these changes the results: both plans have the hash {}\n", left.hash.substr(0, 12));
   }
   return differences.empty() ? 0 : 1;
 }
@@ -52,7 +52,7 @@ budget::Device device_named(const std::optional<std::string>& name) {
   return *name == "cpu" ? budget::Device::cpu : budget::Device::cuda;
 }
 
-// Throws Error where the folders that the model is known from are not there.
+// Throws Error(data) where the model's folders do not exist.
 Budget budget_of(const plan::Plan& plan, budget::Device device) {
   const ModelDescription description = budget::describe(plan);
   Budget budget{{}, {}, device};
@@ -66,13 +66,13 @@ Budget budget_of(const plan::Plan& plan, budget::Device device) {
   return budget;
 }
 
-// After the summary; a plan is a plan on a machine without its weights, too.
+// A plan can be printed on a machine without the model's weights: the reason then stands in place of the tables.
 std::string budget_or_reason(const plan::Plan& plan, budget::Device device) {
   try {
     return budget_of(plan, device).text();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
-    return fmt::format("no tables of parameters and memory: {}{}\n", error.where().empty() ? "" : error.where() + ": ",
+    return fmt::format("parameters and memory are unknown: {}{}\n", error.where().empty() ? "" : error.where() + ": ",
                        error.what());
   }
 }
@@ -83,16 +83,17 @@ int run_plan(Arguments arguments) {
   Options options(
       "plan RECIPE [--all | --budget | --diff OTHER] [--device cpu|cuda] [--set PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
-      "Prints the frozen plan of a recipe: what its author set, what matters of each stage, the parameters\n"
+      "Print the plan that a recipe resolves to: what its author set, a summary of each stage, the parameters\n"
       "that each trains and the memory that it needs.\n"
-      "With --diff: what differs; exit code 0 when nothing does, 1 when something does.",
+      "With --diff, print what differs; exit code 0: nothing, 1: something.",
       "plan recipes/fvlm-135m.lua --set stages.align.samples=1000");
   add_recipe_options(options);
-  options.value("diff", "OTHER", "another recipe or plan file; --arg is for both, --set for RECIPE alone")
-      .flag("all", "every value, the defaults too, and where each was written")
-      .flag("budget", "only the tables of parameters and memory")
-      .value("device", "cpu|cuda", "what the memory is counted for; default: cuda where there is one, else cpu")
-      .flag("json", "one JSON document on standard output: a plan file, or with --budget the tables");
+  options
+      .value("diff", "OTHER", "compare with another recipe or plan file; --arg applies to both, --set to RECIPE alone")
+      .flag("all", "print every value, defaults included, and where each was written")
+      .flag("budget", "print only the tables of parameters and memory")
+      .value("device", "cpu|cuda", "the device to estimate memory for; default: cuda where there is one, else cpu")
+      .flag("json", "print one JSON document on standard output: a plan file, or with --budget the tables");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 

@@ -1,4 +1,4 @@
-// fvlm-engine plugin: the group, and its list of what plugins there are and why others are not used.
+// fvlm-engine plugin: the group of plugin verbs, and `plugin list`, which also says why plugins are refused.
 #include "base/table.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -12,14 +12,14 @@ namespace fvlm::cli {
 namespace {
 
 constexpr Verb members[] = {
-    {"list", "the plugins that are there, and why others are not used", run_plugin_list},
-    {"info", "what one plugin says of itself and can do", run_plugin_info},
-    {"check", "hold a plugin to every promise of the ABI", run_plugin_check},
-    {"new", "a plugin to start from, in C, C++ or CUDA", run_plugin_new},
-    {"trust", "note a plugin's hash in the lock file", run_plugin_trust},
+    {"list", "list the plugins that were found, and why some are refused", run_plugin_list},
+    {"info", "describe one plugin", run_plugin_info},
+    {"check", "run the conformance tests on a plugin", run_plugin_check},
+    {"new", "create a plugin from a template, in C, C++ or CUDA", run_plugin_new},
+    {"trust", "add a plugin's hash to the lock file", run_plugin_trust},
 };
 
-// "attention", "optimizer:adamw": as short as a table wants it.
+// Short forms for a table column: "attention", "optimizer:adamw".
 std::string short_kinds(const Manifest& manifest) {
   std::vector<std::string> all;
   for (const KindName& kind : manifest.kinds) {
@@ -29,7 +29,7 @@ std::string short_kinds(const Manifest& manifest) {
   return join(all, " ");
 }
 
-// "built in" plugins are not opened for a list: theirs would load LibTorch.
+// Built-in plugins are not opened for a list, because that would load LibTorch.
 std::string state_of(const FoundPlugin& plugin) {
   if (plugin.refusal) return "refused";
   return plugin.origin == Origin::builtin ? "built in" : plugin.loaded ? "ready" : "not opened";
@@ -68,12 +68,12 @@ void print_list(Registry& registry) {
 } // namespace
 
 int run_plugin_list(Arguments arguments) {
-  Options options("plugin list [--json]", "Lists the plugins that are there, and what was refused and why.",
+  Options options("plugin list [--json]", "List the plugins that were found, and which were refused and why.",
                   "plugin list --plugin-dir ~/my-plugins");
-  with_plugin_options(options).flag("json", "one JSON document on standard output");
+  with_plugin_options(options).flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  auto registry = open_registry_with_care(*parsed);
+  auto registry = open_registry_and_reprobe(*parsed);
   for (const FoundPlugin& plugin : registry->found())
     if (plugin.origin != Origin::builtin) registry->load(plugin.manifest.name);
   if (parsed->flag("json"))
@@ -84,7 +84,8 @@ int run_plugin_list(Arguments arguments) {
 }
 
 int run_plugin(Arguments arguments) {
-  return run_group("plugin", "Plugins: shared libraries that bring operations of their own.", members, arguments);
+  return run_group("plugin", "Manage plugins: shared libraries that add kernels, losses, optimizers and more.", members,
+                   arguments);
 }
 
 } // namespace fvlm::cli

@@ -1,4 +1,4 @@
-// fvlm-engine plugin check: the conformance test for any plugin, in a process of its own.
+// fvlm-engine plugin check: runs the conformance tests on a plugin, in a separate process.
 #include "base/error.h"
 #include "base/terminal.h"
 #include "check/supervisor.h"
@@ -22,7 +22,7 @@ struct Target {
   std::optional<Manifest> manifest;
 };
 
-void take_manifest(const Manifest& manifest, Target& target) {
+void apply_manifest(const Manifest& manifest, Target& target) {
   target.manifest = manifest;
   target.job.library = manifest.library_path().string();
   check::Declared declared{manifest.name, manifest.version, {}};
@@ -30,25 +30,25 @@ void take_manifest(const Manifest& manifest, Target& target) {
   target.job.declared = declared;
 }
 
-// A folder or its plugin.toml, a library with its manifest beside it or none, or the name of an installed plugin.
+// Accepts a folder or its plugin.toml, a library with or without a manifest beside it, or an installed plugin's name.
 Target find_plugin(const std::string& name, const ParsedOptions& parsed) {
   Target target;
   if (name == "reference") return target;
   std::error_code none;
   const fs::path path = name;
   if (fs::is_directory(path, none) || path.extension() == ".toml") {
-    take_manifest(Registry::manifest_of(path), target);
+    apply_manifest(Registry::manifest_of(path), target);
   } else if (fs::is_regular_file(path, none)) {
     target.job.library = fs::canonical(path).string();
     if (fs::exists(fs::canonical(path).parent_path() / "plugin.toml"))
       if (Manifest manifest = Registry::manifest_of(path); fs::equivalent(manifest.library_path(), path, none))
-        take_manifest(manifest, target);
+        apply_manifest(manifest, target);
   } else if (is_path(name)) {
     throw Error(ErrorKind::usage, "no such file or folder").at(name).advise("name a plugin's folder or library");
   } else {
     Registry registry(registry_options(parsed));
     for (const FoundPlugin& plugin : registry.found())
-      if (plugin.manifest.name == name) take_manifest(plugin.manifest, target);
+      if (plugin.manifest.name == name) apply_manifest(plugin.manifest, target);
     if (target.job.library.empty()) unknown_plugin(registry, name, "there is no plugin of this name");
   }
   return target;
@@ -82,24 +82,24 @@ Json checks_json() {
 
 int check_plugin(Arguments arguments) {
   if (arguments.size() == 2 && arguments[0] == "--child") {
-    use_device(check::job_from(arguments[1]).device);
+    initialize_device(check::job_from(arguments[1]).device);
     check::run_child(arguments[1], ops::reference_entry);
   }
   Options options(
       "plugin check FILE|NAME [--quick] [--bench] [--only TEXT[,...]] [--json]",
-      "Holds a plugin to every promise of the ABI: in a process of its own, so that a crash or a hang is a\n"
-      "failed check. FILE is a plugin's folder, its plugin.toml or a bare library; NAME an installed plugin,\n"
-      "or 'reference'. Takes up to three minutes, with --quick less than one. Exit code 5 where a check failed.",
+      "Run the conformance tests of the ABI on a plugin, in a separate process, so that a crash or a hang counts\n"
+      "as a failed check. FILE is a plugin's folder, its plugin.toml or a bare library; NAME is an installed plugin\n"
+      "or 'reference'. Takes up to three minutes, with --quick less than one. Exit code 5: a check failed.",
       "plugin check ./my-plugin --bench");
   with_plugin_options(options)
       .positional("FILE", "a plugin's folder, plugin.toml or library, or an installed plugin's name", false)
-      .flag("quick", "leave out the checks of large sizes and of many runs: while you write")
+      .flag("quick", "skip the checks with large sizes or many runs")
       .flag("bench", "also measure speed and memory against the reference")
-      .value("only", "TEXT[,...]", "the checks whose name contains this, or one of several: 'causal,rotary'")
-      .value("time-limit", "SECONDS", "for one check; default 60, for a measurement ten times as long")
-      .value("device", "cpu|cuda", "where tensors lie; default cpu")
-      .flag("list", "list the checks and run none")
-      .flag("json", "one JSON document on standard output");
+      .value("only", "TEXT[,...]", "run only the checks whose name contains one of these: 'causal,rotary'")
+      .value("time-limit", "SECONDS", "limit of one check; default 60; measurements get ten times as long")
+      .value("device", "cpu|cuda", "device of the tensors; default cpu")
+      .flag("list", "list the checks without running them")
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   if (parsed->flag("list")) {
@@ -118,10 +118,10 @@ int check_plugin(Arguments arguments) {
   job.quick = parsed->flag("quick");
   job.only = parsed->value_or("only", "");
   job.device = parsed->value_or("device", "cpu");
-  use_device(job.device);
+  initialize_device(job.device);
   const bool json = parsed->flag("json");
   const int64_t limit = parsed->integer_or("time-limit", 60);
-  if (limit < 1) throw Error(ErrorKind::usage, "--time-limit wants a positive number of seconds");
+  if (limit < 1) throw Error(ErrorKind::usage, "--time-limit: expected 1 second or more");
 
   if (!job.library.empty() && check::asks_for(job, "library.loads"))
     job.refusal = loader_refusal(job.library, target.manifest, job.device, {});

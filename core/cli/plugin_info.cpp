@@ -1,4 +1,4 @@
-// fvlm-engine plugin info: what one plugin says of itself and what its tables hold.
+// fvlm-engine plugin info: prints a plugin's manifest and what its tables offer.
 #include "base/hash.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -29,7 +29,7 @@ Json optimizer_facts(const PluginTable& given, std::vector<Fact>& facts) {
   for (int32_t i = 0; i < table.hyperparameter_count; ++i) {
     const fvlm_hyperparameter& one = table.hyperparameters[i];
     std::string name = printable(one.name);
-    facts.push_back({name, fmt::format("{:g} if not given, within {:g} .. {:g}", one.fallback, one.least, one.most)});
+    facts.push_back({name, fmt::format("default {:g}, from {:g} to {:g}", one.fallback, one.least, one.most)});
     all.push_back({{"name", name}, {"fallback", one.fallback}, {"least", one.least}, {"most", one.most}});
   }
   return {{"hyperparameters", all}};
@@ -47,15 +47,16 @@ Json loss_facts(const PluginTable& given, std::vector<Fact>& facts) {
   return {{"fused", fused}};
 }
 
-// What is worth saying of a family's table besides that it is there.
+// Facts about a table that depend on its family. Families without any are only listed.
 Json table_facts(const PluginTable& table, std::vector<Fact>& facts) {
-  using Tell = Json (*)(const PluginTable&, std::vector<Fact>&);
-  static const std::map<std::string_view, Tell> by_family = {{KindOf<fvlm_kernels_v1>::family, kernels_facts},
-                                                             {KindOf<fvlm_optimizer_v1>::family, optimizer_facts},
-                                                             {KindOf<fvlm_quantizer_v1>::family, quantizer_facts},
-                                                             {KindOf<fvlm_loss_v1>::family, loss_facts}};
-  auto tell = by_family.find(table.family->name);
-  return tell == by_family.end() ? Json::object() : tell->second(table, facts);
+  using FactsFunction = Json (*)(const PluginTable&, std::vector<Fact>&);
+  static const std::map<std::string_view, FactsFunction> by_family = {
+      {KindOf<fvlm_kernels_v1>::family, kernels_facts},
+      {KindOf<fvlm_optimizer_v1>::family, optimizer_facts},
+      {KindOf<fvlm_quantizer_v1>::family, quantizer_facts},
+      {KindOf<fvlm_loss_v1>::family, loss_facts}};
+  auto facts_of = by_family.find(table.family->name);
+  return facts_of == by_family.end() ? Json::object() : facts_of->second(table, facts);
 }
 
 std::string sha256_of(const LoadedPlugin& plugin) {
@@ -114,13 +115,13 @@ const LoadedPlugin& load_named(Registry& registry, const std::string& name) {
 } // namespace
 
 int run_plugin_info(Arguments arguments) {
-  Options options("plugin info PLUGIN [--json]", "Says what a plugin says of itself, and what its tables hold.",
+  Options options("plugin info PLUGIN [--json]", "Describe a plugin: its manifest, and what its tables offer.",
                   "plugin info attention-cpu");
   options.positional("PLUGIN", "its name, or the path of its library or folder");
-  with_plugin_options(options).flag("json", "one JSON document on standard output");
+  with_plugin_options(options).flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
-  auto registry = open_registry_with_care(*parsed);
+  auto registry = open_registry_and_reprobe(*parsed);
   const LoadedPlugin& plugin = load_named(*registry, *parsed->value("PLUGIN"));
   if (parsed->flag("json"))
     fmt::print("{}", dump(info_json(plugin)));

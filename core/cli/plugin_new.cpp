@@ -1,4 +1,4 @@
-// fvlm-engine plugin new: copies a template and fills in the names.
+// fvlm-engine plugin new: creates a plugin from a template.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/new_file.h"
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Headers, packages and templates lie at the same places in the build tree and in an installed one.
+// The build tree has the same layout of headers, packages and templates as an install tree.
 fs::path find_prefix() {
   fs::path prefix = fs::weakly_canonical(program_folder() / "..");
   if (!fs::exists(prefix / "share/fvlm/template") || !fs::exists(prefix / "include/fvlm/abi.h"))
@@ -43,14 +43,15 @@ void check_name(const std::string& name) {
     throw Error(ErrorKind::usage, fmt::format("'{}' cannot be a plugin's name", name))
         .advise("a lower-case letter, then lower-case letters, digits, '-' and '_', 64 at most");
   if (name == "reference" || name == "auto")
-    throw Error(ErrorKind::usage, fmt::format("'{}' means something else in a recipe", name)).advise("choose another");
+    throw Error(ErrorKind::usage, fmt::format("'{}' is reserved: it has another meaning in a recipe", name))
+        .advise("choose another");
 }
 
 std::string pick(const std::string& what, const std::string& asked, const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), asked) != known.end()) return asked;
   Error error(ErrorKind::usage, fmt::format("no {} '{}'", what, asked));
   if (auto near = nearest(asked, known)) throw error.advise(fmt::format("did you mean '{}'?", *near));
-  throw error.advise("it is " + join_or(known));
+  throw error.advise("use " + join_or(known));
 }
 
 std::string fill_in(std::string text, const std::map<std::string, std::string>& values) {
@@ -61,12 +62,12 @@ std::string fill_in(std::string text, const std::map<std::string, std::string>& 
   return text;
 }
 
-// Only the user may write what the engine will load, whatever the umask.
-void keep_from_others(const fs::path& path) {
+// The engine refuses plugins that others can write, so this removes their permission whatever the umask is.
+void forbid_writes_by_others(const fs::path& path) {
   fs::permissions(path, fs::perms::group_write | fs::perms::others_write, fs::perm_options::remove);
 }
 
-// In the order in which a newcomer reads them.
+// Ordered as a newcomer should read them.
 std::vector<fs::path> template_files(const fs::path& templates, const std::string& kind, const std::string& lang) {
   std::vector<fs::path> files;
   for (const fs::path& folder : {templates / kind / lang, templates / "common" / lang, templates / "common"})
@@ -79,12 +80,12 @@ std::vector<fs::path> template_files(const fs::path& templates, const std::strin
 
 int run_plugin_new(Arguments arguments) {
   Options options("plugin new KIND NAME [--lang c|cpp|cuda] [--dir D]",
-                  "Makes a folder with a plugin that builds, works and passes `plugin check`: a place to start from.",
+                  "Create a plugin from a template: it builds, works and passes `plugin check`.",
                   "plugin new attention attention-mine --lang cpp");
   options.positional("KIND", "attention, kernels, loss, optimizer, packer, quantizer or video")
-      .positional("NAME", "as recipes will name it; by custom KIND-SOMETHING")
+      .positional("NAME", "the plugin's name in recipes; by convention KIND-SOMETHING")
       .value("lang", "LANG", "c (the default), cpp or cuda")
-      .value("dir", "D", "the folder to make; NAME in the current folder if not given");
+      .value("dir", "D", "the folder to create; default: NAME in the current folder");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
 
@@ -94,13 +95,12 @@ int run_plugin_new(Arguments arguments) {
   const std::string lang = pick("language", parsed->value_or("lang", "c"), folders_of(templates / "common"));
   check_name(name);
   if (!fs::exists(templates / kind / lang))
-    throw Error(ErrorKind::usage, fmt::format("there is no {} plugin in {}", kind, lang))
-        .advise(fmt::format("a {} works in host memory and has nothing to launch: use --lang {}", kind,
-                            join_or(folders_of(templates / kind))));
+    throw Error(ErrorKind::usage, fmt::format("there is no template of a {} plugin in {}", kind, lang))
+        .advise(fmt::format("a {} runs on the host only: use --lang {}", kind, join_or(folders_of(templates / kind))));
 
   const fs::path folder = parsed->value_or("dir", name);
   if (fs::exists(fs::symlink_status(folder)))
-    throw Error(ErrorKind::usage, "there is something already").at(folder.string()).advise("choose another --dir");
+    throw Error(ErrorKind::usage, "the path already exists").at(folder.string()).advise("choose another --dir");
 
   std::map<std::string, std::string> values = {
       {"@NAME@", name}, {"@LABEL@", kind == "kernels" ? "swiglu" : kind}, {"@SDK@", prefix.string()}};
@@ -109,10 +109,10 @@ int run_plugin_new(Arguments arguments) {
     if (file.stem() == "plugin" && file.extension() != ".toml") values["@SOURCE@"] = file.filename().string();
   try {
     make_folders(folder);
-    keep_from_others(folder);
+    forbid_writes_by_others(folder);
     for (const fs::path& file : files) {
       write_file_atomic(folder / file.filename(), fill_in(read_file(file), values));
-      keep_from_others(folder / file.filename());
+      forbid_writes_by_others(folder / file.filename());
     }
   } catch (const fs::filesystem_error& error) {
     throw Error(ErrorKind::output, error.code().message()).at(folder.string());

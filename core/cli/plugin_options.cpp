@@ -13,10 +13,10 @@
 namespace fvlm::cli {
 
 Options& with_plugin_options(Options& options) {
-  return options.value("plugin-dir", "DIR", "look for plugins here first; may be given several times")
-      .flag("bundled-only", "no plugins but the program's own")
-      .value("lock", "FILE", "the lock file that lists the trusted plugins, in place of the user's own")
-      .flag("verbose", "say also which plugins were asked and why each was refused");
+  return options.value("plugin-dir", "DIR", "search this folder for plugins first (repeatable)")
+      .flag("bundled-only", "use only the plugins that come with the program")
+      .value("lock", "FILE", "lock file of trusted plugins; default: the user's own")
+      .flag("verbose", "also log which plugins were considered and why each was refused");
 }
 
 RegistryOptions registry_options(const ParsedOptions& parsed) {
@@ -38,10 +38,10 @@ std::unique_ptr<Registry> open_registry(const ParsedOptions& parsed) {
   return open_registry(registry_options(parsed));
 }
 
-std::unique_ptr<Registry> open_registry_with_care(const ParsedOptions& parsed) {
+std::unique_ptr<Registry> open_registry_and_reprobe(const ParsedOptions& parsed) {
   RegistryOptions options = registry_options(parsed);
   options.load.probe.when = ProbeOptions::When::failed;
-  load_torch_cuda_if_there();
+  load_torch_cuda_if_available();
   return open_registry(std::move(options));
 }
 

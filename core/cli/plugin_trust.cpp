@@ -1,4 +1,4 @@
-// fvlm-engine plugin trust: whose hash stands in the lock file.
+// fvlm-engine plugin trust: adds hashes of plugins to the lock file, or removes them.
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -12,7 +12,7 @@ namespace fvlm::cli {
 namespace fs = std::filesystem;
 namespace {
 
-// The manifest and the library of what the user calls by name or path, by owner and mode safe to hash.
+// A plugin named by the user, whose files passed the checks of owner and mode.
 struct Subject {
   Manifest manifest;
   fs::path library;
@@ -29,7 +29,7 @@ Manifest manifest_of(const Registry& registry, const std::string& name) {
 Subject subject_of(const Registry& registry, const std::string& name) {
   const LoadOptions& options = registry.options().load;
   Subject subject{is_path(name) ? Registry::manifest_of(name) : manifest_of(registry, name), {}, false};
-  if (subject.manifest.file.empty()) { // the engine's own
+  if (subject.manifest.file.empty()) { // built in
     subject.bundled = true;
     return subject;
   }
@@ -44,7 +44,7 @@ Subject subject_of(const Registry& registry, const std::string& name) {
   return subject;
 }
 
-// A name as it stands in the lock file, or the plugin or library that an entry was made for.
+// The lock file's entry for a plugin's name, or for the path of a plugin or library that an entry was made for.
 std::string entry_of(const PluginLock& lock, const std::string& name) {
   if (lock.entries().contains(name)) return name;
   std::error_code none;
@@ -56,20 +56,20 @@ std::string entry_of(const PluginLock& lock, const std::string& name) {
   return fs::exists(path, none) ? Registry::manifest_of(path).name : name;
 }
 
-// With its first entry a lock file begins to keep all others out: better said now than found out later.
-void warn_of_others(const Registry& registry, const PluginLock& lock) {
+// A lock file refuses every plugin that it does not list, so its first entry affects all others.
+void print_untrusted(const Registry& registry, const PluginLock& lock) {
   std::vector<std::string> others;
   for (const FoundPlugin& plugin : registry.found())
     if (plugin.origin != Origin::builtin && plugin.origin != Origin::bundled &&
         !lock.entries().contains(plugin.manifest.name))
       others.push_back(plugin.manifest.name);
-  if (!others.empty()) fmt::print("not in the lock file, and refused from now on: {}\n", join(others, ", "));
+  if (!others.empty()) fmt::print("not in the lock file and therefore refused: {}\n", join(others, ", "));
 }
 
 void trust_one(const Registry& registry, PluginLock& lock, const std::string& name) {
   Subject subject = subject_of(registry, name);
   if (subject.bundled) {
-    fmt::print("{} comes with the program: it needs no entry\n", subject.manifest.name);
+    fmt::print("{} comes with the program and needs no entry\n", subject.manifest.name);
     return;
   }
   std::string sha256 = OpenedFile(subject.library).sha256();
@@ -80,16 +80,18 @@ void trust_one(const Registry& registry, PluginLock& lock, const std::string& na
 } // namespace
 
 int run_plugin_trust(Arguments arguments) {
-  Options options("plugin trust PLUGIN... [--lock FILE] [--remove]",
-                  "Notes the SHA-256 of plugins' libraries in the lock file. Where there is one, no plugin is loaded "
-                  "that it does not list, except the program's own.",
-                  "plugin trust ~/my-plugins/attention-mine");
-  options.rest("PLUGIN", "names, or paths of libraries or folders").flag("remove", "take them out of the lock file");
+  Options options(
+      "plugin trust PLUGIN... [--lock FILE] [--remove]",
+      "Add the SHA-256 of plugins to the lock file. Once a lock file exists, only the plugins it lists are\n"
+      "loaded, besides those that come with the program.",
+      "plugin trust ~/my-plugins/attention-mine");
+  options.remaining("PLUGIN", "names, or paths of libraries or folders")
+      .flag("remove", "remove them from the lock file");
   with_plugin_options(options);
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto names = parsed->values("PLUGIN");
-  if (names.empty()) throw Error(ErrorKind::usage, "which plugin?").advise("name one, or the path of its library");
+  if (names.empty()) throw Error(ErrorKind::usage, "PLUGIN is missing").advise("name one, or the path of its library");
 
   TrustPolicy policy;
   fs::path file = parsed->value_or("lock", PluginLock::default_path().string());
@@ -104,12 +106,13 @@ int run_plugin_trust(Arguments arguments) {
       continue;
     }
     const std::string entry = entry_of(lock, name);
-    if (!lock.remove(entry)) throw Error(ErrorKind::plugin, fmt::format("'{}' is not in it", entry)).at(file.string());
+    if (!lock.remove(entry))
+      throw Error(ErrorKind::plugin, fmt::format("'{}' is not in the lock file", entry)).at(file.string());
     fmt::print("no longer trusted: {}\n", entry);
   }
   lock.write(file);
   fmt::print("written: {}\n", file.string());
-  warn_of_others(*registry, lock);
+  print_untrusted(*registry, lock);
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// fvlm-engine preprocess: the data of a recipe's stages, tokenised, decoded and resized once.
+// fvlm-engine preprocess: tokenizes, decodes and resizes the data of a recipe's stages once.
 #include "data/preprocess.h"
 
 #include "base/error.h"
@@ -20,11 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether the folder is there and fits; says why it does not.
-bool is_fresh(const fs::path& folder, const PreprocessInput& input) {
+// Whether the folder exists and matches the recipe; logs the reason where it does not match.
+bool is_up_to_date(const fs::path& folder, const PreprocessInput& input) {
   if (!fs::exists(folder / "manifest.json")) return false;
   auto reason = stale_reason(folder, input);
-  if (reason) log_info("{}: made anew: {}", folder.string(), *reason);
+  if (reason) log_info("{}: preprocessing again: {}", folder.string(), *reason);
   return !reason;
 }
 
@@ -38,22 +38,23 @@ void warn_of_broken(const fs::path& folder, const Preprocessed& done) {
 } // namespace
 
 int run_preprocess(Arguments arguments) {
-  Options options("preprocess RECIPE [--stage S] --out DIR [--threads N] [--set PATH=VALUE] [--arg NAME=VALUE]",
-                  "Tokenises, decodes and resizes the samples of each stage once, into shards below DIR that are read\n"
-                  "much faster. A folder that is there already and fits stays; one that does not is made anew.",
-                  "preprocess recipes/quickstart.lua --out data/preprocessed");
+  Options options(
+      "preprocess RECIPE [--stage S] --out DIR [--threads N] [--set PATH=VALUE] [--arg NAME=VALUE]",
+      "Tokenize, decode and resize the samples of each stage once, into shards below DIR that training reads\n"
+      "much faster. A folder that still matches the recipe is kept; one that does not is written again.",
+      "preprocess recipes/quickstart.lua --out data/preprocessed");
   add_recipe_options(options);
   with_plugin_options(options);
-  options.value("stage", "S", "this stage alone")
-      .needed("out", "DIR", "gets a folder for each stage, called like the stage")
-      .value("threads", "N", "one a core if not given; changes nothing in the data")
-      .flag("json", "one JSON document on standard output");
+  options.value("stage", "S", "preprocess this stage alone")
+      .needed("out", "DIR", "output folder; each stage gets a subfolder of its name")
+      .value("threads", "N", "default: one per core; does not change the data")
+      .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   auto resolved = recipe::resolve(recipe_request(*parsed));
   const int64_t threads = parsed->integer_or("threads", 0);
   if ((parsed->value("threads") && threads < 1) || threads > 1024)
-    throw Error(ErrorKind::usage, fmt::format("--threads wants 1 to 1024, not {}", threads));
+    throw Error(ErrorKind::usage, fmt::format("--threads: expected 1 to 1024, got {}", threads));
   const PreprocessOptions how{.threads = static_cast<int>(threads), .quarantine = resolved.plan.loader.quarantine};
 
   const auto registry = open_registry(*parsed);
@@ -65,7 +66,7 @@ int run_preprocess(Arguments arguments) {
     const PreprocessInput input = preprocess_input(resolved.plan, stage.data);
     const auto video =
         stage.data.has_frames() ? choose_video_decoder(*registry, resolved.plan.kernels["video"]) : std::nullopt;
-    const bool fresh = is_fresh(folder, input);
+    const bool fresh = is_up_to_date(folder, input);
     Preprocessed done;
     auto started = std::chrono::steady_clock::now();
     if (!fresh) {
@@ -82,15 +83,15 @@ int run_preprocess(Arguments arguments) {
     warn_of_broken(folder, done);
     if (parsed->flag("json")) continue;
     if (fresh)
-      fmt::print("{}: there already, and fits\n", folder.string());
+      fmt::print("{}: up to date\n", folder.string());
     else
-      fmt::print("{}: {} samples, {}, made in {:.1f} s\n", folder.string(), done.samples, human_bytes(done.bytes),
+      fmt::print("{}: {} samples, {}, written in {:.1f} s\n", folder.string(), done.samples, human_bytes(done.bytes),
                  seconds);
   }
   if (parsed->flag("json"))
     fmt::print("{}", dump(document));
   else
-    fmt::print("To read it: `preprocessed = \"FOLDER\"` in the stage's fvlm.mix\n");
+    fmt::print("To use it, set `preprocessed = \"FOLDER\"` in the stage's fvlm.mix\n");
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// One line on the terminal that says how far a long thing has got. Silent where standard error is no terminal.
+// A progress line on the terminal. Prints nothing where standard error is not a terminal.
 #pragma once
 #include "base/status_line.h"
 
@@ -14,7 +14,7 @@ class Progress {
   void bytes(uint64_t done, uint64_t total);
   void steps(const std::string& what, int64_t done, int64_t total);
   void samples(int64_t done, int64_t total);
-  void finish() { line_.clear(); } // takes the line away now
+  void finish() { line_.clear(); } // clears the line
 
  private:
   std::string label_;

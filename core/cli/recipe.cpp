@@ -1,4 +1,4 @@
-// fvlm-engine recipe: what the schema says to authors and to their editors.
+// fvlm-engine recipe: the reference page and the editor stubs that are generated from the schema.
 #include "cli/options.h"
 #include "recipe/reference.h"
 
@@ -16,25 +16,25 @@ int print_page(Arguments arguments, const char* usage, const char* summary, cons
 
 int run_reference(Arguments arguments) {
   return print_page(arguments, "recipe reference",
-                    "Prints the reference page of recipes (Markdown): each table, key, default and meaning.",
+                    "Print the reference of recipes as Markdown: each table, key, default and meaning.",
                     "recipe reference > recipes/REFERENCE.md", recipe::reference_page);
 }
 
 int run_stubs(Arguments arguments) {
   return print_page(arguments, "recipe stubs",
-                    "Prints the stubs with which an editor's Lua language server completes and checks a recipe.",
+                    "Print the stubs with which an editor's Lua language server completes and checks a recipe.",
                     "recipe stubs > recipes/fvlm.d.lua", recipe::editor_stubs);
 }
 
 constexpr Verb verbs[] = {
-    {"reference", "each table, key, default and meaning, as Markdown", run_reference},
-    {"stubs", "types for the editor's Lua language server (LuaCATS)", run_stubs},
+    {"reference", "print each table, key, default and meaning, as Markdown", run_reference},
+    {"stubs", "print types for the editor's Lua language server (LuaCATS)", run_stubs},
 };
 
 } // namespace
 
 int run_recipe(Arguments arguments) {
-  return run_group("recipe", "What an author of recipes looks up.", verbs, arguments);
+  return run_group("recipe", "Documentation for authors of recipes, generated from the schema.", verbs, arguments);
 }
 
 } // namespace fvlm::cli

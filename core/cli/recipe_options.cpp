@@ -11,7 +11,7 @@ namespace fvlm::cli {
 void add_recipe_options(Options& options) {
   options.positional("RECIPE", "a recipe (.lua), or a plan file that `plan --json` wrote (.json)")
       .value("set", "PATH=VALUE", "change a value of the plan, e.g. --set stages.align.samples=1000 (repeatable)")
-      .value("arg", "NAME=VALUE", "what fvlm.arg(\"NAME\") gives in the recipe (repeatable)");
+      .value("arg", "NAME=VALUE", "set what fvlm.arg(\"NAME\") returns in the recipe (repeatable)");
 }
 
 recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file) {
@@ -22,14 +22,14 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
   for (const auto& word : parsed.values("arg")) {
     size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorKind::usage, fmt::format("--arg wants name=value, not '{}'", word))
-          .advise("for example --arg data=/data, for a recipe that asks for fvlm.arg(\"data\")");
+      throw Error(ErrorKind::usage, fmt::format("--arg: expected NAME=VALUE, got '{}'", word))
+          .advise("for example --arg data=/data, for a recipe that reads fvlm.arg(\"data\")");
     request.args[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return request;
 }
 
-nlohmann::ordered_json checked(const recipe::Resolved& resolved, bool ok) {
+nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok) {
   nlohmann::ordered_json document = {{"ok", ok}, {"hash", resolved.hash}, {"stages", nlohmann::ordered_json::array()}};
   for (const auto& stage : resolved.plan.stages) {
     document["stages"].push_back({{"name", stage.name}, {"samples", stage.samples}});

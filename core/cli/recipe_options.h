@@ -1,4 +1,4 @@
-// The options of every verb that begins with a recipe: RECIPE, --set, --arg.
+// The options of every verb that takes a recipe: RECIPE, --set and --arg.
 #pragma once
 #include "cli/options.h"
 #include "recipe/resolve.h"
@@ -9,13 +9,13 @@ namespace fvlm::cli {
 
 void add_recipe_options(Options& options);
 
-// `file` instead of RECIPE: for a second recipe under the same --set and --arg.
+// A non-empty `file` replaces RECIPE: a second recipe with the same --set and --arg.
 recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file = "");
 
-// "ok", the plan's hash and its stages: what a verb answers that checks a recipe.
-nlohmann::ordered_json checked(const recipe::Resolved& resolved, bool ok);
+// The JSON document of a verb that validates a recipe: "ok", the hash of the plan, and its stages.
+nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok);
 
-// The stage of that name. Throws Error(usage).
+// Throws Error(usage) where the recipe has no stage of that name.
 const plan::Stage& stage_named(const plan::Plan& plan, const std::string& name);
 
 } // namespace fvlm::cli

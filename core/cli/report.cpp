@@ -1,4 +1,4 @@
-// fvlm-engine report: the HTML report of a run, and its figures in short.
+// fvlm-engine report: writes the HTML report of a run and prints its main figures.
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/plugin_options.h"
@@ -23,12 +23,12 @@ Json as_json(const report::Report& made) {
 int run_report(Arguments arguments) {
   Options options(
       "report RUN [--out FILE] [--json]",
-      "Makes one HTML file of what lies in a run's folder: curves, results, where the time went, answers with\n"
-      "where the model looked, the Plan. It needs no network. A run that still goes on has a report too.",
+      "Write one self-contained HTML file about a run: curves, results, where the time went, answers with the\n"
+      "attention over frames, and the plan. Works while the run is still training.",
       "report runs/quickstart");
-  options.positional("RUN", "the folder of a run")
-      .value("out", "FILE", "where to write it (RUN/report.html)")
-      .flag("json", "the figures in short, as one JSON document on standard output");
+  options.positional("RUN", "the run folder")
+      .value("out", "FILE", "output file; default RUN/report.html")
+      .flag("json", "print the main figures as one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   std::filesystem::path run = *parsed->value("RUN");

@@ -24,9 +24,9 @@ fs::path own_library(const char* name) {
 
 void* open_own(const fs::path& path) {
   if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  throw Error(ErrorKind::device, fmt::format("a part of the engine does not load: {}", dlerror()))
+  throw Error(ErrorKind::device, fmt::format("cannot load a part of the engine: {}", dlerror()))
       .at(path.string())
-      .advise("install fvlm-engine whole: bin and lib belong together");
+      .advise("reinstall fvlm-engine: bin and lib must come from the same build");
 }
 
 const TensorModule& load() {
@@ -35,19 +35,20 @@ const TensorModule& load() {
   void* library = open_own(path);
   auto entry = reinterpret_cast<const TensorModule* (*)()>(dlsym(library, "fvlm_tensor_module"));
   if (!entry || std::strcmp(entry()->version, FVLM_VERSION) != 0)
-    throw Error(ErrorKind::device, "the tensor module is of another build than the program")
+    throw Error(ErrorKind::device, "the tensor module and the program come from different builds")
         .at(path.string())
-        .advise("install fvlm-engine whole: bin and lib belong together");
+        .advise("reinstall fvlm-engine: bin and lib must come from the same build");
   return *entry();
 }
 
-// A build without a CUDA toolkit has none: the device then works step by step.
+// A build without a CUDA toolkit has no such library. The device then works without streams and CUDA graphs.
 void load_cuda_runtime() {
   const auto path = own_library("libfvlm_cuda.so");
   std::error_code ignored;
   if (device::runtime() || !fs::exists(path, ignored)) return;
   const auto entry = reinterpret_cast<device::Runtime* (*)()>(dlsym(open_own(path), "fvlm_cuda_runtime"));
-  if (!entry) throw Error(ErrorKind::device, "libfvlm_cuda.so is of another build than the program").at(path.string());
+  if (!entry)
+    throw Error(ErrorKind::device, "libfvlm_cuda.so and the program come from different builds").at(path.string());
   device::use_runtime(entry());
 }
 
@@ -55,16 +56,16 @@ void load_cuda_runtime() {
 
 void check_device_name(const std::string& device) {
   if (device == "cpu" || device == "cuda") return;
-  Error error(ErrorKind::usage, fmt::format("--device wants cpu or cuda, not '{}'", device));
+  Error error(ErrorKind::usage, fmt::format("--device: expected cpu or cuda, got '{}'", device));
   if (device.starts_with("cuda:"))
-    error.advise(fmt::format("--device cuda takes the first GPU that is visible: CUDA_VISIBLE_DEVICES={} chooses which",
+    error.advise(fmt::format("--device cuda uses the first visible GPU; set CUDA_VISIBLE_DEVICES={} to choose it",
                              device.substr(5)));
   else if (device == "gpu")
-    error.advise("--device cuda takes the GPU");
+    error.advise("use --device cuda");
   throw error;
 }
 
-void use_device(const std::string& device) {
+void initialize_device(const std::string& device) {
   check_device_name(device);
   if (device == "cpu") return;
   const auto probe = device::probe_cuda();
@@ -79,10 +80,10 @@ void use_device(const std::string& device) {
   load_cuda_runtime();
 }
 
-std::string best_device() {
+std::string default_device() {
   const auto probe = device::probe_cuda();
   if (!probe.devices.empty()) return "cuda";
-  if (probe.driver) log_warning("the CPU is used: {}\n  {}", probe.problem, probe.advice);
+  if (probe.driver) log_warning("using the CPU: {}\n  {}", probe.problem, probe.advice);
   return "cpu";
 }
 

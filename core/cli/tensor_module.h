@@ -1,5 +1,5 @@
-// The part of the engine that needs LibTorch: libfvlm_engine.so, loaded on first use. Loading LibTorch takes longer
-// than `plan` does, so the program links none of it.
+// The interface to libfvlm_engine.so, the part of the engine that needs LibTorch. It is loaded on first use, because
+// loading LibTorch takes longer than running `plan`.
 #pragma once
 #include "cli/verb.h"
 
@@ -9,7 +9,7 @@
 
 namespace fvlm::cli {
 
-// What the module offers the program. Both come from one build; `version` makes sure of it.
+// The functions that the module offers the program. `version` is compared: both must come from the same build.
 struct TensorModule {
   const char* version;
   const fvlm_plugin* (*reference)(const fvlm_host* host); // the engine's own operations, a plugin like any other
@@ -22,7 +22,8 @@ struct TensorModule {
   int (*train)(Arguments);
 };
 
-// The module's own; other names than the program's, because our symbols interpose.
+// Implemented in the module. The names differ from the program's run_...(), because exported symbols of the program
+// would replace them.
 int check_plugin(Arguments);
 int trace_model(Arguments);
 int generate_answers(Arguments);
@@ -39,11 +40,11 @@ int train_stages(Arguments);
 
 // Throws Error(usage) for what is neither "cpu" nor "cuda".
 void check_device_name(const std::string& device);
-// Makes LibTorch ready for tensors on "cpu" or "cuda"; before the first tensor is made. Throws Error(usage) for other
-// names, Error(device) where there is no such device or others hold it.
-void use_device(const std::string& device);
-// "cuda" where there is a device, else "cpu", with a warning where there is a driver nevertheless.
-std::string best_device();
+// Initializes LibTorch for tensors on "cpu" or "cuda". Call it before the first tensor is created. Throws Error(usage)
+// for other names, Error(device) where there is no such device or other processes occupy it.
+void initialize_device(const std::string& device);
+// "cuda" where there is a usable GPU, else "cpu", with a warning where a driver is installed nevertheless.
+std::string default_device();
 
 // Loads LibTorch and the module. Throws Error(device) when either is missing.
 const TensorModule& tensor_module();

@@ -1,4 +1,4 @@
-// The verbs whose work is done in libfvlm_engine.so.
+// The verbs that are implemented in libfvlm_engine.so.
 #include "cli/tensor_module.h"
 #include "cli/verb.h"
 

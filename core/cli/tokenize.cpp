@@ -1,4 +1,4 @@
-// fvlm-engine tokenize: lines of text to lines of ids, and back.
+// fvlm-engine tokenize: converts lines of text to token ids, and back.
 #include "base/error.h"
 #include "base/terminal.h"
 #include "cli/options.h"
@@ -12,7 +12,7 @@
 namespace fvlm::cli {
 namespace {
 
-// A tokenizer.json, a Hugging Face folder, or a model directory (whose decoder folder holds it).
+// Accepts a tokenizer.json, a Hugging Face folder, or a model directory, which has it in its decoder folder.
 std::filesystem::path tokenizer_file(const std::filesystem::path& model) {
   for (const auto& path : {model, model / "tokenizer.json", model / "decoder" / "tokenizer.json"})
     if (std::filesystem::is_regular_file(path)) return path;
@@ -30,34 +30,34 @@ std::vector<TokenId> parse_ids(const std::string& line, int64_t number) {
     if (good) ids.push_back(entry.get<TokenId>());
   }
   if (!good)
-    throw Error(ErrorKind::data, "a JSON array of token ids was expected")
+    throw Error(ErrorKind::data, "expected a JSON array of token ids")
         .at(fmt::format("standard input, line {}", number))
-        .advise("one array a line, as `fvlm-engine tokenize` writes them: [12, 7, 301]");
+        .advise("write one array per line, as `fvlm-engine tokenize` prints them: [12, 7, 301]");
   return ids;
 }
 
-// A line of JSON, so that the text can have line breaks.
+// Each line is a JSON string, so that a text can contain line breaks.
 std::string parse_text(const std::string& line, int64_t number) {
   auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_string()) return json.get<std::string>();
-  throw Error(ErrorKind::data, "a JSON string was expected")
+  throw Error(ErrorKind::data, "expected a JSON string")
       .at(fmt::format("standard input, line {}", number))
-      .advise(
-          "one string a line, its line breaks as \\n: \"one\\ntwo\"; without --json-lines a line is the text itself");
+      .advise("write one string per line, with line breaks as \\n: \"one\\ntwo\"; without --json-lines a line is the "
+              "text itself");
 }
 
 } // namespace
 
 int run_tokenize(Arguments arguments) {
-  Options options("tokenize MODEL [--json-lines | --decode] [--special]",
-                  "Reads lines from standard input. Text becomes a JSON array of ids a line; with --json-lines each "
-                  "line is a JSON\n"
-                  "string, for text with line breaks; with --decode an array of ids becomes a JSON string a line.",
-                  "tokenize weights/SmolLM2-135M-Instruct < questions.txt");
+  Options options(
+      "tokenize MODEL [--json-lines | --decode] [--special]",
+      "Convert lines of standard input: text to a JSON array of token ids per line; with --json-lines from\n"
+      "JSON strings, for text with line breaks; with --decode from arrays of ids to JSON strings.",
+      "tokenize weights/SmolLM2-135M-Instruct < questions.txt");
   options.positional("MODEL", "a model directory, a Hugging Face folder or a tokenizer.json")
-      .flag("decode", "ids to text")
-      .flag("json-lines", "text to ids, each line a JSON string: \"one\\ntwo\"")
-      .flag("special", "text like <|im_end|> becomes the special token; by default it is spelled out");
+      .flag("decode", "convert ids to text")
+      .flag("json-lines", "convert text to ids, reading each line as a JSON string: \"one\\ntwo\"")
+      .flag("special", "encode text like <|im_end|> as the special token; by default it is ordinary text");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   Tokenizer tokenizer = Tokenizer::from_file(tokenizer_file(*parsed->value("MODEL")));
@@ -65,7 +65,8 @@ int run_tokenize(Arguments arguments) {
   auto special = parsed->flag("special") ? SpecialTokens::parse : SpecialTokens::as_text;
   const bool decode = parsed->flag("decode"), json_lines = parsed->flag("json-lines");
   if (decode && json_lines)
-    throw Error(ErrorKind::usage, "--decode writes JSON strings already, and --json-lines reads them")
+    throw Error(ErrorKind::usage,
+                "--decode and --json-lines are mutually exclusive: one writes JSON strings, the other reads them")
         .advise("leave out one of them");
   std::ios::sync_with_stdio(false);
   int64_t number = 0;

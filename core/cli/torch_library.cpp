@@ -22,7 +22,7 @@ namespace fvlm::cli {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view wanted_version = "2.11.";
+constexpr std::string_view required_version = "2.11.";
 
 // torch/version.py holds a line: __version__ = '2.11.0+cu130'
 std::string version_of(const fs::path& folder) {
@@ -35,7 +35,7 @@ std::string version_of(const fs::path& folder) {
   return close == std::string::npos ? "" : text.substr(open + 1, close - open - 1);
 }
 
-// The first python3 on PATH, whose relative entries are left out: they would lead into the working folder.
+// The first python3 on PATH. Relative entries are skipped, because they would lead into the working folder.
 fs::path python_of_path() {
   const char* path = std::getenv("PATH");
   for (const auto& folder : split(path ? path : "", ':')) {
@@ -46,8 +46,8 @@ fs::path python_of_path() {
   return {};
 }
 
-// Where its torch lies; find_spec does not import it. Isolated (-I), so that neither the working folder nor PYTHONPATH
-// brings modules of theirs; of what -I leaves out only the user's own site-packages are looked at.
+// Prints the folder of the torch package. find_spec does not import it. Python runs isolated (-I), so that neither the
+// working folder nor PYTHONPATH adds modules; of what -I excludes, only the user's site-packages are searched.
 constexpr const char* where_is_torch = R"(
 import importlib.util, site, sys
 found = importlib.util.find_spec('torch')
@@ -57,8 +57,8 @@ if not found:
 print(found.submodule_search_locations[0] if found else '')
 )";
 
-// The first line of what the program prints. It runs in / and hears and says nothing else; empty where it does not
-// start.
+// The first line that the program prints, or nothing where it does not start. It runs in /, without standard input and
+// standard error.
 std::string first_line_of(const fs::path& program, std::vector<std::string> words) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return "";
@@ -89,8 +89,8 @@ std::string first_line_of(const fs::path& program, std::vector<std::string> word
   return trimmed(said.substr(0, said.find('\n')));
 }
 
-// Throws Error(plugin) where others than root, the user and the program's owner could change what will be loaded: the
-// folder, the libraries, and the folders beside it that hold the CUDA libraries which they bring.
+// Throws Error(plugin) where anybody but root, the user and the program's owner could change what will be loaded: the
+// folder, its libraries, and the folders beside it with the CUDA libraries they depend on.
 void check_not_changed_by_others(const fs::path& folder) {
   TrustPolicy policy;
   policy.also_owner_of = program_folder();
@@ -104,14 +104,14 @@ void check_not_changed_by_others(const fs::path& folder) {
 
 class Search {
  public:
-  // True when `folder` holds the LibTorch we want; else notes why not.
-  bool look(const std::string& where, const fs::path& folder) {
+  // Whether `folder` holds a LibTorch of the required version. Otherwise notes why it does not.
+  bool try_folder(const std::string& where, const fs::path& folder) {
     if (folder.empty()) {
       notes_.push_back(where + ": none");
       return false;
     }
     try {
-      return is_wanted(where, folder);
+      return is_usable(where, folder);
     } catch (const Error& error) {
       refuse(fmt::format("{}: {}: {}", where, error.where(), error.what()));
       advice_ = error.advice();
@@ -120,10 +120,12 @@ class Search {
   }
   const TorchLibrary& found() const { return found_; }
   const std::vector<std::string>& notes() const { return notes_; }
-  const std::string& advice() const { return advice_; } // how to mend the last that others could change; or empty
+  const std::string& advice() const {
+    return advice_;
+  } // how to fix the last folder that others could change; may be empty
 
  private:
-  bool is_wanted(const std::string& where, const fs::path& folder) {
+  bool is_usable(const std::string& where, const fs::path& folder) {
     std::error_code ignored;
     if (!fs::exists(folder / "lib" / "libtorch_cpu.so", ignored)) {
       notes_.push_back(fmt::format("{}: no lib/libtorch_cpu.so in {}", where, folder.string()));
@@ -131,8 +133,8 @@ class Search {
     }
     check_not_changed_by_others(folder);
     const std::string version = version_of(folder);
-    if (!version.starts_with(wanted_version)) {
-      refuse(fmt::format("{}: {} is torch {}, not {}x", where, folder.string(), version, wanted_version));
+    if (!version.starts_with(required_version)) {
+      refuse(fmt::format("{}: {} is torch {}, not {}x", where, folder.string(), version, required_version));
       return false;
     }
     found_.folder = folder;
@@ -151,19 +153,19 @@ class Search {
   std::string advice_;
 };
 
-// The build tree notes the wheel it was built with; an installed tree has no such file.
-fs::path noted_by_build() {
+// The build tree records the torch package it was built with. An install tree has no such file.
+fs::path recorded_by_build() {
   fs::path note = program_folder() / ".." / "lib" / "fvlm" / "torch-folder";
   std::error_code ignored;
   return fs::exists(note, ignored) ? fs::path(read_file(note, 4096)) : fs::path();
 }
 
-fs::path in_cache() {
+fs::path cached_torch() {
   std::error_code ignored;
   fs::path lib;
   try {
     lib = cache_folder() / "torch-2.11.0" / "lib";
-  } catch (const Error&) { // this user has no place for one
+  } catch (const Error&) { // this user has no cache folder
     return {};
   }
   for (const auto& entry : fs::directory_iterator(lib, ignored))
@@ -176,13 +178,13 @@ fs::path in_cache() {
 TorchLibrary find_torch() {
   Search search;
   if (const char* own = std::getenv("FVLM_TORCH"); own && *own) {
-    if (search.look("FVLM_TORCH", own)) return search.found();
+    if (search.try_folder("FVLM_TORCH", own)) return search.found();
   } else {
-    if (search.look("the build's note", noted_by_build()) || search.look("the cache", in_cache()))
+    if (search.try_folder("the build tree", recorded_by_build()) || search.try_folder("the cache", cached_torch()))
       return search.found();
     const fs::path python = python_of_path();
     const std::string answer = python.empty() ? "" : first_line_of(python, {"-I", "-c", where_is_torch});
-    if (search.look(python.empty() ? "python3 of PATH" : python.string(), answer)) return search.found();
+    if (search.try_folder(python.empty() ? "python3 of PATH" : python.string(), answer)) return search.found();
   }
   Error error(ErrorKind::device, "LibTorch 2.11 was not found:\n  " + join(search.notes(), "\n  "));
   if (!search.advice().empty()) throw error.advise(search.advice());
@@ -196,7 +198,7 @@ void load_all(const TorchLibrary& library, std::initializer_list<const char*> na
   for (const char* name : names) {
     fs::path path = library.folder / "lib" / name;
     if (!dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL))
-      throw Error(ErrorKind::device, fmt::format("LibTorch does not load: {}", dlerror()))
+      throw Error(ErrorKind::device, fmt::format("cannot load LibTorch: {}", dlerror()))
           .at(path.string())
           .advise("reinstall torch 2.11 with its dependencies (`pip install torch==2.11.0`), or run ./scripts/setup");
   }
@@ -212,11 +214,11 @@ void load_torch_cuda(const TorchLibrary& library) {
   load_all(library, {"libc10_cuda.so", "libtorch_cuda.so"});
 }
 
-void load_torch_cuda_if_there() {
+void load_torch_cuda_if_available() {
   if (device::probe_cuda().devices.empty()) return;
   try {
     load_torch_cuda(find_torch());
-  } catch (const Error&) { // `doctor` tells of it, and whatever wants a tensor
+  } catch (const Error&) { // reported by `doctor` and by the first use of a tensor
   }
 }
 

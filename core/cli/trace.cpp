@@ -1,4 +1,4 @@
-// fvlm-engine trace: one batch in, every number out.
+// fvlm-engine trace: runs one batch through a model and saves every intermediate tensor.
 #include "model/trace.h"
 
 #include "base/error.h"
@@ -14,34 +14,34 @@ namespace fvlm::cli {
 int trace_model(Arguments arguments) {
   Options options(
       "trace MODEL --batch B.safetensors --out O.safetensors [--mode M] [--objective ce|dpo] [--grads] [--attention]",
-      "Runs one batch through a model and writes every number: loss, logits, visual tokens, queries, gradients.\n"
+      "Run one batch through a model and save the loss, logits, visual tokens, queries and gradients.\n"
       "The batch holds frames [N, 3, H, W], frame_counts, input_ids, text_lengths and loss_mask; for dpo chosen_ and\n"
-      "rejected_ versions of the last three. `attention` says how much of each token of a frame (CLS first) the query\n"
-      "reads that makes its visual token, in every layer it reads; rows sum to 1.",
+      "rejected_ versions of the last three. `attention` holds the attention weights of each frame's query over the\n"
+      "frame's tokens (CLS first), in every layer that the query attends to; rows sum to 1.",
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
-      .positional("MODEL", "a model directory, a checkpoint, or a run's folder: its newest checkpoint")
+      .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
       .needed("batch", "FILE", "the batch, safetensors")
-      .needed("out", "FILE", "where the numbers go, safetensors")
+      .needed("out", "FILE", "output file, safetensors")
       .value("mode", "MODE", "coarse_fine (default), refined, coarse_only, autoregressive or shallow")
       .value("objective", "ce|dpo", "cross-entropy (default) or preference")
-      .value("reference", "MODEL", "for dpo: the frozen model")
-      .value("beta", "X", "for dpo; default 0.1")
-      .value("lambda-coarse", "X", "adds X times the cross-entropy of the coarse sequence")
-      .flag("grads", "also grad.NAME of every parameter")
-      .flag("attention", "also attention [frames, layers, heads, tokens of a frame]");
+      .value("reference", "MODEL", "frozen reference model of dpo")
+      .value("beta", "X", "beta of dpo; default 0.1")
+      .value("lambda-coarse", "X", "add X times the cross-entropy of the coarse sequence")
+      .flag("grads", "also save grad.NAME of every parameter")
+      .flag("attention", "also save attention [frames, layers, heads, tokens of a frame]");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   model::TraceRequest request;
-  request.model = model_named(*parsed->value("MODEL"));
+  request.model = resolve_model(*parsed->value("MODEL"));
   request.batch = *parsed->value("batch");
   request.out = *parsed->value("out");
   request.mode = parsed->value_or("mode", "coarse_fine");
   const std::string objective = parsed->value_or("objective", "ce");
   if (objective != "ce" && objective != "dpo")
-    throw Error(ErrorKind::usage, fmt::format("--objective wants ce or dpo, not '{}'", objective));
+    throw Error(ErrorKind::usage, fmt::format("--objective: expected ce or dpo, got '{}'", objective));
   request.preference = objective == "dpo";
-  if (const auto reference = parsed->value("reference")) request.reference = model_named(*reference);
+  if (const auto reference = parsed->value("reference")) request.reference = resolve_model(*reference);
   request.beta = parsed->number_or("beta", 0.1);
   request.lambda_coarse = parsed->number_or("lambda-coarse", 0);
   request.gradients = parsed->flag("grads");

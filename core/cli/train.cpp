@@ -1,4 +1,4 @@
-// fvlm-engine train: the stages of a recipe, into a run's folder.
+// fvlm-engine train: trains the stages of a recipe into a run folder, or resumes a run.
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/batch_search.h"
@@ -19,8 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How the run ended, and what it came to: its metrics tell that, those of earlier processes among them.
-void print(const train::TrainReport& report, const fs::path& folder, bool goes_back, bool json) {
+// Prints how the run ended and its figures, which come from the recorded metrics so that those of earlier processes are
+// included.
+void print(const train::TrainReport& report, const fs::path& folder, bool resumed_from_named, bool json) {
   const report::RecordedRun run = report::read_run(folder);
   std::vector<report::StageFigures> figures;
   for (const report::Stage& stage : run.stages) figures.push_back(report::figures_of(stage));
@@ -35,9 +36,9 @@ void print(const train::TrainReport& report, const fs::path& folder, bool goes_b
   }
   if (report.stopped)
     fmt::print("{}: stopped at stage {}, step {}; the same command{} resumes there\n", folder.string(), report.stage,
-               report.step, goes_back ? " without --resume" : "");
+               report.step, resumed_from_named ? " without --resume" : "");
   else if (report.steps == 0)
-    fmt::print("{}: every stage is done already\n", folder.string());
+    fmt::print("{}: every stage is already complete\n", folder.string());
   else
     fmt::print("{}: done, {} steps in {}\n", folder.string(), grouped(report.steps), human_duration(report.seconds));
   fmt::print("\n{}\n", report::summary_text(run, figures));
@@ -46,21 +47,23 @@ void print(const train::TrainReport& report, const fs::path& folder, bool goes_b
   if (const auto page = folder / "report.html"; fs::exists(page)) fmt::print("{:<11} {}\n", "report", page.string());
 }
 
-// It begins no run, so that nothing of one is to be said.
+// --find-batch starts no run, so options about one are rejected.
 void refuse_beside_find_batch(const ParsedOptions& parsed) {
   for (const char* option : {"run-dir", "from", "resume", "max-steps"})
-    if (parsed.value(option)) throw Error(ErrorKind::usage, fmt::format("--find-batch goes without --{}", option));
+    if (parsed.value(option))
+      throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
   for (const char* option : {"allow-plan-change", "dry-run"})
-    if (parsed.flag(option)) throw Error(ErrorKind::usage, fmt::format("--find-batch goes without --{}", option));
+    if (parsed.flag(option))
+      throw Error(ErrorKind::usage, fmt::format("--find-batch and --{} are mutually exclusive", option));
 }
 
-// One process trains a run: several, as launchers start them, would each train the same.
+// One process trains a run. Several processes, started by a launcher, would each train the same.
 void refuse_several_processes() {
   for (const char* name : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"})
     if (const char* count = std::getenv(name); count && std::atoll(count) > 1)
       throw Error(ErrorKind::usage,
-                  fmt::format("{} is {}: one process trains a run, on one GPU; start it once, without torchrun, srun "
-                              "or mpirun, or with one process",
+                  fmt::format("{} is {}: training runs in one process, on one GPU; start it without torchrun, srun or "
+                              "mpirun, or with one process",
                               name, count));
 }
 
@@ -71,24 +74,24 @@ int train_stages(Arguments arguments) {
       "train RECIPE [--run-dir D] [--stage S] [--from MODEL] [--resume auto|CHECKPOINT] [--max-steps N]\n"
       "      [--allow-plan-change] [--dry-run | --find-batch [--memory-mib N]] [--device cpu|cuda] [--set PATH=VALUE]\n"
       "      [--arg NAME=VALUE] [--json]",
-      "Runs the stages of a recipe one after the other into the run's folder. A run that was stopped or killed goes "
-      "on\n"
-      "where it was: start the same command again. Ctrl-C, SIGTERM or a terminal that closes saves a checkpoint and\n"
-      "exits with 75; a second Ctrl-C exits at once.",
+      "Train the stages of a recipe one after the other, into a run folder. The same command resumes a run that was\n"
+      "stopped or killed. Ctrl-C, SIGTERM or a closed terminal saves a checkpoint and exits with 75; a second Ctrl-C\n"
+      "exits at once.",
       "train recipes/quickstart.lua --run-dir runs/mine");
   add_recipe_options(options);
   with_plugin_options(options)
-      .value("run-dir", "D", "the run's folder; runs/NAME if not given, NAME as the recipe has it")
-      .value("stage", "S", "this stage alone")
-      .value("from", "MODEL", "a model directory or checkpoint that the first stage to run begins with")
-      .value("resume", "auto|CHECKPOINT", "where to go on: the newest checkpoint that is whole (auto), or this one")
-      .value("max-steps", "N", "stop after so many steps, resumable")
-      .flag("allow-plan-change", "go on with a run that was begun with another plan")
-      .flag("dry-run", "check everything that can be checked without training, and print the stages")
-      .flag("find-batch", "search the largest pack of each stage that the memory holds; trains and writes nothing")
-      .value("memory-mib", "N", "what --find-batch may take for tensors; default: what the machine can spare")
+      .value("run-dir", "D", "the run folder; default: runs/NAME, with the recipe's name")
+      .value("stage", "S", "train this stage alone")
+      .value("from", "MODEL", "a model directory or checkpoint that the first stage starts from")
+      .value("resume", "auto|CHECKPOINT",
+             "resume from the newest intact checkpoint (auto, the default) or from this one")
+      .value("max-steps", "N", "stop after N steps; the run can be resumed")
+      .flag("allow-plan-change", "resume a run that was started with another plan")
+      .flag("dry-run", "open everything a run needs, print the stages, and train nothing")
+      .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
+      .value("memory-mib", "N", "memory limit of --find-batch for tensors; default: what is free")
       .value("device", "cpu|cuda", "default: cuda where there is one, else cpu")
-      .flag("json", "one JSON document on standard output");
+      .flag("json", "print one JSON document on standard output");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   refuse_several_processes();
@@ -101,12 +104,14 @@ int train_stages(Arguments arguments) {
   if (const auto from = parsed->value("from")) request.from = *from;
   if (const auto resume = parsed->value("resume"); resume && *resume != "auto") request.resume = *resume;
   if (request.from && request.resume)
-    throw Error(ErrorKind::usage, "--from begins a stage, and --resume goes on in one");
+    throw Error(ErrorKind::usage,
+                "--from and --resume are mutually exclusive: one starts a stage, the other continues one");
   request.max_steps = parsed->integer_or("max-steps", -1);
-  if (parsed->value("max-steps") && request.max_steps < 0) throw Error(ErrorKind::usage, "--max-steps wants 0 or more");
+  if (parsed->value("max-steps") && request.max_steps < 0)
+    throw Error(ErrorKind::usage, "--max-steps: expected 0 or more");
   request.allow_plan_change = parsed->flag("allow-plan-change");
-  const std::string device = parsed->value_or("device", best_device());
-  use_device(device);
+  const std::string device = parsed->value_or("device", default_device());
+  initialize_device(device);
   request.device = model::device_named(device);
   if (parsed->flag("find-batch")) {
     refuse_beside_find_batch(*parsed);
@@ -116,16 +121,16 @@ int train_stages(Arguments arguments) {
   if (parsed->flag("dry-run")) {
     train::rehearse(resolved, request, *open_registry(*parsed));
     if (parsed->flag("json"))
-      fmt::print("{}", dump(checked(resolved, true)));
+      fmt::print("{}", dump(validation_json(resolved, true)));
     else
-      fmt::print("{}\nnothing was trained: --dry-run\n", recipe::stages_text(resolved.plan));
+      fmt::print("{}\ndry run: nothing was trained\n", recipe::stages_text(resolved.plan));
     return 0;
   }
   const auto registry = open_registry(*parsed);
   const auto report = train::train(resolved, request, *registry);
   print(report, request.folder, request.resume.has_value(), parsed->flag("json"));
-  const bool was_asked = request.max_steps >= 0 && report.steps >= request.max_steps;
-  return report.stopped && !was_asked ? static_cast<int>(ErrorKind::stopped) : 0;
+  const bool reached_max_steps = request.max_steps >= 0 && report.steps >= request.max_steps;
+  return report.stopped && !reached_max_steps ? static_cast<int>(ErrorKind::stopped) : 0;
 }
 
 } // namespace fvlm::cli

@@ -52,18 +52,16 @@ void print_table(const TransferReport& report, const std::string& out) {
 DType dtype_of_option(const std::string& text) {
   std::vector<std::string> names;
   for (auto [name, dtype] : dtypes) {
-    if (dtype == DType::f64) continue; // is read, and never asked for
+    if (dtype == DType::f64) continue; // can be read, but not chosen
     if (text == name) return dtype;
     names.emplace_back(name);
   }
-  throw Error(ErrorKind::usage, fmt::format("--dtype wants {}, not '{}'", join_or(names), text));
+  throw Error(ErrorKind::usage, fmt::format("--dtype: expected {}, got '{}'", join_or(names), text));
 }
 
 void print_transfer(const TransferReport& report, const std::string& out, bool json) {
   for (const auto& [name, count] : report.overflowed)
-    log_warning(
-        "{}: {} of its numbers are too large for this element type and became infinite; bf16 and fp32 hold them", name,
-        count);
+    log_warning("{}: {} of its values overflowed this dtype and became infinite; use bf16 or fp32", name, count);
   if (json)
     fmt::print("{}", dump(report_json(report, out)));
   else

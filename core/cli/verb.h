@@ -1,4 +1,4 @@
-// A verb of the command line: its name, its one-line summary, and the function that runs it.
+// The verbs of the command line: name, one-line summary, and the function that runs it.
 #pragma once
 #include <span>
 #include <string>
@@ -13,7 +13,7 @@ struct Verb {
   int (*run)(Arguments); // returns the exit code; throws Error
 };
 
-// One file a verb; main.cpp lists them in this order in --help.
+// Each verb has a file of its own. main.cpp lists them for --help.
 int run_bench(Arguments);
 int run_check(Arguments);
 int run_plan(Arguments);
@@ -36,7 +36,7 @@ int run_tokenize(Arguments);
 int run_trace(Arguments);
 int run_train(Arguments);
 
-// The verbs of a group ("plugin list", ...): dispatches on the first argument, prints the group's help.
+// Runs a verb of a group such as "plugin list": dispatches on the first argument, or prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);
 
 } // namespace fvlm::cli

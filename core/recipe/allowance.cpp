@@ -14,9 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void refuse(const Origin& place, const std::string& limit) {
-  throw Error(ErrorKind::recipe, fmt::format("the recipe and its functions take more than {}", limit))
+  throw Error(ErrorKind::recipe, fmt::format("the recipe and its functions need more than {}", limit))
       .at(where(place))
-      .advise("a recipe describes a run and computes little: fewer stages and sources, shorter functions");
+      .advise("use fewer stages and sources or shorter functions: a recipe should describe a run and compute little");
 }
 
 } // namespace
@@ -29,7 +29,7 @@ Allowance::Allowance(const Limits& limits)
 void Allowance::charge(const Origin& place, uint64_t instructions, uint64_t bytes) {
   spent_ += instructions;
   bytes_ += bytes;
-  exhausted_ = true; // unless this comes to its end
+  exhausted_ = true; // reset below if no limit is exceeded
   if (spent_ > limits_.instructions)
     refuse(place, fmt::format("{} instructions", grouped(static_cast<int64_t>(limits_.instructions))));
   if (bytes_ > limits_.memory_bytes) refuse(place, human_bytes(limits_.memory_bytes) + " of memory");
@@ -37,12 +37,12 @@ void Allowance::charge(const Origin& place, uint64_t instructions, uint64_t byte
   exhausted_ = false;
 }
 
-Limits Allowance::left(Limits most) const {
-  const auto rest = [](uint64_t all, uint64_t taken) { return all > taken ? all - taken : 0; };
-  most.instructions = std::min(most.instructions, rest(limits_.instructions, spent_));
-  most.memory_bytes = std::min(most.memory_bytes, rest(limits_.memory_bytes, bytes_));
-  most.seconds = std::min(most.seconds, std::chrono::duration<double>(deadline_ - Clock::now()).count());
-  return most;
+Limits Allowance::remaining(Limits max) const {
+  const auto rest = [](uint64_t limit, uint64_t used) { return limit > used ? limit - used : 0; };
+  max.instructions = std::min(max.instructions, rest(limits_.instructions, spent_));
+  max.memory_bytes = std::min(max.memory_bytes, rest(limits_.memory_bytes, bytes_));
+  max.seconds = std::min(max.seconds, std::chrono::duration<double>(deadline_ - Clock::now()).count());
+  return max;
 }
 
 } // namespace fvlm::recipe

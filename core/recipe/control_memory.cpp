@@ -11,11 +11,11 @@
 namespace fvlm::recipe {
 namespace {
 
-void refuse_bytes(const std::string& text, const Origin& origin) {
+void require_utf8(const std::string& text, const Origin& origin) {
   if (is_utf8(text)) return;
-  throw Error(ErrorKind::recipe, "control's memory holds a text that is not UTF-8")
+  throw Error(ErrorKind::recipe, "the memory of `control` contains a string that is not UTF-8")
       .at(where(origin))
-      .advise("keep numbers, or texts as they are written in the recipe: string.char and string.pack make bytes");
+      .advise("keep numbers or UTF-8 strings; string.char can make other bytes");
 }
 
 } // namespace
@@ -27,22 +27,22 @@ Json control_memory_json(const Value& value) {
         if constexpr (std::is_same_v<Data, std::monostate>) {
           return nullptr;
         } else if constexpr (std::is_same_v<Data, FunctionId>) {
-          throw Error(ErrorKind::recipe, "control's memory holds a function, and keeps plain values alone")
+          throw Error(ErrorKind::recipe, "the memory of `control` contains a function; it can hold only plain values")
               .at(where(value.origin));
         } else if constexpr (std::is_same_v<Data, std::shared_ptr<const Table>>) {
           if (!data->items.empty() && !data->fields.empty())
-            throw Error(ErrorKind::recipe, "a table of control's memory has both numbered and named entries")
+            throw Error(ErrorKind::recipe, "a table in the memory of `control` has both numbered and named entries")
                 .at(where(data->origin))
-                .advise("keep them in two tables");
+                .advise("use two tables");
           Json out = data->items.empty() ? Json::object() : Json::array();
           for (const auto& item : data->items) out.push_back(control_memory_json(item));
           for (const auto& [key, field] : data->fields) {
-            refuse_bytes(key, data->origin);
+            require_utf8(key, data->origin);
             out[key] = control_memory_json(field);
           }
           return out;
         } else {
-          if constexpr (std::is_same_v<Data, std::string>) refuse_bytes(data, value.origin);
+          if constexpr (std::is_same_v<Data, std::string>) require_utf8(data, value.origin);
           return data;
         }
       },
@@ -51,7 +51,7 @@ Json control_memory_json(const Value& value) {
 
 void check_controls(const Resolved& resolved) {
   if (!resolved.lua) return;
-  Allowance allowance; // for all of them together
+  Allowance allowance; // shared by all control functions
   for (const plan::Stage& stage : resolved.plan.stages) {
     if (!stage.control) continue;
     const auto step = static_cast<double>(stage.control->every);
@@ -63,7 +63,7 @@ void check_controls(const Resolved& resolved) {
       resolved.lua->call(FunctionId{static_cast<int>(stage.control->run.index)}, arguments, &after, &allowance);
     } catch (const Error&) {
       if (allowance.exhausted()) return;
-      continue; // it wants metrics that are not here
+      continue; // it may need metrics that are not given here
     }
     control_memory_json(after.at(1));
   }

@@ -1,17 +1,17 @@
-// What a `control` function keeps between its calls, as it is saved with checkpoints.
+// The memory table that a `control` function keeps between calls, as it is saved with checkpoints.
 #pragma once
 #include "recipe/resolve.h"
 #include "recipe/schema/type.h"
 
 namespace fvlm::recipe {
 
-// Throws Error(recipe) at the function's line for what no checkpoint can hold: a function, a text that is not UTF-8, a
-// table with numbered and named entries.
+// Throws Error(recipe) at the function's line for a value that a checkpoint cannot hold: a function, a string that is
+// not UTF-8, or a table with both numbered and named entries.
 Json control_memory_json(const Value& memory);
 
-// Calls each stage's control function once, with an empty memory and metrics of a first step, and throws where what it
-// keeps could not be saved. Whether it understands those metrics is not judged. The calls may change the recipe's own
-// variables, so `resolved` is not to be trained from afterwards.
+// Calls each stage's control function once, with an empty memory and the metrics of a first step, and throws where the
+// memory could not be saved. Other errors of the function are ignored. The calls may change variables of the recipe, so
+// do not train from `resolved` afterwards.
 void check_controls(const Resolved& resolved);
 
 } // namespace fvlm::recipe

@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Search {
+class FileSearch {
  public:
-  explicit Search(const Resolved& resolved) : resolved_(resolved) {}
+  explicit FileSearch(const Resolved& resolved) : resolved_(resolved) {}
 
   void model() {
     const auto& model = resolved_.plan.model;
@@ -42,9 +42,9 @@ class Search {
 
  private:
   void tower(const std::string& path, const fs::path& folder) {
-    if (!there(folder)) return note(path, folder, "there is no such folder", hint_on_model(folder));
+    if (!exists(folder)) return note(path, folder, "there is no such folder", hint_on_model(folder));
     file(path, folder / "config.json");
-    if (!there(folder / "model.safetensors") && !there(folder / "model.safetensors.index.json"))
+    if (!exists(folder / "model.safetensors") && !exists(folder / "model.safetensors.index.json"))
       note(path, folder / "model.safetensors", "there is no such file, nor model.safetensors.index.json");
   }
 
@@ -69,7 +69,7 @@ class Search {
       uint64_t bytes = fs::file_size(name, error);
       if (error)
         note(path, name,
-             fs::is_directory(name) ? "is a folder, and no shard: " + advise_folder(name) : "is no regular file");
+             fs::is_directory(name) ? "is a folder, not a shard: " + advise_folder(name) : "is not a regular file");
       else if (seen_.insert(name).second)
         ++report.shards, report.shard_bytes += bytes;
     }
@@ -81,34 +81,34 @@ class Search {
       what = fmt::format("there is no folder {}", folder);
     else if (found.nothing.size() == 1)
       what = first == pattern ? is_wild(first) ? "no file matches this pattern" : "there is no such file"
-                              : fmt::format("{} is not there", first);
+                              : fmt::format("{} does not exist", first);
     else if (found.files.empty())
-      what = fmt::format("none of the {} names it stands for is there, from {} on", all, first);
+      what = fmt::format("none of the {} files it expands to exists, starting with {}", all, first);
     else
-      what = fmt::format("{} of {} are not there, the first is {}", found.nothing.size(), all, first);
+      what = fmt::format("{} of {} files do not exist, the first is {}", found.nothing.size(), all, first);
     note(path, pattern, what, hint_on_home(pattern));
   }
 
   static bool is_wild(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
 
-  // The outermost folder on the way to `name` that does not exist; empty: all do, or wildcards name them.
+  // The outermost parent folder of `name` that does not exist. Empty where all exist or a name has wildcards.
   static std::string absent_folder(const std::string& name) {
     fs::path folder;
     for (const auto& part : fs::path(name).parent_path()) {
       folder /= part;
       if (is_wild(part.string())) return "";
-      if (!there(folder)) return folder.string();
+      if (!exists(folder)) return folder.string();
     }
     return "";
   }
 
-  static bool there(const fs::path& name) {
+  static bool exists(const fs::path& name) {
     std::error_code ignored;
     return fs::exists(name, ignored);
   }
 
   void file(const std::string& path, const fs::path& name) {
-    if (!there(name)) note(path, name, "there is no such file or folder", hint_on_home(name));
+    if (!exists(name)) note(path, name, "there is no such file or folder", hint_on_home(name));
   }
 
   void note(const std::string& path, const fs::path& name, std::string what, const std::string& hint = "") {
@@ -124,8 +124,8 @@ class Search {
 
 } // namespace
 
-FileReport look_at_files(const Resolved& resolved) {
-  Search search(resolved);
+FileReport find_missing_files(const Resolved& resolved) {
+  FileSearch search(resolved);
   search.model();
   for (const auto& stage : resolved.plan.stages) search.stage(stage);
   return std::move(search.report);

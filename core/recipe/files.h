@@ -1,4 +1,4 @@
-// Which files and folders of a Plan are not there. A Plan is made without looking at any; `check --files` asks.
+// Finds missing files and folders of a Plan. Resolving a Plan does not access any; `check --files` does.
 #pragma once
 #include "recipe/resolve.h"
 
@@ -8,20 +8,20 @@
 namespace fvlm::recipe {
 
 struct MissingFile {
-  std::string path;      // of the value that names it
-  std::string file;      // as it is named there, a pattern perhaps
+  std::string path;      // path of the value that names the file
+  std::string file;      // as written, possibly a pattern
   std::string what;      // "no file matches this pattern"
   std::string source;    // where the value was written
-  bool unusable = false; // it is there, and is not what it is taken for
+  bool unusable = false; // it exists, but is not of the expected kind
 };
 
 struct FileReport {
   std::vector<MissingFile> missing;
-  size_t shards = 0; // that are there, those that several sources name counted once
+  size_t shards = 0; // existing ones, each counted once
   uint64_t shard_bytes = 0;
 };
 
-// Looks at model folders, checkpoints, tokenizers and every shard that a pattern names.
-FileReport look_at_files(const Resolved& resolved);
+// Checks model folders, checkpoints, tokenizers and every shard that a pattern names.
+FileReport find_missing_files(const Resolved& resolved);
 
 } // namespace fvlm::recipe

@@ -14,12 +14,12 @@
 namespace fvlm::recipe {
 namespace {
 
-Value with_sets(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
+Value apply_sets(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
   for (const auto& set : sets) {
     size_t equals = set.find('=');
     auto parts = split_path(set.substr(0, equals));
     if (equals == std::string::npos || parts.empty())
-      throw Error(ErrorKind::usage, fmt::format("--set wants path=value, not '{}'", set))
+      throw Error(ErrorKind::usage, fmt::format("--set: expected PATH=VALUE, got '{}'", set))
           .advise("for example --set stages.align.samples=1000");
     Assignment assignment{set.substr(equals + 1), {"--set " + set, 0}};
     recipe = recipe_schema()->assign(reader, assignment, &recipe, parts);
@@ -27,25 +27,25 @@ Value with_sets(Value recipe, const std::vector<std::string>& sets, Reader& read
   return recipe;
 }
 
-// A plan file's tree comes from no sandbox, which would have counted.
-void check_size(const Value& value, uint64_t& left, const Allowance& allowance) {
-  if (left-- == 0)
+// The sandbox limits the number of values in a recipe. The tree of a plan file has to be checked here.
+void check_size(const Value& value, uint64_t& remaining, const Allowance& allowance) {
+  if (remaining-- == 0)
     throw Error(ErrorKind::recipe,
                 fmt::format("more than {} values", grouped(static_cast<int64_t>(allowance.limits().values))))
         .at(where(value.origin));
   const Table* table = as_table(value);
   if (!table) return;
-  for (const Value& argument : table->arguments) check_size(argument, left, allowance);
-  for (const auto& [key, field] : table->fields) check_size(field, left, allowance);
-  for (const Value& item : table->items) check_size(item, left, allowance);
+  for (const Value& argument : table->arguments) check_size(argument, remaining, allowance);
+  for (const auto& [key, field] : table->fields) check_size(field, remaining, allowance);
+  for (const Value& item : table->items) check_size(item, remaining, allowance);
 }
 
 } // namespace
 
 plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader) {
-  recipe = with_sets(std::move(recipe), sets, reader);
-  uint64_t left = reader.allowance().limits().values;
-  check_size(recipe, left, reader.allowance());
+  recipe = apply_sets(std::move(recipe), sets, reader);
+  uint64_t remaining = reader.allowance().limits().values;
+  check_size(recipe, remaining, reader.allowance());
   plan::Plan plan;
   recipe_schema()->read(reader, recipe, plan);
   check_plan(reader, plan);

@@ -1,4 +1,5 @@
-// freeze(): from the Value tree of a recipe to the Plan; and from the Plan to JSON, a hash and a list of differences.
+// freeze() turns the Value tree of a recipe into a Plan. Also: a Plan as JSON, its hash, and the differences of two
+// Plans.
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/schema/record.h"
@@ -8,11 +9,11 @@
 
 namespace fvlm::recipe {
 
-// Reads a Value tree (of a recipe, or from_json of a plan file). `reader` then knows what was wrong and where each
-// value was written; the Plan holds when there were no mistakes.
+// Reads a Value tree (of a recipe, or from_json of a plan file). `reader` then holds the mistakes and where each value
+// was written. The Plan is valid only without mistakes.
 plan::Plan freeze(Value recipe, const std::vector<std::string>& sets, Reader& reader);
 
-// The Plan as JSON: declared order, no value that is absent, the same bytes for the same Plan.
+// The Plan as JSON, in declared order and without absent values: equal Plans give equal bytes.
 Json plan_json(const plan::Plan& plan);
 std::string plan_hash(const plan::Plan& plan);
 
@@ -24,14 +25,14 @@ struct Leaf {
 };
 std::vector<Leaf> plan_leaves(const plan::Plan& plan);
 
-// What differs between two Plans, in declared order. A value that one of them lacks is null there.
+// A difference between two Plans. A value that one of them does not have is null.
 struct Difference {
   std::string path;
   Json left, right;
 };
 std::vector<Difference> differences(const plan::Plan& left, const plan::Plan& right);
 
-// What a `control` function answered. Throws RecipeError.
+// Reads the return value of a `control` function. Throws RecipeError.
 std::vector<plan::Action> read_actions(const Value& answer);
 
 } // namespace fvlm::recipe

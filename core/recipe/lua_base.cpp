@@ -1,5 +1,5 @@
-// The basic functions: as in any Lua, where nothing is loaded, no address shows, tables are walked in one order and
-// what ends an evaluation cannot be caught.
+// The basic functions of Lua, with these differences: no code is loaded, no address is visible, tables are traversed in
+// one order, and an exceeded limit cannot be caught.
 #include "base/log.h"
 #include "recipe/lua_order.h"
 #include "recipe/sandbox_interpreter.h"
@@ -10,8 +10,8 @@
 namespace fvlm::recipe {
 namespace {
 
-const char behind_key = 0; // in a stand-in's metatable: the table behind it
-const char given_key = 0;  // in a private copy of a metatable: the author's table
+const char proxied_key = 0;  // in the metatable of a read-only proxy: the table behind it
+const char original_key = 0; // in the private copy of a metatable: the author's original
 
 int raise_error(lua_State* L) {
   auto level = static_cast<int>(luaL_optinteger(L, 2, 1));
@@ -32,10 +32,10 @@ int check(lua_State* L) { // assert
   return lua_error(L);
 }
 
-// --- Protected calls: what ended the evaluation passes through ---
+// --- Protected calls, which do not catch exceeded limits ---
 
 int finish_call(lua_State* L, int status, lua_KContext first_result) {
-  Interpreter::of(L).pass_stop(L, status);
+  Interpreter::of(L).rethrow_stop(L, status);
   if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - static_cast<int>(first_result);
   Interpreter::of(L).charge(L, Interpreter::unwinding_cost);
   lua_pushboolean(L, 0);
@@ -45,7 +45,7 @@ int finish_call(lua_State* L, int status, lua_KContext first_result) {
 
 int protected_call(lua_State* L) {
   luaL_checkany(L, 1);
-  lua_pushboolean(L, 1); // the first result if all goes well
+  lua_pushboolean(L, 1); // the first result on success
   lua_insert(L, 1);
   return finish_call(L, lua_pcallk(L, lua_gettop(L) - 2, LUA_MULTRET, 0, 0, finish_call), 0);
 }
@@ -71,12 +71,12 @@ int protected_call_with_handler(lua_State* L) {
   return finish_call(L, lua_pcallk(L, arguments, LUA_MULTRET, 2, 2, finish_call), 2);
 }
 
-// --- Walking tables ---
+// --- Traversing tables ---
 
 int next_key(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 2);
-  if (push_behind(L, 1)) lua_replace(L, 1);
+  if (push_proxied(L, 1)) lua_replace(L, 1);
   if (!push_key_after(L, 1, 2)) return lua_pushnil(L), 1;
   lua_pushvalue(L, -1);
   lua_rawget(L, 1);
@@ -94,14 +94,14 @@ int pairs_step(lua_State* L) {
     if (!more) return 1;
     lua_pushvalue(L, -1);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 2;
-    lua_pop(L, 2); // removed since the walk began
+    lua_pop(L, 2); // removed during the traversal
   }
 }
 
 int pairs(lua_State* L) {
   luaL_checkany(L, 1);
   lua_settop(L, 1);
-  if (!push_behind(L, 1)) {
+  if (!push_proxied(L, 1)) {
     if (luaL_getmetafield(L, 1, "__pairs") != LUA_TNIL) {
       lua_insert(L, 1);
       lua_call(L, 1, 3);
@@ -132,7 +132,7 @@ int ipairs(lua_State* L) {
   return 3;
 }
 
-// --- Raw access and metatables: not to our own ---
+// --- Raw access and metatables, not for the engine's own tables ---
 
 int raw_get(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -147,7 +147,7 @@ int raw_set(lua_State* L) {
   luaL_checkany(L, 2);
   luaL_checkany(L, 3);
   lua_settop(L, 3);
-  if (push_behind(L, 1)) return luaL_error(L, "this table is the engine's: it is read-only");
+  if (push_proxied(L, 1)) return luaL_error(L, "this table belongs to the engine and is read-only");
   lua_rawset(L, 1);
   return 1;
 }
@@ -166,13 +166,13 @@ int raw_length(lua_State* L) {
 int get_metatable(lua_State* L) {
   luaL_checkany(L, 1);
   if (!lua_istable(L, 1) || !lua_getmetatable(L, 1)) return lua_pushnil(L), 1;
-  if (luaL_getmetafield(L, 1, "__metatable") == LUA_TNIL) lua_rawgetp(L, -1, &given_key);
+  if (luaL_getmetafield(L, 1, "__metatable") == LUA_TNIL) lua_rawgetp(L, -1, &original_key);
   return 1;
 }
 
-// A table gets a private copy of the author's metatable as it is now, so that what is refused here cannot be written
-// there later. Refused are events that show when memory is collected, and those whose handling in Lua 5.4.4 to 5.4.6
-// corrupts memory: a __concat that makes the stack grow, a __close in a loop that breaks.
+// A table gets a private copy of the author's current metatable, so that what is refused here cannot be added later.
+// Refused are events that reveal when memory is collected, and those that corrupt memory in Lua 5.4.4 to 5.4.6: a
+// __concat that grows the stack, and a __close in a loop with break.
 int set_metatable(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_argexpected(L, lua_isnil(L, 2) || lua_istable(L, 2), 2, "nil or table");
@@ -184,13 +184,13 @@ int set_metatable(lua_State* L) {
     lua_pushstring(L, event);
     if (lua_rawget(L, 2) != LUA_TNIL)
       return luaL_error(L, "a metatable may not carry %s\n  %s", event,
-                        event[2] == 'c' ? "use a function" : "a recipe cannot see when memory is collected");
+                        event[2] == 'c' ? "use a function" : "a recipe must not observe garbage collection");
     lua_pop(L, 1);
   }
   lua_pushliteral(L, "__call");
   lua_rawget(L, 2);
-  if (!lua_isnil(L, -1) && !lua_isfunction(L, -1)) // a chain of tables would be followed in one instruction
-    return luaL_error(L, "__call has to be a function");
+  if (!lua_isnil(L, -1) && !lua_isfunction(L, -1)) // a chain of tables would be followed within one instruction
+    return luaL_error(L, "__call must be a function");
   lua_settop(L, 2);
   lua_newtable(L);
   for (const char* event :
@@ -203,7 +203,7 @@ int set_metatable(lua_State* L) {
     lua_rawset(L, 3);
   }
   lua_pushvalue(L, 2);
-  lua_rawsetp(L, 3, &given_key);
+  lua_rawsetp(L, 3, &original_key);
   lua_setmetatable(L, 1);
   return lua_settop(L, 1), 1;
 }
@@ -273,25 +273,25 @@ int select(lua_State* L) {
   return count - static_cast<int>(from);
 }
 
-// To the log, so that standard output stays data; a recipe prints little, and nothing that moves a terminal's cursor.
+// Prints to the log, because standard output is for data. The output is limited and contains no control characters.
 int print(lua_State* L) {
-  constexpr int most_lines = 200;
-  constexpr size_t longest = 1000;
+  constexpr int max_lines = 200;
+  constexpr size_t max_line = 1000;
   Interpreter& self = Interpreter::of(L);
   std::string line;
   for (int i = 1, count = lua_gettop(L); i <= count; i++) {
     size_t length = 0;
     const char* text = push_text(L, i, &length);
     if (i > 1) line += "  ";
-    if (line.size() < longest) line.append(text, std::min(length, longest - line.size()));
+    if (line.size() < max_line) line.append(text, std::min(length, max_line - line.size()));
     lua_pop(L, 1);
   }
-  if (self.printed > most_lines) return 0;
+  if (self.printed > max_lines) return 0;
   std::replace_if(
       line.begin(), line.end(), [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, ' ');
   Origin place = self.author_line(L);
-  if (self.printed++ == most_lines)
-    log_info("{}: print: {} lines are enough, the rest is left out", where(place), most_lines);
+  if (self.printed++ == max_lines)
+    log_info("{}: print: limit of {} lines reached, further output is dropped", where(place), max_lines);
   else
     log_info("{}: {}", where(place), line);
   return 0;
@@ -300,10 +300,10 @@ int print(lua_State* L) {
 } // namespace
 
 void make_read_only(lua_State* L) {
-  lua_newtable(L); // the stand-in
+  lua_newtable(L); // the proxy
   lua_newtable(L); // its metatable
   lua_pushvalue(L, -3);
-  lua_rawsetp(L, -2, &behind_key);
+  lua_rawsetp(L, -2, &proxied_key);
   lua_pushvalue(L, -3);
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, refuse_write);
@@ -314,9 +314,9 @@ void make_read_only(lua_State* L) {
   lua_replace(L, -2);
 }
 
-bool push_behind(lua_State* L, int index) {
+bool push_proxied(lua_State* L, int index) {
   if (!lua_istable(L, index) || !lua_getmetatable(L, index)) return false;
-  bool found = lua_rawgetp(L, -1, &behind_key) != LUA_TNIL;
+  bool found = lua_rawgetp(L, -1, &proxied_key) != LUA_TNIL;
   lua_remove(L, -2);
   if (!found) lua_pop(L, 1);
   return found;
@@ -343,7 +343,7 @@ const char* push_text(lua_State* L, int index, size_t* length) {
       lua_call(L, 1, 1);
       if (!lua_isstring(L, -1)) luaL_error(L, "'__tostring' must return a string");
     } else {
-      lua_pushstring(L, luaL_typename(L, index)); // no address
+      lua_pushstring(L, luaL_typename(L, index)); // without its address
     }
   }
   return lua_tolstring(L, -1, length);

@@ -1,11 +1,11 @@
-// Coroutines under the same account: each carries the hook, and what ends the evaluation inside one ends it outside.
-// There is nothing to close (metatables carry no __close), so there is no coroutine.close.
+// The coroutine library. Coroutines share the limits of the evaluation: each has the hook, and a limit exceeded inside
+// one ends the whole evaluation. There is no coroutine.close, because metatables cannot have __close.
 #include "recipe/sandbox_interpreter.h"
 
 namespace fvlm::recipe {
 namespace {
 
-constexpr uint64_t switch_cost = 100; // instructions between two looks may hide in a coroutine that ends before
+constexpr uint64_t switch_cost = 100; // a coroutine may end before the hook counts its instructions
 
 lua_State* checked_coroutine(lua_State* L) {
   lua_State* coroutine = lua_tothread(L, 1);
@@ -13,7 +13,8 @@ lua_State* checked_coroutine(lua_State* L) {
   return coroutine;
 }
 
-// Moves the arguments on top to the coroutine and its results back. -1: failed, the error object is on top.
+// Resumes a coroutine with the arguments on top of the stack. Returns the number of results, or -1 with the error
+// object on top.
 int resume_with(lua_State* L, lua_State* coroutine, int arguments) {
   Interpreter& self = Interpreter::of(L);
   self.charge(L, switch_cost);
@@ -27,7 +28,7 @@ int resume_with(lua_State* L, lua_State* coroutine, int arguments) {
   int results = 0;
   int status = lua_resume(coroutine, L, arguments, &results);
   self.threads.pop_back();
-  self.pass_stop(L, status);
+  self.rethrow_stop(L, status);
   if (status == LUA_OK || status == LUA_YIELD) {
     if (!lua_checkstack(L, results + 1)) {
       lua_pop(coroutine, results);

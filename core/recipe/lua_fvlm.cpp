@@ -1,4 +1,4 @@
-// The `fvlm` table: constructors, which answer with a table that knows its name and its line, and fvlm.arg.
+// The `fvlm` table: fvlm.arg, and constructors, whose tables record the constructor's name and the line of the call.
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
@@ -9,10 +9,10 @@
 namespace fvlm::recipe {
 namespace {
 
-const char tag_key = 0; // in a constructed table's metatable: its tag
+const char tag_key = 0; // in the metatable of a constructed table: its tag
 
-// What fvlm.arg keeps is outside of Lua's memory.
-constexpr size_t most_args = 1000, longest_arg = 10'000;
+// Limits of what fvlm.arg stores outside of Lua's memory.
+constexpr size_t max_args = 1000, max_arg_bytes = 10'000;
 
 std::string usage(const Constructor& constructor) {
   std::string values;
@@ -37,19 +37,19 @@ std::string described(lua_State* L, int index) {
     lua_pop(L, 1);
     return text + " { }";
   }
-  if (lua_isnil(L, index)) return "nil, perhaps a variable that is not defined here";
+  if (lua_isnil(L, index)) return "nil; is a variable not defined here?";
   return std::string("a ") + luaL_typename(L, index);
 }
 
-// Which of the sources, from 1; 0: none.
+// The number of a source file, starting at 1. 0: none.
 lua_Integer number_of(const Interpreter& self, const SourceFile* source) {
   for (size_t i = 0; i < self.sources.size(); i++)
     if (self.sources[i].get() == source) return static_cast<lua_Integer>(i) + 1;
   return 0;
 }
 
-// Pushes the tag of a table made here: name, the author's source (from 1; 0 unknown) and line, arguments, and the
-// source and line of the call itself, which may be the library's.
+// Pushes the tag of a constructed table: constructor, the author's source (0: unknown) and line, arguments, and the
+// source and line of the call itself, which may be in the bundled library.
 void push_new_tag(lua_State* L, const Constructor& constructor, int arguments) {
   Interpreter& self = Interpreter::of(L);
   lua_createtable(L, 6, 0);
@@ -74,7 +74,7 @@ void push_new_tag(lua_State* L, const Constructor& constructor, int arguments) {
   lua_rawseti(L, -2, 6);
 }
 
-// Leaves a new table with the fields of the one at `given` (0: none), and the tag.
+// Pushes a new tagged table with the fields of the table at `given` (0: none).
 int build(lua_State* L, const Constructor& constructor, int given, int arguments) {
   Interpreter& self = Interpreter::of(L);
   lua_newtable(L);
@@ -101,7 +101,7 @@ int build(lua_State* L, const Constructor& constructor, int given, int arguments
   return 1;
 }
 
-// Upvalues: the constructor's index in the configuration; the values given so far, an array or nil.
+// Upvalues: the index of the constructor in the configuration; an array of the values given so far, or nil.
 int construct(lua_State* L) {
   Interpreter& self = Interpreter::of(L);
   auto index = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(1)));
@@ -111,7 +111,7 @@ int construct(lua_State* L) {
   if (given > 0 && lua_rawequal(L, 1, -1)) misuse(L, constructor, "the fvlm table: call it with a dot, not a colon");
   lua_settop(L, given);
 
-  lua_newtable(L); // values in front of the table, those of earlier calls first
+  lua_newtable(L); // values before the table, those of earlier calls first
   int values = lua_gettop(L);
   lua_Integer count = 0;
   if (lua_istable(L, lua_upvalueindex(2)))
@@ -120,7 +120,7 @@ int construct(lua_State* L) {
   for (int i = 1; i <= given; i++) {
     int type = lua_type(L, i);
     if (type == LUA_TTABLE && constructor.table && count == constructor.leading) {
-      if (i < given) misuse(L, constructor, "something after its table");
+      if (i < given) misuse(L, constructor, "another argument after its table");
       return build(L, constructor, i, values);
     }
     if (count == constructor.leading || (type != LUA_TSTRING && type != LUA_TNUMBER && type != LUA_TBOOLEAN))
@@ -131,20 +131,20 @@ int construct(lua_State* L) {
   if (count < constructor.leading && (given == 0 || !constructor.table))
     misuse(L, constructor, fmt::format("{} of {} values", count, constructor.leading));
   if (!constructor.table || constructor.leading == 0) return build(L, constructor, 0, values);
-  lua_pushinteger(L, static_cast<lua_Integer>(index)); // the table is still to come
+  lua_pushinteger(L, static_cast<lua_Integer>(index)); // the next call brings the table
   lua_pushvalue(L, values);
   lua_pushcclosure(L, construct, 2);
   return 1;
 }
 
-// Pushes what the text of --arg means where the default is of this type.
+// Pushes the value of --arg, converted to the type of the default.
 void push_arg(lua_State* L, const std::string& name, const std::string& text, int type) {
   if (type == LUA_TNUMBER) {
     if (lua_stringtonumber(L, text.c_str()) != text.size() + 1)
-      luaL_error(L, "--arg %s=%s is not a number, as its default is", name.c_str(), text.c_str());
+      luaL_error(L, "--arg %s=%s: expected a number, like the default", name.c_str(), text.c_str());
   } else if (type == LUA_TBOOLEAN) {
     if (text != "true" && text != "false")
-      luaL_error(L, "--arg %s=%s is neither true nor false, as its default is", name.c_str(), text.c_str());
+      luaL_error(L, "--arg %s=%s: expected true or false, like the default", name.c_str(), text.c_str());
     lua_pushboolean(L, text == "true");
   } else {
     lua_pushlstring(L, text.data(), text.size());
@@ -159,13 +159,13 @@ int arg(lua_State* L) {
   lua_settop(L, 2);
   int type = lua_type(L, 2);
   if (type != LUA_TNIL && type != LUA_TNUMBER && type != LUA_TBOOLEAN && type != LUA_TSTRING)
-    luaL_error(L, "the default of fvlm.arg(\"%s\") is a %s\n  give a number, a text, true or false", name.c_str(),
+    luaL_error(L, "the default of fvlm.arg(\"%s\") is a %s\n  use a number, a string or a boolean", name.c_str(),
                luaL_typename(L, 2));
-  if (length > longest_arg || (type == LUA_TSTRING && lua_rawlen(L, 2) > longest_arg))
-    luaL_error(L, "the name and the default of fvlm.arg have at most %d bytes", static_cast<int>(longest_arg));
+  if (length > max_arg_bytes || (type == LUA_TSTRING && lua_rawlen(L, 2) > max_arg_bytes))
+    luaL_error(L, "the name or default of fvlm.arg exceeds %d bytes", static_cast<int>(max_arg_bytes));
   if (!self.args_read.contains(name)) {
-    if (self.args_read.size() == most_args)
-      luaL_error(L, "fvlm.arg is asked for more than %d names", static_cast<int>(most_args));
+    if (self.args_read.size() == max_args)
+      luaL_error(L, "fvlm.arg is called for more than %d names", static_cast<int>(max_args));
     self.args_read.emplace(name, to_value(L, 2, self.author_line(L)));
   }
   if (auto set = self.config.args.find(name); set != self.config.args.end()) push_arg(L, name, set->second, type);

@@ -1,10 +1,10 @@
-// math and utf8: Lua's own, without random numbers; utf8 pays for the text it reads.
+// The math and utf8 libraries: Lua's own, without random numbers, and with a charge for the text that utf8 reads.
 #include "recipe/sandbox_interpreter.h"
 
 namespace fvlm::recipe {
 namespace {
 
-int paid(lua_State* L) {
+int charged(lua_State* L) {
   size_t length = 0;
   if (lua_type(L, 1) == LUA_TSTRING) lua_tolstring(L, 1, &length);
   constexpr uint64_t bytes_per_instruction = 8; // decoding is slower than copying
@@ -27,7 +27,7 @@ int open_utf8(lua_State* L) {
   luaopen_utf8(L);
   for (const char* name : {"char", "codepoint", "codes", "len", "offset"}) {
     lua_getfield(L, -1, name);
-    lua_pushcclosure(L, paid, 1);
+    lua_pushcclosure(L, charged, 1);
     lua_setfield(L, -2, name);
   }
   return 1;

@@ -12,7 +12,7 @@ struct Key {
   enum class Rank : uint8_t { none, number, text, boolean, object };
   Rank rank = Rank::none;
   bool truth = false;
-  int place = 0;           // in the array of keys as they were found
+  int place = 0;           // in the array of unsorted keys
   long double number = 0;  // holds every integer and every double
   std::string_view text{}; // kept alive by the table
 };
@@ -52,8 +52,8 @@ bool before(const Key& a, const Key& b) {
 }
 
 [[noreturn]] void refuse_objects(lua_State* L) {
-  luaL_error(L, "several keys of this table are tables or functions: they have no order to be walked in\n  keep a list "
-                "of them beside the table, and walk that");
+  luaL_error(L, "several keys of this table are tables or functions, which have no fixed order\n  keep them in a "
+                "list as well, and iterate over that");
   std::abort(); // not reached
 }
 

@@ -52,20 +52,20 @@ bool in_class(unsigned char c, char letter) {
   return std::isupper(static_cast<unsigned char>(letter)) ? !in : in;
 }
 
-// A backtracking matcher. Positions are indices; every position tried and every member of a set looked at is charged.
+// A backtracking matcher. Every position it tries and every member of a set it compares is charged.
 class Matcher {
  public:
   Matcher(lua_State* L, std::string_view subject, std::string_view pattern)
       : L_(L), self_(Interpreter::of(L)), subject_(subject), pattern_(pattern) {}
 
-  // The end of the match that begins at `at`, or no_match.
+  // The end of the match that starts at `at`, or no_match.
   size_t match(size_t at) {
     captured_ = 0;
     depth_ = 0;
     return match_from(at, 0);
   }
 
-  // Pushes all captures; the whole match if the pattern has none.
+  // Pushes all captures, or the whole match if the pattern has none.
   int push_captures(size_t first, size_t last) {
     size_t count = captured_ == 0 ? 1 : captured_;
     luaL_checkstack(L_, static_cast<int>(count), "too many captures");
@@ -116,27 +116,27 @@ class Matcher {
     return item + 1;
   }
 
-  // Whether `c` is in the set that begins at `open` and whose ']' is at `close`.
+  // Whether `c` is in the set from the '[' at `open` to the ']' at `close`.
   bool in_set(unsigned char c, size_t open, size_t close) {
-    bool wanted = true;
+    bool if_found = true;
     size_t at = open + 1;
     if (pattern_[at] == '^') {
-      wanted = false;
+      if_found = false;
       at++;
     }
     for (; at < close; at++) {
       self_.charge(L_, 1);
       auto member = static_cast<unsigned char>(pattern_[at]);
       if (member == escape) {
-        if (in_class(c, pattern_[++at])) return wanted;
+        if (in_class(c, pattern_[++at])) return if_found;
       } else if (pattern_[at + 1] == '-' && at + 2 < close) {
-        if (member <= c && c <= static_cast<unsigned char>(pattern_[at + 2])) return wanted;
+        if (member <= c && c <= static_cast<unsigned char>(pattern_[at + 2])) return if_found;
         at += 2;
       } else if (member == c) {
-        return wanted;
+        return if_found;
       }
     }
-    return !wanted;
+    return !if_found;
   }
 
   bool matches_one(size_t at, size_t item, size_t end) {
@@ -208,7 +208,7 @@ class Matcher {
     return found;
   }
 
-  // The end of what capture `digit` matched, if it stands at `at` again.
+  // Matches a back reference: the end of the text of capture `digit`, if it occurs again at `at`.
   size_t match_back(size_t at, char digit) {
     int index = digit - '1';
     if (index < 0 || index >= static_cast<int>(captured_) ||
@@ -228,8 +228,8 @@ class Matcher {
   }
 
   size_t match_from(size_t at, size_t item) {
-    constexpr int deepest = 200;
-    if (++depth_ > deepest) luaL_error(L_, "pattern too complex");
+    constexpr int max_depth = 200;
+    if (++depth_ > max_depth) luaL_error(L_, "pattern too complex");
     size_t found = match_items(at, item);
     depth_--;
     return found;
@@ -310,7 +310,7 @@ std::string_view text_at(lua_State* L, int argument) {
   return {text, length};
 }
 
-// Where a search begins, from 0; past the end of the text: nothing to be found.
+// The start of a search, counted from 0. Past the end of the text there is no match.
 size_t search_start(lua_State* L, size_t length) {
   lua_Integer start = luaL_optinteger(L, 3, 1);
   if (start > 0) return static_cast<size_t>(start) - 1;
@@ -348,7 +348,7 @@ int search(lua_State* L, bool find) {
   return lua_pushnil(L), 1;
 }
 
-// Upvalues: subject, pattern, where to go on, end of the last match + 1.
+// Upvalues: subject, pattern, next start, end of the last match + 1.
 int next_match(lua_State* L) {
   std::string_view subject = text_at(L, lua_upvalueindex(1)), pattern = text_at(L, lua_upvalueindex(2));
   auto start = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(3)));
@@ -448,14 +448,14 @@ int pattern_gmatch(lua_State* L) {
 
 int pattern_gsub(lua_State* L) {
   std::string_view subject = text_at(L, 1), pattern = text_at(L, 2);
-  lua_Integer most = luaL_optinteger(L, 4, static_cast<lua_Integer>(subject.size()) + 1);
+  lua_Integer max_replacements = luaL_optinteger(L, 4, static_cast<lua_Integer>(subject.size()) + 1);
   bool anchored = pattern.starts_with('^');
   if (anchored) pattern.remove_prefix(1);
   Matcher matcher(L, subject, pattern);
   Replacer out(L, matcher, subject);
   lua_Integer replaced = 0;
   size_t at = 0, last_end = no_match;
-  while (replaced < most) {
+  while (replaced < max_replacements) {
     size_t end = matcher.match(at);
     if (end != no_match && end != last_end) {
       replaced++;

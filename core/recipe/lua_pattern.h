@@ -1,5 +1,5 @@
-// Lua patterns: find, match, gmatch and gsub of the string library, matched by our own code because a pattern can take
-// exponential time inside one call, where no hook of Lua's comes. Every step is paid for.
+// Lua patterns: find, match, gmatch and gsub of the string library. Lua's own matcher can take exponential time within
+// one call, where the instruction hook does not run. This one charges every step.
 #pragma once
 #include <lua.h>
 

@@ -10,9 +10,9 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr size_t crowded = 5000;   // tokens; a line with more is not searched: all its fields stand on it anyway
-constexpr size_t most_calls = 100; // of a line, to choose between
-constexpr size_t longest = 10'000; // entries of a table; those behind have the line of the table
+constexpr size_t max_tokens_per_line = 5000; // a longer line is not searched, because all its fields have the same line
+constexpr size_t max_calls_per_line = 100;   // candidates on a line
+constexpr size_t max_table_entries = 10'000; // further entries get the line of the table
 
 bool is_keyword(std::string_view word) {
   static constexpr std::array<std::string_view, 22> keywords = {
@@ -23,7 +23,7 @@ bool is_keyword(std::string_view word) {
 
 } // namespace
 
-// Cuts the text into tokens. A text that Lua has accepted has no broken ones, so nothing is reported.
+// Splits the text into tokens. Malformed tokens are not reported, because Lua reports them when it compiles the file.
 struct SourceMap::Scanner {
   std::string_view text;
   size_t at = 0;
@@ -33,7 +33,7 @@ struct SourceMap::Scanner {
 
   static bool ends_line(char c) { return c == '\n' || c == '\r'; }
 
-  // One character, or both of a line's end.
+  // Skips one character, or both characters of a line ending.
   void step() {
     char c = text[at++];
     if (!ends_line(c)) return;
@@ -41,7 +41,7 @@ struct SourceMap::Scanner {
     if (ends_line(peek()) && peek() != c) at++;
   }
 
-  // "[[", "[==[": how many '='; -1: no long bracket.
+  // The number of '=' in a long bracket "[[" or "[==["; -1: not a long bracket.
   int long_bracket() const {
     if (peek() != '[') return -1;
     size_t level = 0;
@@ -136,40 +136,41 @@ SourceMap::SourceMap(std::string text) : text_(std::move(text)) {
   }
 }
 
-// Each of these reaches a defect of Lua 5.4.4 to 5.4.7, as Debian 12 and Ubuntu 24.04 have it (lua.org/bugs.html).
+// Each of these constructs triggers a bug of Lua 5.4.4 to 5.4.7, which Debian 12 and Ubuntu 24.04 ship
+// (lua.org/bugs.html).
 std::optional<Refusal> SourceMap::refused() const {
   struct Bracket {
-    bool index;    // t[...], not { or ( or the [ of a key
-    size_t fields; // of the chain that the bracket stands in
+    bool index;    // the [ of t[...], not of a key
+    size_t fields; // length of the chain that contains the bracket
   };
   std::vector<Bracket> open;
-  size_t indices = 0; // brackets of `open` that are indices
-  size_t fields = 0;  // .a.b[c] in a row
-  constexpr size_t most_fields = 200, most_brackets = 150;
+  size_t indices = 0; // number of index brackets in `open`
+  size_t fields = 0;  // consecutive .a.b[c]
+  constexpr size_t max_fields = 200, max_brackets = 150;
   auto comparison = [](const Token& t) {
     return t.is("<") || t.is(">") || t.is("<=") || t.is(">=") || t.is("==") || t.is("~=");
   };
   auto bitwise = [](const Token& t) { return t.is("&") || t.is("|") || t.is("~") || t.is("<<") || t.is(">>"); };
   for (size_t i = 0; i < tokens_.size(); i++) {
     const Token& token = tokens_[i];
-    if (token.word("_ENV")) return Refusal{token.line, "a recipe has no _ENV", "write plain names"};
-    if (indices > 0 && comparison(token)) // the index would be read from a place not yet written
-      return Refusal{token.line, "a comparison within [ ]", "put it in a local variable first"};
-    if (bitwise(token) && tokens_[i + 1].is("(")) { // the same, where there are many constants
+    if (token.word("_ENV")) return Refusal{token.line, "_ENV is not allowed in a recipe", "use plain names"};
+    if (indices > 0 && comparison(token)) // Lua would read the index from an uninitialized register
+      return Refusal{token.line, "a comparison inside [ ] is not allowed", "put it into a local variable first"};
+    if (bitwise(token) && tokens_[i + 1].is("(")) { // the same bug, with many constants
       size_t end = skip_bracket(i + 1);
       for (size_t inner = i + 2; inner < end; inner++)
         if (tokens_[inner].word("and") || tokens_[inner].word("or"))
-          return Refusal{token.line, fmt::format("'and' or 'or' behind the operator '{}'", token.text),
-                         "put it in a local variable first"};
+          return Refusal{token.line, fmt::format("'and' or 'or' after the operator '{}' is not allowed", token.text),
+                         "put it into a local variable first"};
     }
     if (token.is("(") || token.is("{") || token.is("[")) {
       bool index = token.is("[") && i > 0 &&
                    (tokens_[i - 1].is(")") || tokens_[i - 1].is("]") ||
                     (tokens_[i - 1].kind == Kind::name && !is_keyword(tokens_[i - 1].text)));
       open.push_back({index, fields});
-      if (open.size() > most_brackets) // Lua gives up at 200 levels, and does not say on which line
-        return Refusal{token.line, fmt::format("more than {} brackets within one another", most_brackets),
-                       "put a part of it in a local variable"};
+      if (open.size() > max_brackets) // Lua's own limit is 200 levels, and its error has no line
+        return Refusal{token.line, fmt::format("more than {} nested brackets", max_brackets),
+                       "put part of it into a local variable"};
       indices += index ? 1 : 0;
       fields = 0;
     } else if ((token.is(")") || token.is("}") || token.is("]")) && !open.empty()) {
@@ -182,15 +183,16 @@ std::optional<Refusal> SourceMap::refused() const {
     } else {
       fields = 0;
     }
-    if (fields > most_fields) // an error's message would search through them recursively
-      return Refusal{token.line, fmt::format("more than {} fields of fields in one expression", most_fields),
-                     "put a part of it in a local variable"};
+    if (fields > max_fields) // an error message would search through them recursively
+      return Refusal{token.line, fmt::format("more than {} nested field accesses in one expression", max_fields),
+                     "put part of it into a local variable"};
   }
   return std::nullopt;
 }
 
 void SourceMap::match_brackets() {
-  after_bracket_.assign(tokens_.size(), static_cast<uint32_t>(tokens_.size() - 1)); // one that stays open: the end
+  after_bracket_.assign(tokens_.size(),
+                        static_cast<uint32_t>(tokens_.size() - 1)); // an unclosed bracket extends to the end
   std::vector<size_t> open;
   for (size_t at = 0; at < tokens_.size(); at++) {
     const Token& token = tokens_[at];
@@ -203,7 +205,7 @@ void SourceMap::match_brackets() {
   }
 }
 
-// The separator or bracket that ends the expression that begins at `at`.
+// The separator or bracket that ends the expression starting at `at`.
 size_t SourceMap::skip_expression(size_t at) const {
   int blocks = 0;
   while (tokens_[at].kind != Kind::end) {
@@ -230,7 +232,7 @@ FieldSource SourceMap::parse_field(size_t first, size_t end, int line) const {
   if (token.is("{") && skip_bracket(first) == end) field.table = table_at(first);
   if (token.kind != Kind::name || is_keyword(token.text)) return field;
   if (first + 1 == end) field.variable = token.text;
-  // name, name.name, name["x"]: all that is left after the first name is dots, names and brackets
+  // a reference is name, name.name or name["x"]: only dots, names and brackets follow the first name
   size_t at = first + 1;
   while (at < end) {
     if (tokens_[at].is(".") && tokens_[at + 1].kind == Kind::name)
@@ -249,7 +251,7 @@ std::shared_ptr<const TableSource> SourceMap::parse_table(size_t brace) const {
   table->line = tokens_[brace].line;
   size_t at = brace + 1;
   while (tokens_[at].kind != Kind::end && !tokens_[at].is("}") &&
-         table->fields.size() + table->items.size() < longest) {
+         table->fields.size() + table->items.size() < max_table_entries) {
     int line = tokens_[at].line;
     size_t value = at;
     std::string key;
@@ -284,24 +286,24 @@ std::shared_ptr<const TableSource> SourceMap::table_at(size_t brace) const {
   return parsed_[brace] = parse_table(brace);
 }
 
-// The name in front of a call's arguments, for a call whose first word stands on an earlier line. Empty where nothing
-// is called there, or where more than a few arguments stand between.
+// The name before the arguments of a call, for a call that starts on an earlier line. Empty where it is not a call, or
+// has too many arguments in between.
 std::string_view SourceMap::called_name(size_t argument) const {
-  constexpr size_t farthest = 100;
-  for (size_t at = argument; at > 0 && argument - at < farthest;) {
+  constexpr size_t max_distance = 100;
+  for (size_t at = argument; at > 0 && argument - at < max_distance;) {
     tokens_read_++;
     const Token& before = tokens_[--at];
     if (before.kind == Kind::string) continue;
     if (!before.is(")"))
       return before.kind == Kind::name && !is_keyword(before.text) ? before.text : std::string_view();
     const size_t close = at;
-    while (at > 0 && argument - at < farthest && !(tokens_[at].is("(") && skip_bracket(at) == close + 1)) at--;
+    while (at > 0 && argument - at < max_distance && !(tokens_[at].is("(") && skip_bracket(at) == close + 1)) at--;
   }
   return {};
 }
 
-// Where the arguments begin of the calls in `a.b "x" { }`, when `word` is the a, with the name of what is called: empty
-// for the result of a call with a table and for what an index gives.
+// Adds the positions of the arguments of all calls in an expression like `a.b "x" { }` that starts at `word`, with the
+// name of the called function. The name is empty for the result of a call with a table and for an indexed value.
 void SourceMap::add_calls(size_t word, std::map<size_t, std::string_view>& arguments) const {
   if (tokens_[word].kind != Kind::name || is_keyword(tokens_[word].text)) return;
   std::string_view name = tokens_[word].text;
@@ -314,7 +316,7 @@ void SourceMap::add_calls(size_t word, std::map<size_t, std::string_view>& argum
     } else if (token.kind == Kind::string) {
       at++;
     } else if (token.is("{") || token.is("(")) {
-      if (!arguments.emplace(at, name).second) return; // from here on another walk was here before
+      if (!arguments.emplace(at, name).second) return; // the rest was added before
       if (token.is("{")) name = {};
       at = skip_bracket(at);
     } else if (token.is("[")) {
@@ -326,7 +328,7 @@ void SourceMap::add_calls(size_t word, std::map<size_t, std::string_view>& argum
   }
 }
 
-// The brace of the table that is the last argument.
+// The opening brace of the last argument, if that is a table.
 std::optional<size_t> SourceMap::table_argument(size_t argument) const {
   if (tokens_[argument].is("{")) return argument;
   std::optional<size_t> brace;
@@ -343,9 +345,9 @@ const std::vector<SourceMap::Call>& SourceMap::calls_on(int line) const {
   if (!is_new) return kept->second;
   auto first = std::partition_point(tokens_.begin(), tokens_.end(), [&](const Token& t) { return t.line < line; });
   auto last = std::partition_point(first, tokens_.end(), [&](const Token& t) { return t.line <= line; });
-  if (static_cast<size_t>(last - first) > crowded) return kept->second;
+  if (static_cast<size_t>(last - first) > max_tokens_per_line) return kept->second;
   std::map<size_t, std::string_view> arguments;
-  // Among the items of a table Lua looks one token ahead, and a name at a line's end counts for the next line.
+  // In a table, Lua reads one token ahead, so a name at the end of a line counts as on the next line.
   const auto begin = static_cast<size_t>(first - tokens_.begin()), end = static_cast<size_t>(last - tokens_.begin());
   for (size_t at = begin > 0 ? begin - 1 : 0; at < end; at++) {
     tokens_read_++;
@@ -359,7 +361,7 @@ const std::vector<SourceMap::Call>& SourceMap::calls_on(int line) const {
     if (name.empty()) continue;
     if (auto brace = table_argument(argument)) calls.push_back({name, *brace});
   }
-  if (calls.size() <= most_calls) kept->second = std::move(calls);
+  if (calls.size() <= max_calls_per_line) kept->second = std::move(calls);
   return kept->second;
 }
 
@@ -369,7 +371,7 @@ const TableSource* SourceMap::call(std::string_view name, int line, const std::v
   for (const Call& call : calls_on(line)) {
     tokens_read_ += 1 + keys.size();
     const TableSource* table = table_at(call.brace).get();
-    // Under another name it may still be the constructor, held in a local.
+    // The constructor may be called through a local variable of another name.
     bool all_there = !keys.empty() && std::all_of(keys.begin(), keys.end(),
                                                   [&](const std::string& key) { return table->fields.contains(key); });
     if (call.name != name && !all_there) continue;

@@ -1,6 +1,6 @@
-// SourceMap: the tokens of a Lua file. Finds the line on which each field of a table constructor stands, for Lua itself
-// tells the line of a call only (best effort: what is not found falls back to the line of the call). And finds what a
-// recipe may not be written with, because the Lua that distributions ship breaks on it.
+// SourceMap: the tokens of a Lua file. It finds the line of each field of a table constructor, because Lua itself only
+// reports the line of a call (best effort: otherwise the line of the call is used). It also finds source code that is
+// refused because it triggers memory bugs in the Lua versions that distributions ship.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,10 +15,10 @@ namespace fvlm::recipe {
 struct TableSource;
 
 struct FieldSource {
-  int line = 0;                             // of the key, or of an item's first word
-  std::shared_ptr<const TableSource> table; // the value is written as { ... }
-  std::string variable;                     // the value is this name alone
-  bool reference = false;                   // the value is a variable or a field of one: nil if misspelt
+  int line = 0;                             // of the key, or of the first token of an item
+  std::shared_ptr<const TableSource> table; // if the value is written as { ... }
+  std::string variable;                     // if the value is a single name
+  bool reference = false;                   // the value is a variable or a field of one, which is nil if misspelled
 };
 
 struct TableSource {
@@ -41,15 +41,15 @@ class SourceMap {
   uint64_t memory() const {
     return text_.capacity() + tokens_.capacity() * sizeof(Token) + after_bracket_.capacity() * sizeof(uint32_t);
   }
-  // How many tokens the searches below have looked at: they are charged for.
+  // The number of tokens that the searches below have read, for charging.
   uint64_t tokens_read() const { return tokens_read_; }
 
-  // What the file must not contain. Tokens are cut exactly as Lua does, so nothing hides from this.
+  // The first construct that is refused, if any. Tokens are split exactly as Lua does, so this cannot be evaded.
   std::optional<Refusal> refused() const;
 
-  // The { } of the call `name { }`, `name "x" { }` or `name("x", { })` that begins, or whose arguments begin, on `line`
-  // (before Lua 5.4.7 a call has the line of its first word). Where several calls stand there, the one that looks most
-  // like a table with these keys. Null: not found.
+  // The { } of a call `name { }`, `name "x" { }` or `name("x", { })` that starts, or whose arguments start, on `line`
+  // (before Lua 5.4.7 a call has the line of its first token). Of several calls, the one whose table matches these keys
+  // best. Null: not found.
   const TableSource* call(std::string_view name, int line, const std::vector<std::string>& keys) const;
 
   // The { } last assigned to `variable`, if it has these keys. "return" finds the file's last `return { }`.
@@ -60,14 +60,14 @@ class SourceMap {
   struct Token {
     Kind kind;
     int line;
-    std::string_view text; // of a string: without its quotes
+    std::string_view text; // a string has no quotes
     bool is(std::string_view symbol) const { return kind == Kind::symbol && text == symbol; }
     bool word(std::string_view keyword) const { return kind == Kind::name && text == keyword; }
   };
   struct Scanner;
   struct Call {
-    std::string_view name; // of what is called: "stage" in `fvlm.stage "align" {`
-    size_t brace;          // of the table that is its last argument
+    std::string_view name; // of the called function: "stage" in `fvlm.stage "align" {`
+    size_t brace;          // of the table that is the last argument
   };
 
   void match_brackets();
@@ -82,8 +82,8 @@ class SourceMap {
   const std::vector<Call>& calls_on(int line) const;
 
   std::string text_;
-  std::vector<Token> tokens_;           // with an end token
-  std::vector<uint32_t> after_bracket_; // of an opening one: the token after the one that closes it
+  std::vector<Token> tokens_;           // ends with an end token
+  std::vector<uint32_t> after_bracket_; // at an opening bracket: the token after the closing one
   std::map<std::string_view, std::vector<size_t>> assignments_; // name -> the braces after `name =`
   mutable std::map<size_t, std::shared_ptr<const TableSource>> parsed_;
   mutable std::map<int, std::vector<Call>> calls_; // by line

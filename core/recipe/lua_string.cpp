@@ -1,4 +1,4 @@
-// The string library. What a call reads or makes is paid for; patterns are in lua_pattern.cpp.
+// The string library. Each call is charged for the bytes it reads or creates. Patterns are in lua_pattern.cpp.
 #include "recipe/lua_pattern.h"
 #include "recipe/sandbox_interpreter.h"
 
@@ -9,14 +9,14 @@
 namespace fvlm::recipe {
 namespace {
 
-std::string_view paid_text(lua_State* L) {
+std::string_view charged_text(lua_State* L) {
   size_t length = 0;
   const char* text = luaL_checklstring(L, 1, &length);
   Interpreter::of(L).charge_bytes(L, length);
   return {text, length};
 }
 
-// A range given as in string.sub, cut to the text: first and one past the last, from 0.
+// Converts a range as in string.sub to [first, last) offsets within the text.
 std::pair<size_t, size_t> range(lua_State* L, lua_Integer last_default, size_t length) {
   auto size = static_cast<lua_Integer>(length);
   lua_Integer first = luaL_optinteger(L, 2, 1);
@@ -63,7 +63,7 @@ int length(lua_State* L) {
 
 template <class Change>
 int changed(lua_State* L, Change change) {
-  std::string_view text = paid_text(L);
+  std::string_view text = charged_text(L);
   luaL_Buffer buffer;
   char* out = luaL_buffinitsize(L, &buffer, text.size());
   for (size_t i = 0; i < text.size(); i++) out[i] = change(text, i);
@@ -99,7 +99,7 @@ int sub(lua_State* L) {
 
 int repeat(lua_State* L) { // rep
   Interpreter& self = Interpreter::of(L);
-  std::string_view text = paid_text(L);
+  std::string_view text = charged_text(L);
   lua_Integer count = luaL_checkinteger(L, 2);
   size_t separator_size = 0;
   const char* separator = luaL_optlstring(L, 3, "", &separator_size);
@@ -120,9 +120,9 @@ int repeat(lua_State* L) { // rep
   return 1;
 }
 
-// Lua's own, once every %s has its text (without addresses) and %p is out.
+// Checks the format and replaces the arguments of %s by their text without addresses, refuses %p, then calls Lua's own.
 int format(lua_State* L) {
-  std::string_view text = paid_text(L);
+  std::string_view text = charged_text(L);
   int argument = 1, last = lua_gettop(L);
   for (size_t i = 0; i + 1 < text.size(); i++) {
     if (text[i] != '%') continue;
@@ -130,7 +130,7 @@ int format(lua_State* L) {
     while (i < text.size() && std::string_view("-+ #0123456789.").find(text[i]) != std::string_view::npos) i++;
     if (i == text.size()) break;
     argument++;
-    if (text[i] == 'p') return luaL_error(L, "'%%p' shows where things lie in memory, which a recipe cannot");
+    if (text[i] == 'p') return luaL_error(L, "'%%p' is not allowed: a recipe must not depend on addresses");
     if (text[i] != 's' && text[i] != 'q') continue;
     if (argument > last) return luaL_argerror(L, argument, "no value");
     if (text[i] == 's') {
@@ -145,7 +145,7 @@ int format(lua_State* L) {
 } // namespace
 
 int open_string(lua_State* L) {
-  // Lua's string library gives strings their metatable, with arithmetic on numerals; its functions are replaced.
+  // Lua's own string library creates the metatable of strings, with arithmetic on numerals. Its functions are replaced.
   luaopen_string(L);
   lua_getfield(L, -1, "format");
   lua_newtable(L);

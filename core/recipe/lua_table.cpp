@@ -1,5 +1,5 @@
-// The table library. Every element that is touched is paid for, because a length may lie (__len) and an element may be
-// a call (__index). Sorting is a stable merge sort: the same order every time, whatever the comparison answers.
+// The table library. Every element access is charged, because __len may report any length and __index may be a call.
+// Sorting is a stable merge sort, which is deterministic for any comparison function.
 #include "recipe/sandbox_interpreter.h"
 
 #include <limits>
@@ -7,7 +7,7 @@
 namespace fvlm::recipe {
 namespace {
 
-// Something one may index: a table, or what has the metamethod. Writing to our tables fails by itself.
+// Accepts a table, or a value with these metamethods. The engine's own tables refuse writes themselves.
 void check_indexable(lua_State* L, int argument, std::initializer_list<const char*> metamethods) {
   if (lua_istable(L, argument)) return;
   for (const char* name : metamethods) {
@@ -132,7 +132,7 @@ int unpack(lua_State* L) {
 
 class Sorter {
  public:
-  // Elements are numbers 1..count in the array at stack index `elements`; the comparison at 2, or nil.
+  // Sorts the elements 1..count of the array at stack index `elements`. The comparison function, or nil, is at index 2.
   Sorter(lua_State* L, int elements, size_t count) : L_(L), elements_(elements), from_(count), to_(count) {
     for (size_t i = 0; i < count; i++) from_[i] = static_cast<uint32_t>(i + 1);
   }

@@ -1,4 +1,4 @@
-// From Lua to Value and back. Of Lua only numbers of functions remain.
+// Converts between Lua values and Value. Functions are represented by their number.
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
@@ -9,15 +9,15 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr uint64_t bytes_of_a_value = 280; // about what one takes in the tree
+constexpr uint64_t bytes_of_a_value = 280; // estimated size of a Value in the tree
 constexpr uint64_t cost_of_a_value = 30;   // in instructions
-constexpr size_t longest_key = 200;        // of a table: it is part of the path of all that it holds
+constexpr size_t max_key_bytes = 200;      // of a table; it becomes part of the path of everything below
 
-// Where a value is written, and, if it is a table, how.
+// Where a value is written in the source and, for a table, the source of its fields.
 struct Written {
   Origin origin;
   const TableSource* source = nullptr;
-  std::string variable; // the name it is written as, where it is one
+  std::string variable; // if the value is written as a single name
 };
 
 class Converter {
@@ -28,8 +28,8 @@ class Converter {
     spend(bytes_of_a_value + written.origin.file.size(), written.origin);
     if (++values_ > self_.limits.values)
       fail(written.origin, fmt::format("more than {} values", grouped(static_cast<int64_t>(self_.limits.values))),
-           "look for a loop that adds to a table without end; a pattern such as \"data/{0000..0999}.tar\" names many "
-           "files");
+           "is there a loop that adds to a table without end? a pattern such as \"data/{0000..0999}.tar\" names "
+           "many files");
     self_.charge(L_, cost_of_a_value);
     Value value;
     value.origin = written.origin;
@@ -64,7 +64,7 @@ class Converter {
     return value;
   }
 
-  // The file that what is converted next is written in.
+  // Sets the file that contains the values converted next.
   void set_file(const SourceFile* file) { file_ = file; }
 
  private:
@@ -78,16 +78,15 @@ class Converter {
     if (fits()) return;
     lua_gc(L_, LUA_GCCOLLECT);
     if (!fits())
-      fail(place, fmt::format("the value takes more than {}", human_bytes(self_.limits.memory_bytes)),
-           "look for tables that hold one another many times over");
+      fail(place, fmt::format("the result needs more than {}", human_bytes(self_.limits.memory_bytes)),
+           "is the same large table contained many times?");
   }
 
   FunctionId convert_function(int index, const Origin& place) {
     if (const Constructor* constructor = constructor_at(L_, index))
       fail(place, fmt::format("fvlm.{} still waits for its table", constructor->name), "call it with { ... }");
     if (lua_iscfunction(L_, index))
-      fail(place, "a function of Lua itself cannot be part of a recipe",
-           "write function(...) return ... end around it");
+      fail(place, "a built-in function of Lua cannot be part of a recipe", "wrap it in function(...) return ... end");
     index = lua_absindex(L_, index);
     push_functions(L_);
     lua_pushvalue(L_, index);
@@ -96,30 +95,31 @@ class Converter {
     return FunctionId{self_.functions++};
   }
 
-  // Text keys of the table, and how many whole-number ones it has.
+  // Returns the string keys of a table, sorted, and counts its integer keys.
   std::vector<std::string> read_keys(int index, const Origin& place, lua_Integer& items) {
     std::vector<std::string> keys;
     for (lua_pushnil(L_); lua_next(L_, index); lua_pop(L_, 1)) {
       if (lua_type(L_, -2) == LUA_TSTRING) {
         size_t length = 0;
         const char* text = lua_tolstring(L_, -2, &length);
-        if (length > longest_key)
-          fail(place, fmt::format("a key of this table is {} bytes long", length),
-               fmt::format("keys are names of at most {}", longest_key));
+        if (length > max_key_bytes)
+          fail(place, fmt::format("a key of this table has {} bytes", length),
+               fmt::format("the limit is {}", max_key_bytes));
         spend(length + sizeof(std::string), place);
         keys.emplace_back(text, length);
       } else if (lua_isinteger(L_, -2)) {
         items++;
       } else {
         fail(place, fmt::format("a key of this table is a {}", luaL_typename(L_, -2)),
-             "keys are names, and items are numbered from 1");
+             "keys must be strings or integers from 1");
       }
     }
     std::sort(keys.begin(), keys.end());
     return keys;
   }
 
-  // Reads constructor, place and arguments from the tag on top, and pops it. Answers with how the table is written.
+  // Reads constructor, location and arguments from the tag on top of the stack and pops it. Returns the source of the
+  // table.
   const TableSource* read_tag(Table& table, const std::vector<std::string>& keys) {
     int tag = lua_gettop(L_);
     auto number = [&](int at) {
@@ -147,7 +147,7 @@ class Converter {
     return file_ ? look_up([&] { return file_->lines.call(table.constructor, line, keys); }) : nullptr;
   }
 
-  // What the search for a table's lines reads is charged.
+  // Runs a search in the source and charges the tokens it reads.
   template <class Search>
   const TableSource* look_up(Search&& search) {
     const SourceMap& lines = file_->lines;
@@ -157,7 +157,7 @@ class Converter {
     return found;
   }
 
-  // The line is one of `file_`: of the library's, then the author's line that led there stays.
+  // Sets the location to a line of `file_`. If that is a bundled file, the author's line that called it remains.
   void place(Origin& origin, int line) const {
     if (file_ && file_->bundled)
       origin.library = fmt::format("{}:{}", file_->module, line);
@@ -169,10 +169,10 @@ class Converter {
     if (!lua_checkstack(L_, 20)) fail(written.origin, "tables nested too deeply", "");
     const void* identity = lua_topointer(L_, index);
     if (std::find(path_.begin(), path_.end(), identity) != path_.end())
-      fail(written.origin, "a table contains itself", "a recipe is a tree: build the inner table anew");
+      fail(written.origin, "a table contains itself", "a recipe is a tree: create a new inner table");
     if (path_.size() >= static_cast<size_t>(self_.limits.nesting))
-      fail(written.origin, fmt::format("more than {} tables within one another", self_.limits.nesting),
-           "look for a loop that wraps a table in a table");
+      fail(written.origin, fmt::format("more than {} nested tables", self_.limits.nesting),
+           "is there a loop that wraps a table in a table?");
     path_.push_back(identity);
     const SourceFile* outer_file = file_;
     auto table = std::make_shared<Table>();
@@ -191,7 +191,7 @@ class Converter {
     if (source) place(table->origin, source->line);
     convert_fields(index, *table, keys, source);
     convert_items(index, *table, items, source);
-    if (!file_ || !file_->bundled) note_nils(*table, keys, source); // the library's may well be nil
+    if (!file_ || !file_->bundled) note_nils(*table, keys, source); // in the bundled library, nil is often intended
     set_file(outer_file);
     path_.pop_back();
     return table;
@@ -228,7 +228,7 @@ class Converter {
       Written written = written_as(table, item);
       if (lua_rawgeti(L_, index, i) == LUA_TNIL)
         fail(written.origin, fmt::format("item {} is nil, and others follow it", i),
-             "is it a variable that is not defined here? a list has no holes");
+             "is a variable not defined here? a list must not have holes");
       table.items.push_back(convert(-1, written));
       lua_pop(L_, 1);
     }
@@ -248,8 +248,8 @@ class Converter {
   lua_State* L_;
   Interpreter& self_;
   uint64_t values_ = 0;
-  std::vector<const void*> path_;    // tables around the one that is read
-  const SourceFile* file_ = nullptr; // the one whose lines `source` speaks of
+  std::vector<const void*> path_;    // the tables that contain the current one
+  const SourceFile* file_ = nullptr; // the file that `source` refers to
 };
 
 } // namespace

@@ -11,10 +11,10 @@ std::string Model::tokenizer_folder() const {
 
 double Curve::at(double progress) const {
   if (points.size() == 1) return points[0];
-  double place = std::clamp(progress, 0.0, 1.0) * static_cast<double>(points.size() - 1);
-  size_t left = std::min(static_cast<size_t>(place), points.size() - 2);
-  double share = place - static_cast<double>(left);
-  return points[left] + (points[left + 1] - points[left]) * share;
+  double position = std::clamp(progress, 0.0, 1.0) * static_cast<double>(points.size() - 1);
+  size_t left = std::min(static_cast<size_t>(position), points.size() - 2);
+  double weight = position - static_cast<double>(left);
+  return points[left] + (points[left + 1] - points[left]) * weight;
 }
 
 std::vector<double> Mix::shares(double progress) const {
@@ -88,28 +88,28 @@ Stage::SampleSize Stage::largest_sample() const {
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {
-  constexpr int64_t least_read = 50;
-  constexpr double few = 0.1;
+  constexpr int64_t min_read = 50;
+  constexpr double min_share = 0.1;
   const double found = static_cast<double>(broken), all = static_cast<double>(read);
-  return (broken > count && found > share * all) || (read >= least_read && found > std::max(share, few) * all);
+  return (broken > count && found > share * all) || (read >= min_read && found > std::max(share, min_share) * all);
 }
 
 const std::vector<KernelKind>& kernel_kinds() {
   static const std::vector<KernelKind> kinds = {
       {"attention", "Packed self-attention and cross-attention."},
       {"loss", "Output head with cross-entropy."},
-      {"optimizer", "The optimizer's step."},
-      {"packer", "How samples are put into packs."},
-      {"quantizer", "Weights in few bits."},
-      {"video", "Pictures out of video files."},
+      {"optimizer", "Optimizer step."},
+      {"packer", "Packing of samples."},
+      {"quantizer", "Quantization of weights."},
+      {"video", "Decoding of video files."},
       {"linear", "Matrix products, with bias and GELU."},
-      {"rmsnorm", "RMSNorm, with the residual added."},
+      {"rmsnorm", "RMSNorm, fused with the residual addition."},
       {"layernorm", "LayerNorm."},
-      {"rope", "Rotary positions."},
+      {"rope", "Rotary position embedding."},
       {"swiglu", "The decoder's gated MLP."},
       {"bias_gelu", "Bias and GELU of the vision tower's MLP."},
-      {"layerscale_residual", "LayerScale with the residual added."},
-      {"scaled_rows", "LayerScale folded into the weights before it."},
+      {"layerscale_residual", "LayerScale, fused with the residual addition."},
+      {"scaled_rows", "LayerScale folded into the preceding weights."},
   };
   return kinds;
 }

@@ -1,8 +1,8 @@
-// Plan: all that a run will do, decided before it starts. Plain structs without Lua and without JSON. resolve() makes
-// one from a recipe or from a plan file; everything after that reads it and nothing changes it.
+// Plan: the complete, immutable description of a run. Plain structs, independent of Lua and JSON. resolve() makes one
+// from a recipe or a plan file; afterwards it is only read.
 //
-// The initialisers below are the defaults of a recipe. What each field means to an author, its unit and its range stand
-// once, in core/recipe/schema/, from where recipes/REFERENCE.md is made. A `derived` field is computed by resolve().
+// The initializers below are the defaults of a recipe. The meaning, unit and range of each field are documented once,
+// in core/recipe/schema/, from which recipes/REFERENCE.md is generated. A `derived` field is computed by resolve().
 #pragma once
 #include "recipe/objective_term.h"
 
@@ -16,33 +16,33 @@
 
 namespace fvlm::plan {
 
-// A value over a stage's progress: 0 at its first sample, 1 at its last. Evenly spaced points, linear in between; one
-// point is a constant. A Lua function becomes one of `sampled` points.
+// A value as a function of a stage's progress, from 0 at its first sample to 1 at its last: evenly spaced points with
+// linear interpolation. One point is a constant. A Lua function is sampled at `sample_count` points.
 struct Curve {
-  static constexpr int sampled = 257;
+  static constexpr int sample_count = 257;
   std::vector<double> points = {1.0};
   double at(double progress) const;
 };
 
-// A number for each parameter group. In a resolved Plan: one entry for each group that the stage trains.
+// A number per parameter group. A resolved Plan has one entry for each group that the stage trains.
 using ByGroup = std::map<std::string, double>;
 
-// A tower described in the recipe and initialised from the seed, in place of a Hugging Face folder with weights.
+// A new tower, described in the recipe and initialized from the seed, instead of a Hugging Face folder with weights.
 struct Dinov2 {
   int64_t width = 0, layers = 0, heads = 0, patch_size = 14;
-  std::optional<int64_t> mlp; // resolved: always there
+  std::optional<int64_t> mlp; // always set once resolved
 };
 
 struct Llama {
-  std::string tokenizer; // a folder with tokenizer.json; the vocabulary has its size
+  std::string tokenizer; // a folder with tokenizer.json, which determines the vocabulary size
   int64_t width = 0, layers = 0, heads = 0;
-  std::optional<int64_t> kv_heads, mlp; // resolved: always there
+  std::optional<int64_t> kv_heads, mlp; // always set once resolved
   double rope_theta = 10000;
   bool tied_head = true;
   int64_t max_positions = 8192;
 };
 
-using Vision = std::variant<std::string, Dinov2>; // the string: a Hugging Face folder
+using Vision = std::variant<std::string, Dinov2>; // a string is a Hugging Face folder
 using Decoder = std::variant<std::string, Llama>;
 
 enum class Attend { deep, shallow };
@@ -58,18 +58,19 @@ struct Model {
   Decoder decoder;
   Connector connector;
   int64_t image_size = 224;
-  std::string tokenizer_folder() const; // of the decoder; holds tokenizer.json
-  // Groups besides "connector", "vision" and "decoder": name -> patterns of parameter names, taken out of those three.
+  std::string tokenizer_folder() const; // the folder of the decoder's tokenizer.json
+  // Additional parameter groups: name -> patterns of parameter names. Matched parameters leave "connector", "vision"
+  // and "decoder".
   std::map<std::string, std::vector<std::string>> groups;
 };
 
 struct Source {
-  std::string name;                // of samples that name no source of their own
-  std::vector<std::string> shards; // patterns of tar files with images or videos; or
-  std::vector<std::string> text;   // patterns of tar files with text alone
+  std::string name;                // used for samples without a `source`
+  std::vector<std::string> shards; // patterns of tar files with images or videos
+  std::vector<std::string> text;   // or patterns of text-only tar files
   Curve weight;
-  int64_t epochs = 0;                        // passes before the source is spent; 0: endless
-  std::map<std::string, std::string> fields; // the engine's name of a sample's part -> the shard's key
+  int64_t epochs = 0;                        // passes before the source is exhausted; 0: unlimited
+  std::map<std::string, std::string> fields; // part of a sample -> key in the shard's JSON
 
   bool text_only() const { return !text.empty(); }
   const std::vector<std::string>& patterns() const { return text_only() ? text : shards; }
@@ -80,18 +81,18 @@ enum class Overlong { truncate, drop };
 
 struct Mix {
   std::vector<Source> sources;
-  std::optional<double> text_ratio; // share of samples from text sources; none: by weight alone
+  std::optional<double> text_ratio; // fraction of text-only samples; if absent, the weights decide
   int64_t max_frames = 64;
   int64_t max_text_tokens = 1024;
   int64_t replicate_image_frames = 1;
   Overlong overlong = Overlong::truncate;
   std::string system = "You are a helpful AI assistant.";         // empty: no system turn
-  std::map<std::string, std::string> prompts = default_prompts(); // source -> text of an empty user turn; "default"
+  std::map<std::string, std::string> prompts = default_prompts(); // source or "default" -> text of an empty user turn
   std::optional<std::string> preprocessed;                        // a folder written by `preprocess`
 
-  // What share of the samples each source gives at a moment of the stage; sums to 1.
+  // The fraction of samples from each source at a point of the stage. The sum is 1.
   std::vector<double> shares(double progress) const;
-  bool has_frames() const; // a source of it may
+  bool has_frames() const; // whether a source is not text-only
 
   static std::map<std::string, std::string> default_prompts();
 };
@@ -99,11 +100,11 @@ struct Mix {
 enum class Moments { fp32, bf16 };
 enum class Gradients { fp32, bf16 };
 
-// What every optimizer has.
+// Settings common to all optimizers.
 struct OptimizerCommon {
   ByGroup lr;
   ByGroup weight_decay = {{"default", 0.01}};
-  double clip = 1; // of the global gradient norm; 0: none
+  double clip = 1; // maximum global gradient norm; 0: no clipping
   Moments moments = Moments::fp32;
 };
 
@@ -112,7 +113,7 @@ struct AdamW : OptimizerCommon {
   double eps = 1e-8;
 };
 
-// Muon for the matrices inside the layers, AdamW for all else (embeddings, head, vectors).
+// Muon for the matrices inside the layers, AdamW for all other parameters (embeddings, head, vectors).
 struct Muon : OptimizerCommon {
   struct Others {
     ByGroup lr;
@@ -125,11 +126,11 @@ struct Muon : OptimizerCommon {
   Others others;
 };
 
-// An algorithm of a plugin, by its name.
+// An optimizer algorithm of a plugin, by name.
 struct PluginOptimizer : OptimizerCommon {
-  PluginOptimizer() { weight_decay.clear(); } // none in the recipe: the algorithm's own default
+  PluginOptimizer() { weight_decay.clear(); } // if absent, the algorithm's own default applies
   std::string algorithm;
-  std::map<std::string, double> options; // its own hyperparameters
+  std::map<std::string, double> options; // hyperparameters of the algorithm
 };
 
 using Optimizer = std::variant<AdamW, Muon, PluginOptimizer>;
@@ -137,42 +138,42 @@ using Optimizer = std::variant<AdamW, Muon, PluginOptimizer>;
 const OptimizerCommon& common(const Optimizer& optimizer);
 OptimizerCommon& common(Optimizer& optimizer);
 
-// Warm-up is linear from 0 to each group's base rate, over this share of the stage's steps.
+// Linear warm-up from 0 to each group's base rate, over this fraction of the stage's steps.
 struct WarmUp {
   double warmup = 0;
 };
 struct Constant : WarmUp {};
 struct Cosine : WarmUp {
-  double to_share = 0.1; // of the base rate, at the end
+  double to_share = 0.1; // final rate as a fraction of the base rate
 };
 struct Linear : WarmUp {
   double to_share = 0;
 };
 struct Converging : WarmUp {
-  double to = 0; // the rate at which every group ends, up or down along a cosine
+  double to = 0; // the common final rate of all groups, approached along a cosine
 };
 
-// A Curve multiplies the base rate and has no other warm-up than its own shape.
+// A Curve is the factor on the base rate; it has no separate warm-up.
 using Schedule = std::variant<Constant, Cosine, Linear, Converging, Curve>;
 
 double warmup(const Schedule& schedule);
 
-// A step takes samples until one of the limits would be passed. Samples alone: exactly so many.
+// A step takes samples until one of the limits would be exceeded. With `samples` alone it takes exactly that many.
 struct Batch {
   std::optional<int64_t> samples, tokens, frames;
 };
 
-// The fixed capacity of one pack, which is also the micro-batch. None: chosen from the data and the free memory.
+// The fixed capacity of one pack, which is the micro-batch. Absent values are chosen from the data.
 struct Packing {
   std::optional<int64_t> frames, tokens, segments;
-  int64_t window = 256; // samples looked ahead by the packer
+  int64_t window = 256; // upcoming samples that the packer may choose from
 };
 
-// Which layers of a tower recompute their activations in the backward pass.
+// Activation checkpointing of a tower: which layers recompute their activations in the backward pass.
 struct Recompute {
-  bool light = false;          // no whole layers, but what norms, GELU and SwiGLU made, in all of them
+  bool light = false;          // all layers, but only the outputs of norms, GELU and SwiGLU
   int64_t every = 0;           // 0: none, 1: all, k: layers 0, k, 2k, ...
-  std::vector<int64_t> layers; // or these, counted from 0
+  std::vector<int64_t> layers; // or exactly these, counted from 0
   bool covers(int64_t layer) const;
 };
 
@@ -190,7 +191,7 @@ struct EvaluationSet {
   std::vector<Mode> modes = {Mode::coarse_fine};
   int64_t samples = 0; // 0: all
   bool entropy = false;
-  int64_t show = 0; // samples that the report shows with the model's answer and where it looked
+  int64_t show = 0; // samples in the report, with the model's answer and its attention over frames
 };
 
 struct Evaluation {
@@ -198,11 +199,11 @@ struct Evaluation {
   std::vector<EvaluationSet> sets;
 };
 
-// A function of the recipe, callable through the Sandbox that ran it.
+// A Lua function of the recipe, which can be called through the Sandbox that ran the recipe.
 struct LuaFunction {
   int64_t index = -1;  // FunctionId::index
   std::string defined; // "recipes/mine.lua:40"
-  std::string code;    // SHA-256 over the recipe's Lua files: another text is another Plan
+  std::string code;    // SHA-256 of the recipe's Lua files, so that changed code changes the Plan's hash
 };
 
 struct Control {
@@ -210,7 +211,7 @@ struct Control {
   LuaFunction run;
 };
 
-// What a `control` function may answer.
+// What a `control` function may return.
 struct StopStage {};
 struct Save {};
 struct ScaleRate {
@@ -220,15 +221,16 @@ using Action = std::variant<StopStage, Save, ScaleRate>;
 
 struct Stage {
   std::string name;
-  std::string from; // resolved: "model", an earlier stage's name, or the path of a checkpoint
+  std::string from; // once resolved: "model", an earlier stage's name, or the path of a checkpoint
   std::vector<std::string> freeze;
   Mix data;
-  Mode mode = Mode::coarse_fine; // or refined: how frames are read while it trains
+  Mode mode = Mode::coarse_fine; // how frames are encoded in training: coarse_fine or refined
   std::vector<Term> objective;
   Optimizer optimizer;
   Schedule schedule;
-  int64_t samples = 0;           // 0: `epochs` alone says how many
-  std::optional<int64_t> epochs; // passes over the data, counted when they are opened: train/stage_length.h
+  int64_t samples = 0; // 0: determined by `epochs`
+  std::optional<int64_t>
+      epochs; // passes over the data; samples are counted when the data is opened (train/stage_length.h)
   Batch batch;
   Packing packing;
   ActivationCheckpointing activation_checkpointing;
@@ -236,7 +238,8 @@ struct Stage {
   Evaluation evaluation;
   std::optional<Control> control;
 
-  // derived: ceil(samples / batch.samples); none where budgets make batches, or nobody has counted the samples yet
+  // derived: ceil(samples / batch.samples); absent where batches are limited by tokens or frames, or the samples are
+  // not counted yet
   std::optional<int64_t> steps;
   std::optional<int64_t> warmup_steps; // derived: warmup * steps, rounded to the nearest
 
@@ -246,7 +249,7 @@ struct Stage {
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
 
-  // What the mix lets through at most, in one pack: each text of a sample is read behind all its frames.
+  // The largest sample that the mix can produce, as it is packed: each text of a sample follows all of its frames.
   struct SampleSize {
     int64_t frames = 0, tokens = 0;
   };
@@ -255,7 +258,8 @@ struct Stage {
 
 enum class Precision { bf16, fp16, tf32, fp32 };
 
-// Backends wanted for one kind of kernel, best first: names, or "auto" (best score) or "measure" (fastest) at the end.
+// Preferred backends for one kind of kernel, best first: names, with "auto" (best score) or "measure" (fastest) only
+// last.
 using WishList = std::vector<std::string>;
 
 struct KernelKind {
@@ -264,12 +268,12 @@ struct KernelKind {
 const std::vector<KernelKind>& kernel_kinds();
 
 struct Kernels {
-  std::map<std::string, WishList, std::less<>> wishes = all_auto(); // one entry for each kernel_kinds()
+  std::map<std::string, WishList, std::less<>> wishes = all_auto(); // one entry per kernel_kinds()
   const WishList& operator[](std::string_view kind) const;
   static std::map<std::string, WishList, std::less<>> all_auto();
 };
 
-// Work that need not be done, or not one after the other. Each off-switch takes the plain path to the same result.
+// Optimizations that do not change results. Turning one off takes the plain path to the same result.
 struct Speed {
   bool graphs = true;
   bool overlap_copies = true;
@@ -285,13 +289,13 @@ struct Speed {
 struct Quarantine {
   int64_t count = 1000;
   double share = 0.01;
-  // Both limits; or, so that no set is too small for them, a tenth of those read (the share, where that is larger),
-  // from 50 on.
+  // Whether both limits are exceeded; or, so that small data sets are covered, whether a tenth of at least 50 samples
+  // (or `share`, if larger) is broken.
   bool exceeded_by(int64_t broken, int64_t read) const;
 };
 
 struct Loader {
-  std::optional<int64_t> workers; // none: one for each core but one
+  std::optional<int64_t> workers; // absent: one per core but one
   int64_t memory_mib = 1024;
   Quarantine quarantine;
 };
@@ -300,12 +304,12 @@ struct Checkpoint {
   int64_t every = 1000; // steps; 0: only at the end of a stage
   int64_t keep_last = 3;
   int64_t keep_best = 1;
-  std::optional<std::string> best_by; // an evaluation set; none: the first of the stage
+  std::optional<std::string> best_by; // an evaluation set; absent: the first of the stage
 };
 
 struct Guard {
   int64_t nonfinite_limit = 10;
-  double spike_factor = 3; // 0: spikes are not looked for
+  double spike_factor = 3; // 0: spikes are not detected
   bool rollback = false;
 };
 
@@ -331,7 +335,7 @@ struct Plan {
   std::vector<Stage> stages;
 };
 
-// "connector", "vision", "decoder", then the recipe's own.
+// "connector", "vision", "decoder", then the recipe's additional groups.
 std::vector<std::string> parameter_groups(const Model& model);
 
 } // namespace fvlm::plan

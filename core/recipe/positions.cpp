@@ -12,7 +12,7 @@
 namespace fvlm::recipe {
 namespace {
 
-// "mine.lua:12 ..." of Resolved::sources.
+// Parses an entry of Resolved::sources, like "mine.lua:12 ...".
 Origin origin_of(const std::string& source) {
   Origin origin;
   const size_t colon = source.find(':');
@@ -22,7 +22,7 @@ Origin origin_of(const std::string& source) {
   return origin;
 }
 
-// Where the value was written, or what holds it.
+// Where the value was written, or else its nearest parent.
 Origin origin_of(const Resolved& resolved, std::string path) {
   for (; !path.empty(); path = path.substr(0, std::min(path.rfind('.'), path.size()))) {
     if (const auto found = resolved.sources.find(path); found != resolved.sources.end())
@@ -34,28 +34,28 @@ Origin origin_of(const Resolved& resolved, std::string path) {
 
 } // namespace
 
-std::vector<LongSequences> longer_than(const plan::Plan& plan, int64_t positions) {
+std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions) {
   std::vector<LongSequences> all;
-  const auto look = [&](const std::string& path, const plan::Mix& mix) {
+  const auto check = [&](const std::string& path, const plan::Mix& mix) {
     const int64_t frames = mix.has_frames() ? std::max(mix.max_frames, mix.replicate_image_frames) : 0;
     if (frames + mix.max_text_tokens > positions)
-      all.push_back({path, fmt::format("{} frames and {} text tokens are more than the decoder's {} positions", frames,
+      all.push_back({path, fmt::format("{} frames and {} text tokens exceed the decoder's {} positions", frames,
                                        mix.max_text_tokens, positions)});
   };
   for (const plan::Stage& stage : plan.stages) {
     const std::string path = "stages" + key_part(stage.name);
-    look(path + ".data", stage.data);
+    check(path + ".data", stage.data);
     for (const plan::EvaluationSet& set : stage.evaluation.sets)
-      look(path + ".evaluation.sets" + key_part(set.name) + ".data", set.data);
+      check(path + ".evaluation.sets" + key_part(set.name) + ".data", set.data);
   }
   return all;
 }
 
 void require_positions(const Resolved& resolved, int64_t positions) {
   std::vector<Mistake> mistakes;
-  for (const LongSequences& long_ones : longer_than(resolved.plan, positions)) {
+  for (const LongSequences& long_ones : find_long_sequences(resolved.plan, positions)) {
     const std::string path = long_ones.mix + ".max_text_tokens";
-    mistakes.push_back({origin_of(resolved, path), path, long_ones.what, shorter_sequences});
+    mistakes.push_back({origin_of(resolved, path), path, long_ones.what, long_sequences_advice});
   }
   if (!mistakes.empty()) throw RecipeError(std::move(mistakes));
 }

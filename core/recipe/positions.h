@@ -1,5 +1,5 @@
-// The longest sequences of a Plan against the positions that its decoder has. Of a decoder that a recipe describes
-// resolve() asks this itself; of one from a folder whoever reads the folder's config.json.
+// Checks that the longest sequences of a Plan fit in the decoder's positions. resolve() does this for a decoder that
+// the recipe describes; for one from a folder, the caller that reads its config.json has to.
 #pragma once
 #include "recipe/resolve.h"
 
@@ -14,12 +14,12 @@ struct LongSequences {
   std::string what; // "64 frames and 1,024 text tokens are more than the decoder's 512 positions"
 };
 
-// Of the stages' mixes and those of their evaluation sets.
-std::vector<LongSequences> longer_than(const plan::Plan& plan, int64_t positions);
+// Finds the mixes, of stages and evaluation sets, whose longest sequence exceeds `positions`.
+std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t positions);
 
-inline constexpr const char* shorter_sequences = "lower data.max_text_tokens or data.max_frames";
+inline constexpr const char* long_sequences_advice = "lower data.max_text_tokens or data.max_frames";
 
-// Throws RecipeError.
+// Throws RecipeError where find_long_sequences() finds any.
 void require_positions(const Resolved& resolved, int64_t positions);
 
 } // namespace fvlm::recipe

@@ -15,19 +15,19 @@ std::string steps_of(const plan::Stage& stage) {
   return stage.steps ? fmt::format("{} steps", grouped(*stage.steps)) : length_text(stage);
 }
 
-// Many points in one line: bars from the least to the most.
-std::string drawn(const std::vector<double>& points) {
+// A sparkline of many points, scaled from their minimum to their maximum.
+std::string sparkline(const std::vector<double>& points) {
   static constexpr const char* bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   constexpr size_t columns = 24;
-  auto [least, most] = std::minmax_element(points.begin(), points.end());
+  auto [min, max] = std::minmax_element(points.begin(), points.end());
   std::string out = fmt::format("{} ", shortest(points.front()));
   for (size_t c = 0; c < columns; ++c) {
     double point = points[c * (points.size() - 1) / (columns - 1)];
-    double height = *most > *least ? (point - *least) / (*most - *least) : 0.5;
+    double height = *max > *min ? (point - *min) / (*max - *min) : 0.5;
     out += bars[std::min<size_t>(7, static_cast<size_t>(height * 8))];
   }
-  return out + fmt::format(" {} ({} points from {} to {})", shortest(points.back()), points.size(), shortest(*least),
-                           shortest(*most));
+  return out + fmt::format(" {} ({} points from {} to {})", shortest(points.back()), points.size(), shortest(*min),
+                           shortest(*max));
 }
 
 } // namespace
@@ -51,7 +51,7 @@ std::string value_text(const Json& value) {
     bool plain = std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
     return plain && !text.empty() ? text : value.dump();
   }
-  if (value.is_array() && value.size() > 8 && value[0].is_number()) return drawn(value.get<std::vector<double>>());
+  if (value.is_array() && value.size() > 8 && value[0].is_number()) return sparkline(value.get<std::vector<double>>());
   if (value.is_array()) {
     std::vector<std::string> parts;
     for (const auto& item : value) parts.push_back(value_text(item));
@@ -62,7 +62,7 @@ std::string value_text(const Json& value) {
 }
 
 std::string all_values_text(const Resolved& resolved) {
-  constexpr size_t most = 48; // of a value's column; what is longer pushes its own line alone
+  constexpr size_t max_width = 48; // of the value column; a longer value only shifts its own line
   struct Row {
     std::string path, value, from;
   };
@@ -75,7 +75,7 @@ std::string all_values_text(const Resolved& resolved) {
                                                            : "default";
     rows.push_back({leaf.path, value_text(leaf.value), from});
     paths = std::max(paths, display_width(leaf.path));
-    if (size_t width = display_width(rows.back().value); width <= most) values = std::max(values, width);
+    if (size_t width = display_width(rows.back().value); width <= max_width) values = std::max(values, width);
   }
   std::string out;
   for (const auto& row : rows)

@@ -21,7 +21,7 @@ std::string heading(const RecordInfo& info) {
   return fmt::format("fvlm.{} {}{{ }}", info.constructor, named ? fmt::format("\"{}\" ", argument->name) : "");
 }
 
-// As GitHub makes it from a heading.
+// The anchor that GitHub generates for a heading.
 std::string anchor(const RecordInfo& info) {
   std::string out;
   for (char c : heading(info)) {
@@ -39,7 +39,7 @@ std::string cell(const std::string& text) {
   return out;
 }
 
-// The records a field leads to, through lists and alternatives, each once.
+// The distinct records that a field refers to, through lists and alternatives.
 void records_of(const Node& node, std::vector<const RecordInfo*>& found) {
   if (node.record()) {
     if (std::find(found.begin(), found.end(), node.record()) == found.end()) found.push_back(node.record());
@@ -48,7 +48,7 @@ void records_of(const Node& node, std::vector<const RecordInfo*>& found) {
   for (const Node* part : node.parts()) records_of(*part, found);
 }
 
-// The words a field can be, with what each means.
+// The enum of a field, with its words and their meanings.
 const WordsNode* words_of(const Node& node) {
   if (auto* words = dynamic_cast<const WordsNode*>(&node)) return words;
   for (const Node* part : node.record() ? std::vector<const Node*>{} : node.parts())
@@ -70,7 +70,7 @@ std::string meaning(const FieldInfo& field) {
   for (const RecordInfo* record : records) links.push_back(fmt::format("[{}](#{})", heading(*record), anchor(*record)));
   if (!links.empty()) out += fmt::format(" See {}.", join_or(links));
   if (field.place == Place::items) out += " Written without a key.";
-  if (field.place == Place::argument) out += " Written in front of the table.";
+  if (field.place == Place::argument) out += " Written before the table.";
   if (!field.example.empty()) out += fmt::format(" Example: `{}`.", field.example);
   return out;
 }
@@ -81,15 +81,16 @@ std::string kind(const FieldInfo& field) {
   return out;
 }
 
-std::string fallback(const FieldInfo& field) {
-  if (field.required) return field.unless.empty() ? "required" : fmt::format("required without `{}`", field.unless);
+std::string default_text(const FieldInfo& field) {
+  if (field.required)
+    return field.required_unless.empty() ? "required" : fmt::format("required without `{}`", field.required_unless);
   if (field.derived) return "computed";
-  auto* text = field.fallback.get_ptr<const std::string*>();
-  bool none =
-      field.fallback.is_null() || (text && text->empty()) || (field.fallback.is_structured() && field.fallback.empty());
+  auto* text = field.default_value.get_ptr<const std::string*>();
+  bool none = field.default_value.is_null() || (text && text->empty()) ||
+              (field.default_value.is_structured() && field.default_value.empty());
   if (none) return "";
-  if (field.fallback.is_object()) return "see its fields";
-  return fmt::format("`{}`", as_lua(field.fallback));
+  if (field.default_value.is_object()) return "see its fields";
+  return fmt::format("`{}`", as_lua(field.default_value));
 }
 
 std::string section(const RecordInfo& info) {
@@ -98,28 +99,28 @@ std::string section(const RecordInfo& info) {
   if (info.fields.empty()) return out;
   out += "\n| key | value | default | meaning |\n|---|---|---|---|\n";
   for (const auto& field : info.fields)
-    out += fmt::format("| `{}` | {} | {} | {} |\n", field.name, cell(kind(field)), cell(fallback(field)),
+    out += fmt::format("| `{}` | {} | {} | {} |\n", field.name, cell(kind(field)), cell(default_text(field)),
                        cell(meaning(field)));
   return out;
 }
 
 constexpr const char* introduction = R"(# Recipes: the reference
 
-Made from the engine's schema by `fvlm-engine recipe reference`; do not edit. `fvlm-engine recipe stubs` makes
+Generated from the engine's schema by `fvlm-engine recipe reference`; do not edit. `fvlm-engine recipe stubs` generates
 [fvlm.d.lua](fvlm.d.lua), with which an editor completes and checks the same keys.
 
-A recipe is a Lua 5.4 file that returns one `fvlm.recipe { }`. It is run once, in a sandbox (no files, no clock, no
-network); what it returns is checked and frozen into a Plan, and only the Plan is used from then on.
+A recipe is a Lua 5.4 file that returns one `fvlm.recipe { }`. It runs once, in a sandbox (no files, no clock, no
+network). Its result is validated and frozen into a Plan, and from then on only the Plan is used.
 
-- `local fvlm = require "fvlm"` gives the functions below. `require "name"` reads `name.lua` beside the recipe or in a
-  folder below it; `require "fvlm.name"` reads one of the bundled files in `recipes/lib`.
-- `fvlm.arg("name", default)` is what `--arg name=value` says on the command line, in the type of the default.
+- `local fvlm = require "fvlm"` provides the functions below. `require "name"` reads `name.lua` from the recipe's folder or
+  a folder below it; `require "fvlm.name"` reads one of the bundled files in `recipes/lib`.
+- `fvlm.arg("name", default)` returns the value of `--arg name=value` on the command line, in the type of the default.
 - `--set path=value` changes any value of the Plan: `--set stages.align.optimizer.lr.vision=1e-6`,
-  `--set kernels.attention=cudnn,reference`, `--set stages.*.samples=64`. A word alone chooses a kind:
-  `--set stages.align.schedule=cosine`. What is no number, switch or list may be JSON.
-- Paths of models and data are as the working directory sees them. They need not exist for `check` and `plan`.
-- A function (a schedule, a mixing weight) is called at 257 evenly spaced points of the stage's progress, from 0 at its
-  first sample to 1 at its last; between them the value goes along straight lines.
+  `--set kernels.attention=cudnn,reference`, `--set stages.*.samples=64`. A bare word selects a kind:
+  `--set stages.align.schedule=cosine`. Other values may be given as JSON.
+- Paths of models and data are relative to the working directory. They need not exist for `check` and `plan`.
+- A function (a schedule, a mixing weight) is sampled at 257 evenly spaced points of the stage's progress, from 0 at its
+  first sample to 1 at its last, and interpolated linearly.
 
 )";
 
@@ -137,16 +138,16 @@ std::string stub_class(const RecordInfo& info) {
   std::string out = comment(info.doc) + fmt::format("---@class fvlm.{}\n", info.title);
   for (const auto& field : info.fields) {
     if (field.derived) continue;
-    bool optional = !field.required || !field.unless.empty() ||
-                    field.place != Place::key; // a name or entry is not written as a key
-    std::string more = field.doc;
-    if (!field.unit.empty()) more += fmt::format(" In {}.", field.unit);
-    std::string preset = fallback(field);
-    if (preset.starts_with('`')) more += fmt::format(" Default: {}.", preset);
+    bool optional = !field.required || !field.required_unless.empty() ||
+                    field.place != Place::key; // an argument or entry is not written as a key
+    std::string description = field.doc;
+    if (!field.unit.empty()) description += fmt::format(" In {}.", field.unit);
+    std::string preset = default_text(field);
+    if (preset.starts_with('`')) description += fmt::format(" Default: {}.", preset);
     std::string key = field.place == Place::items ? "[integer]" : field.name + (optional ? "?" : "");
     const Node& node = *field.node;
     std::string type = field.place == Place::items ? node.parts()[0]->lua_type() : node.lua_type();
-    out += fmt::format("---@field {} {} {}\n", key, type, more);
+    out += fmt::format("---@field {} {} {}\n", key, type, description);
   }
   return out;
 }
@@ -185,19 +186,20 @@ std::string reference_page() {
 }
 
 std::string editor_stubs() {
-  std::string out = "---@meta fvlm\n-- Made from the engine's schema by `fvlm-engine recipe stubs`; do not "
+  std::string out = "---@meta fvlm\n-- Generated from the engine's schema by `fvlm-engine recipe stubs`; do not "
                     "edit.\n\n---@class fvlm\nlocal fvlm = {}\n\n";
-  out += "---What `--arg name=value` says on the command line, in the type of the default.\n---@generic T\n---@param "
+  out += "---Return the value of `--arg name=value` on the command line, in the type of the default.\n---@generic "
+         "T\n---@param "
          "name string\n"
          "---@param default? T\n---@return T\nfunction fvlm.arg(name, default) end\n\n";
   const std::string terms = fmt::format("({})[]", objective_schema()->parts().front()->lua_type());
-  out += fmt::format("---A sum of weighted objectives; a plain list does the same.\n---@param terms {0}\n"
+  out += fmt::format("---A sum of weighted objectives, the same as a plain list.\n---@param terms {0}\n"
                      "---@return {0}\nfunction fvlm.sum(terms) end\n",
                      terms);
   std::vector<std::string> actions;
   for (const RecordInfo* info : all_records())
     if (info->call_only) actions.push_back(fmt::format("fvlm.{}", info->title));
-  out += fmt::format("\n---What a `control` function may answer.\n---@alias fvlm.Action {}\n", join(actions, "|"));
+  out += fmt::format("\n---What a `control` function may return.\n---@alias fvlm.Action {}\n", join(actions, "|"));
   for (const RecordInfo* info : all_records()) {
     out += fmt::format("\n{}", stub_class(*info));
     if (!info->constructor.empty()) out += fmt::format("\n{}", stub_function(*info));

@@ -1,4 +1,4 @@
-// What is written from the schema for authors: the reference page and the editor's stubs.
+// Documentation generated from the schema: the reference page and the editor stubs.
 #pragma once
 #include <string>
 

@@ -16,9 +16,9 @@ namespace fvlm::recipe {
 namespace {
 
 constexpr const char* plan_format = "fvlm.plan/1";
-constexpr size_t most_plan_bytes = 64 << 20;
+constexpr size_t max_plan_bytes = 64 << 20;
 
-// A Plan has more values than its recipe: defaults, and what functions gave.
+// A Plan has more values than its recipe, because of defaults and sampled functions.
 std::shared_ptr<Allowance> plan_file_allowance() {
   return std::make_shared<Allowance>(Limits{.instructions = 500'000'000, .memory_bytes = 1 << 30, .values = 2'000'000});
 }
@@ -33,8 +33,8 @@ std::map<std::string, std::string> sources_of(const plan::Plan& plan, const Read
   return sources;
 }
 
-// `control` functions are part of what a Plan does: their text is part of its hash.
-void sign_functions(plan::Plan& plan, const Sandbox& lua) {
+// The behavior of a run depends on its `control` functions, so the hash of the Plan includes the Lua files.
+void hash_functions(plan::Plan& plan, const Sandbox& lua) {
   Sha256 all;
   for (const auto& [path, text] : lua.files())
     all.update(fmt::format("{}\n{}\n", path.filename().string(), text.size())), all.update(text);
@@ -45,12 +45,12 @@ void sign_functions(plan::Plan& plan, const Sandbox& lua) {
 
 void report_unread_args(const Request& request, const Sandbox& lua, Reader& reader) {
   std::vector<std::string> read;
-  for (const auto& [name, fallback] : lua.args_read()) read.push_back(name);
+  for (const auto& [name, default_value] : lua.args_read()) read.push_back(name);
   for (const auto& [name, value] : request.args)
     if (std::find(read.begin(), read.end(), name) == read.end())
-      reader.complain({fmt::format("--arg {}={}", name, value), 0},
-                      fmt::format("the recipe asks for no argument '{}'", name),
-                      read.empty() ? "it asks for none" : advise_key(name, read));
+      reader.report({fmt::format("--arg {}={}", name, value), 0},
+                    fmt::format("the recipe reads no argument '{}'", name),
+                    read.empty() ? "it reads none" : advise_key(name, read));
 }
 
 struct Run {
@@ -65,28 +65,28 @@ Run run_recipe(const Request& request, const std::map<std::string, std::string>&
       .library = request.library, .args = args, .constructors = constructors(), .limits = request.limits});
   Value value = lua->run(request.file, allowance.get());
   if (std::holds_alternative<std::monostate>(value.data))
-    throw Error(ErrorKind::recipe, "the file returns nothing")
+    throw Error(ErrorKind::recipe, "the recipe returns nothing")
         .at(request.file.string())
-        .advise("write 'return' in front of its fvlm.recipe { ... }");
+        .advise("write 'return' before fvlm.recipe { ... }");
   const auto call = [lua, allowance](FunctionId f, std::span<const Value> arguments) {
     return lua->call(f, arguments, nullptr, allowance.get());
   };
   Run run{lua, {}, Reader(call, allowance)};
   run.plan = freeze(std::move(value), request.sets, run.reader);
-  sign_functions(run.plan, *lua);
+  hash_functions(run.plan, *lua);
   return run;
 }
 
-// A value came from --arg when it is another without that argument. Lua's own values carry no such mark. Where the
-// allowance ends, the values keep the line that they were written on.
-void trace_args(const Request& request, const std::shared_ptr<Allowance>& allowance, Resolved& resolved) {
+// Attributes values to --arg: runs the recipe again without each argument and compares the Plans, because Lua values
+// carry no origin. Where the allowance is exhausted, values keep the line they were written on.
+void attribute_args(const Request& request, const std::shared_ptr<Allowance>& allowance, Resolved& resolved) {
   for (const auto& [name, value] : request.args) {
     auto others = request.args;
     others.erase(name);
     plan::Plan without;
     try {
       Run run = run_recipe(request, others, allowance);
-      if (run.reader.mistakes.any()) continue; // the recipe cannot do without the argument: nothing to compare with
+      if (run.reader.mistakes.any()) continue; // the recipe requires the argument, so there is nothing to compare with
       without = std::move(run.plan);
     } catch (const Error&) {
       continue;
@@ -109,7 +109,7 @@ Resolved resolve_recipe(const Request& request) {
   resolved.sources = sources_of(resolved.plan, run.reader);
   resolved.files = run.lua->files();
   resolved.lua = run.lua;
-  trace_args(request, allowance, resolved);
+  attribute_args(request, allowance, resolved);
   return resolved;
 }
 
@@ -120,16 +120,16 @@ Json read_plan_document(const std::filesystem::path& file) {
   const char* advice = "a plan file is what `fvlm-engine plan RECIPE --json` prints";
   Json document;
   try {
-    document = parse_json(read_file(file, most_plan_bytes), name);
+    document = parse_json(read_file(file, max_plan_bytes), name);
   } catch (const Error& error) {
     throw Error(ErrorKind::recipe, error.what()).at(error.where()).advise(advice);
   }
   bool has_format = document.is_object() && document.contains("format") && document["format"].is_string();
-  if (!has_format || !document.contains("plan")) throw fail("this is no plan file").advise(advice);
+  if (!has_format || !document.contains("plan")) throw fail("not a plan file").advise(advice);
   if (document["format"] != plan_format)
-    throw fail(fmt::format("this plan file has the format {}, and {} is read here",
-                           document["format"].get<std::string>(), plan_format))
-        .advise("make it anew from its recipe");
+    throw fail(
+        fmt::format("unsupported plan format {}, expected {}", document["format"].get<std::string>(), plan_format))
+        .advise("generate it again from its recipe");
   return document;
 }
 
@@ -144,15 +144,15 @@ Resolved resolve_plan_file(const Request& request) {
   std::string name = request.file.string();
   auto fail = [&](std::string what) { return Error(ErrorKind::recipe, std::move(what)).at(name); };
   if (!request.args.empty())
-    throw Error(ErrorKind::usage, "--arg is for a recipe; a plan file has no arguments left").at(name);
+    throw Error(ErrorKind::usage, "--arg applies to recipes only; a plan file has no arguments").at(name);
   const Json document = read_plan_document(request.file);
   Reader reader({}, plan_file_allowance());
   Resolved resolved;
   resolved.plan = plan_of(document, name, reader);
-  std::string stated = document.value("hash", "");
-  if (!stated.empty() && !reader.passed_over_keys && stated != plan_hash(resolved.plan))
-    throw fail("the plan was changed after it was written: its hash does not fit")
-        .advise("change values with --set; or take the line \"hash\" out of the file");
+  std::string recorded_hash = document.value("hash", "");
+  if (!recorded_hash.empty() && !reader.ignored_removed_key && recorded_hash != plan_hash(resolved.plan))
+    throw fail("the plan does not match its hash: it was edited after it was written")
+        .advise("change values with --set instead, or remove the line \"hash\" from the file");
   resolved.sources = document.value("sources", std::map<std::string, std::string>{});
   if (!request.sets.empty()) {
     Reader changed({}, plan_file_allowance());
@@ -176,7 +176,7 @@ std::vector<std::string> recipes_in(const std::filesystem::path& folder) {
   return names;
 }
 
-void look_for(const std::filesystem::path& file) {
+void require_file(const std::filesystem::path& file) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) {
     auto inside = recipes_in(file);
@@ -194,7 +194,7 @@ void look_for(const std::filesystem::path& file) {
 } // namespace
 
 Resolved resolve(const Request& request) {
-  look_for(request.file);
+  require_file(request.file);
   bool is_plan = request.file.extension() == ".json";
   Resolved resolved = is_plan ? resolve_plan_file(request) : resolve_recipe(request);
   resolved.hash = plan_hash(resolved.plan);

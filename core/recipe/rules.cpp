@@ -22,7 +22,7 @@ bool looks_like_path(const std::string& text) {
   return text.find('/') != std::string::npos || text.starts_with(".");
 }
 
-// Of kernels: chosen by score alone.
+// Kinds of kernels that are selected by score only and cannot be timed.
 constexpr const char* untimed_kinds[] = {"optimizer", "packer", "quantizer", "video"};
 
 std::vector<std::string> trained_groups(const Plan& plan, const Stage& stage) {
@@ -46,11 +46,11 @@ class Rules {
 
   void check() {
     for (const Stage& stage : plan_.stages) {
-      if (stage.name.empty()) continue; // it was no stage
+      if (stage.name.empty()) continue; // the entry was not a stage
       std::string path = "stages" + key_part(stage.name);
       reader_.within(path, [&] {
         check_start(stage);
-        if (reader_.clean("model")) check_groups(stage), check_fresh_towers(stage);
+        if (reader_.is_valid("model")) check_groups(stage), check_fresh_towers(stage);
         check_quantization(stage);
         check_batch(stage);
         return true;
@@ -65,32 +65,33 @@ class Rules {
   }
 
  private:
-  bool clean(std::string_view part) const { return reader_.clean(reader_.path() + std::string(part)); }
+  bool is_valid(std::string_view part) const { return reader_.is_valid(reader_.path() + std::string(part)); }
 
   void check_start(const Stage& stage) {
     if (stage.name == "model")
-      reader_.complain_at(".name", "a stage cannot be called 'model': `from` means the towers by it");
+      reader_.report_at(".name", "a stage cannot be called 'model': the name is reserved for `from`");
     if (stage.from.empty() || stage.from == "model" || looks_like_path(stage.from)) return;
     if (contains(earlier_, stage.from)) return;
     bool later =
         std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const Stage& s) { return s.name == stage.from; });
-    std::string what = later ? fmt::format("the stage '{}' does not come before this one", stage.from)
-                             : fmt::format("no stage before this one is called '{}'", stage.from);
+    std::string what = later ? fmt::format("the stage '{}' comes after this one", stage.from)
+                             : fmt::format("there is no earlier stage '{}'", stage.from);
     auto names = earlier_;
     names.emplace_back("model");
     auto near = nearest(stage.from, names);
-    reader_.complain_at(".from", what,
-                        near && !later ? fmt::format("did you mean '{}'? the path of a checkpoint has a '/'", *near)
-                                       : "an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
+    reader_.report_at(".from", what,
+                      near && !later
+                          ? fmt::format("did you mean '{}'? a checkpoint is given as a path with a '/'", *near)
+                          : "use an earlier stage, \"model\", or the path of a checkpoint (with a '/')");
   }
 
   void check_groups(const Stage& stage) {
     for (size_t i = 0; i < stage.freeze.size(); ++i)
       known_group(".freeze" + index_part(i + 1), stage.freeze[i], groups_);
     auto trained = trained_groups(plan_, stage);
-    if (trained.empty() && clean(".freeze"))
-      reader_.complain_at(".freeze", "every group is frozen: nothing is left to train");
-    if (!clean(".optimizer")) return;
+    if (trained.empty() && is_valid(".freeze"))
+      reader_.report_at(".freeze", "every group is frozen, nothing is left to train");
+    if (!is_valid(".optimizer")) return;
     auto keys = groups_;
     keys.push_back("default");
     each_group_table(stage.optimizer, [&](const char* part, const ByGroup& table, bool complete) {
@@ -99,28 +100,28 @@ class Rules {
       if (!complete || table.contains("default")) return;
       for (const auto& group : trained)
         if (!table.contains(group))
-          reader_.complain_at(at, fmt::format("the group '{}' has no learning rate", group),
-                              fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
+          reader_.report_at(at, fmt::format("the group '{}' has no learning rate", group),
+                            fmt::format("add it (or `default`), or freeze = {{ \"{}\" }}", group));
     });
     if (const auto* plugin = std::get_if<PluginOptimizer>(&stage.optimizer))
       for (const char* name : {"lr", "weight_decay"})
         if (plugin->options.contains(name))
-          reader_.complain_at(fmt::format(".optimizer.options.{}", name),
-                              fmt::format("`{}` is none of the algorithm's options", name),
-                              "write it beside `options`: it may differ by parameter group");
+          reader_.report_at(fmt::format(".optimizer.options.{}", name),
+                            fmt::format("`{}` is not an option of the algorithm", name),
+                            "write it outside of `options`: it may differ by parameter group");
   }
 
   void known_group(const std::string& part, const std::string& group, const std::vector<std::string>& known) {
     if (!contains(known, group))
-      reader_.complain_at(part, fmt::format("there is no parameter group '{}'", group), advise_key(group, known));
+      reader_.report_at(part, fmt::format("there is no parameter group '{}'", group), advise_key(group, known));
   }
 
   void check_fresh_towers(const Stage& stage) {
     auto layers = [&](const char* part, const Recompute& recompute, int64_t count) {
       for (int64_t layer : recompute.layers)
         if (layer >= count)
-          reader_.complain_at(part,
-                              fmt::format("there is no layer {}: the tower has {}, counted from 0", layer, count));
+          reader_.report_at(part,
+                            fmt::format("layer {} is out of range: the tower has {}, counted from 0", layer, count));
     };
     if (auto* vision = std::get_if<Dinov2>(&plan_.model.vision))
       layers(".activation_checkpointing.vision", stage.activation_checkpointing.vision, vision->layers);
@@ -130,83 +131,83 @@ class Rules {
 
   void check_positions() {
     const auto* decoder = std::get_if<Llama>(&plan_.model.decoder);
-    if (!decoder || !reader_.clean("model")) return;
-    for (const LongSequences& long_ones : longer_than(plan_, decoder->max_positions))
-      if (reader_.clean(long_ones.mix))
-        reader_.complain_at(long_ones.mix + ".max_text_tokens", long_ones.what, shorter_sequences);
+    if (!decoder || !reader_.is_valid("model")) return;
+    for (const LongSequences& long_ones : find_long_sequences(plan_, decoder->max_positions))
+      if (reader_.is_valid(long_ones.mix))
+        reader_.report_at(long_ones.mix + ".max_text_tokens", long_ones.what, long_sequences_advice);
   }
 
   void check_quantization(const Stage& stage) {
-    if (stage.quantization_aware && !plan_.quantization && reader_.clean("quantization"))
-      reader_.complain_at(".quantization_aware", "the recipe has no quantization to train for",
-                          "add quantization = { scheme = \"int8\" } to the recipe");
+    if (stage.quantization_aware && !plan_.quantization && reader_.is_valid("quantization"))
+      reader_.report_at(".quantization_aware", "the recipe has no `quantization`",
+                        "add quantization = { scheme = \"int8\" } to the recipe");
   }
 
   void check_batch(const Stage& stage) {
-    if (reader_.reads_plan_file) return; // of an earlier version, perhaps
-    if (!stage.batch.samples || *stage.batch.samples <= stage.samples || !clean(".batch") || !clean(".samples")) return;
-    reader_.complain_at(".batch",
-                        fmt::format("a batch of {} samples is more than the {} that the stage sees: its one step would "
-                                    "be smaller than it says",
-                                    grouped(*stage.batch.samples), grouped(stage.samples)),
-                        fmt::format("batch = {}, or more samples", stage.samples));
+    if (reader_.reads_plan_file) return; // it may come from an earlier version
+    if (!stage.batch.samples || *stage.batch.samples <= stage.samples || !is_valid(".batch") || !is_valid(".samples"))
+      return;
+    reader_.report_at(".batch",
+                      fmt::format("a batch of {} samples exceeds the {} samples of the stage",
+                                  grouped(*stage.batch.samples), grouped(stage.samples)),
+                      fmt::format("use batch = {}, or more samples", stage.samples));
   }
 
-  // Plan files of earlier versions may have it.
+  // Plan files of earlier versions may have an unused quantization.
   void check_quantization_is_used() {
-    if (!plan_.quantization || reader_.reads_plan_file || !reader_.clean("quantization") || !reader_.clean("stages"))
+    if (!plan_.quantization || reader_.reads_plan_file || !reader_.is_valid("quantization") ||
+        !reader_.is_valid("stages"))
       return;
     const auto& stages = plan_.stages;
     if (std::none_of(stages.begin(), stages.end(), [](const Stage& stage) { return stage.quantization_aware; }))
-      reader_.complain_at("quantization",
-                          "no stage of the recipe is quantization_aware, so nothing would be quantized: `export` does "
-                          "not do it yet",
-                          "leave it out, or train through it: quantization_aware = true in a stage");
+      reader_.report_at("quantization",
+                        "no stage is quantization_aware, so nothing would be quantized (`export` does not quantize "
+                        "yet)",
+                        "remove it, or set quantization_aware = true in a stage");
   }
 
-  // One "measure" for every kind is for those that can be timed.
+  // A single "measure" for every kind applies to those that can be timed, so only explicit entries are mistakes.
   void check_timed_kernels() {
     const auto& wishes = plan_.kernels.wishes;
-    if (reader_.reads_plan_file || !reader_.clean("kernels") || wishes.empty()) return;
+    if (reader_.reads_plan_file || !reader_.is_valid("kernels") || wishes.empty()) return;
     const WishList& first = wishes.begin()->second;
     if (std::all_of(wishes.begin(), wishes.end(), [&](const auto& each) { return each.second == first; })) return;
     for (const char* kind : untimed_kinds)
       if (contains(wishes.at(kind), "measure"))
-        reader_.complain_at("kernels" + key_part(kind), fmt::format("backends of '{}' are not timed", kind),
-                            "write \"auto\" in place of \"measure\"");
+        reader_.report_at("kernels" + key_part(kind), fmt::format("'{}' cannot be timed", kind),
+                          "use \"auto\" instead of \"measure\"");
   }
 
   void check_gradients() {
-    if (plan_.gradients == Gradients::fp32 || !reader_.clean("precision")) return;
+    if (plan_.gradients == Gradients::fp32 || !reader_.is_valid("precision")) return;
     if (plan_.precision != Precision::bf16)
-      reader_.complain_at("gradients", "gradients are bf16 only where precision is", "leave gradients out");
+      reader_.report_at("gradients", "bf16 gradients need precision = \"bf16\"", "remove `gradients`");
     for (const Stage& stage : plan_.stages)
       if (stage.quantization_aware)
-        reader_.complain_at("gradients", "a stage that is quantization_aware wants gradients in fp32",
-                            "leave gradients out");
+        reader_.report_at("gradients", "a quantization_aware stage needs fp32 gradients", "remove `gradients`");
   }
 
   void check_best_by() {
-    if (!plan_.checkpoint.best_by || !reader_.clean("stages")) return;
+    if (!plan_.checkpoint.best_by || !reader_.is_valid("stages")) return;
     std::vector<std::string> names;
     for (const Stage& stage : plan_.stages)
       for (const auto& set : stage.evaluation.sets) names.push_back(set.name);
     if (!contains(names, *plan_.checkpoint.best_by))
-      reader_.complain_at("checkpoint.best_by",
-                          fmt::format("no stage has an evaluation set '{}'", *plan_.checkpoint.best_by),
-                          advise_key(*plan_.checkpoint.best_by, names));
+      reader_.report_at("checkpoint.best_by",
+                        fmt::format("no stage has an evaluation set '{}'", *plan_.checkpoint.best_by),
+                        advise_key(*plan_.checkpoint.best_by, names));
   }
 
   Reader& reader_;
   const Plan& plan_;
   std::vector<std::string> groups_;
-  std::vector<std::string> earlier_; // stages before the one that is looked at
+  std::vector<std::string> earlier_; // stages before the current one
 };
 
 } // namespace
 
 void check_plan(Reader& reader, const Plan& plan) {
-  if (reader.mistakes.full()) return; // what is only counted is not known, and would be told again in other words
+  if (reader.mistakes.full()) return; // mistakes beyond the limit are only counted and would be reported again here
   Rules(reader, plan).check();
 }
 
@@ -232,7 +233,8 @@ void derive(Reader& reader, Plan& plan) {
         auto own = table.find(group), common = table.find("default");
         if (own == table.end() && common == table.end()) continue;
         resolved[group] = own != table.end() ? own->second : common->second;
-        if (own == table.end()) reader.inherit(optimizer + part + key_part(group), optimizer + part + ".default");
+        if (own == table.end())
+          reader.inherit_origin(optimizer + part + key_part(group), optimizer + part + ".default");
       }
       table = std::move(resolved);
     });

@@ -18,7 +18,7 @@ Sandbox::~Sandbox() = default;
 Value Sandbox::run(const std::filesystem::path& file, Allowance* allowance) {
   if (std::exchange(state_->ran, true)) throw Error(ErrorKind::internal, "a Sandbox runs one recipe, once");
   Interpreter& lua = state_->lua;
-  lua.begin(allowance ? allowance->left(lua.config.limits) : lua.config.limits, false);
+  lua.reset_account(allowance ? allowance->remaining(lua.config.limits) : lua.config.limits, false);
   lua.folder = file.parent_path();
   std::string name = file.string();
   Value result;
@@ -43,9 +43,9 @@ Value Sandbox::run(const std::filesystem::path& file, Allowance* allowance) {
 
 Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::vector<Value>* arguments_after,
                     Allowance* allowance) {
-  constexpr uint64_t cost = 100; // in instructions, of a call besides what the function does
+  constexpr uint64_t cost = 100; // in instructions, for the call itself
   Interpreter& lua = state_->lua;
-  lua.begin(allowance ? allowance->left(lua.config.call_limits) : lua.config.call_limits, true);
+  lua.reset_account(allowance ? allowance->remaining(lua.config.call_limits) : lua.config.call_limits, true);
   Value result;
   Origin origin;
   std::vector<Value> after;
@@ -58,7 +58,7 @@ Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::
     lua_getinfo(L, ">S", &about);
     const SourceFile* source = lua.source_of(about);
     origin = {source ? source->name : std::string(), about.linedefined, {}};
-    int first = lua_gettop(L) + 1; // arguments are kept below the call
+    int first = lua_gettop(L) + 1; // the arguments stay below the call for arguments_after
     lua_insert(L, 1);
     luaL_checkstack(L, static_cast<int>(2 * arguments.size() + 10), "too many arguments");
     for (const Value& argument : arguments) push_value(L, argument);
@@ -69,20 +69,20 @@ Value Sandbox::call(FunctionId function, std::span<const Value> arguments, std::
     for (size_t i = 0; arguments_after && i < arguments.size(); i++)
       after.push_back(to_value(L, first + static_cast<int>(i), origin));
   };
-  struct Tidy { // whatever happens, the next call begins with what this one left alive
+  struct CollectGarbage { // also after an error, so that the next call starts with live objects only
     lua_State* L;
-    ~Tidy() { lua_gc(L, LUA_GCCOLLECT); }
-  } tidy{lua.main};
-  const auto settle = [&] {
+    ~CollectGarbage() { lua_gc(L, LUA_GCCOLLECT); }
+  } collect{lua.main};
+  const auto charge_allowance = [&] {
     if (allowance) allowance->charge(origin, lua.spent + cost);
   };
   try {
     lua.protect(run);
   } catch (const Error&) {
-    settle(); // where this was the last of the allowance, that is the error
+    charge_allowance(); // where this exhausts the allowance, that error is thrown instead
     throw;
   }
-  settle();
+  charge_allowance();
   if (arguments_after) *arguments_after = std::move(after);
   return result;
 }

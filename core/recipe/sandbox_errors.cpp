@@ -1,4 +1,4 @@
-// From Lua's errors to ours: the author's file and line, what happened, and who called.
+// Translates Lua errors to Error: the author's file and line, the message, and the callers.
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
@@ -11,11 +11,11 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr int levels_looked_at = 60; // lua_getstack walks from the top each time
-constexpr size_t callers_named = 3;
+constexpr int max_levels = 60; // limited, because each lua_getstack walks the stack from the top
+constexpr size_t max_callers = 3;
 
-// "recipe.lua:12: " in front of a message, for any of our files. Cut off where found.
-std::optional<Origin> cut_place(const Interpreter& self, std::string_view& message, bool& bundled) {
+// Removes a prefix like "recipe.lua:12: " from a message and returns it, if it names a file of the recipe.
+std::optional<Origin> remove_location(const Interpreter& self, std::string_view& message, bool& bundled) {
   for (const auto& source : self.sources) {
     std::string_view rest = message;
     if (!rest.starts_with(source->chunk + ":")) continue;
@@ -35,7 +35,7 @@ std::optional<Origin> cut_place(const Interpreter& self, std::string_view& messa
 std::vector<Origin> author_lines(const Interpreter& self, lua_State* L) {
   std::vector<Origin> lines;
   lua_Debug frame;
-  for (int level = 0; level < levels_looked_at && lua_getstack(L, level, &frame); level++) {
+  for (int level = 0; level < max_levels && lua_getstack(L, level, &frame); level++) {
     lua_getinfo(L, "Sl", &frame);
     const SourceFile* source = self.source_of(frame);
     if (!source || source->bundled || frame.currentline <= 0) continue;
@@ -45,15 +45,15 @@ std::vector<Origin> author_lines(const Interpreter& self, lua_State* L) {
   return lines;
 }
 
-// What other Lua programs have and a recipe has not.
+// Advice for functions of standard Lua that the sandbox does not have, and for misspelled names.
 std::string advice_for(std::string_view message) {
   static constexpr std::array<std::string_view, 7> forbidden = {"io",   "os",     "debug",         "package",
                                                                 "load", "dofile", "collectgarbage"};
   for (auto name : forbidden)
     if (message.find(fmt::format("(global '{}')", name)) != std::string_view::npos)
-      return fmt::format("a recipe has no '{}': it describes a run and reaches nothing outside", name);
+      return fmt::format("the sandbox has no '{}': a recipe cannot access anything outside", name);
   if (message.find("(field 'random')") != std::string_view::npos)
-    return "a recipe has no random numbers: it gives the same Plan every time; use `seed` and the run's own randomness";
+    return "the sandbox has no random numbers: a recipe must always give the same Plan; use `seed` for the run";
   constexpr std::string_view unknown = "a nil value (global '";
   if (size_t at = message.find(unknown); at != std::string_view::npos) {
     std::string_view name = message.substr(at + unknown.size());
@@ -62,14 +62,14 @@ std::string advice_for(std::string_view message) {
                                                    "string", "table",   "print",  "error", "tostring"};
     auto near = nearest(name, known);
     return near ? fmt::format("did you mean '{}'?", *near)
-                : fmt::format("nothing is called '{}' here: is it misspelt, or defined further down?", name);
+                : fmt::format("'{}' is not defined here: is it misspelled, or defined further down?", name);
   }
   if (message.find("'}' expected") != std::string_view::npos && message.find(" near ") != std::string_view::npos)
-    return "is a comma missing in front of it?";
+    return "is a comma missing before it?";
   return {};
 }
 
-// The error's text, made with the author's __tostring where the error object has one.
+// The text of the error, from the author's __tostring where the error object has one.
 std::string message_of(lua_State* L) {
   if (lua_type(L, 1) != LUA_TSTRING) {
     lua_pushcfunction(L, [](lua_State* inner) {
@@ -78,7 +78,7 @@ std::string message_of(lua_State* L) {
     });
     lua_pushvalue(L, 1);
     if (int status = lua_pcall(L, 1, 1, 0); status != LUA_OK) {
-      Interpreter::of(L).pass_stop(L, status);
+      Interpreter::of(L).rethrow_stop(L, status);
       return "an error whose __tostring fails";
     }
     if (lua_type(L, 1) == LUA_TTABLE && lua_type(L, -1) == LUA_TSTRING &&
@@ -99,15 +99,15 @@ int on_error(lua_State* L) {
   std::string whole = message_of(L);
   std::string_view message = whole;
 
-  // A message that was raised again has several places in front; the last is where it began.
+  // A message that was raised again has several locations as prefixes; the last one is the original.
   std::optional<Origin> place;
   bool bundled = false;
-  while (auto found = cut_place(self, message, bundled)) place = found;
+  while (auto found = remove_location(self, message, bundled)) place = found;
   std::vector<Origin> callers = author_lines(self, L);
   if (!place || bundled) {
     if (!callers.empty())
       place = callers.front();
-    else if (!self.loading.empty()) // a tail call has left no line
+    else if (!self.loading.empty()) // a tail call leaves no line
       place = Origin{self.loading.back(), 0};
   }
 
@@ -120,7 +120,7 @@ int on_error(lua_State* L) {
   auto same = [&](const Origin& line) { return place && line.file == place->file && line.line == place->line; };
   auto rest = std::find_if(callers.begin(), callers.end(), same);
   rest = rest == callers.end() ? callers.begin() : rest + 1;
-  for (size_t named = 0; rest != callers.end() && named < callers_named; ++rest, named++)
+  for (size_t named = 0; rest != callers.end() && named < max_callers; ++rest, named++)
     what += "\n  called from " + where(*rest);
   self.failure.emplace(ErrorKind::recipe, std::move(what));
   if (place) self.failure->at(where(*place));
@@ -158,7 +158,7 @@ Origin Interpreter::author_line(lua_State* L, int level) {
   auto thread = std::find(threads.rbegin(), threads.rend(), L);
   for (; thread != threads.rend(); ++thread, level = 0) {
     lua_Debug frame;
-    for (int last = level + levels_looked_at; level < last && lua_getstack(*thread, level, &frame); level++) {
+    for (int last = level + max_levels; level < last && lua_getstack(*thread, level, &frame); level++) {
       lua_getinfo(*thread, "Sl", &frame);
       const SourceFile* source = source_of(frame);
       if (source && !source->bundled && frame.currentline > 0) return {source->name, frame.currentline};
@@ -178,7 +178,7 @@ void Interpreter::protect(const std::function<void(lua_State*)>& body) {
   threads.assign(1, main);
   if (status == LUA_OK) return;
   if (stopped) throw *stopped;
-  if (status == LUA_ERRMEM) throw memory_error(starved);
+  if (status == LUA_ERRMEM) throw memory_error(out_of_memory_at);
   if (failure) throw *std::exchange(failure, std::nullopt);
   throw Error(ErrorKind::internal, fmt::format("Lua failed with status {}", status));
 }

@@ -1,4 +1,4 @@
-// The files a recipe is made of: its own, those it requires from below its folder, and the bundled library's.
+// Reads the files of a recipe: the recipe itself, modules below its folder, and the bundled library.
 #include "base/file.h"
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
@@ -11,13 +11,13 @@
 namespace fvlm::recipe {
 namespace {
 
-constexpr size_t longest_chunk = LUA_IDSIZE - 2; // Lua cuts longer ones
+constexpr size_t max_chunk_name = LUA_IDSIZE - 2; // Lua truncates longer ones
 
 std::string chunk_name(const Interpreter& self, const std::string& name) {
   for (const auto& source : self.sources)
-    if (source->name == name) return source->chunk; // it failed, and is read again
+    if (source->name == name) return source->chunk; // it failed before and is read again
   std::string chunk = name;
-  if (chunk.size() > longest_chunk) chunk.replace(0, chunk.size() - (longest_chunk - 10), "...");
+  if (chunk.size() > max_chunk_name) chunk.replace(0, chunk.size() - (max_chunk_name - 10), "...");
   auto taken = [&](const std::string& candidate) {
     return std::any_of(self.sources.begin(), self.sources.end(), [&](auto& s) { return s->chunk == candidate; });
   };
@@ -27,14 +27,14 @@ std::string chunk_name(const Interpreter& self, const std::string& name) {
   return fmt::format("{}~{}", chunk, number);
 }
 
-struct Feed {
+struct RemainingText {
   Interpreter& self;
   std::string_view rest;
 };
 
-// Lua reads the text in pieces, so that a long one is paid for while it is read.
-const char* feed(lua_State* L, void* data, size_t* size) {
-  auto& from = *static_cast<Feed*>(data);
+// A lua_Reader that returns the text in pieces, so that a long text is charged while Lua reads it.
+const char* read_piece(lua_State* L, void* data, size_t* size) {
+  auto& from = *static_cast<RemainingText*>(data);
   constexpr size_t piece = 4096;
   *size = std::min(piece, from.rest.size());
   const char* text = from.rest.data();
@@ -43,7 +43,7 @@ const char* feed(lua_State* L, void* data, size_t* size) {
   return text;
 }
 
-// "sub.name" -> "sub/name.lua". Names of other forms could mean more than a file below a folder.
+// "sub.name" -> "sub/name.lua". Other names are rejected, because they could refer to a file outside of the folder.
 std::optional<std::filesystem::path> path_of(std::string_view module) {
   constexpr size_t longest = 200;
   if (module.empty() || module.size() > longest || module.front() == '.' || module.back() == '.') return std::nullopt;
@@ -57,7 +57,7 @@ std::optional<std::filesystem::path> path_of(std::string_view module) {
   return path + ".lua";
 }
 
-// While a file runs, its name is on the list of those that do.
+// Keeps a file on the list of running files while it runs.
 class Loading {
  public:
   Loading(Interpreter& self, std::string name) : self_(self) { self_.loading.push_back(std::move(name)); }
@@ -75,7 +75,7 @@ struct Found {
   bool bundled;
 };
 
-// Raises a Lua error unless the module is a file that lies in the folder, links followed.
+// Raises a Lua error unless the module is a file inside the folder, also after following links.
 Found find_module(lua_State* L, Interpreter& self, const std::string& module) {
   bool bundled = module.starts_with("fvlm.");
   auto relative = path_of(bundled ? module.substr(5) : module);
@@ -94,10 +94,10 @@ Found find_module(lua_State* L, Interpreter& self, const std::string& module) {
   bool inside = false;
   try {
     inside = is_below(found.file, base);
-  } catch (const std::filesystem::filesystem_error&) { // gone in the meantime
+  } catch (const std::filesystem::filesystem_error&) { // removed in the meantime
   }
   if (!inside)
-    luaL_error(L, "require does not leave the recipe's folder: %s is a link that leads out of it", found.name.c_str());
+    luaL_error(L, "require is limited to the recipe's folder: %s is a link that leads out of it", found.name.c_str());
   return found;
 }
 
@@ -116,9 +116,9 @@ void Interpreter::load(lua_State* L, const std::filesystem::path& path, const st
   source_bytes += text.size();
   if (source_bytes > limits.source_bytes)
     stop(L, Error(ErrorKind::recipe, fmt::format("more than {} bytes of Lua files", limits.source_bytes))
-                .advise("a recipe describes a run: read data from files that the data section names"));
+                .advise("a recipe should describe a run: put data into files that its data section names"));
   if (text.starts_with(LUA_SIGNATURE[0]))
-    luaL_error(L, "%s is compiled Lua; a recipe is read as text only", name.c_str());
+    luaL_error(L, "%s is compiled Lua; only source text is accepted", name.c_str());
   files[name] = text;
   charge(L, text.size());
   std::string_view rest = text;
@@ -130,11 +130,11 @@ void Interpreter::load(lua_State* L, const std::filesystem::path& path, const st
   if (memory_used > memory_limit) stop_for_memory(L, {name, 0});
   if (auto refusal = source.lines.refused())
     stop(L, Error(ErrorKind::recipe, refusal->what).at(where({name, refusal->line})).advise(refusal->advice));
-  Feed from{*this, source.lines.text()};
+  RemainingText from{*this, source.lines.text()};
   std::string chunk = "@" + source.chunk;
-  int status = lua_load(L, feed, &from, chunk.c_str(), "t");
+  int status = lua_load(L, read_piece, &from, chunk.c_str(), "t");
   if (status != LUA_OK) {
-    pass_stop(L, status);
+    rethrow_stop(L, status);
     lua_error(L);
   }
 }
@@ -152,14 +152,14 @@ int require(lua_State* L) {
   if (lua_rawget(L, 2) != LUA_TNIL) return 1;
   if (self.finished)
     luaL_error(L,
-               "require(\"%s\") comes too late: this function runs during training\n  require it at the top of the "
+               "require(\"%s\") is too late: this function runs during training\n  require it at the top of the "
                "file",
                module.c_str());
   Found found = find_module(L, self, module);
   if (auto open = std::find(self.loading.begin(), self.loading.end(), found.name); open != self.loading.end()) {
-    std::string circle;
-    for (; open != self.loading.end(); ++open) circle += *open + " -> ";
-    luaL_error(L, "require goes in a circle: %s%s", circle.c_str(), found.name.c_str());
+    std::string cycle;
+    for (; open != self.loading.end(); ++open) cycle += *open + " -> ";
+    luaL_error(L, "circular require: %s%s", cycle.c_str(), found.name.c_str());
   }
   Loading loading(self, found.name);
   self.load(L, found.file, found.name, found.bundled ? module : "");

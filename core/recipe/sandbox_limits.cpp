@@ -1,21 +1,22 @@
-// The account of an evaluation: instructions, memory, time. And the end of one that spends too much.
+// Enforces the limits of an evaluation: instructions, memory and time.
 #include "base/text.h"
 #include "recipe/sandbox_interpreter.h"
 
 #include <fmt/format.h>
 
 #include <cstdlib>
+
 namespace fvlm::recipe {
 namespace {
 
-constexpr int hook_interval = 100;         // VM instructions between two looks
-constexpr uint64_t look_interval = 16'384; // the same for work in C++
+constexpr int hook_interval = 100;          // VM instructions between two checks
+constexpr uint64_t check_interval = 16'384; // the same for instructions charged by C++
 
-// A block this large is no Lua stack (those end at a million values).
-constexpr size_t no_stack = 17 << 20;
-// What an account may be overdrawn by until the next look.
-constexpr uint64_t overdraft = 2 * no_stack;
-constexpr size_t always_granted = 1024;
+// A block of this size cannot be a Lua stack, which is limited to a million values.
+constexpr size_t exceeds_any_stack = 17 << 20;
+// How far the memory limit may be exceeded until the next check.
+constexpr uint64_t overdraft = 2 * exceeds_any_stack;
+constexpr size_t small_block = 1024;
 
 Error too_much(std::string what, std::string advice) {
   Error error(ErrorKind::recipe, std::move(what));
@@ -25,16 +26,16 @@ Error too_much(std::string what, std::string advice) {
 
 } // namespace
 
-void Interpreter::begin(const Limits& granted, bool beyond) {
+void Interpreter::reset_account(const Limits& granted, bool on_top_of_used_memory) {
   limits = granted;
   spent = result_bytes = 0;
-  next_look = std::min(look_interval, limits.instructions);
-  memory_limit = limits.memory_bytes + (beyond ? memory_used : 0);
+  next_check = std::min(check_interval, limits.instructions);
+  memory_limit = limits.memory_bytes + (on_top_of_used_memory ? memory_used : 0);
   next_collect = memory_used + limits.memory_bytes / 4;
   deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                     std::chrono::duration<double>(limits.seconds));
-  hurried = false;
-  starved = {};
+  check_scheduled = false;
+  out_of_memory_at = {};
   stopped.reset();
   failure.reset();
   threads.assign(1, main);
@@ -45,41 +46,42 @@ void Interpreter::hook(lua_State* L, lua_Debug*) {
   Interpreter& self = of(L);
   self.spent += static_cast<uint64_t>(lua_gethookcount(L));
   if (!self.stopped && lua_gethookcount(L) != hook_interval) {
-    self.hurried = false;
+    self.check_scheduled = false;
     lua_sethook(L, hook, LUA_MASKCOUNT, hook_interval);
   }
-  self.look(L);
+  self.check_limits(L);
   if (self.memory_used > self.next_collect) self.collect(L);
 }
 
-// The collector does not run by itself (an author could see when); it runs at fixed places, and is paid for, so that to
-// live near the limit does not last.
+// The collector does not run by itself, because a recipe could observe when. It runs at fixed points and is charged, so
+// that a recipe cannot stay near the memory limit for long.
 void Interpreter::collect(lua_State* L) {
-  constexpr uint64_t bytes_looked_at = 64; // for the price of an instruction
-  spent += memory_used / bytes_looked_at;
+  constexpr uint64_t bytes_per_collected_instruction = 64;
+  spent += memory_used / bytes_per_collected_instruction;
   lua_gc(L, LUA_GCCOLLECT);
   next_collect = memory_used + std::max(memory_used, limits.memory_bytes / 4);
   if (memory_used > memory_limit) stop_for_memory(L);
 }
 
-// The hook comes at the next instruction, on the author's line.
-void Interpreter::hurry(lua_State* L) {
-  next_look = 0;
-  if (!L || hurried) return;
-  hurried = true;
+// Makes the hook run at the next instruction, where the author's line is known.
+void Interpreter::check_soon(lua_State* L) {
+  next_check = 0;
+  if (!L || check_scheduled) return;
+  check_scheduled = true;
   lua_sethook(L, hook, LUA_MASKCOUNT, 1);
 }
 
-void Interpreter::look(lua_State* L) {
-  if (stopped) pass_stop(L, LUA_OK);
-  next_look = std::min(spent + look_interval, limits.instructions);
+void Interpreter::check_limits(lua_State* L) {
+  if (stopped) rethrow_stop(L, LUA_OK);
+  next_check = std::min(spent + check_interval, limits.instructions);
   if (spent > limits.instructions)
     stop(L, too_much(fmt::format("more than {} instructions", limits.instructions),
-                     finished ? "a function that is called later has to be short: prepare what it needs in the recipe"
-                              : "look for a loop that does not end; a recipe describes a run and computes little"));
+                     finished ? "a function that is called later must be short: compute what it needs in the recipe"
+                              : "is there an endless loop? a recipe should describe a run and compute little"));
   if (std::chrono::steady_clock::now() > deadline)
-    stop(L, too_much(fmt::format("longer than {} seconds", limits.seconds),
-                     "look for work on very long strings or tables; a recipe describes a run and computes little"));
+    stop(L,
+         too_much(fmt::format("longer than {} seconds", limits.seconds),
+                  "is there work on very long strings or tables? a recipe should describe a run and compute little"));
   if (memory_used > memory_limit) collect(L);
 }
 
@@ -88,13 +90,13 @@ void Interpreter::stop(lua_State* L, Error error) {
     if (error.where().empty()) error.at(where(author_line(L)));
     stopped = std::move(error);
   }
-  pass_stop(L, LUA_OK);
+  rethrow_stop(L, LUA_OK);
   std::abort(); // not reached
 }
 
 Error Interpreter::memory_error(const Origin& place) const {
   return too_much(fmt::format("more than {} of memory", human_bytes(limits.memory_bytes)),
-                  "look for a table or a string that grows without end")
+                  "is there a table or a string that grows without end?")
       .at(where(place));
 }
 
@@ -102,46 +104,46 @@ void Interpreter::stop_for_memory(lua_State* L, const Origin& place) {
   stop(L, memory_error(place));
 }
 
-void Interpreter::pass_stop(lua_State* L, int status) {
+void Interpreter::rethrow_stop(lua_State* L, int status) {
   if (!stopped) {
     if (status == LUA_OK || status == LUA_YIELD || status == LUA_ERRRUN || status == LUA_ERRERR ||
         status == LUA_ERRSYNTAX)
       return;
-    if (status == LUA_ERRMEM) stop_for_memory(L, starved);
-    stop(L, Error(ErrorKind::internal, "an exception that is not Lua's crossed the recipe's evaluation"));
+    if (status == LUA_ERRMEM) stop_for_memory(L, out_of_memory_at);
+    stop(L, Error(ErrorKind::internal, "an exception other than Lua's crossed the evaluation of the recipe"));
   }
-  // What still runs while the stack unwinds (__close) meets the hook at its first instruction.
+  // Code that runs while the stack unwinds (__close) reaches the hook at its first instruction.
   lua_sethook(L, hook, LUA_MASKCOUNT, 1);
   lua_pushlightuserdata(L, this);
   lua_error(L);
 }
 
-bool Interpreter::take(size_t old_size, size_t new_size) {
+bool Interpreter::reserve(size_t old_size, size_t new_size) {
   if (new_size <= old_size) return true;
   lua_State* L = threads.empty() ? nullptr : threads.back();
   spent += (new_size - old_size) / bytes_per_instruction;
-  if (spent > limits.instructions) hurry(L);
-  uint64_t wanted = memory_used - old_size + new_size;
-  if (wanted <= memory_limit) return true;
-  // The account may be overdrawn until the next instruction or charge, where the line is known: here it may not be
-  // asked for, since a stack that moves leaves its frames in disorder.
-  hurry(L);
-  if (new_size < no_stack && (wanted <= memory_limit + overdraft || new_size <= always_granted)) return true;
-  // Lua collects its garbage now and asks again. That is paid for as well.
+  if (spent > limits.instructions) check_soon(L);
+  uint64_t needed = memory_used - old_size + new_size;
+  if (needed <= memory_limit) return true;
+  // The limit may be exceeded until the next instruction or charge, where the author's line is known. Here it must not
+  // be looked up, because the frames are inconsistent while Lua reallocates its stack.
+  check_soon(L);
+  if (new_size < exceeds_any_stack && (needed <= memory_limit + overdraft || new_size <= small_block)) return true;
+  // Lua now collects garbage and tries again, which is charged as well.
   spent += limits.memory_bytes / 64;
-  if (L && new_size >= no_stack) starved = author_line(L);
+  if (L && new_size >= exceeds_any_stack) out_of_memory_at = author_line(L);
   return false;
 }
 
 void* Interpreter::allocate(void* self_pointer, void* block, size_t old_size, size_t new_size) {
   auto& self = *static_cast<Interpreter*>(self_pointer);
-  if (!block) old_size = 0; // it says what kind of object is wanted
+  if (!block) old_size = 0; // old_size is then the type of the new object
   if (new_size == 0) {
     std::free(block);
     self.memory_used -= old_size;
     return nullptr;
   }
-  if (!self.take(old_size, new_size)) return nullptr;
+  if (!self.reserve(old_size, new_size)) return nullptr;
   void* moved = std::realloc(block, new_size);
   if (moved) self.memory_used += new_size - old_size;
   return moved;
@@ -158,13 +160,13 @@ Interpreter::Interpreter(SandboxConfig given) : config(std::move(given)) {
   memory_limit = config.limits.memory_bytes;
   state.reset(lua_newstate(allocate, this));
   main = state.get();
-  if (!main) throw Error(ErrorKind::recipe, "the memory limit leaves no room for Lua itself");
+  if (!main) throw Error(ErrorKind::recipe, "the memory limit is too small for Lua itself");
   *static_cast<Interpreter**>(lua_getextraspace(main)) = this;
   lua_gc(main, LUA_GCSTOP);
-  begin(config.limits, false);
+  reset_account(config.limits, false);
   protect([](lua_State* L) {
-    lua_newtable(L);                                          // what the author sees as _G
-    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE); // where Lua looks for the names of functions
+    lua_newtable(L);                                          // the author's _G
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE); // where Lua searches for the names of functions
     open_base(L);
     lua_setfield(L, -2, LUA_GNAME);
     static constexpr luaL_Reg libraries[] = {{"coroutine", open_coroutine},

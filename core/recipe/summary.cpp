@@ -1,4 +1,4 @@
-// The page that `plan` prints: per section what the author set and what matters, in words; defaults only counted.
+// The page that `plan` prints: for each section what the author set and the main values. Defaults are only counted.
 #include "base/terminal.h"
 #include "base/text.h"
 #include "recipe/print.h"
@@ -18,13 +18,13 @@ std::string percent(double share) {
   return fmt::format("{} %", shortest(std::round(share * 1000) / 10));
 }
 
-// Between commas a list shows its ends.
-std::string in_a_line(const Json& value) {
+// Puts a list in parentheses, so that its ends are visible among other values.
+std::string inline_text(const Json& value) {
   return value.is_array() && value.size() > 1 && value.size() <= 8 ? fmt::format("({})", value_text(value))
                                                                    : value_text(value);
 }
 
-// The leaves of a Plan as paths lead to them: what was written, and what is told in other words.
+// The values of a Plan, by path, with whether each was written by the author.
 class Values {
  public:
   explicit Values(const Resolved& resolved) : resolved_(resolved), leaves_(plan_leaves(resolved.plan)) {
@@ -33,7 +33,7 @@ class Values {
 
   bool written(const std::string& path) const { return resolved_.sources.contains(path); }
 
-  // "weight_decay 0.01, clip 1": what stands below `path` and was written, or is named in `always`.
+  // The values below `path` that were written or are listed in `always`, like "weight_decay 0.01", "clip 1".
   std::vector<std::string> below(const std::string& path, const std::set<std::string>& always = {},
                                  const std::set<std::string>& never = {}) const {
     std::vector<std::string> parts;
@@ -41,12 +41,12 @@ class Values {
       const Leaf& leaf = leaves_[i];
       std::string name = name_below(leaf.path, path);
       if (name.empty() || never.contains(name) || (leaf.field && leaf.field->derived)) continue;
-      if (written(leaf.path) || always.contains(name)) parts.push_back(name + " " + in_a_line(leaf.value));
+      if (written(leaf.path) || always.contains(name)) parts.push_back(name + " " + inline_text(leaf.value));
     }
     return parts;
   }
 
-  // One value for all of a table's entries, or each: "lr 3e-5", "lr connector 0.001, vision 1e-5".
+  // The common value of a table's entries, or each: "lr 3e-5", "lr connector 0.001, vision 1e-5".
   std::string by_group(const std::string& path, const std::string& name) const {
     std::vector<std::string> parts;
     std::set<std::string> different;
@@ -58,7 +58,7 @@ class Values {
     return fmt::format("{} {}", name, different.size() == 1 ? *different.begin() : join(parts, ", "));
   }
 
-  // How many values somebody wrote, and how many are defaults.
+  // The number of values that were written, and the number of defaults.
   std::pair<size_t, size_t> counts() const {
     size_t set = 0, filled = 0;
     for (const auto& leaf : leaves_)
@@ -66,7 +66,7 @@ class Values {
     return {set, filled};
   }
 
-  // "--set" and "--arg" that changed a value, each once, in the order of the Plan.
+  // The --set and --arg options that changed a value, each once, in the order of the Plan.
   std::vector<std::string> command_line() const {
     std::vector<std::string> words;
     for (const auto& leaf : leaves_) {
@@ -79,7 +79,7 @@ class Values {
   }
 
  private:
-  // In the order of the Plan.
+  // Returns indices in the order of the Plan.
   std::vector<size_t> leaves_below(const std::string& path) const {
     std::vector<size_t> found;
     for (auto at = by_path_.lower_bound(path); at != by_path_.end() && at->first.starts_with(path); ++at)
@@ -115,9 +115,9 @@ class Summary {
   }
 
  private:
-  static constexpr size_t label_columns = 16; // two before a label, two after the longest
+  static constexpr size_t label_columns = 16; // with two spaces before a label and two after the longest
 
-  // A label and its parts, with commas between them, in as many lines as they take.
+  // A label and its comma-separated parts, wrapped to the width.
   void line(const std::string& label, const std::vector<std::string>& parts) {
     if (parts.empty()) return;
     std::string row = "  " + styled(padded(label, label_columns - 2), Style::cyan);
@@ -160,21 +160,21 @@ class Summary {
     const Json& json = json_["model"][name];
     if (json.is_string()) return {fmt::format("{} {}", name, value_text(json))};
     auto parts = values_.below(path, {}, {"kind"});
-    parts.insert(parts.begin(), fmt::format("{} fresh {}", name, value_text(json["kind"])));
+    parts.insert(parts.begin(), fmt::format("{} new {}", name, value_text(json["kind"])));
     return parts;
   }
 
   void kernels() {
     std::vector<std::string> parts;
     bool all_same = true;
-    for (const auto& [kind, wishes] : plan_.kernels.wishes) {
-      all_same = all_same && wishes == plan_.kernels.wishes.begin()->second;
-      if (wishes != plan::WishList{"auto"}) parts.push_back(fmt::format("{}: {}", kind, join(wishes, ", ")));
+    for (const auto& [kind, preference] : plan_.kernels.wishes) {
+      all_same = all_same && preference == plan_.kernels.wishes.begin()->second;
+      if (preference != plan::WishList{"auto"}) parts.push_back(fmt::format("{}: {}", kind, join(preference, ", ")));
     }
     if (all_same)
       parts = {join(plan_.kernels.wishes.begin()->second, ", ")};
     else
-      parts.push_back("all else auto");
+      parts.push_back("all others auto");
     line("kernels", parts);
   }
 
@@ -197,7 +197,7 @@ class Summary {
     if (!stage.freeze.empty()) line("freeze", stage.freeze);
     line("packing", values_.below(path + ".packing"));
     line("recompute", values_.below(path + ".activation_checkpointing"));
-    if (stage.quantization_aware) line("quantization", {"trained through"});
+    if (stage.quantization_aware) line("quantization", {"quantization-aware training"});
     evaluation(stage.evaluation);
     if (stage.control)
       line("control", {fmt::format("every {} steps", grouped(stage.control->every)), stage.control->run.defined});
@@ -242,17 +242,16 @@ class Summary {
         parts.push_back(fmt::format("and {} more", more));
       }
       parts.front() = fmt::format("{:>{}}  {}", shares[i], columns, parts.front());
-      if (source.text_only()) parts.back() += "  (text alone)";
+      if (source.text_only()) parts.back() += "  (text only)";
       line(i == 0 ? "data" : "", parts);
     }
     std::vector<std::string> parts{fmt::format("at most {} frames", grouped(mix.max_frames)),
                                    fmt::format("{} text tokens", grouped(mix.max_text_tokens))};
     if (mix.replicate_image_frames > 1)
       parts.push_back(fmt::format("images repeated to {} frames", mix.replicate_image_frames));
-    if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts left out");
-    if (mix.system != plan::Mix{}.system)
-      parts.push_back(mix.system.empty() ? "no system turn" : "its own system turn");
-    if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("its own prompts");
+    if (mix.overlong == plan::Overlong::drop) parts.emplace_back("longer texts dropped");
+    if (mix.system != plan::Mix{}.system) parts.push_back(mix.system.empty() ? "no system turn" : "custom system turn");
+    if (mix.prompts != plan::Mix::default_prompts()) parts.emplace_back("custom prompts");
     if (mix.preprocessed) parts.push_back("preprocessed in " + *mix.preprocessed);
     line("", parts);
   }
@@ -309,7 +308,7 @@ class Summary {
     line("changed by", changed);
     auto [set, filled] = values_.counts();
     out_ += styled(
-        fmt::format("\n{} values were set, {} are defaults: --all shows each and where it was written\n", set, filled),
+        fmt::format("\n{} values set, {} defaults; --all shows each value and where it was written\n", set, filled),
         Style::dim);
   }
 

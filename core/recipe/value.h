@@ -1,5 +1,5 @@
-// Value: what a recipe evaluates to, before the schema has looked at it. A plain tree that remembers where in the
-// author's files each part was written. Nothing of Lua is left in it; a Lua function is a number in the Sandbox.
+// Value: the result of a recipe before the schema reads it. A plain tree, independent of Lua, that records where each
+// part was written. A Lua function is represented by its number in the Sandbox.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,20 +11,21 @@
 namespace fvlm::recipe {
 
 struct Origin {
-  std::string file;    // as the user would name it; empty: unknown
+  std::string file;    // as the user named it; empty: unknown
   int line = 0;        // 1-based; 0: unknown
-  std::string library; // "fvlm.three_stages:22": the line of a bundled file that wrote it, called from the line above
+  std::string library; // "fvlm.three_stages:22": the line of a bundled file, if that wrote the value; file and line are
+                       // then its caller
 };
 
 // "recipe.lua:12", for Error::at(); the file alone where the line is unknown.
 std::string where(const Origin& origin);
-// The same for people who ask which line to look at: "fvlm.three_stages:22 via recipe.lua:12".
+// The same with the line in a bundled file: "fvlm.three_stages:22 via recipe.lua:12".
 std::string written_at(const Origin& origin);
 
 struct Table;
 
 struct FunctionId {
-  int index; // in the Sandbox that made it
+  int index; // in the Sandbox that created it
 };
 
 struct Value {
@@ -35,11 +36,11 @@ struct Value {
 // A Lua table. One made by a constructor (`fvlm.adamw { ... }`) carries the constructor's name.
 struct Table {
   std::string constructor;                           // "adamw", "stage", ...; empty for a plain table
-  std::vector<Value> arguments;                      // what preceded the table: fvlm.stage "align" { } -> "align"
-  std::vector<std::pair<std::string, Value>> fields; // string keys, sorted by the line they stand on, then by name
+  std::vector<Value> arguments;                      // values before the table: "align" in fvlm.stage "align" { }
+  std::vector<std::pair<std::string, Value>> fields; // string keys, sorted by line, then by name
   std::vector<Value> items;                          // 1..n
-  // Keys that are written in the source but came out nil (`lr = lrs.visoin`): often a misspelt variable.
-  // Found where the source could be matched with the table; `x = nil` and `x = ... or nil` are not listed.
+  // Keys that are written in the source but are nil (`lr = lrs.visoin`), often because of a misspelled variable. Only
+  // found where the source could be matched with the table. `x = nil` and `x = ... or nil` are not listed.
   std::vector<std::pair<std::string, Origin>> nils;
   Origin origin; // of the opening brace, or the call
 };

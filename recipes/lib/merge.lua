@@ -1,5 +1,5 @@
--- merge(base, changes): a new table with the fields of both, those of `changes` where they differ. Tables of names are
--- merged in turn; a list, or what a constructor made, is taken whole. To derive one recipe from another.
+-- merge(base, changes): returns a new table with the fields of both; those of `changes` win. Nested tables are merged
+-- recursively; lists and constructed tables are replaced. Use it to derive one recipe from another.
 local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil and #value == 0 end
 
 local function merge(base, changes)

@@ -1,7 +1,7 @@
--- The three training stages of the fVLM family: alignment, instruction, preference. Each is a function of what differs
--- between the sizes of the model; every other number stands here.
+-- The three training stages of the fVLM family: alignment, instruction, preference. Each is a function of the settings that
+-- differ between model sizes; all other settings are defined here.
 --
---   --arg data=DIR      where the shards lie: DIR/openvid/*.tar, DIR/webvid/*.tar, DIR/smoltalk/*.tar, ...
+--   --arg data=DIR      folder of the shards: DIR/openvid/*.tar, DIR/webvid/*.tar, DIR/smoltalk/*.tar, ...
 --   --arg heldout=DIR   adds an evaluation on DIR/captions, DIR/answers and DIR/pairs
 local fvlm = require "fvlm"
 
@@ -16,7 +16,7 @@ local function adamw(lr)
   return fvlm.adamw { lr = lr, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01, clip = 1 }
 end
 
--- One pack holds most of a step's 32 samples; the longest sample (64 frames, two answers) fits with room to spare.
+-- One pack holds most of the 32 samples of a step, and the longest sample (64 frames, two answers) fits easily.
 local packing = { frames = 512, tokens = 8192, segments = 32 }
 
 local text_share = 0.14
@@ -29,7 +29,7 @@ end
 
 local stages = {}
 
--- Alignment: captions and plain text, loss on all tokens. `lr` by group, `to` the rate at which all groups end.
+-- Alignment: captions and plain text, loss on all tokens. `lr` by group, `to` is the common final rate.
 function stages.align(size)
   return fvlm.stage "align" {
     data = fvlm.mix {

@@ -124,7 +124,7 @@ class CpuStep(unittest.TestCase):
             (["--mode", "autoregressive"], "it has no training step"),
             (["--mode", "fast"], "there is no mode 'fast'"),
             (["--model", "somewhere"], "--model and --batch go together"),
-            (["--model", "a", "--batch", "b", "--shape", "tiny"], "give one of them"),
+            (["--model", "a", "--batch", "b", "--shape", "tiny"], "mutually exclusive"),
             (["--repeat", "0"], "--repeat wants 1 or more"),
             (["--warmup", "-1"], "--warmup and --threads 0 or more"),
             (["--recompute", "every:0"], "recompute 'every:0': every what?"),

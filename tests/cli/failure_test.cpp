@@ -73,8 +73,9 @@ TEST_F(Failure, ADeviceByItsNumberIsAdvisedOn) {
   for (const char* verb : {"plan", "train"}) {
     const auto ran = run(fmt::format("{} '{}/quickstart.lua' --device cuda:1", verb, FVLM_RECIPES));
     EXPECT_EQ(ran.code, 2);
-    EXPECT_THAT(ran.err, HasSubstr("--device wants cpu or cuda, not 'cuda:1'\n  --device cuda takes the first GPU that "
-                                   "is visible: CUDA_VISIBLE_DEVICES=1 chooses which"));
+    EXPECT_THAT(ran.err,
+                HasSubstr("--device: expected cpu or cuda, got 'cuda:1'\n  --device cuda uses the first visible "
+                          "GPU; set CUDA_VISIBLE_DEVICES=1 to choose it"));
   }
 }
 

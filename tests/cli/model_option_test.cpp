@@ -43,14 +43,14 @@ TEST_F(ModelOption, ARunIsItsNewestFinishedCheckpoint) {
        {"align/step-000099", "align/step-000200.damaged", "align/step-000300.partial-0123456789abcdef"})
     copy_to(to);
   fs::create_directories(scratch / "runs/x/align/step-000400"); // holds nothing
-  EXPECT_THAT(export_of("runs/x").err, HasSubstr("runs/x: its newest checkpoint is runs/x/align/step-000100"));
+  EXPECT_THAT(export_of("runs/x").err, HasSubstr("runs/x: using its newest checkpoint, runs/x/align/step-000100"));
   copy_to("instruct/step-000002");
   copy_to("instruct/step-000010");
-  EXPECT_THAT(export_of("runs/x/").err, HasSubstr("its newest checkpoint is runs/x/instruct/step-000010"));
-  EXPECT_THAT(export_of("runs/x/align").err, HasSubstr("its newest checkpoint is runs/x/align/step-000100"));
+  EXPECT_THAT(export_of("runs/x/").err, HasSubstr("using its newest checkpoint, runs/x/instruct/step-000010"));
+  EXPECT_THAT(export_of("runs/x/align").err, HasSubstr("using its newest checkpoint, runs/x/align/step-000100"));
   for (const std::string verb : {"generate runs/x --batch none.safetensors", "trace runs/x --batch none --out o",
                                  "eval '" FVLM_RECIPES "/quickstart.lua' --model runs/x"})
-    EXPECT_THAT(run(verb).err, HasSubstr("runs/x: its newest checkpoint is runs/x/instruct/step-000010")) << verb;
+    EXPECT_THAT(run(verb).err, HasSubstr("runs/x: using its newest checkpoint, runs/x/instruct/step-000010")) << verb;
   const auto itself = export_of("runs/x/align/step-000099");
   EXPECT_EQ(itself.code, 0);
   EXPECT_EQ(itself.err, "") << "a checkpoint is taken without a word";

@@ -27,7 +27,7 @@ TEST_F(TokenizeVerb, WhatIsNoJsonStringIsNamedByItsLine) {
   write_file_atomic(scratch / "lines", "\"abc\"\nabc\n");
   const auto ran = run("tokenize tokenizer.json --json-lines < lines");
   EXPECT_EQ(ran.code, 4);
-  EXPECT_THAT(ran.err, HasSubstr("standard input, line 2: a JSON string was expected"));
+  EXPECT_THAT(ran.err, HasSubstr("standard input, line 2: expected a JSON string"));
   EXPECT_EQ(run("tokenize tokenizer.json --json-lines --decode < lines").code, 2);
 }
 

@@ -361,7 +361,7 @@ class Benchmarks(unittest.TestCase):
             self.assertIn(words, done.stderr)
         file = self.write("good.json", [good])
         for code, words, options in ((2, "mvbench, video-mme or scienceqa", ["--form", "quiz"]),
-                                     (2, "no mode 'fast'", ["--mode", "fast"]), (2, "not with --questions", ["--stage", "x"]),
+                                     (2, "unknown --mode 'fast'", ["--mode", "fast"]), (2, "excludes --questions", ["--stage", "x"]),
                                      (4, "no 'topic'", ["--by", "topic"]), (4, "no such media folder", ["--media", "/nowhere"])):
             done = self.run_form("mvbench", *options, files=[file])
             self.assertEqual(done.returncode, code, f"{options}: {done.stderr}")

@@ -222,7 +222,7 @@ class Generate(unittest.TestCase):
 
     def test_bad_input_is_refused_with_its_reason(self):
         self.assert_refused(2, "--limit", "gqa", "gqa.mix", "--limit", "0")
-        self.assert_refused(2, "--device wants cpu or cuda", "gqa", "gqa.mix", "--device", "tpu")
+        self.assert_refused(2, "--device: expected cpu or cuda", "gqa", "gqa.mix", "--device", "tpu")
         self.assert_refused(2, "--dtype wants", "gqa", "gqa.mix", "--dtype", "fp8")
         self.assert_refused(4, "name a model directory", "nothing-here", "gqa.mix")
         self.assert_refused(4, "no-batch.safetensors", "gqa", "no-batch")
@@ -242,15 +242,15 @@ class Generate(unittest.TestCase):
         (self.copy("bad") / "generation_config.json").write_text('{"eos_token_id": "end"}')
         self.assert_refused(4, ["generation_config.json", "eos_token_id"], "bad", "gqa.mix")
         (folder / "words").write_text("no media")
-        for code, words, options in ((2, "nothing to answer", []), (2, "one of them", ["--batch", "b", "--prompt", "x"]),
-                                     (2, "--stop goes with --prompt", ["--batch", "b", "--stop", "x"]),
-                                     (2, "one of them", ["--prompt", "x", "--image", "a", "--video", "b"]),
+        for code, words, options in ((2, "--prompt or --batch is missing", []), (2, "mutually exclusive", ["--batch", "b", "--prompt", "x"]),
+                                     (2, "--stop needs --prompt", ["--batch", "b", "--stop", "x"]),
+                                     (2, "mutually exclusive", ["--prompt", "x", "--image", "a", "--video", "b"]),
                                      (2, "stop text is empty", ["--prompt", "x", "--stop", ""]),
                                      (2, "temperature", ["--prompt", "x", "--temperature", "-1"]),
                                      (2, "top-p", ["--prompt", "x", "--top-p", "0"]),
                                      (2, "--frames", ["--prompt", "x", "--image", folder / "words", "--frames", "0"]),
-                                     (4, "words: this is no JPEG or PNG", ["--prompt", "x", "--image", folder / "words"]),
-                                     (4, "--video takes", ["--prompt", "x", "--image", folder / "words"]),
+                                     (4, "words: not a JPEG or PNG", ["--prompt", "x", "--image", folder / "words"]),
+                                     (4, "use --video for", ["--prompt", "x", "--image", folder / "words"]),
                                      (4, "nowhere", ["--prompt", "x", "--video", folder / "nowhere"])):
             result = subprocess.run([str(word) for word in (engine, "generate", folder / "gqa", *options)],
                                     capture_output=True, text=True)

@@ -181,10 +181,10 @@ TEST_F(PluginNew, fills_in_every_name_and_says_what_to_do_next) {
 TEST_F(PluginNew, refuses_to_overwrite) {
   write("kept/notes.txt", "mine");
   const std::string text = refusal({"loss", "loss-mine", "--dir", (folder / "kept").string()});
-  EXPECT_NE(text.find("there is something already"), std::string::npos) << text;
+  EXPECT_NE(text.find("the path already exists"), std::string::npos) << text;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "kept"), {}), 1);
   fs::create_symlink(folder / "nowhere", folder / "dangling");
-  EXPECT_NE(refusal({"loss", "loss-mine", "--dir", (folder / "dangling").string()}).find("something already"),
+  EXPECT_NE(refusal({"loss", "loss-mine", "--dir", (folder / "dangling").string()}).find("already exists"),
             std::string::npos);
 }
 
@@ -196,7 +196,7 @@ TEST_F(PluginNew, refuses_names_that_no_plugin_can_have) {
   }
   EXPECT_NE(refusal({"loss", std::string(65, 'a'), "--dir", (folder / "x").string()}).find("64 at most"),
             std::string::npos);
-  EXPECT_NE(refusal({"loss", "reference", "--dir", (folder / "x").string()}).find("means something else"),
+  EXPECT_NE(refusal({"loss", "reference", "--dir", (folder / "x").string()}).find("is reserved"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(folder / "x"));
 }
@@ -209,7 +209,7 @@ TEST_F(PluginNew, suggests_kinds_and_languages_and_says_why_there_is_no_packer_i
       std::string::npos);
   EXPECT_NE(refusal({"loss", "x", "--lang", "rust", "--dir", dir}).find("c, cpp or cuda"), std::string::npos);
   const std::string text = refusal({"packer", "x", "--lang", "cuda", "--dir", dir});
-  EXPECT_NE(text.find("host memory"), std::string::npos) << text;
+  EXPECT_NE(text.find("runs on the host only"), std::string::npos) << text;
   EXPECT_NE(text.find("--lang c or cpp"), std::string::npos) << text;
 }
 

@@ -510,7 +510,7 @@ TEST_F(TrainRun, ControlMemoryThatIsNoTextIsAMistakeOfTheRecipe) {
     ADD_FAILURE() << "it was kept";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::recipe);
-    EXPECT_STREQ(error.what(), "control's memory holds a text that is not UTF-8");
+    EXPECT_STREQ(error.what(), "the memory of `control` contains a string that is not UTF-8");
     EXPECT_NE(error.where().find(".lua:"), std::string::npos) << error.where();
   }
 }

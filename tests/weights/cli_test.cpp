@@ -91,7 +91,8 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   expect(std::string(import_words) + "--dtype int8", 2, "fp32, bf16 or fp16");
   expect(std::string(import_words) + "--seed -1", 2, "--seed");
   expect(std::string(import_words) + "--visual-scale 0", 2, "--visual-scale");
-  expect(std::string(import_words) + "--connector vision/model.safetensors", 2, "brings its query_dim");
+  expect(std::string(import_words) + "--connector vision/model.safetensors", 2,
+         "--connector excludes --query-dim and --seed");
   expect("import --vision decoder --decoder vision --out model", 4, "\"llama\" is not supported as vision tower");
   expect("import --vision nowhere --decoder decoder --out model", 4, "no such folder");
   expect("export vision --out half --dtype bf16", 4, "no fvlm.json");

@@ -11,10 +11,10 @@ Settings kl_settings() {
   type.field("teacher", &Kl::folder, path(), "A model directory or checkpoint with the same vocabulary.")
       .required()
       .field("on", &Kl::on, loss_on(), "Which labels.")
-      .field("first", &Kl::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
+      .field("first", &Kl::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
       .unit("tokens")
       .field("temperature", &Kl::temperature, number(above(0)),
-             "Both distributions are softened by it; above 1 is softer.")
+             "Temperature of both distributions; above 1 is softer.")
       .usage("fvlm.kl { teacher = \"models/large\", weight = 0.5 }");
   term_weight(type);
   return recipe::alternative<plan::ObjectiveTerm>(type.done());

@@ -11,11 +11,11 @@ Settings next_token_settings() {
   auto type =
       record<NextToken>("NextToken", "next_token", "Cross-entropy of the next token, mean over the labels it selects.");
   type.field("on", &NextToken::on, loss_on(), "Which labels.")
-      .field("first", &NextToken::first, optional(whole(at_least(1))), "Only the first so many labels of each span.")
+      .field("first", &NextToken::first, optional(integer(at_least(1))), "Only the first N labels of each span.")
       .unit("tokens")
       .field("pass", &NextToken::pass,
-             choice<Pass>({{"fine", Pass::fine, "visual tokens read with the model's own queries"},
-                           {"coarse", Pass::coarse, "visual tokens read with the static query"}}),
+             choice<Pass>({{"fine", Pass::fine, "visual tokens from the model's own queries"},
+                           {"coarse", Pass::coarse, "visual tokens from the static query"}}),
              "Which of the two passes. A coarse term of weight x is what the public code calls lambda_coarse = x.")
       .usage("fvlm.next_token { on = \"answer\" }");
   term_weight(type);

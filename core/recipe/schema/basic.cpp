@@ -28,11 +28,12 @@ class NumberType : public Type<double> {
   explicit NumberType(Range range) : range_(range) {}
   std::string expected() const override { return with_range("a number", range_); }
   std::string lua_type() const override { return "number"; }
-  bool takes(const Value& value) const override { return as_number(value).has_value(); }
+  bool accepts(const Value& value) const override { return as_number(value).has_value(); }
   bool read(Reader& reader, const Value& value, double& out) const override {
-    reader.wrote(value.origin);
+    reader.record_origin(value.origin);
     auto number = as_number(value);
-    if (!number || !std::isfinite(*number) || !range_.holds(*number)) return reader.wrong(value, expected());
+    if (!number || !std::isfinite(*number) || !range_.holds(*number))
+      return reader.report_unexpected(value, expected());
     out = *number;
     return true;
   }
@@ -42,20 +43,20 @@ class NumberType : public Type<double> {
   Range range_;
 };
 
-class WholeType : public Type<int64_t> {
+class IntegerType : public Type<int64_t> {
  public:
-  explicit WholeType(Range range) : range_(range) {}
-  std::string expected() const override { return with_range("a whole number", range_); }
+  explicit IntegerType(Range range) : range_(range) {}
+  std::string expected() const override { return with_range("an integer", range_); }
   std::string lua_type() const override { return "integer"; }
-  bool takes(const Value& value) const override { return as_number(value).has_value(); }
+  bool accepts(const Value& value) const override { return as_number(value).has_value(); }
   bool read(Reader& reader, const Value& value, int64_t& out) const override {
-    reader.wrote(value.origin);
-    constexpr double exact = 9007199254740992; // 2^53: beyond it a double skips whole numbers
+    reader.record_origin(value.origin);
+    constexpr double exact = 9007199254740992; // 2^53: beyond it a double cannot hold every integer
     auto number = as_number(value);
     bool is_double = std::holds_alternative<double>(value.data);
     if (!number || !range_.holds(*number) ||
         (is_double && !(std::abs(*number) <= exact && *number == std::floor(*number))))
-      return reader.wrong(value, expected());
+      return reader.report_unexpected(value, expected());
     out = is_double ? static_cast<int64_t>(*number) : std::get<int64_t>(value.data);
     return true;
   }
@@ -65,14 +66,14 @@ class WholeType : public Type<int64_t> {
   Range range_;
 };
 
-class FlagType : public Type<bool> {
+class BooleanType : public Type<bool> {
  public:
   std::string expected() const override { return "true or false"; }
   std::string lua_type() const override { return "boolean"; }
-  bool takes(const Value& value) const override { return std::holds_alternative<bool>(value.data); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<bool>(value.data); }
   bool read(Reader& reader, const Value& value, bool& out) const override {
-    reader.wrote(value.origin);
-    if (!takes(value)) return reader.wrong(value, expected());
+    reader.record_origin(value.origin);
+    if (!accepts(value)) return reader.report_unexpected(value, expected());
     out = std::get<bool>(value.data);
     return true;
   }
@@ -85,10 +86,10 @@ class TextType : public Type<std::string> {
   TextType(std::string expected, Test test) : expected_(std::move(expected)), test_(test) {}
   std::string expected() const override { return expected_; }
   std::string lua_type() const override { return "string"; }
-  bool takes(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
   bool read(Reader& reader, const Value& value, std::string& out) const override {
-    reader.wrote(value.origin);
-    if (!takes(value) || !test_(std::get<std::string>(value.data))) return reader.wrong(value, expected_);
+    reader.record_origin(value.origin);
+    if (!accepts(value) || !test_(std::get<std::string>(value.data))) return reader.report_unexpected(value, expected_);
     out = std::get<std::string>(value.data);
     return true;
   }
@@ -107,12 +108,12 @@ bool any_text(const std::string& text) {
   return is_utf8(text) && text.find('\0') == std::string::npos;
 }
 
-bool some_text(const std::string& text) {
+bool nonempty_text(const std::string& text) {
   return !text.empty() && any_text(text);
 }
 
 template <bool with_dots>
-bool is_label(const std::string& text) {
+bool is_identifier(const std::string& text) {
   if (text.empty() || text.size() > 100 || !std::isalnum(static_cast<unsigned char>(text[0]))) return false;
   for (unsigned char c : text)
     if (!std::isalnum(c) && c != '_' && c != '-' && !(with_dots && c == '.')) return false;
@@ -121,7 +122,8 @@ bool is_label(const std::string& text) {
 
 } // namespace
 
-// The Plan is JSON, which can hold nothing else. Overlong forms, surrogates and what lies beyond Unicode are refused.
+// The Plan is JSON, whose strings must be UTF-8. Overlong forms, surrogates and code points beyond Unicode are
+// rejected.
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
@@ -133,24 +135,24 @@ bool is_utf8(std::string_view text) {
       if ((byte(i + k) & 0xC0) != 0x80) return false;
       code = code << 6 | (byte(i + k) & 0x3F);
     }
-    constexpr uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < least[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return false;
+    constexpr uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    if (code < smallest[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return false;
     i += length;
   }
   return true;
 }
 
 bool Range::holds(double number) const {
-  return (without_least ? number > least : number >= least) && (without_most ? number < most : number <= most);
+  return (exclusive_min ? number > min : number >= min) && (exclusive_max ? number < max : number <= max);
 }
 
 std::string Range::text() const {
-  bool has_least = std::isfinite(least), has_most = std::isfinite(most);
-  if (has_least && has_most && !without_least && !without_most)
-    return fmt::format("from {} to {}", shortest(least), shortest(most));
+  bool has_min = std::isfinite(min), has_max = std::isfinite(max);
+  if (has_min && has_max && !exclusive_min && !exclusive_max)
+    return fmt::format("from {} to {}", shortest(min), shortest(max));
   std::vector<std::string> parts;
-  if (has_least) parts.push_back(fmt::format("{} {}", without_least ? "above" : "of at least", shortest(least)));
-  if (has_most) parts.push_back(fmt::format("{} {}", without_most ? "below" : "of at most", shortest(most)));
+  if (has_min) parts.push_back(fmt::format("{} {}", exclusive_min ? "above" : "of at least", shortest(min)));
+  if (has_max) parts.push_back(fmt::format("{} {}", exclusive_max ? "below" : "of at most", shortest(max)));
   return join(parts, " and ");
 }
 
@@ -158,33 +160,33 @@ Ref<double> number(Range range) {
   return make_type<NumberType>(range);
 }
 
-Ref<int64_t> whole(Range range) {
-  return make_type<WholeType>(range);
+Ref<int64_t> integer(Range range) {
+  return make_type<IntegerType>(range);
 }
 
-Ref<bool> flag() {
-  return make_type<FlagType>();
+Ref<bool> boolean() {
+  return make_type<BooleanType>();
 }
 
 Ref<std::string> text() {
-  return make_type<TextType>("a text", some_text);
+  return make_type<TextType>("a string", nonempty_text);
 }
 
 Ref<std::string> text_or_empty() {
-  return make_type<TextType>("a text", any_text);
+  return make_type<TextType>("a string", any_text);
 }
 
 namespace {
 
 class PathType : public TextType {
  public:
-  PathType() : TextType("a path", some_text) {}
+  PathType() : TextType("a path", nonempty_text) {}
   bool read(Reader& reader, const Value& value, std::string& out) const override {
     if (!TextType::read(reader, value, out)) return false;
     if (out != "~" && !out.starts_with("~/")) return true;
-    return reader.complain(value.origin, fmt::format("'{}': a recipe does not expand '~'", out.substr(0, 60)),
-                           "write the whole path, or take it from the command line: fvlm.arg(\"data\"), where the "
-                           "shell expands it: --arg data=$HOME/data");
+    return reader.report(value.origin, fmt::format("'{}': a recipe does not expand '~'", out.substr(0, 60)),
+                         "write the full path, or pass it on the command line, where the shell expands it: "
+                         "fvlm.arg(\"data\") and --arg data=$HOME/data");
   }
 };
 
@@ -194,9 +196,9 @@ Ref<std::string> path() {
   return make_type<PathType>();
 }
 
-Ref<std::string> label(bool with_dots) {
-  return with_dots ? make_type<TextType>("a name of letters, digits, '_', '-' and '.'", is_label<true>)
-                   : make_type<TextType>("a name of letters, digits, '_' and '-'", is_label<false>);
+Ref<std::string> identifier(bool with_dots) {
+  return with_dots ? make_type<TextType>("a name of letters, digits, '_', '-' and '.'", is_identifier<true>)
+                   : make_type<TextType>("a name of letters, digits, '_' and '-'", is_identifier<false>);
 }
 
 void WordsNode::add(const char* name, int value, const char* doc) {
@@ -205,9 +207,9 @@ void WordsNode::add(const char* name, int value, const char* doc) {
 }
 
 bool WordsNode::read_word(Reader& reader, const Value& value, int& out) const {
-  reader.wrote(value.origin);
+  reader.record_origin(value.origin);
   auto* text = std::get_if<std::string>(&value.data);
-  if (!text) return reader.wrong(value, expected_words());
+  if (!text) return reader.report_unexpected(value, expected_words());
   std::vector<std::string> names;
   for (size_t i = 0; i < words_.size(); ++i) {
     if (words_[i].name == *text) {
@@ -217,8 +219,8 @@ bool WordsNode::read_word(Reader& reader, const Value& value, int& out) const {
     names.push_back(words_[i].name);
   }
   auto near = nearest(*text, names);
-  return reader.complain(value.origin, fmt::format("expected {}, got {}", expected_words(), shown(value)),
-                         near ? fmt::format("did you mean \"{}\"?", *near) : "");
+  return reader.report(value.origin, fmt::format("expected {}, got {}", expected_words(), describe_value(value)),
+                       near ? fmt::format("did you mean \"{}\"?", *near) : "");
 }
 
 Json WordsNode::write_word(int value) const {

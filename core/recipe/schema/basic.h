@@ -1,4 +1,4 @@
-// The simplest types of a recipe: numbers with their range, texts, switches, one of several words.
+// The scalar types of a recipe: numbers with a range, strings, booleans, and enums that are written as words.
 #pragma once
 #include "recipe/schema/type.h"
 
@@ -10,33 +10,33 @@
 
 namespace fvlm::recipe {
 
-// Which numbers are allowed: above(0), at_least(0).below(1), ...
+// The range of allowed numbers: above(0), at_least(0).below(1), ...
 struct Range {
-  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-  bool without_least = false, without_most = false;
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  bool exclusive_min = false, exclusive_max = false;
 
-  Range below(double limit) const { return {least, limit, without_least, true}; }
-  Range at_most(double limit) const { return {least, limit, without_least, false}; }
+  Range below(double limit) const { return {min, limit, exclusive_min, true}; }
+  Range at_most(double limit) const { return {min, limit, exclusive_min, false}; }
   bool holds(double number) const;
   std::string text() const; // "above 0 and below 1", "" for any number
 };
 inline Range above(double limit) {
-  return {.least = limit, .without_least = true};
+  return {.min = limit, .exclusive_min = true};
 }
 inline Range at_least(double limit) {
-  return {.least = limit};
+  return {.min = limit};
 }
-inline Range between(double least, double most) {
-  return {.least = least, .most = most};
+inline Range between(double min, double max) {
+  return {.min = min, .max = max};
 }
 
 Ref<double> number(Range range = {});
-Ref<int64_t> whole(Range range = {}); // 1e6 is a whole number too
-Ref<bool> flag();
-Ref<std::string> text(); // any text but an empty one
+Ref<int64_t> integer(Range range = {}); // also accepts 1e6
+Ref<bool> boolean();
+Ref<std::string> text(); // any string but an empty one
 Ref<std::string> text_or_empty();
-Ref<std::string> path();                // of a file or folder, as the working directory sees it; need not exist
-Ref<std::string> label(bool with_dots); // letters, digits, '_', '-' (and '.'): safe as a folder and in a path
+Ref<std::string> path();                     // relative to the working directory; need not exist
+Ref<std::string> identifier(bool with_dots); // letters, digits, '_', '-' (and '.'): safe as a folder name and in a path
 
 bool is_utf8(std::string_view text);
 
@@ -46,7 +46,7 @@ struct WordInfo {
   std::string name, doc;
 };
 
-// One of several words: what Choice<E> does without knowing E.
+// The part of Choice<E> that does not depend on the enum.
 class WordsNode {
  public:
   virtual ~WordsNode() = default;
@@ -72,7 +72,7 @@ struct Word {
   const char* doc;
 };
 
-// One of several words, as an enum.
+// An enum, written in a recipe as one of several words.
 template <class E>
 class Choice : public Type<E>, public WordsNode {
  public:
@@ -81,7 +81,7 @@ class Choice : public Type<E>, public WordsNode {
   }
   std::string expected() const override { return expected_words(); }
   std::string lua_type() const override { return lua_words(); }
-  bool takes(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
   bool read(Reader& reader, const Value& value, E& out) const override {
     int word = 0;
     if (!read_word(reader, value, word)) return false;

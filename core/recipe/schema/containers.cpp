@@ -28,19 +28,18 @@ const std::vector<Value>* items(Reader& reader, const Value& value, const ListSh
   std::string constructor = constructor_of(value);
   bool is_list = table && (constructor.empty() || constructor == shape.constructor) && table->fields.empty();
   if (!is_list) {
-    if (!shape.or_one || !item.takes(value)) return reader.wrong(value, list.expected()), nullptr;
+    if (!shape.allow_single || !item.accepts(value)) return reader.report_unexpected(value, list.expected()), nullptr;
     one = {value};
     return &one;
   }
   size_t count = table->items.size();
-  if (count < shape.least || (shape.exactly && count != shape.exactly)) {
-    reader.complain(value.origin, fmt::format("expected {}, got {} of them", list.expected(), count));
+  if (count < shape.min || (shape.exactly && count != shape.exactly)) {
+    reader.report(value.origin, fmt::format("expected {}, got {} of them", list.expected(), count));
     return nullptr;
   }
-  if (shape.most && count > shape.most) {
-    reader.complain(value.origin,
-                    fmt::format("at most {} can stand here, and there are {}",
-                                grouped(static_cast<int64_t>(shape.most)), grouped(static_cast<int64_t>(count))));
+  if (shape.max && count > shape.max) {
+    reader.report(value.origin, fmt::format("expected at most {}, got {}", grouped(static_cast<int64_t>(shape.max)),
+                                            grouped(static_cast<int64_t>(count))));
     return nullptr;
   }
   return &table->items;
@@ -58,8 +57,8 @@ bool unique_names(Reader& reader, const std::vector<Value>& items, const ListSha
     std::string name = name_of(items[i]);
     if (name.empty() || seen.insert(name).second) continue;
     good = reader.within(part(items[i], i + 1, shape), [&] {
-      return reader.complain(items[i].origin, fmt::format("the name '{}' stands here twice", name),
-                             "each needs a name of its own");
+      return reader.report(items[i].origin, fmt::format("the name '{}' is used twice", name),
+                           "give each a unique name");
     });
   }
   return good;
@@ -78,7 +77,7 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
     }
     return list_value(std::move(items), assignment.origin);
   }
-  bool is_single = current && shape.or_one &&
+  bool is_single = current && shape.allow_single &&
                    (!as_table(*current) || !constructor_of(*current).empty() || !as_table(*current)->fields.empty());
   if (is_single && constructor_of(*current) == shape.constructor && as_table(*current)) is_single = false;
   auto table = is_single ? copy_table(nullptr, current->origin) : copy_table(current, assignment.origin);
@@ -100,7 +99,7 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
     below = rest;
   }
   if (chosen.empty()) {
-    reader.complain(assignment.origin, fmt::format("has no entry '{}'", key), advise_key(key, names));
+    reader.report(assignment.origin, fmt::format("has no entry '{}'", key), advise_key(key, names));
     return current ? *current : Value{};
   }
   for (size_t i : chosen)
@@ -113,7 +112,7 @@ Value assign(Reader& reader, const Assignment& assignment, const Value* current,
 
 void leaves(const Json& json, const std::string& path, const FieldInfo* field, const ListShape& shape, const Node& item,
             const LeafSink& sink) {
-  if (item.leaf()) return sink(path, json, field);
+  if (item.is_leaf()) return sink(path, json, field);
   for (size_t i = 0; i < json.size(); ++i) {
     std::string part = shape.named ? key_part(json[i].value("name", "")) : index_part(i + 1);
     item.leaves(json[i], join_path(path, part), field, sink);
@@ -122,40 +121,42 @@ void leaves(const Json& json, const std::string& path, const FieldInfo* field, c
 
 std::string expected(const ListShape& shape, const Node& item) {
   if (shape.exactly) return fmt::format("a list of {}, each {}", shape.exactly, item.expected());
-  std::string list = fmt::format("a list{} of {}", shape.least ? " (not an empty one)" : "", item.expected());
-  return shape.or_one ? fmt::format("{}, or {}", item.expected(), list) : list;
+  std::string list = fmt::format("a list{} of {}", shape.min ? " (not an empty one)" : "", item.expected());
+  return shape.allow_single ? fmt::format("{}, or {}", item.expected(), list) : list;
 }
 
 } // namespace list_detail
 
 namespace map_detail {
 
-bool read(Reader& reader, const Value& value, const Node& map, const Node* for_all, const ReadEntry& read_entry) {
+bool read(Reader& reader, const Value& value, const Node& map, const Node* single, const ReadEntry& read_entry) {
   const Table* table = as_table(value);
-  if (!table && for_all && for_all->takes(value)) {
-    reader.wrote(value.origin);
+  if (!table && single && single->accepts(value)) {
+    reader.record_origin(value.origin);
     return read_entry("default", value);
   }
-  reader.wrote(value.origin, false);
-  if (!table || !table->constructor.empty() || !table->items.empty()) return reader.wrong(value, map.expected());
+  reader.record_origin(value.origin, false);
+  if (!table || !table->constructor.empty() || !table->items.empty())
+    return reader.report_unexpected(value, map.expected());
   bool good = true;
   for (const auto& [key, entry] : table->fields)
     good &= reader.within(key_part(key), [&, &key = key, &entry = entry] {
-      if (key.empty() || !is_utf8(key)) return reader.complain(entry.origin, "this key is no text");
+      if (key.empty() || !is_utf8(key)) return reader.report(entry.origin, "this key is not a UTF-8 string");
       return read_entry(key, entry);
     });
   for (const auto& [key, origin] : table->nils)
     good = reader.within(key_part(key), [&, &origin = origin] {
-      return reader.complain(origin, "is nil here", "a misspelt variable? where it is meant, write 'or nil' behind it");
+      return reader.report(origin, "is nil here",
+                           "is the variable misspelled? if nil is intended, write 'or nil' after it");
     });
   return good;
 }
 
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
-             const Node& entry, bool one_for_all) {
+             const Node& entry, bool allow_single) {
   if (rest.empty()) return literal(assignment);
   auto table = copy_table(current, assignment.origin);
-  if (current && !as_table(*current) && one_for_all) set_field(*table, "default", *current);
+  if (current && !as_table(*current) && allow_single) set_field(*table, "default", *current);
   const Value* old = find_field(*table, rest[0]);
   Value changed;
   reader.within(key_part(rest[0]), [&] {
@@ -181,7 +182,7 @@ const Node* find(const Value& value, const std::vector<const Node*>& alternative
   std::string constructor = constructor_of(value);
   if (!constructor.empty()) return by_constructor(alternatives, constructor);
   for (const Node* node : alternatives)
-    if (!node->record() && node->takes(value)) return node;
+    if (!node->record() && node->accepts(value)) return node;
   return nullptr;
 }
 
@@ -190,30 +191,30 @@ const Node* find(const Value& value, const std::vector<const Node*>& alternative
 std::optional<size_t> pick(Reader& reader, const Value& value, const std::vector<const Node*>& alternatives) {
   const Node* node = find(value, alternatives);
   if (node) return std::find(alternatives.begin(), alternatives.end(), node) - alternatives.begin();
-  reader.wrote(value.origin, false);
+  reader.record_origin(value.origin, false);
   auto* text = std::get_if<std::string>(&value.data);
   std::vector<std::string> constructors;
   for (const Node* each : alternatives)
     if (each->record()) constructors.push_back(each->record()->constructor);
   auto near = text ? nearest(*text, constructors) : std::nullopt;
   if (near)
-    reader.complain(value.origin, fmt::format("expected {}, got {}", expected(alternatives), shown(value)),
-                    "did you mean " + by_constructor(alternatives, *near)->expected() + "?");
+    reader.report(value.origin, fmt::format("expected {}, got {}", expected(alternatives), describe_value(value)),
+                  "did you mean " + by_constructor(alternatives, *near)->expected() + "?");
   else
-    reader.wrong(value, expected(alternatives));
+    reader.report_unexpected(value, expected(alternatives));
   return std::nullopt;
 }
 
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
              const std::vector<const Node*>& alternatives) {
   if (rest.empty()) {
-    if (by_constructor(alternatives, assignment.text)) { // schedule=cosine: one with its defaults
+    if (by_constructor(alternatives, assignment.text)) { // schedule=cosine: a cosine schedule with default values
       auto table = copy_table(nullptr, assignment.origin);
       table->constructor = assignment.text;
       return table_value(std::move(table));
     }
     for (const Node* node : alternatives)
-      if (!node->record() && node->takes({assignment.text, assignment.origin}))
+      if (!node->record() && node->accepts({assignment.text, assignment.origin}))
         return node->assign(reader, assignment, current, rest);
     return literal(assignment);
   }

@@ -1,4 +1,4 @@
-// Types made of other types: lists, maps, optionals, one of several.
+// Types composed of other types: lists, maps, optionals, and variants.
 #pragma once
 #include "recipe/schema/basic.h"
 #include "recipe/schema/record.h"
@@ -16,21 +16,21 @@
 namespace fvlm::recipe {
 
 struct ListShape {
-  size_t least = 0;
+  size_t min = 0;
   size_t exactly = 0;           // 0: any length
-  size_t most = 0;              // 0: no limit of its own
-  bool or_one = false;          // a single item stands for a list of it
-  bool named = false;           // items are records whose field `name` is unique: it is their part of a path
+  size_t max = 0;               // 0: no limit
+  bool allow_single = false;    // a single item may stand for a list of one
+  bool named = false;           // items are records with a unique field `name`, which is used in paths
   const char* constructor = ""; // fvlm.sum { } is a plain list too
 };
 
-// What List<T> does without knowing T.
+// The part of List<T> that does not depend on T.
 namespace list_detail {
 using ReadItem = std::function<bool(size_t index, const Value&)>;
-// The items that `value` holds; null and a mistake when it is no list.
+// The items of `value`. Returns null and reports a mistake where it is not a list.
 const std::vector<Value>* items(Reader& reader, const Value& value, const ListShape& shape, const Node& item,
                                 const Node& list, std::vector<Value>& one);
-// ".align" for a named item, else "[2]".
+// The path part of an item: ".align" for a named item, else "[2]".
 std::string part(const Value& item, size_t index_from_one, const ListShape& shape);
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
              const ListShape& shape, const Node& item);
@@ -47,17 +47,17 @@ class List : public Type<std::vector<T>> {
   std::string expected() const override { return list_detail::expected(shape_, *item_); }
   std::string lua_type() const override {
     std::string item = item_->lua_type();
-    return shape_.or_one ? fmt::format("{}|({})[]", item, item) : fmt::format("({})[]", item);
+    return shape_.allow_single ? fmt::format("{}|({})[]", item, item) : fmt::format("({})[]", item);
   }
-  std::string plain_expected() const override { return shape_.or_one ? item_->plain_expected() : expected(); }
-  bool leaf() const override { return item_->leaf(); }
-  bool takes(const Value& value) const override {
+  std::string plain_expected() const override { return shape_.allow_single ? item_->plain_expected() : expected(); }
+  bool is_leaf() const override { return item_->is_leaf(); }
+  bool accepts(const Value& value) const override {
     const Table* table = as_table(value);
-    return table ? table->fields.empty() : shape_.or_one && item_->takes(value);
+    return table ? table->fields.empty() : shape_.allow_single && item_->accepts(value);
   }
   std::vector<const Node*> parts() const override { return {item_}; }
   bool read(Reader& reader, const Value& value, std::vector<T>& out) const override {
-    reader.wrote(value.origin, leaf());
+    reader.record_origin(value.origin, is_leaf());
     std::vector<Value> one;
     const auto* items = list_detail::items(reader, value, shape_, *item_, *this, one);
     if (!items) return false;
@@ -92,35 +92,35 @@ Ref<std::vector<T>> list(Ref<T> item, ListShape shape = {}) {
   return make_type<List<T>>(item, shape);
 }
 
-// What Map<T> does without knowing T.
+// The part of Map<T> that does not depend on T.
 namespace map_detail {
 using ReadEntry = std::function<bool(const std::string& key, const Value&)>;
-bool read(Reader& reader, const Value& value, const Node& map, const Node* for_all, const ReadEntry& read_entry);
+bool read(Reader& reader, const Value& value, const Node& map, const Node* single, const ReadEntry& read_entry);
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
-             const Node& entry, bool one_for_all);
+             const Node& entry, bool allow_single);
 } // namespace map_detail
 
-// A table with keys of the author's own. What is written is put over the default, key by key.
+// A table whose keys the author chooses. Written entries replace those of the default, key by key.
 template <class T>
 class Map : public Type<std::map<std::string, T>> {
  public:
-  Map(const char* key, Ref<T> entry, bool one_for_all) : key_(key), entry_(entry), one_for_all_(one_for_all) {}
+  Map(const char* key, Ref<T> entry, bool allow_single) : key_(key), entry_(entry), allow_single_(allow_single) {}
   std::string expected() const override {
     std::string table = fmt::format("a table that gives {} for each {}", entry_->expected(), key_);
-    return one_for_all_ ? fmt::format("{}, or {}", entry_->expected(), table) : table;
+    return allow_single_ ? fmt::format("{}, or {}", entry_->expected(), table) : table;
   }
   std::string lua_type() const override {
     std::string table = fmt::format("table<string, {}>", entry_->lua_type());
-    return one_for_all_ ? fmt::format("{}|{}", entry_->lua_type(), table) : table;
+    return allow_single_ ? fmt::format("{}|{}", entry_->lua_type(), table) : table;
   }
-  bool leaf() const override { return false; }
-  bool takes(const Value& value) const override {
-    return as_table(value) ? constructor_of(value).empty() : one_for_all_ && entry_->takes(value);
+  bool is_leaf() const override { return false; }
+  bool accepts(const Value& value) const override {
+    return as_table(value) ? constructor_of(value).empty() : allow_single_ && entry_->accepts(value);
   }
   std::vector<const Node*> parts() const override { return {entry_}; }
   bool read(Reader& reader, const Value& value, std::map<std::string, T>& out) const override {
     return map_detail::read(
-        reader, value, *this, one_for_all_ ? entry_ : nullptr,
+        reader, value, *this, allow_single_ ? entry_ : nullptr,
         [&](const std::string& key, const Value& part) { return entry_->read(reader, part, out[key]); });
   }
   Json write(const std::map<std::string, T>& in, Write what) const override {
@@ -130,7 +130,7 @@ class Map : public Type<std::map<std::string, T>> {
   }
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                std::span<const std::string> rest) const override {
-    return map_detail::assign(reader, assignment, current, rest, *entry_, one_for_all_);
+    return map_detail::assign(reader, assignment, current, rest, *entry_, allow_single_);
   }
   void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const override {
     for (const auto& [key, entry] : json.items()) entry_->leaves(entry, join_path(path, key_part(key)), field, sink);
@@ -139,22 +139,22 @@ class Map : public Type<std::map<std::string, T>> {
  private:
   std::string key_;
   Ref<T> entry_;
-  bool one_for_all_;
+  bool allow_single_;
 };
 
-// `key` says what the keys are: "parameter group".
+// `key` describes the keys in messages, like "parameter group".
 template <class T>
 Ref<std::map<std::string, T>> map(const char* key, Ref<T> entry) {
   return make_type<Map<T>>(key, entry, false);
 }
 
-// One value for all keys, or a table by key; the key "default" is for those that are not named.
+// One value for all keys, or a table by key. The key "default" applies to keys that are not listed.
 template <class T>
 Ref<std::map<std::string, T>> by(const char* key, Ref<T> entry) {
   return make_type<Map<T>>(key, entry, true);
 }
 
-// A value that may be absent, or be one word: automatic(whole(above(0))) takes a number or "auto".
+// A value that may be absent, or a word instead: automatic(integer(above(0))) accepts a number or "auto".
 template <class T>
 class Optional : public Type<std::optional<T>> {
  public:
@@ -165,17 +165,17 @@ class Optional : public Type<std::optional<T>> {
   std::string lua_type() const override {
     return word_.empty() ? value_->lua_type() : fmt::format("{}|\"{}\"", value_->lua_type(), word_);
   }
-  bool leaf() const override { return value_->leaf(); }
-  bool takes(const Value& value) const override { return is_word(value) || value_->takes(value); }
+  bool is_leaf() const override { return value_->is_leaf(); }
+  bool accepts(const Value& value) const override { return is_word(value) || value_->accepts(value); }
   const RecordInfo* record() const override { return value_->record(); }
   std::vector<const Node*> parts() const override { return value_->parts(); }
   bool read(Reader& reader, const Value& value, std::optional<T>& out) const override {
     out.reset();
     if (is_word(value)) {
-      reader.wrote(value.origin);
+      reader.record_origin(value.origin);
       return true;
     }
-    if (!word_.empty() && !value_->takes(value)) return reader.wrong(value, expected());
+    if (!word_.empty() && !value_->accepts(value)) return reader.report_unexpected(value, expected());
     T inner{};
     if (!value_->read(reader, value, inner)) return false;
     out = std::move(inner);
@@ -212,9 +212,9 @@ Ref<std::optional<T>> automatic(Ref<T> value) {
   return make_type<Optional<T>>(value, "auto");
 }
 
-// What OneOf<...> does without knowing its types.
+// The part of OneOf<...> that does not depend on its types.
 namespace one_of_detail {
-// Which alternative `value` is meant for; none and a mistake when it is meant for none of them.
+// The index of the alternative that `value` is for. Returns nothing and reports a mistake where there is none.
 std::optional<size_t> pick(Reader& reader, const Value& value, const std::vector<const Node*>& alternatives);
 Value assign(Reader& reader, const Assignment& assignment, const Value* current, std::span<const std::string> rest,
              const std::vector<const Node*>& alternatives);
@@ -224,7 +224,8 @@ std::string expected(const std::vector<const Node*>& alternatives);
 std::string lua_type(const std::vector<const Node*>& alternatives);
 } // namespace one_of_detail
 
-// A std::variant: tables are told apart by their constructor (in a plan file by `kind`), the rest by their shape.
+// A std::variant. Tables are distinguished by their constructor (in a plan file by `kind`), other values by their
+// shape.
 template <class... Ts>
 class OneOf : public Type<std::variant<Ts...>> {
  public:
@@ -232,9 +233,9 @@ class OneOf : public Type<std::variant<Ts...>> {
   explicit OneOf(Ref<Ts>... alternatives) : alternatives_(alternatives...), nodes_{alternatives...} {}
   std::string expected() const override { return one_of_detail::expected(nodes_); }
   std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
-  bool leaf() const override { return false; }
-  bool takes(const Value& value) const override {
-    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->takes(value); });
+  bool is_leaf() const override { return false; }
+  bool accepts(const Value& value) const override {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->accepts(value); });
   }
   std::vector<const Node*> parts() const override { return nodes_; }
   bool read(Reader& reader, const Value& value, Variant& out) const override {
@@ -244,7 +245,7 @@ class OneOf : public Type<std::variant<Ts...>> {
       const auto& type = *std::get<i>(alternatives_);
       if (type.record())
         reader.within(".kind", [&] {
-          reader.wrote(value.origin);
+          reader.record_origin(value.origin);
           return true;
         });
       good = type.read(reader, value, out.template emplace<i>());

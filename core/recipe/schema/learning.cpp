@@ -1,4 +1,4 @@
-// What a stage minimises, how it steps, and how the rate changes on the way.
+// The schema of objectives, optimizers and learning rate schedules.
 #include "objective/settings.h"
 #include "recipe/schema/containers.h"
 #include "recipe/schema/schema.h"
@@ -16,14 +16,14 @@ void common_fields(Record<T>& record,
       .field("lr", &T::lr, by("parameter group", number(above(0))),
              "Base learning rate: one for all groups, or a table by group. Every group that is trained needs one.")
       .required()
-      .elsewhere({"learning_rate"})
+      .aliases({"learning_rate"})
       .example("{ connector = 1e-3, vision = 1e-5, decoder = 1e-5 }")
       .field("weight_decay", &T::weight_decay, by("parameter group", number(at_least(0))), weight_decay)
       .field("clip", &T::clip, number(at_least(0)), "Largest global norm of the gradient; 0: no clipping.")
-      .elsewhere({"max_grad_norm", "grad_clip", "clip_norm"})
+      .aliases({"max_grad_norm", "grad_clip", "clip_norm"})
       .field("moments", &T::moments,
              choice<Moments>({{"fp32", Moments::fp32, "exact"}, {"bf16", Moments::bf16, "half the memory"}}),
-             "How the optimizer stores its state. Master weights are always fp32.");
+             "Dtype of the optimizer's moments. Master weights are always fp32.");
 }
 
 Ref<std::vector<double>> betas() {
@@ -40,11 +40,12 @@ Ref<AdamW> adamw() {
 }
 
 Ref<Muon::Others> muon_others() {
-  return record<Muon::Others>("MuonOthers", "", "AdamW for what Muon leaves out: embeddings, head, vectors.")
+  return record<Muon::Others>("MuonOthers", "",
+                              "AdamW for the parameters that Muon does not update: embeddings, head and vectors.")
       .field("lr", &Muon::Others::lr, by("parameter group", number(above(0))),
              "Base learning rate, for all groups or by group.")
       .required()
-      .elsewhere({"learning_rate"})
+      .aliases({"learning_rate"})
       .field("betas", &Muon::Others::betas, betas(), "Decay of the first and of the second moment.")
       .field("eps", &Muon::Others::eps, number(above(0)), "Added to the root of the second moment.")
       .done();
@@ -52,26 +53,25 @@ Ref<Muon::Others> muon_others() {
 
 Ref<Muon> muon() {
   auto type =
-      record<Muon>("Muon", "muon", "Momentum orthogonalised by Newton-Schulz, for the matrices inside the layers.");
+      record<Muon>("Muon", "muon", "Momentum orthogonalized by Newton-Schulz, for the matrices inside the layers.");
   common_fields(type);
   type.field("momentum", &Muon::momentum, number(at_least(0).below(1)), "Decay of the momentum.")
-      .field("nesterov", &Muon::nesterov, flag(), "Look ahead along the momentum.")
+      .field("nesterov", &Muon::nesterov, boolean(), "Use Nesterov momentum.")
       .field("eps", &Muon::eps, number(above(0)), "Added to the norm that a matrix is divided by.")
-      .field("others", &Muon::others, muon_others(), "How all that is no matrix inside a layer is stepped.")
+      .field("others", &Muon::others, muon_others(), "AdamW for all other parameters: embeddings, head and vectors.")
       .required()
       .usage("fvlm.muon { lr = 0.02, others = { lr = 3e-4 } }");
   return type.done();
 }
 
 Ref<PluginOptimizer> plugin_optimizer() {
-  auto type = record<PluginOptimizer>("Optimizer", "optimizer", "An algorithm that a plugin brings, by its name.");
-  type.field("algorithm", &PluginOptimizer::algorithm, label(false),
-             "As the plugin names it: kind \"fvlm.optimizer/1:NAME\".")
+  auto type = record<PluginOptimizer>("Optimizer", "optimizer", "An optimizer algorithm of a plugin, by name.");
+  type.field("algorithm", &PluginOptimizer::algorithm, identifier(false),
+             "Name of the algorithm: the NAME of the plugin's kind \"fvlm.optimizer/1:NAME\".")
       .argument()
       .required();
   common_fields(type,
-                "Weight decay, for all groups or by group, of an algorithm that has it. Without it, the algorithm's "
-                "own default.");
+                "Weight decay, for all groups or by group, if the algorithm has it. Default: the algorithm's own.");
   type.field("options", &PluginOptimizer::options, map("hyperparameter", number()),
              "The algorithm's own hyperparameters. The plugin checks their names and ranges.")
       .usage("fvlm.optimizer \"lion\" { lr = 1e-4, options = { beta1 = 0.9, beta2 = 0.99 } }");
@@ -81,9 +81,9 @@ Ref<PluginOptimizer> plugin_optimizer() {
 template <class T>
 Record<T> schedule(const char* title, const char* constructor, const char* doc) {
   auto type = record<T>(title, constructor, doc);
-  type.field("warmup", &T::warmup, number(between(0, 1)), "Share of the stage over which the rate rises from 0.")
-      .hint("it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 are 100")
-      .elsewhere({"warmup_ratio", "warmup_steps", "warmup_share"});
+  type.field("warmup", &T::warmup, number(between(0, 1)), "Fraction of the stage's steps with linear warm-up from 0.")
+      .hint("it is a fraction of the stage's steps: warmup = 0.01 is 100 of 10,000 steps")
+      .aliases({"warmup_ratio", "warmup_steps", "warmup_share"});
   return type;
 }
 
@@ -91,7 +91,7 @@ Record<T> schedule(const char* title, const char* constructor, const char* doc) 
 
 Ref<std::vector<Term>> objective_schema() {
   static const auto type =
-      list(registered(objective::all_settings()), {.least = 1, .or_one = true, .constructor = "sum"});
+      list(registered(objective::all_settings()), {.min = 1, .allow_single = true, .constructor = "sum"});
   return type;
 }
 
@@ -101,28 +101,25 @@ Ref<Optimizer> optimizer_schema() {
 }
 
 Ref<Schedule> schedule_schema() {
-  static const auto type =
-      one_of(schedule<Constant>("Constant", "constant", "The base rate all the way.")
-                 .usage("fvlm.constant { warmup = 0.03 }")
-                 .done(),
-             schedule<Cosine>("Cosine", "cosine", "Falls along half a cosine.")
-                 .field("to_share", &Cosine::to_share, number(between(0, 1)),
-                        "What is left at the end, as a share of the base rate.")
-                 .usage("fvlm.cosine { to_share = 0.1, warmup = 0.03 }")
-                 .done(),
-             schedule<Linear>("Linear", "linear", "Falls along a straight line.")
-                 .field("to_share", &Linear::to_share, number(between(0, 1)),
-                        "What is left at the end, as a share of the base rate.")
-                 .usage("fvlm.linear { warmup = 0.03 }")
-                 .done(),
-             schedule<Converging>(
-                 "Converging", "converging",
-                 "Every group goes along half a cosine from its own base rate to one common rate, down or up.")
-                 .field("to", &Converging::to, number(above(0)), "The common learning rate at the end.")
-                 .required()
-                 .usage("fvlm.converging { to = 3e-5, warmup = 0.03 }")
-                 .done(),
-             curve(at_least(0)));
+  static const auto type = one_of(
+      schedule<Constant>("Constant", "constant", "Constant at the base rate.")
+          .usage("fvlm.constant { warmup = 0.03 }")
+          .done(),
+      schedule<Cosine>("Cosine", "cosine", "Decays along half a cosine.")
+          .field("to_share", &Cosine::to_share, number(between(0, 1)), "Final rate, as a fraction of the base rate.")
+          .usage("fvlm.cosine { to_share = 0.1, warmup = 0.03 }")
+          .done(),
+      schedule<Linear>("Linear", "linear", "Decays linearly.")
+          .field("to_share", &Linear::to_share, number(between(0, 1)), "Final rate, as a fraction of the base rate.")
+          .usage("fvlm.linear { warmup = 0.03 }")
+          .done(),
+      schedule<Converging>("Converging", "converging",
+                           "Each group follows half a cosine from its own base rate, down or up, to one common rate.")
+          .field("to", &Converging::to, number(above(0)), "The common final learning rate.")
+          .required()
+          .usage("fvlm.converging { to = 3e-5, warmup = 0.03 }")
+          .done(),
+      curve(at_least(0)));
   return type;
 }
 

@@ -17,17 +17,17 @@ std::string all_texts(const std::vector<Mistake>& mistakes, size_t more) {
                            grouped(static_cast<int64_t>(more)));
 }
 
-// Ends before a character of several bytes that would not fit.
-void cut(std::string& text) {
-  constexpr size_t longest = 2000;
-  if (text.size() <= longest) return;
-  size_t end = longest;
+// Truncates a long text, never within a multi-byte character.
+void truncate(std::string& text) {
+  constexpr size_t max_bytes = 2000;
+  if (text.size() <= max_bytes) return;
+  size_t end = max_bytes;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   text.resize(end);
   text += "...";
 }
 
-// By line, the files in the order in which they first appear.
+// Sorted by line, with the files in the order in which they first appear.
 std::vector<Mistake> in_reading_order(std::vector<Mistake> mistakes) {
   std::vector<std::string> files;
   auto rank = [&](const Mistake& m) { return std::find(files.begin(), files.end(), m.origin.file) - files.begin(); };
@@ -62,7 +62,7 @@ void Mistakes::add(Mistake mistake) {
     ++more_;
     return;
   }
-  for (std::string* text : {&mistake.path, &mistake.what, &mistake.advice}) cut(*text);
+  for (std::string* text : {&mistake.path, &mistake.what, &mistake.advice}) truncate(*text);
   list_.push_back(std::move(mistake));
 }
 

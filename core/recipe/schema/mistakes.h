@@ -18,8 +18,8 @@ struct Mistake {
   std::string text() const; // "mine.lua:12: stages.align.optimizer.lr: expected ..."
 };
 
-// Thrown for a recipe that cannot become a Plan. Its text() holds every mistake that was kept, in the order of the
-// author's lines, and says how many more there are.
+// Thrown for a recipe that cannot be resolved to a Plan. Its text() lists the mistakes in the order of their lines, and
+// how many more there are.
 class RecipeError : public Error {
  public:
   explicit RecipeError(std::vector<Mistake> mistakes, size_t more = 0);
@@ -31,15 +31,15 @@ class RecipeError : public Error {
   size_t more_;
 };
 
-// The first mistakes; of the others only their number, so that no recipe fills the memory with what is wrong with it.
+// Keeps the first mistakes and only counts the others, so that no recipe can fill the memory with mistakes.
 class Mistakes {
  public:
-  static constexpr size_t most = 100;
+  static constexpr size_t max_listed = 100;
 
   void add(Mistake mistake);
-  // To the last one, where it is about `path` and has no advice.
+  // Adds advice to the last mistake, if that is about `path` and has none.
   void advise(std::string_view path, std::string_view advice);
-  bool full() const { return list_.size() >= most; }
+  bool full() const { return list_.size() >= max_listed; }
   const std::vector<Mistake>& list() const { return list_; }
   size_t count() const { return list_.size() + more_; }
   bool any() const { return !list_.empty(); }

@@ -40,60 +40,61 @@ std::string join_path(std::string_view path, std::string_view part) {
   return fmt::format("{}{}", path, part);
 }
 
-void Reader::wrote(const Origin& origin, bool whole_value) {
-  constexpr uint64_t instructions = 50, bytes = 200; // about what an entry takes
+void Reader::record_origin(const Origin& origin, bool whole_value) {
+  constexpr uint64_t instructions = 50, bytes = 200; // estimated cost of an entry
   allowance_->charge(origin, instructions, bytes + path_.size() + origin.file.size());
-  written_.insert_or_assign(path_, Written{origin, whole_value});
+  origins_.insert_or_assign(path_, Written{origin, whole_value});
 }
 
-void Reader::inherit(const std::string& path, const std::string& other) {
-  if (auto found = written_.find(other); found != written_.end()) written_.insert_or_assign(path, found->second);
+void Reader::inherit_origin(const std::string& path, const std::string& other) {
+  if (auto found = origins_.find(other); found != origins_.end()) origins_.insert_or_assign(path, found->second);
 }
 
 Origin Reader::origin_of(const std::string& path) const {
   for (std::string at = path;; at = parent(at)) {
-    if (auto found = written_.find(at); found != written_.end()) return found->second.origin;
+    if (auto found = origins_.find(at); found != origins_.end()) return found->second.origin;
     if (at.empty()) return {};
   }
 }
 
 const Origin* Reader::value_origin(const std::string& path) const {
   for (std::string at = path; !at.empty(); at = parent(at))
-    if (auto found = written_.find(at); found != written_.end())
+    if (auto found = origins_.find(at); found != origins_.end())
       return found->second.whole_value ? &found->second.origin : nullptr;
   return nullptr;
 }
 
-bool Reader::clean(std::string_view path) const {
+bool Reader::is_valid(std::string_view path) const {
   const auto touches = [&](const std::string& wrong) {
     return wrong == path || (wrong.starts_with(path) && (path.empty() || std::strchr(".[", wrong[path.size()])));
   };
-  return std::none_of(spoiled_.begin(), spoiled_.end(), touches) &&
+  return std::none_of(unknown_paths_.begin(), unknown_paths_.end(), touches) &&
          std::none_of(mistakes.list().begin(), mistakes.list().end(),
                       [&](const Mistake& mistake) { return touches(mistake.path); });
 }
 
-bool Reader::complain(const Origin& origin, std::string what, std::string advice) {
+bool Reader::report(const Origin& origin, std::string what, std::string advice) {
   mistakes.add({origin, path_, std::move(what), std::move(advice)});
   return false;
 }
 
-bool Reader::complain_at(std::string_view part, std::string what, std::string advice) {
+bool Reader::report_at(std::string_view part, std::string what, std::string advice) {
   std::string path = join_path(path_, part);
   mistakes.add({origin_of(path), path, std::move(what), std::move(advice)});
   return false;
 }
 
-bool Reader::wrong(const Value& value, std::string_view expected) {
+bool Reader::report_unexpected(const Value& value, std::string_view expected) {
   auto* text = std::get_if<std::string>(&value.data);
-  bool quoted = text && is_number(*text) && expected.find("number") != std::string_view::npos;
-  return complain(value.origin, fmt::format("expected {}, got {}", expected, shown(value)),
-                  quoted ? fmt::format("a number has no quotes: {}", *text) : "");
+  const auto expects = [&](std::string_view word) { return expected.find(word) != std::string_view::npos; };
+  bool quoted = text && is_number(*text) && (expects("number") || expects("integer"));
+  return report(value.origin, fmt::format("expected {}, got {}", expected, describe_value(value)),
+                quoted ? fmt::format("write the number without quotes: {}", *text) : "");
 }
 
 Value Reader::call(FunctionId function, double argument, const Origin& origin) {
   if (!call_) {
-    complain(origin, "a function cannot stand here");
+    report(origin, "a function is not allowed here");
     return {};
   }
   try {
@@ -102,12 +103,12 @@ Value Reader::call(FunctionId function, double argument, const Origin& origin) {
   } catch (const Error& error) {
     if (allowance_->exhausted()) throw;
     std::string what = error.where().empty() || error.where() == where(origin) ? error.what() : error.text();
-    complain(origin, fmt::format("the function failed at {}: {}", argument, what));
+    report(origin, fmt::format("the function failed at {}: {}", argument, what));
     return {};
   }
 }
 
-std::string shown(const Value& value) {
+std::string describe_value(const Value& value) {
   if (auto* flag = std::get_if<bool>(&value.data)) return *flag ? "true" : "false";
   if (auto* whole = std::get_if<int64_t>(&value.data)) return fmt::format("the number {}", *whole);
   if (auto* number = std::get_if<double>(&value.data)) return fmt::format("the number {}", *number);

@@ -1,4 +1,5 @@
-// Reader: the state while a Value tree is read into structs: where we are, what was wrong, what was written where.
+// Reader: the state of reading a Value tree into structs: the current path, the mistakes, and where values were
+// written.
 #pragma once
 #include "recipe/allowance.h"
 #include "recipe/schema/mistakes.h"
@@ -13,7 +14,7 @@
 
 namespace fvlm::recipe {
 
-// ".lr", or "[\"a.b\"]" for a key that a path could not hold as it is; "[2]" for the second of a list.
+// Parts of a path: key_part() returns ".lr", or "[\"a.b\"]" for a key with special characters; index_part(2) is "[2]".
 std::string key_part(std::string_view key);
 std::string index_part(size_t index_from_one);
 std::string join_path(std::string_view path, std::string_view part);
@@ -26,14 +27,14 @@ class Reader {
   explicit Reader(Call call = {}, std::shared_ptr<Allowance> allowance = std::make_shared<Allowance>())
       : call_(std::move(call)), allowance_(std::move(allowance)) {}
 
-  // A plan file holds derived values too; they are computed anew and not read.
+  // A plan file also contains derived values, which are computed again instead of read.
   bool reads_plan_file = false;
-  // It had a key of an earlier version, which was passed over: the hash that it states is of that, too.
-  bool passed_over_keys = false;
+  // The plan file had a key of an earlier version, which was ignored. The recorded hash then cannot match.
+  bool ignored_removed_key = false;
 
   const std::string& path() const { return path_; }
 
-  // Reads what stands one step further down: within(key_part("lr"), [&] { return type.read(reader, value, out); })
+  // Reads a nested value: within(key_part("lr"), [&] { return type.read(reader, value, out); })
   template <class Read>
   bool within(const std::string& part, Read&& read) {
     size_t length = path_.size();
@@ -43,30 +44,30 @@ class Reader {
     return good;
   }
 
-  // Notes where the current path was written: a value, or the table around several.
-  void wrote(const Origin& origin, bool whole_value = true);
-  // `path` got its value from what was written at `other`, if anything was.
-  void inherit(const std::string& path, const std::string& other);
-  // Where `path` was written, or else what is nearest above it.
+  // Records where the current path was written: a whole value, or the table that contains several.
+  void record_origin(const Origin& origin, bool whole_value = true);
+  // Gives `path` the origin of `other`, if that was written.
+  void inherit_origin(const std::string& path, const std::string& other);
+  // Where `path` was written, or else its nearest parent.
   Origin origin_of(const std::string& path) const;
-  // Where the value at `path` was written; null when it is a default.
+  // Where the value at `path` was written. Null: it is a default.
   const Origin* value_origin(const std::string& path) const;
 
-  // True when nothing at or below `path` was wrong so far.
-  bool clean(std::string_view path) const;
-  // The value of `part` below the current path is unknown, as it stands under a wrong name or not at all.
-  void spoil(std::string_view part) { spoiled_.push_back(join_path(path_, part)); }
+  // Whether no mistake was found at or below `path` so far.
+  bool is_valid(std::string_view path) const;
+  // Marks `part` below the current path as unknown, because it is missing or has a wrong name.
+  void mark_unknown(std::string_view part) { unknown_paths_.push_back(join_path(path_, part)); }
 
-  // These report and return false, so that a read can end with `return reader.wrong(...)`.
-  bool wrong(const Value& value, std::string_view expected);
-  bool complain(const Origin& origin, std::string what, std::string advice = "");
-  // A mistake that shows in `part` below the current path (".lr"; "" for the path itself), such as two fields at odds.
-  bool complain_at(std::string_view part, std::string what, std::string advice = "");
+  // These add a mistake and return false, so that a read can end with `return reader.report_unexpected(...)`.
+  bool report_unexpected(const Value& value, std::string_view expected);
+  bool report(const Origin& origin, std::string what, std::string advice = "");
+  // Adds a mistake at `part` below the current path (".lr"; "" for the path itself), such as two conflicting fields.
+  bool report_at(std::string_view part, std::string what, std::string advice = "");
 
-  // f(argument), or an empty Value and a mistake.
+  // Returns function(argument). Where that fails, reports a mistake and returns an empty Value.
   Value call(FunctionId function, double argument, const Origin& origin);
 
-  // What reading costs besides. Throws Error(recipe) where there is no more; so do wrote() and call().
+  // What reading is charged to. Throws Error(recipe) where there is no more; so do wrote() and call().
   Allowance& allowance() const { return *allowance_; }
 
   Mistakes mistakes;
@@ -79,11 +80,11 @@ class Reader {
   Call call_;
   std::shared_ptr<Allowance> allowance_;
   std::string path_;
-  std::map<std::string, Written> written_;
-  std::vector<std::string> spoiled_;
+  std::map<std::string, Written> origins_;
+  std::vector<std::string> unknown_paths_;
 };
 
-// "the number 0.5", "the string \"fast\"", "fvlm.adamw { }", "nil"
-std::string shown(const Value& value);
+// Describes a value in a message: "the number 0.5", "the string \"fast\"", "fvlm.adamw { }", "nil"
+std::string describe_value(const Value& value);
 
 } // namespace fvlm::recipe

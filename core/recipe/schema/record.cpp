@@ -30,16 +30,16 @@ std::vector<std::string> RecordInfo::keys() const {
 
 namespace {
 
-constexpr const char* leave_it_out = "leave it out: the numbers of a run are the same without it";
+constexpr const char* leave_it_out = "remove it: it does not affect results";
 
 using ReadField = std::function<bool(size_t field, const Value&)>;
 
-// The field whose type a value that is no table has. Null: there is no short form.
+// The field that a value which is not a table is read as. Null: the record has no short form.
 const FieldInfo* short_form(const RecordInfo& info) {
-  return info.each ? &info.fields.front() : info.find(info.shorthand);
+  return info.broadcast ? &info.fields.front() : info.find(info.shorthand);
 }
 
-// batchSize, batch-size and batchsize are batch_size.
+// batchSize, batch-size and batchsize are all the same as batch_size.
 bool same_name(std::string_view a, std::string_view b) {
   auto bare = [](std::string_view name) {
     std::string out;
@@ -50,36 +50,35 @@ bool same_name(std::string_view a, std::string_view b) {
   return bare(a) == bare(b);
 }
 
-const FieldInfo* by_other_name(const RecordInfo& info, const std::string& key) {
+const FieldInfo* field_by_alias(const RecordInfo& info, const std::string& key) {
   for (const auto& field : info.fields)
-    for (const auto& name : field.elsewhere)
+    for (const auto& name : field.aliases)
       if (same_name(name, key)) return &field;
   return nullptr;
 }
 
-// The field that an unknown key is probably meant for.
-const FieldInfo* meant_by(const RecordInfo& info, const std::string& key) {
-  if (const FieldInfo* field = by_other_name(info, key)) return field;
+// The field that the author of an unknown key probably meant.
+const FieldInfo* field_for_unknown_key(const RecordInfo& info, const std::string& key) {
+  if (const FieldInfo* field = field_by_alias(info, key)) return field;
   auto near = nearest(key, info.keys());
   return near ? info.find(*near) : nullptr;
 }
 
 std::string advise(const RecordInfo& info, const std::string& key) {
-  if (auto* field = by_other_name(info, key)) return fmt::format("it is called '{}' here", field->name);
-  for (const auto& outer : info.fields) { // one level further down?
+  if (auto* field = field_by_alias(info, key)) return fmt::format("it is called '{}' here", field->name);
+  for (const auto& outer : info.fields) { // perhaps it is a field of a nested record
     std::vector<const Node*> nodes = outer.node->parts();
     nodes.push_back(outer.node);
     for (const Node* node : nodes) {
       if (!node->record() || node->record() == &info) continue;
       const FieldInfo* inner = node->record()->find(key);
-      if (!inner) inner = by_other_name(*node->record(), key);
+      if (!inner) inner = field_by_alias(*node->record(), key);
       if (!inner) continue;
-      if (outer.place != Place::items) return fmt::format("that belongs in '{}', as '{}'", outer.name, inner->name);
+      if (outer.place != Place::items) return fmt::format("it belongs in '{}', as '{}'", outer.name, inner->name);
       const std::string& constructor = node->record()->constructor;
       return constructor.empty()
-                 ? fmt::format(
-                       "each of the {} has its own: put it into a table with what it is for, {{ ..., {} = ... }}",
-                       outer.name, inner->name)
+                 ? fmt::format("each of the {} has its own: write it into the table of that entry, {{ ..., {} = ... }}",
+                               outer.name, inner->name)
                  : fmt::format("each of the {} has its own: fvlm.{} \"name\" {{ {} = ... }}, and on the command line "
                                "--set {}.NAME.{}=..., or {}.*.{} for all",
                                outer.name, constructor, inner->name, outer.name, inner->name, outer.name, inner->name);
@@ -89,17 +88,17 @@ std::string advise(const RecordInfo& info, const std::string& key) {
 }
 
 std::string advise_derived(const RecordInfo& info, const FieldInfo& derived) {
-  const FieldInfo* field = by_other_name(info, derived.name);
-  return field ? fmt::format("set '{}' in its place; it is {}", field->name, derived.doc) : derived.doc;
+  const FieldInfo* field = field_by_alias(info, derived.name);
+  return field ? fmt::format("set '{}' instead; this is {}", field->name, derived.doc) : derived.doc;
 }
 
-// A list where every field takes one: kernels = { "cudnn", "reference" }
+// A list that is given to every field: kernels = { "cudnn", "reference" }
 bool is_short_list(const Table& table, const RecordInfo& info, const Value& value) {
-  return info.each && table.constructor.empty() && table.fields.empty() && !table.items.empty() &&
-         info.fields.front().node->takes(value);
+  return info.broadcast && table.constructor.empty() && table.fields.empty() && !table.items.empty() &&
+         info.fields.front().node->accepts(value);
 }
 
-// One pass over a table: gives each field its value and notes which fields were seen.
+// Reads a table once: passes each value to its field and reports unknown, repeated and missing ones.
 class TableReader {
  public:
   TableReader(Reader& reader, const Table& table, const RecordInfo& info, const ReadField& read_field)
@@ -117,7 +116,7 @@ class TableReader {
  private:
   void give(const FieldInfo& field, const Value& value) {
     if (!seen_.insert(field.name).second) {
-      reader_.complain(value.origin, fmt::format("'{}' stands here twice", field.name));
+      reader_.report(value.origin, fmt::format("'{}' is given twice", field.name));
       good_ = false;
       return;
     }
@@ -143,15 +142,15 @@ class TableReader {
     if (field && !field->derived) return give(*field, value);
     const RemovedKey* removed = info_.find_removed(key);
     if (removed && reader_.reads_plan_file) {
-      reader_.passed_over_keys = true;
+      reader_.ignored_removed_key = true;
       return;
     }
     good_ = reader_.within(key_part(key), [&] {
-      if (reader_.mistakes.full()) return reader_.complain(value.origin, "", ""); // only counted
-      if (removed) return reader_.complain(value.origin, removed->reason, leave_it_out);
-      if (field) return reader_.complain(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
-      if (const FieldInfo* meant = meant_by(info_, key)) excused_.insert(meant->name);
-      return reader_.complain(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
+      if (reader_.mistakes.full()) return reader_.report(value.origin, "", ""); // further mistakes are only counted
+      if (removed) return reader_.report(value.origin, removed->reason, leave_it_out);
+      if (field) return reader_.report(value.origin, "is computed and cannot be set", advise_derived(info_, *field));
+      if (const FieldInfo* meant = field_for_unknown_key(info_, key)) misnamed_.insert(meant->name);
+      return reader_.report(value.origin, fmt::format("unknown key '{}'", key), advise(info_, key));
     });
   }
 
@@ -160,9 +159,9 @@ class TableReader {
     for (const auto& field : info_.fields)
       if (field.place == Place::items) return give(field, list_value(table_.items, table_.origin));
     const Value& first = table_.items.front();
-    good_ = reader_.complain(first.origin.line ? first.origin : table_.origin,
-                             fmt::format("{} stands here without a key", shown(first)),
-                             "known here: " + join(info_.keys(), ", "));
+    good_ = reader_.report(first.origin.line ? first.origin : table_.origin,
+                           fmt::format("{} needs a key here", describe_value(first)),
+                           "known here: " + join(info_.keys(), ", "));
   }
 
   void nils() {
@@ -170,21 +169,21 @@ class TableReader {
       const FieldInfo* field = info_.find(key);
       if (!field || !seen_.insert(key).second) continue;
       good_ = reader_.within(key_part(key), [&, &origin = origin] {
-        return reader_.complain(origin, fmt::format("expected {}, got nil", field->node->expected()),
-                                "a misspelt variable? where it is meant, write 'or nil' behind it");
+        return reader_.report(origin, fmt::format("expected {}, got nil", field->node->expected()),
+                              "is the variable misspelled? if nil is intended, write 'or nil' after it");
       });
     }
   }
 
   void missing() {
     for (const auto& field : info_.fields)
-      if (!seen_.contains(field.name) && (field.required || excused_.contains(field.name)))
-        reader_.spoil(key_part(field.name));
+      if (!seen_.contains(field.name) && (field.required || misnamed_.contains(field.name)))
+        reader_.mark_unknown(key_part(field.name));
     for (const auto& field : info_.fields) {
-      if (!field.required || seen_.contains(field.name) || excused_.contains(field.name)) continue;
-      if (seen_.contains(field.unless)) continue;
-      good_ = reader_.complain(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
-                               field.doc);
+      if (!field.required || seen_.contains(field.name) || misnamed_.contains(field.name)) continue;
+      if (seen_.contains(field.required_unless)) continue;
+      good_ = reader_.report(table_.origin, fmt::format("'{}' is missing: {}", field.name, field.node->expected()),
+                             field.doc);
     }
   }
 
@@ -192,7 +191,7 @@ class TableReader {
   const Table& table_;
   const RecordInfo& info_;
   const ReadField& read_field_;
-  std::set<std::string> seen_, excused_; // excused: it is there under a wrong name, which is told
+  std::set<std::string> seen_, misnamed_; // misnamed: written under a wrong name, which is reported
   bool good_ = true;
 };
 
@@ -221,11 +220,11 @@ void RecordFields::add(std::string_view name, Access access, const Node& node, c
   info_.fields.push_back(std::move(field));
   accesses_.push_back(access);
   const void* at = find(info_.fields.size() - 1, const_cast<void*>(defaults));
-  last().fallback = node.write_at(at, Write::everything);
+  last().default_value = node.write_at(at, Write::everything);
 }
 
-void RecordFields::elsewhere(std::initializer_list<const char*> names) {
-  last().elsewhere.assign(names.begin(), names.end());
+void RecordFields::aliases(std::initializer_list<const char*> names) {
+  last().aliases.assign(names.begin(), names.end());
 }
 
 std::vector<const Node*> RecordFields::parts() const {
@@ -238,9 +237,9 @@ Json RecordFields::write(const void* in, Write what) const {
   Json json = Json::object();
   for (size_t i = 0; i < info_.fields.size(); ++i) {
     const FieldInfo& field = info_.fields[i];
-    if (what == Write::results && (field.beside || field.derived)) continue;
+    if (what == Write::results && (field.excluded_from_hash || field.derived)) continue;
     Json value = field.node->write_at(find(i, const_cast<void*>(in)), what);
-    if (!field.unless.empty() && value == field.fallback) continue; // the other field stands in its place
+    if (!field.required_unless.empty() && value == field.default_value) continue; // the other field replaces it
     if (!value.is_null()) json[field.name] = std::move(value);
   }
   return json;
@@ -251,19 +250,19 @@ bool RecordFields::read(Reader& reader, const Value& value, void* out) const {
   auto read_field = [&](size_t i, const Value& part) {
     return info.fields[i].node->read_at(reader, part, find(i, out));
   };
-  reader.wrote(value.origin, false);
+  reader.record_origin(value.origin, false);
   const Table* table = as_table(value);
   const FieldInfo* field = short_form(info);
   if (field && (!table || is_short_list(*table, info, value))) {
-    if (!field->node->takes(value)) return reader.wrong(value, expected());
+    if (!field->node->accepts(value)) return reader.report_unexpected(value, expected());
     bool good = true;
     for (size_t i = 0; i < info.fields.size(); ++i)
-      if (info.each || info.fields[i].name == info.shorthand)
+      if (info.broadcast || info.fields[i].name == info.shorthand)
         good &= reader.within(key_part(info.fields[i].name), [&] { return read_field(i, value); });
     return good;
   }
   if (!table || (!table->constructor.empty() && table->constructor != info.constructor))
-    return reader.wrong(value, expected());
+    return reader.report_unexpected(value, expected());
   return TableReader(reader, *table, info, read_field).read();
 }
 
@@ -282,13 +281,13 @@ Value RecordFields::assign(Reader& reader, const Assignment& assignment, const V
                        : removed ? removed->reason
                                  : fmt::format("unknown key '{}'", rest[0]);
     std::string advice = field ? advise_derived(info, *field) : removed ? leave_it_out : advise(info, rest[0]);
-    reader.within(key_part(rest[0]), [&] { return reader.complain(assignment.origin, what, advice); });
+    reader.within(key_part(rest[0]), [&] { return reader.report(assignment.origin, what, advice); });
     return current ? *current : Value{};
   }
   auto table = copy_table(current, assignment.origin);
-  if (current && !as_table(*current)) // a shorthand: written out before one field of it changes
+  if (current && !as_table(*current)) // expands a short form before one of its fields changes
     for (const auto& other : info.fields)
-      if (info.each || other.name == info.shorthand) set_field(*table, other.name, *current);
+      if (info.broadcast || other.name == info.shorthand) set_field(*table, other.name, *current);
 
   auto change = [&](const Value* old) {
     Value changed;
@@ -318,9 +317,9 @@ void RecordFields::leaves(const Json& json, const std::string& path, const LeafS
       field.node->leaves(*found, join_path(path, key_part(field.name)), &field, sink);
 }
 
-bool RecordFields::takes(const Value& value) const {
+bool RecordFields::accepts(const Value& value) const {
   const Table* table = as_table(value);
-  if (!table) return info_.each || !info_.shorthand.empty();
+  if (!table) return info_.broadcast || !info_.shorthand.empty();
   std::string constructor = constructor_of(value);
   return constructor.empty() || constructor == info_.constructor;
 }

@@ -1,4 +1,4 @@
-// Record<T>: a table of a recipe, field by field, bound to the members of the struct T.
+// Record<T>: a table of a recipe whose fields are bound to the members of the struct T.
 //
 //   Ref<Cosine> cosine() {
 //     static const auto type = record<Cosine>("Cosine", "cosine", "Falls along a half cosine.")
@@ -7,7 +7,7 @@
 //     return type;
 //   }
 //
-// A field's default is the member's initialiser.
+// The default of a field is the member's initializer.
 #pragma once
 #include "recipe/schema/type.h"
 
@@ -21,28 +21,28 @@
 
 namespace fvlm::recipe {
 
-// Where in the author's text a field's value stands.
+// Where a field's value is written in a recipe.
 enum class Place {
   key,      // lr = 1e-3
   argument, // fvlm.stage "align" { }
-  items,    // the table's entries without a key
+  items,    // entries of the table without a key
 };
 
 struct FieldInfo {
   std::string name, doc;
   const Node* node = nullptr;
-  Json fallback; // the default; null: none
+  Json default_value; // null: none
   std::string unit, example;
-  std::string hint;                   // what to do where the value is wrong
-  std::vector<std::string> elsewhere; // what other programs call it: recognised to suggest our name
+  std::string hint;                 // advice where the value is wrong
+  std::vector<std::string> aliases; // names in other frameworks, recognized only to suggest this one
   Place place = Place::key;
   bool required = false;
-  std::string unless;   // required where the author wrote no field of this name
-  bool derived = false; // computed, never read
-  bool beside = false;  // cannot change the numbers of a run: not part of the Plan's hash
+  std::string required_unless;     // the name of a field that makes this one optional
+  bool derived = false;            // computed by resolve(), never read
+  bool excluded_from_hash = false; // cannot change the results of a run
 };
 
-// A key that earlier versions knew. In a plan file of theirs it is passed over.
+// A key of an earlier version. It is ignored in a plan file of that version and an error elsewhere.
 struct RemovedKey {
   std::string name, reason;
 };
@@ -51,21 +51,21 @@ struct RecordInfo {
   std::string title;       // "Cosine": fvlm.Cosine in the editor
   std::string constructor; // "cosine"; empty: a plain table
   std::string doc, example;
-  std::string shorthand;  // a value that is no table stands for this field
-  bool each = false;      // a value that is no table is given to every field
+  std::string shorthand;  // a value that is not a table is read as this field
+  bool broadcast = false; // a value that is not a table is given to every field
   bool call_only = false; // fvlm.scale_lr(0.5): arguments, no table
   std::vector<FieldInfo> fields;
   std::vector<RemovedKey> removed;
 
   const FieldInfo* find(std::string_view name) const;
   const RemovedKey* find_removed(std::string_view name) const;
-  std::vector<std::string> keys() const; // that an author may write
+  std::vector<std::string> keys() const; // the keys that an author may write
 };
 
-// What Record<T> does without knowing T: one set of functions for all the records there are.
+// The part of Record<T> that does not depend on T, compiled once for all records.
 class RecordFields {
  public:
-  // Where a field lies in a record: so many bytes from its begin, or where `find` says.
+  // Locates a field in a record: by `find`, or at a byte offset where `find` is null.
   struct Access {
     ptrdiff_t offset = 0;
     void* (*find)(void* record, const std::string& name) = nullptr;
@@ -77,7 +77,7 @@ class RecordFields {
 
   void add(std::string_view name, Access access, const Node& node, const void* defaults, std::string_view doc);
   FieldInfo& last() { return info_.fields.back(); }
-  void elsewhere(std::initializer_list<const char*> names);
+  void aliases(std::initializer_list<const char*> names);
   RecordInfo& info() { return info_; }
   const RecordInfo& info() const { return info_; }
 
@@ -86,7 +86,7 @@ class RecordFields {
   Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                std::span<const std::string> rest) const;
   void leaves(const Json& json, const std::string& path, const LeafSink& sink) const;
-  bool takes(const Value& value) const;
+  bool accepts(const Value& value) const;
   std::string expected() const;
   std::string lua_type() const;
   std::vector<const Node*> parts() const;
@@ -101,7 +101,7 @@ class RecordFields {
 template <class T>
 class Record : public Type<T> {
  public:
-  // Looks at fields together.
+  // Validates several fields together.
   using Check = void (*)(Reader&, const T&);
 
   Record(const char* title, const char* constructor, const char* doc) : fields_(title, constructor, doc) {}
@@ -115,7 +115,7 @@ class Record : public Type<T> {
     return *this;
   }
 
-  // A field that is no member of its own: `get(record, name)` finds it.
+  // A field that is not a member of T: get(record, name) returns a reference to it.
   template <auto get, class M>
   Record& field_with(std::string_view name, Ref<M> type, std::string_view doc) {
     auto find = [](void* record, const std::string& name) -> void* {
@@ -126,34 +126,34 @@ class Record : public Type<T> {
     return *this;
   }
 
-  // Of the field declared last.
+  // These modify the field declared last.
   Record& required() { return fields_.last().required = true, *this; }
-  Record& required_without(const char* other) { return fields_.last().unless = other, required(); }
+  Record& required_without(const char* other) { return fields_.last().required_unless = other, required(); }
   Record& derived() { return fields_.last().derived = true, *this; }
-  Record& beside() { return fields_.last().beside = true, *this; }
+  Record& excluded_from_hash() { return fields_.last().excluded_from_hash = true, *this; }
   Record& unit(const char* unit) { return fields_.last().unit = unit, *this; }
   Record& example(const char* lua) { return fields_.last().example = lua, *this; }
   Record& hint(const char* advice) { return fields_.last().hint = advice, *this; }
-  Record& elsewhere(std::initializer_list<const char*> names) { return fields_.elsewhere(names), *this; }
+  Record& aliases(std::initializer_list<const char*> names) { return fields_.aliases(names), *this; }
   Record& argument() { return fields_.last().place = Place::argument, *this; }
   Record& items() { return fields_.last().place = Place::items, *this; }
 
-  // Of the table.
+  // These modify the record as a whole.
   Record& usage(const char* lua) { return fields_.info().example = lua, *this; }
   Record& shorthand(const char* field) { return fields_.info().shorthand = field, *this; }
-  Record& each() { return fields_.info().each = true, *this; }
+  Record& broadcast() { return fields_.info().broadcast = true, *this; }
   Record& call_only() { return fields_.info().call_only = true, *this; }
   Record& removed(const char* name, const char* reason) {
     return fields_.info().removed.push_back({name, reason}), *this;
   }
-  // Runs when each of the fields was good. Reports with reader.complain_at(".field", ...).
+  // Runs where every field was valid. Reports with reader.report_at(".field", ...).
   Record& check(Check check) { return checks_.push_back(check), *this; }
   Ref<T> done() { return make_type<Record<T>>(std::move(*this)); }
 
   std::string expected() const override { return fields_.expected(); }
   std::string lua_type() const override { return fields_.lua_type(); }
-  bool leaf() const override { return false; }
-  bool takes(const Value& value) const override { return fields_.takes(value); }
+  bool is_leaf() const override { return false; }
+  bool accepts(const Value& value) const override { return fields_.accepts(value); }
   const RecordInfo* record() const override { return &fields_.info(); }
   std::vector<const Node*> parts() const override { return fields_.parts(); }
   bool read(Reader& reader, const Value& value, T& out) const override {
@@ -181,7 +181,7 @@ class Record : public Type<T> {
   std::vector<Check> checks_;
 };
 
-// constructor "": a plain table.
+// An empty constructor means a plain table.
 template <class T>
 Record<T> record(const char* title, const char* constructor, const char* doc) {
   return Record<T>(title, constructor, doc);

@@ -30,9 +30,9 @@ class Registered : public Type<Polymorphic<Base>> {
   }
   std::string expected() const override { return one_of_detail::expected(nodes_); }
   std::string lua_type() const override { return one_of_detail::lua_type(nodes_); }
-  bool leaf() const override { return false; }
-  bool takes(const Value& value) const override {
-    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->takes(value); });
+  bool is_leaf() const override { return false; }
+  bool accepts(const Value& value) const override {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node* node) { return node->accepts(value); });
   }
   std::vector<const Node*> parts() const override { return nodes_; }
   bool read(Reader& reader, const Value& value, Polymorphic<Base>& out) const override {
@@ -40,7 +40,7 @@ class Registered : public Type<Polymorphic<Base>> {
     if (!index) return false;
     const Alternative<Base>& chosen = alternatives_[*index];
     reader.within(".kind", [&] {
-      reader.wrote(value.origin);
+      reader.record_origin(value.origin);
       return true;
     });
     out = Polymorphic<Base>(chosen.make());

@@ -1,5 +1,5 @@
-// The schema of recipes: every table an author can write, each declared in one place of this folder. From it follow
-// parsing, defaults, errors, --set, the Plan's JSON, recipes/REFERENCE.md and the editor's stubs.
+// The schema of recipes: every table an author can write, each declared once in this folder. Parsing, defaults, errors,
+// --set, the Plan's JSON, recipes/REFERENCE.md and the editor stubs all derive from it.
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/sandbox.h"
@@ -18,9 +18,9 @@ Ref<plan::Optimizer> optimizer_schema();
 Ref<plan::Schedule> schedule_schema();
 Ref<plan::Stage> stage_schema();
 Ref<plan::Evaluation> evaluation_schema();
-Ref<std::vector<plan::Action>> action_schema(); // what a `control` function answers
+Ref<std::vector<plan::Action>> action_schema(); // the return value of a `control` function
 
-// Every record below the recipe and below `control`'s answers, the recipe first.
+// Every record of the recipe and of the return values of `control`, the recipe first.
 const std::vector<const RecordInfo*>& all_records();
 
 // The functions of the `fvlm` table, for the Sandbox.

@@ -21,7 +21,7 @@ void keep(std::unique_ptr<const Node> type) {
 Value Node::assign(Reader& reader, const Assignment& assignment, const Value*,
                    std::span<const std::string> rest) const {
   if (!rest.empty()) {
-    reader.complain(assignment.origin, fmt::format("has no part '{}'", rest[0]), "it is " + expected());
+    reader.report(assignment.origin, fmt::format("has no part '{}'", rest[0]), "it is " + expected());
     return {};
   }
   return literal(assignment);

@@ -1,6 +1,6 @@
-// Type<T>: how a value of the C++ type T stands in a recipe: how it is read, written as JSON, described to an author,
-// and changed by --set. Small types are put together into larger ones (basic.h, containers.h, record.h), so that a
-// field is declared once and everything else follows.
+// Type<T>: how a recipe represents a value of the C++ type T: how it is read, written as JSON, described to an author,
+// and changed by --set. Types compose (basic.h, containers.h, record.h), so that each field is declared once and
+// everything else follows from the declaration.
 #pragma once
 #include "recipe/schema/reader.h"
 #include "recipe/value.h"
@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 struct FieldInfo;
 struct RecordInfo;
 
-// Everything, or only what can change the numbers of a run (what a Plan's hash is made of).
+// Write everything, or only what can change the results of a run: the input of the Plan's hash.
 enum class Write { everything, results };
 
 // One `--set path=value`.
@@ -29,43 +29,43 @@ struct Assignment {
   Origin origin; // "--set path=value", no line
 };
 
-// Where a printed value stands: its path, its JSON, and the field that declares it (null at the root).
+// Receives the path and JSON of a value that is printed on its own, and the field that declares it (null at the root).
 using LeafSink = std::function<void(const std::string& path, const Json& value, const FieldInfo* field)>;
 
 class Node {
  public:
   virtual ~Node() = default;
 
-  // "a number above 0": completes "expected ...".
+  // Completes "expected ...": "a number above 0".
   virtual std::string expected() const = 0;
   // The type for the editor's language server: "number", "fvlm.Mix".
   virtual std::string lua_type() const = 0;
 
-  // The same for those of its values that are no table: what a table's short form takes.
+  // The same without tables: what the short form of a table accepts.
   virtual std::string plain_expected() const { return expected(); }
   virtual std::string plain_lua_type() const { return lua_type(); }
 
-  // Whether a value is meant for this type, as far as its shape says; read() then judges the details.
-  virtual bool takes(const Value& value) const = 0;
+  // Whether the shape of a value fits this type. read() then checks the details.
+  virtual bool accepts(const Value& value) const = 0;
 
-  // False for what is printed in parts.
-  virtual bool leaf() const { return true; }
+  // False where the value is printed as several values.
+  virtual bool is_leaf() const { return true; }
 
-  // The record this type is, and the types it is made of: what a walk over the schema follows.
+  // The record that this type is, and the types it consists of, for walks over the schema.
   virtual const RecordInfo* record() const { return nullptr; }
   virtual std::vector<const Node*> parts() const { return {}; }
 
-  // A copy of `current` (null: nothing was written) in which the value at `rest` is the assignment's. `reader.path()`
-  // is where `current` stands. The result is then read like anything an author wrote. This one is for leaves.
+  // Returns a copy of `current` (null: nothing was written) with the assignment applied at the path `rest`, relative to
+  // `reader.path()`. The result is then read like what an author wrote. This implementation is for leaves.
   virtual Value assign(Reader& reader, const Assignment& assignment, const Value* current,
                        std::span<const std::string> rest) const;
 
-  // Calls the sink for each value that is printed on its own. This one: `json` itself.
+  // Calls the sink for each value that is printed on its own. By default that is `json` itself.
   virtual void leaves(const Json& json, const std::string& path, const FieldInfo* field, const LeafSink& sink) const {
     sink(path, json, field);
   }
 
-  // Read and write for a record, which knows where its fields lie and not what they are. Null JSON: there is no value.
+  // Type-erased read and write, for records. write_at() returns null JSON where there is no value.
   virtual bool read_at(Reader& reader, const Value& value, void* out) const = 0;
   virtual Json write_at(const void* in, Write what) const = 0;
 };
@@ -74,10 +74,11 @@ template <class T>
 class Type : public Node {
  public:
   using type = T;
-  // Fills `out`. Reports what is wrong to the reader and then returns false; goes on past a mistake where it can.
+  // Fills `out`. Reports mistakes to the reader and returns false where there are any, after reading as much as
+  // possible.
   virtual bool read(Reader& reader, const Value& value, T& out) const = 0;
   virtual Json write(const T& in, Write what) const = 0;
-  // False: the value is left out of the JSON (an optional without a value).
+  // False omits the value from the JSON (an optional without a value).
   virtual bool present(const T&) const { return true; }
 
   bool read_at(Reader& reader, const Value& value, void* out) const final {
@@ -89,7 +90,7 @@ class Type : public Node {
   }
 };
 
-// Types are made when a schema is first asked for, and kept until the program ends.
+// Types are created on first use of a schema and live until the program ends.
 template <class T>
 using Ref = const Type<T>*;
 
@@ -101,22 +102,22 @@ const Made* make_type(Arguments&&... arguments) {
   return made;
 }
 
-// What a person may write after `=` on the command line: a JSON value where it is one, else the text itself.
+// Parses the text after `=` on the command line: as JSON where it is valid JSON, else as a string.
 Value literal(const Assignment& assignment);
-// A JSON document as the Value tree that a recipe would have made.
+// Converts JSON to the Value tree that an equivalent recipe would return.
 Value from_json(const Json& json, const Origin& origin);
 
 // "stages.align.objective[1].beta" -> stages, align, objective, 1, beta
 std::vector<std::string> split_path(std::string_view path);
 
 std::string lua_key(const std::string& key); // lr, ["a-b"]
-// Lua's way to write a JSON value: { 0.9, 0.999 }, "bf16", { connector = 0.001 }.
+// A JSON value in Lua syntax: { 0.9, 0.999 }, "bf16", { connector = 0.001 }.
 std::string as_lua(const Json& json);
 
-// "did you mean 'lr'?", or which keys there are.
+// "did you mean 'lr'?", or the list of known keys.
 std::string advise_key(std::string_view key, const std::vector<std::string>& known);
 
-// A number as short as it can be read back: 1e-5, 0.03, 32.
+// The shortest text that reads back as the same number: 1e-5, 0.03, 32.
 std::string shortest(double number);
 
 } // namespace fvlm::recipe

@@ -13,21 +13,21 @@ class CurveType : public Type<plan::Curve> {
  public:
   explicit CurveType(Range range) : range_(range), number_(number(range)) {}
   std::string expected() const override {
-    return number_->expected() + ", a list of such numbers or a function(progress) that gives one";
+    return number_->expected() + ", a list of such numbers or a function(progress) that returns one";
   }
   std::string lua_type() const override { return "number|number[]|fun(progress: number): number"; }
-  bool takes(const Value& value) const override {
+  bool accepts(const Value& value) const override {
     if (const Table* table = as_table(value)) return constructor_of(value).empty() && table->fields.empty();
-    return std::holds_alternative<FunctionId>(value.data) || number_->takes(value);
+    return std::holds_alternative<FunctionId>(value.data) || number_->accepts(value);
   }
   bool read(Reader& reader, const Value& value, plan::Curve& out) const override {
-    reader.wrote(value.origin);
-    if (!takes(value)) return reader.wrong(value, expected());
+    reader.record_origin(value.origin);
+    if (!accepts(value)) return reader.report_unexpected(value, expected());
     if (auto* function = std::get_if<FunctionId>(&value.data)) return sample(reader, *function, value.origin, out);
     const Table* table = as_table(value);
     std::vector<Value> one{value};
     const auto& values = table ? table->items : one;
-    if (values.empty()) return reader.wrong(value, expected());
+    if (values.empty()) return reader.report_unexpected(value, expected());
     out.points.assign(values.size(), 0);
     bool good = true;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -44,19 +44,20 @@ class CurveType : public Type<plan::Curve> {
  private:
   bool sample(Reader& reader, FunctionId function, const Origin& origin, plan::Curve& out) const {
     out.points.clear();
-    for (int i = 0; i < plan::Curve::sampled; ++i) {
-      double progress = i / double(plan::Curve::sampled - 1), point = 0;
+    for (int i = 0; i < plan::Curve::sample_count; ++i) {
+      double progress = i / double(plan::Curve::sample_count - 1), point = 0;
       size_t before = reader.mistakes.count();
       Value answer = reader.call(function, progress, origin);
       if (reader.mistakes.count() != before) return false;
-      bool is_number = number_->takes(answer);
+      bool is_number = number_->accepts(answer);
       if (is_number) {
         auto* whole = std::get_if<int64_t>(&answer.data);
         point = whole ? static_cast<double>(*whole) : std::get<double>(answer.data);
       }
       if (!is_number || !std::isfinite(point) || !range_.holds(point))
-        return reader.complain(origin, fmt::format("the function gives {} at progress {}", shown(answer), progress),
-                               "it has to give " + number_->expected());
+        return reader.report(origin,
+                             fmt::format("the function returns {} at progress {}", describe_value(answer), progress),
+                             "it must return " + number_->expected());
       out.points.push_back(point);
     }
     return true;
@@ -72,26 +73,27 @@ class RecomputeType : public Type<plan::Recompute> {
   std::string lua_type() const override { return R"("none"|"light"|"all"|{ every: integer }|{ layers: integer[] })"; }
   std::string plain_expected() const override { return R"("none", "light" or "all")"; }
   std::string plain_lua_type() const override { return R"("none"|"light"|"all")"; }
-  bool takes(const Value& value) const override {
+  bool accepts(const Value& value) const override {
     return as_table(value) || std::holds_alternative<std::string>(value.data);
   }
   bool read(Reader& reader, const Value& value, plan::Recompute& out) const override {
-    reader.wrote(value.origin);
+    reader.record_origin(value.origin);
     out = {};
     if (auto* text = std::get_if<std::string>(&value.data)) {
-      if (*text != "none" && *text != "light" && *text != "all") return reader.wrong(value, expected());
+      if (*text != "none" && *text != "light" && *text != "all") return reader.report_unexpected(value, expected());
       out.light = *text == "light";
       out.every = *text == "all" ? 1 : 0;
       return true;
     }
     const Table* table = as_table(value);
-    if (!table || !table->items.empty() || table->fields.size() != 1) return reader.wrong(value, expected());
+    if (!table || !table->items.empty() || table->fields.size() != 1)
+      return reader.report_unexpected(value, expected());
     const std::string& key = table->fields[0].first;
     const Value& part = table->fields[0].second;
     if (key == "every") return reader.within(".every", [&] { return every_->read(reader, part, out.every); });
-    if (key != "layers") return reader.wrong(value, expected());
+    if (key != "layers") return reader.report_unexpected(value, expected());
     const Table* layers = as_table(part);
-    if (!layers || layers->items.empty() || !layers->fields.empty()) return reader.wrong(value, expected());
+    if (!layers || layers->items.empty() || !layers->fields.empty()) return reader.report_unexpected(value, expected());
     out.layers.assign(layers->items.size(), 0);
     bool good = true;
     for (size_t i = 0; i < layers->items.size(); ++i)
@@ -106,7 +108,7 @@ class RecomputeType : public Type<plan::Recompute> {
   }
 
  private:
-  Ref<int64_t> every_ = whole(at_least(1)), layer_ = whole(at_least(0));
+  Ref<int64_t> every_ = integer(at_least(1)), layer_ = integer(at_least(0));
 };
 
 class LuaFunctionType : public Type<plan::LuaFunction> {
@@ -114,20 +116,20 @@ class LuaFunctionType : public Type<plan::LuaFunction> {
   explicit LuaFunctionType(std::string signature) : signature_(std::move(signature)) {}
   std::string expected() const override { return "a function"; }
   std::string lua_type() const override { return signature_; }
-  bool takes(const Value& value) const override { return std::holds_alternative<FunctionId>(value.data); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<FunctionId>(value.data); }
   bool read(Reader& reader, const Value& value, plan::LuaFunction& out) const override {
-    reader.wrote(value.origin);
+    reader.record_origin(value.origin);
     if (auto* function = std::get_if<FunctionId>(&value.data)) {
       out = {function->index, where(value.origin), ""};
       return true;
     }
     const Table* table = reader.reads_plan_file ? as_table(value) : nullptr;
-    if (!table) return reader.wrong(value, expected());
+    if (!table) return reader.report_unexpected(value, expected());
     const Value* index = find_field(*table, "index");
-    bool complete = index && index_->takes(*index) && read_text(*table, "defined", out.defined) &&
+    bool complete = index && index_->accepts(*index) && read_text(*table, "defined", out.defined) &&
                     read_text(*table, "code", out.code);
     return complete ? index_->read(reader, *index, out.index)
-                    : reader.wrong(value, "index, defined and code of a function");
+                    : reader.report_unexpected(value, "index, defined and code of a function");
   }
   Json write(const plan::LuaFunction& in, Write what) const override {
     Json json = {{"index", in.index}, {"code", in.code}};
@@ -144,7 +146,7 @@ class LuaFunctionType : public Type<plan::LuaFunction> {
   }
 
   std::string signature_;
-  Ref<int64_t> index_ = whole(at_least(0));
+  Ref<int64_t> index_ = integer(at_least(0));
 };
 
 } // namespace

@@ -1,14 +1,14 @@
-// Types of single values that only this schema has: curves, choices of layers, functions of the recipe.
+// Scalar types that are specific to recipes: curves, layer selections for activation checkpointing, and Lua functions.
 #pragma once
 #include "recipe/plan.h"
 #include "recipe/schema/basic.h"
 
 namespace fvlm::recipe {
 
-// A number, a list of numbers, or a Lua function of the stage's progress, sampled at Curve::sampled points.
+// A number, a list of numbers, or a Lua function of the stage's progress, sampled at Curve::sample_count points.
 Ref<plan::Curve> curve(Range range);
 
-// "none", "all", { every = 2 } or { layers = { 0, 3 } }.
+// "none", "light", "all", { every = 2 } or { layers = { 0, 3 } }.
 Ref<plan::Recompute> recompute();
 
 Ref<plan::LuaFunction> lua_function(std::string signature);

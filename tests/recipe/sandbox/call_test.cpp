@@ -103,7 +103,7 @@ TEST(SandboxCall, a_function_that_runs_later_reads_no_new_files) {
     author.sandbox().call(function(field(recipe, "f")), late);
     ADD_FAILURE() << "a file was read during training";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("comes too late"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("is too late"));
   }
 }
 

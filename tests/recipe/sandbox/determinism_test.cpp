@@ -75,7 +75,7 @@ TEST(SandboxDeterminism, keys_without_an_order_are_refused) {
   Author author;
   Error error = author.failure("local t = { [{}] = 1, [{}] = 2 }\nfor k in pairs(t) do end");
   EXPECT_EQ(error.where(), "recipe.lua:2");
-  EXPECT_THAT(error.what(), testing::HasSubstr("no order"));
+  EXPECT_THAT(error.what(), testing::HasSubstr("no fixed order"));
 }
 
 } // namespace

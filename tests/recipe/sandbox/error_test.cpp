@@ -54,8 +54,9 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"local ok, e = pcall(error, 'first')\n\nerror(e, 0)", "recipe.lua:3", "first", ""},
         Failure{"local ok, e = pcall(function() error('first') end)\n\nerror(e)", "recipe.lua:1",
                 "first\n  called from recipe.lua:3", ""},
-        Failure{"\nos.exit()", "recipe.lua:2", "attempt to index a nil value (global 'os')", "a recipe has no 'os'"},
-        Failure{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')", "a recipe has no 'load'"},
+        Failure{"\nos.exit()", "recipe.lua:2", "attempt to index a nil value (global 'os')", "the sandbox has no 'os'"},
+        Failure{"\nload('x')", "recipe.lua:2", "attempt to call a nil value (global 'load')",
+                "the sandbox has no 'load'"},
         Failure{"\nlocal n = math.random()", "recipe.lua:2", "attempt to call a nil value (field 'random')",
                 "no random numbers"},
         Failure{"\nreturn fvml.recipe {}", "recipe.lua:2", "attempt to index a nil value (global 'fvml')",
@@ -63,12 +64,12 @@ INSTANTIATE_TEST_SUITE_P(
         Failure{"return learning_rate * 2", "recipe.lua:1",
                 "attempt to perform arithmetic on a nil value (global "
                 "'learning_rate')",
-                "nothing is called 'learning_rate' here"},
+                "'learning_rate' is not defined here"},
         Failure{"return {\n a = 1\n b = 2 }", "recipe.lua:3", "'}' expected (to close '{' at line 1) near 'b'",
-                "is a comma missing in front of it?"},
+                "is a comma missing before it?"},
         Failure{"local f = require 'flvm'", "recipe.lua:1", "require found no module 'flvm': no file flvm.lua",
                 "did you mean 'fvlm'?"},
-        Failure{"local _ENV = {}", "recipe.lua:1", "a recipe has no _ENV", "plain names"}),
+        Failure{"local _ENV = {}", "recipe.lua:1", "_ENV is not allowed in a recipe", "plain names"}),
     [](const auto& info) { return fmt::format("mistake_{}", info.index + 1); });
 
 TEST(SandboxErrors, a_long_path_is_named_whole) {

@@ -38,8 +38,7 @@ TEST(SandboxRequire, a_circle_is_named) {
   author.write("b.lua", "\nreturn require 'a'");
   Error error = author.failure("return require 'a'");
   EXPECT_EQ(error.where(), "b.lua:2");
-  EXPECT_THAT(author.without_folder(error.what()),
-              testing::StartsWith("require goes in a circle: a.lua -> b.lua -> a.lua"));
+  EXPECT_THAT(author.without_folder(error.what()), testing::StartsWith("circular require: a.lua -> b.lua -> a.lua"));
 }
 
 TEST(SandboxRequire, a_module_that_failed_can_be_required_again) {

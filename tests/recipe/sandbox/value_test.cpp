@@ -168,7 +168,7 @@ TEST(SandboxValue, TooManyValuesAndLongKeysAreRefusedAtTheirTable) {
   config.limits.values = 999;
   EXPECT_STREQ(author.failure(text, config).what(), "more than 999 values");
   const Error error = author.failure("return {\n  [('k'):rep(201)] = 1 }");
-  EXPECT_STREQ(error.what(), "a key of this table is 201 bytes long");
+  EXPECT_STREQ(error.what(), "a key of this table has 201 bytes");
   EXPECT_EQ(error.where(), "recipe.lua:1");
 }
 
@@ -207,7 +207,7 @@ TEST(SandboxValue, what_a_recipe_cannot_hold_is_refused_at_its_line) {
   const Case cases[] = {
       {"local t = {}\nt.me = t\nreturn {\n  a = t }", 4, "contains itself"},
       {"return {\n  co = coroutine.create(print) }", 2, "a thread cannot be part of a recipe"},
-      {"return {\n  f = print }", 2, "a function of Lua itself"},
+      {"return {\n  f = print }", 2, "a built-in function of Lua"},
       {"return {\n  f = require('fvlm').stage 'x' }", 2, "fvlm.stage still waits for its table"},
       {"return {\n  f = require('fvlm').adamw }", 2, "fvlm.adamw still waits"},
       {"return {\n  [true] = 1 }", 1, "a key of this table is a boolean"},
@@ -232,9 +232,9 @@ TEST(SandboxValue, a_constructor_called_wrongly_says_how_to_call_it) {
     const char *what, *advice;
   };
   const Case cases[] = {
-      {"fvlm.adamw(nil)", "fvlm.adamw got nil, perhaps a variable", "write fvlm.adamw { ... }"},
+      {"fvlm.adamw(nil)", "fvlm.adamw got nil; is a variable not defined here", "write fvlm.adamw { ... }"},
       {"fvlm.adamw 'x'", "fvlm.adamw got a string", "write fvlm.adamw { ... }"},
-      {"fvlm.adamw({}, 1)", "something after its table", "write fvlm.adamw { ... }"},
+      {"fvlm.adamw({}, 1)", "another argument after its table", "write fvlm.adamw { ... }"},
       {"fvlm:adamw {}", "call it with a dot", "write fvlm.adamw { ... }"},
       {"fvlm.stage {}", "fvlm.stage got a table", "write fvlm.stage \"name\" { ... }"},
       {"fvlm.stage()", "0 of 1 values", "write fvlm.stage"},
@@ -276,10 +276,10 @@ return { batch = fvlm.arg("batch", 32), lr = fvlm.arg("lr", 1), fast = fvlm.arg(
 }
 
 TEST(SandboxValue, an_arg_that_does_not_fit_its_default_is_an_error_at_its_line) {
-  for (auto [value, what] : {std::pair{"many", "is not a number"},
-                             {"", "is not a number"},
-                             {"1x", "is not a number"},
-                             {"nan", "is not a number"}}) {
+  for (auto [value, what] : {std::pair{"many", "expected a number"},
+                             {"", "expected a number"},
+                             {"1x", "expected a number"},
+                             {"nan", "expected a number"}}) {
     Author author;
     SandboxConfig config = test_config();
     config.args = {{"n", value}};
@@ -291,7 +291,7 @@ TEST(SandboxValue, an_arg_that_does_not_fit_its_default_is_an_error_at_its_line)
   SandboxConfig config = test_config();
   config.args = {{"n", "yes"}};
   EXPECT_THAT(author.failure("return require('fvlm').arg('n', true)", config).what(),
-              testing::HasSubstr("neither true nor false"));
+              testing::HasSubstr("expected true or false"));
   EXPECT_THAT(author.failure("return require('fvlm').arg('n', {})").what(), testing::HasSubstr("is a table"));
 }
 

@@ -66,7 +66,7 @@ return fvlm.recipe { name = "x", model = fvlm.model { vision = "v", decoder = "d
   EXPECT_EQ(recipe("m.no_such_metric + 1").code, 0) << "what training will tell it is not known here";
   const auto ran = recipe("\"\\xff\\xfe\"");
   EXPECT_EQ(ran.code, 3);
-  EXPECT_THAT(ran.err, HasSubstr("c.lua:5: control's memory holds a text that is not UTF-8"));
+  EXPECT_THAT(ran.err, HasSubstr("c.lua:5: the memory of `control` contains a string that is not UTF-8"));
 }
 
 TEST_F(CommandTest, check_json_is_one_document) {
@@ -120,14 +120,14 @@ TEST_F(CommandTest, check_files_looks_for_every_shard_of_a_pattern) {
   EXPECT_THAT(all_there, Not(HasSubstr("missing: ")));
   auto [bad, some] = check("clips/{00..09}.tar", "chat/*.tra");
   EXPECT_EQ(bad, 4);
-  EXPECT_THAT(some, HasSubstr("missing: clips/{00..09}.tar: 7 of 10 are not there, the first is clips/02.tar\n"
+  EXPECT_THAT(some, HasSubstr("missing: clips/{00..09}.tar: 7 of 10 files do not exist, the first is clips/02.tar\n"
                               "  stages.s.data.sources[1].shards, r.lua:6\n"));
   EXPECT_THAT(some, HasSubstr("missing: chat/*.tra: no file matches this pattern\n"));
   EXPECT_THAT(some, HasSubstr("2 are missing\n"));
   EXPECT_THAT(check("clips/04.tar", "chat/a.tar").second, HasSubstr("clips/04.tar: there is no such file\n"));
   EXPECT_THAT(check("clip/{4..9}.tar", "chat/a.tar").second, HasSubstr("{4..9}.tar: there is no folder clip\n"));
   EXPECT_THAT(check("clips/{4-9}.tar", "chat/a.tar").second, HasSubstr("'{4-9}' is neither a range nor a list"));
-  EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder, and no shard: "));
+  EXPECT_THAT(check("clips", "chat/a.tar").second, HasSubstr("clips: is a folder, not a shard: "));
 }
 
 TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe) {
@@ -139,13 +139,13 @@ TEST_F(CommandTest, plan_prints_what_matters_on_a_page_without_colour_in_a_pipe)
               HasSubstr("align  1,000,000 samples in 31,250 steps of 32, from the model's weights\n"
                         "  data          43 %  data/openvid/*.tar\n"
                         "                43 %  data/webvid/*.tar\n"
-                        "                14 %  data/smoltalk/*.tar  (text alone)\n"
+                        "                14 %  data/smoltalk/*.tar  (text only)\n"
                         "                at most 64 frames, 512 text tokens\n"
                         "  objective     next_token, on all\n"
                         "  optimizer     adamw, lr connector 0.001, decoder 1e-5, vision 1e-5, weight_decay 0.01,"));
   EXPECT_THAT(ran.out, HasSubstr("  schedule      converging to 3e-5, warm-up 938 steps (3 %)\n"));
   EXPECT_THAT(ran.out, HasSubstr("  quantization  scheme int8\n")) << "the longest label";
-  EXPECT_THAT(ran.out, testing::ContainsRegex("[0-9]+ values were set, [0-9]+ are defaults: --all shows each"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("[0-9]+ values set, [0-9]+ defaults; --all shows each"));
   EXPECT_LT(std::count(ran.out.begin(), ran.out.end(), '\n'), 50);
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1b[")));
   EXPECT_THAT(ran.err, IsEmpty());
@@ -176,7 +176,7 @@ TEST_F(CommandTest, plan_json_has_the_same_bytes_in_each_process_and_reads_back)
   EXPECT_EQ(document["plan"]["stages"][0]["steps"], 31250);
   auto same = run("plan fvlm-135m.lua --diff " + file);
   EXPECT_EQ(same.code, 0) << same.out;
-  EXPECT_THAT(same.out, HasSubstr("the same plan"));
+  EXPECT_THAT(same.out, HasSubstr("the plans are identical"));
 }
 
 TEST_F(CommandTest, plan_diff_shows_both_values_and_exits_1) {
@@ -220,7 +220,7 @@ TEST_F(CommandTest, wrong_usage_exits_2) {
 
 TEST_F(CommandTest, an_option_without_its_value_shows_what_it_wants) {
   EXPECT_EQ(run("plan fvlm-135m.lua --set").err,
-            "error: --set wants a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
+            "error: --set needs a value\n  --set PATH=VALUE: change a value of the plan, e.g. --set "
             "stages.align.samples=1000 (repeatable)\n");
   EXPECT_EQ(run("plan fvlm-135m.lua --all=5").err.substr(0, 27), "error: --all takes no value");
 }
@@ -246,7 +246,7 @@ TEST_F(CommandTest, train_refuses_to_be_one_of_several_processes) {
   for (std::string variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
     auto ran = run("train fvlm-135m.lua --dry-run", variable + "=2");
     EXPECT_EQ(ran.code, 2);
-    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: one process trains a run"));
+    EXPECT_THAT(ran.err, HasSubstr(variable + " is 2: training runs in one process"));
     EXPECT_EQ(run("train fvlm-135m.lua --dry-run", variable + "=1").code, 4) << "there are no weights";
   }
 }

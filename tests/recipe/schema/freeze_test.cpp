@@ -156,10 +156,11 @@ TEST(Freeze, a_function_that_gives_no_good_number_is_reported_where_it_stands) {
     freeze(small_recipe({small_stage("align", {key("schedule", 16, value(16, FunctionId{0}))})}), {}, reader);
     return reader.mistakes.list().at(0).text();
   };
-  EXPECT_EQ(mistakes(value(1, -1)), "r.lua:16: stages.align.schedule: the function gives the number -1 at progress 0\n"
-                                    "  it has to give a number of at least 0");
-  EXPECT_EQ(mistakes(Value{}), "r.lua:16: stages.align.schedule: the function gives nil at progress 0\n"
-                               "  it has to give a number of at least 0");
+  EXPECT_EQ(mistakes(value(1, -1)),
+            "r.lua:16: stages.align.schedule: the function returns the number -1 at progress 0\n"
+            "  it must return a number of at least 0");
+  EXPECT_EQ(mistakes(Value{}), "r.lua:16: stages.align.schedule: the function returns nil at progress 0\n"
+                               "  it must return a number of at least 0");
   Reader failing([](FunctionId, std::span<const Value>) -> Value {
     throw Error(ErrorKind::recipe, "attempt to index nil").at("r.lua:17");
   });
@@ -231,14 +232,14 @@ TEST(Set, mistakes_name_the_option_and_the_nearest_path) {
       mistakes_of(small_recipe(), {"stages.align.sample=3"}),
       ElementsAre("--set stages.align.sample=3: stages.align.sample: unknown key 'sample'\n  did you mean 'samples'?"));
   EXPECT_THAT(mistakes_of(small_recipe(), {"stages.align.samples=few"}),
-              ElementsAre("--set stages.align.samples=few: stages.align.samples: expected a whole number of at least "
+              ElementsAre("--set stages.align.samples=few: stages.align.samples: expected an integer of at least "
                           "1, got the string \"few\""));
   EXPECT_THAT(mistakes_of(small_recipe(), {"stages.align.steps=3"}),
               ElementsAre("--set stages.align.steps=3: stages.align.steps: is computed and cannot be set\n"
-                          "  set 'samples' in its place; it is samples / batch, rounded up; absent where tokens or "
-                          "frames make batches."));
+                          "  set 'samples' instead; this is samples / batch, rounded up; absent where batches "
+                          "are limited by tokens or frames."));
   EXPECT_THAT(mistakes_of(small_recipe(), {"seed.deep=3"}),
-              ElementsAre("--set seed.deep=3: seed: has no part 'deep'\n  it is a whole number of at least 0"));
+              ElementsAre("--set seed.deep=3: seed: has no part 'deep'\n  it is an integer of at least 0"));
   Reader reader;
   EXPECT_THROW(freeze(small_recipe(), {"seed"}, reader), Error);
 }

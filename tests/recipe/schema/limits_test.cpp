@@ -54,12 +54,12 @@ TEST(RecipeAllowance, RefusesWhatGoesBeyondIt) {
   Allowance allowance({.instructions = 1000, .memory_bytes = 1 << 20});
   const Origin place{"r.lua", 7, {}};
   allowance.charge(place, 600, 1 << 19);
-  EXPECT_EQ(allowance.left({.instructions = 300}).instructions, 300u);
-  EXPECT_EQ(allowance.left({}).instructions, 400u);
-  EXPECT_EQ(allowance.left({}).memory_bytes, 1u << 19);
+  EXPECT_EQ(allowance.remaining({.instructions = 300}).instructions, 300u);
+  EXPECT_EQ(allowance.remaining({}).instructions, 400u);
+  EXPECT_EQ(allowance.remaining({}).memory_bytes, 1u << 19);
   EXPECT_FALSE(allowance.exhausted());
   EXPECT_THAT(message_of([&] { allowance.charge(place, 0, (1 << 19) + 1); }),
-              HasSubstr("r.lua:7: the recipe and its functions take more than 1.0 MiB of memory"));
+              HasSubstr("r.lua:7: the recipe and its functions need more than 1.0 MiB of memory"));
   EXPECT_TRUE(allowance.exhausted());
 
   Allowance other({.instructions = 1000});
@@ -72,13 +72,13 @@ TEST(RecipeAllowance, RefusesWhatGoesBeyondIt) {
 TEST(RecipeAllowance, IsSharedByAllFunctionsOfARecipe) {
   const std::string slow = "local function slow(x) local s = 0 for i = 1, 100000 do s = s + i end return 1 end";
   EXPECT_THAT(of_stages(300, slow, "schedule = slow"),
-              HasSubstr("r.lua:2: the recipe and its functions take more than 50,000,000 instructions"));
+              HasSubstr("r.lua:2: the recipe and its functions need more than 50,000,000 instructions"));
   EXPECT_EQ(of_stages(3, "local function quick(x) return 1 - x / 2 end", "schedule = quick"), "no error");
 }
 
 TEST(RecipeLimits, StagesAreAtMostAThousand) {
   EXPECT_EQ(of_stages(1000, "", ""), "no error");
-  EXPECT_THAT(of_stages(1001, "", ""), HasSubstr("stages: at most 1,000 can stand here, and there are 1,001"));
+  EXPECT_THAT(of_stages(1001, "", ""), HasSubstr("stages: expected at most 1,000, got 1,001"));
   EXPECT_THAT(of_stages(20'000, "", ""), HasSubstr("more than 100,000 values"));
 }
 
@@ -88,7 +88,7 @@ TEST(RecipeLimits, GroupsOfParametersAreAtMostAHundred) {
   const Value model =
       table(3, "model", {key("vision", 3, "v"), key("decoder", 3, "d"), key("groups", 5, table(5, "", groups))});
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {key("model", 3, model)})),
-              ElementsAre("r.lua:5: model.groups: 101 groups of parameters, and there can be at most 100"));
+              ElementsAre("r.lua:5: model.groups: 101 parameter groups exceed the limit of 100"));
 }
 
 TEST(RecipeLimits, ValuesOfAPlanFileAreCounted) {

@@ -45,10 +45,10 @@ TEST(Mistakes, an_unknown_key_with_nothing_near_lists_what_there_is) {
 
 TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
   EXPECT_THAT(of_stage({key("lr", 16, 1e-3)}),
-              ElementsAre("r.lua:16: stages.align.lr: unknown key 'lr'\n  that belongs in 'optimizer', as 'lr'"));
+              ElementsAre("r.lua:16: stages.align.lr: unknown key 'lr'\n  it belongs in 'optimizer', as 'lr'"));
   EXPECT_THAT(of_stage({key("max_grad_norm", 16, 1)}),
               ElementsAre("r.lua:16: stages.align.max_grad_norm: unknown key 'max_grad_norm'\n"
-                          "  that belongs in 'optimizer', as 'clip'"));
+                          "  it belongs in 'optimizer', as 'clip'"));
   EXPECT_THAT(of_stage({key("gradient_checkpointing", 16, true)}),
               ElementsAre("r.lua:16: stages.align.gradient_checkpointing: unknown key 'gradient_checkpointing'\n"
                           "  it is called 'activation_checkpointing' here"));
@@ -56,8 +56,8 @@ TEST(Mistakes, a_key_of_another_program_or_another_table_is_recognised) {
 
 TEST(Mistakes, RemovedKeyIsNamedAsRemoved) {
   const auto speed = key("speed", 4, table(4, "", {key("overlap_vision", 5, false)}));
-  const std::string what = "speed.overlap_vision: was removed: where it was measured it was 1 to 3 % slower\n"
-                           "  leave it out: the numbers of a run are the same without it";
+  const std::string what = "speed.overlap_vision: was removed: it was 1 to 3 % slower wherever it was measured\n"
+                           "  remove it: it does not affect results";
   EXPECT_THAT(mistakes_of(small_recipe({small_stage()}, {speed})), ElementsAre("r.lua:5: " + what));
   EXPECT_THAT(mistakes_of(small_recipe(), {"speed.overlap_vision=true"}),
               ElementsAre("--set speed.overlap_vision=true: " + what));
@@ -89,8 +89,7 @@ TEST(Mistakes, AMisspeltOptimizerIsOneMistake) {
 TEST(Mistakes, AWarmupInStepsIsToldThatItIsAShare) {
   EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 100)}))}),
               ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 100\n"
-                          "  it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 "
-                          "are 100"));
+                          "  it is a fraction of the stage's steps: warmup = 0.01 is 100 of 10,000 steps"));
 }
 
 TEST(Mistakes, AKeyOfAStageOrASourceSaysWhereItGoes) {
@@ -102,7 +101,7 @@ TEST(Mistakes, AKeyOfAStageOrASourceSaysWhereItGoes) {
   EXPECT_THAT(
       of_stage({key("data", 11, table(11, "mix", {key("weight", 11, 0.5)}, {value(11, "a.tar")}))}),
       ElementsAre("r.lua:11: stages.align.data.weight: unknown key 'weight'\n  each of the sources has its own: "
-                  "put it into a table with what it is for, { ..., weight = ... }"));
+                  "write it into the table of that entry, { ..., weight = ... }"));
 }
 
 TEST(Mistakes, ATildeIsNotExpanded) {
@@ -112,9 +111,9 @@ TEST(Mistakes, ATildeIsNotExpanded) {
 }
 
 TEST(Mistakes, WorkersHaveAnUpperBound) {
-  EXPECT_THAT(mistakes_of(small_recipe(), {"loader.workers=1000000"}),
-              ElementsAre(testing::HasSubstr(
-                  "loader.workers: expected a whole number from 1 to 1024, got the number 1000000")));
+  EXPECT_THAT(
+      mistakes_of(small_recipe(), {"loader.workers=1000000"}),
+      ElementsAre(testing::HasSubstr("loader.workers: expected an integer from 1 to 1024, got the number 1000000")));
 }
 
 TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
@@ -122,8 +121,8 @@ TEST(Mistakes, a_short_form_that_fits_no_field_is_one_mistake) {
               ElementsAre("r.lua:4: speed: expected true or false, or a table { graphs, overlap_copies, "
                           "coarse_in_tower, skip_last_patches, ... }, got the string \"fast\""));
   EXPECT_THAT(of_stage({key("batch", 15, "32")}),
-              ElementsAre("r.lua:15: stages.align.batch: expected a whole number of at least 1 or a table { samples, "
-                          "tokens, frames }, got the string \"32\"\n  a number has no quotes: 32"));
+              ElementsAre("r.lua:15: stages.align.batch: expected an integer of at least 1 or a table { samples, "
+                          "tokens, frames }, got the string \"32\"\n  write the number without quotes: 32"));
 }
 
 TEST(Mistakes, a_kind_in_quotes_is_recognised) {
@@ -141,24 +140,25 @@ TEST(Mistakes, LrAndWeightDecayAreNoOptionsOfAnAlgorithm) {
   };
   EXPECT_THAT(
       options("lr"),
-      ElementsAre("r.lua:15: stages.align.optimizer.options.lr: `lr` is none of the algorithm's options\n  write "
-                  "it beside `options`: it may differ by parameter group"));
+      ElementsAre("r.lua:15: stages.align.optimizer.options.lr: `lr` is not an option of the algorithm\n  write "
+                  "it outside of `options`: it may differ by parameter group"));
   EXPECT_THAT(options("weight_decay"), testing::SizeIs(1));
   EXPECT_THAT(options("beta1"), testing::IsEmpty());
 }
 
 TEST(Mistakes, a_computed_value_says_what_to_set) {
-  EXPECT_THAT(of_stage({key("steps", 15, 100)}),
-              ElementsAre("r.lua:15: stages.align.steps: is computed and cannot be set\n  set 'samples' in its place; "
-                          "it is samples / batch, rounded up; absent where tokens or frames make batches."));
+  EXPECT_THAT(
+      of_stage({key("steps", 15, 100)}),
+      ElementsAre("r.lua:15: stages.align.steps: is computed and cannot be set\n  set 'samples' instead; "
+                  "this is samples / batch, rounded up; absent where batches are limited by tokens or frames."));
 }
 
 TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {
   EXPECT_THAT(
       of_stage({key("samples", 14, "many")}),
-      ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the string \"many\""));
+      ElementsAre("r.lua:14: stages.align.samples: expected an integer of at least 1, got the string \"many\""));
   EXPECT_THAT(of_stage({key("samples", 14, 0.5)}),
-              ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number 0.5"));
+              ElementsAre("r.lua:14: stages.align.samples: expected an integer of at least 1, got the number 0.5"));
   EXPECT_THAT(of_stage({key("quantization_aware", 16, 1)}),
               ElementsAre("r.lua:16: stages.align.quantization_aware: expected true or false, got the number 1"));
   EXPECT_THAT(
@@ -171,11 +171,10 @@ TEST(Mistakes, a_wrong_type_says_what_was_expected_and_got) {
 
 TEST(Mistakes, out_of_range) {
   EXPECT_THAT(of_stage({key("samples", 14, 0)}),
-              ElementsAre("r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number 0"));
+              ElementsAre("r.lua:14: stages.align.samples: expected an integer of at least 1, got the number 0"));
   EXPECT_THAT(of_stage({key("schedule", 16, table(16, "cosine", {key("warmup", 17, 3)}))}),
               ElementsAre("r.lua:17: stages.align.schedule.warmup: expected a number from 0 to 1, got the number 3\n"
-                          "  it is a share of the stage's steps and no number of them: of 10,000 steps, warmup = 0.01 "
-                          "are 100"));
+                          "  it is a fraction of the stage's steps: warmup = 0.01 is 100 of 10,000 steps"));
   auto betas = table(13, "", {}, {value(13, 0.9), value(13, 1.0)});
   EXPECT_THAT(
       of_stage({optimizer({key("lr", 13, 1e-3), key("betas", 13, betas)})}),
@@ -195,7 +194,7 @@ TEST(Mistakes, one_of_several_words) {
 TEST(Mistakes, what_is_missing_is_reported_at_the_table) {
   EXPECT_THAT(
       mistakes_of(table(1, "recipe", {}, {})),
-      ElementsAre("r.lua:1: 'name' is missing: a name of letters, digits, '_', '-' and '.'\n  Names the run's folder.",
+      ElementsAre("r.lua:1: 'name' is missing: a name of letters, digits, '_', '-' and '.'\n  Name of the run folder.",
                   "r.lua:1: 'model' is missing: fvlm.model { }\n  The model.",
                   "r.lua:1: 'stages' is missing: a list (not an empty one) of fvlm.stage { }\n"
                   "  The stages, in the order they run."));
@@ -210,7 +209,7 @@ TEST(Mistakes, a_nil_where_a_key_was_written_is_no_silent_default) {
   Value adamw{std::shared_ptr<const Table>(made), made->origin};
   EXPECT_THAT(of_stage({key("optimizer", 13, adamw)}),
               ElementsAre("r.lua:14: stages.align.optimizer.eps: expected a number above 0, got nil\n"
-                          "  a misspelt variable? where it is meant, write 'or nil' behind it"));
+                          "  is the variable misspelled? if nil is intended, write 'or nil' after it"));
 }
 
 TEST(Mistakes, all_are_reported_at_once_in_the_order_of_the_lines) {
@@ -218,7 +217,7 @@ TEST(Mistakes, all_are_reported_at_once_in_the_order_of_the_lines) {
   EXPECT_THAT(mistakes_of(small_recipe({stage}, {key("sede", 4, 1)})),
               ElementsAre("r.lua:4: sede: unknown key 'sede'\n  did you mean 'seed'?",
                           "r.lua:13: stages.align.optimizer.lr: expected a number above 0, got the number 0",
-                          "r.lua:14: stages.align.samples: expected a whole number of at least 1, got the number -1",
+                          "r.lua:14: stages.align.samples: expected an integer of at least 1, got the number -1",
                           "r.lua:15: stages.align.bacth: unknown key 'bacth'\n  did you mean 'batch'?"));
 }
 

@@ -24,22 +24,21 @@ Key rates(std::vector<Key> keys) {
 
 TEST(Rules, a_stage_name_stands_once) {
   EXPECT_THAT(mistakes_of(small_recipe({small_stage("a"), small_stage("a")})),
-              ElementsAre("r.lua:10: stages.a: the name 'a' stands here twice\n  each needs a name of its own"));
+              ElementsAre("r.lua:10: stages.a: the name 'a' is used twice\n  give each a unique name"));
 }
 
 TEST(Rules, ABatchIsNoMoreThanTheStagesSamples) {
-  EXPECT_THAT(
-      of_stage({key("samples", 14, 31)}),
-      ElementsAre("r.lua:15: stages.align.batch: a batch of 32 samples is more than the 31 that the stage sees: "
-                  "its one step would be smaller than it says\n  batch = 31, or more samples"));
+  EXPECT_THAT(of_stage({key("samples", 14, 31)}),
+              ElementsAre("r.lua:15: stages.align.batch: a batch of 32 samples exceeds the 31 samples of the "
+                          "stage\n  use batch = 31, or more samples"));
   EXPECT_THAT(of_stage({key("samples", 14, 32)}), IsEmpty());
 }
 
 TEST(Rules, QuantizationIsForStagesThatTrainThroughIt) {
   EXPECT_THAT(of_stage({}, {key("quantization", 7, "int8")}),
-              ElementsAre("r.lua:7: quantization: no stage of the recipe is quantization_aware, so nothing would be "
-                          "quantized: `export` does not do it yet\n  leave it out, or train through it: "
-                          "quantization_aware = true in a stage"));
+              ElementsAre("r.lua:7: quantization: no stage is quantization_aware, so nothing would be quantized "
+                          "(`export` does not quantize yet)\n  remove it, or set quantization_aware = true in a "
+                          "stage"));
   EXPECT_THAT(of_stage({key("quantization_aware", 16, true)}, {key("quantization", 7, "int8")}), IsEmpty());
 }
 
@@ -48,8 +47,8 @@ TEST(Rules, OnlyWhatIsTimedCanBeMeasured) {
   EXPECT_THAT(of_stage({}, {kernels("attention")}), IsEmpty());
   for (const std::string kind : {"optimizer", "packer", "quantizer", "video"})
     EXPECT_THAT(of_stage({}, {kernels(kind.c_str())}),
-                ElementsAre("r.lua:6: kernels." + kind + ": backends of '" + kind +
-                            "' are not timed\n  write \"auto\" in place of \"measure\""));
+                ElementsAre("r.lua:6: kernels." + kind + ": '" + kind +
+                            "' cannot be timed\n  use \"auto\" instead of \"measure\""));
   Reader reader;
   const fvlm::plan::Plan frozen = freeze(small_recipe({small_stage()}, {key("kernels", 5, "measure")}), {}, reader);
   EXPECT_FALSE(reader.mistakes.any()) << "one word for every kind";
@@ -64,10 +63,10 @@ TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {
   EXPECT_THAT(from("align"), IsEmpty());
   EXPECT_THAT(from("model"), IsEmpty());
   EXPECT_THAT(from("runs/a/align/step-000100"), IsEmpty());
-  EXPECT_THAT(from("aling"), ElementsAre("r.lua:16: stages.next.from: no stage before this one is called 'aling'\n"
-                                         "  did you mean 'align'? the path of a checkpoint has a '/'"));
-  EXPECT_THAT(from("next"), ElementsAre("r.lua:16: stages.next.from: the stage 'next' does not come before this one\n"
-                                        "  an earlier stage, \"model\", or the path of a checkpoint (with a '/')"));
+  EXPECT_THAT(from("aling"), ElementsAre("r.lua:16: stages.next.from: there is no earlier stage 'aling'\n"
+                                         "  did you mean 'align'? a checkpoint is given as a path with a '/'"));
+  EXPECT_THAT(from("next"), ElementsAre("r.lua:16: stages.next.from: the stage 'next' comes after this one\n"
+                                        "  use an earlier stage, \"model\", or the path of a checkpoint (with a '/')"));
   EXPECT_EQ(mistakes_of(small_recipe({small_stage("model")})).size(), 1u);
 }
 
@@ -89,7 +88,7 @@ TEST(Rules, every_group_that_is_trained_has_a_rate) {
 TEST(Rules, something_is_left_to_train) {
   auto all = table(16, "", {}, {value(16, "vision"), value(16, "decoder"), value(16, "connector")});
   EXPECT_THAT(of_stage({key("freeze", 16, all)}),
-              ElementsAre("r.lua:16: stages.align.freeze: every group is frozen: nothing is left to train"));
+              ElementsAre("r.lua:16: stages.align.freeze: every group is frozen, nothing is left to train"));
 }
 
 TEST(Rules, a_source_names_shards_of_one_kind) {
@@ -99,8 +98,8 @@ TEST(Rules, a_source_names_shards_of_one_kind) {
   EXPECT_THAT(
       of_stage({mix({table(12, "", {key("text", 12, "t.tar")}, {value(12, "a.tar")})})}),
       ElementsAre(
-          "r.lua:12: stages.align.data.sources[1].text: a source holds shards with frames or text-only ones, not both\n"
-          "  make it two sources"));
+          "r.lua:12: stages.align.data.sources[1].text: a source has shards with frames or text-only shards, not both\n"
+          "  split it into two sources"));
   EXPECT_THAT(of_stage({mix({})}), ElementsAre("r.lua:11: stages.align.data: 'sources' is missing: a list (not an "
                                                "empty one) of a path or a table { shards, text, weight, epochs, ... "
                                                "}\n  The sources, each shuffled on its own."));
@@ -108,18 +107,18 @@ TEST(Rules, a_source_names_shards_of_one_kind) {
 
 TEST(Rules, weights_give_somebody_a_share_at_every_moment) {
   EXPECT_THAT(of_stage({mix({table(12, "", {key("weight", 12, 0)}, {value(12, "a.tar")})})}),
-              ElementsAre("r.lua:11: stages.align.data: the weights give no source a share at progress 0\n"
-                          "  give at least one source (of each kind that text_ratio wants) a weight above 0"));
+              ElementsAre("r.lua:11: stages.align.data: every weight is 0 at progress 0\n"
+                          "  give at least one source a weight above 0 (with text_ratio: one of each kind)"));
   auto fading =
       table(12, "", {key("weight", 12, table(12, "", {}, {value(12, 1), value(12, 0)}))}, {value(12, "a.tar")});
   EXPECT_EQ(of_stage({mix({fading})}).size(), 1u); // nothing at the very end
 }
 
 TEST(Rules, a_text_ratio_needs_sources_of_both_kinds) {
-  EXPECT_THAT(
-      of_stage({mix({value(11, "a.tar")}, {key("text_ratio", 12, 0.1)})}),
-      testing::Contains("r.lua:12: stages.align.data.text_ratio: there is no text-only source to take that share from\n"
-                        "  add { text = \"chat/*.tar\" }"));
+  EXPECT_THAT(of_stage({mix({value(11, "a.tar")}, {key("text_ratio", 12, 0.1)})}),
+              testing::Contains(
+                  "r.lua:12: stages.align.data.text_ratio: text_ratio is above 0, but there is no text-only source\n"
+                  "  add { text = \"chat/*.tar\" }"));
 }
 
 TEST(Rules, field_maps_name_parts_of_a_sample) {
@@ -135,8 +134,9 @@ TEST(Rules, dpo_refuses_data_that_say_they_hold_no_pairs) {
   EXPECT_THAT(
       of_stage({mix({table(12, "", {key("fields", 12, fields)}, {value(12, "a.tar")})}),
                 key("objective", 14, table(14, "dpo", {}))}),
-      ElementsAre("r.lua:12: stages.align.data.sources[1].fields: fvlm.dpo needs pairs, and these fields name no pair\n"
-                  "  map chosen_assistant and rejected_assistant"));
+      ElementsAre(
+          "r.lua:12: stages.align.data.sources[1].fields: fvlm.dpo needs pairs of answers, and these fields have none\n"
+          "  map chosen_assistant and rejected_assistant"));
 }
 
 TEST(Rules, a_pack_holds_the_longest_sample) {
@@ -161,10 +161,9 @@ TEST(Rules, a_batch_has_a_limit) {
 
 TEST(Rules, wish_lists_end_with_auto) {
   auto wishes = table(4, "", {}, {value(4, "auto"), value(4, "cudnn")});
-  EXPECT_THAT(
-      of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, wishes)}))}),
-      ElementsAre(
-          "r.lua:4: kernels.attention[1]: nothing can come after \"auto\"\n  it considers every backend: put it last"));
+  EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("attention", 4, wishes)}))}),
+              ElementsAre("r.lua:4: kernels.attention[1]: \"auto\" must be last\n  it considers every backend, so "
+                          "later entries have no effect"));
   EXPECT_THAT(of_stage({}, {key("kernels", 4, table(4, "", {key("atention", 4, "cudnn")}))}),
               ElementsAre("r.lua:4: kernels.atention: unknown key 'atention'\n  did you mean 'attention'?"));
 }
@@ -177,7 +176,7 @@ TEST(Rules, quantization_aware_needs_a_quantization) {
 TEST(Rules, gradients_are_bf16_only_where_all_that_makes_them_is) {
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16")}), IsEmpty());
   EXPECT_THAT(of_stage({}, {key("gradients", 4, "bf16"), key("precision", 5, "fp32")}),
-              ElementsAre("r.lua:4: gradients: gradients are bf16 only where precision is\n  leave gradients out"));
+              ElementsAre("r.lua:4: gradients: bf16 gradients need precision = \"bf16\"\n  remove `gradients`"));
   EXPECT_EQ(
       of_stage({key("quantization_aware", 16, true)}, {key("quantization", 4, "int8"), key("gradients", 4, "bf16")})
           .size(),
@@ -209,17 +208,18 @@ TEST(Rules, fresh_towers_have_sizes_that_fit) {
   };
   EXPECT_THAT(of_stage({}, {model(4, 32, 2048)}), IsEmpty());
   EXPECT_THAT(of_stage({}, {model(5, 32, 2048)}),
-              ElementsAre("r.lua:4: model.vision.heads: 5 heads do not share a width of 64 evenly"));
+              ElementsAre("r.lua:4: model.vision.heads: a width of 64 is not divisible by 5 heads"));
   EXPECT_THAT(of_stage({}, {model(4, 33, 2048)}),
-              ElementsAre("r.lua:6: model.image_size: 33 pixels are no whole number of patches of 8"));
+              ElementsAre("r.lua:6: model.image_size: 33 pixels are not a multiple of the patch size 8"));
   EXPECT_THAT(of_stage({}, {model(4, 32, 512)}),
-              ElementsAre("r.lua:11: stages.align.data.max_text_tokens: 64 frames and 1024 text tokens are more than "
+              ElementsAre("r.lua:11: stages.align.data.max_text_tokens: 64 frames and 1024 text tokens exceed "
                           "the decoder's 512 positions\n  lower data.max_text_tokens or data.max_frames"));
   auto layers =
       table(16, "", {key("decoder", 16, table(16, "", {key("layers", 16, table(16, "", {}, {value(16, 2)}))}))});
-  EXPECT_THAT(of_stage({key("activation_checkpointing", 16, layers)}, {model(4, 32, 2048)}),
-              ElementsAre("r.lua:16: stages.align.activation_checkpointing.decoder: there is no layer 2: the tower has "
-                          "2, counted from 0"));
+  EXPECT_THAT(
+      of_stage({key("activation_checkpointing", 16, layers)}, {model(4, 32, 2048)}),
+      ElementsAre("r.lua:16: stages.align.activation_checkpointing.decoder: layer 2 is out of range: the tower has "
+                  "2, counted from 0"));
 }
 
 TEST(Rules, look_only_at_what_was_read_without_a_mistake) {

@@ -1,4 +1,4 @@
--- expect: __call has to be a function
+-- expect: __call must be a function
 local t = {}
 local mt = {}
 mt.__call = setmetatable({}, {})

@@ -1,4 +1,4 @@
--- expect: more than 50 tables within one another
+-- expect: more than 50 nested tables
 local fvlm = require "fvlm"
 local t = {}
 for i = 1, 1000 do t = fvlm.adamw { inner = t } end

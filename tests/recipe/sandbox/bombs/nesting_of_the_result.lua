@@ -1,4 +1,4 @@
--- expect: more than 50 tables within one another
+-- expect: more than 50 nested tables
 local t = {}
 for i = 1, 100 do t = { t } end
 return t

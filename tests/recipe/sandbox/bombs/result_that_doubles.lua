@@ -1,4 +1,4 @@
--- expect: the value takes more than 16.0 MiB
+-- expect: the result needs more than 16.0 MiB
 local t = { 1 }
 for i = 1, 40 do t = { t, t } end
 return t

@@ -1,2 +1,2 @@
--- expect: a recipe has no _ENV
+-- expect: _ENV is not allowed
 -- a comment ends here_ENV.x = 1

@@ -1,4 +1,4 @@
--- expect: a recipe has no _ENV
+-- expect: _ENV is not allowed
 local print = print
 local _ENV = { print = print } -- here
 return 1

@@ -1,3 +1,3 @@
--- expect: a recipe has no _ENV
+-- expect: _ENV is not allowed
 local function f(_ENV) return x end -- here
 return f { x = 1 }

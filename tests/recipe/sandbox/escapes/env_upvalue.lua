@@ -1,3 +1,3 @@
--- expect: a recipe has no _ENV
+-- expect: _ENV is not allowed
 local function f() return _ENV end -- here
 return f()

@@ -1,2 +1,2 @@
--- expect: the engine.s: it is read-only
+-- expect: belongs to the engine and is read-only
 rawset(require "fvlm", "adamw", print) -- here

@@ -1,3 +1,3 @@
--- expect: no order to be walked in
+-- expect: no fixed order
 local t = { [print] = 1, [{}] = 2 }
 return next(t) -- here

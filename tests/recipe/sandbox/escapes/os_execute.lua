@@ -1,2 +1,2 @@
--- expect: a recipe has no .os.
+-- expect: the sandbox has no .os.
 os.execute("touch ../touched") -- here

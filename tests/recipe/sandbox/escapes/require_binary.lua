@@ -1,2 +1,2 @@
--- expect: compiled Lua; a recipe is read as text only
+-- expect: compiled Lua; only source text is accepted
 return require "binary" -- here

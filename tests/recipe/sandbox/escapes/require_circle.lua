@@ -1,2 +1,2 @@
--- expect: require goes in a circle
+-- expect: circular require
 return require "circle_a"

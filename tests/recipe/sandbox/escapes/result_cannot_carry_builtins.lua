@@ -1,2 +1,2 @@
--- expect: a function of Lua itself cannot be part of a recipe
+-- expect: a built-in function of Lua cannot be part of a recipe
 return { run = require }

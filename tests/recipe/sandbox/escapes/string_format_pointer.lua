@@ -1,2 +1,2 @@
--- expect: .%p. shows where things lie
+-- expect: .%p. is not allowed
 return ("%p"):format({}) -- here

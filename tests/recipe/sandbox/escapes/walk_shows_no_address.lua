@@ -1,4 +1,4 @@
--- expect: no order to be walked in
+-- expect: no fixed order
 local t = {}
 for i = 1, 20 do t[{}] = i end
 for k, v in pairs(t) do print(v) end -- here
