@@ -14,10 +14,10 @@ constexpr size_t buffer_size = size_t{256} << 10;
 
 } // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), beside_(create_partial_file(path_)) {}
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(create_partial_file(path_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!committed_) unlink(beside_.path.c_str());
+  if (!committed_) unlink(temporary_.path.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -36,7 +36,7 @@ void AtomicFile::flush() {
 void AtomicFile::write_through(std::span<const std::byte> bytes) {
   throw_if_interrupted();
   while (!bytes.empty()) {
-    ssize_t written = ::write(beside_.fd.get(), bytes.data(), bytes.size());
+    ssize_t written = ::write(temporary_.fd.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_to_write(path_, "write the file");
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -45,8 +45,8 @@ void AtomicFile::write_through(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   flush();
-  if (fsync(beside_.fd.get()) != 0) fail_to_write(path_, "flush the file to disk");
-  if (rename(beside_.path.c_str(), path_.c_str()) != 0) fail_to_write(path_, "move the finished file into place");
+  if (fsync(temporary_.fd.get()) != 0) fail_to_write(path_, "flush the file to disk");
+  if (rename(temporary_.path.c_str(), path_.c_str()) != 0) fail_to_write(path_, "move the finished file into place");
   committed_ = true;
   fsync_folder(path_.parent_path());
 }
@@ -59,20 +59,20 @@ AtomicFolder::AtomicFolder(std::filesystem::path path) : path_(std::move(path)) 
         .at(path_.string())
         .advise("pass a folder that does not exist yet, or remove this one first");
   make_folders(path_.parent_path());
-  beside_.emplace(create_partial_folder(path_));
+  temporary_.emplace(create_partial_folder(path_));
 }
 
 AtomicFolder::~AtomicFolder() {
   std::error_code ignored;
-  if (beside_ && !committed_) std::filesystem::remove_all(beside(), ignored);
+  if (temporary_ && !committed_) std::filesystem::remove_all(temporary_path(), ignored);
 }
 
 void AtomicFolder::commit() {
   throw_if_interrupted();
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(beside()))
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(temporary_path()))
     if (entry.is_directory() && !entry.is_symlink()) fsync_folder(entry.path());
-  fsync_folder(beside());
-  if (rename(beside().c_str(), path_.c_str()) != 0) fail_to_write(path_, "move the finished folder into place");
+  fsync_folder(temporary_path());
+  if (rename(temporary_path().c_str(), path_.c_str()) != 0) fail_to_write(path_, "move the finished folder into place");
   committed_ = true;
   fsync_folder(path_.parent_path());
 }

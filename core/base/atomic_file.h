@@ -27,13 +27,13 @@ class AtomicFile {
   void flush();
   void write_through(std::span<const std::byte> bytes);
   std::filesystem::path path_;
-  PartialFile beside_;
+  PartialFile temporary_;
   std::vector<std::byte> pending_;
   bool committed_ = false;
 };
 
-// The same for a folder that does not exist yet. The caller writes its files into beside(), each with AtomicFile or
-// fsynced.
+// The same for a folder that does not exist yet. The caller writes its files into temporary_path(), each with
+// AtomicFile or fsynced.
 class AtomicFolder {
  public:
   // Creates the parent folders. Throws Error(output) where `path` exists already.
@@ -43,12 +43,12 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  const std::filesystem::path& beside() const { return beside_->path; }
+  const std::filesystem::path& temporary_path() const { return temporary_->path; }
   void commit();
 
  private:
   std::filesystem::path path_;
-  std::optional<PartialFile> beside_;
+  std::optional<PartialFile> temporary_;
   bool committed_ = false;
 };
 

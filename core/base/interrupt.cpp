@@ -40,7 +40,7 @@ void throw_if_interrupted() {
   if (const int signal = received.load(); signal != 0) throw Interrupted(signal);
 }
 
-int end_by(const Interrupted& interrupted) {
+int end_process_by_signal(const Interrupted& interrupted) {
   log_warning("interrupted: removed unfinished files");
   std::signal(interrupted.signal(), SIG_DFL);
   std::raise(interrupted.signal());

@@ -29,6 +29,6 @@ class InterruptibleWrites {
 void throw_if_interrupted();
 
 // Logs a warning and ends the process by that signal. Returns an exit code where the signal is blocked.
-int end_by(const Interrupted& interrupted);
+int end_process_by_signal(const Interrupted& interrupted);
 
 } // namespace fvlm

@@ -75,8 +75,8 @@ class KeptFileSink : public spdlog::sinks::base_sink<std::mutex> {
 
 void log_text(LogLevel level, std::string_view text) {
   StatusLine::step_aside();
-  std::fflush(stdout);                                    // keeps the order where both streams go to the same file
-  logger().log(to_spdlog(level), without_commands(text)); // it may quote untrusted text
+  std::fflush(stdout); // keeps the order where both streams go to the same file
+  logger().log(to_spdlog(level), strip_control_characters(text)); // it may quote untrusted text
 }
 
 LogFile::LogFile(const std::filesystem::path& path) {
@@ -91,7 +91,7 @@ LogFile::~LogFile() {
 }
 
 void LogFile::write(LogLevel level, std::string_view text) {
-  const std::string clean = without_commands(text);
+  const std::string clean = strip_control_characters(text);
   spdlog::details::log_msg line(logger().name(), to_spdlog(level), clean);
   logger().sinks().back()->log(line);
   logger().sinks().back()->flush();

@@ -11,8 +11,8 @@ class PartTimes {
  public:
   static constexpr const char* waiting = "wait";
   // What has passed since the last call belongs to `part`.
-  void spent_on(const std::string& part) {
-    tell_of(part);
+  void add_elapsed(const std::string& part) {
+    report_part(part);
     const auto now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - last_).count();
     seconds_[part] += seconds;
@@ -21,12 +21,12 @@ class PartTimes {
     last_ = now;
   }
   // What has passed since the last call belongs to nothing that is counted here.
-  void pass_over() { last_ = Clock::now(); }
+  void skip_elapsed() { last_ = Clock::now(); }
   // Is told of each part as it ends, and of the parts of the backward pass, which are counted as one.
-  void tell(std::function<void(const std::string& part)> told) { told_ = std::move(told); }
-  bool tells() const { return told_ != nullptr; }
-  void tell_of(const std::string& part) const {
-    if (told_) told_(part);
+  void set_callback(std::function<void(const std::string& part)> callback) { callback_ = std::move(callback); }
+  bool has_callback() const { return callback_ != nullptr; }
+  void report_part(const std::string& part) const {
+    if (callback_) callback_(part);
   }
   // Of all that was counted, taken or not; and the part of it that was spent on `waiting`, for data.
   double seconds() const { return all_; }
@@ -39,7 +39,7 @@ class PartTimes {
   std::map<std::string, double> seconds_;
   double all_ = 0, waited_ = 0;
   Clock::time_point last_ = Clock::now();
-  std::function<void(const std::string&)> told_;
+  std::function<void(const std::string&)> callback_;
 };
 
 } // namespace fvlm

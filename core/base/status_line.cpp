@@ -48,7 +48,7 @@ void StatusLine::show(std::string_view text) {
   last_ = std::chrono::steady_clock::now();
   shown_ = true;
   shown().line = this;
-  write_text(descriptor_, fmt::format("\r{}\x1b[K", without_commands(text, true)));
+  write_text(descriptor_, fmt::format("\r{}\x1b[K", strip_control_characters(text, true)));
 }
 
 void StatusLine::clear() {

@@ -153,14 +153,14 @@ ssize_t write_cleaned(void* cookie, const char* bytes, size_t size) {
 
 } // namespace
 
-std::string without_commands(std::string_view text, bool keep_colours) {
+std::string strip_control_characters(std::string_view text, bool keep_colours) {
   std::string rest(text), out;
   move_cleaned(rest, out, keep_colours);
   if (!rest.empty()) out += "\uFFFD"; // an incomplete character
   return out;
 }
 
-std::string escape_commands(std::string_view json) {
+std::string escape_control_characters(std::string_view json) {
   std::string out;
   while (!json.empty()) {
     const size_t size = character_size(json);
@@ -175,7 +175,7 @@ std::string escape_commands(std::string_view json) {
   return out;
 }
 
-void clean_standard_output() {
+void sanitize_standard_output() {
   static auto* output = new CleanedOutput; // never deleted: stdout is flushed last at exit
   std::FILE* cleaned = fopencookie(output, "w", {nullptr, write_cleaned, nullptr, nullptr});
   if (!cleaned) throw std::bad_alloc();

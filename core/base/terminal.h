@@ -20,14 +20,14 @@ std::string styled(std::string_view text, Style style, bool on);
 
 // Makes untrusted text safe to print: control characters (escape, U+0080 to U+009F, ...) and bidirectional marks become
 // spaces, invalid UTF-8 becomes U+FFFD. Newlines and tabs are kept, and on request the colours of styled().
-std::string without_commands(std::string_view text, bool keep_colours = false);
+std::string strip_control_characters(std::string_view text, bool keep_colours = false);
 // The same for a JSON document without loss: such characters, which can only occur within strings, are escaped as
 // \u009b.
-std::string escape_commands(std::string_view json);
+std::string escape_control_characters(std::string_view json);
 
-// Passes everything that the program prints to standard output through without_commands() from now on, with the colours
-// of styled() kept if standard output uses colour. Call it once, before anything is printed. Does not change files that
-// are written, nor JSON from escape_commands().
-void clean_standard_output();
+// Passes everything that the program prints to standard output through strip_control_characters() from now on, with the
+// colours of styled() kept if standard output uses colour. Call it once, before anything is printed. Does not change
+// files that are written, nor JSON from escape_control_characters().
+void sanitize_standard_output();
 
 } // namespace fvlm

@@ -1,7 +1,7 @@
 #include "bench/anatomy.h"
 
 #include "device/runtime.h"
-#include "ops/call_watch.h"
+#include "ops/call_observer.h"
 
 #include <algorithm>
 #include <limits>
@@ -50,7 +50,7 @@ StepAnatomy::Flow flow_of(const std::function<void()>& step) {
   constexpr int steps = 6;
   device::Runtime* const gpu = device::runtime();
   std::vector<uint64_t> begins;
-  const auto activities = gpu->watch([&] {
+  const auto activities = gpu->profile([&] {
     for (int i = 0; i < steps; ++i) {
       begins.push_back(gpu->now());
       step();
@@ -79,9 +79,9 @@ class Calls {
                             of.least = of.least + least_work(operation, query, bytes);
                             ++of.calls;
                           }} {
-    ops::use_call_watch(&watch_);
+    ops::use_call_observer(&watch_);
   }
-  ~Calls() { ops::use_call_watch(nullptr); }
+  ~Calls() { ops::use_call_observer(nullptr); }
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
@@ -117,7 +117,7 @@ class Calls {
   uint64_t begin_ = 0;
   std::vector<Call> calls_;
   size_t next_ = 0;
-  ops::CallWatch watch_;
+  ops::CallObserver watch_;
 };
 
 void add(StepAnatomy::Share& share, const Activity& activity) {
@@ -142,9 +142,9 @@ void cut(StepAnatomy& anatomy, Training& training, const Job& job, const train::
     ends.emplace_back(part, gpu->now());
   };
   PartTimes times;
-  times.tell(end);
+  times.set_callback(end);
   Calls calls(*gpu);
-  const auto activities = gpu->watch([&] {
+  const auto activities = gpu->profile([&] {
     const auto staged = learner->stage(job.pack.host, counts, 1);
     end(copies);
     learner->begin_step();

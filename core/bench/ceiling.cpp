@@ -19,9 +19,9 @@ double seconds_of_call(const std::function<void()>& call, at::Device device, boo
   device::Runtime* const gpu = device::runtime();
   if (!gpu || !recorded) return plain;
   const int calls = plain < 1e-3 ? 32 : 4;
-  std::unique_ptr<device::Recording> recording;
+  std::unique_ptr<device::CapturedGraph> recording;
   try {
-    recording = gpu->record([&] {
+    recording = gpu->capture([&] {
       for (int i = 0; i < calls; ++i) call();
     });
   } catch (const std::exception&) { // it waits for the device

@@ -32,10 +32,10 @@ class EngineStep {
  public:
   EngineStep(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
       : operations_(registry, model::Execution{.kernels = request.kernels}.operations()),
-        mode_(model::mode_named(request.mode)), vlm_(model::load_model(folder, {}, mode_.shallow)) {
+        mode_(model::parse_mode(request.mode)), vlm_(model::load_model(folder, {}, mode_.shallow)) {
     const auto& config = vlm_->config();
     const int64_t depth = std::max(config.vision.num_hidden_layers, config.decoder.num_hidden_layers);
-    const auto recompute = model::Recompute::named(request.recompute, depth);
+    const auto recompute = model::Recompute::parse(request.recompute, depth);
     vlm_->tower().recompute = recompute;
     vlm_->decoder().recompute = recompute;
   }
@@ -66,11 +66,11 @@ class EngineStep {
   at::Tensor step() {
     const c10::InferenceMode without_autograd; // the tape is ours
     const auto pack = model::make_pack(samples_, model::Capacity::of(samples_), patches_, operations_.tensor_options());
-    vlm_->parameters().forget_gradients();
+    vlm_->parameters().reset_gradients();
     ops::Tape tape;
-    const auto seen = vlm_->see(tape, operations_, pack, mode_.mode);
-    const auto hidden = vlm_->read(tape, operations_, seen.tokens, pack, seen.next);
-    const at::Tensor losses = model::next_token(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
+    const auto seen = vlm_->encode(tape, operations_, pack, mode_.mode);
+    const auto hidden = vlm_->decode(tape, operations_, seen.tokens, pack, seen.next);
+    const at::Tensor losses = model::next_token_loss(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
     tape.backward();
     return losses.mul(pack.labels.weights).sum();
   }

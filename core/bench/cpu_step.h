@@ -15,7 +15,7 @@ struct CpuStepRequest {
   std::filesystem::path model, batch; // both or none; none: made ones of `shape`
   std::string shape = "tiny";
   std::string mode = "coarse_fine"; // or coarse_only, shallow
-  std::string recompute = "none";   // model::Recompute::named()
+  std::string recompute = "none";   // model::Recompute::parse()
   std::vector<std::string> kernels; // plugins, in order of preference; empty: auto
   int64_t threads = 0;              // 0: as LibTorch likes
   int64_t warmup = 3, repeat = 30;

@@ -71,7 +71,7 @@ class EngineLoader {
   bool pinned() const { return pinned_; } // the frames that were read
 
  private:
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<DataLoader> loader_;
   bool pinned_ = false;
 };
 

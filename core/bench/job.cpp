@@ -32,7 +32,7 @@ Configuration configuration_named(const std::string& name) {
 namespace {
 
 // As they are made, the answers of a pair are the same: nothing would be learnt.
-void tell_answers_apart(train::MadePack& pack) {
+void tell_answers_apart(train::SyntheticPack& pack) {
   for (size_t i = 0; i < pack.samples.size(); ++i) {
     auto sample = std::make_shared<Sample>(*pack.samples[i]);
     std::reverse(sample->texts[1].ids.begin(), sample->texts[1].ids.end());
@@ -58,8 +58,8 @@ Job job_of(const Configuration& configuration, const TrainingSetting& setting, i
   }
   const auto size = stage.largest_sample();
   job.capacity = {configuration.samples * size.frames, configuration.samples * size.tokens};
-  job.pack = train::make_full_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary(),
-                                   feed::staging_for(device));
+  job.pack = train::make_synthetic_pack(stage, job.capacity, configuration.samples, shape.frame, shape.vocabulary(),
+                                        feed::staging_for(device));
   if (job.samples() != configuration.samples)
     throw Error(ErrorKind::internal, fmt::format("{} samples were made", job.samples())).at(job.name);
   if (stage.needs_pairs()) tell_answers_apart(job.pack);

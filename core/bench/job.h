@@ -1,7 +1,7 @@
 // What a measured step trains: so many made samples, all alike, and the plan by which it does.
 #pragma once
 #include "bench/training.h"
-#include "train/made_pack.h"
+#include "train/synthetic_pack.h"
 
 #include <filesystem>
 #include <string>
@@ -22,7 +22,7 @@ struct Job {
   std::string name, reference;
   plan::Plan plan;
   std::filesystem::path model, batch; // the file is made where there is none and a peer is to read it
-  train::MadePack pack;
+  train::SyntheticPack pack;
   PackSize capacity;
   int64_t samples() const { return std::ssize(pack.samples); }
 };

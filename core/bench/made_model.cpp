@@ -41,14 +41,14 @@ ModelDescription description_of(const Shape& shape) {
   return description;
 }
 
-at::Tensor filled(const TensorInfo& info, const Fill& fill, at::Generator& generator) {
+at::Tensor filled(const TensorInfo& info, const Initializer& fill, at::Generator& generator) {
   at::Tensor tensor = at::empty(info.shape, at::kFloat);
   switch (fill.kind) {
-  case Fill::Kind::constant:
+  case Initializer::Kind::constant:
     return tensor.fill_(fill.value);
-  case Fill::Kind::normal:
+  case Initializer::Kind::normal:
     return tensor.normal_(0, fill.value, generator);
-  case Fill::Kind::uniform:
+  case Initializer::Kind::uniform:
     return tensor.uniform_(-fill.value, fill.value, generator);
   }
   return tensor;
@@ -119,7 +119,7 @@ const Shape& shape_named(std::string_view name) {
 
 void make_model(const Shape& shape, const std::filesystem::path& folder) {
   const ModelDescription description = description_of(shape);
-  std::map<std::string, Fill> fills;
+  std::map<std::string, Initializer> fills;
   for (const Part part : all_parts)
     for (const TensorSpec& spec : description.layout(part).tensors)
       fills[fmt::format("{}.{}", name_of(part), spec.name)] = spec.fill;

@@ -31,7 +31,7 @@ MadeStream::MadeStream(int64_t samples, int64_t size, int64_t vocabulary, uint64
   for (size_t i = 0; i < noise_.size(); ++i) noise_[i] = static_cast<float>(pixels.normal(i));
 }
 
-Sample MadeStream::measure(const Drawn& drawn) const {
+Sample MadeStream::measure(const DrawnSample& drawn) const {
   const auto number = static_cast<uint64_t>(drawn.sample);
   const double kind = kinds_.uniform(number), length = lengths_.normal(number);
   Sample sample;
@@ -48,11 +48,11 @@ Sample MadeStream::measure(const Drawn& drawn) const {
   for (int64_t i = 0; i < tokens; ++i)
     text.ids.push_back(static_cast<TokenId>(tokens_.bits(number * most_text + static_cast<uint64_t>(i)) %
                                             static_cast<uint64_t>(vocabulary_)));
-  text.answer.assign(text.ids.size(), 1);
+  text.answer_mask.assign(text.ids.size(), 1);
   return sample;
 }
 
-void MadeStream::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
+void MadeStream::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   const int64_t elements = frame_elements();
   for (int64_t frame = 0; frame < sample.frames; ++frame)
     std::copy_n(noise_.begin() + shift(drawn.sample, frame), elements, frames.begin() + frame * elements);
@@ -62,11 +62,11 @@ int64_t MadeStream::shift(int64_t sample, int64_t frame) {
   return (sample * 7 + frame) % different_frames;
 }
 
-std::string MadeStream::place(const Drawn&) const {
+std::string MadeStream::place(const DrawnSample&) const {
   return "made";
 }
 
-std::string MadeStream::key(const Drawn& drawn) const {
+std::string MadeStream::key(const DrawnSample& drawn) const {
   return fmt::format("{}", drawn.sample);
 }
 

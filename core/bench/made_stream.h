@@ -16,10 +16,10 @@ class MadeStream : public SampleSource {
 
   std::vector<int64_t> sizes() const override { return {samples_}; }
   int64_t frame_elements() const override { return 3 * size_ * size_; }
-  Sample measure(const Drawn& drawn) const override;
-  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override;
-  std::string place(const Drawn& drawn) const override;
-  std::string key(const Drawn& drawn) const override;
+  Sample measure(const DrawnSample& drawn) const override;
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
+  std::string place(const DrawnSample& drawn) const override;
+  std::string key(const DrawnSample& drawn) const override;
 
   // A frame is a piece of the noise, which begins there.
   std::span<const float> noise() const { return noise_; }

@@ -68,7 +68,7 @@ void fill_rows(Asked& asked, const Sizes& sizes) {
   query.options = FVLM_WITH_BACKWARD;
   query.rows = sizes[0];
   query.width = sizes.back();
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) query.inner = sizes[1];
+  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE) query.inner = sizes[1];
   if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = 1e-6f;
   if (op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
   if (op == FVLM_OP_ROPE) {
@@ -124,7 +124,7 @@ constexpr Form forms[] = {
     {"bias_gelu", "ROWSxWIDTH", fill_rows<FVLM_OP_BIAS_GELU>},
     {"layerscale_residual", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERSCALE_RESIDUAL>},
     {"linear", "ROWSxINNERxWIDTH", fill_rows<FVLM_OP_LINEAR>},
-    {"scaled_rows", "LINEARSxINNERxWIDTH", fill_rows<FVLM_OP_SCALED_ROWS>},
+    {"scaled_rows", "LINEARSxINNERxWIDTH", fill_rows<FVLM_OP_FOLD_ROW_SCALE>},
 };
 
 const Form& form_named(const std::string& operation) {
@@ -164,7 +164,7 @@ struct Description {
     return {{"operation", operation}, {"dtype", ops::dtype_name(dtype)}, {"backward", backward}};
   }
   Json operator()(const fvlm_attention_query& of) const {
-    const ops::Filling filling = ops::filling_of(of);
+    const ops::TypicalPacking filling = ops::typical_packing(of);
     Json told = base(TableOf<fvlm_attention_query>::operation(of), of.dtype, of.needs_backward);
     told.update({{"causal", of.causal != 0},
                  {"segments", filling.segments},
@@ -206,7 +206,7 @@ class OpBench {
  public:
   OpBench(const OpRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
-        wish_(Wish::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
+        wish_(BackendPreference::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
         dtype_(train::type_of(plan_.precision)) {
     if (!request.peer.empty()) peer_.emplace(request.peer, std::vector<std::string>{"--device", request.device});
   }
@@ -285,11 +285,11 @@ class OpBench {
   void time(const Query& query, OpReport::Row& row) {
     using Table = typename TableOf<Query>::Table;
     const std::string variant = std::is_same_v<Query, fvlm_optimizer_query> ? optimizer_algorithm : "";
-    const auto questions = questions_about<Table>(query, variant);
+    const auto questions = selection_query<Table>(query, variant);
     const auto considered = answers(registry_, wish_, questions);
     const bool by_score = wish_.names.empty() || wish_.names.front() == "auto";
     int32_t best = 0;
-    for (const Considered& one : considered) {
+    for (const CandidateAnswer& one : considered) {
       if (!one.fits) continue;
       if (one.score > best && (by_score || row.chosen.empty())) row.chosen = one.plugin;
       best = std::max(best, one.score);
@@ -298,7 +298,7 @@ class OpBench {
       side.reason = one.reason;
       const LoadedPlugin* plugin = registry_.load(one.plugin);
       try {
-        time(ops::calls_of(Candidate<Table>{plugin, plugin->template table<Table>(variant)}, query, device_, flags()),
+        time(ops::make_calls(Candidate<Table>{plugin, plugin->template table<Table>(variant)}, query, device_, flags()),
              side);
       } catch (const std::exception& error) {
         const std::string what = error.what();
@@ -344,7 +344,7 @@ class OpBench {
   Registry& registry_;
   const Progress& progress_;
   const at::Device device_;
-  const Wish wish_;
+  const BackendPreference wish_;
   const plan::Plan plan_;
   const at::ScalarType dtype_;
   MadeModels models_;

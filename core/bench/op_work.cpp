@@ -27,7 +27,7 @@ constexpr Rows rows_of[] = {{FVLM_OP_RMSNORM, 2, 3}, {FVLM_OP_LAYERNORM, 2, 3}, 
                             {FVLM_OP_SWIGLU, 3, 5},  {FVLM_OP_BIAS_GELU, 2, 3}, {FVLM_OP_LAYERSCALE_RESIDUAL, 3, 3}};
 
 // Of queries and keys that see each other, in one segment.
-double pairs(const ops::Filling& filling, bool causal) {
+double pairs(const ops::TypicalPacking& filling, bool causal) {
   const double q = number(filling.of_q), kv = number(filling.of_kv);
   if (!causal) return q * kv;
   const double seen = std::min(q, kv); // queries that see any key; the last of them sees all
@@ -51,7 +51,7 @@ double LeastWork::seconds(double bytes_a_second, double flops_a_second) const {
 }
 
 Passes least_work(const fvlm_attention_query& query) {
-  const ops::Filling filling = ops::filling_of(query);
+  const ops::TypicalPacking filling = ops::typical_packing(query);
   const double size = bytes_of(query.dtype), segments = number(filling.segments);
   const double of_q = segments * number(filling.of_q) * query.heads_q * query.head_dim * size,
                of_kv = segments * number(filling.of_kv) * query.heads_kv * query.head_dim * size;
@@ -86,7 +86,7 @@ Passes least_work(const fvlm_kernels_query& query) {
     const bool adds = query.options & FVLM_WITH_RESIDUAL;
     passes.forward = {input + weight * size + (keeps || adds ? 2 : 1) * rows, product};
     passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
-  } else if (query.op == FVLM_OP_SCALED_ROWS) {
+  } else if (query.op == FVLM_OP_FOLD_ROW_SCALE) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
     passes.forward.bytes = 2 * weights * size + 3 * rows;
     passes.backward.bytes = weights * (size + wide + bytes_of(query.gradient_dtype));

@@ -1,7 +1,7 @@
 // What an operation cannot do without: the least memory that it reads and writes, and its multiplications and
 // additions.
 #pragma once
-#include "ops/call_watch.h"
+#include "ops/call_observer.h"
 
 #include <string>
 #include <string_view>

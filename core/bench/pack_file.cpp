@@ -29,7 +29,7 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
     for (const model::Text& of_text : of_file.texts) {
       SampleText& text = sample->texts.emplace_back();
       for (const int64_t token : of_text.tokens) text.ids.push_back(static_cast<TokenId>(token));
-      text.answer.assign(of_text.is_label.begin(), of_text.is_label.end());
+      text.answer_mask.assign(of_text.is_label.begin(), of_text.is_label.end());
     }
     host.samples.push_back({std::ssize(host.samples), sample, host.frame_count});
     host.frame_count += sample->frames;
@@ -48,7 +48,7 @@ PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary) {
   return read;
 }
 
-void write_pack(const train::MadePack& pack, int64_t image_size, const std::filesystem::path& file) {
+void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std::filesystem::path& file) {
   std::map<std::string, at::Tensor> batch;
   std::vector<int64_t> counts;
   for (const auto& sample : pack.samples) counts.push_back(sample->frames);
@@ -62,7 +62,7 @@ void write_pack(const train::MadePack& pack, int64_t image_size, const std::file
     for (const auto& sample : pack.samples) {
       const SampleText& of_sample = sample->texts[text];
       ids.insert(ids.end(), of_sample.ids.begin(), of_sample.ids.end());
-      mask.insert(mask.end(), of_sample.answer.begin(), of_sample.answer.end());
+      mask.insert(mask.end(), of_sample.answer_mask.begin(), of_sample.answer_mask.end());
       lengths.push_back(std::ssize(of_sample.ids));
     }
     const std::string side = texts == 1 ? "" : text == 0 ? "chosen_" : "rejected_";

@@ -1,18 +1,18 @@
 // Packs as batch files, which `trace` and PyTorch read too.
 #pragma once
-#include "train/made_pack.h"
+#include "train/synthetic_pack.h"
 
 #include <filesystem>
 
 namespace fvlm::bench {
 
 struct PackOfFile {
-  train::MadePack pack;
+  train::SyntheticPack pack;
   int64_t image_size = 0;
 };
 // Of a batch with labelled texts and square frames. Throws Error(data).
 PackOfFile read_pack(const std::filesystem::path& file, int64_t vocabulary);
 
-void write_pack(const train::MadePack& pack, int64_t image_size, const std::filesystem::path& file);
+void write_pack(const train::SyntheticPack& pack, int64_t image_size, const std::filesystem::path& file);
 
 } // namespace fvlm::bench

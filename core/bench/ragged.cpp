@@ -54,11 +54,11 @@ class Steps {
 
   // What has passed since the last step belongs to none.
   void pass_over() {
-    if (device::Runtime* gpu = device::runtime()) reached_ = gpu->mark();
+    if (device::Runtime* gpu = device::runtime()) reached_ = gpu->record_event();
     then_ = Clock::now();
   }
 
-  void add(Part step, train::Late numbers) {
+  void add(Part step, train::AsyncReadback numbers) {
     all.push_back(std::move(step));
     under_way_.push_back(std::move(numbers));
     while (under_way_.size() > under_way_at_most_) read();
@@ -74,21 +74,21 @@ class Steps {
   using Clock = std::chrono::steady_clock;
 
   void read() {
-    const train::Late numbers = std::move(under_way_.front());
+    const train::AsyncReadback numbers = std::move(under_way_.front());
     under_way_.pop_front();
     last_loss = Training::loss(numbers);
     if (read_ == 0) first_loss = last_loss;
     const auto now = Clock::now();
     // By the device's clock: the host's would give a step's time to the next one.
     all[read_++].seconds =
-        reached_ ? numbers.mark()->seconds_since(*reached_) : std::chrono::duration<double>(now - then_).count();
-    reached_ = numbers.mark();
+        reached_ ? numbers.event()->seconds_since(*reached_) : std::chrono::duration<double>(now - then_).count();
+    reached_ = numbers.event();
     then_ = now;
   }
 
   size_t under_way_at_most_, read_ = 0;
-  std::deque<train::Late> under_way_;
-  std::shared_ptr<device::Mark> reached_; // by the step that was read last
+  std::deque<train::AsyncReadback> under_way_;
+  std::shared_ptr<device::Event> reached_; // by the step that was read last
   Clock::time_point then_;
 };
 
@@ -180,7 +180,7 @@ class Stream {
   }
 
   void write_first(const HostPack& host, const RaggedReport::Row& row) const {
-    train::MadePack pack{host, {}};
+    train::SyntheticPack pack{host, {}};
     for (const PackedSample& packed : host.samples) pack.samples.push_back(packed.sample);
     write_pack(pack, shape_named(request_.shape).frame, first_pack(row));
   }
@@ -200,14 +200,14 @@ class Stream {
     const MadeStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
     const Order order = Order::once(samples.sizes());
     const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
-    LoaderOptions options;
+    DataLoaderOptions options;
     options.workers = static_cast<int>(request_.workers);
     options.memory = packs_ahead * bytes;
     options.allocate = feed::staging_for(device_);
     PartTimes times;
     Steps steps(request_.speed.overlap_copies);
-    Loader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity), options,
-                  Composer::start(batches, order));
+    DataLoader loader(samples, order, batches, feed::choose_packer(registry_, plan.kernels["packer"], capacity),
+                      options, Composer::start(batches, order));
     for (int64_t done = 0; done < wanted; done += steps.all.back().samples) {
       progress_(row.packs, done, wanted);
       const auto loaded = loader.next();
@@ -215,12 +215,12 @@ class Stream {
       if (!request_.peer.empty() && done == 0) {
         write_first(loaded->pack, row);
         steps.pass_over();
-        times.pass_over();
+        times.skip_elapsed();
       }
-      times.spent_on("wait");
+      times.add_elapsed("wait");
       Part step = take(plan, training, *loaded, times);
       steps.add(std::move(step), training.numbers());
-      times.spent_on("device");
+      times.add_elapsed("device");
     }
     steps.read_all();
     row.first_loss = steps.first_loss;
@@ -237,7 +237,7 @@ class Stream {
     learner.begin_step();
     learner.forward_backward(loaded.pack, counts, 1, times);
     training.optimize();
-    times.spent_on("optimizer");
+    times.add_elapsed("optimizer");
     Part step;
     step.steps = 1;
     step.samples = counts.samples;

@@ -17,7 +17,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   plan.speed = setting.speed;
   plan.model.image_size = image_size;
   if (!setting.kernels.empty())
-    for (auto& [kind, wish] : plan.kernels.wishes) wish = setting.kernels;
+    for (auto& [kind, wish] : plan.kernels.preferences) wish = setting.kernels;
   plan::Stage& stage = plan.stages.emplace_back();
   stage.name = "bench";
   plan::Source& source = stage.data.sources.emplace_back();
@@ -45,12 +45,12 @@ const std::filesystem::path& MadeModels::of(const Shape& shape) {
 Training::Training(const plan::Plan& plan, Registry& registry, at::Device device, const std::filesystem::path& model,
                    const PackSize& capacity, int64_t most_samples)
     : plan_(plan), operations_(train::make_operations(plan, registry, device)),
-      most_(train::most_of(plan, plan.stages.front(), capacity, most_samples)) {
+      most_(train::max_capacity_of(plan, plan.stages.front(), capacity, most_samples)) {
   const train::MakeModel load = [&](const model::ArenaOptions& options) { return model::load_model(model, options); };
   made_ = train::make_stage_model(plan, plan.stages.front(), registry, device, load, load);
   if (plan.stages.front().uses(plan::ObjectiveTerm::Reference::cached))
-    made_.frozen.cache =
-        std::make_shared<train::ReferenceMemory>(order_.emplace(Order::once({most_samples})), std::filesystem::path());
+    made_.frozen.cache = std::make_shared<train::ReferenceLogProbCache>(order_.emplace(Order::once({most_samples})),
+                                                                        std::filesystem::path());
   learner_ = learner_of(plan);
 }
 
@@ -69,7 +69,7 @@ double Training::loss() const {
   return loss(numbers());
 }
 
-double Training::loss(const train::Late& numbers) {
+double Training::loss(const train::AsyncReadback& numbers) {
   const double* term = numbers.read().front().const_data_ptr<double>(); // of the first: its loss and their count
   return term[0] / term[1];
 }

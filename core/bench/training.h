@@ -3,7 +3,7 @@
 #include "base/scratch_folder.h"
 #include "bench/made_model.h"
 #include "recipe/plan.h"
-#include "train/late.h"
+#include "train/async_readback.h"
 #include "train/stage_model.h"
 
 #include <filesystem>
@@ -61,8 +61,8 @@ class Training {
   double loss() const;
   double gradient_norm() const { return made_.optimization->gradient_norm(); }
   // The same without a wait.
-  train::Late numbers() const { return train::Late({learner_->sums(), made_.optimization->norm()}); }
-  static double loss(const train::Late& numbers);
+  train::AsyncReadback numbers() const { return train::AsyncReadback({learner_->sums(), made_.optimization->norm()}); }
+  static double loss(const train::AsyncReadback& numbers);
 
   int64_t kernels() const { return learner_->kernels() + made_.optimization->kernels(); } // launched from recordings
   std::vector<std::string> choices() const; // which plugin each operation took

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t float32 = 4;
 
 bool prefers_reference(const plan::Plan& plan, std::string_view kind) {
-  const auto& wishes = plan.kernels[kind];
-  return !wishes.empty() && wishes.front() == "reference";
+  const auto& preferences = plan.kernels[kind];
+  return !preferences.empty() && preferences.front() == "reference";
 }
 
 // The moments of the algorithm, in bytes for each element of the arena.
@@ -98,10 +98,10 @@ PackShape full_pack(const plan::Stage& stage, int64_t frames, int64_t rows, int6
   PackShape pack;
   pack.frames = frames;
   pack.rows = rows;
-  pack.visual_rows = std::min(rows, stage.texts() * frames);
-  pack.sequences = stage.texts() * (most_samples > 0 ? most_samples : rows / 16 + 1);
+  pack.visual_rows = std::min(rows, stage.texts_per_sample() * frames);
+  pack.sequences = stage.texts_per_sample() * (most_samples > 0 ? most_samples : rows / 16 + 1);
   pack.labels = rows - pack.visual_rows;
-  pack.longest_sequence = largest.tokens / stage.texts();
+  pack.longest_sequence = largest.tokens / stage.texts_per_sample();
   pack.longest_video = largest.frames;
   pack.mode = stage.mode;
   return pack;
@@ -116,7 +116,7 @@ PackCapacity capacity_of(const plan::Stage& stage, std::vector<std::string>& ass
     assumptions.push_back(fmt::format("packing.frames is open: training takes it from the data; here {}, for samples "
                                       "of {} frames and {} tokens",
                                       capacity.frames, largest.frames,
-                                      largest.tokens / stage.texts() - largest.frames));
+                                      largest.tokens / stage.texts_per_sample() - largest.frames));
   return capacity;
 }
 

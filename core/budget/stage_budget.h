@@ -14,7 +14,7 @@ constexpr int64_t usual_rows = 8192;
 
 enum class Device { cpu, cuda };
 
-// What the plan's wishes say of who computes.
+// What the plan's preferences say of who computes.
 Machine machine_of(const plan::Plan& plan, Device device);
 
 ModelShape shape_of(const ModelDescription& description, const plan::Plan& plan);

@@ -252,7 +252,7 @@ std::vector<Figure> kernel_speed(Context& context) {
   const auto dtype = kernel_dtype(context, op);
   KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = dtype, .rows = 2048, .width = 576, .inner = 576};
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU || op == FVLM_OP_LINEAR) c.width = 1536;
-  if (op == FVLM_OP_SCALED_ROWS) c.rows = 12, c.width = 384, c.inner = 1536;
+  if (op == FVLM_OP_FOLD_ROW_SCALE) c.rows = 12, c.width = 384, c.inner = 1536;
   if (op == FVLM_OP_ROPE) c.heads = 9, c.head_dim = c.rotary_dim = 64;
   c.residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
   Duel duel(
@@ -288,7 +288,7 @@ std::vector<Benchmark> kernels_benchmarks() {
           {"bias_gelu", "2048 x 1536", kernel_speed<FVLM_OP_BIAS_GELU>},
           {"layerscale", "2048 x 576", kernel_speed<FVLM_OP_LAYERSCALE_RESIDUAL>},
           {"linear", "2048 x 576 x 1536", kernel_speed<FVLM_OP_LINEAR>},
-          {"scaled_rows", "12 x 1536 x 384", kernel_speed<FVLM_OP_SCALED_ROWS>}};
+          {"scaled_rows", "12 x 1536 x 384", kernel_speed<FVLM_OP_FOLD_ROW_SCALE>}};
 }
 
 } // namespace fvlm::check

@@ -26,7 +26,7 @@ const Kernel& kernel_of(int op) {
     return layerscale_kernel;
   case FVLM_OP_LINEAR:
     return linear_kernel;
-  case FVLM_OP_SCALED_ROWS:
+  case FVLM_OP_FOLD_ROW_SCALE:
     return scaled_rows_kernel;
   default:
     return norm_kernel;
@@ -34,7 +34,7 @@ const Kernel& kernel_of(int op) {
 }
 
 constexpr int all_ops[] = {FVLM_OP_RMSNORM,   FVLM_OP_LAYERNORM,           FVLM_OP_ROPE,   FVLM_OP_SWIGLU,
-                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR, FVLM_OP_SCALED_ROWS};
+                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR, FVLM_OP_FOLD_ROW_SCALE};
 
 } // namespace
 
@@ -55,11 +55,11 @@ fvlm_kernels_query KernelCase::query(at::Device device) const {
   if (residual) query.options |= FVLM_WITH_RESIDUAL;
   if (bias && (op == FVLM_OP_LINEAR || op == FVLM_OP_BIAS_GELU)) query.options |= FVLM_WITH_BIAS;
   if (gelu) query.options |= FVLM_WITH_GELU;
-  if (sums) query.options |= FVLM_WITH_SUMS;
-  if (keeps_rest) query.options |= FVLM_WITH_REST;
+  if (sums) query.options |= FVLM_WITH_COLUMN_SUMS;
+  if (keeps_rest) query.options |= FVLM_COMPENSATED;
   query.rows = rows;
   query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS) query.inner = inner;
+  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE) query.inner = inner;
   if (op == FVLM_OP_ROPE) {
     query.heads = heads;
     query.head_dim = head_dim;
@@ -74,7 +74,7 @@ std::string KernelCase::label() const {
   std::string text = fmt::format("{} {} ", op_name(op), name_of(dtype));
   if (op == FVLM_OP_ROPE)
     text += fmt::format("[{}, {}, {}], rotary_dim {}", rows, heads, head_dim, rotary_dim);
-  else if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS)
+  else if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE)
     text += fmt::format("{} x {} x {}", rows, inner, width);
   else
     text += fmt::format("[{}, {}]", rows, width);
@@ -112,7 +112,7 @@ bool offered(Context& context, int op) {
     return table.bias_gelu_forward && table.bias_gelu_backward;
   case FVLM_OP_LAYERSCALE_RESIDUAL:
     return table.layerscale_forward && table.layerscale_backward;
-  case FVLM_OP_SCALED_ROWS:
+  case FVLM_OP_FOLD_ROW_SCALE:
     return table.scaled_rows_forward && table.scaled_rows_backward;
   default:
     return table.linear_forward && table.linear_input_gradient && table.linear_weight_gradient;
@@ -179,7 +179,7 @@ std::vector<Trial> kernels_trials(Context& context) {
     cases.push_back({.op = op,
                      .dtype = dtype,
                      .gradient_dtype = dtype,
-                     .rows = op == FVLM_OP_SCALED_ROWS ? 5 : 37, // matrices
+                     .rows = op == FVLM_OP_FOLD_ROW_SCALE ? 5 : 37, // matrices
                      .width = 96,
                      .inner = 160,
                      .heads = 2,
@@ -226,7 +226,7 @@ std::vector<Trial> kernels_parallel_trials(Context& context) {
     cases.push_back({.op = op,
                      .dtype = dtype,
                      .gradient_dtype = dtype,
-                     .rows = op == FVLM_OP_SCALED_ROWS ? 9 : 520,
+                     .rows = op == FVLM_OP_FOLD_ROW_SCALE ? 9 : 520,
                      .width = 200,
                      .inner = 96,
                      .heads = 7,

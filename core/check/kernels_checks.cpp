@@ -63,7 +63,7 @@ Outcome sizes(Context& context) {
 
 template <int op>
 Outcome many_rows(Context& context) {
-  const int64_t inner = op == FVLM_OP_SCALED_ROWS ? 2 : 24;
+  const int64_t inner = op == FVLM_OP_FOLD_ROW_SCALE ? 2 : 24;
   return cases<op>(context, {{.rows = 1000, .width = 24, .inner = 24, .heads = 1},
                              {.rows = 257, .width = 33, .inner = 17},
                              {.rows = 3000, .width = 256, .inner = inner, .heads = 4}});
@@ -219,7 +219,7 @@ Outcome rounds_ties(Context& context) {
         const bool is_exact = std::find(std::begin(exact), std::end(exact), one.name) != std::end(exact);
         one.rounded = is_exact || (one.name == "y" && !is_norm(op)) || (one.name == "d_weight" && op == FVLM_OP_LINEAR);
         if (one.name == "d_bias" && is_norm(op)) one.rounded = false;
-        if (op == FVLM_OP_SCALED_ROWS && one.name.starts_with("d_")) one.rounded = false;
+        if (op == FVLM_OP_FOLD_ROW_SCALE && one.name.starts_with("d_")) one.rounded = false;
         if (one.rounded) some.push_back(one);
       }
       return some;
@@ -318,7 +318,7 @@ Outcome summed(Context& context) {
 Outcome nonsense(Context& context) {
   using Query = fvlm_kernels_query;
   Nonsense<Query> nonsense;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op) {
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op) {
     const Query good = KernelCase{.op = op}.query(context.device);
     const std::string name = fmt::format("for {} ", op_name(op));
     nonsense.add_usual(good, &Query::dtype, name);
@@ -361,7 +361,7 @@ void rows_of(std::vector<Check>& rows) {
                      {name + "_frozen", "gradients of parameters not wanted", frozen<op>, plain},
                  });
     std::string known = plain + "," + name + "_accumulates";
-    if (op != FVLM_OP_SCALED_ROWS) { // which sums over no rows
+    if (op != FVLM_OP_FOLD_ROW_SCALE) { // which sums over no rows
       append(rows, {{name + "_long_sums", "sums over thousands of rows are kept in float32", long_sums<op>, plain}});
       known += "," + name + "_long_sums";
     }
@@ -369,7 +369,7 @@ void rows_of(std::vector<Check>& rows) {
     append(rows, {{name + "_gradient_float32", "gradients of parameters in float32 beside 16 bits",
                    gradient_float32<op>, known}});
   }
-  if (op == FVLM_OP_LAYERNORM || op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS)
+  if (op == FVLM_OP_LAYERNORM || op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE)
     append(rows, {{name + "_partly_frozen", "gradients of some parameters wanted, of others not", partly_frozen<op>,
                    plain + "," + name + "_frozen"}});
   append(rows, {{name + "_no_rows", "no rows: gradients of parameters become 0 or stay", no_rows<op>, plain}});
@@ -392,7 +392,7 @@ void rows_of(std::vector<Check>& rows) {
     append(rows, {{name + "_large", "numbers in the thousands do not overflow", large_numbers<op>, plain}});
   if constexpr (sums_d_x(op))
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
-  if (op != FVLM_OP_LINEAR && op != FVLM_OP_SCALED_ROWS)
+  if (op != FVLM_OP_LINEAR && op != FVLM_OP_FOLD_ROW_SCALE)
     append(rows,
            {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});
 }
@@ -417,7 +417,7 @@ Table kernels_table() {
   append(table.checks, {{"bias_gelu_plain", "without a bias", bias_gelu_plain, "bias_gelu_float*,bias_gelu_bfloat16"}});
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(table.checks);
   rows_of<FVLM_OP_LINEAR>(table.checks);
-  rows_of<FVLM_OP_SCALED_ROWS>(table.checks);
+  rows_of<FVLM_OP_FOLD_ROW_SCALE>(table.checks);
   const std::string linear = "linear_float*,linear_bfloat16";
   append(table.checks, {
                            {"linear_plain", "without a bias", linear_plain, linear + ",linear_accumulates"},
@@ -432,7 +432,7 @@ Table kernels_table() {
                        });
   append(table.checks, kernel_size_checks());
   std::string plain;
-  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op)
+  for (int op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op)
     plain += fmt::format("{}{}_float*,{}_bfloat16", plain.empty() ? "" : ",", op_name(op), op_name(op));
   append(table.checks, generic_checks(plain));
   return table;

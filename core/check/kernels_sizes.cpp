@@ -57,7 +57,7 @@ Outcome inner_sizes(Context& context) {
 template <int op>
 Outcome row_counts(Context& context) {
   std::vector<KernelCase> all;
-  const bool matrices = op == FVLM_OP_SCALED_ROWS;
+  const bool matrices = op == FVLM_OP_FOLD_ROW_SCALE;
   for (const int64_t rows : just_above(4, matrices ? 11 : 17))
     all.push_back({.rows = rows,
                    .width = matrices ? 3 : 8,
@@ -77,7 +77,7 @@ Outcome row_counts(Context& context) {
 
 template <int op>
 Outcome million_elements(Context& context) {
-  const bool matrices = op == FVLM_OP_SCALED_ROWS;
+  const bool matrices = op == FVLM_OP_FOLD_ROW_SCALE;
   return sized(context, op,
                {{.rows = matrices ? 1 : 1025,
                  .width = 1031,
@@ -123,7 +123,7 @@ void rows_of(std::vector<Check>& rows) {
     rows.push_back({name + what, proves, run, known, Extent::thorough});
   };
   if (op != FVLM_OP_ROPE) row("_widths", "widths just above each power of two, up to 8,256", widths<op>);
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_SCALED_ROWS)
+  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE)
     row("_inner_sizes", "inner sizes just above each power of two, up to 8,256", inner_sizes<op>);
   row("_row_counts", "up to 131,073 rows, or 2,049 matrices", row_counts<op>);
   row("_million", "more than a million elements", million_elements<op>);
@@ -143,7 +143,7 @@ std::vector<Check> kernel_size_checks() {
   rows_of<FVLM_OP_BIAS_GELU>(rows);
   rows_of<FVLM_OP_LAYERSCALE_RESIDUAL>(rows);
   rows_of<FVLM_OP_LINEAR>(rows);
-  rows_of<FVLM_OP_SCALED_ROWS>(rows);
+  rows_of<FVLM_OP_FOLD_ROW_SCALE>(rows);
   return rows;
 }
 

@@ -149,7 +149,7 @@ class Supervisor {
         break;
       case Process::Next::closed: {
         const std::string how = process.end();
-        return died(how.empty() ? "ended the process" : "crashed: " + how, last_words(process.printed()));
+        return died(how.empty() ? "ended the process" : "crashed: " + how, last_output(process.printed()));
       }
       case Process::Next::late:
         process.kill();

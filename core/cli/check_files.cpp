@@ -101,7 +101,7 @@ class FileCheck {
     good &= attempt(decoder ? "model.decoder" : "model.decoder.tokenizer", tokenizer, [&] {
       const auto read = Tokenizer::from_file(fs::path(tokenizer) / "tokenizer.json");
       if (vocabulary_size_ == 0 && !decoder) vocabulary_size_ = read.size();
-      if (vocabulary_size_ > 0) read.require_fit(vocabulary_size_, tokenizer);
+      if (vocabulary_size_ > 0) read.check_vocabulary_size(vocabulary_size_, tokenizer);
     });
     if (!good) return;
     try {

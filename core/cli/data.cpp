@@ -12,11 +12,11 @@
 #include "cli/tensor_module.h"
 #include "data/media/normalise.h"
 #include "data/media/write_image.h"
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 #include "objective/labels.h"
-#include "train/crew.h"
 #include "train/data_rehearsal.h"
 #include "train/stage_length.h"
+#include "train/thread_replicas.h"
 
 #include <fmt/format.h>
 
@@ -66,16 +66,16 @@ std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
-Json spread_json(const Spread& spread) {
+Json spread_json(const Distribution& spread) {
   Json bars = Json::array();
   for (const auto& bar : spread.histogram(20))
     bars.push_back({{"from", bar.from}, {"to", bar.to}, {"count", bar.count}});
   return {{"mean", spread.mean()},
-          {"least", spread.least()},
+          {"least", spread.min()},
           {"median", spread.quantile(0.5)},
           {"p90", spread.quantile(0.9)},
           {"p99", spread.quantile(0.99)},
-          {"most", spread.most()},
+          {"most", spread.max()},
           {"histogram", bars}};
 }
 
@@ -85,7 +85,7 @@ Json source_json(const SourceStatistics& source) {
           {"tokens", spread_json(source.tokens)},
           {"answer_tokens", spread_json(source.answer_tokens)},
           {"cut_samples", source.cut},
-          {"cut_tokens", source.cut_tokens},
+          {"cut_tokens", source.truncated_tokens},
           {"cut_answer_tokens", source.cut_answer}};
 }
 
@@ -115,11 +115,11 @@ void print_sources(const DataStatistics& found) {
   TextTable table({"source", "samples", "share", "frames mean", "most", "tokens mean", "median", "p90", "most",
                    "answer mean", "cut", "answer tokens cut"});
   const auto line = [&](const std::string& name, const SourceStatistics& source) {
-    table.row({without_commands(name), std::to_string(source.frames.count()),
+    table.row({strip_control_characters(name), std::to_string(source.frames.count()),
                percent(static_cast<double>(source.frames.count()) / static_cast<double>(found.all.frames.count())),
-               fmt::format("{:.1f}", source.frames.mean()), std::to_string(source.frames.most()),
+               fmt::format("{:.1f}", source.frames.mean()), std::to_string(source.frames.max()),
                fmt::format("{:.1f}", source.tokens.mean()), std::to_string(source.tokens.quantile(0.5)),
-               std::to_string(source.tokens.quantile(0.9)), std::to_string(source.tokens.most()),
+               std::to_string(source.tokens.quantile(0.9)), std::to_string(source.tokens.max()),
                fmt::format("{:.1f}", source.answer_tokens.mean()), std::to_string(source.cut),
                std::to_string(source.cut_answer)});
   };
@@ -128,7 +128,7 @@ void print_sources(const DataStatistics& found) {
   fmt::print("{}", table.text());
 }
 
-void print_histogram(const char* title, const Spread& spread) {
+void print_histogram(const char* title, const Distribution& spread) {
   constexpr size_t bars = 12, columns = 40;
   size_t highest = 1;
   const auto all = spread.histogram(bars);
@@ -152,8 +152,8 @@ void print_packing(const DataStatistics& found) {
   const PackSize suggested = found.suggestion();
   if (suggested.frames == found.capacity.frames && suggested.rows == found.capacity.rows) return;
   fmt::print("  {} packing = {{ frames = {}, tokens = {} }}\n",
-             found.packs_a_step.most() == 1 ? "every step is one pack, and fits in this size, too:"
-                                            : "frames and tokens are balanced in packs of about",
+             found.packs_a_step.max() == 1 ? "every step is one pack, and fits in this size, too:"
+                                           : "frames and tokens are balanced in packs of about",
              suggested.frames, suggested.rows);
 }
 
@@ -166,7 +166,7 @@ void print_statistics(const OpenStage& opened, const DataStatistics& found) {
   print_packing(found);
   if (found.broken + found.left_out > 0)
     fmt::print("\n{} broken samples were skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n", found.broken,
-               found.left_out, without_commands(join(found.reasons, "\n  ")));
+               found.left_out, strip_control_characters(join(found.reasons, "\n  ")));
 }
 
 // How training on this machine would pad the packs. A model that does not exist yet is assumed to be large.
@@ -175,7 +175,7 @@ train::PackPadding padding_of(const plan::Plan& plan) {
   const std::string device = default_device();
   padding.on_gpu = device != "cpu";
   try {
-    padding.parts = train::crew_for(budget::describe(plan), at::Device(device)).parts;
+    padding.parts = train::choose_replicas(budget::describe(plan), at::Device(device)).parts;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data) throw;
   }
@@ -237,7 +237,8 @@ std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& tex
   for (size_t begin = 0; begin < text.ids.size();) {
     size_t end = begin;
     while (end < text.ids.size() && has_loss[end] == has_loss[begin]) ++end;
-    const std::string span = without_commands(tokenizer.decode(std::span(text.ids).subspan(begin, end - begin)));
+    const std::string span =
+        strip_control_characters(tokenizer.decode(std::span(text.ids).subspan(begin, end - begin)));
     if (!has_loss[begin])
       all += span;
     else
@@ -247,7 +248,7 @@ std::string with_marked_labels(const Tokenizer& tokenizer, const SampleText& tex
   return all;
 }
 
-Json sample_json(const Measured& measured, const plan::Stage& stage, const std::string& picture) {
+Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const std::string& picture) {
   const Sample& sample = *measured.sample;
   Json texts = Json::array();
   for (const SampleText& text : sample.texts) {
@@ -281,12 +282,12 @@ int data_show(Arguments arguments) {
   const train::StageData& data = *opened.data;
 
   auto state = data.order().begin();
-  std::optional<Drawn> drawn;
+  std::optional<DrawnSample> drawn;
   for (int64_t i = 0; i <= position; ++i) {
     drawn = data.order().next(state);
     if (!drawn) throw Error(ErrorKind::usage, fmt::format("the stage's data end after {} samples", i));
   }
-  const Measured measured = measure(data.samples(), *drawn);
+  const MeasuredSample measured = measure(data.samples(), *drawn);
   if (!measured.sample)
     throw Error(ErrorKind::data, measured.aside.reason)
         .at(fmt::format("{}: sample '{}'", measured.aside.place, measured.aside.key));
@@ -304,7 +305,7 @@ int data_show(Arguments arguments) {
     return 0;
   }
   fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place,
-             without_commands(sample.source), sample.frames);
+             strip_control_characters(sample.source), sample.frames);
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
     fmt::print("\n{}\n{} tokens, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),

@@ -37,7 +37,7 @@ std::vector<NamedMix> mixes_of(const plan::Plan& plan, const std::optional<std::
   std::vector<NamedMix> mixes;
   for (const plan::Stage& stage : plan.stages) {
     if (only && stage.name != *only) continue;
-    mixes.push_back({stage.name, stage.data, stage.texts()});
+    mixes.push_back({stage.name, stage.data, stage.texts_per_sample()});
     for (const plan::EvaluationSet& set : stage.evaluation.sets)
       mixes.push_back({fmt::format("{}, evaluation set {}", stage.name, set.name), set.data, 0});
   }
@@ -81,7 +81,7 @@ CheckedMix check_mix(const plan::Plan& plan, const NamedMix& named, Registry& re
 
 Json as_json(const CheckedMix& mix) {
   Json wrong = Json::array();
-  for (const SetAside& aside : mix.samples.skipped)
+  for (const SkippedSample& aside : mix.samples.skipped)
     wrong.push_back({{"file", aside.place},
                      {"key", aside.key},
                      {"kind", name_of(aside.skip)},
@@ -96,12 +96,13 @@ Json as_json(const CheckedMix& mix) {
 
 void print(const CheckedMix& mix) {
   if (!mix.open_error.empty()) {
-    fmt::print("{}: {}\n\n", styled(mix.name, Style::bold), without_commands(mix.open_error));
+    fmt::print("{}: {}\n\n", styled(mix.name, Style::bold), strip_control_characters(mix.open_error));
     return;
   }
   TextTable table({"file", "sample", "reason"});
-  for (const SetAside& aside : mix.samples.skipped)
-    table.row({without_commands(aside.place), without_commands(aside.key), without_commands(aside.reason)});
+  for (const SkippedSample& aside : mix.samples.skipped)
+    table.row({strip_control_characters(aside.place), strip_control_characters(aside.key),
+               strip_control_characters(aside.reason)});
   if (!mix.samples.skipped.empty()) fmt::print("{}", table.text());
   fmt::print("{}: {}\n{}", styled(mix.name, Style::bold), mix.samples.counts.text(),
              mix.samples.skipped.empty() ? "" : "\n");

@@ -180,7 +180,7 @@ class EvaluationRun {
     };
     if (const auto folder = parsed_.value("reference")) {
       LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);
-      evaluator.remember_reference(*reference.vlm, reference.operations, note);
+      evaluator.cache_reference(*reference.vlm, reference.operations, note);
     }
     const auto take = [this](const auto&... scored) { scores_.add(scored...); };
     for (auto& result : evaluator.evaluate(*policy_.vlm, policy_.operations, note, take))

@@ -14,8 +14,8 @@ int run_export(Arguments arguments) {
       "transformers loads its folders vision and decoder.",
       "export runs/fvlm-135m/prefer/step-002593 --out models/fvlm-135m --dtype bf16");
   options.positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-      .needed("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
-      .needed("dtype", "bf16|fp16|fp32", "dtype of the weights")
+      .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
+      .required_value("dtype", "bf16|fp16|fp32", "dtype of the weights")
       .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);
   if (!parsed) return 0;

@@ -58,7 +58,7 @@ int report_failure() {
   try {
     throw;
   } catch (const Interrupted& interrupted) {
-    return end_by(interrupted);
+    return end_process_by_signal(interrupted);
   } catch (const Error& error) {
     return report_error(error);
   } catch (const std::filesystem::filesystem_error& error) {

@@ -13,7 +13,7 @@
 #include "data/chat.h"
 #include "data/media/decode_image.h"
 #include "data/media/video.h"
-#include "data/text_stream.h"
+#include "data/streaming_detokenizer.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -57,8 +57,8 @@ Json answer_json(const model::Answer& answer, const std::optional<std::string>& 
           {"tokens_per_second", tokens_per_second(std::ssize(answer.ids), answer.seconds)}};
 }
 
-int answer_prompts(const ParsedOptions& parsed, const std::string& model, model::Answerer& answerer,
-                   const model::AnswerOptions& options) {
+int answer_prompts(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
+                   const model::GenerateOptions& options) {
   const auto tokenizer = tokenizer_of(model);
   Json samples = Json::array();
   int64_t tokens = 0;
@@ -73,7 +73,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
           styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(), answer.frames,
                              answer.prompt, answer.ids.size(), answer.ended ? "" : ", not finished"),
                  Style::dim),
-          text ? without_commands(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
+          text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
   if (parsed.flag("json"))
@@ -100,26 +100,26 @@ at::Tensor frames_of(const ParsedOptions& parsed, MediaOptions options, Registry
   return frames;
 }
 
-int answer_question(const ParsedOptions& parsed, const std::string& model, model::Answerer& answerer,
-                    const model::AnswerOptions& options, Registry& registry) {
+int answer_question(const ParsedOptions& parsed, const std::string& model, model::Generator& answerer,
+                    const model::GenerateOptions& options, Registry& registry) {
   const auto tokenizer = tokenizer_of(model);
   if (!tokenizer)
     throw Error(ErrorKind::data, "--prompt needs a tokenizer, and there is no decoder/tokenizer.json")
         .at(model)
         .advise("use --batch for prompts as token ids");
-  tokenizer->require_fit(answerer.config().decoder.vocab_size, model);
+  tokenizer->check_vocabulary_size(answerer.config().decoder.vocab_size, model);
   const std::vector<Turn> turns = {{"user", *parsed.value("prompt")}};
   const InputSettings input = input_settings(parsed, model, answerer.config());
   const auto prompt = ChatTemplate(*tokenizer).prompt(turns, input.system);
   const at::Tensor frames = frames_of(parsed, input.media, registry);
 
   const bool json = parsed.flag("json");
-  TextStream stream(*tokenizer, parsed.values("stop"));
+  StreamingDetokenizer stream(*tokenizer, parsed.values("stop"));
   std::string text;
   const auto emit = [&](const std::string& piece) {
     text += piece;
     if (json) return;
-    fmt::print("{}", without_commands(piece));
+    fmt::print("{}", strip_control_characters(piece));
     std::fflush(stdout);
   };
   const auto answer = answerer.answer(frames, {prompt.begin(), prompt.end()}, options, [&](int64_t token) {
@@ -179,19 +179,19 @@ int generate_answers(Arguments arguments) {
   with_prompt.insert(with_prompt.end(), std::begin(media_option_names), std::end(media_option_names));
   for (const char* name : with_prompt)
     if (batch && parsed->value(name)) throw Error(ErrorKind::usage, fmt::format("--{} needs --prompt", name));
-  model::AnswerOptions answer_options;
+  model::GenerateOptions answer_options;
   answer_options.limit = parsed->integer_or("max-tokens", parsed->integer_or("limit", answer_options.limit));
   if (answer_options.limit < 1)
     throw Error(ErrorKind::usage,
                 fmt::format("--max-tokens (--limit): expected 1 or more, got {}", answer_options.limit));
-  answer_options.ignore_ends = parsed->flag("ignore-eos");
+  answer_options.ignore_eos = parsed->flag("ignore-eos");
   answer_options.sampling.temperature = parsed->number_or("temperature", parsed->value("top-p") ? 1 : 0);
   answer_options.sampling.top_p = parsed->number_or("top-p", 1);
   answer_options.sampling.seed = static_cast<uint64_t>(parsed->integer_or("seed", 0));
   const auto execution = execution_of(*parsed);
   const auto registry = open_registry(*parsed);
   const std::string model = resolve_model(*parsed->value("MODEL")).string();
-  model::Answerer answerer(model, execution, *registry);
+  model::Generator answerer(model, execution, *registry);
   return batch ? answer_prompts(*parsed, model, answerer, answer_options)
                : answer_question(*parsed, model, answerer, answer_options, *registry);
 }

@@ -31,10 +31,10 @@ int run_import(Arguments arguments) {
       "Make a model directory from a vision tower and a decoder, each a Hugging Face folder with config.json and\n"
       "model.safetensors (or shards). The connector is initialized from the seed, or read from --connector.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
-  options.needed("vision", "DIR", "the vision tower: a DINOv2 folder")
-      .needed("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
+  options.required_value("vision", "DIR", "the vision tower: a DINOv2 folder")
+      .required_value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
       .value("connector", "FILE", "use the connector.safetensors of another model")
-      .needed("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
+      .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
       .value("seed", "N", "seed of a new connector; default 42")
       .value("query-dim", "N", "features of a query, for a new connector; default 384")
       .value("visual-scale", "X", "factor on every visual token; default 0.14")

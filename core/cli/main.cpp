@@ -107,7 +107,7 @@ int run_group(const char* group, const char* summary, std::span<const Verb> memb
 int main(int count, char** words) {
   std::vector<std::string> arguments(words + 1, words + count);
   try {
-    fvlm::clean_standard_output();
+    fvlm::sanitize_standard_output();
     return fvlm::cli::flush_output(fvlm::cli::run(arguments));
   } catch (...) {
     return fvlm::cli::report_failure();

@@ -23,7 +23,7 @@ void read_training_settings(const fs::path& model, InputSettings& out) {
     const plan::Plan plan = recipe::resolve(request).plan;
     const plan::Stage& stage = stage_named(plan, folder.parent_path().filename().string());
     out.media.image_size = plan.model.image_size;
-    out.media.most_frames = stage.data.max_frames;
+    out.media.max_frames = stage.data.max_frames;
     out.media.image_frames = stage.data.replicate_image_frames;
     out.system = stage.data.system;
   } catch (const Error& error) {
@@ -41,14 +41,14 @@ Options& with_media_options(Options& options) {
 }
 
 InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::VlmConfig& config) {
-  InputSettings out{{}, std::string(default_system_line)};
+  InputSettings out{{}, std::string(default_system_prompt)};
   out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
   read_training_settings(model, out);
   out.media.image_size = parsed.integer_or("image-size", out.media.image_size);
-  out.media.most_frames = parsed.integer_or("frames", out.media.most_frames);
+  out.media.max_frames = parsed.integer_or("frames", out.media.max_frames);
   out.media.image_frames = parsed.integer_or("image-frames", out.media.image_frames);
   out.system = parsed.value_or("system", out.system);
-  if (out.media.image_size < 1 || out.media.most_frames < 1 || out.media.image_frames < 1)
+  if (out.media.image_size < 1 || out.media.max_frames < 1 || out.media.image_frames < 1)
     throw Error(ErrorKind::usage, "--frames, --image-frames and --image-size: expected 1 or more");
   return out;
 }

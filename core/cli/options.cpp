@@ -91,7 +91,7 @@ Options& Options::value(std::string name, std::string placeholder, std::string h
   return *this;
 }
 
-Options& Options::needed(std::string name, std::string placeholder, std::string help) {
+Options& Options::required_value(std::string name, std::string placeholder, std::string help) {
   named_.push_back({std::move(name), std::move(placeholder), std::move(help), true});
   return *this;
 }

@@ -38,7 +38,7 @@ class Options {
   Options& flag(std::string name, std::string help);
   // May be repeated; ParsedOptions::value() then returns the last.
   Options& value(std::string name, std::string placeholder, std::string help);
-  Options& needed(std::string name, std::string placeholder, std::string help);
+  Options& required_value(std::string name, std::string placeholder, std::string help);
 
   // Returns nothing after printing the help page for --help. Throws Error(usage) with a suggestion.
   std::optional<ParsedOptions> parse(Arguments arguments) const;

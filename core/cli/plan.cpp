@@ -58,7 +58,7 @@ Budget budget_of(const plan::Plan& plan, budget::Device device) {
   Budget budget{{}, {}, device};
   for (const plan::Stage& stage : plan.stages) {
     budget.groups.push_back({stage.name, budget::group_lines(plan.model, stage, description)});
-    const DataSizes data = look_at_sizes(plan, stage, nullptr);
+    const DataSizes data = measure_data_sizes(plan, stage, nullptr);
     budget.stages.push_back(budget::stage_budget(plan, data.stage, description, device));
     auto& assumptions = budget.stages.back().assumptions;
     assumptions.insert(assumptions.begin(), data.said);

@@ -124,7 +124,7 @@ int check_plugin(Arguments arguments) {
   if (limit < 1) throw Error(ErrorKind::usage, "--time-limit: expected 1 second or more");
 
   if (!job.library.empty() && check::asks_for(job, "library.loads"))
-    job.refusal = loader_refusal(job.library, target.manifest, job.device, {});
+    job.refusal = trial_load_refusal(job.library, target.manifest, job.device, {});
 
   check::Supervision supervision;
   supervision.command = {fs::read_symlink("/proc/self/exe").string(), "plugin", "check", "--child"};

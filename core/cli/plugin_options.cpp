@@ -56,7 +56,7 @@ std::vector<std::string> kind_texts(const Manifest& manifest) {
 } // namespace
 
 std::string dump(const Json& document) {
-  return escape_commands(document.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+  return escape_control_characters(document.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 Json manifest_json(const Manifest& manifest, Origin origin) {

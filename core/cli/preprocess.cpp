@@ -46,7 +46,7 @@ int run_preprocess(Arguments arguments) {
   add_recipe_options(options);
   with_plugin_options(options);
   options.value("stage", "S", "preprocess this stage alone")
-      .needed("out", "DIR", "output folder; each stage gets a subfolder of its name")
+      .required_value("out", "DIR", "output folder; each stage gets a subfolder of its name")
       .value("threads", "N", "default: one per core; does not change the data")
       .flag("json", "print one JSON document on standard output");
   auto parsed = options.parse(arguments);

@@ -74,7 +74,7 @@ int run_tokenize(Arguments arguments) {
   for (std::string line; std::getline(std::cin, line);) {
     ++number;
     if (decode) {
-      fmt::print("{}\n", escape_commands(nlohmann::json(tokenizer.decode(parse_ids(line, number))).dump()));
+      fmt::print("{}\n", escape_control_characters(nlohmann::json(tokenizer.decode(parse_ids(line, number))).dump()));
     } else {
       ids.clear();
       encoder.append(json_lines ? parse_text(line, number) : line, special, ids);

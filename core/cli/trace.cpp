@@ -21,8 +21,8 @@ int trace_model(Arguments arguments) {
       "trace runs/mine/align/step-000100 --batch batch.safetensors --grads --out numbers.safetensors");
   with_execution_options(options)
       .positional("MODEL", "a model directory, a checkpoint, or a run folder (its newest checkpoint)")
-      .needed("batch", "FILE", "the batch, safetensors")
-      .needed("out", "FILE", "output file, safetensors")
+      .required_value("batch", "FILE", "the batch, safetensors")
+      .required_value("out", "FILE", "output file, safetensors")
       .value("mode", "MODE", "coarse_fine (default), refined, coarse_only, autoregressive or shallow")
       .value("objective", "ce|dpo", "cross-entropy (default) or preference")
       .value("reference", "MODEL", "frozen reference model of dpo")

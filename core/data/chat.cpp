@@ -22,13 +22,13 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer)
 
 void ChatTemplate::append_token(TokenId id, bool answer, ChatTokens& out) const {
   out.ids.push_back(id);
-  out.answer.push_back(answer);
+  out.answer_mask.push_back(answer);
 }
 
 void ChatTemplate::append_text(const std::string& text, bool answer, ChatTokens& out) const {
   auto ids = tokenizer_.encode(text, SpecialTokens::as_text);
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
-  out.answer.insert(out.answer.end(), ids.size(), answer);
+  out.answer_mask.insert(out.answer_mask.end(), ids.size(), answer);
 }
 
 void ChatTemplate::append_turn(const Turn& turn, ChatTokens& out) const {

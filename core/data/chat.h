@@ -16,10 +16,10 @@ struct Turn {
 
 struct ChatTokens {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer; // 1 for every token of an assistant's turn after "<|im_start|>assistant\n"
+  std::vector<uint8_t> answer_mask; // 1 for every token of an assistant's turn after "<|im_start|>assistant\n"
 };
 
-inline constexpr std::string_view default_system_line = "You are a helpful AI assistant.";
+inline constexpr std::string_view default_system_prompt = "You are a helpful AI assistant.";
 
 // Writes the system prompt (none where it is empty), then the turns. Text of a turn never becomes a special token, so
 // users cannot inject markup.
@@ -28,10 +28,10 @@ class ChatTemplate {
   // Throws Error(data) when the tokenizer lacks <|im_start|> or <|im_end|>.
   explicit ChatTemplate(const Tokenizer& tokenizer);
 
-  ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_line) const;
+  ChatTokens encode(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
 
   // The same with a generation prompt: it ends with "<|im_start|>assistant\n".
-  std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_line) const;
+  std::vector<TokenId> prompt(std::span<const Turn> turns, std::string_view system = default_system_prompt) const;
 
  private:
   void append_turn(const Turn& turn, ChatTokens& out) const;

@@ -31,15 +31,15 @@ void append_list(std::string& out, const std::vector<Entry>& entries) {
 
 // The tokens are not truncated here: max_text_tokens is applied when they are read.
 std::string json_of(const Sample& sample) {
-  bool several = sample.texts.size() > 1 || sample.right_choice;
+  bool several = sample.texts.size() > 1 || sample.correct_choice;
   std::string ids, mask;
   for (const SampleText& text : sample.texts) {
     append_list(ids, text.ids);
-    append_list(mask, text.answer);
+    append_list(mask, text.answer_mask);
   }
   std::string out = several ? fmt::format(R"({{"token_ids":[{}],"loss_mask":[{}])", ids, mask)
                             : fmt::format(R"({{"token_ids":{},"loss_mask":{})", ids, mask);
-  if (sample.right_choice) out += fmt::format(R"(,"answer":{})", *sample.right_choice);
+  if (sample.correct_choice) out += fmt::format(R"(,"answer":{})", *sample.correct_choice);
   return out + fmt::format(R"(,"source":{},"frame_count":{}}})", nlohmann::json(sample.source).dump(), sample.frames);
 }
 
@@ -178,12 +178,12 @@ Preprocessed preprocess(const fs::path& folder, const PreprocessInput& input, co
   if (has_manifest(out)) remove_old(out);
   AtomicFolder made(out);
   int64_t all = work.all();
-  auto manifest = work.write(made.beside(), [&](int64_t done) { progress(done, all); });
+  auto manifest = work.write(made.temporary_path(), [&](int64_t done) { progress(done, all); });
   if (made_from(input) != from)
     throw Error(ErrorKind::data, "the shards or the tokenizer changed while they were read")
         .at(out.string())
         .advise("run it again when they are complete");
-  write_manifest(made.beside(), from, manifest);
+  write_manifest(made.temporary_path(), from, manifest);
   made.commit();
   return work.done();
 }

@@ -55,6 +55,6 @@ plan::Mix preprocessed_mix(const std::filesystem::path& folder, const plan::Mix&
 
 // The mix that is actually read: the preprocessed one where the recipe names a folder that is up to date, otherwise
 // `mix` itself, with a warning when the folder is stale.
-plan::Mix readable_mix(const plan::Plan& plan, const plan::Mix& mix);
+plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix);
 
 } // namespace fvlm

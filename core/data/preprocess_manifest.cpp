@@ -172,7 +172,7 @@ plan::Mix preprocessed_mix(const fs::path& folder, const plan::Mix& mix) {
   return reads;
 }
 
-plan::Mix readable_mix(const plan::Plan& plan, const plan::Mix& mix) {
+plan::Mix resolve_preprocessed_mix(const plan::Plan& plan, const plan::Mix& mix) {
   if (!mix.preprocessed) return mix;
   if (const auto reason = stale_reason(*mix.preprocessed, preprocess_input(plan, mix))) {
     log_warning("{}: the shards themselves are read, since this does not fit them: {}", *mix.preprocessed, *reason);

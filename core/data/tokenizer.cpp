@@ -123,7 +123,7 @@ std::optional<TokenId> Tokenizer::special_id(std::string_view content) const {
   return std::nullopt;
 }
 
-void Tokenizer::require_fit(int64_t vocabulary, const std::string& where) const {
+void Tokenizer::check_vocabulary_size(int64_t vocabulary, const std::string& where) const {
   if (static_cast<int64_t>(size()) > vocabulary)
     throw Error(ErrorKind::data, fmt::format("the tokenizer has {} tokens, the decoder {}", size(), vocabulary))
         .at(where)

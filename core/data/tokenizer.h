@@ -60,7 +60,7 @@ class Tokenizer {
   std::optional<TokenId> special_id(std::string_view content) const;
   size_t size() const { return bytes_.size(); } // one more than the largest id
   // Throws Error(data) when the tokenizer has more tokens than the embedding of the decoder has rows.
-  void require_fit(int64_t vocabulary, const std::string& where) const;
+  void check_vocabulary_size(int64_t vocabulary, const std::string& where) const;
 
   // Encodes many texts on one thread, with a cache of words.
   class Encoder {

@@ -11,12 +11,12 @@
 namespace fvlm::device {
 
 // A captured CUDA graph, with the memory pool of its intermediate results.
-class Recording {
+class CapturedGraph {
  public:
-  Recording() = default;
-  virtual ~Recording() = default;
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  CapturedGraph() = default;
+  virtual ~CapturedGraph() = default;
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
 
   // Enqueues the graph on the calling thread's current stream.
   virtual void replay() = 0;
@@ -31,16 +31,16 @@ struct Activity {
 };
 
 // A CUDA event.
-class Mark {
+class Event {
  public:
-  Mark() = default;
-  virtual ~Mark() = default;
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
+  Event() = default;
+  virtual ~Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
   virtual void wait() const = 0; // blocks the host until the device has reached the event
   // Elapsed time between two events that the device has reached.
-  virtual double seconds_since(const Mark& earlier) const = 0;
+  virtual double seconds_since(const Event& earlier) const = 0;
 };
 
 class Runtime {
@@ -51,29 +51,29 @@ class Runtime {
   // with the same shapes, must not synchronize, and can leave results only in memory that was allocated before. All
   // graphs share one memory pool, so two of them must not run concurrently. Rethrows what `work` throws, and throws
   // Error(device) for what cannot be captured; the device stays usable.
-  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
-  virtual bool is_recording() const = 0;
+  virtual std::unique_ptr<CapturedGraph> capture(const std::function<void()>& work) = 0;
+  virtual bool is_capturing() const = 0;
 
   // Runs `work`, which enqueues on the side stream: after everything enqueued before, concurrently with what the
   // current stream gets next. The function object, and with it the tensors it captured (of so many bytes), is kept
   // until the work is done or nearly so. The current stream may use the results after join().
-  virtual void beside(std::function<void()> work, int64_t bytes) = 0;
+  virtual void run_on_side_stream(std::function<void()> work, int64_t bytes) = 0;
   // Makes the current stream wait for the side stream.
-  virtual void join() noexcept = 0;
+  virtual void join_side_stream() noexcept = 0;
 
   // Records an event on the current stream.
-  virtual std::shared_ptr<Mark> mark() = 0;
+  virtual std::shared_ptr<Event> record_event() = 0;
   // Runs `copies`, which enqueues on the prefetch stream, after the event: concurrently with computation. Returns an
   // event for their completion.
-  virtual std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) = 0;
+  virtual std::shared_ptr<Event> copy_on_prefetch_stream(const Event& after, const std::function<void()>& copies) = 0;
   // Makes the current stream wait for the event.
-  virtual void follow(const Mark& event) = 0;
+  virtual void wait_event(const Event& event) = 0;
 
   virtual void synchronize() = 0; // blocks the host until the current stream is done
 
   // Profiles the device while `work` runs, which makes it slower. In order of time. Throws Error(device) where CUPTI is
   // not available.
-  virtual std::vector<Activity> watch(const std::function<void()>& work) = 0;
+  virtual std::vector<Activity> profile(const std::function<void()>& work) = 0;
   virtual uint64_t now() const = 0; // by the clock of activities
 };
 
@@ -82,9 +82,9 @@ Runtime* runtime();
 void use_runtime(Runtime* runtime); // [setup]
 
 // Whether a CUDA graph is being captured.
-inline bool is_recording() {
+inline bool is_capturing() {
   const Runtime* gpu = runtime();
-  return gpu && gpu->is_recording();
+  return gpu && gpu->is_capturing();
 }
 
 } // namespace fvlm::device

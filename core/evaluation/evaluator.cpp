@@ -80,7 +80,7 @@ Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) 
 Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
                         const EvaluationProgress& progress) {
   const auto& [set, mode] = judged;
-  set->tokenizer().require_fit(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
+  set->tokenizer().check_vocabulary_size(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
   return evaluation::score(*set, vlm, ops, mode, [&, mode = mode, set = set](int64_t done, int64_t all) {
     if (progress) progress({set->wanted(), mode, done, all});
   });
@@ -111,7 +111,7 @@ bool Evaluator::has_preferences() const {
                      [](const auto& set) { return set->wanted().measure == plan::Measure::preference; });
 }
 
-void Evaluator::remember_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
+void Evaluator::cache_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
   for (const auto& set : sets_) {
     if (set->wanted().measure != plan::Measure::preference) continue;
     for (const plan::Mode mode : set->wanted().modes) {

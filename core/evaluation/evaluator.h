@@ -42,7 +42,7 @@ class Evaluator {
 
   // Where a set measures preferences: from now on results have rewards against this model.
   bool has_preferences() const;
-  void remember_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
+  void cache_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
 
  private:
   using Judged = std::pair<const SampleSet*, plan::Mode>;

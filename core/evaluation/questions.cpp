@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/samples/parts.h"
-#include "data/samples/telling.h"
+#include "data/samples/sample_content.h"
 #include "feed/packer.h"
 
 #include <fmt/format.h>
@@ -138,7 +138,8 @@ void Questions::add(const fs::path& file, const Form& form) {
       if (!is_of_split(entry)) continue;
       Asked asked{file.string(), entry.id, form.read(entry)};
       if (!request_.category.empty()) asked.question.sample["source"] = category_of(entry, request_.category);
-      read_telling(Parts(asked.question.sample, as_named), {}, {}, mix_); // whatever is wrong with it is said now
+      parse_sample_content(Parts(asked.question.sample, as_named), {}, {},
+                           mix_); // whatever is wrong with it is said now
       asked_.push_back(std::move(asked));
     } catch (const Error& error) {
       throw Error(ErrorKind::data, error.what())
@@ -161,19 +162,19 @@ MediaFile Questions::media_of(const Asked& asked) const {
   return {folder_.find(asked.question.media), request_.media_options, asked.question.span};
 }
 
-Sample Questions::measure(const Drawn& drawn) const {
+Sample Questions::measure(const DrawnSample& drawn) const {
   const Asked& asked = at(drawn);
-  const Telling telling = read_telling(Parts(asked.question.sample, as_named), {}, {}, mix_);
-  Sample sample{.key = asked.id, .source = telling.source, .right_choice = telling.right_choice};
-  for (const Talk& talk : telling.talks) {
+  const SampleContent parsed = parse_sample_content(Parts(asked.question.sample, as_named), {}, {}, mix_);
+  Sample sample{.key = asked.id, .source = parsed.source, .correct_choice = parsed.correct_choice};
+  for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
-    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer)});
+    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
   if (!asked.question.media.empty()) sample.frames = media_of(asked).frames();
   return sample;
 }
 
-void Questions::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
+void Questions::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   if (sample.frames > 0) media_of(at(drawn)).decode(frames);
 }
 

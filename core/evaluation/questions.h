@@ -51,17 +51,17 @@ class Questions : public SampleSource {
 
   std::vector<int64_t> sizes() const override { return {std::ssize(asked_)}; }
   int64_t frame_elements() const override;
-  Sample measure(const Drawn& drawn) const override;
-  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override;
-  std::string place(const Drawn& drawn) const override { return at(drawn).file; }
-  std::string key(const Drawn& drawn) const override { return at(drawn).id; }
+  Sample measure(const DrawnSample& drawn) const override;
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
+  std::string place(const DrawnSample& drawn) const override { return at(drawn).file; }
+  std::string key(const DrawnSample& drawn) const override { return at(drawn).id; }
 
  private:
   struct Asked {
     std::string file, id;
     Question question;
   };
-  const Asked& at(const Drawn& drawn) const { return asked_.at(static_cast<size_t>(drawn.sample)); }
+  const Asked& at(const DrawnSample& drawn) const { return asked_.at(static_cast<size_t>(drawn.sample)); }
   void add(const std::filesystem::path& file, const Form& form);
   bool is_of_split(const Entry& entry) const;
   MediaFile media_of(const Asked& asked) const;
@@ -70,7 +70,7 @@ class Questions : public SampleSource {
   std::shared_ptr<const Tokenizer> tokenizer_;
   ChatTemplate chat_;
   std::optional<VideoDecoder> decoder_;
-  plan::Mix mix_; // what read_telling() goes by
+  plan::Mix mix_; // what parse_sample_content() goes by
   MediaFolder folder_;
   std::vector<Asked> asked_;
 };

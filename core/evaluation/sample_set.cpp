@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ int64_t longest_text(const Sample& sample) {
 }
 
 int64_t labels_of(const SampleText& text) {
-  return std::count(text.answer.begin() + 1, text.answer.end(), 1);
+  return std::count(text.answer_mask.begin() + 1, text.answer_mask.end(), 1);
 }
 
 } // namespace
@@ -66,8 +66,8 @@ SampleSet::SampleSet(plan::EvaluationSet wanted, OpenedSource source, const Pack
 }
 
 void SampleSet::look_at_all(PackSize& largest, PackSize& all) {
-  Workers workers(source_.loader.workers);
-  ReadAhead ahead(*source_.samples, order_, Composer::start(batches_, order_), workers, 64);
+  ThreadPool workers(source_.loader.workers);
+  Prefetcher ahead(*source_.samples, order_, Composer::start(batches_, order_), workers, 64);
   const int64_t most = wanted_.samples > 0 ? wanted_.samples : count_of(source_.samples->sizes());
   while (samples_ < most) {
     const auto measured = ahead.next();
@@ -87,10 +87,10 @@ void SampleSet::look_at_all(PackSize& largest, PackSize& all) {
   }
 }
 
-void SampleSet::check(const Measured& measured) const {
+void SampleSet::check(const MeasuredSample& measured) const {
   const Sample& sample = *measured.sample;
-  const bool is_question = sample.texts.size() > 1 && sample.right_choice;
-  const bool is_pair = sample.texts.size() == 2 && !sample.right_choice;
+  const bool is_question = sample.texts.size() > 1 && sample.correct_choice;
+  const bool is_pair = sample.texts.size() == 2 && !sample.correct_choice;
   const auto refuse = [&](const char* what, const char* advice) {
     throw Error(ErrorKind::data, fmt::format("sample '{}' {}", sample.key, what))
         .at(fmt::format("{} (evaluation set {})", measured.aside.place, wanted_.name))
@@ -107,16 +107,16 @@ void SampleSet::check(const Measured& measured) const {
     refuse("is no pair", "measure = \"preference\" wants {\"user\", \"chosen_assistant\", \"rejected_assistant\"}");
 }
 
-std::unique_ptr<Loader> SampleSet::loader(int64_t most) const {
+std::unique_ptr<DataLoader> SampleSet::loader(int64_t most) const {
   BatchPlan plan = batches_;
   if (most > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, most) : most;
   // Those that cannot be used are passed over: they were told of when the set was opened.
   Cursor start = Composer::start(plan, order_);
-  for (const SetAside& aside : aside_) {
+  for (const SkippedSample& aside : aside_) {
     start.done.resize(static_cast<size_t>(aside.position) + 1);
     start.done.back() = true;
   }
-  return std::make_unique<Loader>(*source_.samples, order_, plan, pack_, source_.loader, std::move(start));
+  return std::make_unique<DataLoader>(*source_.samples, order_, plan, pack_, source_.loader, std::move(start));
 }
 
 const std::string& SampleSet::source_of(const PackedSample& packed) const {

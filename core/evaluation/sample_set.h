@@ -21,7 +21,7 @@ struct OpenedSource {
   int64_t image_size = 0;
   plan::Mix mix;                         // an Order goes by its sources
   std::vector<std::string> source_names; // of samples that name none
-  LoaderOptions loader;
+  DataLoaderOptions loader;
   std::function<PackFunction(const PackSize&)> packer;
 };
 
@@ -34,8 +34,8 @@ class SampleSet {
   const plan::EvaluationSet& wanted() const { return wanted_; }
   const Tokenizer& tokenizer() const { return *source_.tokenizer; }
   int64_t image_size() const { return source_.image_size; }
-  int64_t samples() const { return samples_; }                  // that can be used
-  const std::vector<SetAside>& aside() const { return aside_; } // that cannot
+  int64_t samples() const { return samples_; }                       // that can be used
+  const std::vector<SkippedSample>& aside() const { return aside_; } // that cannot
 
   // Of any pack.
   struct Longest {
@@ -45,13 +45,13 @@ class SampleSet {
   const PackSize& capacity() const { return batches_.capacity; }
 
   // All of them, or as many as are there of the first `most` positions.
-  std::unique_ptr<Loader> loader(int64_t most = 0) const;
+  std::unique_ptr<DataLoader> loader(int64_t most = 0) const;
   // The name of the sample's own source, else that of its shards.
   const std::string& source_of(const PackedSample& packed) const;
 
  private:
   void look_at_all(PackSize& largest, PackSize& all);
-  void check(const Measured& measured) const;
+  void check(const MeasuredSample& measured) const;
 
   plan::EvaluationSet wanted_;
   OpenedSource source_;
@@ -59,7 +59,7 @@ class SampleSet {
   BatchPlan batches_;
   PackFunction pack_;
   int64_t samples_ = 0;
-  std::vector<SetAside> aside_;
+  std::vector<SkippedSample> aside_;
   std::vector<size_t> source_at_; // by position: of the mix
   Longest longest_;
 };

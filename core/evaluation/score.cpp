@@ -39,7 +39,7 @@ int64_t parameters_of(const model::Vlm& vlm) {
 }
 
 std::vector<bool> answer_of(const SampleText& text) {
-  return {text.answer.begin(), text.answer.end()};
+  return {text.answer_mask.begin(), text.answer_mask.end()};
 }
 
 } // namespace
@@ -52,7 +52,7 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   for (size_t i = 0; i < judged.samples.size(); ++i) {
     const PackedSample& packed = loaded.samples[i];
     auto& texts = judged.samples[i].texts;
-    auto right = static_cast<size_t>(packed.sample->right_choice.value_or(0));
+    auto right = static_cast<size_t>(packed.sample->correct_choice.value_or(0));
     if (one_text) texts = {texts.at(std::exchange(right, 0))};
     judged.scores.push_back({packed.position, packed.sample->key, set.source_of(packed), {}, right});
   }
@@ -61,8 +61,8 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   ops::Tape none(ops::Tape::Mode::forward_only);
   const int64_t patches = vlm.tower().tokens_per_frame(set.image_size(), set.image_size());
   const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set), patches, ops.tensor_options());
-  const auto seen = vlm.see(none, ops, pack, mode, outputs);
-  const auto hidden = vlm.read(none, ops, seen.tokens, pack);
+  const auto seen = vlm.encode(none, ops, pack, mode, outputs);
+  const auto hidden = vlm.decode(none, ops, seen.tokens, pack);
   if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
   const at::Tensor losses = model::log_probabilities(none, ops, vlm, hidden, pack).losses.data.to(at::kDouble).cpu();
   const double* loss = losses.const_data_ptr<double>();

@@ -24,9 +24,9 @@ using Json = nlohmann::ordered_json;
 struct Parted {
   explicit Parted(const SampleText& text) {
     size_t end = text.ids.size();
-    while (end > 0 && text.answer[end - 1] == 0) --end;
+    while (end > 0 && text.answer_mask[end - 1] == 0) --end;
     size_t begin = end;
-    while (begin > 0 && text.answer[begin - 1] != 0) --begin;
+    while (begin > 0 && text.answer_mask[begin - 1] != 0) --begin;
     prompt.assign(text.ids.begin(), text.ids.begin() + static_cast<std::ptrdiff_t>(begin));
     answer.assign(text.ids.begin() + static_cast<std::ptrdiff_t>(begin),
                   text.ids.begin() + static_cast<std::ptrdiff_t>(end));
@@ -81,7 +81,7 @@ class Showing {
   void add(const PackedSample& packed, const SampleScore& score, const model::Sample& asked,
            const at::Tensor& attention) {
     const auto& texts = packed.sample->texts;
-    const Parted right(texts.at(static_cast<size_t>(packed.sample->right_choice.value_or(0))));
+    const Parted right(texts.at(static_cast<size_t>(packed.sample->correct_choice.value_or(0))));
     const std::string number = fmt::format("{:03}", shown_++);
     Json sample{{"set", set_.wanted().name},
                 {"stage", request_.stage},

@@ -7,7 +7,7 @@
 namespace fvlm::feed {
 namespace {
 
-LoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions& options) {
+DataLoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions& options) {
   return {.workers = static_cast<int>(loader.workers.value_or(0)),
           .memory = static_cast<uint64_t>(loader.memory_mib) << 20,
           .allocate = staging_for(options.device),
@@ -19,7 +19,7 @@ LoaderOptions loader_options_of(const plan::Loader& loader, const MixDataOptions
 } // namespace
 
 MixData::MixData(const plan::Plan& plan, const plan::Mix& mix, Registry& registry, const MixDataOptions& options)
-    : mix_(readable_mix(plan, mix)), loader_(loader_options_of(plan.loader, options)),
+    : mix_(resolve_preprocessed_mix(plan, mix)), loader_(loader_options_of(plan.loader, options)),
       tokenizer_(Tokenizer::from_file(std::filesystem::path(plan.model.tokenizer_folder()) / "tokenizer.json")),
       video_(mix_.has_frames() ? choose_video_decoder(registry, plan.kernels["video"]) : std::nullopt),
       samples_(mix_, tokenizer_, plan.model.image_size, video_ ? &*video_ : nullptr, ShardOptions{}, options.progress,

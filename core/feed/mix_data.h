@@ -35,11 +35,11 @@ class MixData {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const MixSamples& samples() const { return samples_; }
   const std::vector<std::string>& source_names() const { return names_; }
-  const LoaderOptions& loader_options() const { return loader_; }
+  const DataLoaderOptions& loader_options() const { return loader_; }
 
  private:
   plan::Mix mix_; // the plan's, or what `preprocess` made of it
-  LoaderOptions loader_;
+  DataLoaderOptions loader_;
   Tokenizer tokenizer_;
   std::vector<std::string> names_;
   std::optional<VideoDecoder> video_;

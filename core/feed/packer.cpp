@@ -4,11 +4,11 @@
 
 namespace fvlm::feed {
 
-PackFunction choose_packer(Registry& registry, const plan::WishList& wishes, const PackSize& capacity,
+PackFunction choose_packer(Registry& registry, const plan::BackendPreferences& preferences, const PackSize& capacity,
                            SelectionReport* report) {
   const std::vector<int64_t> sizes = {capacity.frames, capacity.rows};
   const fvlm_packer_query query{sizeof query, 2, 0, sizes.data()};
-  const auto choice = select<fvlm_packer_v1>(registry, Wish::of(wishes), query);
+  const auto choice = select<fvlm_packer_v1>(registry, BackendPreference::of(preferences), query);
   if (report) *report = choice.report;
   const ops::Backend<fvlm_packer_v1> backend(choice, at::kCPU);
   return [backend](const std::vector<int64_t>& items, const PackSize& room, int64_t most_items, uint64_t seed) {

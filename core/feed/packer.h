@@ -7,7 +7,7 @@
 namespace fvlm::feed {
 
 // Throws Error(plugin) where none fits. `report`: is told which, and why.
-PackFunction choose_packer(Registry& registry, const plan::WishList& wishes, const PackSize& capacity,
+PackFunction choose_packer(Registry& registry, const plan::BackendPreferences& preferences, const PackSize& capacity,
                            SelectionReport* report = nullptr);
 
 } // namespace fvlm::feed

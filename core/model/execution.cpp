@@ -21,7 +21,7 @@ at::Device device_named(const std::string& name) {
 }
 
 ops::OperationsOptions Execution::operations() const {
-  const Wish wish = Wish::of(kernels);
+  const BackendPreference wish = BackendPreference::of(kernels);
   ops::OperationsOptions options;
   options.device = device_named(device);
   options.dtype = dtype_named(dtype);

@@ -56,22 +56,22 @@ std::vector<int64_t> end_tokens(const ModelDescription& model) {
   return model.decoder.eos_token_id;
 }
 
-Answerer::Answerer(const std::filesystem::path& model, const Execution& execution, Registry& registry)
+Generator::Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry)
     : ops_(registry, execution.operations()) {
   const ModelDirectory directory = ModelDirectory::open(model);
   ends_ = end_tokens(directory.description());
   vlm_ = load_model(directory, execution.arena(false));
 }
 
-Answer Answerer::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const AnswerOptions& options,
-                        const Vlm::TokenCallback& take) {
+Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
+                         const Vlm::TokenCallback& take) {
   if (options.limit < 1)
     throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
   Answer answer{frames_of(frames), std::ssize(prompt), {}, false, 0};
   const int64_t positions = config().decoder.max_position_embeddings;
   require_room(answer.frames, answer.prompt, positions);
   const auto begin = std::chrono::steady_clock::now();
-  const auto ends = options.ignore_ends ? std::vector<int64_t>() : ends_;
+  const auto ends = options.ignore_eos ? std::vector<int64_t>() : ends_;
   const at::Tensor shown = frames.defined() ? frames.to(ops_.tensor_options()) : at::Tensor();
   const int64_t room = positions - answer.frames - answer.prompt;
   answer.ids = vlm_->generate(ops_, shown, prompt, {std::min(options.limit, room), ends}, options.sampling, take);
@@ -80,13 +80,13 @@ Answer Answerer::answer(const at::Tensor& frames, const std::vector<int64_t>& pr
   return answer;
 }
 
-void answer_batch(Answerer& answerer, const std::filesystem::path& file, const AnswerOptions& options,
+void answer_batch(Generator& answerer, const std::filesystem::path& file, const GenerateOptions& options,
                   const std::function<void(const Answer&)>& take) {
   const DecoderConfig& decoder = answerer.config().decoder;
   const BatchFile batch(file);
   const auto samples = batch.samples(BatchFile::Texts::prompts, decoder.vocab_size);
   check(samples, decoder.max_position_embeddings, file);
-  AnswerOptions of_sample = options;
+  GenerateOptions of_sample = options;
   for (const Sample& sample : samples) {
     take(answerer.answer(sample.frames, sample.texts[0].tokens, of_sample));
     ++of_sample.sampling.answer;

@@ -11,9 +11,9 @@
 
 namespace fvlm::model {
 
-struct AnswerOptions {
-  int64_t limit = 32;       // new tokens at most, and no more than the decoder has positions for
-  bool ignore_ends = false; // go on behind tokens that end an answer
+struct GenerateOptions {
+  int64_t limit = 32;      // new tokens at most, and no more than the decoder has positions for
+  bool ignore_eos = false; // go on behind tokens that end an answer
   Sampling sampling;
 };
 
@@ -25,16 +25,16 @@ struct Answer {
 };
 
 // A model that is loaded once and asked as often as wanted.
-class Answerer {
+class Generator {
  public:
   // Throws Error for a directory that is no model, or an execution that this machine does not have.
-  Answerer(const std::filesystem::path& model, const Execution& execution, Registry& registry);
+  Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
 
   const VlmConfig& config() const { return vlm_->config(); }
   // frames [n, 3, H, W] float32, normalised, or undefined. `take`: told of each token, but for the one that ends the
   // answer; false: enough. Throws Error(data) where they leave no position of the decoder's, Error(usage) for options
   // that make no sense.
-  Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const AnswerOptions& options,
+  Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
                 const Vlm::TokenCallback& take = {});
 
  private:
@@ -48,7 +48,7 @@ class Answerer {
 std::vector<int64_t> end_tokens(const ModelDescription& model);
 
 // The prompts of a batch, one after the other, each text being one. Throws Error(data) for a batch that makes no sense.
-void answer_batch(Answerer& answerer, const std::filesystem::path& batch, const AnswerOptions& options,
+void answer_batch(Generator& answerer, const std::filesystem::path& batch, const GenerateOptions& options,
                   const std::function<void(const Answer&)>& take);
 
 } // namespace fvlm::model

@@ -19,20 +19,20 @@ at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperatu
 
 } // namespace
 
-at::Tensor next_token(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
-                      const at::Tensor& weights) {
-  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
+at::Tensor next_token_loss(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                           const at::Tensor& weights) {
+  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights);
 }
 
 Value label_losses(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack) {
-  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
+  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets);
 }
 
 LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const at::Tensor& mask) {
   const at::Tensor counted = (mask.defined() ? losses.data * mask : losses.data).to(at::kDouble);
-  const at::Tensor sums = at::zeros({pack.texts.starts.size(0) - 1}, counted.options());
+  const at::Tensor sums = at::zeros({pack.texts.cu_seqlens.size(0) - 1}, counted.options());
   return {losses, mask, sums.index_add_(0, pack.labels.sequences, counted).neg_()};
 }
 
@@ -50,7 +50,7 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   p.rejected_rewards = rewards.select(1, 1);
   p.margins = p.chosen_rewards - p.rejected_rewards;
   p.losses = at::log_sigmoid(p.margins).neg();
-  if (!policy.losses.wants_gradient()) return p;
+  if (!policy.losses.requires_grad()) return p;
   // d loss / d log-probability is -sigmoid(-margin) beta for the chosen text, the opposite for the rejected one; a
   // label's loss is the opposite of its log-probability.
   const at::Tensor gradient = at::sigmoid(p.margins.neg()) * (weight * beta);
@@ -64,17 +64,17 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
 at::Tensor log_softmax_at_temperature(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
-  const Value rows = ops::take_rows(none, hidden, pack.labels.rows);
+  const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
   return log_softmax_at_temperature(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
 }
 
 at::Tensor kl_divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
-  const Value rows = ops::take_rows(tape, hidden, pack.labels.rows);
+  const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   const Value logits = ops.linear(tape, rows, vlm.decoder().head());
   const at::Tensor policy = log_softmax_at_temperature(logits.data, temperature), target = teacher.exp();
   at::Tensor divergences = (target * (teacher - policy)).sum(-1) * (temperature * temperature);
-  if (logits.wants_gradient())
+  if (logits.requires_grad())
     logits.gradient->add(
         ((policy.exp() - target) * (weights * temperature).unsqueeze(-1)).to(logits.data.scalar_type()));
   return divergences;

@@ -7,8 +7,8 @@ namespace fvlm::model {
 
 // Next-token cross-entropy: float32 [labels], padding 0. `weights` are the gradients of the losses, known beforehand
 // (Labels::weights if a step has one pack).
-at::Tensor next_token(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
-                      const at::Tensor& weights);
+at::Tensor next_token_loss(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+                           const at::Tensor& weights);
 // The same without known gradients: they are added to the result's gradient later.
 Value label_losses(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack);
 

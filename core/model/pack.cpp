@@ -148,7 +148,7 @@ std::array<ops::Segments*, 7> Pack::segments() {
 
 std::vector<at::Tensor*> Pack::tensors() {
   std::vector<at::Tensor*> all{&frames, &query_source, &visual_source};
-  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->starts, &each->positions});
+  for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
   return all;
@@ -156,7 +156,7 @@ std::vector<at::Tensor*> Pack::tensors() {
 
 std::vector<int64_t> Pack::shape() {
   std::vector<int64_t> shape;
-  for (const ops::Segments* each : segments()) shape.insert(shape.end(), {each->longest, each->even});
+  for (const ops::Segments* each : segments()) shape.insert(shape.end(), {each->max_length, each->uniform_lengths});
   for (const at::Tensor* tensor : tensors()) append_shape(shape, *tensor);
   return shape;
 }

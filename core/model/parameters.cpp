@@ -56,8 +56,8 @@ ops::Weight Parameters::fused(const std::vector<std::string>& names) {
   return ops::Weight(std::move(parts));
 }
 
-void Parameters::forget_gradients() {
-  for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.is_aside = false;
+void Parameters::reset_gradients() {
+  for (ops::Parameter& parameter : all_) parameter.has_gradient = parameter.on_side_stream = false;
 }
 
 void Parameters::zero_missing_gradients() {

@@ -44,7 +44,7 @@ class Parameters {
   const at::Tensor& gradients() const { return gradients_; }
 
   // The next backward pass overwrites gradients instead of accumulating. Touches no memory.
-  void forget_gradients();
+  void reset_gradients();
   // Zeroes the gradients that the last backward pass did not write.
   void zero_missing_gradients();
   // Which parameters have a gradient from this step's backward passes so far, in the order of all().

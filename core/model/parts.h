@@ -83,7 +83,7 @@ class Decoder {
   // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
   // compensation, for the few rows that become queries.
   virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
-                        const ops::JointPass& pass = {}, bool compensated = false) const = 0;
+                        const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
 
   virtual KvCache make_kv_cache(Operations& ops, int64_t capacity) const = 0;
   // The same for the next rows of one sequence, which are appended to `cache`.

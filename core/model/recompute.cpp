@@ -47,7 +47,7 @@ Recompute Recompute::from_plan(const plan::Recompute& plan) {
   return {[plan](int64_t layer) { return plan.covers(layer); }, plan.light};
 }
 
-Recompute Recompute::named(std::string_view text, int64_t depth) {
+Recompute Recompute::parse(std::string_view text, int64_t depth) {
   const auto fail = [text](const std::string& what) {
     return Error(ErrorKind::usage, fmt::format("recompute '{}': {}", text, what))
         .advise("none, light, all, every:2 (layers 0, 2, 4, ...) or layers:0,3");

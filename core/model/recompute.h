@@ -23,7 +23,7 @@ struct Recompute {
   static Recompute from_plan(const plan::Recompute& plan);
   // "none", "light", "all", "every:2" or "layers:0,3", of a model whose deepest tower has `depth` layers. Throws
   // Error(usage).
-  static Recompute named(std::string_view text, int64_t depth);
+  static Recompute parse(std::string_view text, int64_t depth);
 };
 
 } // namespace fvlm::model

@@ -27,7 +27,7 @@ struct TracedModel {
 class Tracer {
  public:
   Tracer(const TraceRequest& request, Registry& registry)
-      : request_(request), mode_(mode_named(request.mode)), ops_(registry, request.execution.operations()),
+      : request_(request), mode_(parse_mode(request.mode)), ops_(registry, request.execution.operations()),
         tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
     const bool coarse_term_fits = !request.preference && mode_.mode == Mode::coarse_fine;
     if (request.lambda_coarse != 0 && !coarse_term_fits)
@@ -85,8 +85,8 @@ class Tracer {
   }
 
   void forward(TracedModel& model, Tape& tape, Vlm::Outputs outputs = Vlm::Outputs::tokens) {
-    model.visual = model.vlm->see(tape, ops_, pack_, mode_.mode, outputs);
-    model.hidden = model.vlm->read(tape, ops_, model.visual.tokens, pack_, model.visual.next);
+    model.visual = model.vlm->encode(tape, ops_, pack_, mode_.mode, outputs);
+    model.hidden = model.vlm->decode(tape, ops_, model.visual.tokens, pack_, model.visual.next);
   }
 
   // [sum of text lengths, vocab], for each of `sides` texts a sample has.
@@ -111,11 +111,11 @@ class Tracer {
     const Labels& labels = pack_.labels;
     const at::Tensor weights = labels.weights.to(ops_.options().gradient_dtype);
     out_["logits"] = logits(policy, 1)[0];
-    at::Tensor losses = next_token(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
+    at::Tensor losses = next_token_loss(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
     if (request_.lambda_coarse != 0) {
-      const Value hidden = policy.vlm->read(tape_, ops_, policy.visual.coarse, pack_);
+      const Value hidden = policy.vlm->decode(tape_, ops_, policy.visual.coarse, pack_);
       losses = losses + request_.lambda_coarse *
-                            next_token(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
+                            next_token_loss(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
     }
     out_["loss"] = losses.mul(weights).sum();
     const at::Tensor counts = at::tensor(pack_.labels_per_text, at::kLong).to(ops_.options().device);

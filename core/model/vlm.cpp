@@ -47,7 +47,7 @@ const Row& row_of(const Row (&rows)[N], std::string_view model_type, const char*
 
 } // namespace
 
-NamedMode mode_named(std::string_view name) {
+NamedMode parse_mode(std::string_view name) {
   if (name == "coarse_fine") return {Mode::coarse_fine, false};
   if (name == "refined") return {Mode::refined, false};
   if (name == "coarse_only") return {Mode::coarse_only, false};
@@ -81,8 +81,8 @@ bool Vlm::shares_products(const Tape& tape, const Operations& ops, const Pack& p
          can_defer_gradients(config_.decoder, pack.sequence.tokens.size(0), element);
 }
 
-Vlm::VisualTokens Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Outputs outputs,
-                           const PhaseCallback& on_phase_end) const {
+Vlm::VisualTokens Vlm::encode(Tape& tape, Operations& ops, const Pack& pack, Mode mode, Outputs outputs,
+                              const PhaseCallback& on_phase_end) const {
   if (!pack.frames.defined()) return {};
   const auto encode = [&] {
     return tower_->encode(tape, ops, pack.frames, pack.patches, pack.queries, encode_options());
@@ -91,7 +91,7 @@ Vlm::VisualTokens Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode m
     const VisualCache cache = encode();
     on_phase_end("vision");
     VisualTokens seen = allocate_visual_tokens(ops, pack.frames.size(0));
-    const at::Tensor starts = pack.videos.starts.cpu();
+    const at::Tensor starts = pack.videos.cu_seqlens.cpu();
     for (int64_t video = 0; video + 1 < starts.size(0); ++video) {
       const int64_t begin = starts[video].item<int64_t>(), end = starts[video + 1].item<int64_t>();
       KvCache kv_cache = decoder_->make_kv_cache(ops, end - begin);
@@ -120,8 +120,8 @@ Vlm::VisualTokens Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode m
     coarse = attend_frames(tape, ops, fixed, cache, coarse_only ? maps : nullptr);
   }
   if (coarse_only) return seen(coarse, coarse, fixed);
-  std::array<ops::JointPass, 2> passes;
-  if (shares_products(tape, ops, pack)) passes = ops::JointPass::both(pack.sequence.tokens.size(0));
+  std::array<ops::SharedGradientPass, 2> passes;
+  if (shares_products(tape, ops, pack)) passes = ops::SharedGradientPass::make_pair(pack.sequence.tokens.size(0));
   Value previous_tokens = coarse;
   if (mode == Mode::refined) { // without a gradient
     Tape no_grad(Tape::Mode::forward_only);
@@ -138,7 +138,7 @@ Vlm::VisualTokens Vlm::see(Tape& tape, Operations& ops, const Pack& pack, Mode m
 }
 
 Value Vlm::next_queries(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
-                        const ops::JointPass& pass) const {
+                        const ops::SharedGradientPass& pass) const {
   const Value own_queries =
       connector_.query_from_hidden(tape, ops, decoder_->forward(tape, ops, tokens, pack.videos, pass, true));
   return connector_.shift_right(tape, own_queries, pack.query_source);
@@ -148,7 +148,7 @@ Value Vlm::next_queries(Tape& tape, Operations& ops, const Value& tokens, const 
 void Vlm::decode_frames_autoregressive(Operations& ops, const VisualCache& cache, int64_t begin, int64_t end,
                                        KvCache& kv_cache, VisualTokens& seen, Outputs outputs) const {
   Tape no_grad(Tape::Mode::forward_only);
-  const int64_t rows = cache.tokens.longest;
+  const int64_t rows = cache.tokens.max_length;
   const at::Device device = seen.tokens.data.device();
   const auto segment = [&](int64_t length) {
     return Segments{at::tensor({int64_t{0}, length}, at::kInt).to(device), {}, length};
@@ -226,8 +226,9 @@ std::vector<int64_t> Vlm::generate(Operations& ops, const at::Tensor& frames, co
   return generated;
 }
 
-Value Vlm::read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass) const {
-  const Value shown = pack.visual_source.defined() ? ops::take_rows(tape, visual, pack.visual_source) : visual;
+Value Vlm::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
+                  const ops::SharedGradientPass& pass) const {
+  const Value shown = pack.visual_source.defined() ? ops::gather_rows(tape, visual, pack.visual_source) : visual;
   const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence);
   return decoder_->forward(tape, ops, x, pack.texts, pass);
 }

@@ -31,7 +31,7 @@ struct NamedMode {
   Mode mode;
   bool shallow;
 };
-NamedMode mode_named(std::string_view name);
+NamedMode parse_mode(std::string_view name);
 
 class Vlm {
  public:
@@ -54,17 +54,18 @@ class Vlm {
     Value queries; // the query of each frame
     // Attention maps on request: [frames, layers, heads, tokens of a frame]; one layer if the model is shallow.
     at::Tensor attention;
-    ops::JointPass next; // for decode(): shares weight gradients with the coarse pass
+    ops::SharedGradientPass next; // for decode(): shares weight gradients with the coarse pass
   };
   // Encodes the pack's frames to visual tokens. Returns undefined values if the pack has no frame slots.
   enum class Outputs { tokens, tokens_and_attention };
   using PhaseCallback = std::function<void(const char* part)>; // "vision", "coarse", "fine"
-  VisualTokens see(
+  VisualTokens encode(
       Tape& tape, Operations& ops, const Pack& pack, Mode mode, Outputs outputs = Outputs::tokens,
       const PhaseCallback& on_phase_end = [](const char*) {}) const;
 
   // The decoder over visual tokens and text: hidden states [rows, width]. `pass`: VisualTokens::next.
-  Value read(Tape& tape, Operations& ops, const Value& visual, const Pack& pack, const ops::JointPass& pass = {}) const;
+  Value decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
+               const ops::SharedGradientPass& pass = {}) const;
 
   // Encodes frames autoregressively, then generates token by token. An end token is part of the result.
   struct StopCondition {
@@ -83,7 +84,7 @@ class Vlm {
                       AttentionMaps* maps = nullptr) const;
   // The query of each frame, which the decoder makes of the visual tokens of earlier frames.
   Value next_queries(Tape& tape, Operations& ops, const Value& tokens, const Pack& pack,
-                     const ops::JointPass& pass) const;
+                     const ops::SharedGradientPass& pass) const;
   bool appends_coarse_queries(const Tape& tape) const;
   VisionTower::EncodeOptions encode_options() const { return {speed.skip_last_patches, speed.fold_layer_scale}; }
   bool shares_products(const Tape& tape, const Operations& ops, const Pack& pack) const;

@@ -49,7 +49,8 @@ struct Objective::Pass {
 
   // From here to the end of the forward pass's part, which the backward pass leaves in reverse.
   void begin(const char* part) const {
-    if (times.tells()) tape.push([&times = times, name = std::string(part) + " backward"] { times.tell_of(name); });
+    if (times.has_callback())
+      tape.push([&times = times, name = std::string(part) + " backward"] { times.report_part(name); });
   }
 };
 
@@ -59,28 +60,28 @@ void Objective::forward_backward(ops::Operations& ops, const model::Vlm& policy,
   const Pass pass{tape, ops, policy, frozen, in, sums, times};
   pass.begin("vision");
   const auto done = [&](std::string_view part) {
-    times.spent_on(std::string(part));
+    times.add_elapsed(std::string(part));
     if (part != "fine") pass.begin(part == "vision" ? "coarse" : "fine");
   };
-  auto seen =
-      policy.see(tape, ops, in.pack, mode_,
-                 sums.attention_entropy.defined() ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens, done);
+  auto seen = policy.encode(
+      tape, ops, in.pack, mode_,
+      sums.attention_entropy.defined() ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens, done);
   if (seen.attention.defined()) {
     const at::Tensor of_frames = model::attention_entropies(seen.attention) * in.frame_shares;
     at::Tensor entropy = sums.attention_entropy;
     entropy.copy_(at::where(in.frame_shares > 0, of_frames, 0.0).sum());
     seen.attention.reset();
-    times.spent_on("metrics");
+    times.add_elapsed("metrics");
   }
   for (const View& view : views_) {
     pass.begin("decoder");
-    const Value hidden = view.name.empty() ? policy.read(tape, ops, seen.tokens, in.pack, seen.next)
-                                           : policy.read(tape, ops, seen.coarse, in.pack);
-    times.spent_on("decoder");
+    const Value hidden = view.name.empty() ? policy.decode(tape, ops, seen.tokens, in.pack, seen.next)
+                                           : policy.decode(tape, ops, seen.coarse, in.pack);
+    times.add_elapsed("decoder");
     add_view(pass, view, hidden);
   }
   tape.backward();
-  times.spent_on("backward");
+  times.add_elapsed("backward");
 }
 
 void Objective::add_view(const Pass& pass, const View& view, const Value& hidden) const {
@@ -121,12 +122,12 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& hidden
   }
   Value label_losses;
   if (reads && known) {
-    label_losses = Value(model::next_token(pass.tape, pass.ops, pass.policy, hidden, in.pack, gradient));
+    label_losses = Value(model::next_token_loss(pass.tape, pass.ops, pass.policy, hidden, in.pack, gradient));
   } else if (reads) {
     label_losses = model::label_losses(pass.tape, pass.ops, pass.policy, hidden, in.pack);
-    if (label_losses.wants_gradient() && gradient.defined()) label_losses.gradient->add(gradient);
+    if (label_losses.requires_grad() && gradient.defined()) label_losses.gradient->add(gradient);
   }
-  pass.times.spent_on("head");
+  pass.times.add_elapsed("head");
   bool reads_others = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const size_t term = view.terms[i];
@@ -136,13 +137,13 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& hidden
     reads_others =
         reads_others || terms_[term]->teacher() || terms_[term]->reference() != plan::ObjectiveTerm::Reference::none;
   }
-  if (reads_others) pass.times.spent_on("reference");
+  if (reads_others) pass.times.add_elapsed("reference");
 }
 
 Value Objective::hidden_of(const model::Vlm& frozen, ops::Operations& ops, const model::Pack& pack) const {
   Tape none(Tape::Mode::forward_only);
-  const auto seen = frozen.see(none, ops, pack, mode_);
-  return frozen.read(none, ops, seen.tokens, pack);
+  const auto seen = frozen.encode(none, ops, pack, mode_);
+  return frozen.decode(none, ops, seen.tokens, pack);
 }
 
 at::Tensor Objective::log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in,

@@ -34,7 +34,7 @@ void* current_stream(at::Device device) {
 Instance::Instance(std::string plugin_name, std::string_view kind_label, const fvlm_table& table, const fvlm_host* host,
                    at::Device on)
     : plugin(std::move(plugin_name)), kind(kind_label), device(on), table_(table), host_(host) {
-  watch_plugin_calls();
+  install_crash_handlers();
   fvlm_instance_config config{sizeof config, abi_device(device), host};
   ErrorSink sink;
   guard_call(
@@ -43,7 +43,7 @@ Instance::Instance(std::string plugin_name, std::string_view kind_label, const f
 }
 
 Instance::~Instance() {
-  const CallMark mark(plugin, "destroy");
+  const ActiveCall mark(plugin, "destroy");
   table_.destroy(instance_);
 }
 
@@ -65,7 +65,7 @@ void Instance::reserve(uint64_t bytes) {
 fvlm_call Instance::call(uint64_t workspace_bytes) {
   fvlm_call call{};
   call.struct_size = sizeof call;
-  call.flags = state.flags | (device::is_recording() ? uint32_t{FVLM_CAPTURING} : 0);
+  call.flags = state.flags | (device::is_capturing() ? uint32_t{FVLM_CAPTURING} : 0);
   call.device = abi_device(device);
   call.stream = current_stream(device);
   if (workspace_bytes > 0) {

@@ -9,7 +9,7 @@
 // Failures are an Error that names the plugin, the operation and the shapes. Results go to new tensors, or to `into`
 // where the caller gives one. Nothing is recorded for autograd.
 #pragma once
-#include "ops/call_watch.h"
+#include "ops/call_observer.h"
 #include "ops/tensor_bridge.h"
 #include "plugin/guard.h"
 #include "plugin/kinds.h"
@@ -183,8 +183,8 @@ class Prepared {
            const BoundArguments<Arguments>& arguments, Size workspace = &fvlm_requirements::forward_workspace) const {
     Instance& instance = backend_.instance();
     if (!function) detail::refuse_missing(instance, operation);
-    const CallWatch* observer = nullptr;
-    if constexpr (std::is_constructible_v<CalledQuery, Query>) observer = call_watch();
+    const CallObserver* observer = nullptr;
+    if constexpr (std::is_constructible_v<CalledQuery, Query>) observer = call_observer();
     if (observer) observer->begin();
     try {
       invoke(instance.plugin, operation, function, instance.get(), instance.call(requirements_.*workspace), query_,

@@ -12,11 +12,12 @@ namespace fvlm::ops {
 
 // A tensor saved for the backward pass: either its data, or a function that recomputes it.
 template <class Tensor>
-class Kept {
+class SavedTensor {
  public:
   using Make = std::shared_ptr<const std::function<Tensor()>>;
-  Kept() = default;
-  Kept(Tensor data, Make recompute) : data_(recompute ? Tensor() : std::move(data)), recompute_(std::move(recompute)) {}
+  SavedTensor() = default;
+  SavedTensor(Tensor data, Make recompute)
+      : data_(recompute ? Tensor() : std::move(data)), recompute_(std::move(recompute)) {}
   Tensor get() const { return recompute_ ? (*recompute_)() : data_; }
 
  private:
@@ -28,16 +29,16 @@ class Kept {
 template <class Tensor, class Gradient>
 struct BasicValue {
   Tensor data;
-  std::shared_ptr<Gradient> gradient;    // null where no gradient is required
-  typename Kept<Tensor>::Make recompute; // null where the data itself has to be saved
+  std::shared_ptr<Gradient> gradient;           // null where no gradient is required
+  typename SavedTensor<Tensor>::Make recompute; // null where the data itself has to be saved
 
   BasicValue() = default;
-  explicit BasicValue(Tensor tensor, bool wants_gradient = false)
-      : data(std::move(tensor)), gradient(wants_gradient ? std::make_shared<Gradient>() : nullptr) {}
+  explicit BasicValue(Tensor tensor, bool requires_grad = false)
+      : data(std::move(tensor)), gradient(requires_grad ? std::make_shared<Gradient>() : nullptr) {}
 
   bool defined() const { return data.defined(); }
-  bool wants_gradient() const { return gradient != nullptr; }
-  Kept<Tensor> kept() const { return {data, recompute}; }
+  bool requires_grad() const { return gradient != nullptr; }
+  SavedTensor<Tensor> saved() const { return {data, recompute}; }
 };
 
 // Records one backward step for each operation of a forward pass and runs them once, last first.
@@ -54,12 +55,12 @@ class BasicTape {
 
   // "Light" activation checkpointing for a scope: outputs of norms, GELU and SwiGLU, which are cheap to compute, are
   // recomputed in the backward pass in place of being saved.
-  class Lean {
+  class LightCheckpointing {
    public:
-    Lean(BasicTape& tape, bool lean) : tape_(tape), before_(std::exchange(tape.lean_, lean)) {}
-    ~Lean() { tape_.lean_ = before_; }
-    Lean(const Lean&) = delete;
-    Lean& operator=(const Lean&) = delete;
+    LightCheckpointing(BasicTape& tape, bool lean) : tape_(tape), before_(std::exchange(tape.lean_, lean)) {}
+    ~LightCheckpointing() { tape_.lean_ = before_; }
+    LightCheckpointing(const LightCheckpointing&) = delete;
+    LightCheckpointing& operator=(const LightCheckpointing&) = delete;
 
    private:
     BasicTape& tape_;
@@ -68,16 +69,16 @@ class BasicTape {
   bool recomputes_cheap_outputs() const { return lean_ && keeps_steps(); }
   // Gives a value its recompute function, where light checkpointing is on.
   template <class Make>
-  void make_again(Value& value, Make make) const {
+  void set_recompute(Value& value, Make make) const {
     if (recomputes_cheap_outputs())
       value.recompute = std::make_shared<const std::function<decltype(value.data)()>>(std::move(make));
   }
 
   // Whether an operation has to record a backward step: on this tape, and if one of its inputs requires a gradient.
-  bool records(bool requires_gradient) const { return records() && requires_gradient; }
+  bool records(bool requires_grad) const { return records() && requires_grad; }
   template <class... Inputs>
   bool records(const Inputs&... inputs) const {
-    return records((requires_gradient(inputs) || ...));
+    return records((requires_grad(inputs) || ...));
   }
 
   void push(std::function<void()> step) {
@@ -100,10 +101,10 @@ class BasicTape {
   }
 
  private:
-  static bool requires_gradient(const Value& value) { return value.wants_gradient(); }
+  static bool requires_grad(const Value& value) { return value.requires_grad(); }
   template <class Parameters>
-  static bool requires_gradient(const Parameters& parameters) {
-    return parameters.trains();
+  static bool requires_grad(const Parameters& parameters) {
+    return parameters.requires_grad();
   }
 
   Mode mode_;
@@ -119,15 +120,15 @@ using BasicBlock = std::function<std::vector<Value>(BasicTape<Value>&, const std
 // backward pass. `inputs` and the result have to be all values that the block reads and makes, parameters excepted. The
 // second run is skipped where the block's outputs require no gradient or received none.
 template <class Value>
-std::vector<Value> recomputed(BasicTape<Value>& tape, const std::type_identity_t<std::vector<Value>>& inputs,
-                              const std::type_identity_t<BasicBlock<Value>>& block) {
+std::vector<Value> checkpointed(BasicTape<Value>& tape, const std::type_identity_t<std::vector<Value>>& inputs,
+                                const std::type_identity_t<BasicBlock<Value>>& block) {
   using Tape = BasicTape<Value>;
   if (!tape.keeps_steps()) return block(tape, inputs);
   Tape first(Tape::Mode::discard);
   std::vector<Value> outputs = block(first, inputs);
   std::vector<decltype(Value::gradient)> gradients;
   for (Value& output : outputs) {
-    output = Value(output.data, output.wants_gradient());
+    output = Value(output.data, output.requires_grad());
     gradients.push_back(output.gradient);
   }
   const auto is_required = [](const auto& gradient) { return gradient != nullptr; };
@@ -137,14 +138,14 @@ std::vector<Value> recomputed(BasicTape<Value>& tape, const std::type_identity_t
     if (std::none_of(gradients.begin(), gradients.end(), was_received)) return;
     std::vector<Value> detached;
     detached.reserve(inputs.size());
-    for (const Value& input : inputs) detached.emplace_back(input.data, input.wants_gradient());
+    for (const Value& input : inputs) detached.emplace_back(input.data, input.requires_grad());
     Tape inner;
     const std::vector<Value> results = block(inner, detached);
     for (size_t index = 0; index < results.size(); ++index)
       if (was_received(gradients[index])) results[index].gradient->add(gradients[index]->take());
     inner.backward();
     for (size_t index = 0; index < inputs.size(); ++index)
-      if (detached[index].wants_gradient() && !detached[index].gradient->empty())
+      if (detached[index].requires_grad() && !detached[index].gradient->empty())
         inputs[index].gradient->add(detached[index].gradient->take());
   });
   return outputs;

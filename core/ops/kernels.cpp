@@ -13,7 +13,7 @@ at::Tensor Kernel::gradient(bool is_required, const at::Tensor& into, at::IntArr
 
 Norm::Output Norm::forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                            const at::Tensor& bias, const Output& into, const at::Tensor& compensation) const {
-  const bool compensates = query().options & FVLM_WITH_REST;
+  const bool compensates = query().options & FVLM_COMPENSATED;
   Output output{like(x, into.y), residual.defined() ? like(x, into.sum) : at::Tensor(), make_saved(),
                 compensates ? like(x, into.compensation) : at::Tensor()};
   BoundArguments<fvlm_norm_forward> arguments;
@@ -147,7 +147,7 @@ Linear::Output Linear::forward(const at::Tensor& x, const at::Tensor& weight, co
   constexpr uint32_t needs_pre_activation = FVLM_WITH_GELU | FVLM_WITH_BACKWARD;
   const std::array<int64_t, 2> shape = {x.size(0), weight.size(0)};
   Output output{this->output(into.y, shape, x.scalar_type()), {}, {}};
-  if (query().options & FVLM_WITH_REST) output.compensation = this->output(into.compensation, shape, x.scalar_type());
+  if (query().options & FVLM_COMPENSATED) output.compensation = this->output(into.compensation, shape, x.scalar_type());
   if ((query().options & needs_pre_activation) == needs_pre_activation)
     output.pre_activation = this->output(into.pre_activation, shape, x.scalar_type());
   BoundArguments<fvlm_linear_forward> arguments;

@@ -18,7 +18,7 @@ constexpr uint32_t option_if(uint32_t option, bool condition) {
 class Kernel : public Prepared<fvlm_kernels_v1> {
  public:
   // Whether the input gradient's column sums are computed as well: the gradient of the bias before it.
-  bool gives_column_sums() const { return query().options & FVLM_WITH_SUMS; }
+  bool gives_column_sums() const { return query().options & FVLM_WITH_COLUMN_SUMS; }
 
  protected:
   Kernel(KernelsBackend backend, Query query, int32_t op) : Prepared(std::move(backend), (query.op = op, query)) {}
@@ -38,7 +38,7 @@ class Norm : public Kernel {
     at::Tensor y;
     at::Tensor sum; // x + residual; undefined without a residual
     std::vector<at::Tensor> saved;
-    at::Tensor compensation; // the rounding error of sum (Kahan compensation), with FVLM_WITH_REST
+    at::Tensor compensation; // the rounding error of sum (Kahan compensation), with FVLM_COMPENSATED
   };
   // compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias,
@@ -46,7 +46,7 @@ class Norm : public Kernel {
 
   struct Gradients {
     at::Tensor x, weight, bias;
-    at::Tensor column_sums; // column sums of x; computed where given, which needs FVLM_WITH_SUMS
+    at::Tensor column_sums; // column sums of x; computed where given, which needs FVLM_WITH_COLUMN_SUMS
   };
   struct Required {
     bool weight = true, bias = true;
@@ -106,7 +106,7 @@ class Linear : public Kernel {
   struct Output {
     at::Tensor y;
     at::Tensor pre_activation; // with FVLM_WITH_GELU and FVLM_WITH_BACKWARD, else undefined
-    at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_WITH_REST
+    at::Tensor compensation;   // the rounding error of y (Kahan compensation), with FVLM_COMPENSATED
   };
   // residual: with FVLM_WITH_RESIDUAL. compensation: the rounding error of the residual, or undefined.
   Output forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const Output& into = {},
@@ -128,7 +128,8 @@ class Linear : public Kernel {
 // LayerScale folded into the linears before it. Each tensor holds those of several linears, in a leading dimension.
 class FoldRowScale : public Kernel {
  public:
-  FoldRowScale(KernelsBackend backend, const Query& query) : Kernel(std::move(backend), query, FVLM_OP_SCALED_ROWS) {}
+  FoldRowScale(KernelsBackend backend, const Query& query)
+      : Kernel(std::move(backend), query, FVLM_OP_FOLD_ROW_SCALE) {}
 
   struct Linears {
     at::Tensor weight, bias;

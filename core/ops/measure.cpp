@@ -62,7 +62,7 @@ int64_t typical_length(int64_t rows, int64_t segments, int64_t longest) {
 }
 
 Packing packing_of(const fvlm_attention_query& query, const TensorFactory& make) {
-  const Filling filled = filling_of(query);
+  const TypicalPacking filled = typical_packing(query);
   const auto starts = [&](int64_t length) {
     return at::arange(query.segments + 1, at::kInt).clamp_max_(filled.segments).mul_(length).to(make.device);
   };
@@ -95,7 +95,7 @@ Backend<Table> backend_of(const Candidate<Table>& candidate, at::Device device, 
 
 } // namespace
 
-Filling filling_of(const fvlm_attention_query& query) {
+TypicalPacking typical_packing(const fvlm_attention_query& query) {
   const int64_t of_q = typical_length(query.tokens_q, query.segments, query.max_seqlen_q),
                 of_kv = typical_length(query.tokens_kv, query.segments, query.max_seqlen_kv);
   return {std::min({query.segments, query.tokens_q / of_q, query.tokens_kv / of_kv}), of_q, of_kv};
@@ -115,8 +115,8 @@ double fastest(const std::function<void()>& work, at::Device device) {
   }
 }
 
-Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
-               uint32_t flags) {
+Calls make_calls(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
+                 uint32_t flags) {
   const TensorFactory make{device};
   const Attention op(backend_of(candidate, device, flags), query);
   const at::Tensor q = make.values({query.tokens_q, query.heads_q, query.head_dim}, query.dtype),
@@ -128,8 +128,8 @@ Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attenti
   return forward_then_backward(forward, [op, q, kv, packing, output] { op.backward(q, kv, kv, packing, *output, q); });
 }
 
-Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
-               uint32_t flags) {
+Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
+                 uint32_t flags) {
   const TensorFactory make{device};
   const Loss op(backend_of(candidate, device, flags), query);
   const Loss::Inputs inputs{make.values({query.tokens, query.width}, query.dtype),
@@ -147,8 +147,8 @@ Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& 
   return calls;
 }
 
-Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
-               uint32_t flags) {
+Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
+                 uint32_t flags) {
   const TensorFactory make{device};
   const KernelsBackend backend = backend_of(candidate, device, flags);
   const auto rows = [&](int64_t width) { return make.values({query.rows, width}, query.dtype); };
@@ -205,7 +205,7 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
                    op.weight_gradient(d_y, input, bias.defined());
                  });
   }
-  case FVLM_OP_SCALED_ROWS: {
+  case FVLM_OP_FOLD_ROW_SCALE: {
     const FoldRowScale op(backend, query);
     const auto type = scalar_type(query.dtype) == at::kDouble ? at::kDouble : at::kFloat;
     const FoldRowScale::Parameters values{x, {make.values({query.rows, query.width, query.inner}, query.dtype), x}};
@@ -220,8 +220,8 @@ Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_q
   }
 }
 
-Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
-               uint32_t flags) {
+Calls make_calls(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
+                 uint32_t flags) {
   const TensorFactory make{device};
   const Optimizer op(backend_of(candidate, device, flags), query,
                      std::vector(query.segments, query.segments + query.segment_count));

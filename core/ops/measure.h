@@ -16,23 +16,23 @@ struct Calls {
 };
 
 // `flags`: of each fvlm_call. All throw Error where the candidate does not support the query. [setup]
-Calls calls_of(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
-               uint32_t flags = 0);
+Calls make_calls(const Candidate<fvlm_attention_v1>& candidate, const fvlm_attention_query& query, at::Device device,
+                 uint32_t flags = 0);
 // `both` calls the table's `fused`, as training does.
-Calls calls_of(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
-               uint32_t flags = 0);
-Calls calls_of(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
-               uint32_t flags = 0);
+Calls make_calls(const Candidate<fvlm_loss_v1>& candidate, const fvlm_loss_query& query, at::Device device,
+                 uint32_t flags = 0);
+Calls make_calls(const Candidate<fvlm_kernels_v1>& candidate, const fvlm_kernels_query& query, at::Device device,
+                 uint32_t flags = 0);
 
 // `forward` is one optimizer step.
-Calls calls_of(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
-               uint32_t flags = 0);
+Calls make_calls(const Candidate<fvlm_optimizer_v1>& candidate, const fvlm_optimizer_query& query, at::Device device,
+                 uint32_t flags = 0);
 
 // The packing of synthetic attention tensors: how many segments are not empty, and the rows of each.
-struct Filling {
+struct TypicalPacking {
   int64_t segments, of_q, of_kv;
 };
-Filling filling_of(const fvlm_attention_query& query);
+TypicalPacking typical_packing(const fvlm_attention_query& query);
 
 // Seconds of the fastest of a few calls. Throws Error where one fails.
 double fastest(const std::function<void()>& work, at::Device device);
@@ -40,7 +40,7 @@ double fastest(const std::function<void()>& work, at::Device device);
 // Seconds of forward, and of backward where the query has one. [setup]
 template <class Table, class Query>
 double measure(const Candidate<Table>& candidate, const Query& query, at::Device device, uint32_t flags = 0) {
-  return fastest(calls_of(candidate, query, device, flags).both, device);
+  return fastest(make_calls(candidate, query, device, flags).both, device);
 }
 
 } // namespace fvlm::ops

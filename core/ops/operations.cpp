@@ -6,7 +6,7 @@
 namespace fvlm::ops {
 
 Operations::Operations(Registry& registry, OperationsOptions options)
-    : registry_(registry), options_(std::move(options)), times_(options_.device) {}
+    : registry_(registry), options_(std::move(options)), timing_cache_(options_.device) {}
 
 template <class Table, class Key, class Op>
 bool Operations::drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& refused) {
@@ -26,17 +26,17 @@ bool Operations::drop(const UnsupportedCall& refused) {
 }
 
 template <class Table>
-Backend<Table> Operations::backend_for(Wish preference, const typename KindOf<Table>::Query& query,
+Backend<Table> Operations::backend_for(BackendPreference preference, const typename KindOf<Table>::Query& query,
                                        const std::map<std::string, std::string>& refused) {
   preference.without = refused;
   const uint32_t flags = options_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0;
   const Choice<Table> choice = select<Table>(registry_, preference, query, {}, [&](const Candidate<Table>& candidate) {
-    return times_.of(candidate, query, flags);
+    return timing_cache_.of(candidate, query, flags);
   });
   for (const auto& [plugin, words] : refused)
     if (const auto line = fmt::format("{}: '{}' {}, although it had claimed to support it ({}); falling back to '{}'",
                                       choice.report.subject, plugin, words, choice.report.shape, choice.plugin->name());
-        registry_.is_news(line))
+        registry_.is_first_occurrence(line))
       log_warning("{}", line);
   choices_.push_back(choice.report);
   queries_.emplace_back(query);
@@ -65,9 +65,10 @@ fvlm_kernels_query Operations::kernels_query(int32_t op, uint32_t options, int64
 // Asks for column sums (fused bias gradients) where the selected plugin has them. Selection itself does not consider
 // them.
 static fvlm_kernels_query with_column_sums(const Backend<fvlm_kernels_v1>& backend, const fvlm_kernels_query& query) {
-  if (!(query.options & FVLM_WITH_BACKWARD) || !(find_operation(query.op)->options & FVLM_WITH_SUMS)) return query;
+  if (!(query.options & FVLM_WITH_BACKWARD) || !(find_operation(query.op)->options & FVLM_WITH_COLUMN_SUMS))
+    return query;
   fvlm_kernels_query extended = query;
-  extended.options |= FVLM_WITH_SUMS;
+  extended.options |= FVLM_WITH_COLUMN_SUMS;
   const auto answer = ask_supports([&](fvlm_support* support) { backend.table().supports(&extended, support); });
   return answer.score > 0 ? extended : query;
 }
@@ -101,7 +102,7 @@ const Op& Operations::kernel(fvlm_kernels_query query) {
   auto& [op, refused] = kernels_[key];
   make_op(op, refused, [&, &known = refused] {
     const auto own = options_.operations.find(operation_name(query.op));
-    const Wish& preference = own == options_.operations.end() ? options_.kernels : own->second;
+    const BackendPreference& preference = own == options_.operations.end() ? options_.kernels : own->second;
     const auto backend = backend_for<fvlm_kernels_v1>(preference, query, known);
     return std::make_shared<const Op>(backend, with_column_sums(backend, query));
   });
@@ -137,8 +138,8 @@ const Attention& Operations::attention_for(fvlm_attention_query query) {
 const Loss& Operations::loss_for(const Value& hidden, const Weight& head, bool records) {
   fvlm_loss_query query{};
   query.struct_size = sizeof query;
-  query.needs_d_hidden = records && hidden.wants_gradient();
-  query.needs_d_weight = records && head.trains();
+  query.needs_d_hidden = records && hidden.requires_grad();
+  query.needs_d_weight = records && head.requires_grad();
   query.device = abi_device(options_.device);
   query.dtype = abi_dtype(options_.dtype);
   query.gradient_dtype = abi_dtype(options_.gradient_dtype);

@@ -9,10 +9,10 @@
 #include "ops/attention.h"
 #include "ops/kernels.h"
 #include "ops/loss.h"
-#include "ops/measured_times.h"
 #include "ops/parameter.h"
 #include "ops/shared_weight_gradient.h"
 #include "ops/tape.h"
+#include "ops/timing_cache.h"
 #include "plugin/selection.h"
 
 #include <functional>
@@ -33,11 +33,11 @@ struct Heads {
 // The segments of a packed buffer, within which rows attend to each other: see fvlm/attention.h. Sizes are capacities,
 // which are known before the content is.
 struct Segments {
-  at::Tensor starts;    // cu_seqlens: int32 [segments + 1]
-  at::Tensor positions; // int32 [rows]; undefined without rotary embedding
-  int64_t longest;      // upper bound of a segment's rows
-  bool even = false;    // uniform lengths: the leading segments have `longest` rows each and fill the buffer, the
-                        // remaining ones are empty
+  at::Tensor cu_seqlens;        // int32 [segments + 1]
+  at::Tensor positions;         // int32 [rows]; undefined without rotary embedding
+  int64_t max_length;           // upper bound of a segment's rows
+  bool uniform_lengths = false; // the leading segments have `max_length` rows each and fill the buffer, the
+                                // remaining ones are empty
 };
 
 struct Rotary {
@@ -56,8 +56,8 @@ struct OperationsOptions {
   at::ScalarType dtype = at::kFloat;          // of activations and parameters
   at::ScalarType gradient_dtype = at::kFloat; // of parameters' gradients: dtype or float32
   bool deterministic = false;
-  Wish attention, loss, kernels;
-  std::map<std::string, Wish> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
+  BackendPreference attention, loss, kernels;
+  std::map<std::string, BackendPreference> operations; // "rmsnorm" -> its own preference, which replaces `kernels`
 };
 
 class Operations {
@@ -69,49 +69,51 @@ class Operations {
   // Here and below `into` is the memory for the result; undefined: new memory.
 
   // x weight^T + bias. In a pass that shares the weight's gradient with another one, x should lie in pass.input().
-  Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {}, const JointPass& pass = {});
+  Value linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias = {},
+               const SharedGradientPass& pass = {});
   struct Layer {
     Weight weight, bias;
   };
   // Kahan compensation of a residual stream in 16-bit types, for the last of every `step` rows.
-  struct Carried {
+  struct Compensation {
     int64_t step;
-    at::Tensor rest; // in: what rounding took from the residual (undefined: nothing); out: from the new sum
+    at::Tensor value; // in: what rounding took from the residual (undefined: nothing); out: from the new sum
   };
   // linear(x) + residual, where there is a residual.
-  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* compensation = nullptr);
+  Value linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
+               Compensation* compensation = nullptr);
   // down(gelu(up(x))) + residual, where there is a residual.
   Value gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual = {},
-                 Carried* compensation = nullptr);
+                 Compensation* compensation = nullptr);
 
   // The matrix with columns of zeros appended, so that its rows are a multiple of 16 bytes, as a GPU's matrix products
   // require. The linear's input needs the same number of columns. The gradient reaches `weight` when the backward pass
   // arrives here.
-  Weight widened(Tape& tape, const Weight& weight);
-  int64_t widened(int64_t columns) const;
+  Weight padded(Tape& tape, const Weight& weight);
+  int64_t padded(int64_t columns) const;
 
   // Folds LayerScale into the linear before it: weight' = scale * weight, bias' = scale * bias, row by row. The
   // gradients reach the three parameters when the backward pass arrives here.
-  struct ScaledLayer {
+  struct LayerWithScale {
     Layer layer;
     Weight scale;
   };
-  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers);
+  std::vector<Layer> fold_scale(Tape& tape, std::span<const LayerWithScale> layers);
 
   // y = norm(sum), sum = x + residual; without a residual, sum is x itself.
-  struct Normed {
+  struct NormOutput {
     Value y, sum;
   };
   // compensation, if not null: in 16-bit types, what rounding took from the residual (undefined: nothing), and after
   // the call what it took from the sum.
-  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
-                 const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
-  Normed layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-                   double epsilon, at::Tensor* compensation = nullptr);
+  NormOutput rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, double epsilon,
+                     const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
+  NormOutput layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
+                       double epsilon, at::Tensor* compensation = nullptr);
   Value layernorm(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, double epsilon);
 
   // A view of some columns of x.
-  Value columns(Tape& tape, const Value& x, int64_t first, int64_t count);
+  Value slice_columns(Tape& tape, const Value& x, int64_t first, int64_t count);
 
   // silu(gate) * up, where gate_up holds the columns of gate, then those of up.
   Value swiglu(Tape& tape, const Value& gate_up, const at::Tensor& into = {});
@@ -162,7 +164,7 @@ class Operations {
   template <class Table, class Key, class Op>
   bool drop(std::map<Key, Chosen<Op>>& all, const UnsupportedCall& refused);
   template <class Table>
-  Backend<Table> backend_for(Wish preference, const typename KindOf<Table>::Query& query,
+  Backend<Table> backend_for(BackendPreference preference, const typename KindOf<Table>::Query& query,
                              const std::map<std::string, std::string>& refused);
   template <class Op>
   const Op& kernel(fvlm_kernels_query query);
@@ -173,16 +175,16 @@ class Operations {
 
   at::ScalarType gradient_type(const Layer& layer) const;
   at::Tensor compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer, const at::Tensor& residual,
-                                Carried* compensation);
+                                Compensation* compensation);
   void weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                        const Weight& bias);
   void push_shared_weight_gradient(Tape& tape, const Linear& op, const Value& x, const Weight& weight,
                                    const Weight& bias, const Value& y,
                                    const std::shared_ptr<SharedWeightGradient>& shared, size_t pass);
   struct FoldedStack;
-  std::vector<Layer> scaled(Tape& tape, std::span<const ScaledLayer> layers, const FoldedStack& stack);
-  Normed norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
-              double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
+  std::vector<Layer> fold_scale(Tape& tape, std::span<const LayerWithScale> layers, const FoldedStack& stack);
+  NormOutput norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight, const Weight& bias,
+                  double epsilon, int32_t op, const at::Tensor& into = {}, at::Tensor* compensation = nullptr);
   void add_strided(const at::Tensor& rows, const at::Tensor& to);
   void apply_rope_before(Tape& tape, Heads& q, Heads& k, Heads& v, const Segments& of_q, const Segments& of_kv,
                          const AttentionShape& shape);
@@ -195,7 +197,7 @@ class Operations {
   std::vector<std::shared_ptr<const void>> dropped_; // captured graphs may still refer to them
   std::map<int64_t, at::Tensor> ones_;               // by length
   std::map<std::pair<std::string, std::string>, std::shared_ptr<void>> backends_; // by plugin and kind
-  MeasuredTimes times_;
+  TimingCache timing_cache_;
   std::vector<SelectionReport> choices_;
   std::vector<Query> queries_;
 };
@@ -203,7 +205,7 @@ class Operations {
 // Runs `work`, and again from its start each time a plugin refuses a call that it had claimed to support, with the next
 // preference in its place.
 template <class Work>
-auto with_next_preference(Operations& operations, Work&& work) {
+auto retry_with_next_plugin(Operations& operations, Work&& work) {
   while (true) {
     try {
       return work();

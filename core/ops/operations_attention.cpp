@@ -25,16 +25,16 @@ class GradientDestinations {
       const Value& value = heads_[i]->value;
       const auto shape = std::vector<int64_t>{value.data.size(0), heads_[i]->count, head_dim};
       bool direct = false;
-      if (i == 2 && value.wants_gradient() && value.gradient == heads_[1]->value.gradient) {
+      if (i == 2 && value.requires_grad() && value.gradient == heads_[1]->value.gradient) {
         totals_[2] = totals_[1];
         direct = !is_temporary_[1];
-      } else if (value.wants_gradient()) {
+      } else if (value.requires_grad()) {
         direct = value.gradient->empty();
         if (direct) value.gradient->add(allocate_total(i, head_dim));
-        totals_[i] = value.gradient->whole(value.data.sizes(), value.data.options());
+        totals_[i] = value.gradient->accumulator(value.data.sizes(), value.data.options());
       }
       memory_[i] = direct ? heads_of(totals_[i], *heads_[i], head_dim) : at::empty(shape, value.data.options());
-      is_temporary_[i] = !direct && value.wants_gradient();
+      is_temporary_[i] = !direct && value.requires_grad();
     }
     if (!is_temporary_[2] || !totals_[2].is_same(totals_[1]) || k.column != 0 || v.column != k.count * head_dim ||
         totals_[1].size(1) != (k.count + v.count) * head_dim)
@@ -72,7 +72,7 @@ class GradientDestinations {
 
 // Whether q, k and v are all columns of one value, so that the kernel writes all of its gradient.
 bool is_packed_qkv(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) {
-  return q.value.wants_gradient() && q.value.gradient == k.value.gradient && k.value.gradient == v.value.gradient &&
+  return q.value.requires_grad() && q.value.gradient == k.value.gradient && k.value.gradient == v.value.gradient &&
          (q.count + k.count + v.count) * head_dim == q.value.data.size(1);
 }
 
@@ -102,25 +102,25 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   query.heads_q = static_cast<int32_t>(q.count);
   query.heads_kv = static_cast<int32_t>(k.count);
   query.head_dim = static_cast<int32_t>(shape.head_dim);
-  query.max_seqlen_q = static_cast<int32_t>(of_q.longest);
-  query.max_seqlen_kv = static_cast<int32_t>(of_kv.longest);
+  query.max_seqlen_q = static_cast<int32_t>(of_q.max_length);
+  query.max_seqlen_kv = static_cast<int32_t>(of_kv.max_length);
   query.rotary_dim = static_cast<int32_t>(shape.rotary.dimensions);
   query.rope_theta = static_cast<float>(shape.rotary.theta);
   query.tokens_q = q.value.data.size(0);
   query.tokens_kv = k.value.data.size(0);
-  query.segments = of_q.starts.size(0) - 1;
+  query.segments = of_q.cu_seqlens.size(0) - 1;
   query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   query.needs_backward = records;
-  query.even = of_q.even && of_kv.even;
-  query.guests = records && shared_kv.wants_gradient() && is_packed_qkv(q, k, v, shape.head_dim);
+  query.even = of_q.uniform_lengths && of_kv.uniform_lengths;
+  query.guests = records && shared_kv.requires_grad() && is_packed_qkv(q, k, v, shape.head_dim);
   const auto& kv_gradient = k.value.gradient;
-  query.queries_alone = records && of_q.longest == 1 && kv_gradient && kv_gradient == v.value.gradient &&
+  query.queries_alone = records && of_q.max_length == 1 && kv_gradient && kv_gradient == v.value.gradient &&
                         kv_gradient->accepts_deferred_queries() && q.value.data.size(1) == q.count * shape.head_dim;
   const Attention& op = attention_for(query);
-  if (op.query().guests) shared_kv.gradient->open_to_guests();
+  if (op.query().guests) shared_kv.gradient->accept_deferred_queries();
   if (op.query().queries_alone) kv_gradient->close_to_deferred_queries();
   if (shape.rotary.dimensions > 0 && op.query().rotary_dim == 0) apply_rope_before(tape, q, k, v, of_q, of_kv, shape);
-  const Packing packing{of_q.starts, of_kv.starts, of_q.positions, of_kv.positions};
+  const Packing packing{of_q.cu_seqlens, of_kv.cu_seqlens, of_q.positions, of_kv.positions};
 
   const auto rows = [&](const Heads& heads) { return heads_of(heads.value.data, heads, shape.head_dim); };
   Attention::Output output = op.forward(rows(q), rows(k), rows(v), packing,
@@ -144,7 +144,7 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
         }
         if (op.query().queries_alone) {
           k.value.gradient->defer_queries({rows(q), d_out, packing.cu_seqlens_q});
-          if (q.value.wants_gradient())
+          if (q.value.requires_grad())
             q.value.gradient->add(op.backward(rows(q), rows(k), rows(v), packing, output, d_out).q.flatten(1));
           return;
         }

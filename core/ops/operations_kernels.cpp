@@ -5,14 +5,14 @@
 
 namespace fvlm::ops {
 
-Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                    const Weight& bias, double epsilon, int32_t op_code, const at::Tensor& into,
-                                    at::Tensor* compensation) {
+Operations::NormOutput Operations::norm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                        const Weight& bias, double epsilon, int32_t op_code, const at::Tensor& into,
+                                        at::Tensor* compensation) {
   const bool records = tape.records(x, residual, weight, bias);
   const bool has_residual = residual.defined();
   const bool compensates = compensation && has_residual && c10::elementSize(options_.dtype) == 2;
   auto query = kernels_query(op_code,
-                             option_if(FVLM_WITH_RESIDUAL, has_residual) | option_if(FVLM_WITH_REST, compensates) |
+                             option_if(FVLM_WITH_RESIDUAL, has_residual) | option_if(FVLM_COMPENSATED, compensates) |
                                  option_if(FVLM_WITH_BACKWARD, records),
                              x.data.size(0), x.data.size(1));
   query.epsilon = static_cast<float>(epsilon);
@@ -21,13 +21,13 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
                                    compensates ? *compensation : at::Tensor());
   if (compensates) *compensation = std::exchange(output.compensation, {});
   const at::Tensor s = has_residual ? output.sum : x.data;
-  Normed normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
+  NormOutput normed{Value(output.y, records), has_residual ? Value(output.sum, records) : x};
   if (!records) return normed;
   output.y.reset();
   if (tape.recomputes_cheap_outputs()) {
     auto plain = query;
     plain.options = 0;
-    tape.make_again(normed.y, [&op = kernel<Norm>(plain), s, weight, bias] {
+    tape.set_recompute(normed.y, [&op = kernel<Norm>(plain), s, weight, bias] {
       return op.forward(s, {}, weight.value(), bias.value()).y;
     });
   }
@@ -44,7 +44,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
       const Weight input_bias = fused_bias ? *fused_bias : Weight();
       const bool accumulate = Weight::begin_write(std::array{weight, bias, input_bias});
       d_s = op.backward(
-                  s, weight.value(), output, d_y, d_sum, {weight.trains(), bias.trains()},
+                  s, weight.value(), output, d_y, d_sum, {weight.requires_grad(), bias.requires_grad()},
                   {x ? x->allocate_like(s) : at::Tensor(), weight.gradient(), bias.gradient(), input_bias.gradient()},
                   accumulate)
                 .x;
@@ -58,13 +58,13 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   return normed;
 }
 
-Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                       double epsilon, const at::Tensor& into, at::Tensor* compensation) {
+Operations::NormOutput Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                           double epsilon, const at::Tensor& into, at::Tensor* compensation) {
   return norm(tape, x, residual, weight, {}, epsilon, FVLM_OP_RMSNORM, into, compensation);
 }
 
-Operations::Normed Operations::layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
-                                         const Weight& bias, double epsilon, at::Tensor* compensation) {
+Operations::NormOutput Operations::layernorm(Tape& tape, const Value& x, const Value& residual, const Weight& weight,
+                                             const Weight& bias, double epsilon, at::Tensor* compensation) {
   return norm(tape, x, residual, weight, bias, epsilon, FVLM_OP_LAYERNORM, {}, compensation);
 }
 
@@ -72,14 +72,14 @@ Value Operations::layernorm(Tape& tape, const Value& x, const Weight& weight, co
   return norm(tape, x, {}, weight, bias, epsilon, FVLM_OP_LAYERNORM).y;
 }
 
-Value Operations::columns(Tape& tape, const Value& x, int64_t first, int64_t count) {
+Value Operations::slice_columns(Tape& tape, const Value& x, int64_t first, int64_t count) {
   Value y(x.data.narrow(1, first, count), tape.records(x));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   x.gradient->withdraw_bias_gradient();
   tape.push([this, first, count, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient,
              out = y.gradient] {
     const at::Tensor d_y = out->take();
-    if (d_y.defined()) add_strided(d_y, in->whole(shape, options).narrow(1, first, count));
+    if (d_y.defined()) add_strided(d_y, in->accumulator(shape, options).narrow(1, first, count));
   });
   return y;
 }
@@ -105,7 +105,7 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up, const at::Tensor& int
   const auto half = [width](const at::Tensor& both, int64_t which) { return both.narrow(1, which * width, width); };
   Value y(op.forward(half(gate_up.data, 0), half(gate_up.data, 1), into), records);
   if (!records) return y;
-  tape.make_again(y, [&op, half, both = gate_up.data] { return op.forward(half(both, 0), half(both, 1)); });
+  tape.set_recompute(y, [&op, half, both = gate_up.data] { return op.forward(half(both, 0), half(both, 1)); });
   tape.push([&op, half, gate_up, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
@@ -125,17 +125,17 @@ Value Operations::layerscale(Tape& tape, const Value& x, const Weight& scale, co
   tape.push([this, &op, x, residual = residual.gradient, scale, out = y.gradient] {
     at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    if (x.wants_gradient() || scale.trains()) {
+    if (x.requires_grad() || scale.requires_grad()) {
       const Weight* fused_bias =
-          x.wants_gradient() && op.gives_column_sums() ? x.gradient->requested_bias(options_.gradient_dtype) : nullptr;
+          x.requires_grad() && op.gives_column_sums() ? x.gradient->requested_bias(options_.gradient_dtype) : nullptr;
       const Weight bias = fused_bias ? *fused_bias : Weight();
       const bool accumulate = Weight::begin_write(scale, bias);
-      at::Tensor d_x =
-          op.backward(x.data, scale.value(), d_y, scale.trains(), {{}, scale.gradient(), bias.gradient()}, accumulate)
-              .x;
+      at::Tensor d_x = op.backward(x.data, scale.value(), d_y, scale.requires_grad(),
+                                   {{}, scale.gradient(), bias.gradient()}, accumulate)
+                           .x;
       if (fused_bias)
         x.gradient->add_with_bias_gradient(std::move(d_x));
-      else if (x.wants_gradient())
+      else if (x.requires_grad())
         x.gradient->add(std::move(d_x));
     }
     if (residual) residual->add(std::move(d_y));
@@ -161,7 +161,7 @@ Value Operations::rotate(Tape& tape, const Value& x, int64_t heads, int64_t head
   Value y(x.data, true);
   tape.push([rotate, in = x.gradient, out = y.gradient] {
     if (out->empty()) return;
-    at::Tensor d = out->take_own();
+    at::Tensor d = out->take_exclusive();
     rotate(d, true);
     in->add(std::move(d));
   });

@@ -13,7 +13,7 @@ namespace {
 // backward pass. Weight::begin_side_stream_write() has to come before.
 void run_on_side_stream(const std::function<void()>& work, int64_t bytes) {
   if (device::Runtime* gpu = device::runtime())
-    gpu->beside(work, bytes);
+    gpu->run_on_side_stream(work, bytes);
   else
     work();
 }
@@ -25,7 +25,7 @@ void join_side_stream_after_backward(Tape& tape) {
     explicit JoinWhenDestroyed(device::Runtime& runtime) : gpu(runtime) {}
     JoinWhenDestroyed(const JoinWhenDestroyed&) = delete;
     JoinWhenDestroyed& operator=(const JoinWhenDestroyed&) = delete;
-    ~JoinWhenDestroyed() { gpu.join(); }
+    ~JoinWhenDestroyed() { gpu.join_side_stream(); }
   };
   if (device::Runtime* gpu = device::runtime())
     tape.hold_until_done([gpu] { return std::make_shared<JoinWhenDestroyed>(*gpu); });
@@ -35,14 +35,14 @@ void join_side_stream_after_backward(Tape& tape) {
 
 void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const at::Tensor& x, const Weight& weight,
                                  const Weight& bias) {
-  if (!weight.trains()) {
-    if (bias.trains()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
+  if (!weight.requires_grad()) {
+    if (bias.requires_grad()) bias.add_gradient(d_y.sum(0, false, bias.gradient().scalar_type()));
     return;
   }
   const bool accumulate = Weight::begin_side_stream_write(std::array{weight, bias});
   run_on_side_stream(
       [&op, d_y, x, weight, bias, accumulate] {
-        op.weight_gradient(d_y, x, bias.trains(), {weight.gradient(), bias.gradient()}, accumulate);
+        op.weight_gradient(d_y, x, bias.requires_grad(), {weight.gradient(), bias.gradient()}, accumulate);
       },
       static_cast<int64_t>(d_y.nbytes() + x.nbytes()));
 }
@@ -50,7 +50,7 @@ void Operations::weight_gradient(const Linear& op, const at::Tensor& d_y, const 
 // Parameters' gradients have the type of their arena, those of folded weights are float32 or wider.
 at::ScalarType Operations::gradient_type(const Layer& layer) const {
   for (const Weight* each : {&layer.weight, &layer.bias})
-    if (each->trains()) return each->gradient().scalar_type();
+    if (each->requires_grad()) return each->gradient().scalar_type();
   return options_.gradient_dtype;
 }
 
@@ -63,7 +63,8 @@ const Linear& Operations::linear_for(const at::Tensor& x, const Layer& layer, ui
   return kernel<Linear>(query);
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias, const JointPass& pass) {
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const Weight& bias,
+                         const SharedGradientPass& pass) {
   const auto shared = tape.records(x, weight, bias) ? pass.gradient_of(weight, x.data.size(0)) : nullptr;
   if (!shared) return linear(tape, x, {weight, bias}, {});
   const Linear& op = linear_for(x.data, {weight, bias}, FVLM_WITH_BACKWARD, gradient_type({weight, bias}));
@@ -75,7 +76,7 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, const
 
 // The compensated rows are computed a second time, by a kernel for few rows that also returns the rounding error.
 at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x, const Layer& layer,
-                                          const at::Tensor& residual, Carried* compensation) {
+                                          const at::Tensor& residual, Compensation* compensation) {
   const at::Tensor &weight = layer.weight.value(), &bias = layer.bias.value();
   at::Tensor sum = op.forward(x, weight, bias, {}, residual).y;
   if (!compensation || c10::elementSize(options_.dtype) != 2) return sum;
@@ -83,14 +84,15 @@ at::Tensor Operations::compensated_linear(const Linear& op, const at::Tensor& x,
     return rows.unflatten(0, {-1, step}).select(1, step - 1);
   };
   const at::Tensor few_rows = compensated(x);
-  const Linear& op_of_few = linear_for(few_rows, layer, FVLM_WITH_RESIDUAL | FVLM_WITH_REST, gradient_type(layer));
+  const Linear& op_of_few = linear_for(few_rows, layer, FVLM_WITH_RESIDUAL | FVLM_COMPENSATED, gradient_type(layer));
   const Linear::Output again =
-      op_of_few.forward(few_rows, weight, bias, {compensated(sum), {}, {}}, compensated(residual), compensation->rest);
-  compensation->rest = again.compensation;
+      op_of_few.forward(few_rows, weight, bias, {compensated(sum), {}, {}}, compensated(residual), compensation->value);
+  compensation->value = again.compensation;
   return sum;
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual, Carried* compensation) {
+Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const Value& residual,
+                         Compensation* compensation) {
   const auto& [weight, bias] = layer;
   const bool records = tape.records(x, weight, bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records) | option_if(FVLM_WITH_RESIDUAL, residual.defined());
@@ -98,8 +100,8 @@ Value Operations::linear(Tape& tape, const Value& x, const Layer& layer, const V
   Value y(compensated_linear(op, x.data, layer, residual.data, compensation), records);
   if (!records) return y;
   join_side_stream_after_backward(tape);
-  if (bias.trains()) y.gradient->request_bias_gradient(bias);
-  tape.push([this, &op, input = weight.trains() ? x.kept() : Kept<at::Tensor>(), in = x.gradient, layer,
+  if (bias.requires_grad()) y.gradient->request_bias_gradient(bias);
+  tape.push([this, &op, input = weight.requires_grad() ? x.saved() : SavedTensor<at::Tensor>(), in = x.gradient, layer,
              residual = residual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
@@ -130,7 +132,7 @@ void Operations::push_shared_weight_gradient(Tape& tape, const Linear& op, const
 }
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const Layer& down, const Value& residual,
-                           Carried* compensation) {
+                           Compensation* compensation) {
   const bool records = tape.records(x, up.weight, up.bias, down.weight, down.bias, residual);
   const uint32_t options = option_if(FVLM_WITH_BACKWARD, records),
                  down_options = options | option_if(FVLM_WITH_RESIDUAL, residual.defined());
@@ -143,46 +145,46 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Layer& up, const La
   if (!records) return y;
   if (tape.recomputes_cheap_outputs()) {
     const auto& gelu = kernel<BiasGelu>(kernels_query(FVLM_OP_BIAS_GELU, 0, x.data.size(0), hidden.y.size(1)));
-    tape.make_again(inner,
-                    [&gelu, pre_activation = hidden.pre_activation] { return gelu.forward(pre_activation, {}); });
+    tape.set_recompute(inner,
+                       [&gelu, pre_activation = hidden.pre_activation] { return gelu.forward(pre_activation, {}); });
   }
-  if (down.bias.trains()) y.gradient->request_bias_gradient(down.bias);
+  if (down.bias.requires_grad()) y.gradient->request_bias_gradient(down.bias);
   join_side_stream_after_backward(tape);
-  tape.push([this, &op_up, &op_down, &op_down_input_gradient, in = x.gradient, input = x.kept(), up, down,
-             inner = inner.kept(), pre_activation = hidden.pre_activation, residual = residual.gradient,
+  tape.push([this, &op_up, &op_down, &op_down_input_gradient, in = x.gradient, input = x.saved(), up, down,
+             inner = inner.saved(), pre_activation = hidden.pre_activation, residual = residual.gradient,
              out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     if (residual) residual->add(d_y);
-    weight_gradient(op_down, d_y, down.weight.trains() ? inner.get() : at::Tensor(), down.weight,
+    weight_gradient(op_down, d_y, down.weight.requires_grad() ? inner.get() : at::Tensor(), down.weight,
                     out->has_bias_gradient() ? Weight() : down.bias);
-    if (!in && !up.weight.trains() && !up.bias.trains()) return;
-    const bool fuses_bias = op_down_input_gradient.gives_column_sums() && up.bias.trains(),
+    if (!in && !up.weight.requires_grad() && !up.bias.requires_grad()) return;
+    const bool fuses_bias = op_down_input_gradient.gives_column_sums() && up.bias.requires_grad(),
                accumulate = fuses_bias && Weight::begin_write(up.bias);
     const at::Tensor d_inner = op_down_input_gradient.input_gradient(
         d_y, down.weight.value(), pre_activation, {}, fuses_bias ? up.bias.gradient() : at::Tensor(), accumulate);
-    weight_gradient(op_up, d_inner, up.weight.trains() ? input.get() : at::Tensor(), up.weight,
+    weight_gradient(op_up, d_inner, up.weight.requires_grad() ? input.get() : at::Tensor(), up.weight,
                     fuses_bias ? Weight() : up.bias);
     if (in) in->add(op_up.input_gradient(d_inner, up.weight.value()));
   });
   return y;
 }
 
-int64_t Operations::widened(int64_t columns) const {
+int64_t Operations::padded(int64_t columns) const {
   if (options_.device.is_cpu()) return columns;
   const int64_t multiple = 16 / static_cast<int64_t>(c10::elementSize(options_.dtype));
   return (columns + multiple - 1) / multiple * multiple;
 }
 
-Weight Operations::widened(Tape& tape, const Weight& weight) {
-  const int64_t rows = weight.value().size(0), columns = weight.value().size(1), all_columns = widened(columns);
+Weight Operations::padded(Tape& tape, const Weight& weight) {
+  const int64_t rows = weight.value().size(0), columns = weight.value().size(1), all_columns = padded(columns);
   if (all_columns == columns) return weight;
   auto parameter = std::make_shared<Parameter>();
   parameter->value = at::zeros({rows, all_columns}, weight.value().options());
   parameter->value.narrow(1, 0, columns).copy_(weight.value());
   if (tape.records(weight)) parameter->gradient = at::empty({rows, all_columns}, weight.gradient().options());
   const Weight padded(std::move(parameter));
-  if (!padded.trains()) return padded;
+  if (!padded.requires_grad()) return padded;
   join_side_stream_after_backward(tape);
   tape.push([weight, padded, columns] {
     if (!padded.has_gradient()) return;
@@ -202,10 +204,10 @@ struct Operations::FoldedStack {
   FoldRowScale::Parameters values, gradients;
 
   // False where the layers are not equally spaced in memory, or only some of them require a gradient.
-  bool stack(std::span<const ScaledLayer> layers) {
-    const auto stack = [layers](const Weight& (*of)(const ScaledLayer&), at::Tensor& value, at::Tensor& gradient) {
+  bool stack(std::span<const LayerWithScale> layers) {
+    const auto stack = [layers](const Weight& (*of)(const LayerWithScale&), at::Tensor& value, at::Tensor& gradient) {
       std::vector<at::Tensor> all_values, all_gradients;
-      for (const ScaledLayer& each : layers) {
+      for (const LayerWithScale& each : layers) {
         all_values.push_back(of(each).value());
         all_gradients.push_back(of(each).gradient());
       }
@@ -215,32 +217,33 @@ struct Operations::FoldedStack {
           std::any_of(all_gradients.begin(), all_gradients.end(), [](const at::Tensor& t) { return t.defined(); });
       return value.defined() && gradient.defined() == any_requires_gradient;
     };
-    return stack([](const ScaledLayer& each) -> const Weight& { return each.scale; }, values.scale, gradients.scale) &&
-           stack([](const ScaledLayer& each) -> const Weight& { return each.layer.weight; }, values.linears.weight,
+    return stack([](const LayerWithScale& each) -> const Weight& { return each.scale; }, values.scale,
+                 gradients.scale) &&
+           stack([](const LayerWithScale& each) -> const Weight& { return each.layer.weight; }, values.linears.weight,
                  gradients.linears.weight) &&
-           stack([](const ScaledLayer& each) -> const Weight& { return each.layer.bias; }, values.linears.bias,
+           stack([](const LayerWithScale& each) -> const Weight& { return each.layer.bias; }, values.linears.bias,
                  gradients.linears.bias);
   }
 };
 
 // One call for as many layers as are equally spaced in memory: usually a single one for all layers of a vision tower.
-std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers) {
+std::vector<Operations::Layer> Operations::fold_scale(Tape& tape, std::span<const LayerWithScale> layers) {
   std::vector<Layer> all;
   while (!layers.empty()) {
     size_t count = layers.size();
     FoldedStack stack;
     while (!stack.stack(layers.first(count))) --count;
-    for (Layer& each : scaled(tape, layers.first(count), stack)) all.push_back(std::move(each));
+    for (Layer& each : fold_scale(tape, layers.first(count), stack)) all.push_back(std::move(each));
     layers = layers.subspan(count);
   }
   return all;
 }
 
-std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const ScaledLayer> layers,
-                                                  const FoldedStack& stack) {
+std::vector<Operations::Layer> Operations::fold_scale(Tape& tape, std::span<const LayerWithScale> layers,
+                                                      const FoldedStack& stack) {
   const bool scale = stack.gradients.scale.defined(), weight = scale || stack.gradients.linears.weight.defined(),
              bias = scale || stack.gradients.linears.bias.defined(), records = tape.records(weight || bias);
-  auto query = kernels_query(FVLM_OP_SCALED_ROWS, option_if(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
+  auto query = kernels_query(FVLM_OP_FOLD_ROW_SCALE, option_if(FVLM_WITH_BACKWARD, records), stack.values.scale.size(0),
                              stack.values.scale.size(1));
   query.inner = stack.values.linears.weight.size(2);
   const FoldRowScale& op = kernel<FoldRowScale>(query);
@@ -265,10 +268,10 @@ std::vector<Operations::Layer> Operations::scaled(Tape& tape, std::span<const Sc
   tape.push([&op, stack, gradients, folded, layers = std::vector(layers.begin(), layers.end())] {
     std::vector<Weight> from, to;
     for (const Layer& each : folded) from.insert(from.end(), {each.weight, each.bias});
-    for (const ScaledLayer& each : layers) to.insert(to.end(), {each.layer.weight, each.layer.bias, each.scale});
+    for (const LayerWithScale& each : layers) to.insert(to.end(), {each.layer.weight, each.layer.bias, each.scale});
     if (std::none_of(from.begin(), from.end(), [](const Weight& each) { return each.has_gradient(); })) return;
     for (const Weight& each : from)
-      if (each.trains() && !each.has_gradient()) each.gradient().zero_();
+      if (each.requires_grad() && !each.has_gradient()) each.gradient().zero_();
     const bool accumulate = Weight::begin_side_stream_write(to);
     run_on_side_stream(
         [&op, stack, gradients, accumulate] { op.backward(stack.values, gradients, stack.gradients, accumulate); },

@@ -28,7 +28,7 @@ at::Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, c
   const Loss& op = loss_for(hidden, head, true);
   Loss::Fused fused =
       op.fused({hidden.data, head.value(), targets}, weights, {{}, head.gradient()}, Weight::begin_write(head));
-  if (hidden.wants_gradient())
+  if (hidden.requires_grad())
     tape.push([d = fused.gradients.hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
   return fused.losses;
 }

@@ -58,7 +58,7 @@ Weight::Weight(std::vector<Parameter*> parts)
 Weight Weight::as_matrix() const {
   Weight matrix = *this;
   matrix.value_ = value_.flatten(1);
-  if (trains()) matrix.gradient_ = gradient_.flatten(1);
+  if (requires_grad()) matrix.gradient_ = gradient_.flatten(1);
   return matrix;
 }
 
@@ -68,7 +68,7 @@ bool Weight::has_gradient() const {
 
 bool Weight::begin_write(std::span<const Weight> weights) {
   if (std::any_of(weights.begin(), weights.end(), std::mem_fn(&Weight::is_on_side_stream)))
-    if (device::Runtime* gpu = device::runtime()) gpu->join();
+    if (device::Runtime* gpu = device::runtime()) gpu->join_side_stream();
   for (const Weight& each : weights) each.set_on_side_stream(false);
   return begin_gradients(weights);
 }
@@ -80,9 +80,9 @@ bool Weight::begin_side_stream_write(std::span<const Weight> weights) {
 
 bool Weight::begin_gradients(std::span<const Weight> weights) {
   const bool accumulate = std::any_of(weights.begin(), weights.end(),
-                                      [](const Weight& each) { return each.trains() && each.has_gradient(); });
+                                      [](const Weight& each) { return each.requires_grad() && each.has_gradient(); });
   for (const Weight& each : weights)
-    if (each.trains()) each.begin_gradient(accumulate);
+    if (each.requires_grad()) each.begin_gradient(accumulate);
   return accumulate;
 }
 
@@ -105,11 +105,11 @@ void Weight::begin_gradient(bool accumulate) const {
 }
 
 void Weight::set_on_side_stream(bool is_on_side_stream) const {
-  for (Parameter* part : parts_) part->is_aside = is_on_side_stream;
+  for (Parameter* part : parts_) part->on_side_stream = is_on_side_stream;
 }
 
 bool Weight::is_on_side_stream() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->is_aside; });
+  return std::any_of(parts_.begin(), parts_.end(), [](const Parameter* part) { return part->on_side_stream; });
 }
 
 void Weight::add_gradient(const at::Tensor& gradient) const {

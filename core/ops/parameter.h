@@ -12,10 +12,10 @@ namespace fvlm::ops {
 
 // One tensor of a model directory. `value` and `gradient` are views of the model's arenas (one flat buffer for each).
 struct Parameter {
-  std::string name;           // "decoder.model.layers.0.self_attn.q_proj.weight"
-  at::Tensor value, gradient; // gradient: undefined for a frozen parameter
-  bool has_gradient = false;  // a gradient was written in this step, so that the next write has to accumulate
-  bool is_aside = false;      // that write was enqueued on the side stream
+  std::string name;            // "decoder.model.layers.0.self_attn.q_proj.weight"
+  at::Tensor value, gradient;  // gradient: undefined for a frozen parameter
+  bool has_gradient = false;   // a gradient was written in this step, so that the next write has to accumulate
+  bool on_side_stream = false; // that write was enqueued on the side stream
 };
 
 // Equally spaced tensors of one shape as a single view with a leading dimension. Undefined where they are not.
@@ -36,7 +36,7 @@ class Weight {
   Weight as_matrix() const;
 
   bool defined() const { return value_.defined(); }
-  bool trains() const { return gradient_.defined(); }
+  bool requires_grad() const { return gradient_.defined(); }
   const at::Tensor& value() const { return value_; }
   const at::Tensor& gradient() const { return gradient_; }
   bool has_gradient() const; // of any part

@@ -6,13 +6,13 @@
 
 namespace fvlm::ops {
 
-Value take_rows(Tape& tape, const Value& x, const at::Tensor& index) {
+Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index) {
   Value y(x.data.index_select(0, index), tape.records(x));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   x.gradient->withdraw_bias_gradient();
   tape.push([index, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
-    if (d_y.defined()) in->whole(shape, options).index_add_(0, index, d_y);
+    if (d_y.defined()) in->accumulator(shape, options).index_add_(0, index, d_y);
   });
   return y;
 }
@@ -25,7 +25,7 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
   at::index_select_out(text, table.value(), 0, sequence.tokens);
   if (visual.defined()) with_padding_row.index_copy_(0, sequence.visual_rows, visual.data);
   Value y(text, tape.records(table, visual));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   tape.push([table, sequence, rows, in = visual.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
@@ -33,16 +33,16 @@ Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence
       const at::Tensor clamped = sequence.visual_rows.clamp_max(rows - 1);
       in->add(d_y.index_select(0, clamped) * (sequence.visual_rows < rows).unsqueeze(1));
     }
-    if (!table.trains()) return;
+    if (!table.requires_grad()) return;
     if (!Weight::begin_write(table)) table.gradient().zero_();
     table.gradient().index_add_(0, sequence.tokens, (d_y * sequence.is_text).to(table.gradient().scalar_type()));
   });
   return y;
 }
 
-Value repeat_row(Tape& tape, const Weight& row, int64_t rows) {
+Value broadcast_row(Tape& tape, const Weight& row, int64_t rows) {
   Value y(row.value().expand({rows, row.value().size(1)}).contiguous(), tape.records(row));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   tape.push([row, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) row.add_gradient(d_y.sum(0, true, row.gradient().scalar_type()));
@@ -50,21 +50,21 @@ Value repeat_row(Tape& tape, const Weight& row, int64_t rows) {
   return y;
 }
 
-Value every(Tape& tape, const Value& x, int64_t step, int64_t first) {
+Value strided_rows(Tape& tape, const Value& x, int64_t step, int64_t first) {
   const auto rows = [step, first](const at::Tensor& all) { return all.unflatten(0, {-1, step}).select(1, first); };
   Value y(rows(x.data).contiguous(), tape.records(x));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   x.gradient->withdraw_bias_gradient();
   tape.push([rows, shape = x.data.sizes().vec(), options = x.data.options(), in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
-    if (d_y.defined()) rows(in->whole(shape, options)).add_(d_y);
+    if (d_y.defined()) rows(in->accumulator(shape, options)).add_(d_y);
   });
   return y;
 }
 
-Value scaled(Tape& tape, const Value& x, double factor) {
+Value scale(Tape& tape, const Value& x, double factor) {
   Value y(x.data * factor, tape.records(x));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   tape.push([factor, in = x.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (d_y.defined()) in->add(d_y * factor);

@@ -7,7 +7,7 @@
 namespace fvlm::ops {
 
 // x[index], the gather of whole rows. An index may occur several times.
-Value take_rows(Tape& tape, const Value& x, const at::Tensor& index);
+Value gather_rows(Tape& tape, const Value& x, const at::Tensor& index);
 
 // The layout of a decoder's input: text tokens, which are embedded, and visual tokens between them.
 struct Sequence {
@@ -18,12 +18,12 @@ struct Sequence {
 Value embed(Tape& tape, const Weight& table, const Value& visual, const Sequence& sequence);
 
 // The parameter [1, width] broadcast to all rows.
-Value repeat_row(Tape& tape, const Weight& row, int64_t rows);
+Value broadcast_row(Tape& tape, const Weight& row, int64_t rows);
 
 // x[first::step]: rows first, first + step, ... of x.
-Value every(Tape& tape, const Value& x, int64_t step, int64_t first);
+Value strided_rows(Tape& tape, const Value& x, int64_t step, int64_t first);
 
 // x * factor
-Value scaled(Tape& tape, const Value& x, double factor);
+Value scale(Tape& tape, const Value& x, double factor);
 
 } // namespace fvlm::ops

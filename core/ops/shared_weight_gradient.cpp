@@ -42,22 +42,22 @@ SharedWeightGradient::Operands SharedWeightGradient::take_operands() {
   return {std::exchange(x_, {}), std::exchange(d_y_, {})};
 }
 
-std::array<JointPass, 2> JointPass::both(int64_t later_rows) {
-  std::array<JointPass, 2> passes;
+std::array<SharedGradientPass, 2> SharedGradientPass::make_pair(int64_t later_rows) {
+  std::array<SharedGradientPass, 2> passes;
   passes[0].shared_ = passes[1].shared_ = std::make_shared<Shared>(Shared{later_rows, {}});
   passes[1].index_ = 1;
   return passes;
 }
 
-std::shared_ptr<SharedWeightGradient> JointPass::gradient_of(const Weight& weight, int64_t rows) const {
-  if (!shared_ || !weight.trains()) return nullptr;
+std::shared_ptr<SharedWeightGradient> SharedGradientPass::gradient_of(const Weight& weight, int64_t rows) const {
+  if (!shared_ || !weight.requires_grad()) return nullptr;
   auto& found = shared_->weights[weight.gradient().const_data_ptr()];
   if (!found && index_ == 0)
     found = std::make_shared<SharedWeightGradient>(weight, std::array{rows, shared_->later_rows});
   return found;
 }
 
-at::Tensor JointPass::input(const Weight& weight, int64_t rows) const {
+at::Tensor SharedGradientPass::input(const Weight& weight, int64_t rows) const {
   const auto shared = gradient_of(weight, rows);
   return shared ? shared->input(index_) : at::Tensor();
 }

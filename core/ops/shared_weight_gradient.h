@@ -43,11 +43,11 @@ class SharedWeightGradient {
 };
 
 // Identifies one of the two passes. A default-constructed one shares no gradients.
-class JointPass {
+class SharedGradientPass {
  public:
-  JointPass() = default;
+  SharedGradientPass() = default;
   // Both passes, in forward order. The number of rows of the later one has to be known in advance.
-  static std::array<JointPass, 2> both(int64_t later_rows);
+  static std::array<SharedGradientPass, 2> make_pair(int64_t later_rows);
 
   size_t index() const { return index_; }
   // Null where the pass computes the weight's gradient by itself, or the weight has none. The earlier pass has to ask

@@ -34,7 +34,7 @@ void Gradient::add(at::Tensor gradient) {
   }
 }
 
-at::Tensor& Gradient::whole(at::IntArrayRef shape, const at::TensorOptions& options) {
+at::Tensor& Gradient::accumulator(at::IntArrayRef shape, const at::TensorOptions& options) {
   if (has_bias_gradient_)
     throw Error(ErrorKind::internal,
                 "a part of a gradient was added to a value after its bias gradient had been computed");
@@ -45,7 +45,7 @@ at::Tensor& Gradient::whole(at::IntArrayRef shape, const at::TensorOptions& opti
   return sum_;
 }
 
-at::Tensor Gradient::take_own() {
+at::Tensor Gradient::take_exclusive() {
   if (sum_.defined() && !is_sole_owner(sum_)) sum_ = sum_.clone();
   return take();
 }

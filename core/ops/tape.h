@@ -23,11 +23,11 @@ class Gradient {
   }
   void set_destination(std::function<at::Tensor()> memory) { destination_ = std::move(memory); }
   // The accumulated gradient for in-place addition to a part of it; zeros of this shape where nothing was added yet.
-  at::Tensor& whole(at::IntArrayRef shape, const at::TensorOptions& options);
+  at::Tensor& accumulator(at::IntArrayRef shape, const at::TensorOptions& options);
   // Moves the accumulated gradient out. Undefined where nothing was added.
   at::Tensor take() { return std::exchange(sum_, {}); }
   // As take(), but in memory that nothing else refers to, so that the caller may overwrite it.
-  at::Tensor take_own();
+  at::Tensor take_exclusive();
   bool empty() const { return !sum_.defined(); }
 
   // Fused bias gradient. The gradient of a linear's bias is the column sum of its output's gradient, and whichever
@@ -46,7 +46,7 @@ class Gradient {
 
   // Deferred queries, for the gradients of keys and values that two attentions read: the attention whose backward runs
   // later offers to add the other one's share of d_k and d_v, and the other one leaves its queries here.
-  void open_to_guests() { accepts_deferred_queries_ = true; }
+  void accept_deferred_queries() { accepts_deferred_queries_ = true; }
   bool accepts_deferred_queries() const { return accepts_deferred_queries_; }
   void close_to_deferred_queries() { accepts_deferred_queries_ = false; }
   void defer_queries(DeferredQueries queries) { deferred_queries_ = std::move(queries); }

@@ -2,7 +2,7 @@
 // shapes.
 #pragma once
 #include "base/error.h"
-#include "plugin/call_mark.h"
+#include "plugin/active_call.h"
 
 #include <fvlm/abi.h>
 
@@ -95,10 +95,10 @@ class GuardedArguments {
 // thread]
 template <class Call, class Shapes>
 void guard_call(const std::string& plugin, std::string_view operation, const ErrorSink& sink, Call&& call,
-                Shapes&& shapes, const void* arguments = nullptr, CallMark::Describe describe = nullptr) {
+                Shapes&& shapes, const void* arguments = nullptr, ActiveCall::Describe describe = nullptr) {
   fvlm_status status = FVLM_OK;
   try {
-    const CallMark mark(plugin, operation, arguments, describe);
+    const ActiveCall mark(plugin, operation, arguments, describe);
     status = call();
   } catch (...) {
     detail::fail_with_exception(plugin, operation, shapes());

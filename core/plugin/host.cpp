@@ -1,7 +1,7 @@
 #include "plugin/host.h"
 
 #include "base/log.h"
-#include "plugin/call_mark.h"
+#include "plugin/active_call.h"
 #include "plugin/untrusted.h"
 
 #include <fmt/format.h>
@@ -167,9 +167,9 @@ void host_log(const fvlm_host* host, int32_t level, const char* text) {
 
 void host_parallel_for(const fvlm_host*, int64_t count, int64_t grain, void (*task)(void*, int64_t, int64_t),
                        void* context) {
-  const CallMark* call = CallMark::current();
+  const ActiveCall* call = ActiveCall::current();
   parallel_for(count, grain, [&](int64_t begin, int64_t end) {
-    const CallMark mark(call);
+    const ActiveCall mark(call);
     task(context, begin, end);
   });
 }
@@ -180,11 +180,11 @@ int32_t host_parallel_threads(const fvlm_host*) {
 
 } // namespace
 
-WorksAlone::WorksAlone() : before_(inside_parallel) {
+SerialScope::SerialScope() : before_(inside_parallel) {
   inside_parallel = true;
 }
 
-WorksAlone::~WorksAlone() {
+SerialScope::~SerialScope() {
   inside_parallel = before_;
 }
 
@@ -202,7 +202,7 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   std::exception_ptr thrown;
   std::mutex thrown_mutex;
   std::function<void(int64_t)> piece = [&](int64_t i) {
-    const WorksAlone mark;
+    const SerialScope mark;
     try {
       task(bound(i), bound(i + 1));
     } catch (...) {

@@ -19,12 +19,12 @@ int32_t parallel_threads();
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& task);
 
 // Makes parallel_for on this thread run on this thread alone, for the lifetime of the object.
-class WorksAlone {
+class SerialScope {
  public:
-  WorksAlone();
-  ~WorksAlone();
-  WorksAlone(const WorksAlone&) = delete;
-  WorksAlone& operator=(const WorksAlone&) = delete;
+  SerialScope();
+  ~SerialScope();
+  SerialScope(const SerialScope&) = delete;
+  SerialScope& operator=(const SerialScope&) = delete;
 
  private:
   bool before_;

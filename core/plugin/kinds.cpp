@@ -189,8 +189,8 @@ Family with_variants(Family made) {
 // The table of the kind kernels: the engine's only list of its operations.
 std::vector<TableOperation> kernels() {
   using Table = fvlm_kernels_v1;
-  constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU, sums = FVLM_WITH_SUMS,
-                     compensation = FVLM_WITH_REST;
+  constexpr uint32_t residual = FVLM_WITH_RESIDUAL, bias = FVLM_WITH_BIAS, gelu = FVLM_WITH_GELU,
+                     sums = FVLM_WITH_COLUMN_SUMS, compensation = FVLM_COMPENSATED;
   return {{.name = "rmsnorm",
            .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
            .op = FVLM_OP_RMSNORM,
@@ -225,7 +225,7 @@ std::vector<TableOperation> kernels() {
            .has_inner = true},
           {.name = "scaled_rows",
            .slots = {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
-           .op = FVLM_OP_SCALED_ROWS,
+           .op = FVLM_OP_FOLD_ROW_SCALE,
            .options = 0,
            .has_inner = true}};
 }
@@ -354,12 +354,12 @@ std::string KindOf<fvlm_loss_v1>::shape(const Query& query) {
 std::string KindOf<fvlm_kernels_v1>::shape(const Query& query) {
   const TableOperation* operation = find_operation(query.op);
   std::string text =
-      fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_SCALED_ROWS ? "linears" : "rows", query.width);
+      fmt::format("{} {} of {}", query.rows, query.op == FVLM_OP_FOLD_ROW_SCALE ? "linears" : "rows", query.width);
   if (operation && operation->has_inner) text += fmt::format(" from {}", query.inner);
   constexpr std::pair<uint32_t, const char*> options[] = {{FVLM_WITH_RESIDUAL, "residual"},
                                                           {FVLM_WITH_BIAS, "bias"},
                                                           {FVLM_WITH_GELU, "gelu"},
-                                                          {FVLM_WITH_REST, "compensation"},
+                                                          {FVLM_COMPENSATED, "compensation"},
                                                           {FVLM_WITH_BACKWARD, "backward"}};
   for (const auto& [bit, name] : options)
     if (query.options & bit) text += fmt::format(", with {}", name);

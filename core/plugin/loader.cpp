@@ -4,8 +4,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "plugin/active_call.h"
 #include "plugin/adopt.h"
-#include "plugin/call_mark.h"
 #include "plugin/elf.h"
 #include "plugin/probe.h"
 #include "plugin/untrusted.h"
@@ -199,14 +199,14 @@ const LoadedPlugin& load_plugin(const Manifest& manifest, Origin origin, const L
   if (options.lock && origin != Origin::bundled) file.make_private();
   check_elf(file);
   if (origin != Origin::bundled) {
-    sha256 = options.lock ? file.sha256() : remembered_sha256(file, options.probe);
+    sha256 = options.lock ? file.sha256() : cached_sha256(file, options.probe);
     if (options.lock) options.lock->require(manifest.name, sha256, library);
     probe_library(manifest, file, sha256, options.probe);
   }
   file.verify_unchanged();
-  watch_plugin_calls();
+  install_crash_handlers();
   LoadedPlugin plugin = [&] {
-    const CallMark mark(manifest.name, "its constructors or its entry point");
+    const ActiveCall mark(manifest.name, "its constructors or its entry point");
     return open(manifest, library, file.content(), file.identity(), origin, {});
   }();
   file.verify_unchanged();

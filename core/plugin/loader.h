@@ -62,12 +62,12 @@ struct LoadedPlugin {
 // first. The result is cached by the library's hash and the child program's identity.
 struct ProbeOptions {
   enum class When {
-    remembered, // unless there is a cached result
-    failed,     // unless the cached result is good
+    cached, // unless there is a cached result
+    failed, // unless the cached result is good
     always,
     never // for a process that may crash, such as the child itself
   };
-  When when = When::remembered;
+  When when = When::cached;
   std::filesystem::path program;          // empty: lib/fvlm/plugin-probe beside the program's folder
   std::filesystem::path memory;           // the folder of cached results; empty: cache_folder()/plugins
   std::chrono::milliseconds limit{10000}; // of the child process

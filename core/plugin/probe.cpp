@@ -92,7 +92,7 @@ Verdict judge(const std::string& report, const std::string& output, bool ended, 
     verdict.reason = fmt::format("it ended the process with exit code {} in {}", WEXITSTATUS(status), step);
   else
     return {true, true, "", ""};
-  if (const std::string said = last_words(output); !said.empty())
+  if (const std::string said = last_output(output); !said.empty())
     verdict.reason += fmt::format(" (its output: {})", said);
   return verdict;
 }
@@ -204,7 +204,7 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
   if (auto known = options.when == When::always ? std::nullopt : cache.load();
       known && known->value("program", Json()) == program_identity && known->value("sha256", std::string()) == sha256) {
     if (known->value("good", false)) return;
-    if (options.when == When::remembered)
+    if (options.when == When::cached)
       refuse(library, known->value("reason", "it failed before"),
              "this is the cached result of an earlier trial load; `fvlm-engine plugin list` repeats it");
   }
@@ -214,8 +214,8 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
   if (!verdict.good) refuse(library, verdict.reason, verdict.advice);
 }
 
-std::string loader_refusal(const fs::path& library, const std::optional<Manifest>& manifest, const std::string& device,
-                           const ProbeOptions& options) {
+std::string trial_load_refusal(const fs::path& library, const std::optional<Manifest>& manifest,
+                               const std::string& device, const ProbeOptions& options) {
   try {
     const OpenedFile file(library);
     check_elf(file);
@@ -228,7 +228,7 @@ std::string loader_refusal(const fs::path& library, const std::optional<Manifest
   }
 }
 
-std::string remembered_sha256(const OpenedFile& library, const ProbeOptions& options) {
+std::string cached_sha256(const OpenedFile& library, const ProbeOptions& options) {
   if (auto known = VerdictCache(library, options).load())
     if (known->value("identity", Json()) == identity_json(library.identity())) return known->at("sha256");
   return library.sha256();

@@ -16,11 +16,11 @@ void probe_library(const Manifest& manifest, const OpenedFile& library, const st
 
 // Why the engine would refuse this library, apart from questions of trust, by a trial load now; empty where it would
 // not. `device`: of the sample queries for a library without a manifest. [setup]
-std::string loader_refusal(const std::filesystem::path& library, const std::optional<Manifest>& manifest,
-                           const std::string& device, const ProbeOptions& options);
+std::string trial_load_refusal(const std::filesystem::path& library, const std::optional<Manifest>& manifest,
+                               const std::string& device, const ProbeOptions& options);
 
 // The library's hash: cached, as long as the file's identity (inode, size, times) is that of the file that was hashed.
 // Not for lock files, which require the content to be read.
-std::string remembered_sha256(const OpenedFile& library, const ProbeOptions& options);
+std::string cached_sha256(const OpenedFile& library, const ProbeOptions& options);
 
 } // namespace fvlm

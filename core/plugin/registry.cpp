@@ -319,7 +319,7 @@ const LoadedPlugin& Registry::load_file(const fs::path& path) {
   return load_plugin(manifest, bundled ? Origin::bundled : Origin::file, options_.load);
 }
 
-bool Registry::is_news(const std::string& line) {
+bool Registry::is_first_occurrence(const std::string& line) {
   const std::lock_guard lock(mutex_);
   return logged_.insert(line).second;
 }

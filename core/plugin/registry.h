@@ -97,7 +97,7 @@ class Registry {
   static Manifest manifest_of(const std::filesystem::path& path);
 
   // False where this line was logged before, so that the same selection for another shape is not repeated.
-  bool is_news(const std::string& line);
+  bool is_first_occurrence(const std::string& line);
 
   const RegistryOptions& options() const { return options_; }
 

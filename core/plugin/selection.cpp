@@ -14,7 +14,8 @@ namespace {
 
 class Selector {
  public:
-  Selector(Registry& registry, const Wish& preference, const Questions& questions, SelectionReport& report)
+  Selector(Registry& registry, const BackendPreference& preference, const SelectionQuery& questions,
+           SelectionReport& report)
       : registry_(registry), preference_(preference), questions_(questions), report_(report) {
     for (const FoundPlugin& plugin : registry.implementing(questions.kind)) candidates_.push_back(plugin);
   }
@@ -52,7 +53,7 @@ class Selector {
   }
 
   void mark_named(const std::string& plugin) {
-    for (Considered& one : report_.considered)
+    for (CandidateAnswer& one : report_.considered)
       if (one.plugin == plugin) one.by_name = true;
   }
 
@@ -82,7 +83,7 @@ class Selector {
     }
     // Of equals, the first one found wins.
     auto better = [&](const Fit& a, const Fit& b) {
-      const Considered &left = report_.considered[a.index], &right = report_.considered[b.index];
+      const CandidateAnswer &left = report_.considered[a.index], &right = report_.considered[b.index];
       if (left.seconds && right.seconds) return *left.seconds < *right.seconds;
       return left.score > right.score;
     };
@@ -90,12 +91,12 @@ class Selector {
     return first == fits.end() ? nullptr : accept(first->plugin);
   }
 
-  bool measure(const LoadedPlugin& plugin, Considered& considered) {
+  bool measure(const LoadedPlugin& plugin, CandidateAnswer& considered) {
     std::string what;
     try {
       const Measurement measurement = questions_.measure(plugin);
       considered.seconds = measurement.seconds;
-      considered.remembered = measurement.remembered;
+      considered.cached = measurement.cached;
       return true;
     } catch (const std::exception& error) {
       what = error.what();
@@ -110,9 +111,9 @@ class Selector {
   // before.
   const LoadedPlugin* consider(const FoundPlugin& candidate) {
     const std::string& name = candidate.manifest.name;
-    for (const Considered& before : report_.considered)
+    for (const CandidateAnswer& before : report_.considered)
       if (before.plugin == name) return nullptr;
-    Considered considered{name, false, 0, "", {}};
+    CandidateAnswer considered{name, false, 0, "", {}};
     const LoadedPlugin* loaded = nullptr;
     const char* device = questions_.device == FVLM_CUDA ? "cuda" : "cpu";
     if (const auto known = preference_.without.find(name); known != preference_.without.end()) {
@@ -139,16 +140,16 @@ class Selector {
   }
 
   Registry& registry_;
-  const Wish& preference_;
-  const Questions& questions_;
+  const BackendPreference& preference_;
+  const SelectionQuery& questions_;
   SelectionReport& report_;
   std::vector<FoundPlugin> candidates_;
 };
 
 } // namespace
 
-Wish Wish::of(std::vector<std::string> words) {
-  Wish wish{std::move(words)};
+BackendPreference BackendPreference::of(std::vector<std::string> words) {
+  BackendPreference wish{std::move(words)};
   for (std::string& word : wish.names)
     if (word == "measure") {
       word = "auto";
@@ -159,7 +160,7 @@ Wish Wish::of(std::vector<std::string> words) {
 
 std::string SelectionReport::text() const {
   std::string text, refused;
-  for (const Considered& one : considered) {
+  for (const CandidateAnswer& one : considered) {
     if (one.plugin == chosen && one.fits)
       text =
           fmt::format("{}: {} (score {}{})", subject, chosen, one.score, one.reason.empty() ? "" : ": " + one.reason);
@@ -170,7 +171,7 @@ std::string SelectionReport::text() const {
 }
 
 std::string SelectionReport::reason() const {
-  for (const Considered& one : considered)
+  for (const CandidateAnswer& one : considered)
     if (one.plugin == chosen && one.fits) return one.reason;
   return "";
 }
@@ -178,31 +179,32 @@ std::string SelectionReport::reason() const {
 std::string SelectionReport::times() const {
   TextTable table({"plugin", "milliseconds", "measured", "score", ""});
   bool any = false;
-  for (const Considered& one : considered) {
+  for (const CandidateAnswer& one : considered) {
     if (!one.seconds) continue;
     any = true;
-    table.row({one.plugin, fmt::format("{:.3f}", *one.seconds * 1e3), one.remembered ? "earlier" : "now",
+    table.row({one.plugin, fmt::format("{:.3f}", *one.seconds * 1e3), one.cached ? "earlier" : "now",
                std::to_string(one.score), one.reason});
   }
   return any ? table.text() : "";
 }
 
-std::vector<Considered> answers(Registry& registry, const Wish& preference, const Questions& questions) {
+std::vector<CandidateAnswer> answers(Registry& registry, const BackendPreference& preference,
+                                     const SelectionQuery& questions) {
   SelectionReport report;
   Selector(registry, preference, questions, report).consider_all();
   return report.considered;
 }
 
-const LoadedPlugin* choose(Registry& registry, const Wish& preference, const Questions& questions,
+const LoadedPlugin* choose(Registry& registry, const BackendPreference& preference, const SelectionQuery& questions,
                            SelectionReport& report) {
   report.subject = questions.subject;
   report.shape = questions.shape;
   if (const LoadedPlugin* chosen = Selector(registry, preference, questions, report).run()) {
-    if (const std::string line = report.text(); registry.is_news(line)) log_debug("{}", line);
+    if (const std::string line = report.text(); registry.is_first_occurrence(line)) log_debug("{}", line);
     return chosen;
   }
   std::string refused;
-  for (const Considered& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
+  for (const CandidateAnswer& one : report.considered) refused += fmt::format("\n  {}: {}", one.plugin, one.reason);
   if (refused.empty()) refused = fmt::format("\n  no plugin implements {}", questions.kind.text());
   const auto implementing = registry.implementing(questions.kind);
   const bool has_reference = std::any_of(implementing.begin(), implementing.end(),

@@ -1,7 +1,7 @@
 // Selects the plugin for a query: asks the candidates whether they support it, picks one by preference, score or
 // measured time, and reports why.
 #pragma once
-#include "plugin/call_mark.h"
+#include "plugin/active_call.h"
 #include "plugin/registry.h"
 #include "plugin/untrusted.h"
 
@@ -17,31 +17,31 @@ namespace fvlm {
 // A recipe's preference among plugins: names in order; "auto" stands for the best of all remaining ones. The kind's
 // label or the variant may be left out: "cudnn" is attention-cudnn for attention, "fused" is fused-adamw for optimizer
 // adamw.
-struct Wish {
+struct BackendPreference {
   std::vector<std::string> names; // empty: auto
   bool measure = false; // "auto" takes the fastest rather than the highest score, where the caller can measure
   std::map<std::string, std::string> without = {}; // excluded plugins, with the reason
 
   // From a recipe's list, in which "measure" is an "auto" that measures.
-  static Wish of(std::vector<std::string> words);
+  static BackendPreference of(std::vector<std::string> words);
 };
 
 // A candidate and its answer.
-struct Considered {
+struct CandidateAnswer {
   std::string plugin;
   bool fits = false;
   int32_t score = 0;
   std::string reason; // why it does not fit, or what it will use
   std::optional<double> seconds;
-  bool remembered = false; // whether `seconds` is from the cache
-  bool by_name = false;    // preferred by name, not by "auto"
+  bool cached = false;  // whether `seconds` is from the cache
+  bool by_name = false; // preferred by name, not by "auto"
 };
 
 struct SelectionReport {
-  std::string subject;                // "attention", "kernels rmsnorm", "optimizer adamw"
-  std::string shape;                  // the query's sizes, for kinds that describe them
-  std::string chosen;                 // the plugin's name
-  std::vector<Considered> considered; // in the order in which they were asked
+  std::string subject;                     // "attention", "kernels rmsnorm", "optimizer adamw"
+  std::string shape;                       // the query's sizes, for kinds that describe them
+  std::string chosen;                      // the plugin's name
+  std::vector<CandidateAnswer> considered; // in the order in which they were asked
 
   // "attention: attention-cpu (score 100); refused: attention-cudnn: needs a CUDA device"
   std::string text() const;
@@ -61,11 +61,11 @@ struct Choice {
 // The time of a candidate.
 struct Measurement {
   double seconds;
-  bool remembered = false; // from the cache
+  bool cached = false; // from the cache
 };
 
 // The query of a selection with its type erased: how to ask a plugin whether it supports it, and how to time it.
-struct Questions {
+struct SelectionQuery {
   KindName kind;
   std::string subject, shape;
   std::string_view label;
@@ -75,16 +75,17 @@ struct Questions {
 };
 
 // Selects, and logs the reasons at debug level. Throws Error(plugin) with every refusal where no plugin fits.
-const LoadedPlugin* choose(Registry& registry, const Wish& preference, const Questions& questions,
+const LoadedPlugin* choose(Registry& registry, const BackendPreference& preference, const SelectionQuery& questions,
                            SelectionReport& report);
 
 // The answer of every plugin that the preference allows, without selecting one.
-std::vector<Considered> answers(Registry& registry, const Wish& preference, const Questions& questions);
+std::vector<CandidateAnswer> answers(Registry& registry, const BackendPreference& preference,
+                                     const SelectionQuery& questions);
 
 // The query has to outlive the result.
 template <class Table>
-Questions questions_about(const typename KindOf<Table>::Query& query, const std::string& variant = {}) {
-  Questions questions;
+SelectionQuery selection_query(const typename KindOf<Table>::Query& query, const std::string& variant = {}) {
+  SelectionQuery questions;
   questions.kind = {std::string(KindOf<Table>::family), variant};
   questions.subject = KindOf<Table>::subject(query) + (variant.empty() ? "" : " " + variant);
   if constexpr (requires { KindOf<Table>::shape(query); }) questions.shape = KindOf<Table>::shape(query);
@@ -93,7 +94,7 @@ Questions questions_about(const typename KindOf<Table>::Query& query, const std:
   questions.ask = [&query, kind = questions.kind](const LoadedPlugin& plugin) {
     const auto* table = plugin.template table<Table>(kind.variant);
     auto answer = ask_supports([&](fvlm_support* support) {
-      const CallMark mark(plugin.name(), "supports");
+      const ActiveCall mark(plugin.name(), "supports");
       table->supports(&query, support);
     });
     if constexpr (requires { query.op; })
@@ -106,10 +107,10 @@ Questions questions_about(const typename KindOf<Table>::Query& query, const std:
 
 // Selects a plugin for a query. `measure` times a candidate on the query; it may throw Error.
 template <class Table>
-Choice<Table> select(Registry& registry, const Wish& preference, const typename KindOf<Table>::Query& query,
-                     const std::string& variant = {},
+Choice<Table> select(Registry& registry, const BackendPreference& preference,
+                     const typename KindOf<Table>::Query& query, const std::string& variant = {},
                      const std::function<Measurement(const Candidate<Table>&)>& measure = {}) {
-  Questions questions = questions_about<Table>(query, variant);
+  SelectionQuery questions = selection_query<Table>(query, variant);
   if (measure)
     questions.measure = [&](const LoadedPlugin& plugin) {
       return measure({&plugin, plugin.template table<Table>(variant)});

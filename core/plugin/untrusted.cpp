@@ -29,14 +29,14 @@ struct WatchedSupport {
 } // namespace
 
 std::string printable(std::string_view text) {
-  std::string out = without_commands(text);
+  std::string out = strip_control_characters(text);
   std::replace_if(
       out.begin(), out.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
   out.erase(out.find_last_not_of(' ') + 1);
   return out;
 }
 
-std::string last_words(std::string_view printed, size_t max_bytes) {
+std::string last_output(std::string_view printed, size_t max_bytes) {
   std::string all;
   for (const std::string& line : split(printed, '\n'))
     if (const std::string text = trimmed(printable(line)); text.find_first_not_of("= ") != std::string::npos)

@@ -9,11 +9,12 @@
 
 namespace fvlm {
 
-// Text of a plugin as a single line that is safe to print: without_commands(), with newlines and tabs as spaces.
+// Text of a plugin as a single line that is safe to print: strip_control_characters(), with newlines and tabs as
+// spaces.
 std::string printable(std::string_view text);
 
 // The last output of a process as a single line of at most `max_bytes`, its lines separated by " | ".
-std::string last_words(std::string_view printed, size_t max_bytes = 2000);
+std::string last_output(std::string_view printed, size_t max_bytes = 2000);
 
 // The string at `text`; empty where it is NULL or not terminated within `max_bytes`.
 std::optional<std::string> bounded_string(const char* text, size_t max_bytes = 256);

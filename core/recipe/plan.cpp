@@ -84,7 +84,7 @@ bool Stage::uses(ObjectiveTerm::Reference reference) const {
 
 Stage::SampleSize Stage::largest_sample() const {
   const int64_t frames = data.has_frames() ? std::max(data.max_frames, data.replicate_image_frames) : 0;
-  return {frames, texts() * (frames + data.max_text_tokens)};
+  return {frames, texts_per_sample() * (frames + data.max_text_tokens)};
 }
 
 bool Quarantine::exceeded_by(int64_t broken, int64_t read) const {
@@ -114,14 +114,14 @@ const std::vector<KernelKind>& kernel_kinds() {
   return kinds;
 }
 
-std::map<std::string, WishList, std::less<>> Kernels::all_auto() {
-  std::map<std::string, WishList, std::less<>> wishes;
-  for (const auto& kind : kernel_kinds()) wishes.emplace(kind.name, WishList{"auto"});
-  return wishes;
+std::map<std::string, BackendPreferences, std::less<>> Kernels::all_auto() {
+  std::map<std::string, BackendPreferences, std::less<>> preferences;
+  for (const auto& kind : kernel_kinds()) preferences.emplace(kind.name, BackendPreferences{"auto"});
+  return preferences;
 }
 
-const WishList& Kernels::operator[](std::string_view kind) const {
-  return wishes.find(kind)->second;
+const BackendPreferences& Kernels::operator[](std::string_view kind) const {
+  return preferences.find(kind)->second;
 }
 
 std::vector<std::string> parameter_groups(const Model& model) {

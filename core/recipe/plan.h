@@ -245,7 +245,7 @@ struct Stage {
 
   // The first term that needs pairs of texts, or null.
   const ObjectiveTerm* needs_pairs() const;
-  int64_t texts() const { return needs_pairs() ? 2 : 1; } // of a sample
+  int64_t texts_per_sample() const { return needs_pairs() ? 2 : 1; } // of a sample
   // Whether any term reads the model that the stage starts from in this way.
   bool uses(ObjectiveTerm::Reference reference) const;
 
@@ -260,7 +260,7 @@ enum class Precision { bf16, fp16, tf32, fp32 };
 
 // Preferred backends for one kind of kernel, best first: names, with "auto" (best score) or "measure" (fastest) only
 // last.
-using WishList = std::vector<std::string>;
+using BackendPreferences = std::vector<std::string>;
 
 struct KernelKind {
   std::string_view name, doc;
@@ -268,9 +268,9 @@ struct KernelKind {
 const std::vector<KernelKind>& kernel_kinds();
 
 struct Kernels {
-  std::map<std::string, WishList, std::less<>> wishes = all_auto(); // one entry per kernel_kinds()
-  const WishList& operator[](std::string_view kind) const;
-  static std::map<std::string, WishList, std::less<>> all_auto();
+  std::map<std::string, BackendPreferences, std::less<>> preferences = all_auto(); // one entry per kernel_kinds()
+  const BackendPreferences& operator[](std::string_view kind) const;
+  static std::map<std::string, BackendPreferences, std::less<>> all_auto();
 };
 
 // Optimizations that do not change results. Turning one off takes the plain path to the same result.

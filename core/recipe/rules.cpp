@@ -168,12 +168,13 @@ class Rules {
 
   // A single "measure" for every kind applies to those that can be timed, so only explicit entries are mistakes.
   void check_timed_kernels() {
-    const auto& wishes = plan_.kernels.wishes;
-    if (reader_.reads_plan_file || !reader_.is_valid("kernels") || wishes.empty()) return;
-    const WishList& first = wishes.begin()->second;
-    if (std::all_of(wishes.begin(), wishes.end(), [&](const auto& each) { return each.second == first; })) return;
+    const auto& preferences = plan_.kernels.preferences;
+    if (reader_.reads_plan_file || !reader_.is_valid("kernels") || preferences.empty()) return;
+    const BackendPreferences& first = preferences.begin()->second;
+    if (std::all_of(preferences.begin(), preferences.end(), [&](const auto& each) { return each.second == first; }))
+      return;
     for (const char* kind : untimed_kinds)
-      if (contains(wishes.at(kind), "measure"))
+      if (contains(preferences.at(kind), "measure"))
         reader_.report_at("kernels" + key_part(kind), fmt::format("'{}' cannot be timed", kind),
                           "use \"auto\" instead of \"measure\"");
   }
@@ -218,8 +219,8 @@ void derive(Reader& reader, Plan& plan) {
     decoder->mlp = decoder->mlp.value_or(4 * decoder->width);
   }
   for (const char* kind : untimed_kinds) {
-    auto& wishes = plan.kernels.wishes.at(kind);
-    std::replace(wishes.begin(), wishes.end(), std::string("measure"), std::string("auto"));
+    auto& preferences = plan.kernels.preferences.at(kind);
+    std::replace(preferences.begin(), preferences.end(), std::string("measure"), std::string("auto"));
   }
   std::string before = "model";
   for (Stage& stage : plan.stages) {

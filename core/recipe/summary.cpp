@@ -167,12 +167,13 @@ class Summary {
   void kernels() {
     std::vector<std::string> parts;
     bool all_same = true;
-    for (const auto& [kind, preference] : plan_.kernels.wishes) {
-      all_same = all_same && preference == plan_.kernels.wishes.begin()->second;
-      if (preference != plan::WishList{"auto"}) parts.push_back(fmt::format("{}: {}", kind, join(preference, ", ")));
+    for (const auto& [kind, preference] : plan_.kernels.preferences) {
+      all_same = all_same && preference == plan_.kernels.preferences.begin()->second;
+      if (preference != plan::BackendPreferences{"auto"})
+        parts.push_back(fmt::format("{}: {}", kind, join(preference, ", ")));
     }
     if (all_same)
-      parts = {join(plan_.kernels.wishes.begin()->second, ", ")};
+      parts = {join(plan_.kernels.preferences.begin()->second, ", ")};
     else
       parts.push_back("all others auto");
     line("kernels", parts);

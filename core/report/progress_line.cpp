@@ -78,22 +78,22 @@ bool ProgressLine::plain_due(double now) {
   return true;
 }
 
-void ProgressLine::show(const Moment& moment) {
-  if (moment.stage != last_.stage || moment.samples < last_.samples) {
+void ProgressLine::show(const TrainingProgress& progress) {
+  if (progress.stage != last_.stage || progress.samples < last_.samples) {
     samples_ = tokens_ = steps_ = waited_ = {};
-    if (moment.stage != last_.stage) plain_written_.reset();
+    if (progress.stage != last_.stage) plain_written_.reset();
   } else {
-    const double seconds = moment.seconds - last_.seconds;
-    samples_.add(static_cast<double>(moment.samples - last_.samples), seconds);
-    tokens_.add(static_cast<double>(moment.tokens - last_.tokens), seconds);
-    steps_.add(static_cast<double>(moment.step - last_.step), seconds);
-    waited_.add(moment.waited - last_.waited, seconds);
+    const double seconds = progress.seconds - last_.seconds;
+    samples_.add(static_cast<double>(progress.samples - last_.samples), seconds);
+    tokens_.add(static_cast<double>(progress.tokens - last_.tokens), seconds);
+    steps_.add(static_cast<double>(progress.step - last_.step), seconds);
+    waited_.add(progress.waited - last_.waited, seconds);
   }
-  last_ = moment;
+  last_ = progress;
   if (line_.due()) {
-    line_.show(text(moment, static_cast<size_t>(terminal_width(descriptor_))));
+    line_.show(text(progress, static_cast<size_t>(terminal_width(descriptor_))));
   } else if (!line_.on_terminal() && plain_due(seconds_())) {
-    std::string line = text(moment, 1000) + "\n";
+    std::string line = text(progress, 1000) + "\n";
     [[maybe_unused]] ssize_t ignored = write(descriptor_, line.data(), line.size());
   }
 }
@@ -102,25 +102,25 @@ void ProgressLine::note(const std::string& text) {
   if (line_.due() && display_width(text) < static_cast<size_t>(terminal_width(descriptor_))) line_.show(text);
 }
 
-std::string ProgressLine::text(const Moment& moment, size_t width) const {
-  std::string step = grouped(moment.step);
-  if (moment.steps) step += "/" + grouped(*moment.steps);
-  if (moment.run_samples > 0)
-    step += fmt::format(" (overall {:.0f} %)", 100 * static_cast<double>(moment.samples_before + moment.samples) /
-                                                   static_cast<double>(moment.run_samples));
+std::string ProgressLine::text(const TrainingProgress& progress, size_t width) const {
+  std::string step = grouped(progress.step);
+  if (progress.steps) step += "/" + grouped(*progress.steps);
+  if (progress.run_samples > 0)
+    step += fmt::format(" (overall {:.0f} %)", 100 * static_cast<double>(progress.samples_before + progress.samples) /
+                                                   static_cast<double>(progress.run_samples));
   std::vector<std::pair<int, std::string>> parts; // with what is left out first where there is no room: the highest
-  parts.emplace_back(0, styled(moment.stage, Style::bold, colour_) + " " + step);
-  if (!std::isnan(moment.loss)) parts.emplace_back(1, fmt::format("loss {:.4g}", moment.loss));
-  if (!std::isnan(moment.lr)) parts.emplace_back(5, "lr " + scientific(moment.lr));
+  parts.emplace_back(0, styled(progress.stage, Style::bold, colour_) + " " + step);
+  if (!std::isnan(progress.loss)) parts.emplace_back(1, fmt::format("loss {:.4g}", progress.loss));
+  if (!std::isnan(progress.lr)) parts.emplace_back(5, "lr " + scientific(progress.lr));
   const auto rate = samples_.value(), steps = steps_.value(), tokens = tokens_.value(), waited = waited_.value();
   if (steps && *steps > 0) parts.emplace_back(6, "dt " + step_time(1 / *steps));
   if (rate) parts.emplace_back(3, rate_text(*rate));
   if (tokens && *tokens > 0) parts.emplace_back(7, short_number(*tokens) + " tokens/s");
   if (waited && *waited >= 0.005) parts.emplace_back(4, fmt::format("data wait {:.0f} %", 100 * *waited));
-  const int64_t all = moment.run_samples > 0 ? moment.run_samples - moment.samples_before : moment.all_samples;
+  const int64_t all = progress.run_samples > 0 ? progress.run_samples - progress.samples_before : progress.all_samples;
   if (rate && *rate > 0 && all > 0)
-    parts.emplace_back(2, "eta " +
-                              human_duration(static_cast<double>(std::max<int64_t>(0, all - moment.samples)) / *rate));
+    parts.emplace_back(
+        2, "eta " + human_duration(static_cast<double>(std::max<int64_t>(0, all - progress.samples)) / *rate));
   auto joined = [&] {
     std::vector<std::string> texts;
     texts.reserve(parts.size());

@@ -14,7 +14,7 @@
 namespace fvlm::report {
 
 // The state of a stage. Values that are unknown are left out of the line.
-struct Moment {
+struct TrainingProgress {
   std::string stage;
   int64_t step = 0;
   std::optional<int64_t> steps;         // unknown when batches are made by budget
@@ -43,21 +43,21 @@ class ProgressLine {
 
   // Call it at the beginning of a stage and after each step; it is cheap when no line is due. The rates start over for
   // another stage, and when the number of samples decreases after a rollback.
-  void show(const Moment& moment);
+  void show(const TrainingProgress& progress);
   // Shows what happens between two steps, on a terminal only.
   void note(const std::string& text);
   void clear() { line_.clear(); } // at the end of a stage, or before other output to the terminal
 
  private:
   bool plain_due(double now);
-  std::string text(const Moment& moment, size_t width) const;
+  std::string text(const TrainingProgress& progress, size_t width) const;
 
   int descriptor_;
   StatusLine line_;
   bool colour_;
   std::function<double()> seconds_;
   SmoothedRate samples_, tokens_, steps_, waited_; // a second of training
-  Moment last_;
+  TrainingProgress last_;
   std::optional<double> plain_written_; // by the clock
   double plain_pause_ = 0;
 };

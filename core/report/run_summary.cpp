@@ -48,7 +48,7 @@ std::string stages_table(const RecordedRun& run, const std::vector<StageFigures>
     if (stage.steps && of.step != *stage.steps) step += " of " + grouped(*stage.steps);
     std::string first_loss = figure_cell(of.first_loss);
     if (const std::string steps = label.beside(of); !steps.empty()) first_loss += fmt::format(" ({})", steps);
-    table.row({without_commands(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
+    table.row({strip_control_characters(stage.name), of.begun ? step : "not begun", count_cell(of.samples),
                count_cell(of.text_tokens), time_cell(of.seconds), rate_cell(of.samples_per_second), first_loss,
                figure_cell(of.last_loss)});
     steps += static_cast<double>(of.step);
@@ -67,7 +67,7 @@ std::string samples_text(const RecordedRun& run) {
   std::string text;
   for (const Stage& stage : run.stages)
     if (stage.counts && stage.counts->all_skipped() + stage.counts->cut > 0)
-      text += fmt::format("{}: {}\n", without_commands(stage.name), stage.counts->text());
+      text += fmt::format("{}: {}\n", strip_control_characters(stage.name), stage.counts->text());
   return text;
 }
 
@@ -98,8 +98,8 @@ std::string evaluations_table(const RecordedRun& run) {
     }
   TextTable table(header);
   for (const EvaluationLine& line : lines) {
-    std::vector<std::string> cells = {without_commands(line.set), line.mode,
-                                      fmt::format("{} {}", without_commands(line.stage), grouped(line.step)),
+    std::vector<std::string> cells = {strip_control_characters(line.set), line.mode,
+                                      fmt::format("{} {}", strip_control_characters(line.stage), grouped(line.step)),
                                       count_cell(line.find("samples"))};
     for (const Column& column : columns)
       cells.push_back(column.share ? share_cell(line.find(column.name)) : figure_cell(line.find(column.name)));
@@ -136,7 +136,7 @@ std::string kinds_text(const RecordedRun& run) {
   if (kinds.empty()) return "";
   TextTable table(header);
   for (const auto& [set, kind] : kinds) {
-    std::vector<std::string> row = {without_commands(set), without_commands(kind)};
+    std::vector<std::string> row = {strip_control_characters(set), strip_control_characters(kind)};
     for (size_t column = 2; column < header.size(); ++column) {
       std::optional<double> found;
       for (const auto& line : lines)

@@ -23,7 +23,7 @@ std::string in_brackets(const std::vector<std::string>& texts) {
 std::string refusals(const std::vector<const SelectionReport*>& reports) {
   std::vector<std::string> all;
   for (const SelectionReport* report : reports)
-    for (const Considered& one : report->considered)
+    for (const CandidateAnswer& one : report->considered)
       if (one.by_name && !one.fits) add_once(all, fmt::format("; {} refused: {}", one.plugin, one.reason));
   return join(all, "");
 }

@@ -6,11 +6,11 @@
 #include "device/probe.h"
 #include "ops/host_memory.h"
 #include "train/initial_model.h"
-#include "train/made_pack.h"
 #include "train/memory.h"
 #include "train/peak_memory.h"
 #include "train/quantized_weights.h"
 #include "train/stage_model.h"
+#include "train/synthetic_pack.h"
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ class Search {
   }
 
   FoundBatch run() {
-    replicas_ = request_.replicas.value_or(crew_for(description_, request_.device));
+    replicas_ = request_.replicas.value_or(choose_replicas(description_, request_.device));
     PeakMemory peak(request_.device, available_);
     StageModel model = make_model_and_optimizer();
     if (stage_.quantization_aware) {
@@ -140,17 +140,17 @@ class Search {
 
   void run_steps(PackTry& now, StageModel& model) {
     const auto operations = make_operations(plan_, registry_, request_.device);
-    const MadePack pack =
-        make_full_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
+    const SyntheticPack pack =
+        make_synthetic_pack(stage_, now.size, now.segments, plan_.model.image_size, description_.decoder.vocab_size);
     const StepCounts counts = counts_of(stage_, pack.samples);
     Frozen frozen = model.frozen;
     const Order order = Order::once({counts.samples});
     if (stage_.uses(plan::ObjectiveTerm::Reference::cached)) {
-      frozen.cache = std::make_shared<ReferenceMemory>(order, std::filesystem::path());
-      for (const PackedSample& pair : pack.host.samples) frozen.cache->remember(pair, {});
+      frozen.cache = std::make_shared<ReferenceLogProbCache>(order, std::filesystem::path());
+      for (const PackedSample& pair : pack.host.samples) frozen.cache->insert(pair, {});
     }
     ThreadReplicas replicas(plan_, stage_, *model.vlm, *operations, registry_,
-                            most_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
+                            max_capacity_of(plan_, stage_, now.size, now.segments), frozen, replicas_);
     now.samples = counts.samples;
     for (int run = 0; run < 2 && (run == 0 || now.seconds < long_step); ++run) {
       const auto start = std::chrono::steady_clock::now();

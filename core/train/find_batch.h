@@ -4,7 +4,7 @@
 #include "data/stream/composer.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
-#include "train/crew.h"
+#include "train/thread_replicas.h"
 
 #include <ATen/core/Tensor.h>
 

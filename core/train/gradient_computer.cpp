@@ -1,6 +1,6 @@
 #include "train/gradient_computer.h"
 
-#include "train/late.h"
+#include "train/async_readback.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
@@ -27,7 +27,7 @@ struct GradientComputer::ReferencePack {
 
 struct GradientComputer::PendingLogProbs {
   std::vector<PackedSample> pairs;
-  Late sums; // float64 [2 pairs]
+  AsyncReadback sums; // float64 [2 pairs]
 };
 
 GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy,
@@ -48,7 +48,7 @@ GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& st
 GradientComputer::~GradientComputer() = default;
 
 void GradientComputer::begin_step() {
-  policy_.parameters().forget_gradients();
+  policy_.parameters().reset_gradients();
   sums_.terms.zero_();
   counted_ = 0;
   used_rows_ = all_rows_ = 0;
@@ -94,14 +94,14 @@ void GradientComputer::forward_backward(StagedPack& staged, PartTimes& times) {
   else
     parameters.set_gradient_flags(after);
   kernels_ = recorder.kernels();
-  if (!ran) times.spent_on("graph");
+  if (!ran) times.add_elapsed("graph");
 }
 
 void GradientComputer::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
                                         bool measure_attention) {
   if (host.samples.empty()) return;
   const auto staged = stage(host, counts, scale, measure_attention);
-  times.spent_on("data");
+  times.add_elapsed("data");
   forward_backward(*staged, times);
 }
 
@@ -121,7 +121,7 @@ void GradientComputer::cache_reference(const HostPack& host, const model::Vlm& r
   pack->recorder.run([this, &reference, &pack = *pack] {
     pack.log_probs.copy_(objective_.reference_log_probs(ops_, reference, pack.place.inputs));
   });
-  auto pending = std::make_unique<PendingLogProbs>(PendingLogProbs{host.samples, Late({pack->log_probs})});
+  auto pending = std::make_unique<PendingLogProbs>(PendingLogProbs{host.samples, AsyncReadback({pack->log_probs})});
   collect_log_probs(); // of the previous pack, while the device computes this one
   pending_ = std::move(pending);
   if (!staging_ || !staging_->overlap()) collect_log_probs();
@@ -133,7 +133,7 @@ void GradientComputer::collect_log_probs() {
   const auto pending = std::move(pending_);
   const double* sum = pending->sums.read().front().const_data_ptr<double>();
   for (const PackedSample& pair : pending->pairs) {
-    frozen_.cache->remember(pair, {sum[0], sum[1]});
+    frozen_.cache->insert(pair, {sum[0], sum[1]});
     sum += 2;
   }
 }

@@ -5,10 +5,10 @@
 #include "data/stream/host_pack.h"
 #include "objective/objective.h"
 #include "recipe/plan.h"
+#include "train/graph_cache.h"
 #include "train/input_staging.h"
 #include "train/pass_builder.h"
-#include "train/graph_cache.h"
-#include "train/reference_memory.h"
+#include "train/reference_logprob_cache.h"
 
 #include <map>
 #include <memory>
@@ -20,7 +20,7 @@ namespace fvlm::train {
 // What stands beside the policy: frozen models, and cached log-probabilities in place of a reference.
 struct Frozen {
   objective::FrozenModels models;
-  std::shared_ptr<ReferenceMemory> cache;
+  std::shared_ptr<ReferenceLogProbCache> cache;
 };
 
 class GradientComputer {

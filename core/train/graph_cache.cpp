@@ -14,7 +14,7 @@ bool GraphCache::run(const std::function<void()>& work) {
   const bool captures = runtime_ && has_run_ && !graph_;
   if (captures) {
     try {
-      graph_ = runtime_->record(work);
+      graph_ = runtime_->capture(work);
     } catch (const std::exception& error) {
       if (is_out_of_memory(error)) throw;
       const auto* torch = dynamic_cast<const c10::Error*>(&error); // whose what() contains a backtrace

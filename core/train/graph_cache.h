@@ -26,7 +26,7 @@ class GraphCache {
   std::string name_;
   device::Runtime* runtime_;
   bool has_run_ = false;
-  std::unique_ptr<device::Recording> graph_;
+  std::unique_ptr<device::CapturedGraph> graph_;
   int64_t kernels_ = 0;
 };
 

@@ -118,15 +118,15 @@ void InputStaging::copy_frames(const at::Tensor& frames, std::shared_ptr<std::by
   if (overlap_) {
     if (!incoming_.defined()) {
       incoming_ = allocate_frames();
-      free_ = runtime_.mark(); // work that is under way may still use that memory
+      free_ = runtime_.record_event(); // work that is under way may still use that memory
     }
     if (copied_) copied_->wait(); // long ago, where packs are computed one after the other
     memory_ = std::move(memory);
     const at::Tensor target = incoming_.narrow(0, 0, used);
-    copied_ = runtime_.copy_beside(*free_, [target, frames] { target.copy_(frames, true); });
-    runtime_.follow(*copied_);
+    copied_ = runtime_.copy_on_prefetch_stream(*free_, [target, frames] { target.copy_(frames, true); });
+    runtime_.wait_event(*copied_);
     slots.narrow(0, 0, used).copy_(target);
-    free_ = runtime_.mark();
+    free_ = runtime_.record_event();
   } else {
     slots.narrow(0, 0, used).copy_(frames);
   }

@@ -49,9 +49,9 @@ class InputStaging {
   at::Device device_;
   std::vector<int64_t> max_frames_;
   bool overlap_;
-  at::Tensor slots_, incoming_;          // what passes read; what copies write
-  std::shared_ptr<device::Mark> free_;   // from here on incoming_ may be written
-  std::shared_ptr<device::Mark> copied_; // from here on memory_ may be released
+  at::Tensor slots_, incoming_;           // what passes read; what copies write
+  std::shared_ptr<device::Event> free_;   // from here on incoming_ may be written
+  std::shared_ptr<device::Event> copied_; // from here on memory_ may be released
   std::shared_ptr<std::byte> memory_;
 };
 

@@ -107,7 +107,7 @@ void require_optimizer(const plan::Plan& plan, const plan::Stage& stage, Registr
   query.elements = query.segment_count = query.group_count = 1;
   query.segments = &one;
   const auto require = [&](const std::string& algorithm) {
-    select<fvlm_optimizer_v1>(registry, Wish::of(plan.kernels["optimizer"]), query, algorithm);
+    select<fvlm_optimizer_v1>(registry, BackendPreference::of(plan.kernels["optimizer"]), query, algorithm);
   };
   require(algorithm_of(stage.optimizer));
   if (std::holds_alternative<plan::Muon>(stage.optimizer)) require("adamw");
@@ -153,7 +153,8 @@ void Optimization::add_part(const plan::Plan& plan, const plan::Stage& stage, Re
   query.segment_count = static_cast<int64_t>(chosen.size());
   query.group_count = static_cast<int64_t>(trained().size());
   query.segments = chosen.data();
-  const auto choice = select<fvlm_optimizer_v1>(registry, Wish::of(plan.kernels["optimizer"]), query, algorithm);
+  const auto choice =
+      select<fvlm_optimizer_v1>(registry, BackendPreference::of(plan.kernels["optimizer"]), query, algorithm);
   choices_.push_back(choice.report);
 
   Part& part = parts_.emplace_back();

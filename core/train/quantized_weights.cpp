@@ -19,7 +19,8 @@ fvlm_quantizer_query query_of(const at::Tensor& weight, at::Device device) {
 
 Choice<fvlm_quantizer_v1> chosen(const plan::Plan& plan, Registry& registry, const fvlm_quantizer_query& query) {
   try {
-    return select<fvlm_quantizer_v1>(registry, Wish::of(plan.kernels["quantizer"]), query, plan.quantization->scheme);
+    return select<fvlm_quantizer_v1>(registry, BackendPreference::of(plan.kernels["quantizer"]), query,
+                                     plan.quantization->scheme);
   } catch (Error& error) {
     error.at("quantization.scheme");
     throw;

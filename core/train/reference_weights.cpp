@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "model/loading.h"
 #include "train/checkpoint.h"
-#include "train/reference_memory.h"
+#include "train/reference_logprob_cache.h"
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>

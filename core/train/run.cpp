@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "model/loading.h"
 #include "ops/host_memory.h"
-#include "plugin/call_mark.h"
+#include "plugin/active_call.h"
 #include "recipe/positions.h"
 #include "train/data_rehearsal.h"
 #include "train/initial_model.h"
@@ -51,7 +51,7 @@ class Run {
     CheckpointWriter writer(plan_.checkpoint);
     const auto description = describe(plan_);
     recipe::require_positions(resolved_, description.decoder.max_position_embeddings);
-    const ThreadReplicas::Size replicas = request_.replicas.value_or(crew_for(description, request_.device));
+    const ThreadReplicas::Size replicas = request_.replicas.value_or(choose_replicas(description, request_.device));
     RunContext context{plan_,
                        resolved_.hash,
                        request_.folder,
@@ -235,7 +235,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     if (request.stage && planned.name != *request.stage) continue;
     const plan::Stage stage = with_length(resolved.plan, planned);
     const StageData data(resolved.plan, stage, registry, {.device = request.device});
-    data.tokenizer().require_fit(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
+    data.tokenizer().check_vocabulary_size(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
     model::Vlm vlm({description.vision, description.decoder, description.connector}, {});

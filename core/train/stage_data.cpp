@@ -1,6 +1,6 @@
 #include "train/stage_data.h"
 
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 #include "feed/packer.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ feed::MixDataOptions with_texts(feed::MixDataOptions options, int64_t texts) {
 
 StageData::StageData(const plan::Plan& plan, const plan::Stage& stage, Registry& registry,
                      const feed::MixDataOptions& options, int64_t ranks)
-    : stage_(stage), mix_(plan, stage.data, registry, with_texts(options, stage.texts())),
+    : stage_(stage), mix_(plan, stage.data, registry, with_texts(options, stage.texts_per_sample())),
       order_(Order::shuffled(stage.data, mix_.samples().sizes(), static_cast<uint64_t>(plan.seed), stage.name,
                              stage.samples)) {
   batches_ = {.batch = stage.batch,
@@ -45,15 +45,15 @@ PackSize StageData::capacity() const {
   for (int64_t i = 0; i < samples_for_size; ++i) {
     const auto drawn = order_.next(state);
     if (!drawn) break;
-    const Measured measured = measure(samples(), *drawn);
+    const MeasuredSample measured = measure(samples(), *drawn);
     if (measured.sample) seen.add(measured, mix_.source_names()[drawn->source]);
   }
   capacity.frames = std::max(seen.suggestion().frames, largest.frames);
   return capacity;
 }
 
-std::unique_ptr<Loader> StageData::loader(const Cursor& from) const {
-  return std::make_unique<Loader>(samples(), order_, batches_, pack_, mix_.loader_options(), from);
+std::unique_ptr<DataLoader> StageData::loader(const Cursor& from) const {
+  return std::make_unique<DataLoader>(samples(), order_, batches_, pack_, mix_.loader_options(), from);
 }
 
 DataStatistics StageData::statistics(int64_t samples, const PackPadding& padding,
@@ -63,8 +63,8 @@ DataStatistics StageData::statistics(int64_t samples, const PackPadding& padding
   statistics.computed = [&](const std::vector<int64_t>& rows) { return padding.rows(rows, statistics.capacity.rows); };
   BatchPlan plan = batches_;
   if (samples > 0) plan.samples = plan.samples > 0 ? std::min(plan.samples, samples) : samples;
-  Workers workers(mix_.loader_options().workers);
-  ReadAhead ahead(mix_.samples(), order_, start(), workers, 64);
+  ThreadPool workers(mix_.loader_options().workers);
+  Prefetcher ahead(mix_.samples(), order_, start(), workers, 64);
   Composer composer(plan, order_, pack_, start(), [&] { return ahead.next(); });
   while (const auto step = composer.next()) {
     statistics.add(*step, mix_.source_names());

@@ -24,7 +24,7 @@ class StageData {
   const SelectionReport& packer() const { return packer_; } // which was chosen
 
   Cursor start() const { return Composer::start(batches_, order_); }
-  std::unique_ptr<Loader> loader(const Cursor& from) const;
+  std::unique_ptr<DataLoader> loader(const Cursor& from) const;
 
   // Of about so many samples from the stage's beginning, as they come, in packs as training has them.
   DataStatistics statistics(int64_t samples, const PackPadding& padding,

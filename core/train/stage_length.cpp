@@ -26,7 +26,7 @@ plan::Stage with_length(const plan::Plan& plan, const plan::Stage& stage) {
   const bool spent =
       std::all_of(sources.begin(), sources.end(), [](const plan::Source& source) { return source.epochs > 0; });
   if (!stage.epochs && !spent) return stage;
-  const plan::Mix mix = readable_mix(plan, stage.data);
+  const plan::Mix mix = resolve_preprocessed_mix(plan, stage.data);
   int64_t in_one = 0, until_spent = spent ? 0 : any_number;
   for (size_t i = 0; i < sources.size(); ++i) {
     const int64_t samples = ShardSet(mix.sources[i].patterns()).size();

@@ -33,10 +33,10 @@ std::unique_ptr<ops::Operations> make_operations(const plan::Plan& plan, Registr
   options.dtype = type_of(plan.precision);
   options.gradient_dtype = gradient_type(plan);
   options.deterministic = plan.deterministic;
-  options.attention = Wish::of(plan.kernels["attention"]);
-  options.loss = Wish::of(plan.kernels["loss"]);
+  options.attention = BackendPreference::of(plan.kernels["attention"]);
+  options.loss = BackendPreference::of(plan.kernels["loss"]);
   for (const plan::KernelKind& kind : plan::kernel_kinds())
-    options.operations[std::string(kind.name)] = Wish::of(plan.kernels[kind.name]);
+    options.operations[std::string(kind.name)] = BackendPreference::of(plan.kernels[kind.name]);
   return std::make_unique<ops::Operations>(registry, std::move(options));
 }
 
@@ -88,9 +88,9 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
   return made;
 }
 
-model::Capacity most_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
-                        int64_t most_samples) {
-  const int64_t texts = stage.texts();
+model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
+                                int64_t most_samples) {
+  const int64_t texts = stage.texts_per_sample();
   const auto largest = stage.largest_sample();
   model::Capacity most;
   most.frames = capacity.frames * (plan.speed.shared_preference_frames ? 1 : texts);

@@ -49,7 +49,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
                             const MakeModel& policy, const MakeModel& begin);
 
 // What a pack of this size can hold of the stage's samples; `most_samples` 0: any number.
-model::Capacity most_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
-                        int64_t most_samples);
+model::Capacity max_capacity_of(const plan::Plan& plan, const plan::Stage& stage, const PackSize& capacity,
+                                int64_t most_samples);
 
 } // namespace fvlm::train

@@ -28,7 +28,8 @@ std::unique_ptr<model::Vlm> StageReference::make(const MakeModel& begin, const M
   }
 }
 
-void StageReference::provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas, const CachePack& cache_pack) {
+void StageReference::provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas,
+                             const CachePack& cache_pack) {
   auto reference = needs.frozen.models.reference ? needs.frozen.models.reference : needs.policy;
   const auto made = [&]() -> const model::Vlm& {
     if (!reference) reference = make_frozen(context_.plan, context_.device, needs.make);
@@ -41,7 +42,7 @@ void StageReference::provide(const Needs& needs, const StageData& data, ThreadRe
     log_warning("stage {}: the weights that it starts from are not those that it was begun with", stage_.name);
     return true;
   };
-  ReferenceMemory* cache = needs.frozen.cache.get();
+  ReferenceLogProbCache* cache = needs.frozen.cache.get();
   const bool evaluates = needs.evaluator && needs.evaluator->has_preferences();
   if (needs.policy) {
     state_.reference = fingerprint(needs.policy->parameters());
@@ -58,14 +59,14 @@ void StageReference::provide(const Needs& needs, const StageData& data, ThreadRe
   } else if (!state_.reference.empty()) { // checkpoints of earlier versions do not say
     has_changed();
   }
-  if (evaluates) needs.evaluator->remember_reference(made(), needs.operations);
+  if (evaluates) needs.evaluator->cache_reference(made(), needs.operations);
 }
 
 // In packs as the stage will have them: those of its own model are computed in the same order.
-void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
-                          const CachePack& cache_pack) {
+void StageReference::fill(ReferenceLogProbCache& cache, const model::Vlm& reference, const StageData& data,
+                          ThreadReplicas& replicas, const CachePack& cache_pack) {
   const auto loader = data.loader(data.start());
-  report::Moment moment;
+  report::TrainingProgress moment;
   moment.stage = stage_.name + ": reference";
   moment.steps = stage_.steps;
   moment.all_samples = stage_.samples;
@@ -78,7 +79,7 @@ void StageReference::fill(ReferenceMemory& cache, const model::Vlm& reference, c
     if (!std::all_of(samples.begin(), samples.end(), known)) cache_pack(loaded->pack, reference);
     moment.step = loaded->step + loaded->last;
     moment.samples += std::ssize(samples);
-    times.spent_on("reference");
+    times.add_elapsed("reference");
     moment.seconds = times.seconds();
     context_.line.show(moment);
     loaded.reset();

@@ -4,12 +4,12 @@
 #pragma once
 #include "data/stream/loader.h"
 #include "evaluation/evaluator.h"
-#include "train/crew.h"
 #include "train/reference_weights.h"
 #include "train/run_context.h"
 #include "train/stage_data.h"
 #include "train/stage_model.h"
 #include "train/state.h"
+#include "train/thread_replicas.h"
 
 #include <functional>
 #include <memory>
@@ -38,7 +38,7 @@ class StageReference {
   void provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas, const CachePack& cache);
 
  private:
-  void fill(ReferenceMemory& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
+  void fill(ReferenceLogProbCache& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
             const CachePack& cache_pack);
 
   RunContext& context_;

@@ -13,7 +13,7 @@ StepObserver::StepObserver(RunContext& context, const plan::Stage& stage, RunSta
 std::optional<std::string> StepObserver::observe(const PendingStep& step, const Optimization& optimization,
                                                  PartTimes& times) {
   const auto& numbers = step.numbers.read();
-  if (step.numbers.mark()) times.spent_on("device");
+  if (step.numbers.event()) times.add_elapsed("device");
   const auto terms = GradientComputer::read_sums(numbers[0], stage_);
   const double norm = numbers[1].item<double>();
   double loss = 0;

@@ -2,9 +2,9 @@
 // the metrics, and what is not finite or leaps is dealt with.
 #pragma once
 #include "train/active_lines.h"
+#include "train/async_readback.h"
 #include "train/guard.h"
 #include "train/interval.h"
-#include "train/late.h"
 #include "train/optimization.h"
 #include "train/run_context.h"
 
@@ -24,7 +24,7 @@ struct PendingStep {
   int64_t used_rows = 0, all_rows = 0;
   PackingStatistics packing;
   bool measured_attention = false;
-  Late numbers; // sums of losses, norm of the gradients, entropy of attention
+  AsyncReadback numbers; // sums of losses, norm of the gradients, entropy of attention
 };
 
 class StepObserver {

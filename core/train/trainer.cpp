@@ -30,7 +30,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
       // Where a step may change what the next one starts from, that one waits.
       observes_late_(device::runtime() && context.plan.speed.overlap_copies && !context.plan.guard.rollback &&
                      context.plan.precision != plan::Precision::fp16) {
-  data_.tokenizer().require_fit(context.description.decoder.vocab_size, context.plan.model.tokenizer_folder());
+  data_.tokenizer().check_vocabulary_size(context.description.decoder.vocab_size,
+                                          context.plan.model.tokenizer_folder());
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
@@ -44,7 +45,7 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   model_ = make_stage_model(context.plan, stage, context.registry, context.device, begins ? begin : bare, reference);
   if (stage.uses(plan::ObjectiveTerm::Reference::cached))
     model_.frozen.cache =
-        std::make_shared<ReferenceMemory>(data_.order(), checkpoints_.folder().path() / "reference.bin");
+        std::make_shared<ReferenceLogProbCache>(data_.order(), checkpoints_.folder().path() / "reference.bin");
   if (stage.quantization_aware)
     model_.quantized =
         std::make_unique<QuantizedWeights>(context.plan, context.registry, model_.vlm->parameters(), context.device);
@@ -63,10 +64,10 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   if (!stage.evaluation.sets.empty())
     evaluator_ = std::make_unique<evaluation::Evaluator>(context.plan, stage, context.registry);
   flops_.emplace(context.plan, stage, *model_.vlm, *model_.optimization, model_.frozen.models);
-  gradients_ =
-      std::make_unique<ThreadReplicas>(context.plan, stage, *model_.vlm, *operations_, context.registry,
-                             most_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples),
-                             model_.frozen, ThreadReplicas::Size{state_.replicas, context.threads});
+  gradients_ = std::make_unique<ThreadReplicas>(
+      context.plan, stage, *model_.vlm, *operations_, context.registry,
+      max_capacity_of(context.plan, stage, data_.batches().capacity, data_.batches().most_samples), model_.frozen,
+      ThreadReplicas::Size{state_.replicas, context.threads});
   if (needs_reference(stage) && !state_.stage_done) provide_reference(reference, begins);
 }
 
@@ -171,7 +172,7 @@ std::optional<LoadedPack> Trainer::next_pack() {
   try {
     if (faults_.before_data) faults_.before_data();
     auto loaded = loader_->next();
-    times_.spent_on(PartTimes::waiting);
+    times_.add_elapsed(PartTimes::waiting);
     return loaded;
   } catch (const Error&) {
     observe();
@@ -257,7 +258,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
   model_.with_original_weights(QuantizedWeights::Which::trained, [&] {
     model_.optimization->step(step_rates, whole / observer_.loss_scale(), plan::common(stage_.optimizer).clip, sums);
   });
-  times_.spent_on("optimizer");
+  times_.add_elapsed("optimizer");
   return {last.after,
           std::ssize(step.used) == step.counts.samples ? step.counts : counts_of(stage_, step.used),
           flops_->of(step.used),
@@ -266,7 +267,7 @@ PendingStep Trainer::optimizer_step(const LoadedPack& last) {
           gradients_->all_rows(),
           step.packing,
           gradients_->has_measured_attention(),
-          Late({sums, model_.optimization->norm(), gradients_->attention_entropy()})};
+          AsyncReadback({sums, model_.optimization->norm(), gradients_->attention_entropy()})};
 }
 
 // What follows the step looks at the state as it is then, or changes it.
@@ -290,7 +291,7 @@ bool Trainer::observe() {
   show_progress();
   if (control_.due(state_.step)) continues = follow_control(saves);
   if (is_logged(state_.step)) observer_.write_interval(times_);
-  times_.spent_on("metrics");
+  times_.add_elapsed("metrics");
   if (continues && due(stage_.evaluation.every)) evaluate();
   const bool in_trouble = state_.guard.in_a_row > 0; // what is saved now may be what is wrong
   if (saves && continues && !in_trouble) save();
@@ -327,7 +328,7 @@ void Trainer::report_active(const PendingStep& first) {
     packing.padding_share = 1 - static_cast<double>(first.used_rows) / static_cast<double>(first.all_rows);
   const ActiveParts parts{operations, model_.optimization->choices(), data_.packer(), packing};
   for (const std::string& line : active_lines(context_.plan, stage_, context_.device, parts))
-    if (context_.registry.is_news(line)) log_info("{}", line);
+    if (context_.registry.is_first_occurrence(line)) log_info("{}", line);
 }
 
 void Trainer::evaluate() {
@@ -340,14 +341,14 @@ void Trainer::evaluate() {
     context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name,
                                    evaluation::name_of(moment.mode), grouped(moment.done), grouped(moment.all)));
   };
-  const auto results = ops::with_next_preference(
+  const auto results = ops::retry_with_next_plugin(
       *operations_, [&] { return evaluator_->evaluate(*model_.vlm, *operations_, progress); });
   for (const evaluation::Result& result : results) {
     context_.metrics.write(result.record(stage_.name, state_.step));
     log_info("{}, step {}: {}", stage_.name, grouped(state_.step), result.text());
     if (!state_.score && (!best_by || result.set == *best_by)) state_.score = result.quality();
   }
-  times_.pass_over(); // each result has its own seconds
+  times_.skip_elapsed(); // each result has its own seconds
 }
 
 void Trainer::save() {
@@ -356,7 +357,7 @@ void Trainer::save() {
   evaluated_ = false;
   observer_.interval().add_times(times_);
   checkpoints_.save();
-  times_.spent_on("checkpoint");
+  times_.add_elapsed("checkpoint");
 }
 
 // A plugin failed before anything of its step was applied: the previous steps are not lost.
@@ -373,7 +374,7 @@ void Trainer::save_before_failure() {
 }
 
 void Trainer::show_progress() const {
-  report::Moment moment;
+  report::TrainingProgress moment;
   moment.stage = stage_.name;
   moment.step = state_.step;
   moment.steps = stage_.steps;
@@ -381,7 +382,7 @@ void Trainer::show_progress() const {
   moment.all_samples = stage_.samples;
   moment.samples_before = context_.samples_before;
   moment.run_samples = context_.samples;
-  moment.tokens = state_.decoder_tokens(stage_.texts());
+  moment.tokens = state_.decoder_tokens(stage_.texts_per_sample());
   moment.seconds = times_.seconds();
   moment.waited = times_.waited();
   moment.loss = observer_.loss();

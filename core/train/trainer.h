@@ -3,7 +3,6 @@
 #pragma once
 #include "evaluation/evaluator.h"
 #include "train/control.h"
-#include "train/crew.h"
 #include "train/run_context.h"
 #include "train/stage_checkpoints.h"
 #include "train/stage_data.h"
@@ -11,6 +10,7 @@
 #include "train/stage_reference.h"
 #include "train/step_flops.h"
 #include "train/step_observer.h"
+#include "train/thread_replicas.h"
 
 #include <functional>
 #include <memory>
@@ -76,7 +76,7 @@ class Trainer {
   std::unique_ptr<ThreadReplicas> gradients_;
   StepObserver observer_;
   ControlCalls control_;
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<DataLoader> loader_;
   PartTimes times_;
 
   // The step that is being put together from packs.

@@ -32,7 +32,7 @@ inline void check_segments(const fvlm_optimizer_query& query) {
                         (s.cols == 0 || s.rows <= (query.elements - s.offset) / s.cols);
     if (!inside) {
       throw sdk::Failure(FVLM_ERROR_ARGUMENT,
-                         "segment %lld (offset %lld, %lld x %lld) exceeds the arena of %lld elements",
+                         "segment %lld (offset %lld, %lld x %lld) lies outside the arena of %lld elements",
                          static_cast<long long>(i), static_cast<long long>(s.offset), static_cast<long long>(s.rows),
                          static_cast<long long>(s.cols), static_cast<long long>(query.elements));
     }

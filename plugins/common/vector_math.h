@@ -60,7 +60,7 @@ FVLM_INLINE Vector exp(Vector x) {
 // The standard normal CDF, (1 + erf(x / sqrt 2)) / 2; propagates NaN. The exponent of the lower tail 2^P(|x|) / 2 is
 // nearly a parabola: P is fitted to log2(erfc(|x| / sqrt 2)) on 0 to 5.5 for the least error of the tail, and keeps
 // decreasing beyond. Absolute error 1.1e-7.
-FVLM_INLINE Vector normal_below(Vector x) {
+FVLM_INLINE Vector normal_cdf(Vector x) {
   const Vector distance = x < 0.0f ? -x : x;
   Vector p = splat(-1.853837557e-06f);
   p = fma(p, distance, splat(2.894511157e-05f));

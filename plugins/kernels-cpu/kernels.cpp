@@ -70,7 +70,7 @@ HeadRows heads_of(const fvlm_tensor* tensor, const fvlm_kernels_query& query, co
 
 // Other bits of a query's options are refused: they belong to features that this plugin does not have.
 constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_REST;
+    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_COMPENSATED;
 
 int64_t parts_of(const fvlm_kernels_query& query) {
   return std::clamp<int64_t>(query.rows / 32, 1, max_parts);

@@ -42,7 +42,7 @@ void gelu_forward_rows(const GeluProblem& p, int64_t first, int64_t last) {
     for (int64_t c = 0; c < p.width; c += lanes) {
       Vector v = load_at(x, c, p.width);
       if (bias) v += load_at(bias, c, p.width);
-      store_at(y, c, p.width, v * normal_below(v));
+      store_at(y, c, p.width, v * normal_cdf(v));
     }
   }
 }
@@ -58,7 +58,7 @@ void gelu_backward_rows(const GeluProblem& p, int64_t first, int64_t last, float
       Vector v = load_at(x, c, p.width);
       if (bias) v += load_at(bias, c, p.width);
       const Vector density = exp(v * v * -0.5f) * 0.398942280401432678f;
-      const Vector d = load_at(d_y, c, p.width) * fma(v, density, normal_below(v));
+      const Vector d = load_at(d_y, c, p.width) * fma(v, density, normal_cdf(v));
       store_at(d_x, c, p.width, d);
       if (d_bias) store_at(d_bias, c, p.width, d + load_at(d_bias, c, p.width));
     }

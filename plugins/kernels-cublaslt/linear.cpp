@@ -25,8 +25,8 @@ constexpr int64_t max_cublas_bytes = 32 << 20, min_cublas_bytes = 1 << 20;
 constexpr int64_t max_set_bytes = 64 << 20, max_scratch_bytes = 96 << 20, max_sets = 24;
 constexpr int64_t row_unit = 128; // granularity when rows are cut to fit
 // Options that this plugin knows; queries with others are refused.
-constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
+constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED;
 
 void clear(const fvlm_call& call, void* data, int64_t size) {
   check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(size), stream_of(call)), "cudaMemsetAsync");
@@ -183,7 +183,7 @@ class KernelsCublasLt : public Kernels {
   static bool has_backward(const Query& query) { return query.options & FVLM_WITH_BACKWARD; }
   static bool has_bias(const Query& query) { return query.options & FVLM_WITH_BIAS; }
   static bool has_residual(const Query& query) { return query.options & FVLM_WITH_RESIDUAL; }
-  static bool keeps_compensation(const Query& query) { return query.options & FVLM_WITH_REST; }
+  static bool keeps_compensation(const Query& query) { return query.options & FVLM_COMPENSATED; }
   // With compensation the forward is always a skinny GEMM.
   static bool has_plan(const Query& query) { return !keeps_compensation(query) || has_backward(query); }
 
@@ -509,10 +509,10 @@ class KernelsCublasLt : public Kernels {
     const int64_t sum_bytes = may_be_custom(query) ? weight_gradient_workspace(multiprocessors_) : 0;
     scratch.cublas = workspace.take<char>(query.rows > 0 ? std::max(cublas_bytes(query), sum_bytes) : 0);
     int64_t summed_columns = has_bias(query) ? query.width : 0; // columns that one call sums
-    if (query.options & FVLM_WITH_SUMS) summed_columns = std::max(summed_columns, query.inner);
+    if (query.options & FVLM_WITH_COLUMN_SUMS) summed_columns = std::max(summed_columns, query.inner);
     if (has_backward(query) && summed_columns > 0 && query.rows > 0)
       scratch.sums.allocate(workspace, summed_columns, 1, multiprocessors_);
-    if (query.options & FVLM_WITH_SUMS && query.rows > 0 && may_fuse(fused_input_shape(query)))
+    if (query.options & FVLM_WITH_COLUMN_SUMS && query.rows > 0 && may_fuse(fused_input_shape(query)))
       scratch.gelu_derivative_sums =
           workspace.take<float>(column_sum_parts(multiprocessors_, fused_input_shape(query)) * query.inner);
     const TimingSets sets = timing_sets(query);

@@ -15,8 +15,8 @@ using std::int64_t;
 
 constexpr int64_t widest_access = 16; // bytes
 // Options that this plugin knows; queries with others are refused.
-constexpr std::uint32_t known_options =
-    FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU | FVLM_WITH_SUMS | FVLM_WITH_REST;
+constexpr std::uint32_t known_options = FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL | FVLM_WITH_BIAS | FVLM_WITH_GELU |
+                                        FVLM_WITH_COLUMN_SUMS | FVLM_COMPENSATED;
 
 bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % widest_access == 0;
@@ -173,9 +173,9 @@ class KernelsCuda : public Kernels {
                       query.rotary_dim, query.head_dim);
       if (query.rotary_dim > 1024) return refuse("rotary_dim %d is not supported: the limit is 1024", query.rotary_dim);
     }
-    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_SUMS))
+    if (query.op == FVLM_OP_RMSNORM && (query.options & FVLM_WITH_COLUMN_SUMS))
       return refuse("column sums of d_x are not supported");
-    if (query.op == FVLM_OP_SCALED_ROWS && query.inner < 0)
+    if (query.op == FVLM_OP_FOLD_ROW_SCALE && query.inner < 0)
       return refuse("rows of width %lld are not supported", static_cast<long long>(query.inner));
     return accept(300, "one pass, 16 bytes per thread");
   }
@@ -332,7 +332,7 @@ class KernelsCuda : public Kernels {
 
   // The most parameter gradients that the operation's backward sums.
   static int parameter_count(const Query& query) {
-    return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_SUMS) != 0);
+    return 1 + (query.op == FVLM_OP_LAYERNORM) + ((query.options & FVLM_WITH_COLUMN_SUMS) != 0);
   }
 
   Device on(const fvlm_call& call) const { return {stream_of(call), multiprocessors_, has_clusters_}; }

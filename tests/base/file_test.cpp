@@ -80,12 +80,12 @@ TEST_F(FileTest, an_atomic_file_holds_every_piece_in_order) {
 TEST_F(FileTest, an_atomic_folder_appears_with_all_its_files_or_not_at_all) {
   {
     AtomicFolder unfinished(folder / "one");
-    write_file_atomic(unfinished.beside() / "a", "x");
+    write_file_atomic(unfinished.temporary_path() / "a", "x");
   }
   EXPECT_TRUE(fs::is_empty(folder));
   AtomicFolder finished(folder / "one/");
-  fs::create_directory(finished.beside() / "in");
-  write_file_atomic(finished.beside() / "in" / "a", "x");
+  fs::create_directory(finished.temporary_path() / "in");
+  write_file_atomic(finished.temporary_path() / "in" / "a", "x");
   EXPECT_FALSE(fs::exists(folder / "one"));
   finished.commit();
   EXPECT_EQ(read_file(folder / "one" / "in" / "a"), "x");
@@ -157,8 +157,8 @@ TEST_F(FileTest, AFolderOfAKilledProcessIsRemovedAndOneInUseStays) {
   AtomicFolder first(folder / "model");
   EXPECT_FALSE(fs::exists(dead)) << "nobody holds it";
   AtomicFolder second(folder / "model");
-  EXPECT_TRUE(fs::is_directory(first.beside())) << "this one is in use";
-  EXPECT_NE(first.beside(), second.beside());
+  EXPECT_TRUE(fs::is_directory(first.temporary_path())) << "this one is in use";
+  EXPECT_NE(first.temporary_path(), second.temporary_path());
 }
 
 TEST_F(FileTest, ASignalEndsWritingAndLeavesNothingUnfinished) {
@@ -166,9 +166,9 @@ TEST_F(FileTest, ASignalEndsWritingAndLeavesNothingUnfinished) {
     const InterruptibleWrites interruptible;
     try {
       AtomicFolder made(folder / "model");
-      write_file_atomic(made.beside() / "a", "x");
+      write_file_atomic(made.temporary_path() / "a", "x");
       ASSERT_EQ(raise(signal), 0);
-      write_file_atomic(made.beside() / "b", "x");
+      write_file_atomic(made.temporary_path() / "b", "x");
       ADD_FAILURE() << "written on after signal " << signal;
     } catch (const Interrupted& interrupted) {
       EXPECT_EQ(interrupted.signal(), signal);

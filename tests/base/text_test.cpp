@@ -15,28 +15,29 @@ TEST(Nearest, finds_the_likely_word_and_nothing_far_off) {
 }
 
 TEST(Terminal, obeys_no_command_in_a_text_and_keeps_its_spaces) {
-  EXPECT_EQ(without_commands("a\x1b[2J\r\x7f b \n\tc "), "a [2J   b \n\tc ");
-  EXPECT_EQ(without_commands("\u009b31m\u0085 \u00a0é"), " 31m  \u00a0é");
+  EXPECT_EQ(strip_control_characters("a\x1b[2J\r\x7f b \n\tc "), "a [2J   b \n\tc ");
+  EXPECT_EQ(strip_control_characters("\u009b31m\u0085 \u00a0é"), " 31m  \u00a0é");
 }
 
 TEST(Terminal, replaces_bidirectional_marks_and_bytes_that_are_no_utf8) {
-  EXPECT_EQ(without_commands("a\u202Egpj.exe\u202C \u2066b\u2069 \u200F\u061C"), "a gpj.exe   b    ");
-  EXPECT_EQ(without_commands("\x9b"
-                             "31m \xc2"),
+  EXPECT_EQ(strip_control_characters("a\u202Egpj.exe\u202C \u2066b\u2069 \u200F\u061C"), "a gpj.exe   b    ");
+  EXPECT_EQ(strip_control_characters("\x9b"
+                                     "31m \xc2"),
             "\uFFFD31m \uFFFD")
       << "an 8-bit terminal takes a lone 0x9b for a command";
-  EXPECT_EQ(without_commands("\xed\xa0\x80|\xc0\x9b|\xf5"), "\uFFFD\uFFFD\uFFFD|\uFFFD\uFFFD|\uFFFD");
-  EXPECT_EQ(without_commands("日本語 \U0001F600 \u05D0\u200D"), "日本語 \U0001F600 \u05D0\u200D");
+  EXPECT_EQ(strip_control_characters("\xed\xa0\x80|\xc0\x9b|\xf5"), "\uFFFD\uFFFD\uFFFD|\uFFFD\uFFFD|\uFFFD");
+  EXPECT_EQ(strip_control_characters("日本語 \U0001F600 \u05D0\u200D"), "日本語 \U0001F600 \u05D0\u200D");
 }
 
 TEST(Terminal, ColoursOfOursStayOnRequestAndNoOtherSequence) {
   const std::string bold = styled("a", Style::bold, true);
-  EXPECT_EQ(without_commands(bold + "\x1b[2J\x1b[8mb\x1b", true), bold + " [2J [8mb\uFFFD");
-  EXPECT_EQ(without_commands(bold), " [1ma [0m");
+  EXPECT_EQ(strip_control_characters(bold + "\x1b[2J\x1b[8mb\x1b", true), bold + " [2J [8mb\uFFFD");
+  EXPECT_EQ(strip_control_characters(bold), " [1ma [0m");
 }
 
 TEST(Terminal, json_keeps_what_a_terminal_would_obey_as_an_escape) {
-  EXPECT_EQ(escape_commands("{\"a\": \"\u009b31m\x7f\u202Eé\"}\n"), "{\"a\": \"\\u009b31m\\u007f\\u202eé\"}\n");
+  EXPECT_EQ(escape_control_characters("{\"a\": \"\u009b31m\x7f\u202Eé\"}\n"),
+            "{\"a\": \"\\u009b31m\\u007f\\u202eé\"}\n");
 }
 
 TEST(TextTable, aligns_words_left_and_numbers_right) {

@@ -2,7 +2,7 @@
 // it was told what.
 #include "../train/own_runtime.h"
 #include "bench/anatomy.h"
-#include "ops/call_watch.h"
+#include "ops/call_observer.h"
 #include "ops/reference.h"
 #include "ops/reference_manifest.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 class Watched : public train::OwnRuntime {
  public:
-  std::vector<device::Activity> watch(const std::function<void()>& work) override {
+  std::vector<device::Activity> profile(const std::function<void()>& work) override {
     seen_.clear();
     told_ = false;
     work();
@@ -91,7 +91,7 @@ TEST(Anatomy, adds_up) {
   for (const char* name : {"linear forward", "linear input gradient", "linear weight gradient", "attention backward",
                            "rmsnorm forward", "layernorm backward", "loss fused", "optimizer step"})
     EXPECT_TRUE(named(name)) << name;
-  EXPECT_EQ(ops::call_watch(), nullptr);
+  EXPECT_EQ(ops::call_observer(), nullptr);
 
   double before = std::numeric_limits<double>::infinity();
   for (const auto& operation : anatomy.operations) {

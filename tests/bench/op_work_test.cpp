@@ -53,7 +53,7 @@ TEST(LeastWork, of_the_small_operations) {
 }
 
 TEST(LeastWork, of_scaled_linears) {
-  auto query = rows(FVLM_OP_SCALED_ROWS, FVLM_WITH_BACKWARD);
+  auto query = rows(FVLM_OP_FOLD_ROW_SCALE, FVLM_WITH_BACKWARD);
   const auto weights = static_cast<double>(query.rows * query.width * query.inner),
              biases = static_cast<double>(query.rows * query.width);
   const Passes passes = least_work(query);

@@ -71,7 +71,7 @@ TEST(ShadowTape, keeps_only_what_goes_in_and_out_of_a_block_that_is_computed_aga
   };
   shadow::Tape tape;
   const shadow::Value x(shadow::make(ledger, 10, 1, 1), true);
-  const auto out = shadow::recomputed(tape, {x}, block);
+  const auto out = shadow::checkpointed(tape, {x}, block);
   EXPECT_EQ(ledger.live(), 20);
   EXPECT_EQ(ledger.peak(), 120);
   out[0].gradient->add(shadow::another(out[0].data));

@@ -138,12 +138,12 @@ class PreprocessTest : public testing::Test {
         EXPECT_EQ(a.texts.size(), b.texts.size());
         for (size_t t = 0; t < std::min(a.texts.size(), b.texts.size()); ++t) {
           EXPECT_EQ(a.texts[t].ids, b.texts[t].ids);
-          EXPECT_EQ(a.texts[t].answer, b.texts[t].answer);
+          EXPECT_EQ(a.texts[t].answer_mask, b.texts[t].answer_mask);
         }
         EXPECT_EQ(a.frames, b.frames);
-        EXPECT_EQ(a.right_choice, b.right_choice);
-        EXPECT_EQ(a.cut_tokens, b.cut_tokens);
-        EXPECT_EQ(a.cut_answer_tokens, b.cut_answer_tokens);
+        EXPECT_EQ(a.correct_choice, b.correct_choice);
+        EXPECT_EQ(a.truncated_tokens, b.truncated_tokens);
+        EXPECT_EQ(a.truncated_answer_tokens, b.truncated_answer_tokens);
         EXPECT_EQ(a.dropped, b.dropped);
         EXPECT_TRUE(raw[i].frames == fast[i].frames) << "other pixels";
       }

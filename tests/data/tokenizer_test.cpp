@@ -171,11 +171,11 @@ TEST(Chat, masks_what_comes_behind_the_assistant_line) {
                                           "<|im_start|>user\nhi <|im_end|><|im_end|>\n"
                                           "<|im_start|>assistant\nabc<|im_end|>\n");
   EXPECT_EQ(std::count(tokens.ids.begin(), tokens.ids.end(), 260), 3) << "the user's look-alike is no token";
-  size_t answers = static_cast<size_t>(std::count(tokens.answer.begin(), tokens.answer.end(), 1));
-  ASSERT_EQ(tokens.answer.size(), tokens.ids.size());
+  size_t answers = static_cast<size_t>(std::count(tokens.answer_mask.begin(), tokens.answer_mask.end(), 1));
+  ASSERT_EQ(tokens.answer_mask.size(), tokens.ids.size());
   EXPECT_EQ(answers, 3u) << "abc, <|im_end|> and the line break";
-  EXPECT_EQ(tokens.answer[tokens.ids.size() - 4], 0);
-  EXPECT_EQ(tokens.answer[tokens.ids.size() - 3], 1);
+  EXPECT_EQ(tokens.answer_mask[tokens.ids.size() - 4], 0);
+  EXPECT_EQ(tokens.answer_mask[tokens.ids.size() - 3], 1);
   auto prompt = chat.prompt(std::span(turns).first(1));
   EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin()));
   EXPECT_EQ(tokens.ids[prompt.size()], 257);

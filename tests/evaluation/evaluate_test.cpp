@@ -21,7 +21,7 @@ std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* 
   std::vector<std::unique_ptr<SampleSet>> sets;
   sets.push_back(std::move(set));
   Evaluator evaluator(std::move(sets), 0.25);
-  if (reference) evaluator.remember_reference(reference->vlm, *reference->operations);
+  if (reference) evaluator.cache_reference(reference->vlm, *reference->operations);
   return evaluator.evaluate(tiny.vlm, *tiny.operations);
 }
 
@@ -36,14 +36,14 @@ TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, mode
   const model::Sample alone{sample.frames, {sample.texts.at(text)}};
   const auto pack = tiny.pack({alone});
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const auto seen = tiny.vlm.see(none, *tiny.operations, pack, mode);
-  const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
-  const at::Tensor losses = next_token(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
+  const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, mode);
+  const auto hidden = tiny.vlm.decode(none, *tiny.operations, seen.tokens, pack);
+  const at::Tensor losses = next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, tiny.ones(pack));
   return {losses.sum(at::kDouble).item<double>(), pack.labels_per_text[0]};
 }
 
 struct Asked {
-  Drawn drawn;
+  DrawnSample drawn;
   std::vector<TextScore> texts;
   size_t right = 0;
 };
@@ -54,7 +54,7 @@ std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, 
   while (const auto drawn = order.next(state)) {
     const auto sample = questions.of_model(*drawn);
     Asked& asked = all.emplace_back(Asked{*drawn, {}, 0});
-    asked.right = static_cast<size_t>(questions.measure(*drawn).right_choice.value_or(0));
+    asked.right = static_cast<size_t>(questions.measure(*drawn).correct_choice.value_or(0));
     for (size_t text = 0; text < sample.texts.size(); ++text)
       asked.texts.push_back(asked_alone(tiny, sample, text, mode));
   }
@@ -103,7 +103,7 @@ TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
     double sum = 0;
     int64_t labels = 0;
     std::map<std::string, std::pair<double, int64_t>> by_source;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::mode_named(name_of(mode)).mode)) {
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::parse_mode(name_of(mode)).mode)) {
       sum += asked.texts[0].loss;
       labels += asked.texts[0].labels;
       auto& [of_source, count] = by_source[asked.drawn.source == 0       ? "clips"
@@ -127,7 +127,7 @@ TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
   for (const plan::Mode mode : all_modes) {
     double right = 0, loss = 0;
     int64_t labels = 0;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::mode_named(name_of(mode)).mode)) {
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::parse_mode(name_of(mode)).mode)) {
       const auto best = std::min_element(asked.texts.begin(), asked.texts.end(),
                                          [](const TextScore& a, const TextScore& b) { return a.mean() < b.mean(); });
       right += best - asked.texts.begin() == static_cast<std::ptrdiff_t>(asked.right);
@@ -156,8 +156,8 @@ TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
   for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
   const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
   for (const plan::Mode mode : all_modes) {
-    const auto ours = asked_one_by_one(policy, *questions, model::mode_named(name_of(mode)).mode);
-    const auto theirs = asked_one_by_one(reference, *questions, model::mode_named(name_of(mode)).mode);
+    const auto ours = asked_one_by_one(policy, *questions, model::parse_mode(name_of(mode)).mode);
+    const auto theirs = asked_one_by_one(reference, *questions, model::parse_mode(name_of(mode)).mode);
     double accuracy = 0, margin = 0, reward_accuracy = 0, reward_margin = 0;
     for (size_t i = 0; i < ours.size(); ++i) {
       const double own = ours[i].texts[1].loss - ours[i].texts[0].loss;
@@ -196,9 +196,9 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
     ops::Tape none(ops::Tape::Mode::forward_only);
     for (int64_t i = 0; i < 13; ++i) {
       const auto pack = tiny.pack({questions->of_model({i, 0, 0, i})});
-      const auto mode = model::mode_named(name_of(result.mode)).mode;
+      const auto mode = model::parse_mode(name_of(result.mode)).mode;
       const at::Tensor map =
-          tiny.vlm.see(none, *tiny.operations, pack, mode, model::Vlm::Outputs::tokens_and_attention).attention;
+          tiny.vlm.encode(none, *tiny.operations, pack, mode, model::Vlm::Outputs::tokens_and_attention).attention;
       sum += -(map * map.log()).sum().item<double>() / static_cast<double>(map.size(1) * map.size(2));
       frames += map.size(0);
     }
@@ -227,11 +227,11 @@ TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_
 TEST(Evaluation, broken_samples_are_counted_and_the_others_measured) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
-  questions->broken = [](const Drawn& drawn) { return drawn.sample == 2; };
+  questions->broken = [](const DrawnSample& drawn) { return drawn.sample == 2; };
   const Result result = evaluated(tiny, open(wanted(Measure::loss), questions)).at(0);
   EXPECT_EQ(result.samples, 17);
   EXPECT_EQ(result.aside, 2);
-  questions->broken = [](const Drawn&) { return true; };
+  questions->broken = [](const DrawnSample&) { return true; };
   EXPECT_THROW(open(wanted(Measure::loss), questions), Error);
 }
 

@@ -17,10 +17,10 @@ class MadeQuestions : public SampleSource {
 
   std::vector<int64_t> sizes() const override { return sizes_; }
   int64_t frame_elements() const override { return 3 * 8 * 8; }
-  std::string place(const Drawn& drawn) const override { return fmt::format("source {}", drawn.source); }
-  std::string key(const Drawn& drawn) const override { return fmt::format("{}-{}", drawn.source, drawn.sample); }
+  std::string place(const DrawnSample& drawn) const override { return fmt::format("source {}", drawn.source); }
+  std::string key(const DrawnSample& drawn) const override { return fmt::format("{}-{}", drawn.source, drawn.sample); }
 
-  Sample measure(const Drawn& drawn) const override {
+  Sample measure(const DrawnSample& drawn) const override {
     if (broken(drawn)) throw Error(ErrorKind::data, "no text");
     model::Dice dice(17 + static_cast<uint64_t>(drawn.sample * 2 + static_cast<int64_t>(drawn.source)));
     Sample sample;
@@ -32,29 +32,29 @@ class MadeQuestions : public SampleSource {
     if (measure_ == plan::Measure::preference) texts = 2;
     if (measure_ == plan::Measure::choice) {
       texts = dice.upto(2, 4);
-      sample.right_choice = dice.upto(0, texts - 1);
+      sample.correct_choice = dice.upto(0, texts - 1);
     }
     std::vector<TokenId> asked;
     for (int64_t i = 0; i < prompt; ++i) asked.push_back(static_cast<TokenId>(dice.upto(0, 52)));
     for (int64_t text = 0; text < texts; ++text) {
       SampleText& made = sample.texts.emplace_back();
       made.ids = asked;
-      made.answer.assign(asked.size(), 0);
+      made.answer_mask.assign(asked.size(), 0);
       for (int64_t i = dice.upto(1, 4); i > 0; --i) {
         made.ids.push_back(static_cast<TokenId>(dice.upto(0, 52)));
-        made.answer.push_back(1);
+        made.answer_mask.push_back(1);
       }
     }
     return sample;
   }
 
-  void decode(const Drawn& drawn, const Sample&, std::span<float> frames) const override {
+  void decode(const DrawnSample& drawn, const Sample&, std::span<float> frames) const override {
     const RandomStream random(3, key(drawn));
     for (size_t i = 0; i < frames.size(); ++i) frames[i] = static_cast<float>(random.normal(i));
   }
 
   // The same sample for the model itself.
-  model::Sample of_model(const Drawn& drawn) const {
+  model::Sample of_model(const DrawnSample& drawn) const {
     const Sample sample = measure(drawn);
     model::Sample made;
     if (sample.frames > 0) {
@@ -62,11 +62,11 @@ class MadeQuestions : public SampleSource {
       decode(drawn, sample, {made.frames.data_ptr<float>(), static_cast<size_t>(made.frames.numel())});
     }
     for (const SampleText& text : sample.texts)
-      made.texts.push_back({{text.ids.begin(), text.ids.end()}, {text.answer.begin(), text.answer.end()}});
+      made.texts.push_back({{text.ids.begin(), text.ids.end()}, {text.answer_mask.begin(), text.answer_mask.end()}});
     return made;
   }
 
-  MadeSource::Where broken = [](const Drawn&) { return false; };
+  MadeSource::Where broken = [](const DrawnSample&) { return false; };
 
  private:
   plan::Measure measure_;

@@ -19,7 +19,7 @@ class MadeChats : public MadeQuestions {
  public:
   explicit MadeChats(Measure measure) : MadeQuestions(measure, {5, 2}), measure_(measure) {}
 
-  Sample measure(const Drawn& drawn) const override {
+  Sample measure(const DrawnSample& drawn) const override {
     const auto tokenizer = Tokenizer::from_json(test::small_tokenizer().dump(), "small");
     const ChatTemplate chat(tokenizer);
     Sample sample = MadeQuestions::measure(drawn);
@@ -28,17 +28,17 @@ class MadeChats : public MadeQuestions {
     for (size_t i = 0; i < texts; ++i) {
       const std::vector<Turn> turns = {{"user", " what? "}, {"assistant", i == 0 ? "ab" : "c"}};
       auto tokens = chat.encode(turns, "be kind");
-      sample.texts.push_back({tokens.ids, tokens.answer});
+      sample.texts.push_back({tokens.ids, tokens.answer_mask});
     }
-    if (measure_ == Measure::choice) sample.right_choice = 1;
+    if (measure_ == Measure::choice) sample.correct_choice = 1;
     return sample;
   }
 
-  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override {
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
     for (int64_t i = 0; i < sample.frames; ++i)
       normalise(bytes_of(drawn, i), frames.subspan(static_cast<size_t>(i) * 192, 192));
   }
-  static std::vector<uint8_t> bytes_of(const Drawn& drawn, int64_t frame) {
+  static std::vector<uint8_t> bytes_of(const DrawnSample& drawn, int64_t frame) {
     std::vector<uint8_t> bytes(192);
     const RandomStream random(static_cast<uint64_t>(frame), std::to_string(drawn.sample));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(random.bits(i));
@@ -91,12 +91,12 @@ TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_t
     for (int64_t number = 0; number < 4; ++number) {
       const json sample = shown.sample(fmt::format("{:03}", number).c_str());
       EXPECT_FALSE(sample.contains("options"));
-      const Drawn drawn{number, 0, 0, number};
+      const DrawnSample drawn{number, 0, 0, number};
       const auto of_model = chats.of_model(drawn);
       const auto pack = shown.tiny.pack({of_model});
       ops::Tape none(ops::Tape::Mode::forward_only);
       const at::Tensor maps = shown.tiny.vlm
-                                  .see(none, *shown.tiny.operations, pack, model::mode_named(name_of(mode)).mode,
+                                  .encode(none, *shown.tiny.operations, pack, model::parse_mode(name_of(mode)).mode,
                                        model::Vlm::Outputs::tokens_and_attention)
                                   .attention;
       ASSERT_EQ(sample["frames"].size(), static_cast<size_t>(of_model.frames.size(0)));

@@ -5,7 +5,7 @@
 #include "data/chat.h"
 #include "data/samples/frames.h"
 #include "data/samples/npy.h"
-#include "data/samples/telling.h"
+#include "data/samples/sample_content.h"
 
 #include <cstdint>
 #include <cstdlib>
@@ -34,16 +34,17 @@ void read_json(std::string_view text) {
   static const plan::Source source;
   auto object = parse_json(text, "KEY.json");
   if (!object.is_object()) return;
-  Telling telling = read_telling(Parts(object, source.fields), std::nullopt, source, mix);
-  demand(telling.talks.empty() != telling.tokens.empty());
-  for (const auto& talk : telling.talks) {
+  SampleContent parsed = parse_sample_content(Parts(object, source.fields), std::nullopt, source, mix);
+  demand(parsed.conversations.empty() != parsed.tokens.empty());
+  for (const auto& talk : parsed.conversations) {
     ChatTokens tokens = chat.encode(talk.turns, talk.system);
-    demand(tokens.ids.size() == tokens.answer.size() && !tokens.ids.empty());
+    demand(tokens.ids.size() == tokens.answer_mask.size() && !tokens.ids.empty());
   }
-  for (const auto& tokens : telling.tokens) demand(tokens.ids.size() == tokens.answer.size() && !tokens.ids.empty());
-  if (telling.right_choice)
-    demand(*telling.right_choice >= 0 &&
-           *telling.right_choice < static_cast<int64_t>(telling.talks.size() + telling.tokens.size()));
+  for (const auto& tokens : parsed.tokens)
+    demand(tokens.ids.size() == tokens.answer_mask.size() && !tokens.ids.empty());
+  if (parsed.correct_choice)
+    demand(*parsed.correct_choice >= 0 &&
+           *parsed.correct_choice < static_cast<int64_t>(parsed.conversations.size() + parsed.tokens.size()));
 }
 
 void read_names(std::string_view text) {

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int file = memfd_create("shard", 0);
   static const std::string path = "/proc/self/fd/" + std::to_string(file);
   demand(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == static_cast<ssize_t>(size));
-  RetriedFile shard(path, {.tries = 1});
+  RetryingFile shard(path, {.tries = 1});
   std::set<std::string> keys;
   Grouping grouping([&](const ShardSample& sample) {
     demand(keys.insert(sample.key).second && !sample.key.empty());
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       demand(names.insert(member.name).second && !member.name.empty());
     }
   });
-  scan_tar(shard, [&](TarItem&& item) {
+  scan_tar(shard, [&](TarEntry&& item) {
     demand(item.header <= size);
     grouping.add(std::move(item));
   });

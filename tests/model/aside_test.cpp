@@ -24,24 +24,24 @@ class LateRuntime : public device::Runtime {
 
   int besides = 0;
 
-  void beside(std::function<void()> work, int64_t /*bytes*/) override {
+  void run_on_side_stream(std::function<void()> work, int64_t /*bytes*/) override {
     ++besides;
     waiting_.push_back(std::move(work));
   }
-  void join() noexcept override {
+  void join_side_stream() noexcept override {
     for (; !waiting_.empty(); waiting_.pop_front()) waiting_.front()();
   }
 
-  bool is_recording() const override { return false; }
-  std::unique_ptr<device::Recording> record(const std::function<void()>& /*work*/) override { return {}; }
-  std::shared_ptr<device::Mark> mark() override { return {}; }
-  std::shared_ptr<device::Mark> copy_beside(const device::Mark& /*after*/,
-                                            const std::function<void()>& /*copies*/) override {
+  bool is_capturing() const override { return false; }
+  std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& /*work*/) override { return {}; }
+  std::shared_ptr<device::Event> record_event() override { return {}; }
+  std::shared_ptr<device::Event> copy_on_prefetch_stream(const device::Event& /*after*/,
+                                                         const std::function<void()>& /*copies*/) override {
     return {};
   }
-  void follow(const device::Mark& /*mark*/) override {}
+  void wait_event(const device::Event& /*mark*/) override {}
   void synchronize() override {}
-  std::vector<device::Activity> watch(const std::function<void()>& /*work*/) override { return {}; }
+  std::vector<device::Activity> profile(const std::function<void()>& /*work*/) override { return {}; }
   uint64_t now() const override { return 0; }
 
  private:
@@ -62,20 +62,20 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
                                                  const Objective& objective) {
     ops::Tape tape;
     auto& operations = *tiny.operations;
-    const auto seen = tiny.vlm.see(tape, operations, pack, Mode::coarse_fine);
-    const auto hidden = tiny.vlm.read(tape, operations, seen.tokens, pack, seen.next);
+    const auto seen = tiny.vlm.encode(tape, operations, pack, Mode::coarse_fine);
+    const auto hidden = tiny.vlm.decode(tape, operations, seen.tokens, pack, seen.next);
     const Tensor weights = tiny.ones(pack) / 10;
     if (objective.prefers) {
       const auto policy = log_probabilities(tape, operations, tiny.vlm, hidden, pack);
       dpo_loss(policy, at::zeros_like(policy.sum), pack, 0.1, at::full({}, 1.0, at::kDouble));
     } else {
-      next_token(tape, operations, tiny.vlm, hidden, pack, weights);
+      next_token_loss(tape, operations, tiny.vlm, hidden, pack, weights);
     }
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const auto told = teacher.vlm.see(none, operations, pack, Mode::coarse_fine);
+      const auto told = teacher.vlm.encode(none, operations, pack, Mode::coarse_fine);
       const auto theirs = log_softmax_at_temperature(operations, teacher.vlm,
-                                                     teacher.vlm.read(none, operations, told.tokens, pack), pack, 1);
+                                                     teacher.vlm.decode(none, operations, told.tokens, pack), pack, 1);
       kl_divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
     }
     tape.backward();

@@ -124,17 +124,17 @@ TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_r
   Dice dice(4);
   const std::vector<Sample> equal{random_sample(dice, 2, 7), random_sample(dice, 3, 6)}, // 9 rows each
       other{random_sample(dice, 2, 7), random_sample(dice, 3, 5)};
-  EXPECT_TRUE(tiny.pack(equal).texts.even);
-  EXPECT_FALSE(tiny.pack(equal).videos.even);
-  EXPECT_FALSE(tiny.pack(other).texts.even);
+  EXPECT_TRUE(tiny.pack(equal).texts.uniform_lengths);
+  EXPECT_FALSE(tiny.pack(equal).videos.uniform_lengths);
+  EXPECT_FALSE(tiny.pack(other).texts.uniform_lengths);
   for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::longest_sequence}) {
     Capacity wide = Capacity::of(equal);
     wide.*size += 1;
-    EXPECT_FALSE(tiny.pack(equal, wide).texts.even);
+    EXPECT_FALSE(tiny.pack(equal, wide).texts.uniform_lengths);
   }
   Capacity spare = Capacity::of(equal);
   spare.sequences += 3;
-  EXPECT_TRUE(tiny.pack(equal, spare).texts.even);
+  EXPECT_TRUE(tiny.pack(equal, spare).texts.uniform_lengths);
 }
 
 TEST(Packing, chosen_and_rejected_share_their_frames) {

@@ -64,9 +64,9 @@ struct Tiny {
   // Forward and backward of next-token prediction. Gradients add to those of the step.
   at::Tensor losses(const Pack& pack, const at::Tensor& weights, Mode mode = Mode::coarse_fine) {
     ops::Tape tape;
-    const auto seen = vlm.see(tape, *operations, pack, mode);
-    const auto hidden = vlm.read(tape, *operations, seen.tokens, pack, seen.next);
-    at::Tensor losses = next_token(tape, *operations, vlm, hidden, pack, weights);
+    const auto seen = vlm.encode(tape, *operations, pack, mode);
+    const auto hidden = vlm.decode(tape, *operations, seen.tokens, pack, seen.next);
+    at::Tensor losses = next_token_loss(tape, *operations, vlm, hidden, pack, weights);
     tape.backward();
     return losses;
   }
@@ -79,7 +79,7 @@ struct Tiny {
     vlm.parameters().zero_missing_gradients();
     for (const auto& parameter : vlm.parameters().all())
       if (parameter.gradient.defined()) all[parameter.name] = parameter.gradient.clone();
-    vlm.parameters().forget_gradients();
+    vlm.parameters().reset_gradients();
     return all;
   }
 

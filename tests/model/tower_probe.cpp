@@ -19,7 +19,7 @@ using at::Tensor;
 namespace {
 
 struct Tower {
-  Tower(const WeightLayout& layout, const std::string& folder, const std::vector<ReadTogether>& read_together,
+  Tower(const WeightLayout& layout, const std::string& folder, const std::vector<FusedNames>& read_together,
         const HuggingFaceFolder& source)
       : parameters(blocks_of(layout, folder, read_together), {}) {
     registry.add_static(ops::reference_manifest(), [] { return &ops::reference_entry; });
@@ -47,7 +47,7 @@ void finish(Tower& tower, Tape& tape, const Value& hidden, const Safetensors& in
 void probe_vision(const std::string& path, const Safetensors& in, const std::string& out) {
   const auto source = HuggingFaceFolder::open(path);
   const VisionConfig config = read_vision_config(source.config, path);
-  Tower tower(layout_of(config), "vision.", read_together(config), source);
+  Tower tower(layout_of(config), "vision.", fused_weights(config), source);
   const Dinov2 dinov2(config, tower.parameters);
   const Tensor frames = tensor_over(in.at("frames"));
   const int64_t count = frames.size(0), rows = dinov2.tokens_per_frame(frames.size(2), frames.size(3));
@@ -59,7 +59,7 @@ void probe_vision(const std::string& path, const Safetensors& in, const std::str
 void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {
   const auto source = HuggingFaceFolder::open(path);
   const DecoderConfig config = read_decoder_config(source.config, path);
-  Tower tower(layout_of(config), "decoder.", read_together(config), source);
+  Tower tower(layout_of(config), "decoder.", fused_weights(config), source);
   const Llama llama(config, tower.parameters);
   const Tensor ids = tensor_over(in.at("ids")), lengths = tensor_over(in.at("lengths"));
   std::vector<Tensor> positions;

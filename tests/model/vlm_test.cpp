@@ -37,9 +37,9 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
   const auto gradients = tiny.take_gradients();
   const auto loss = [&] {
     ops::Tape none(ops::Tape::Mode::forward_only);
-    const auto seen = tiny.vlm.see(none, *tiny.operations, pack, Mode::coarse_fine);
-    const auto hidden = tiny.vlm.read(none, *tiny.operations, seen.tokens, pack);
-    return next_token(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
+    const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, Mode::coarse_fine);
+    const auto hidden = tiny.vlm.decode(none, *tiny.operations, seen.tokens, pack);
+    return next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
   };
   for (auto& parameter : tiny.vlm.parameters().all()) {
     const bool is_connector = !parameter.name.starts_with("vision.") && !parameter.name.starts_with("decoder.");
@@ -71,7 +71,7 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
       {"light_only", {Recompute::light_only(), {false, false, false}}},
       {"a recipe's", {Recompute::from_plan(planned), {true, false, true}}},
       {"a recipe's silence", {Recompute::from_plan({}), {false, false, false}}},
-      {"by name", {Recompute::named("layers:0,1", 3), {true, true, false}}},
+      {"by name", {Recompute::parse("layers:0,1", 3), {true, true, false}}},
   };
   for (const auto& [name, choice] : choices) {
     SCOPED_TRACE(name);
@@ -187,7 +187,7 @@ TEST(Vlm, shows_on_request_where_each_frame_was_looked_at) {
   const std::vector<Sample> samples{random_sample(dice, 3, 4), random_sample(dice, 0, 2), random_sample(dice, 1, 3)};
   const auto attention = [&](const Pack& pack, Mode mode, Vlm::Outputs outputs = Vlm::Outputs::tokens_and_attention) {
     Tape none(Tape::Mode::forward_only);
-    return tiny.vlm.see(none, *tiny.operations, pack, mode, outputs).attention;
+    return tiny.vlm.encode(none, *tiny.operations, pack, mode, outputs).attention;
   };
   const Pack exact = tiny.pack(samples);
   EXPECT_FALSE(attention(exact, Mode::coarse_fine, Vlm::Outputs::tokens).defined());
@@ -213,7 +213,7 @@ TEST(Vlm, RefinedReadsVideosOfTwoFramesAsInUse) {
       {random_sample(dice, 2, 4), random_sample(dice, 0, 3), random_sample(dice, 1, 3), random_sample(dice, 2, 5)});
   const auto tokens = [&](Mode mode) {
     Tape none(Tape::Mode::forward_only);
-    return tiny.vlm.see(none, *tiny.operations, pack, mode).tokens.data;
+    return tiny.vlm.encode(none, *tiny.operations, pack, mode).tokens.data;
   };
   const Tensor in_use = tokens(Mode::autoregressive);
   ops::expect_close(tokens(Mode::refined), in_use, 1e-12, "visual tokens");
@@ -242,8 +242,8 @@ TEST(Vlm, preference_is_its_formula) {
   const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});
   const Tensor reference = ops::random({4}, 3).mul(0.1).sub(20);
   ops::Tape tape;
-  const auto seen = tiny.vlm.see(tape, *tiny.operations, pack, Mode::coarse_fine);
-  const auto hidden = tiny.vlm.read(tape, *tiny.operations, seen.tokens, pack);
+  const auto seen = tiny.vlm.encode(tape, *tiny.operations, pack, Mode::coarse_fine);
+  const auto hidden = tiny.vlm.decode(tape, *tiny.operations, seen.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
   const auto result = dpo_loss(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));
   double loss = 0;

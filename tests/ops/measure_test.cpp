@@ -63,7 +63,7 @@ struct Twin {
   }
 };
 
-const Wish measured = Wish::of({"measure"});
+const BackendPreference measured = BackendPreference::of({"measure"});
 
 struct Measured : testing::Test {
   Measured() {
@@ -89,8 +89,8 @@ struct Measured : testing::Test {
     return ops.attention(tape, {qkv, 0, 1}, {qkv, 4, 1}, {qkv, 8, 1}, segments, segments, {4, true, {}});
   }
 
-  static const Considered& considered(const SelectionReport& report, const std::string& plugin) {
-    for (const Considered& one : report.considered)
+  static const CandidateAnswer& considered(const SelectionReport& report, const std::string& plugin) {
+    for (const CandidateAnswer& one : report.considered)
       if (one.plugin == plugin) return one;
     throw std::runtime_error(plugin + " was not considered");
   }
@@ -210,7 +210,7 @@ TEST_F(Measured, every_small_operation) {
   registry.load("reference");
   const auto candidate = registry.candidates<fvlm_kernels_v1>().back();
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
-    for (int32_t op = FVLM_OP_RMSNORM; op <= FVLM_OP_SCALED_ROWS; ++op)
+    for (int32_t op = FVLM_OP_RMSNORM; op <= FVLM_OP_FOLD_ROW_SCALE; ++op)
       for (uint32_t options = 0; options < 16; ++options) {
         constexpr uint32_t not_together = FVLM_WITH_GELU | FVLM_WITH_RESIDUAL;
         if (op == FVLM_OP_LINEAR && (options & not_together) == not_together) continue;

@@ -118,7 +118,7 @@ struct ScaledLayers {
       all.push_back({{weight, bias}, part("scale", width * inner + width, {width})});
     }
   }
-  std::vector<Operations::ScaledLayer> all;
+  std::vector<Operations::LayerWithScale> all;
 };
 
 TEST(Operations, scaled_linears_are_linears_and_scale) {
@@ -126,7 +126,7 @@ TEST(Operations, scaled_linears_are_linears_and_scale) {
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const ScaledLayers layers(b, 3, 4, 4, 30);
   const auto folded = [&](Tape& tape) {
-    const auto scaled = b.ops->scaled(tape, layers.all);
+    const auto scaled = b.ops->fold_scale(tape, layers.all);
     Value y = x;
     for (const auto& each : scaled) y = b.ops->linear(tape, y, each, residual);
     return std::vector{y, b.ops->linear(tape, x, scaled[1], {})}; // the second is read twice
@@ -153,12 +153,12 @@ TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
   const ScaledLayers elsewhere(b, 1, 4, 4, 25);
   layers.all.push_back(elsewhere.all[0]);
   b.expect_true_gradients([&](Tape& tape) {
-    const auto scaled = b.ops->scaled(tape, layers.all);
+    const auto scaled = b.ops->fold_scale(tape, layers.all);
     return std::vector{b.ops->linear(tape, b.ops->linear(tape, x, scaled[0], {}), scaled[2], {})};
   });
   Tape unread;
   for (const auto& each : b.parameters) each->has_gradient = false;
-  (void)b.ops->scaled(unread, layers.all);
+  (void)b.ops->fold_scale(unread, layers.all);
   unread.backward();
   EXPECT_FALSE(b.parameters[0]->has_gradient);
 
@@ -169,11 +169,11 @@ TEST(Operations, scaled_linears_of_which_some_are_frozen_or_not_read) {
     const ScaledLayers of(some, 2, 4, 4, 30);
     for (const auto& each : some.parameters)
       if (!each->name.starts_with(trains)) each->gradient.reset();
-    std::vector<Operations::ScaledLayer> anew;
+    std::vector<Operations::LayerWithScale> anew;
     for (size_t i = 0; i < some.parameters.size(); i += 3)
       anew.push_back({{Weight(*some.parameters[i]), Weight(*some.parameters[i + 1])}, Weight(*some.parameters[i + 2])});
     some.expect_true_gradients([&](Tape& tape) {
-      const auto scaled = some.ops->scaled(tape, anew);
+      const auto scaled = some.ops->fold_scale(tape, anew);
       return std::vector{some.ops->linear(tape, some.ops->linear(tape, input, scaled[0], {}), scaled[1], {})};
     });
   }
@@ -186,7 +186,7 @@ TEST(Operations, scaled_linears_add_to_gradients) {
   const ScaledLayers layers(b, 2, 4, 4, 30);
   const auto pass = [&] {
     Tape tape;
-    const auto scaled = b.ops->scaled(tape, layers.all);
+    const auto scaled = b.ops->fold_scale(tape, layers.all);
     const Value y = b.ops->linear(tape, b.ops->linear(tape, x, scaled[0], {}), scaled[1], {});
     y.gradient->add(random({5, 4}, 9));
     tape.backward();
@@ -214,7 +214,7 @@ TEST(Operations, biases_get_their_sums_from_the_norm_behind) {
       asked = y.gradient ? y.gradient : asked;
       const Value normed = b.ops->layernorm(tape, y, norm, norm_bias, 1e-6);
       if (!rows_are_taken) return std::vector{normed, b.ops->linear(tape, x, layer, y)};
-      return std::vector{normed, take_rows(tape, y, at::tensor({4, 1}, at::kLong))};
+      return std::vector{normed, gather_rows(tape, y, at::tensor({4, 1}, at::kLong))};
     });
     EXPECT_EQ(asked->has_bias_gradient(), !rows_are_taken);
   }
@@ -274,13 +274,13 @@ TEST(Operations, rows_that_carry_what_they_lose_are_rounded_once) {
     Tape none(Tape::Mode::forward_only);
     Tensor exact = at::zeros({9, 8}, at::kDouble);
     Value sum(exact.to(dtype));
-    Operations::Carried carried{3, {}};
+    Operations::Compensation carried{3, {}};
     for (uint64_t i = 0; i < 64; ++i) {
       const Tensor x = random({9, 4}, 10 + i).to(dtype);
       exact += at::mm(x.to(at::kDouble), weights.value.to(at::kDouble).t()) + biases.value.to(at::kDouble);
       sum = ops.linear(none, Value(x), layer, sum, carries ? &carried : nullptr);
     }
-    EXPECT_EQ(carried.rest.defined(), carries && dtype != at::kFloat);
+    EXPECT_EQ(carried.value.defined(), carries && dtype != at::kFloat);
     const Tensor off = (sum.data.to(at::kDouble) - exact).abs().view({3, 3, 8}) / exact.abs().max();
     return std::pair(off.select(1, 2).max().item<double>(), off.narrow(1, 0, 2).max().item<double>());
   };
@@ -365,8 +365,8 @@ TEST(Operations, rows) {
                           at::tensor({2, 1, 5}, at::kLong)}; // the third is padding
   b.expect_true_gradients([&](Tape& tape) {
     const Value x = embed(tape, table, visual, sequence);
-    const Value twice = take_rows(tape, x, at::tensor({4, 4, 1}, at::kLong));
-    return std::vector{x, scaled(tape, twice, 0.14), repeat_row(tape, row, 3)};
+    const Value twice = gather_rows(tape, x, at::tensor({4, 4, 1}, at::kLong));
+    return std::vector{x, scale(tape, twice, 0.14), broadcast_row(tape, row, 3)};
   });
 }
 
@@ -393,8 +393,8 @@ TEST(Operations, two_passes_share_the_gradient_of_a_weight) {
   const Value one = b.input({3, 4}), other = b.input({5, 4});
   const Weight up(b.parameter("up", {8, 4})), bias(b.parameter("bias", {8})), down(b.parameter("down", {2, 4}));
   b.expect_true_gradients([&](Tape& tape) {
-    const auto passes = JointPass::both(5);
-    const auto run = [&](const Value& x, const JointPass& pass) {
+    const auto passes = SharedGradientPass::make_pair(5);
+    const auto run = [&](const Value& x, const SharedGradientPass& pass) {
       const Value gate_up = b.ops->linear(tape, x, up, bias, pass);
       return b.ops->linear(tape, b.ops->swiglu(tape, gate_up, pass.input(down, x.data.size(0))), down, {}, pass);
     };
@@ -410,7 +410,7 @@ TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
     const Value one(random({3, 4}, 1)), other(random({5, 4}, 2));
     const Weight weight(b.parameter("weight", {2, 4}));
     b.expect_true_gradients([&](Tape& tape) {
-      const auto passes = JointPass::both(5);
+      const auto passes = SharedGradientPass::make_pair(5);
       const Value first = b.ops->linear(tape, one, weight, {}, passes[0]);
       if (std::string(which).ends_with("no other")) return std::vector{first};
       const Value second = b.ops->linear(tape, other, weight, {}, passes[1]);
@@ -420,7 +420,7 @@ TEST(Operations, of_two_passes_one_may_come_back_alone_or_never_go) {
   Bench b;
   Parameter& weight = b.parameter("weight", {2, 4});
   Tape tape;
-  b.ops->linear(tape, Value(random({3, 4}, 1)), Weight(weight), {}, JointPass::both(5)[0]);
+  b.ops->linear(tape, Value(random({3, 4}, 1)), Weight(weight), {}, SharedGradientPass::make_pair(5)[0]);
   tape.backward();
   EXPECT_FALSE(weight.has_gradient) << "nothing came";
 }
@@ -460,7 +460,7 @@ TEST(Operations, frozen_parameters_leave_no_step_and_no_gradient) {
   frozen.gradient.reset();
   const Weight w(frozen);
   Tape tape;
-  EXPECT_FALSE(b.ops->linear(tape, Value(random({5, 3}, 1)), w).wants_gradient());
+  EXPECT_FALSE(b.ops->linear(tape, Value(random({5, 3}, 1)), w).requires_grad());
   const Value x = b.input({5, 3});
   b.expect_true_gradients([&](Tape& inner) { return std::vector{b.ops->linear(inner, x, w)}; });
   EXPECT_FALSE(frozen.gradient.defined());
@@ -471,7 +471,7 @@ TEST(Operations, recomputed_give_the_same_gradients) {
   const Value x = b.input({5, 4}), residual = b.input({5, 4});
   const Weight norm(b.parameter("norm", {4})), w(b.parameter("weight", {4, 4}));
   b.expect_true_gradients([&](Tape& tape) {
-    return recomputed(tape, {x, residual}, [&](Tape& inner, const std::vector<Value>& in) {
+    return checkpointed(tape, {x, residual}, [&](Tape& inner, const std::vector<Value>& in) {
       const auto normed = b.ops->rmsnorm(inner, in[0], in[1], norm, 1e-5);
       return std::vector{b.ops->linear(inner, normed.y, w), normed.sum};
     });
@@ -487,9 +487,9 @@ TEST(Operations, guests_leave_their_share_to_the_attention_whose_keys_they_read)
     const Segments rows{starts({0, 3, 5, 7}), {}, 3}, readers{starts({0, 1, 1, 2}), {}, 1};
     b.expect_true_gradients([&](Tape& tape) {
       const auto is_open = [](const Value& kv) {
-        return kv.wants_gradient() && kv.gradient->accepts_deferred_queries();
+        return kv.requires_grad() && kv.gradient->accepts_deferred_queries();
       };
-      const Value kv = b.ops->columns(tape, qkv, 4, 8);
+      const Value kv = b.ops->slice_columns(tape, qkv, 4, 8);
       const Value own = b.ops->attention(tape, {qkv, 0, 2}, {qkv, 4, 2}, {qkv, 8, 2}, rows, rows, {2}, {}, kv);
       EXPECT_EQ(is_open(kv), tape.records());
       std::vector<Value> read;

@@ -57,13 +57,13 @@ struct Recomputed : testing::Test {
   void train() { parameter.gradient = at::full({4, 4}, std::nan(""), at::kDouble); }
 
   std::vector<Value> run(Tape& tape, const std::vector<Value>& inputs) {
-    return recomputed(tape, inputs, [this](Tape& inner, const std::vector<Value>& in) {
+    return checkpointed(tape, inputs, [this](Tape& inner, const std::vector<Value>& in) {
       ++runs;
       const Value y = ops->linear(inner, in[0], Weight(parameter));
       const auto saved = std::make_shared<int>(runs);
       saved_in_a_run.push_back(saved);
       inner.push([saved] {});
-      flags.push_back({inner.records(), y.wants_gradient()});
+      flags.push_back({inner.records(), y.requires_grad()});
       return std::vector{y, in[0]};
     });
   }
@@ -96,7 +96,7 @@ TEST_F(Recomputed, does_not_run_again_without_a_gradient) {
   Tape tape;
   const Value x(random({3, 4}, 2), true);
   const auto outputs = run(tape, {x});
-  EXPECT_TRUE(outputs[0].wants_gradient());
+  EXPECT_TRUE(outputs[0].requires_grad());
   tape.backward();
   EXPECT_EQ(runs, 1);
   EXPECT_TRUE(x.gradient->empty());
@@ -106,7 +106,7 @@ TEST_F(Recomputed, does_not_run_again_without_a_gradient) {
 TEST_F(Recomputed, wants_no_gradient_where_nothing_trains_and_no_input_does) {
   Tape tape;
   const auto outputs = run(tape, {Value(random({3, 4}, 2))});
-  for (const Value& output : outputs) EXPECT_FALSE(output.wants_gradient());
+  for (const Value& output : outputs) EXPECT_FALSE(output.requires_grad());
   tape.backward();
   EXPECT_EQ(runs, 1);
 }
@@ -115,8 +115,8 @@ TEST_F(Recomputed, tells_apart_which_outputs_want_a_gradient) {
   train();
   Tape tape;
   const auto outputs = run(tape, {Value(random({3, 4}, 2))});
-  EXPECT_TRUE(outputs[0].wants_gradient());
-  EXPECT_FALSE(outputs[1].wants_gradient()) << "an input that wants none, passed on";
+  EXPECT_TRUE(outputs[0].requires_grad());
+  EXPECT_FALSE(outputs[1].requires_grad()) << "an input that wants none, passed on";
 }
 
 TEST_F(Recomputed, keeps_nothing_that_a_run_saved) {
@@ -136,7 +136,7 @@ TEST_F(Recomputed, inside_another_runs_once_more_a_pass) {
   Tape tape;
   const Value x(random({3, 4}, 2), true);
   const auto outputs =
-      recomputed(tape, {x}, [this](Tape& inner, const std::vector<Value>& in) { return run(inner, in); });
+      checkpointed(tape, {x}, [this](Tape& inner, const std::vector<Value>& in) { return run(inner, in); });
   EXPECT_EQ(runs, 1);
   outputs[0].gradient->add(at::ones({3, 4}, at::kDouble));
   tape.backward();
@@ -147,7 +147,7 @@ TEST_F(Recomputed, inside_another_runs_once_more_a_pass) {
 TEST_F(Recomputed, without_gradients_is_the_block_itself) {
   train();
   Tape none(Tape::Mode::forward_only);
-  EXPECT_FALSE(run(none, {Value(random({3, 4}, 2), true)})[0].wants_gradient());
+  EXPECT_FALSE(run(none, {Value(random({3, 4}, 2), true)})[0].requires_grad());
   none.backward();
   EXPECT_EQ(runs, 1);
 }
@@ -168,7 +168,7 @@ TEST_F(Recomputed, a_fused_loss_writes_its_gradient_once) {
   const Tensor expected = gradient_of(
       [&](Tape& tape, const Value& in) { ops->weighted_cross_entropy(tape, in, Weight(parameter), targets, weights); });
   const Tensor actual = gradient_of([&](Tape& tape, const Value& in) {
-    const auto outputs = recomputed(tape, {in}, [&](Tape& inner, const std::vector<Value>& values) {
+    const auto outputs = checkpointed(tape, {in}, [&](Tape& inner, const std::vector<Value>& values) {
       ops->weighted_cross_entropy(inner, values[0], Weight(parameter), targets, weights);
       return values;
     });

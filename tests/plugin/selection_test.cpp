@@ -157,7 +157,7 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
     return candidate.plugin->name() == "attention-cpu" ? Measurement{0.001, true} : Measurement{0.002};
   };
   query_.tokens_q = query_.tokens_kv = 12;
-  const Wish wish = Wish::of({"cudnn", "measure"});
+  const BackendPreference wish = BackendPreference::of({"cudnn", "measure"});
   set_log_level(LogLevel::debug);
   testing::internal::CaptureStderr();
   auto chosen = select<fvlm_attention_v1>(registry_, wish, query_, {}, measure);
@@ -173,7 +173,8 @@ TEST_F(Selection, measures_where_it_is_wished_for) {
 TEST_F(Selection, answers_of_all_that_are_wished_for_without_a_choice) {
   const auto names = [&](const std::vector<std::string>& wishes) {
     std::vector<std::string> all;
-    for (const Considered& one : fvlm::answers(registry_, Wish::of(wishes), questions_about<fvlm_attention_v1>(query_)))
+    for (const CandidateAnswer& one :
+         fvlm::answers(registry_, BackendPreference::of(wishes), selection_query<fvlm_attention_v1>(query_)))
       all.push_back(one.plugin);
     return all;
   };
@@ -215,7 +216,7 @@ TEST_F(LibrarySelection, tells_who_was_chosen_and_refused_to_who_debugs_alone) {
     Registry registry(options());
     set_log_level(verbose ? LogLevel::debug : LogLevel::info);
     testing::internal::CaptureStderr();
-    const auto choice = select<fvlm_optimizer_v1>(registry, Wish::of({"missing", "auto"}), query, "sgd");
+    const auto choice = select<fvlm_optimizer_v1>(registry, BackendPreference::of({"missing", "auto"}), query, "sgd");
     const std::string said = testing::internal::GetCapturedStderr();
     set_log_level(LogLevel::info);
     EXPECT_EQ(said.find("optimizer sgd: sample (score 100: plain loops); refused: missing: no plugin") !=

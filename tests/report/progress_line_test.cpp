@@ -64,8 +64,8 @@ class ProgressLineTest : public testing::Test {
     setenv("TERM", "xterm", 1);
   }
   // A tenth of a second a step, of which a fiftieth was spent waiting; the stage is the second half of a run.
-  static Moment at(int64_t step) {
-    Moment moment{"align", step, 2000, step * 32, 64000};
+  static TrainingProgress at(int64_t step) {
+    TrainingProgress moment{"align", step, 2000, step * 32, 64000};
     moment.samples_before = 64000;
     moment.run_samples = 128000;
     moment.tokens = step * 32 * 25;
@@ -118,7 +118,7 @@ TEST_F(ProgressLineTest, waiting_for_data_is_shown_where_it_is_worth_a_percent) 
   for (const bool waits : {false, true}) {
     Watched watched(false);
     ProgressLine line(watched.in, clock);
-    Moment begin = at(0), end = at(10);
+    TrainingProgress begin = at(0), end = at(10);
     end.waited = waits ? 0.5 * end.seconds : 0.001 * end.seconds;
     line.show(begin);
     line.show(end);
@@ -192,7 +192,7 @@ TEST_F(ProgressLineTest, another_stage_or_a_resume_begins_the_rates_anew) {
   line.show(at(0));
   line.show(at(1));
   EXPECT_THAT(watched.read(), HasSubstr("320 samples/s"));
-  Moment next{"instruct", 0, std::nullopt, 0, 48000};
+  TrainingProgress next{"instruct", 0, std::nullopt, 0, 48000};
   line.show(next);
   EXPECT_EQ(watched.read(), "") << "nothing is known yet";
   next.step = 100, next.samples = 3100, next.seconds = 31;

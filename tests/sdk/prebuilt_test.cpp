@@ -1,11 +1,11 @@
 // Plugins that were built before this engine still load and pass: ABI 1.0 only ever gets additions.
-#include "sdk/workshop.h"
+#include "sdk/plugin_builder.h"
 
-using namespace fvlm::workshop;
+using namespace fvlm::plugin_builder;
 
 namespace {
 
-class Prebuilt : public Workshop, public testing::WithParamInterface<const char*> {};
+class Prebuilt : public PluginBuilder, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Prebuilt, PassesPluginCheck) {
 #ifndef __x86_64__

@@ -8,9 +8,9 @@
 #include "small_run.h"
 #include "train/checkpoint.h"
 #include "train/initial_model.h"
-#include "train/made_pack.h"
 #include "train/quantized_weights.h"
 #include "train/stage_model.h"
+#include "train/synthetic_pack.h"
 #include "train/tensor_memory.h"
 
 #include <c10/core/InferenceMode.h>
@@ -52,18 +52,18 @@ class Budget : public SmallRun {
     const MakeModel begin = [&](const model::ArenaOptions& options) { return make_model(description, 1, options); };
     auto made = make_stage_model(plan, stage, registry, at::kCPU, begin, begin);
     const int64_t image = plan.model.image_size, vocabulary = description.decoder.vocab_size;
-    const MadePack pack = make_full_pack(stage, size, 0, image, vocabulary);
+    const SyntheticPack pack = make_synthetic_pack(stage, size, 0, image, vocabulary);
     const auto used = model::Capacity::of(feed::model_samples(
         pack.host, image, [&](const SampleText& text) { return objective::labels(text, stage.objective); }));
     EXPECT_EQ(used.frames, size.frames);
     EXPECT_EQ(used.rows, size.rows);
     const Order order = Order::once({static_cast<int64_t>(pack.samples.size())});
     if (stage.uses(plan::ObjectiveTerm::Reference::cached)) {
-      made.frozen.cache = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
-      for (const PackedSample& pair : pack.host.samples) made.frozen.cache->remember(pair, {-3, -4});
+      made.frozen.cache = std::make_shared<ReferenceLogProbCache>(order, folder("reference.bin"));
+      for (const PackedSample& pair : pack.host.samples) made.frozen.cache->insert(pair, {-3, -4});
     }
     model::Capacity most = used;
-    if (!plan.speed.shared_preference_frames) most.frames *= stage.texts();
+    if (!plan.speed.shared_preference_frames) most.frames *= stage.texts_per_sample();
     GradientComputer learner(plan, stage, *made.vlm, *operations, most, made.frozen);
     std::unique_ptr<QuantizedWeights> quantized;
     if (stage.quantization_aware) {
@@ -84,7 +84,7 @@ class Budget : public SmallRun {
     if (kernels == Kernels::reference) // which "auto" comes to where there is nothing else
       setting.machine.plain_attention = setting.machine.plain_loss = setting.machine.plain_kernels =
           setting.machine.plain_optimizer = true;
-    budget::PackShape shape{used.frames,       used.rows,   stage.texts() * used.frames,
+    budget::PackShape shape{used.frames,       used.rows,   stage.texts_per_sample() * used.frames,
                             used.sequences,    used.labels, used.longest_sequence,
                             used.longest_video};
     return {budget::step_need(setting, shape).peak, memory.peak()};

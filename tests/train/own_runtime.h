@@ -8,7 +8,7 @@
 
 namespace fvlm::train {
 
-class Memoir : public device::Recording {
+class Memoir : public device::CapturedGraph {
  public:
   explicit Memoir(std::function<void()> work) : work_(std::move(work)) {}
   void replay() override { work_(); }
@@ -18,7 +18,7 @@ class Memoir : public device::Recording {
   std::function<void()> work_;
 };
 
-class OwnMark : public device::Mark {
+class OwnMark : public device::Event {
  public:
   OwnMark(std::string name, std::vector<std::string>& log, std::function<void()> before = {})
       : name_(std::move(name)), log_(log), before_(std::move(before)) {}
@@ -26,7 +26,7 @@ class OwnMark : public device::Mark {
     log_.push_back("wait for " + name_);
     come_here();
   }
-  double seconds_since(const Mark&) const override { return 0; }
+  double seconds_since(const Event&) const override { return 0; }
   void come_here() const {
     if (before_) std::exchange(before_, {})();
   }
@@ -42,30 +42,31 @@ class OwnRuntime : public device::Runtime {
  public:
   OwnRuntime() { device::use_runtime(this); }
   ~OwnRuntime() override { device::use_runtime(nullptr); }
-  std::unique_ptr<device::Recording> record(const std::function<void()>& work) override {
+  std::unique_ptr<device::CapturedGraph> capture(const std::function<void()>& work) override {
     if (refuses) throw std::runtime_error("something waits for the device");
     ++recorded;
     return std::make_unique<Memoir>(work);
   }
-  bool is_recording() const override { return false; }
-  void beside(std::function<void()> work, int64_t) override { work(); }
-  void join() noexcept override {}
-  std::shared_ptr<device::Mark> mark() override {
+  bool is_capturing() const override { return false; }
+  void run_on_side_stream(std::function<void()> work, int64_t) override { work(); }
+  void join_side_stream() noexcept override {}
+  std::shared_ptr<device::Event> record_event() override {
     return std::make_shared<OwnMark>("mark " + std::to_string(++marks), log);
   }
-  std::shared_ptr<device::Mark> copy_beside(const device::Mark& after, const std::function<void()>& copies) override {
+  std::shared_ptr<device::Event> copy_on_prefetch_stream(const device::Event& after,
+                                                         const std::function<void()>& copies) override {
     const auto& before = dynamic_cast<const OwnMark&>(after);
     before.come_here();
     log.push_back("copy behind " + before.name());
     return std::make_shared<OwnMark>("copy " + std::to_string(++copied), log, copies);
   }
-  void follow(const device::Mark& mark) override {
+  void wait_event(const device::Event& mark) override {
     const auto& before = dynamic_cast<const OwnMark&>(mark);
     log.push_back("follow " + before.name());
     before.come_here();
   }
   void synchronize() override {}
-  std::vector<device::Activity> watch(const std::function<void()>& work) override {
+  std::vector<device::Activity> profile(const std::function<void()>& work) override {
     return work(), std::vector<device::Activity>();
   }
   uint64_t now() const override { return 0; }

@@ -106,7 +106,7 @@ TEST_F(RememberedReference, that_is_damaged_or_anothers_is_computed_again) {
   std::string flipped = whole;
   flipped[whole.size() / 2] ^= 4;
   const Order order = Order::once({1});
-  ReferenceMemory anothers(order, folder("anothers"));
+  ReferenceLogProbCache anothers(order, folder("anothers"));
   anothers.open("another plan and other weights");
   anothers.write(true);
   const std::string short_one = whole.substr(0, whole.size() - 24), other = read_file(folder("anothers"));

@@ -35,7 +35,7 @@ class Switches : public SmallRun {
         SampleText& text = sample->texts.emplace_back();
         for (int64_t i = 0; i < tokens; ++i) {
           text.ids.push_back(static_cast<TokenId>((i * 7919 + tokens) % vocabulary));
-          text.answer.push_back(i % 5 > 1);
+          text.answer_mask.push_back(i % 5 > 1);
         }
       }
       pack.samples.push_back({std::ssize(pack.samples), sample, pack.frame_count});
@@ -79,10 +79,10 @@ class Switches : public SmallRun {
     Frozen frozen;
     const Order order = Order::once({std::ssize(pack.samples)});
     if (stage.uses(plan::ObjectiveTerm::Reference::cached))
-      frozen.cache = std::make_shared<ReferenceMemory>(order, folder("reference.bin"));
+      frozen.cache = std::make_shared<ReferenceLogProbCache>(order, folder("reference.bin"));
     else if (stage.needs_pairs())
       frozen.models.reference = made(2, false);
-    GradientComputer learner(plan, stage, *policy, operations, most_of(plan, stage, {16, 256}, 8), frozen);
+    GradientComputer learner(plan, stage, *policy, operations, max_capacity_of(plan, stage, {16, 256}, 8), frozen);
     if (frozen.cache) learner.cache_reference(pack, *made(2, false));
     std::vector<std::shared_ptr<const Sample>> samples;
     for (const PackedSample& packed : pack.samples) samples.push_back(packed.sample);

@@ -44,7 +44,7 @@ TEST(Fresh, a_connector_begins_as_its_layers_in_pytorch_do) {
 }
 
 TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_for) {
-  Fill normal{Fill::Kind::normal, 1};
+  Initializer normal{Initializer::Kind::normal, 1};
   std::vector<float> whole(1000), piece(300);
   initialize_weights(whole, normal, 7, "a");
   initialize_weights(piece, normal, 7, "a", 601);
@@ -57,7 +57,7 @@ TEST(Fresh, values_depend_on_seed_and_name_and_not_on_the_piece_that_is_asked_fo
 }
 
 TEST(Fresh, a_tensor_of_many_threads_holds_what_its_pieces_hold) {
-  const Fill normal{Fill::Kind::normal, 1};
+  const Initializer normal{Initializer::Kind::normal, 1};
   std::vector<float> whole(200001), piece(1);
   initialize_weights(whole, normal, 7, "a");
   for (const size_t at : {0, 65535, 65536, 131071, 131072, 200000}) {

@@ -51,12 +51,12 @@ inline DecoderConfig decoder_config() {
 // scale matters.
 inline std::vector<float> values_of(const TensorSpec& spec, uint64_t seed) {
   std::vector<float> out(TensorInfo{spec.name, DType::f32, spec.shape}.elements());
-  Fill fill = spec.fill;
-  if (fill.kind != Fill::Kind::constant) {
+  Initializer fill = spec.fill;
+  if (fill.kind != Initializer::Kind::constant) {
     initialize_weights(out, fill, seed, spec.name);
     return out;
   }
-  initialize_weights(out, {Fill::Kind::normal, 0.1}, seed, spec.name);
+  initialize_weights(out, {Initializer::Kind::normal, 0.1}, seed, spec.name);
   for (float& value : out) value += static_cast<float>(fill.value);
   return out;
 }

@@ -202,17 +202,17 @@ Made make(const Options& options, const std::function<void(int64_t, int64_t)>& p
   Made made{.shards = std::ssize(shards)};
   for (const ShardPlan& shard : shards) {
     made.samples += static_cast<int64_t>(shard.end - shard.first);
-    make_folders((folder.beside() / shard.file).parent_path());
+    make_folders((folder.temporary_path() / shard.file).parent_path());
   }
-  write_tokenizer(folder.beside() / "tokenizer");
-  ShardThreads shard_threads(options, shards, folder.beside());
+  write_tokenizer(folder.temporary_path() / "tokenizer");
+  ShardThreads shard_threads(options, shards, folder.temporary_path());
   shard_threads.run([&](int64_t done) { progress(done, made.samples); });
   Json files = Json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     files[shards[i].file] = shard_threads.sizes()[i];
     made.bytes += shard_threads.sizes()[i];
   }
-  write_file_atomic(folder.beside() / manifest_name,
+  write_file_atomic(folder.temporary_path() / manifest_name,
                     Json{{"made_with", made_with(options)}, {"shards", files}}.dump(2) + "\n");
   folder.commit();
   return made;

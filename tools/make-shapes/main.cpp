@@ -84,7 +84,7 @@ int run(cli::Arguments arguments) {
   std::string counts;
   for (const Part& part : parts()) counts += fmt::format("{}{}={}", counts.empty() ? "" : ",", part.name, part.samples);
   described.of_program("make-shapes")
-      .needed("out", "DIR", "the data set; made anew if it was made with other options")
+      .required_value("out", "DIR", "the data set; made anew if it was made with other options")
       .value("seed", "N", "another data set for another number (1)")
       .value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
       .value("frames", "N", "of each clip, 2 to 64 (4)")
@@ -145,7 +145,7 @@ int main(int count, char** words) {
     fvlm::log_error("{}", error.text());
     return error.exit_code();
   } catch (const fvlm::Interrupted& interrupted) {
-    return fvlm::end_by(interrupted);
+    return fvlm::end_process_by_signal(interrupted);
   } catch (const std::exception& error) {
     fvlm::log_error("a defect in make-shapes: {}", error.what());
     return 1;

@@ -37,7 +37,7 @@ Value Model::vision_linear(Tape& tape, const Value& x, const std::string& name, 
 // [frames * (1 + patches), width], and a row more a frame for one that rides
 Value Model::embed(Tape& tape, int64_t frames, const Value& riders) const {
   const int64_t width = shape_.vision.hidden_size, patch = shape_.vision.patch_size, channels = 3,
-                columns = ops_.widened(channels * patch * patch);
+                columns = ops_.padded(channels * patch * patch);
   const std::string embeddings = "vision.embeddings.";
   const Value pixels(ops_.tensor(frames * patches(), columns));
   const Value patch_values =
@@ -49,8 +49,8 @@ Value Model::embed(Tape& tape, int64_t frames, const Value& riders) const {
   if (image_grid() != shape_.vision.grid()) resampled = ops_.tensor(1 + patches(), width);
 
   Value y(ops_.tensor(frames * (1 + patches() + (riders.defined() ? 1 : 0)), width),
-          tape.records(patch_values.wants_gradient() || position_trains || token_trains || riders.wants_gradient()));
-  if (!y.wants_gradient()) return y;
+          tape.records(patch_values.requires_grad() || position_trains || token_trains || riders.requires_grad()));
+  if (!y.requires_grad()) return y;
   tape.push([this, frames, width, in = patch_values.gradient, riders = riders.gradient, out = y.gradient] {
     const Tensor gradient = out->take();
     if (!gradient.defined()) return;
@@ -97,11 +97,11 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
   const bool ride = riders.defined();
   const Segments rows{1 + patches() + (ride ? 1 : 0)}, keys{1 + patches()};
   VisualCache cache;
-  const Tape::Lean lean(tape, recompute_.vision.light);
+  const Tape::LightCheckpointing lean(tape, recompute_.vision.light);
   if (shape_.speed.fold_layer_scale) {
     const bool train = trains(vision_layer(0, "layer_scale1.lambda1"));
-    cache.folded_attention = ops_.scaled(tape, layers, {width, width, train});
-    cache.folded_mlp = ops_.scaled(tape, layers, {width, shape_.vision.intermediate_size, train});
+    cache.folded_attention = ops_.fold_scale(tape, layers, {width, width, train});
+    cache.folded_mlp = ops_.fold_scale(tape, layers, {width, shape_.vision.intermediate_size, train});
   }
   Value x = embed(tape, pack.frames, riders);
   for (int64_t i = 0; i < layers; ++i) {
@@ -111,7 +111,7 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
     };
     const bool bias_trains = trains(name("attention.attention.key.bias"));
     if (i + 1 == layers && shape_.speed.skip_last_patches) {
-      if (ride) riders = ops_.every(tape, x, rows.longest);
+      if (ride) riders = ops_.strided_rows(tape, x, rows.longest);
       cache.layers.push_back(ops_.linear(tape, layer_norm(tape, x, name("norm1")), joint(2), bias_trains));
       if (ride) riders = read(tape, i, riders, cache);
       break;
@@ -119,15 +119,15 @@ Model::VisualCache Model::encode(Tape& tape, const PackShape& pack, Value& rider
     const auto block = [this, i, name, joint, bias_trains, width, heads, rows, keys](Tape& inner,
                                                                                      const std::vector<Value>& in) {
       const Value qkv = ops_.linear(inner, layer_norm(inner, in[0], name("norm1")), joint(3), bias_trains);
-      const Value kv = ops_.columns(inner, qkv, 2 * width);
+      const Value kv = ops_.slice_columns(inner, qkv, 2 * width);
       const Value read = ops_.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads}, rows,
                                         keys, shape_.vision.head_dim(), false, kv);
       return std::vector<Value>{finish_layer(inner, i, in[0], read), kv};
     };
-    const auto out = recompute_.vision.covers(i) ? recomputed(tape, {x}, block) : block(tape, {x});
+    const auto out = recompute_.vision.covers(i) ? checkpointed(tape, {x}, block) : block(tape, {x});
     x = out[0];
     cache.layers.push_back(out[1]);
-    if (ride && i + 1 == layers) riders = ops_.every(tape, x, rows.longest);
+    if (ride && i + 1 == layers) riders = ops_.strided_rows(tape, x, rows.longest);
   }
   if (ride) riders = layer_norm(tape, riders, "vision.layernorm");
   return cache;
@@ -160,7 +160,7 @@ Value Model::enter(Tape& tape, const Value& queries) const {
 Value Model::shown(Tape& tape, const Value& seen) const {
   const int64_t width = shape_.vision.hidden_size;
   const Value read = vision_linear(tape, seen, "connector.output_proj", width, width);
-  return ops_.scaled(tape, vision_linear(tape, read, "connector.dino_to_llm", shape_.decoder.hidden_size, width));
+  return ops_.scale(tape, vision_linear(tape, read, "connector.dino_to_llm", shape_.decoder.hidden_size, width));
 }
 
 Value Model::look(Tape& tape, const Value& queries, const VisualCache& cache) const {
@@ -178,15 +178,15 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   const int64_t query = shape_.connector.query_dim;
   const bool ride = rides(tape);
   const Ledger::For connector(ledger, Item::connector);
-  const Value fixed = ops_.repeat_row(tape, weight("connector.q_static", 1, query), pack.frames);
+  const Value fixed = ops_.broadcast_row(tape, weight("connector.q_static", 1, query), pack.frames);
   Value riders = ride ? enter(tape, fixed) : Value();
   const VisualCache cache = [&] {
     const Ledger::For vision(ledger, Item::vision);
     return encode(tape, pack, riders);
   }();
   const Value coarse = ride ? shown(tape, riders) : look(tape, fixed, cache);
-  JointPass earlier, later;
-  if (shares_products(tape, pack)) earlier.waiting = later.waiting = std::make_shared<JointPass::Waiting>();
+  SharedGradientPass earlier, later;
+  if (shares_products(tape, pack)) earlier.waiting = later.waiting = std::make_shared<SharedGradientPass::Waiting>();
   later.later = true;
   Value read_before = coarse;
   if (pack.mode == plan::Mode::refined) {
@@ -197,7 +197,8 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   return {look(tape, queries, cache), coarse, queries, later};
 }
 
-Value Model::queries_from(Tape& tape, const Value& tokens, const PackShape& pack, const JointPass& pass) const {
+Value Model::queries_from(Tape& tape, const Value& tokens, const PackShape& pack,
+                          const SharedGradientPass& pass) const {
   const int64_t query = shape_.connector.query_dim;
   const Value hidden = decode(tape, tokens, pack.longest_video, pass);
   const Value asked = vision_linear(tape, hidden, "connector.llm_to_query", query, shape_.decoder.hidden_size);
@@ -205,10 +206,10 @@ Value Model::queries_from(Tape& tape, const Value& tokens, const PackShape& pack
   Value shifted;
   {
     const Tensor joined = ops_.tensor(pack.frames + 1, query);
-    const bool records = tape.records(asked.wants_gradient() || trains("connector.q_init"));
+    const bool records = tape.records(asked.requires_grad() || trains("connector.q_init"));
     shifted = Value(ops_.tensor(pack.frames, query), records);
   }
-  if (shifted.wants_gradient())
+  if (shifted.requires_grad())
     tape.push([this, query, frames = pack.frames, in = asked.gradient, out = shifted.gradient] {
       const Tensor d_y = out->take();
       if (d_y.defined() && in) in->add(ops_.tensor(frames + 1, query));
@@ -222,7 +223,7 @@ Weight Model::head() const {
                 config.vocab_size, config.hidden_size);
 }
 
-Value Model::decode(Tape& tape, const Value& input, int64_t longest, const JointPass& shared) const {
+Value Model::decode(Tape& tape, const Value& input, int64_t longest, const SharedGradientPass& shared) const {
   const Ledger::For decoder(ops_.ledger(), Item::decoder);
   const DecoderConfig& config = shape_.decoder;
   const int64_t width = config.hidden_size, q = config.num_attention_heads, kv = config.num_key_value_heads,
@@ -230,10 +231,10 @@ Value Model::decode(Tape& tape, const Value& input, int64_t longest, const Joint
   struct {
     Value branch, residual;
   } stream{input, {}};
-  const Tape::Lean lean(tape, recompute_.decoder.light);
+  const Tape::LightCheckpointing lean(tape, recompute_.decoder.light);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const bool again = recompute_.decoder.covers(i);
-    const auto block = [this, i, width, q, kv, dim, mlp, longest, pass = again ? JointPass() : shared](
+    const auto block = [this, i, width, q, kv, dim, mlp, longest, pass = again ? SharedGradientPass() : shared](
                            Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       const auto name = [&](const char* rest) { return decoder_layer(i, rest); };
       const auto before =
@@ -251,16 +252,16 @@ Value Model::decode(Tape& tape, const Value& input, int64_t longest, const Joint
     };
     std::vector<Value> in{stream.branch};
     if (stream.residual.defined()) in.push_back(stream.residual);
-    const auto out = again ? recomputed(tape, in, block) : block(tape, in);
+    const auto out = again ? checkpointed(tape, in, block) : block(tape, in);
     stream = {out[0], out[1]};
   }
   return ops_.rmsnorm(tape, stream.branch, stream.residual, trains("decoder.model.norm.weight")).y;
 }
 
-Value Model::read(Tape& tape, const Value& visual, const PackShape& pack, const JointPass& pass) const {
+Value Model::read(Tape& tape, const Value& visual, const PackShape& pack, const SharedGradientPass& pass) const {
   const Ledger::For decoder(ops_.ledger(), Item::decoder);
   const bool each_once = pack.visual_rows == pack.frames;
-  const Value shown = visual.defined() && !each_once ? ops_.take_rows(tape, visual, pack.visual_rows) : visual;
+  const Value shown = visual.defined() && !each_once ? ops_.gather_rows(tape, visual, pack.visual_rows) : visual;
   const Weight table =
       weight("decoder.model.embed_tokens.weight", shape_.decoder.vocab_size, shape_.decoder.hidden_size);
   const Value x = ops_.embed(tape, table, shown, pack.rows);

@@ -44,10 +44,10 @@ class Model {
 
   struct Seen {
     Value tokens, coarse, queries;
-    JointPass next;
+    SharedGradientPass next;
   };
   Seen see(Tape& tape, const PackShape& pack) const;
-  Value read(Tape& tape, const Value& visual, const PackShape& pack, const JointPass& pass = {}) const;
+  Value read(Tape& tape, const Value& visual, const PackShape& pack, const SharedGradientPass& pass = {}) const;
   Weight head() const;
 
  private:
@@ -77,8 +77,8 @@ class Model {
   Value enter(Tape& tape, const Value& queries) const;
   Value shown(Tape& tape, const Value& seen) const;
   Value look(Tape& tape, const Value& queries, const VisualCache& cache) const;
-  Value queries_from(Tape& tape, const Value& tokens, const PackShape& pack, const JointPass& pass) const;
-  Value decode(Tape& tape, const Value& x, int64_t longest, const JointPass& pass) const;
+  Value queries_from(Tape& tape, const Value& tokens, const PackShape& pack, const SharedGradientPass& pass) const;
+  Value decode(Tape& tape, const Value& x, int64_t longest, const SharedGradientPass& pass) const;
 
   Operations& ops_;
   ModelShape shape_;

@@ -15,14 +15,14 @@ void Operations::product(int64_t rows, int64_t inner, int64_t columns, bool into
   ledger_.touch(4 * (rows * inner + inner * columns + rows * columns) + narrow_copy);
 }
 
-Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains, const JointPass& pass,
-                         const Value& residual) const {
-  const bool records = tape.records(x.wants_gradient() || weight.trains || bias_trains || residual.wants_gradient());
+Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains,
+                         const SharedGradientPass& pass, const Value& residual) const {
+  const bool records = tape.records(x.requires_grad() || weight.trains || bias_trains || residual.requires_grad());
   const int64_t rows = x.data.rows;
   Value y(tensor(rows, weight.rows), records);
   product(rows, weight.columns, weight.rows);
   if (!records) return y;
-  tape.push([this, rows, input = weight.trains ? x.kept() : ops::Kept<Tensor>(), in = x.gradient, weight, pass,
+  tape.push([this, rows, input = weight.trains ? x.saved() : ops::SavedTensor<Tensor>(), in = x.gradient, weight, pass,
              residual = residual.gradient, out = y.gradient] {
     const Tensor d_y = out->take();
     if (pass.waiting && !pass.later) pass.waiting->erase(weight.name);
@@ -45,7 +45,7 @@ Value Operations::linear(Tape& tape, const Value& x, const Weight& weight, bool 
 
 Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down,
                            const Value& residual) const {
-  const bool records = tape.records(x.wants_gradient() || up.trains || down.trains || residual.wants_gradient());
+  const bool records = tape.records(x.requires_grad() || up.trains || down.trains || residual.requires_grad());
   const int64_t rows = x.data.rows;
   Value inner(tensor(rows, up.rows));
   const Tensor sum = records ? tensor(rows, up.rows) : Tensor();
@@ -53,11 +53,11 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const W
   Value y(tensor(rows, down.rows), records);
   product(rows, down.columns, down.rows);
   if (!records) return y;
-  tape.make_again(inner, [this, rows, width = up.rows] {
+  tape.set_recompute(inner, [this, rows, width = up.rows] {
     inside(4 * rows * width, machine_.plain_kernels);
     return tensor(rows, width);
   });
-  tape.push([this, rows, in = x.gradient, input = x.kept(), up, down, inner = inner.kept(), sum,
+  tape.push([this, rows, in = x.gradient, input = x.saved(), up, down, inner = inner.saved(), sum,
              residual = residual.gradient, out = y.gradient] {
     const Tensor d_y = out->take();
     if (!d_y.defined()) return;
@@ -81,7 +81,7 @@ Value Operations::gelu_mlp(Tape& tape, const Value& x, const Weight& up, const W
   return y;
 }
 
-std::shared_ptr<const void> Operations::scaled(Tape& tape, int64_t count, const Weight& weight) const {
+std::shared_ptr<const void> Operations::fold_scale(Tape& tape, int64_t count, const Weight& weight) const {
   const int64_t rows = count * weight.rows, columns = weight.columns + 1; // a bias beside each
   const bool records = tape.records(weight.trains);
   const Ledger::For workspace(ledger_, Item::workspace);
@@ -91,9 +91,9 @@ std::shared_ptr<const void> Operations::scaled(Tape& tape, int64_t count, const 
   return held;
 }
 
-Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& residual, bool trains,
-                                    int64_t statistics) const {
-  const bool records = tape.records(x.wants_gradient() || residual.wants_gradient() || trains);
+Operations::NormOutput Operations::norm(Tape& tape, const Value& x, const Value& residual, bool trains,
+                                        int64_t statistics) const {
+  const bool records = tape.records(x.requires_grad() || residual.requires_grad() || trains);
   const int64_t rows = x.data.rows, columns = x.data.columns;
   Tensor y = tensor(rows, columns), sum;
   if (residual.defined()) sum = tensor(rows, columns);
@@ -101,9 +101,9 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   if (records) saved = wide(rows, statistics);
   inside(4 * rows * columns, machine_.plain_kernels);
   const Tensor s = residual.defined() ? sum : x.data;
-  Normed normed{Value(std::move(y), records), residual.defined() ? Value(std::move(sum), records) : x};
+  NormOutput normed{Value(std::move(y), records), residual.defined() ? Value(std::move(sum), records) : x};
   if (!records) return normed;
-  tape.make_again(normed.y, [this, rows, columns, s] {
+  tape.set_recompute(normed.y, [this, rows, columns, s] {
     inside(4 * rows * columns, machine_.plain_kernels);
     return tensor(rows, columns);
   });
@@ -125,7 +125,7 @@ Operations::Normed Operations::norm(Tape& tape, const Value& x, const Value& res
   return normed;
 }
 
-Operations::Normed Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const {
+Operations::NormOutput Operations::rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const {
   return norm(tape, x, residual, trains, 1);
 }
 
@@ -135,11 +135,11 @@ Value Operations::layernorm(Tape& tape, const Value& x, bool trains) const {
 
 Value Operations::swiglu(Tape& tape, const Value& gate_up) const {
   const int64_t rows = gate_up.data.rows, width = gate_up.data.columns / 2;
-  const bool records = tape.records(gate_up.wants_gradient());
+  const bool records = tape.records(gate_up.requires_grad());
   Value y(tensor(rows, width), records);
   inside(4 * rows * width, machine_.plain_kernels);
   if (!records) return y;
-  tape.make_again(y, [this, rows, width, both = gate_up.data] {
+  tape.set_recompute(y, [this, rows, width, both = gate_up.data] {
     inside(4 * rows * width, machine_.plain_kernels);
     return tensor(rows, width);
   });
@@ -154,17 +154,17 @@ Value Operations::swiglu(Tape& tape, const Value& gate_up) const {
 }
 
 Value Operations::layerscale(Tape& tape, const Value& x, bool trains, const Value& residual) const {
-  const bool records = tape.records(x.wants_gradient() || residual.wants_gradient() || trains);
+  const bool records = tape.records(x.requires_grad() || residual.requires_grad() || trains);
   Value y(another(x.data), records);
   inside(4 * x.data.rows * x.data.columns, machine_.plain_kernels);
   if (!records) return y;
   tape.push([this, x, trains, residual = residual.gradient, out = y.gradient] {
     Tensor d_y = out->take();
     if (!d_y.defined()) return;
-    if (x.wants_gradient() || trains) {
+    if (x.requires_grad() || trains) {
       Tensor d_x = another(x.data);
       inside(4 * x.data.rows * x.data.columns, machine_.plain_kernels);
-      if (x.wants_gradient()) x.gradient->add(std::move(d_x));
+      if (x.requires_grad()) x.gradient->add(std::move(d_x));
     }
     if (residual) residual->add(std::move(d_y));
   });
@@ -174,7 +174,7 @@ Value Operations::layerscale(Tape& tape, const Value& x, bool trains, const Valu
 namespace {
 
 bool lie_together(const Heads& q, const Heads& k, const Heads& v, int64_t head_dim) {
-  return q.value.wants_gradient() && q.value.gradient == k.value.gradient && k.value.gradient == v.value.gradient &&
+  return q.value.requires_grad() && q.value.gradient == k.value.gradient && k.value.gradient == v.value.gradient &&
          (q.count + k.count + v.count) * head_dim == q.value.data.columns;
 }
 
@@ -182,13 +182,13 @@ bool lie_together(const Heads& q, const Heads& k, const Heads& v, int64_t head_d
 
 Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segments& of_q, const Segments& of_kv,
                             int64_t head_dim, bool rotary, const Value& lent) const {
-  const bool records = tape.records(q.value.wants_gradient() || k.value.wants_gradient() || v.value.wants_gradient());
+  const bool records = tape.records(q.value.requires_grad() || k.value.requires_grad() || v.value.requires_grad());
   // Plugins do not rotate: it is done before, in place.
-  if (rotary && !machine_.plain_attention && tape.records(q.value.wants_gradient())) {
+  if (rotary && !machine_.plain_attention && tape.records(q.value.requires_grad())) {
     Value turned(q.value.data, true);
     tape.push([in = q.value.gradient, out = turned.gradient] {
       if (out->empty()) return;
-      in->add(out->take_own());
+      in->add(out->take_exclusive());
     });
     q.value = k.value = v.value = turned;
   }
@@ -206,16 +206,16 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
   inside(4 * rows * width + turned + 2 * scores, machine_.plain_attention);
   Value y(output.out, records);
   if (!records) return y;
-  if (machine_.takes_guests && lent.wants_gradient() && lie_together(q, k, v, head_dim))
-    lent.gradient->open_to_guests();
-  const bool is_guest = of_q.longest == 1 && k.value.wants_gradient() && k.value.gradient->take_in();
+  if (machine_.takes_guests && lent.requires_grad() && lie_together(q, k, v, head_dim))
+    lent.gradient->accept_deferred_queries();
+  const bool is_guest = of_q.longest == 1 && k.value.requires_grad() && k.value.gradient->take_in();
   tape.push(
       [this, q, k, v, output, head_dim, rows, width, kv_rows, kv_width, scores, turned, is_guest, out = y.gradient] {
         const Tensor gradient = out->take();
         if (!gradient.defined()) return;
         if (is_guest) {
           inside(4 * (rows * width + 2 * kv_rows * kv_width) + 4 * scores, machine_.plain_attention);
-          if (q.value.wants_gradient()) q.value.gradient->add(tensor(rows, width));
+          if (q.value.requires_grad()) q.value.gradient->add(tensor(rows, width));
           return;
         }
         const auto inside_backward = [&] {
@@ -230,17 +230,17 @@ Value Operations::attention(Tape& tape, Heads q, Heads k, Heads v, const Segment
         }
         // Straight into the gradient of q's value and of k's and v's, where nothing lies there yet; else beside.
         Tensor beside_q, beside_k, beside_v;
-        if (!q.value.wants_gradient())
+        if (!q.value.requires_grad())
           beside_q = tensor(rows, width);
         else if (q.value.gradient->empty())
           q.value.gradient->add(another(q.value.data));
         else
-          beside_q = (q.value.gradient->whole(q.value.data), tensor(rows, width));
-        const bool direct = k.value.wants_gradient() && k.value.gradient->empty();
+          beside_q = (q.value.gradient->accumulator(q.value.data), tensor(rows, width));
+        const bool direct = k.value.requires_grad() && k.value.gradient->empty();
         if (direct)
           k.value.gradient->add(another(k.value.data));
-        else if (k.value.wants_gradient())
-          k.value.gradient->whole(k.value.data);
+        else if (k.value.requires_grad())
+          k.value.gradient->accumulator(k.value.data);
         if (!direct) beside_k = tensor(kv_rows, kv_width), beside_v = tensor(kv_rows, kv_width);
         inside_backward();
       });
@@ -255,7 +255,7 @@ void Operations::logits(int64_t rows, const Weight& head, int64_t copies) const 
 }
 
 Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const {
-  const bool records = tape.records(hidden.wants_gradient() || head.trains);
+  const bool records = tape.records(hidden.requires_grad() || head.trains);
   const int64_t rows = hidden.data.rows;
   Value losses(wide(rows), records);
   Tensor saved;
@@ -267,41 +267,41 @@ Value Operations::cross_entropy(Tape& tape, const Value& hidden, const Weight& h
     if (!d_losses.defined()) return;
     Tensor d_hidden = another(hidden.data);
     logits(rows, head, 1);
-    if (hidden.wants_gradient()) hidden.gradient->add(std::move(d_hidden));
+    if (hidden.requires_grad()) hidden.gradient->add(std::move(d_hidden));
   });
   return losses;
 }
 
 Tensor Operations::weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const {
-  if (!tape.keeps_steps() || !tape.records(hidden.wants_gradient() || head.trains))
+  if (!tape.keeps_steps() || !tape.records(hidden.requires_grad() || head.trains))
     return cross_entropy(tape, hidden, head).data;
   Tensor losses = wide(hidden.data.rows), d_hidden = another(hidden.data);
   logits(hidden.data.rows, head, 2);
-  if (hidden.wants_gradient()) tape.push([d = d_hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
+  if (hidden.requires_grad()) tape.push([d = d_hidden, in = hidden.gradient]() mutable { in->add(std::move(d)); });
   return losses;
 }
 
 // A part's gradient comes as one of all of `x`.
 static void push_gradient_of_part(Tape& tape, const Value& x, const Value& part) {
-  if (!part.wants_gradient()) return;
+  if (!part.requires_grad()) return;
   Tensor shape = x.data;
   shape.block.reset(); // its size alone
   tape.push([shape, in = x.gradient, out = part.gradient] {
     const Tensor d_part = out->take();
-    if (d_part.defined()) in->whole(shape);
+    if (d_part.defined()) in->accumulator(shape);
   });
 }
 
-Value Operations::take_rows(Tape& tape, const Value& x, int64_t rows) const {
-  Value y(tensor(rows, x.data.columns), tape.records(x.wants_gradient()));
+Value Operations::gather_rows(Tape& tape, const Value& x, int64_t rows) const {
+  Value y(tensor(rows, x.data.columns), tape.records(x.requires_grad()));
   push_gradient_of_part(tape, x, y);
   return y;
 }
 
 Value Operations::embed(Tape& tape, const Weight& table, const Value& visual, int64_t rows) const {
   const int64_t width = table.columns;
-  Value y(tensor(rows + 1, width), tape.records(table.trains || visual.wants_gradient()));
-  if (!y.wants_gradient()) return y;
+  Value y(tensor(rows + 1, width), tape.records(table.trains || visual.requires_grad()));
+  if (!y.requires_grad()) return y;
   tape.push([this, table, rows, width, shown = visual.defined() ? visual.data.rows : 0, in = visual.gradient,
              out = y.gradient] {
     const Tensor d_y = out->take();
@@ -316,27 +316,27 @@ Value Operations::embed(Tape& tape, const Weight& table, const Value& visual, in
   return y;
 }
 
-Value Operations::repeat_row(Tape& tape, const Weight& row, int64_t rows) const {
+Value Operations::broadcast_row(Tape& tape, const Weight& row, int64_t rows) const {
   Value y(tensor(rows, row.columns), tape.records(row.trains));
-  if (y.wants_gradient()) tape.push([out = y.gradient] { const Tensor d_y = out->take(); });
+  if (y.requires_grad()) tape.push([out = y.gradient] { const Tensor d_y = out->take(); });
   return y;
 }
 
-Value Operations::every(Tape& tape, const Value& x, int64_t step) const {
-  return take_rows(tape, x, x.data.rows / step);
+Value Operations::strided_rows(Tape& tape, const Value& x, int64_t step) const {
+  return gather_rows(tape, x, x.data.rows / step);
 }
 
-Value Operations::columns(Tape& tape, const Value& x, int64_t count) const {
-  Value y(x.data, tape.records(x.wants_gradient()));
+Value Operations::slice_columns(Tape& tape, const Value& x, int64_t count) const {
+  Value y(x.data, tape.records(x.requires_grad()));
   y.data.columns = count;
   y.data.bytes = x.data.rows * count * machine_.element;
   push_gradient_of_part(tape, x, y);
   return y;
 }
 
-Value Operations::scaled(Tape& tape, const Value& x) const {
-  Value y(another(x.data), tape.records(x.wants_gradient()));
-  if (!y.wants_gradient()) return y;
+Value Operations::scale(Tape& tape, const Value& x) const {
+  Value y(another(x.data), tape.records(x.requires_grad()));
+  if (!y.requires_grad()) return y;
   tape.push([in = x.gradient, out = y.gradient] {
     const Tensor d_y = out->take();
     if (d_y.defined()) in->add(another(d_y));

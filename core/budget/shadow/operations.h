@@ -43,7 +43,7 @@ struct Segments {
 };
 
 // One of two passes that share weights' gradients: see ops/joint.h.
-struct JointPass {
+struct SharedGradientPass {
   using Waiting = std::map<std::string, std::vector<Tensor>>; // what the later one leaves, by weight
   std::shared_ptr<Waiting> waiting;                           // null: nothing is shared
   bool later = false;
@@ -55,21 +55,21 @@ class Operations {
   Ledger& ledger() const { return ledger_; }
   const Machine& machine() const { return machine_; }
   Tensor tensor(int64_t rows, int64_t columns) const { return make(ledger_, rows, columns, machine_.element); }
-  int64_t widened(int64_t columns) const {
+  int64_t padded(int64_t columns) const {
     const int64_t at_once = std::max<int64_t>(1, machine_.row_unit / machine_.element);
     return (columns + at_once - 1) / at_once * at_once;
   }
   Tensor wide(int64_t rows, int64_t columns = 1) const { return make(ledger_, rows, columns, 4); }
 
-  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false, const JointPass& pass = {},
-               const Value& residual = {}) const;
+  Value linear(Tape& tape, const Value& x, const Weight& weight, bool bias_trains = false,
+               const SharedGradientPass& pass = {}, const Value& residual = {}) const;
   Value gelu_mlp(Tape& tape, const Value& x, const Weight& up, const Weight& down, const Value& residual = {}) const;
   // So many linears like this. What it gives holds them until the tape has come back here.
-  std::shared_ptr<const void> scaled(Tape& tape, int64_t count, const Weight& weight) const;
-  struct Normed {
+  std::shared_ptr<const void> fold_scale(Tape& tape, int64_t count, const Weight& weight) const;
+  struct NormOutput {
     Value y, sum;
   };
-  Normed rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const;
+  NormOutput rmsnorm(Tape& tape, const Value& x, const Value& residual, bool trains) const;
   Value layernorm(Tape& tape, const Value& x, bool trains) const;
   Value swiglu(Tape& tape, const Value& gate_up) const;
   Value layerscale(Tape& tape, const Value& x, bool trains, const Value& residual) const;
@@ -79,18 +79,18 @@ class Operations {
   // The losses, with the gradients made at once.
   Tensor weighted_cross_entropy(Tape& tape, const Value& hidden, const Weight& head) const;
 
-  Value take_rows(Tape& tape, const Value& x, int64_t rows) const;
+  Value gather_rows(Tape& tape, const Value& x, int64_t rows) const;
   Value embed(Tape& tape, const Weight& table, const Value& visual, int64_t rows) const;
-  Value repeat_row(Tape& tape, const Weight& row, int64_t rows) const;
-  Value every(Tape& tape, const Value& x, int64_t step) const;
-  Value columns(Tape& tape, const Value& x, int64_t count) const;
-  Value scaled(Tape& tape, const Value& x) const;
+  Value broadcast_row(Tape& tape, const Weight& row, int64_t rows) const;
+  Value strided_rows(Tape& tape, const Value& x, int64_t step) const;
+  Value slice_columns(Tape& tape, const Value& x, int64_t count) const;
+  Value scale(Tape& tape, const Value& x) const;
 
  private:
   // What a product of [rows, inner] and [inner, columns] needs besides its operands and its result.
   void product(int64_t rows, int64_t inner, int64_t columns, bool into_float32 = false) const;
   void inside(int64_t bytes, bool of_reference) const;
-  Normed norm(Tape& tape, const Value& x, const Value& residual, bool trains, int64_t statistics) const;
+  NormOutput norm(Tape& tape, const Value& x, const Value& residual, bool trains, int64_t statistics) const;
   void logits(int64_t rows, const Weight& head, int64_t copies) const;
 
   Ledger& ledger_;

@@ -22,12 +22,12 @@ Value hidden_of(const Model& frozen, const PackShape& pack) {
 }
 
 Value label_losses(const Operations& ops, Tape& tape, const Model& model, const Value& hidden, const PackShape& pack) {
-  const Value rows = ops.take_rows(tape, hidden, pack.labels);
+  const Value rows = ops.gather_rows(tape, hidden, pack.labels);
   return ops.cross_entropy(tape, rows, model.head());
 }
 
 Tensor next_token(const Operations& ops, Tape& tape, const Model& model, const Value& hidden, const PackShape& pack) {
-  const Value rows = ops.take_rows(tape, hidden, pack.labels);
+  const Value rows = ops.gather_rows(tape, hidden, pack.labels);
   return ops.weighted_cross_entropy(tape, rows, model.head());
 }
 
@@ -50,14 +50,14 @@ void follow(const Operations& ops, Tape& tape, const Model& policy, const Model&
   const Tensor theirs = [&] {
     const Value seen = hidden_of(teacher, pack);
     Tape none(Tape::Mode::forward_only);
-    const Value rows = ops.take_rows(none, seen, pack.labels);
+    const Value rows = ops.gather_rows(none, seen, pack.labels);
     return softened(ops, ops.linear(none, rows, teacher.head()).data);
   }();
-  const Value rows = ops.take_rows(tape, hidden, pack.labels);
+  const Value rows = ops.gather_rows(tape, hidden, pack.labels);
   const Value logits = ops.linear(tape, rows, policy.head());
   const Tensor ours = softened(ops, logits.data), target = another(ours);
   { const Tensor difference = another(ours), weighted = another(ours); }
-  if (!logits.wants_gradient()) return;
+  if (!logits.requires_grad()) return;
   const Tensor raised = another(ours), difference = another(ours);
   Tensor gradient = another(ours);
   if (ops.machine().element != 4) gradient = another(logits.data);
@@ -85,7 +85,7 @@ Amounts learn(Operations& ops, const Models& models, const plan::Stage& stage, c
       losses = label_losses(ops, tape, models.policy, hidden, pack);
     else
       losses = Value(next_token(ops, tape, models.policy, hidden, pack));
-    if (losses.wants_gradient()) losses.gradient->add(ops.wide(pack.labels));
+    if (losses.requires_grad()) losses.gradient->add(ops.wide(pack.labels));
     for (size_t term = 0; term < terms.size(); ++term) {
       const Ledger::For passing(ledger, Item::passing, true);
       if (terms[term]->teacher())

@@ -23,12 +23,12 @@ void Gradient::add(Tensor gradient) {
   sum_ = !sum_.defined() || is_sole_owner(gradient) ? std::move(gradient) : another(sum_);
 }
 
-const Tensor& Gradient::whole(const Tensor& like) {
+const Tensor& Gradient::accumulator(const Tensor& like) {
   if (!sum_.defined() || !is_sole_owner(sum_)) sum_ = another(like);
   return sum_;
 }
 
-Tensor Gradient::take_own() {
+Tensor Gradient::take_exclusive() {
   if (sum_.defined() && !is_sole_owner(sum_)) sum_ = another(sum_);
   return take();
 }

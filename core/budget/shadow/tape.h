@@ -24,12 +24,12 @@ class Gradient {
  public:
   void add(Tensor gradient);
   // Memory of its own of this size, as zeros where nothing lies there yet.
-  const Tensor& whole(const Tensor& like);
+  const Tensor& accumulator(const Tensor& like);
   Tensor take() { return std::exchange(sum_, {}); }
-  Tensor take_own();
+  Tensor take_exclusive();
   bool empty() const { return !sum_.defined(); }
 
-  void open_to_guests() { open_ = true; }
+  void accept_deferred_queries() { open_ = true; }
   bool take_in() { return std::exchange(open_, false); }
 
  private:
@@ -39,6 +39,6 @@ class Gradient {
 
 using Value = ops::BasicValue<Tensor, Gradient>;
 using Tape = ops::BasicTape<Value>;
-using ops::recomputed;
+using ops::checkpointed;
 
 } // namespace fvlm::budget::shadow

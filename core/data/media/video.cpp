@@ -190,21 +190,22 @@ void VideoDecoder::decode(const RandomAccess& file, std::span<const double> time
                                              seconds, times.back()));
 }
 
-std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& wishes) {
+std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& preferences) {
   try {
-    const auto choice = select<fvlm_video_v1>(registry, Wish::of(wishes), VideoDecoder::query());
+    const auto choice = select<fvlm_video_v1>(registry, BackendPreference::of(preferences), VideoDecoder::query());
     return VideoDecoder(choice.plugin->name(), *choice.table, choice.plugin->host);
   } catch (const Error& error) {
     // The reference reads none: pictures do without.
     const auto names_nobody = [](const std::string& wish) { return wish == "auto" || wish == "reference"; };
-    if (!std::all_of(wishes.begin(), wishes.end(), names_nobody)) throw;
-    if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what()); registry.is_news(line))
+    if (!std::all_of(preferences.begin(), preferences.end(), names_nobody)) throw;
+    if (const std::string line = fmt::format("mp4 files will not be read: {}", error.what());
+        registry.is_first_occurrence(line))
       log_debug("{}", line);
     return {};
   }
 }
 
-std::vector<double> frame_times(double seconds, int64_t most) {
+std::vector<double> sample_frame_times(double seconds, int64_t most) {
   constexpr double longest = 1e12;
   const double known = std::isfinite(seconds) ? std::clamp(seconds, 1.0, longest) : 1.0;
   const auto count = static_cast<int64_t>(std::ceil(known));

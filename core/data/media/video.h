@@ -53,10 +53,10 @@ class VideoDecoder {
 
 // The decoder that `kernels.video` of the recipe selects. nullopt when no plugin decodes video and the recipe names
 // none; mp4 files are then broken samples. Throws Error(plugin) when the recipe names a plugin that is not available.
-std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& wishes);
+std::optional<VideoDecoder> choose_video_decoder(Registry& registry, const std::vector<std::string>& preferences);
 
 // One frame per second: 0, 1, 2, ... below `seconds`, at least one. If that is more than `most`, `most` of them spread
 // evenly, including the first and the last.
-std::vector<double> frame_times(double seconds, int64_t most);
+std::vector<double> sample_frame_times(double seconds, int64_t most);
 
 } // namespace fvlm

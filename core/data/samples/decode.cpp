@@ -2,9 +2,9 @@
 #include "data/media/decode_image.h"
 #include "data/media/normalise.h"
 #include "data/media/resize.h"
+#include "data/samples/error_context.h"
 #include "data/samples/npy.h"
 #include "data/samples/parts.h"
-#include "data/samples/placed.h"
 #include "data/samples/sample_reader.h"
 
 #include <algorithm>

@@ -100,7 +100,7 @@ FoundFrames find_frames(const ShardSample& sample) {
   return found;
 }
 
-std::vector<int64_t> evenly(int64_t count, int64_t most) {
+std::vector<int64_t> evenly_spaced(int64_t count, int64_t most) {
   std::vector<int64_t> picks(static_cast<size_t>(std::min(count, most)));
   if (count <= most || most == 1) {
     std::iota(picks.begin(), picks.end(), int64_t{0});

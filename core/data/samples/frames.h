@@ -29,6 +29,6 @@ inline constexpr const char* convert_images =
 FoundFrames find_frames(const ShardSample& sample);
 
 // Indices of at most `most` of `count` items, spread evenly from the first to the last.
-std::vector<int64_t> evenly(int64_t count, int64_t most);
+std::vector<int64_t> evenly_spaced(int64_t count, int64_t most);
 
 } // namespace fvlm

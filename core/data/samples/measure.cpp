@@ -1,9 +1,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/samples/error_context.h"
 #include "data/samples/frames.h"
 #include "data/samples/npy.h"
-#include "data/samples/placed.h"
 #include "data/samples/sample_reader.h"
 #include "data/unicode.h"
 
@@ -36,7 +36,7 @@ std::string plain_text_of(const Shard& shard, const Member& member) {
 }
 
 int64_t answers(const SampleText& text) {
-  return std::accumulate(text.answer.begin(), text.answer.end(), int64_t{0});
+  return std::accumulate(text.answer_mask.begin(), text.answer_mask.end(), int64_t{0});
 }
 
 } // namespace
@@ -65,20 +65,20 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   std::optional<std::string> caption;
   if (txt) caption = plain_text_of(shard, *txt);
 
-  Telling telling = read_telling(Parts(object, source.fields), caption, source, mix_);
-  Sample sample{.key = members.key, .source = telling.source, .right_choice = telling.right_choice};
-  auto frame_count = telling.frame_count;
-  encode(std::move(telling), sample);
+  SampleContent parsed = parse_sample_content(Parts(object, source.fields), caption, source, mix_);
+  Sample sample{.key = members.key, .source = parsed.source, .correct_choice = parsed.correct_choice};
+  auto frame_count = parsed.frame_count;
+  encode(std::move(parsed), sample);
   if (sample.dropped.empty()) count_frames(shard, members, frame_count, source.text_only(), sample);
   return sample;
 }
 
-void SampleReader::encode(Telling telling, Sample& sample) const {
-  for (const Talk& talk : telling.talks) {
+void SampleReader::encode(SampleContent parsed, Sample& sample) const {
+  for (const Conversation& talk : parsed.conversations) {
     ChatTokens tokens = chat_.encode(talk.turns, talk.system);
-    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer)});
+    sample.texts.push_back({std::move(tokens.ids), std::move(tokens.answer_mask)});
   }
-  for (SampleText& text : telling.tokens) {
+  for (SampleText& text : parsed.tokens) {
     auto largest = *std::max_element(text.ids.begin(), text.ids.end());
     if (static_cast<size_t>(largest) >= tokenizer_.size())
       broken(fmt::format("'token_ids' has token {}, and the tokenizer has {}", largest, tokenizer_.size()));
@@ -97,9 +97,9 @@ void SampleReader::limit(SampleText& text, Sample& sample) const {
   }
   int64_t before = answers(text);
   text.ids.resize(static_cast<size_t>(mix_.max_text_tokens));
-  text.answer.resize(text.ids.size());
-  sample.cut_tokens += size - mix_.max_text_tokens;
-  sample.cut_answer_tokens += before - answers(text);
+  text.answer_mask.resize(text.ids.size());
+  sample.truncated_tokens += size - mix_.max_text_tokens;
+  sample.truncated_answer_tokens += before - answers(text);
   if (answers(text) == 0)
     sample.dropped = fmt::format("a text of {} tokens, of whose answer max_text_tokens = {} leaves nothing", size,
                                  mix_.max_text_tokens);
@@ -149,7 +149,7 @@ void SampleReader::count_images(bool still, std::optional<int64_t> gap, std::opt
   }
   if (gap && !told) broken(fmt::format("frame {} is missing", *gap));
   std::vector<Member> picked;
-  for (int64_t pick : evenly(count, mix_.max_frames)) picked.push_back(members[static_cast<size_t>(pick)]);
+  for (int64_t pick : evenly_spaced(count, mix_.max_frames)) picked.push_back(members[static_cast<size_t>(pick)]);
   members = std::move(picked);
   sample.frames = static_cast<int64_t>(members.size());
 }
@@ -172,7 +172,7 @@ void SampleReader::count_pixels(const Shard& shard, std::optional<int64_t> told,
   }
   if (told && *told != array.frames)
     broken(fmt::format("'frame_count' is {}, and KEY.npy has {}", *told, array.frames));
-  sample.media.picks = evenly(array.frames, mix_.max_frames);
+  sample.media.picks = evenly_spaced(array.frames, mix_.max_frames);
   sample.frames = static_cast<int64_t>(sample.media.picks.size());
 }
 

@@ -96,18 +96,18 @@ void MediaFile::find_pictures(std::optional<TimeSpan> span) {
   if (span) {
     const auto at = [&](double seconds) {
       const double picture =
-          std::clamp(seconds * options_.pictures_a_second, 0.0, static_cast<double>(pictures_.size()));
+          std::clamp(seconds * options_.images_per_second, 0.0, static_cast<double>(pictures_.size()));
       return pictures_.begin() + static_cast<std::ptrdiff_t>(picture);
     };
     pictures_ =
         span->begin < span->end ? std::vector<fs::path>(at(span->begin), at(span->end)) : std::vector<fs::path>();
     if (pictures_.empty())
       throw Error(ErrorKind::data, fmt::format("it has no picture from {:.2f} to {:.2f} s at {} a second", span->begin,
-                                               span->end, options_.pictures_a_second))
+                                               span->end, options_.images_per_second))
           .at(path_.string());
   }
   std::vector<fs::path> picked;
-  for (const int64_t pick : evenly(std::ssize(pictures_), options_.most_frames))
+  for (const int64_t pick : evenly_spaced(std::ssize(pictures_), options_.max_frames))
     picked.push_back(pictures_[static_cast<size_t>(pick)]);
   pictures_ = std::move(picked);
   frames_ = std::ssize(pictures_);
@@ -121,7 +121,7 @@ void MediaFile::find_times(std::optional<TimeSpan> span) {
   if (!(shown.begin >= 0 && shown.begin < shown.end))
     throw Error(ErrorKind::data, fmt::format("nothing of a video of {:.2f} s lies between {:.2f} and {:.2f} s", seconds,
                                              shown.begin, span->end));
-  times_ = frame_times(shown.end - shown.begin, options_.most_frames);
+  times_ = sample_frame_times(shown.end - shown.begin, options_.max_frames);
   for (double& time : times_) time += shown.begin;
   frames_ = std::ssize(times_);
 }

@@ -16,9 +16,9 @@ class VideoDecoder;
 
 struct MediaOptions {
   int64_t image_size = 224;            // pixels a side
-  int64_t most_frames = 64;            // of a video (one frame per second, or spread evenly) or a folder
+  int64_t max_frames = 64;             // of a video (one frame per second, or spread evenly) or a folder
   int64_t image_frames = 1;            // how often a still image is repeated
-  double pictures_a_second = 3;        // frame rate of a folder, for a time span
+  double images_per_second = 3;        // frame rate of a folder, for a time span
   const VideoDecoder* video = nullptr; // null: videos are rejected
 };
 

@@ -12,7 +12,7 @@ namespace fvlm {
 
 struct SampleText {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> answer; // 1 for the tokens of answers, which the loss on answers is computed over
+  std::vector<uint8_t> answer_mask; // 1 for the tokens of answers, which the loss on answers is computed over
 };
 
 struct Media {
@@ -33,9 +33,9 @@ struct Sample {
   std::vector<SampleText> texts; // one; chosen and rejected; or one for each choice
   int64_t frames = 0;            // shared by all texts
   Media media;
-  std::optional<int64_t> right_choice;
-  int64_t cut_tokens = 0, cut_answer_tokens = 0; // removed by max_text_tokens, over all texts
-  std::string dropped;                           // why a valid sample is skipped; empty when it is used
+  std::optional<int64_t> correct_choice;
+  int64_t truncated_tokens = 0, truncated_answer_tokens = 0; // removed by max_text_tokens, over all texts
+  std::string dropped;                                       // why a valid sample is skipped; empty when it is used
 
   // Decoder positions: for each text, its frames and its tokens.
   int64_t rows() const {

@@ -3,7 +3,7 @@
 #pragma once
 #include "data/chat.h"
 #include "data/samples/sample.h"
-#include "data/samples/telling.h"
+#include "data/samples/sample_content.h"
 #include "data/shards/shard.h"
 #include "recipe/plan.h"
 
@@ -38,7 +38,7 @@ class SampleReader {
 
  private:
   Sample measured(const Shard& shard, const ShardSample& members, const plan::Source& source) const;
-  void encode(Telling telling, Sample& sample) const;
+  void encode(SampleContent telling, Sample& sample) const;
   void limit(SampleText& text, Sample& sample) const;
   void count_frames(const Shard& shard, const ShardSample& members, std::optional<int64_t> told, bool text_only,
                     Sample& sample) const;

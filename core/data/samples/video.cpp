@@ -38,7 +38,7 @@ void SampleReader::time_video(const Shard& shard, Sample& sample) const {
         .advise("`fvlm-engine plugin list` says why");
   VideoInfo info = with_mp4_context([&] { return video_->probe(MemberFile(shard, sample.media.members[0])); });
   if (!(info.seconds > 0)) broken("KEY.mp4 does not say how long it is");
-  sample.media.times = frame_times(info.seconds, mix_.max_frames);
+  sample.media.times = sample_frame_times(info.seconds, mix_.max_frames);
   sample.frames = static_cast<int64_t>(sample.media.times.size());
 }
 

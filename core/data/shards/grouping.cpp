@@ -33,7 +33,7 @@ void Grouping::close() {
   duplicate_key_ = false;
 }
 
-void Grouping::add(TarItem item) {
+void Grouping::add(TarEntry item) {
   auto [key, rest] = split_name(item.name);
   if (!item.wrong.empty()) {
     std::string reason = item.name.empty() || item.wrong.find(item.name) != std::string::npos

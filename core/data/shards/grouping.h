@@ -38,7 +38,7 @@ class Grouping {
   using Callback = std::function<void(const ShardSample&)>;
   explicit Grouping(Callback callback) : callback_(std::move(callback)) {}
 
-  void add(TarItem item);
+  void add(TarEntry item);
   void finish();
 
   // The first `max_reported` of them; damages() is the full count.

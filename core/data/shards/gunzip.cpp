@@ -28,14 +28,14 @@ class Inflater {
 
 } // namespace
 
-bool is_gzip(const RetriedFile& file) {
+bool is_gzip(const RetryingFile& file) {
   std::array<std::byte, 3> head{};
   if (file.size() < head.size()) return false;
   file.read(0, head);
   return head == std::array{std::byte{0x1f}, std::byte{0x8b}, std::byte{8}};
 }
 
-void gunzip(const RetriedFile& packed, const std::filesystem::path& out, uint64_t most) {
+void gunzip(const RetryingFile& packed, const std::filesystem::path& out, uint64_t most) {
   AtomicFile file(out);
   Inflater inflater;
   z_stream& stream = inflater.stream;

@@ -38,8 +38,8 @@ std::shared_ptr<const Shard> Shard::reopen(const fs::path& path, const ShardOpti
 }
 
 Shard::Shard(const fs::path& path, const ShardOptions& options, const ShardStamp* known)
-    : path_(path), options_(options), file_(std::make_unique<RetriedFile>(path, options.retry)) {
-  if (is_gzip(*file_)) file_ = std::make_unique<RetriedFile>(unpacked(*file_), options.retry);
+    : path_(path), options_(options), file_(std::make_unique<RetryingFile>(path, options.retry)) {
+  if (is_gzip(*file_)) file_ = std::make_unique<RetryingFile>(unpacked(*file_), options.retry);
   file_->advise_random_access();
   if (known) { // its fingerprint was looked at then: that is two reads less for each shard that comes back
     if (file_->size() != known->size || file_->modified() != known->modified)
@@ -61,7 +61,7 @@ fs::path Shard::cached(const char* suffix, uint64_t more) const {
   return folder / fmt::format("{:016x}-{:016x}-{}{}", xxh64(whole.string()), more, path_.filename().string(), suffix);
 }
 
-fs::path Shard::unpacked(const RetriedFile& packed) const {
+fs::path Shard::unpacked(const RetryingFile& packed) const {
   auto out = cached(".tar", hash_of(stamp_of(packed)));
   std::lock_guard guard(making(out));
   std::error_code ignored;

@@ -1,7 +1,7 @@
 // A shard: a tar file of samples with random access by index.
 #pragma once
 #include "data/shards/grouping.h"
-#include "data/shards/retried_file.h"
+#include "data/shards/retrying_file.h"
 #include "data/shards/shard_index.h"
 
 #include <cstddef>
@@ -49,7 +49,7 @@ class Shard {
  private:
   Shard(const std::filesystem::path& path, const ShardOptions& options, const ShardStamp* known);
   std::filesystem::path cached(const char* suffix, uint64_t more) const;
-  std::filesystem::path unpacked(const RetriedFile& packed) const;
+  std::filesystem::path unpacked(const RetryingFile& packed) const;
   std::shared_ptr<const ShardIndex> index() const;
   std::shared_ptr<const ShardIndex> find_index() const;
   std::shared_ptr<const ShardIndex> make_index() const;
@@ -58,7 +58,7 @@ class Shard {
 
   std::filesystem::path path_;
   ShardOptions options_;
-  std::unique_ptr<RetriedFile> file_; // the tar: that of the path, or what it unpacks to
+  std::unique_ptr<RetryingFile> file_; // the tar: that of the path, or what it unpacks to
   ShardStamp stamp_;
   int64_t size_ = 0;
   mutable std::mutex lock_; // of index_

@@ -82,7 +82,7 @@ class RecordReader {
 
 } // namespace
 
-ShardStamp stamp_of(const RetriedFile& shard) {
+ShardStamp stamp_of(const RetryingFile& shard) {
   Xxh64 hash;
   std::vector<std::byte> bytes(std::min(piece, shard.size()));
   for (uint64_t begin : {uint64_t{0}, (shard.size() - bytes.size()) / 2}) {
@@ -92,7 +92,7 @@ ShardStamp stamp_of(const RetriedFile& shard) {
   return {shard.size(), shard.modified(), hash.value()};
 }
 
-void ShardIndex::build(const RetriedFile& shard, const ShardStamp& stamp, const std::filesystem::path& path) {
+void ShardIndex::build(const RetryingFile& shard, const ShardStamp& stamp, const std::filesystem::path& path) {
   std::string records;
   std::vector<uint64_t> table;
   auto close_record = [&](size_t begin, uint64_t number) {
@@ -111,7 +111,7 @@ void ShardIndex::build(const RetriedFile& shard, const ShardStamp& stamp, const 
     }
     close_record(begin, table.size() - 1);
   });
-  scan_tar(shard, [&](TarItem&& item) { grouping.add(std::move(item)); });
+  scan_tar(shard, [&](TarEntry&& item) { grouping.add(std::move(item)); });
   grouping.finish();
 
   size_t damage = records.size();

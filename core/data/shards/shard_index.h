@@ -26,15 +26,15 @@ struct ShardStamp {
   bool operator==(const ShardStamp&) const = default;
 };
 
-ShardStamp stamp_of(const RetriedFile& shard);
+ShardStamp stamp_of(const RetryingFile& shard);
 
 class ShardIndex {
  public:
   // None: there is none, it is of another shard or version, or it is damaged.
   static std::optional<ShardIndex> load(const std::filesystem::path& path, const ShardStamp& stamp);
 
-  // Reads the headers of the shard, writes the index atomically. Throws what AtomicFile and RetriedFile throw.
-  static void build(const RetriedFile& shard, const ShardStamp& stamp, const std::filesystem::path& path);
+  // Reads the headers of the shard, writes the index atomically. Throws what AtomicFile and RetryingFile throw.
+  static void build(const RetryingFile& shard, const ShardStamp& stamp, const std::filesystem::path& path);
 
   int64_t size() const { return static_cast<int64_t>(samples_); }
   // None: the index is damaged, or cannot be read. [any thread]

@@ -92,7 +92,7 @@ std::string ShardSet::first_damage() const {
   return "";
 }
 
-Place ShardSet::locate(int64_t i) const {
+SampleLocation ShardSet::locate(int64_t i) const {
   if (i < 0 || i >= size()) throw Error(ErrorKind::internal, fmt::format("sample {} of {}", i, size()));
   auto shard = std::upper_bound(ends_.begin(), ends_.end(), i) - ends_.begin();
   return {shard, i - first(shard)};

@@ -13,9 +13,9 @@
 
 namespace fvlm {
 
-struct Place {
+struct SampleLocation {
   int64_t shard = 0, sample = 0;
-  bool operator==(const Place&) const = default;
+  bool operator==(const SampleLocation&) const = default;
 };
 
 class ShardSet {
@@ -36,10 +36,10 @@ class ShardSet {
   uint64_t damages(int64_t shard) const { return damages_.at(static_cast<size_t>(shard)); }
 
   // The location of the i-th sample.
-  Place locate(int64_t i) const;
+  SampleLocation locate(int64_t i) const;
   // Opens the shard unless it was used recently; it stays open as long as the pointer is held. [any thread]
   std::shared_ptr<const Shard> shard(int64_t number) const;
-  std::shared_ptr<const Shard> shard(const Place& place) const { return shard(place.shard); }
+  std::shared_ptr<const Shard> shard(const SampleLocation& place) const { return shard(place.shard); }
 
  private:
   void index_all(const Progress& progress);

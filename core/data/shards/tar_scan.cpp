@@ -47,7 +47,7 @@ bool has_data(char type) {
 
 class Scan {
  public:
-  Scan(const RetriedFile& file, const std::function<void(TarItem&&)>& callback) : file_(file), callback_(callback) {}
+  Scan(const RetryingFile& file, const std::function<void(TarEntry&&)>& callback) : file_(file), callback_(callback) {}
 
   void run() {
     bool ended = false;
@@ -145,7 +145,7 @@ class Scan {
     if (header.more_map) data = behind_map(data);
 
     std::string name = records_.path ? *records_.path : long_name_ ? *long_name_ : header.name;
-    TarItem item{.header = extra_begin_.value_or(at), .offset = data, .size = records_.size.value_or(header.size)};
+    TarEntry item{.header = extra_begin_.value_or(at), .offset = data, .size = records_.size.value_or(header.size)};
     if (!header.wrong.empty() && !records_.size)
       item.wrong = fmt::format("it has {}", header.wrong);
     else if (!records_wrong_.empty())
@@ -217,11 +217,11 @@ class Scan {
     return at;
   }
 
-  const RetriedFile& file_;
-  const std::function<void(TarItem&&)>& callback_;
+  const RetryingFile& file_;
+  const std::function<void(TarEntry&&)>& callback_;
   std::vector<std::byte> window_;
   uint64_t window_at_ = 0;
-  std::optional<TarItem> pending_;
+  std::optional<TarEntry> pending_;
   bool lost_ = false; // something was lost just before
   // What records say of the member that follows them.
   std::optional<std::string> long_name_;
@@ -232,7 +232,7 @@ class Scan {
 
 } // namespace
 
-void scan_tar(const RetriedFile& file, const std::function<void(TarItem&&)>& callback) {
+void scan_tar(const RetryingFile& file, const std::function<void(TarEntry&&)>& callback) {
   Scan(file, callback).run();
 }
 

@@ -2,8 +2,8 @@
 
 #include "base/parallel.h"
 #include "base/text.h"
-#include "data/shards/retried_file.h"
-#include "data/stream/read_ahead.h"
+#include "data/shards/retrying_file.h"
+#include "data/stream/prefetcher.h"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t samples_at_once = 512; // between two reports of progress
 
 // As training would: measured, then decoded.
-Measured tried(const SampleSource& source, const Drawn& drawn) {
-  Measured measured = measure(source, drawn);
+MeasuredSample tried(const SampleSource& source, const DrawnSample& drawn) {
+  MeasuredSample measured = measure(source, drawn);
   if (!measured.sample || measured.sample->frames == 0) return measured;
   try {
     std::vector<float> frames(static_cast<size_t>(measured.sample->frames * source.frame_elements()));
@@ -34,12 +34,12 @@ Measured tried(const SampleSource& source, const Drawn& drawn) {
 } // namespace
 
 int64_t CheckedSamples::broken() const {
-  return std::count_if(skipped.begin(), skipped.end(), [](const SetAside& aside) { return aside.broken; });
+  return std::count_if(skipped.begin(), skipped.end(), [](const SkippedSample& aside) { return aside.broken; });
 }
 
 std::string CheckedSamples::broken_text(size_t most) const {
   std::vector<std::string> lines;
-  for (const SetAside& aside : skipped) {
+  for (const SkippedSample& aside : skipped) {
     if (!aside.broken) continue;
     if (lines.size() == most) break;
     lines.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
@@ -52,23 +52,23 @@ CheckedSamples check_samples(const SampleSource& source, const Order& order, int
   CheckedSamples checked;
   auto state = order.begin();
   for (bool ended = false; !ended;) {
-    std::vector<Drawn> drawn;
+    std::vector<DrawnSample> drawn;
     while (std::ssize(drawn) < samples_at_once && (most == 0 || state.position < most)) {
       const auto next = order.next(state);
       if (!next) break;
       drawn.push_back(*next);
     }
     ended = drawn.empty();
-    std::vector<Measured> all(drawn.size());
+    std::vector<MeasuredSample> all(drawn.size());
     in_parallel(std::ssize(drawn), threads_or_cores(threads), [&](int64_t i) {
-      Measured& measured = all[static_cast<size_t>(i)];
+      MeasuredSample& measured = all[static_cast<size_t>(i)];
       measured = tried(source, drawn[static_cast<size_t>(i)]);
     });
-    for (Measured& measured : all) {
+    for (MeasuredSample& measured : all) {
       ++checked.counts.read;
       if (measured.sample) {
         ++checked.counts.used;
-        checked.counts.cut += measured.sample->cut_tokens > 0;
+        checked.counts.cut += measured.sample->truncated_tokens > 0;
       } else {
         ++checked.counts.skipped[static_cast<size_t>(measured.aside.skip)];
         checked.skipped.push_back(std::move(measured.aside));

@@ -12,7 +12,7 @@ namespace fvlm {
 
 struct CheckedSamples {
   SampleCounts counts;
-  std::vector<SetAside> skipped; // ordered by position
+  std::vector<SkippedSample> skipped; // ordered by position
 
   int64_t broken() const; // not counting samples that max_text_tokens excludes
   // "a.tar, sample 'x': no text", a line each, of the first `most` that are broken.

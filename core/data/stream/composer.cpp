@@ -22,7 +22,7 @@ bool fits(const Sample& sample, const PackSize& room) {
 } // namespace
 
 Composer::Composer(const BatchPlan& plan, const Order& order, PackFunction pack, Cursor start,
-                   std::function<std::optional<Measured>()> take)
+                   std::function<std::optional<MeasuredSample>()> take)
     : plan_(plan), order_(order), take_(std::move(take)), pack_(std::move(pack)), cursor_(std::move(start)) {
   if (plan_.batch.tokens) plan_.capacity.rows = std::min(plan_.capacity.rows, *plan_.batch.tokens);
   if (plan_.batch.frames) plan_.capacity.frames = std::min(plan_.capacity.frames, *plan_.batch.frames);
@@ -99,7 +99,7 @@ void Composer::compose_budget(ComposedStep& step) {
     const PackSize room{std::min(rest.frames, plan_.capacity.frames), std::min(rest.rows, plan_.capacity.rows)};
     if (most_samples == 0 || !fits(*waiting_.front().sample, room)) return;
     take_bins(bins(room, most_samples == any ? 0 : most_samples), 1, step);
-    for (const Measured& measured : step.packs.back()) {
+    for (const MeasuredSample& measured : step.packs.back()) {
       rest.frames -= measured.sample->frames;
       rest.rows -= measured.sample->rows();
     }
@@ -128,7 +128,7 @@ bool Composer::wait_for(int64_t samples, ComposedStep& step) {
 }
 
 // Sources without a limit on epochs never end, so without this check unusable data would loop forever.
-void Composer::count_unusable(const Measured& found) {
+void Composer::count_unusable(const MeasuredSample& found) {
   if (found.sample && fits(*found.sample, plan_.capacity)) {
     consecutive_unusable_ = 0;
     return;
@@ -143,7 +143,7 @@ void Composer::count_unusable(const Measured& found) {
 
 std::vector<int32_t> Composer::bins(const PackSize& capacity, int64_t most_items) const {
   std::vector<int64_t> sizes;
-  for (const Measured& measured : waiting_) {
+  for (const MeasuredSample& measured : waiting_) {
     sizes.push_back(measured.sample->frames);
     sizes.push_back(measured.sample->rows());
   }
@@ -152,14 +152,14 @@ std::vector<int32_t> Composer::bins(const PackSize& capacity, int64_t most_items
 
 // Returns true when it skipped one. Packs of a Plan hold the longest sample of its mix; other capacities may not.
 bool Composer::skip_oversized(ComposedStep& step) {
-  const auto large = std::stable_partition(waiting_.begin(), waiting_.end(), [&](const Measured& measured) {
+  const auto large = std::stable_partition(waiting_.begin(), waiting_.end(), [&](const MeasuredSample& measured) {
     return fits(*measured.sample, plan_.capacity);
   });
   if (large == waiting_.end()) return false;
-  const std::vector<Measured> all(large, waiting_.end());
+  const std::vector<MeasuredSample> all(large, waiting_.end());
   waiting_.erase(large, waiting_.end());
-  for (const Measured& measured : all) {
-    SetAside aside = measured.aside;
+  for (const MeasuredSample& measured : all) {
+    SkippedSample aside = measured.aside;
     aside.reason = too_large(*measured.sample);
     aside.skip = SkipReason::too_large;
     set_aside(std::move(aside), step);
@@ -176,7 +176,7 @@ std::string Composer::too_large(const Sample& sample) const {
 void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step) {
   const size_t first = step.packs.size();
   step.packs.resize(first + static_cast<size_t>(count));
-  std::deque<Measured> rest;
+  std::deque<MeasuredSample> rest;
   for (size_t i = 0; i < waiting_.size(); ++i) {
     if (bin_of[i] < 0 || bin_of[i] >= count) { // -1: larger than what a budget has left for a pack
       rest.push_back(std::move(waiting_[i]));
@@ -184,13 +184,13 @@ void Composer::take_bins(const std::vector<int32_t>& bin_of, int32_t count, Comp
     }
     done_with(waiting_[i].drawn.position);
     ++step.samples;
-    cursor_.cut += waiting_[i].sample->cut_tokens > 0;
+    cursor_.cut += waiting_[i].sample->truncated_tokens > 0;
     step.packs[first + static_cast<size_t>(bin_of[i])].push_back(std::move(waiting_[i]));
   }
   waiting_ = std::move(rest);
 }
 
-void Composer::set_aside(SetAside aside, ComposedStep& step) {
+void Composer::set_aside(SkippedSample aside, ComposedStep& step) {
   done_with(aside.position);
   ++(aside.broken ? cursor_.broken : cursor_.left_out);
   ++cursor_.skipped[static_cast<size_t>(aside.skip)];

@@ -35,15 +35,15 @@ using PackFunction = std::function<std::vector<int32_t>(const std::vector<int64_
                                                         int64_t most_items, uint64_t seed)>;
 
 // A sample of the order after measure().
-struct Measured {
-  Drawn drawn;
+struct MeasuredSample {
+  DrawnSample drawn;
   std::shared_ptr<const Sample> sample; // null when it is skipped
-  SetAside aside;                       // always has the location; the reason only for a skipped sample
+  SkippedSample aside;                  // always has the location; the reason only for a skipped sample
 };
 
 struct ComposedStep {
-  std::vector<std::vector<Measured>> packs; // of all ranks; pack i belongs to rank i % ranks
-  std::vector<SetAside> aside;              // skipped since the previous step
+  std::vector<std::vector<MeasuredSample>> packs; // of all ranks; pack i belongs to rank i % ranks
+  std::vector<SkippedSample> aside;               // skipped since the previous step
   int64_t samples = 0;
   Cursor after;
 };
@@ -56,7 +56,7 @@ class Composer {
   // `take` returns the sample at the next position, or nullopt at the end of the order. It must begin at `start.order`
   // and skip the positions that are marked in `start.done`.
   Composer(const BatchPlan& plan, const Order& order, PackFunction pack, Cursor start,
-           std::function<std::optional<Measured>()> take);
+           std::function<std::optional<MeasuredSample>()> take);
 
   // nullopt at the end of the stage. Throws Error(data) when too many consecutive samples cannot be used.
   std::optional<ComposedStep> next();
@@ -75,21 +75,21 @@ class Composer {
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);
-  void count_unusable(const Measured& found);
+  void count_unusable(const MeasuredSample& found);
   std::vector<int32_t> bins(const PackSize& capacity, int64_t most_items) const;
   bool skip_oversized(ComposedStep& step);
   std::string too_large(const Sample& sample) const;
   // Samples in other bins, or without a bin, keep waiting.
   void take_bins(const std::vector<int32_t>& bin_of, int32_t count, ComposedStep& step);
-  void set_aside(SetAside aside, ComposedStep& step);
+  void set_aside(SkippedSample aside, ComposedStep& step);
   void done_with(int64_t position);
 
   BatchPlan plan_;
   const Order& order_;
-  std::function<std::optional<Measured>()> take_;
+  std::function<std::optional<MeasuredSample>()> take_;
   PackFunction pack_;
-  std::deque<Measured> waiting_;     // samples that wait for a pack, oldest first
-  int64_t consecutive_unusable_ = 0; // consecutive samples that cannot be used
+  std::deque<MeasuredSample> waiting_; // samples that wait for a pack, oldest first
+  int64_t consecutive_unusable_ = 0;   // consecutive samples that cannot be used
   Cursor cursor_;
 };
 

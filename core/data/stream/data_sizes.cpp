@@ -7,7 +7,7 @@
 #include "data/preprocess.h"
 #include "data/samples/frames.h"
 #include "data/stream/mix_samples.h"
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ plan::Mix with_few_shards(plan::Mix mix, int64_t& looked_at, int64_t& all) {
           ErrorKind::data,
           fmt::format("{} is not there", source.patterns().empty() ? "its first shard" : source.patterns().front()));
     std::vector<std::string> few;
-    for (const int64_t pick : evenly(std::ssize(files), shards_of_source))
+    for (const int64_t pick : evenly_spaced(std::ssize(files), shards_of_source))
       few.push_back(files[static_cast<size_t>(pick)]);
     looked_at += std::ssize(few);
     all += std::ssize(files);
@@ -44,17 +44,18 @@ struct Largest {
 
 Largest largest_of(const MixSamples& samples) {
   const auto sizes = samples.sizes();
-  std::vector<Drawn> drawn;
+  std::vector<DrawnSample> drawn;
   for (size_t source = 0; source < sizes.size(); ++source)
-    for (const int64_t sample : evenly(sizes[source], samples_of_source)) drawn.push_back({0, source, 0, sample});
-  std::vector<Measured> all(drawn.size());
+    for (const int64_t sample : evenly_spaced(sizes[source], samples_of_source))
+      drawn.push_back({0, source, 0, sample});
+  std::vector<MeasuredSample> all(drawn.size());
   in_parallel(std::ssize(drawn), threads_or_cores(0), [&](int64_t i) {
-    Measured& measured = all[static_cast<size_t>(i)];
+    MeasuredSample& measured = all[static_cast<size_t>(i)];
     measured = measure(samples, drawn[static_cast<size_t>(i)]);
   });
   Largest largest;
   int64_t broken = 0;
-  for (const Measured& measured : all) {
+  for (const MeasuredSample& measured : all) {
     if (!measured.sample) {
       broken += measured.aside.broken;
       if (broken > std::ssize(all) / 10) throw Error(ErrorKind::data, measured.aside.reason).at(measured.aside.place);
@@ -72,7 +73,7 @@ Largest largest_of(const MixSamples& samples) {
 
 // Where many samples cannot be measured, videos without a reader for example, they may be as large as the recipe
 // allows.
-DataSizes look_at_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video) {
+DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video) {
   DataSizes sizes{stage, {}, false};
   plan::Mix& limits = sizes.stage.data;
   const std::string allowed =
@@ -84,7 +85,7 @@ DataSizes look_at_sizes(const plan::Plan& plan, const plan::Stage& stage, const 
   };
   try {
     int64_t shards = 0, all_shards = 0;
-    const plan::Mix mix = with_few_shards(readable_mix(plan, stage.data), shards, all_shards);
+    const plan::Mix mix = with_few_shards(resolve_preprocessed_mix(plan, stage.data), shards, all_shards);
     const auto tokenizer = Tokenizer::from_file(preprocess_input(plan, mix).tokenizer);
     const MixSamples samples(mix, tokenizer, plan.model.image_size, video, ShardOptions{.index_beside = false});
     const Largest largest = largest_of(samples);

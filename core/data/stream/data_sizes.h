@@ -18,6 +18,6 @@ struct DataSizes {
 
 // Measures up to 256 samples of each source from at most four of its shards, whose indices are built if necessary.
 // Without a video decoder, a stage with videos keeps the limits of the recipe.
-DataSizes look_at_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video);
+DataSizes measure_data_sizes(const plan::Plan& plan, const plan::Stage& stage, const VideoDecoder* video);
 
 } // namespace fvlm

@@ -12,13 +12,13 @@ uint64_t HostPack::hash() const {
     number(packed.position);
     number(packed.first_frame);
     number(sample.frames);
-    number(sample.right_choice.value_or(-1));
+    number(sample.correct_choice.value_or(-1));
     hash.update(std::as_bytes(std::span(sample.key)));
     hash.update(std::as_bytes(std::span(sample.source)));
     for (const SampleText& text : sample.texts) {
       number(static_cast<int64_t>(text.ids.size()));
       hash.update(std::as_bytes(std::span(text.ids)));
-      hash.update(std::as_bytes(std::span(text.answer)));
+      hash.update(std::as_bytes(std::span(text.answer_mask)));
     }
   }
   hash.update(std::as_bytes(frames));

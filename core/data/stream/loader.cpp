@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/task_thread.h"
 #include "base/text.h"
-#include "data/shards/retried_file.h"
-#include "data/stream/read_ahead.h"
+#include "data/shards/retrying_file.h"
+#include "data/stream/prefetcher.h"
 
 #include <fmt/format.h>
 
@@ -30,13 +30,13 @@ size_t buffer_count(uint64_t memory, size_t bytes, int64_t frames) {
 } // namespace
 
 // A pack whose samples are being decoded.
-struct Loader::PendingPack {
+struct DataLoader::PendingPack {
   int64_t step = 0;
   bool is_step = true; // otherwise it only carries skipped samples
   bool last = true;
   Cursor after;
-  std::vector<SetAside> aside; // found by the composer before this pack
-  std::vector<Measured> samples;
+  std::vector<SkippedSample> aside; // found by the composer before this pack
+  std::vector<MeasuredSample> samples;
   std::shared_ptr<const std::vector<std::shared_ptr<const Sample>>> of_step;
   std::vector<int64_t> first_frames;
   int64_t frame_count = 0;
@@ -48,10 +48,10 @@ struct Loader::PendingPack {
   std::exception_ptr failure;
 };
 
-class Loader::Pipeline {
+class DataLoader::Pipeline {
  public:
   Pipeline(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
-           const LoaderOptions& options, Cursor start)
+           const DataLoaderOptions& options, Cursor start)
       : source_(source), rank_(options.rank), ranks_(plan.ranks),
         pool_(std::make_shared<FramePool>(
             bytes_of(plan.capacity.frames),
@@ -110,8 +110,8 @@ class Loader::Pipeline {
   bool begin(ComposedStep step) {
     auto of_step = std::make_shared<std::vector<std::shared_ptr<const Sample>>>();
     for (const auto& pack : step.packs)
-      for (const Measured& measured : pack) of_step->push_back(measured.sample);
-    std::vector<std::vector<Measured>> own_packs;
+      for (const MeasuredSample& measured : pack) of_step->push_back(measured.sample);
+    std::vector<std::vector<MeasuredSample>> own_packs;
     for (size_t i = 0; i < step.packs.size(); ++i)
       if (static_cast<int64_t>(i) % ranks_ == rank_) own_packs.push_back(std::move(step.packs[i]));
     if (own_packs.empty())
@@ -131,7 +131,7 @@ class Loader::Pipeline {
   }
 
   bool begin(const std::shared_ptr<PendingPack>& pending) {
-    for (const Measured& measured : pending->samples) {
+    for (const MeasuredSample& measured : pending->samples) {
       pending->first_frames.push_back(pending->frame_count);
       pending->frame_count += measured.sample->frames;
     }
@@ -152,7 +152,7 @@ class Loader::Pipeline {
   }
 
   void decode(PendingPack& pending, size_t index) {
-    const Measured& measured = pending.samples[index];
+    const MeasuredSample& measured = pending.samples[index];
     const auto elements = static_cast<size_t>(source_.frame_elements());
     std::string reason;
     std::exception_ptr failure;
@@ -186,8 +186,8 @@ class Loader::Pipeline {
   std::deque<std::shared_ptr<PendingPack>> pending_packs_;
   bool ended_ = false, stops_ = false;
   std::exception_ptr failure_;
-  Workers workers_; // declared after everything that its tasks use
-  ReadAhead read_ahead_;
+  ThreadPool workers_; // declared after everything that its tasks use
+  Prefetcher read_ahead_;
   Composer composer_;
   std::thread composer_thread_;
 };
@@ -203,14 +203,14 @@ double seconds(Clock::duration duration) {
 } // namespace
 
 // Moves the frames of the remaining samples together, over those of samples that could not be decoded.
-HostPack Loader::compact(PendingPack& pending, int64_t frame_elements) {
+HostPack DataLoader::compact(PendingPack& pending, int64_t frame_elements) {
   std::vector<bool> out(pending.samples.size());
   for (const auto& [index, reason] : pending.failed) out[index] = true;
   HostPack pack;
   auto* frames = reinterpret_cast<float*>(pending.buffer.get());
   for (size_t i = 0; i < pending.samples.size(); ++i) {
     if (out[i]) continue;
-    Measured& measured = pending.samples[i];
+    MeasuredSample& measured = pending.samples[i];
     const int64_t count = measured.sample->frames;
     if (count > 0 && pack.frame_count != pending.first_frames[i])
       std::copy_n(frames + pending.first_frames[i] * frame_elements, count * frame_elements,
@@ -223,8 +223,8 @@ HostPack Loader::compact(PendingPack& pending, int64_t frame_elements) {
   return pack;
 }
 
-Loader::Loader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
-               const LoaderOptions& options, Cursor start)
+DataLoader::DataLoader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
+                       const DataLoaderOptions& options, Cursor start)
     : frame_elements_(source.frame_elements()), ranks_(plan.ranks),
       quarantine_(options.quarantine_log, options.quarantine), cursor_(start) {
   Composer::check(start, plan, order);
@@ -232,9 +232,9 @@ Loader::Loader(const SampleSource& source, const Order& order, const BatchPlan& 
   pipeline_ = std::make_unique<Pipeline>(source, order, plan, std::move(pack), options, std::move(start));
 }
 
-Loader::~Loader() = default;
+DataLoader::~DataLoader() = default;
 
-std::optional<LoadedPack> Loader::next() {
+std::optional<LoadedPack> DataLoader::next() {
   const auto came = Clock::now();
   if (left_) times_.working += seconds(came - *left_);
   auto pending = pipeline_->next();
@@ -249,7 +249,7 @@ std::optional<LoadedPack> Loader::next() {
 }
 
 // All ranks must take the same steps, and no rank knows which samples failed on another.
-bool Loader::skips(const PendingPack& pending) {
+bool DataLoader::skips(const PendingPack& pending) {
   const bool useless = ranks_ == 1 && pending.failed.size() == pending.samples.size();
   const bool skipped = !pending.is_step || (useless && !(pending.last && step_begun_));
   if (pending.is_step) step_begun_ = !pending.last && (step_begun_ || !skipped);
@@ -257,7 +257,7 @@ bool Loader::skips(const PendingPack& pending) {
 }
 
 // The composer counts samples that fit into no pack; here samples that cannot be decoded count as well.
-void Loader::count_unusable(const PendingPack& pending) {
+void DataLoader::count_unusable(const PendingPack& pending) {
   consecutive_unusable_ += std::ssize(pending.aside);
   size_t failed = 0;
   for (size_t i = 0; i < pending.samples.size(); ++i) {
@@ -265,7 +265,7 @@ void Loader::count_unusable(const PendingPack& pending) {
     consecutive_unusable_ = is_failed ? consecutive_unusable_ + 1 : 0;
     if (is_failed) ++failed;
     if (consecutive_unusable_ < max_consecutive_unusable) continue;
-    const SetAside& aside = pending.samples[i].aside;
+    const SkippedSample& aside = pending.samples[i].aside;
     throw Error(ErrorKind::data,
                 fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample "
                             "'{}': {}",
@@ -274,12 +274,12 @@ void Loader::count_unusable(const PendingPack& pending) {
   }
 }
 
-void Loader::record(PendingPack& pending) {
+void DataLoader::record(PendingPack& pending) {
   if (pending.failure) std::rethrow_exception(pending.failure);
   for (const auto& aside : pending.aside) quarantine_.add(aside);
   std::sort(pending.failed.begin(), pending.failed.end());
   for (const auto& [index, reason] : pending.failed) {
-    SetAside aside = pending.samples[index].aside;
+    SkippedSample aside = pending.samples[index].aside;
     aside.reason = reason;
     aside.skip = SkipReason::media;
     quarantine_.add(aside);

@@ -1,5 +1,5 @@
-// Loader: delivers the packs of a stage; worker threads read, decode and pack samples ahead of time. The packs depend
-// on the seed and the data only, not on the number of threads or their timing.
+// DataLoader: delivers the packs of a stage; worker threads read, decode and pack samples ahead of time. The packs
+// depend on the seed and the data only, not on the number of threads or their timing.
 #pragma once
 #include "data/stream/composer.h"
 #include "data/stream/frame_pool.h"
@@ -14,7 +14,7 @@
 
 namespace fvlm {
 
-struct LoaderOptions {
+struct DataLoaderOptions {
   int workers = 0;                     // 0: one less than the number of cores
   uint64_t memory = uint64_t{1} << 30; // limit on the bytes of frames, including the pack in use
   AllocateHost allocate = allocate_host;
@@ -23,13 +23,13 @@ struct LoaderOptions {
   plan::Quarantine quarantine;
 };
 
-class Loader {
+class DataLoader {
  public:
   // Begins at `start`, which Composer::start() returns for a new stage. Source and order must outlive the loader.
   // Throws Error(data) when the memory does not hold two packs, and when `start` belongs to other data.
-  Loader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
-         const LoaderOptions& options, Cursor start);
-  ~Loader();
+  DataLoader(const SampleSource& source, const Order& order, const BatchPlan& plan, PackFunction pack,
+             const DataLoaderOptions& options, Cursor start);
+  ~DataLoader();
 
   // Returns the next pack, or nullopt at the end of the stage. The caller may hold at most one earlier pack, as the
   // pool needs the buffers of the others. With a single rank, a step without any decodable sample is skipped. Throws

@@ -26,9 +26,9 @@ std::vector<int64_t> MixSamples::sizes() const {
   return sizes;
 }
 
-Sample MixSamples::measure(const Drawn& drawn) const {
+Sample MixSamples::measure(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
-  const Place place = shards.locate(drawn.sample);
+  const SampleLocation place = shards.locate(drawn.sample);
   const auto shard = shards.shard(place);
   Sample sample = reader_.measure(*shard, shard->sample(place.sample), mix_.sources[drawn.source]);
   if (sample.dropped.empty()) check_texts(sample);
@@ -37,7 +37,7 @@ Sample MixSamples::measure(const Drawn& drawn) const {
 
 void MixSamples::check_texts(const Sample& sample) const {
   const size_t count = sample.texts.size();
-  if (texts_ == 2 && (count != 2 || sample.right_choice))
+  if (texts_ == 2 && (count != 2 || sample.correct_choice))
     throw Error(ErrorKind::data, "it is no pair of answers, from which dpo learns")
         .advise("a pair has chosen_assistant and rejected_assistant; the source's `fields` says what they are called");
   if (texts_ == 1 && count != 1)
@@ -45,19 +45,19 @@ void MixSamples::check_texts(const Sample& sample) const {
         .advise("the source's fields = { assistant = \"chosen_assistant\" } takes that one of a pair");
 }
 
-void MixSamples::decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const {
+void MixSamples::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   const ShardSet& shards = sources_[drawn.source];
   reader_.decode(*shards.shard(shards.locate(drawn.sample)), sample, frames);
 }
 
-std::string MixSamples::place(const Drawn& drawn) const {
+std::string MixSamples::place(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
   return shards.path(shards.locate(drawn.sample).shard);
 }
 
-std::string MixSamples::key(const Drawn& drawn) const {
+std::string MixSamples::key(const DrawnSample& drawn) const {
   const ShardSet& shards = sources_[drawn.source];
-  const Place place = shards.locate(drawn.sample);
+  const SampleLocation place = shards.locate(drawn.sample);
   try {
     return shards.shard(place)->sample(place.sample).key;
   } catch (const Error&) {
@@ -65,8 +65,8 @@ std::string MixSamples::key(const Drawn& drawn) const {
   }
 }
 
-std::vector<SetAside> MixSamples::damage() const {
-  std::vector<SetAside> all;
+std::vector<SkippedSample> MixSamples::damage() const {
+  std::vector<SkippedSample> all;
   for (const ShardSet& source : sources_)
     for (int64_t i = 0; i < source.shards(); ++i) {
       if (source.damages(i) == 0) continue;

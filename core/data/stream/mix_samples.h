@@ -23,11 +23,11 @@ class MixSamples : public SampleSource {
 
   std::vector<int64_t> sizes() const override;
   int64_t frame_elements() const override { return 3 * image_size_ * image_size_; }
-  Sample measure(const Drawn& drawn) const override;
-  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override;
-  std::string place(const Drawn& drawn) const override;
-  std::string key(const Drawn& drawn) const override;
-  std::vector<SetAside> damage() const override;
+  Sample measure(const DrawnSample& drawn) const override;
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override;
+  std::string place(const DrawnSample& drawn) const override;
+  std::string key(const DrawnSample& drawn) const override;
+  std::vector<SkippedSample> damage() const override;
 
  private:
   void check_texts(const Sample& sample) const;

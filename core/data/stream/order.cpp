@@ -51,11 +51,11 @@ std::optional<size_t> Order::source_at(const State& state) const {
   return last;
 }
 
-std::optional<Drawn> Order::next(State& state) const {
+std::optional<DrawnSample> Order::next(State& state) const {
   const auto source = source_at(state);
   if (!source) return {};
   const int64_t count = state.drawn[*source]++, size = sizes_[*source];
-  Drawn drawn{state.position++, *source, count / size, count % size};
+  DrawnSample drawn{state.position++, *source, count / size, count % size};
   if (shuffles_) {
     const Permutation order(static_cast<uint64_t>(size), seed_, fmt::format("{}/{}/{}", name_, *source, drawn.epoch));
     drawn.sample = static_cast<int64_t>(order.at(static_cast<uint64_t>(drawn.sample)));

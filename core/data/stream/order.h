@@ -11,12 +11,12 @@
 
 namespace fvlm {
 
-struct Drawn {
+struct DrawnSample {
   int64_t position = 0;
   size_t source = 0; // of Mix::sources
   int64_t epoch = 0;
   int64_t sample = 0; // of the source
-  bool operator==(const Drawn&) const = default;
+  bool operator==(const DrawnSample&) const = default;
 };
 
 class Order {
@@ -37,7 +37,7 @@ class Order {
   State begin() const { return {0, std::vector<int64_t>(sizes_.size(), 0)}; }
 
   // Returns the sample at the position of the state and advances it; nullopt when every source is exhausted.
-  std::optional<Drawn> next(State& state) const;
+  std::optional<DrawnSample> next(State& state) const;
 
   // Equal for equal orders.
   uint64_t fingerprint() const;

@@ -53,7 +53,7 @@ void Quarantine::read_log() {
   if (!text.empty() && text.back() != '\n') append("\n");
 }
 
-void Quarantine::add(const SetAside& aside) {
+void Quarantine::add(const SkippedSample& aside) {
   const std::string text = fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason);
   const nlohmann::json line{{"position", aside.position},
                             {"shard", aside.place},

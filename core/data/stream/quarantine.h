@@ -12,7 +12,7 @@
 
 namespace fvlm {
 
-struct SetAside {
+struct SkippedSample {
   int64_t position = 0; // in the order of the stage; -1 when found while opening the shard
   std::string place;    // the shard
   std::string key;      // of the sample, if known
@@ -30,7 +30,7 @@ class Quarantine {
   Quarantine(std::filesystem::path log, const plan::Quarantine& limits);
 
   // Logs a warning once per process for each broken sample.
-  void add(const SetAside& aside);
+  void add(const SkippedSample& aside);
   // Throws Error(data) with the latest ones when too many are broken. `read` counts the samples measured so far.
   void check(int64_t broken, int64_t read) const;
 

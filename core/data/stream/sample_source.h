@@ -20,14 +20,14 @@ class SampleSource {
   virtual int64_t frame_elements() const = 0; // floats of one frame
 
   // Throws ReadError for a failing disk, another Error for a broken sample. [any thread]
-  virtual Sample measure(const Drawn& drawn) const = 0;
-  virtual void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const = 0;
+  virtual Sample measure(const DrawnSample& drawn) const = 0;
+  virtual void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const = 0;
 
   // For messages: the shard, and the key of the sample if it can be read. [any thread]
-  virtual std::string place(const Drawn& drawn) const = 0;
-  virtual std::string key(const Drawn& drawn) const = 0;
+  virtual std::string place(const DrawnSample& drawn) const = 0;
+  virtual std::string key(const DrawnSample& drawn) const = 0;
   // The damage that was found when the shards were opened.
-  virtual std::vector<SetAside> damage() const { return {}; }
+  virtual std::vector<SkippedSample> damage() const { return {}; }
 };
 
 } // namespace fvlm

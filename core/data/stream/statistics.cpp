@@ -17,23 +17,23 @@ constexpr int64_t step_of_capacity = 8; // frames; what tensor cores and allocat
 
 } // namespace
 
-int64_t Spread::sum() const {
+int64_t Distribution::sum() const {
   return std::accumulate(values_.begin(), values_.end(), int64_t{0});
 }
 
-double Spread::mean() const {
+double Distribution::mean() const {
   return values_.empty() ? 0 : static_cast<double>(sum()) / static_cast<double>(count());
 }
 
-int64_t Spread::least() const {
+int64_t Distribution::min() const {
   return values_.empty() ? 0 : *std::min_element(values_.begin(), values_.end());
 }
 
-int64_t Spread::most() const {
+int64_t Distribution::max() const {
   return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end());
 }
 
-int64_t Spread::quantile(double share) const {
+int64_t Distribution::quantile(double share) const {
   if (values_.empty()) return 0;
   std::vector<int64_t> values = values_;
   const double place = std::ceil(share * static_cast<double>(values.size())) - 1;
@@ -43,11 +43,11 @@ int64_t Spread::quantile(double share) const {
   return *at;
 }
 
-std::vector<Spread::Bar> Spread::histogram(size_t bars) const {
+std::vector<Distribution::Bar> Distribution::histogram(size_t bars) const {
   if (values_.empty()) return {};
-  const int64_t from = least(), width = (most() - from) / static_cast<int64_t>(bars) + 1;
+  const int64_t from = min(), width = (max() - from) / static_cast<int64_t>(bars) + 1;
   std::vector<Bar> all;
-  for (int64_t at = from; at <= most(); at += width) all.push_back({at, std::min(at + width - 1, most()), 0});
+  for (int64_t at = from; at <= max(); at += width) all.push_back({at, std::min(at + width - 1, max()), 0});
   for (int64_t value : values_) ++all[static_cast<size_t>((value - from) / width)].count;
   return all;
 }
@@ -71,32 +71,32 @@ double DataStatistics::packing_waste() const {
 PackSize DataStatistics::suggestion() const {
   if (rows.sum() == 0) return capacity;
   const bool roomy = fullest.rows < capacity.rows || fullest.frames < capacity.frames;
-  if (packs > 0 && packs_a_step.most() == 1 && roomy) return fullest;
+  if (packs > 0 && packs_a_step.max() == 1 && roomy) return fullest;
   const double frames = static_cast<double>(capacity.rows) * share(all.frames.sum(), rows.sum());
   const auto rounded = static_cast<int64_t>(std::ceil(frames / step_of_capacity)) * step_of_capacity;
-  return {std::max(rounded, all.frames.most()), std::max(capacity.rows, rows.most())};
+  return {std::max(rounded, all.frames.max()), std::max(capacity.rows, rows.max())};
 }
 
-void DataStatistics::add(const Measured& measured, const std::string& source) {
+void DataStatistics::add(const MeasuredSample& measured, const std::string& source) {
   const Sample& sample = *measured.sample;
   int64_t tokens = 0, answers = 0;
   for (const SampleText& text : sample.texts) {
     tokens += static_cast<int64_t>(text.ids.size());
-    answers += std::count(text.answer.begin(), text.answer.end(), 1);
+    answers += std::count(text.answer_mask.begin(), text.answer_mask.end(), 1);
   }
   for (SourceStatistics* of : {&all, &sources[sample.source.empty() ? source : sample.source]}) {
     of->frames.add(sample.frames);
     of->tokens.add(tokens);
     of->answer_tokens.add(answers);
-    of->cut += sample.cut_tokens > 0;
-    of->cut_tokens += sample.cut_tokens;
-    of->cut_answer += sample.cut_answer_tokens;
+    of->cut += sample.truncated_tokens > 0;
+    of->truncated_tokens += sample.truncated_tokens;
+    of->cut_answer += sample.truncated_answer_tokens;
   }
   rows.add(sample.rows());
 }
 
 void DataStatistics::add(const ComposedStep& step, const std::vector<std::string>& names) {
-  for (const SetAside& aside : step.aside) {
+  for (const SkippedSample& aside : step.aside) {
     ++(aside.broken ? broken : left_out);
     if (reasons.size() < most_reasons)
       reasons.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
@@ -110,7 +110,7 @@ void DataStatistics::add(const ComposedStep& step, const std::vector<std::string
     PackSize sum;
     std::vector<int64_t> of_samples;
     samples_a_pack.add(static_cast<int64_t>(pack.size()));
-    for (const Measured& measured : pack) {
+    for (const MeasuredSample& measured : pack) {
       add(measured, names.at(measured.drawn.source));
       sum.frames += measured.sample->frames;
       sum.rows += measured.sample->rows();

@@ -11,14 +11,14 @@
 namespace fvlm {
 
 // The distribution of a list of values.
-class Spread {
+class Distribution {
  public:
   void add(int64_t value) { values_.push_back(value); }
   size_t count() const { return values_.size(); }
   int64_t sum() const;
   double mean() const; // 0 without values
-  int64_t least() const;
-  int64_t most() const;
+  int64_t min() const;
+  int64_t max() const;
   int64_t quantile(double share) const; // the value that this share of them does not exceed; 0 of none
 
   struct Bar {
@@ -33,20 +33,20 @@ class Spread {
 };
 
 struct SourceStatistics {
-  Spread frames, tokens, answer_tokens;            // by sample; tokens of all its texts
-  int64_t cut = 0, cut_tokens = 0, cut_answer = 0; // samples that max_text_tokens shortened, and by how much
+  Distribution frames, tokens, answer_tokens;            // by sample; tokens of all its texts
+  int64_t cut = 0, truncated_tokens = 0, cut_answer = 0; // samples that max_text_tokens shortened, and by how much
 };
 
 struct DataStatistics {
   std::map<std::string, SourceStatistics> sources; // by the names that samples give, else that of their source
   SourceStatistics all;
-  Spread rows; // of the decoder, by sample
+  Distribution rows; // of the decoder, by sample
   int64_t broken = 0, left_out = 0;
   static constexpr size_t most_reasons = 20;
   std::vector<std::string> reasons; // of the first that were set aside: broken or left out
 
   int64_t steps = 0, packs = 0;
-  Spread packs_a_step, samples_a_pack;
+  Distribution packs_a_step, samples_a_pack;
   PackSize capacity;
   PackSize filled;  // over all packs
   PackSize fullest; // of any pack
@@ -67,7 +67,7 @@ struct DataStatistics {
   // `names`: of the mix's sources.
   void add(const ComposedStep& step, const std::vector<std::string>& names);
   // A sample that is in no pack.
-  void add(const Measured& measured, const std::string& source);
+  void add(const MeasuredSample& measured, const std::string& source);
 };
 
 } // namespace fvlm

@@ -41,7 +41,7 @@ int64_t kernels_of(cudaGraph_t graph) {
   });
 }
 
-class CudaGraph : public Recording {
+class CudaGraph : public CapturedGraph {
  public:
   explicit CudaGraph(int64_t& alive) : alive_(alive) { ++alive_; }
   ~CudaGraph() override { --alive_; }
@@ -55,13 +55,13 @@ class CudaGraph : public Recording {
   int64_t& alive_;
 };
 
-class CudaEvent : public Mark {
+class CudaEvent : public Event {
  public:
   explicit CudaEvent(const c10::cuda::CUDAStream& stream) { event_.record(stream); }
   void wait() const override { event_.synchronize(); }
-  double seconds_since(const Mark& earlier) const override { return of(earlier).elapsed_time(event_) / 1e3; }
+  double seconds_since(const Event& earlier) const override { return of(earlier).elapsed_time(event_) / 1e3; }
 
-  static at::cuda::CUDAEvent& of(const Mark& mark) { return dynamic_cast<const CudaEvent&>(mark).event_; }
+  static at::cuda::CUDAEvent& of(const Event& mark) { return dynamic_cast<const CudaEvent&>(mark).event_; }
 
  private:
   mutable at::cuda::CUDAEvent event_{cudaEventDefault};
@@ -77,7 +77,7 @@ class CudaRuntime : public Runtime {
     c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(true)); // high priority: side streams yield to it
   }
 
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+  std::unique_ptr<CapturedGraph> capture(const std::function<void()>& work) override {
     synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache(); // during capture it frees nothing
     // LibTorch cannot reuse a pool whose last graph was destroyed, because that frees the pool.
@@ -106,9 +106,9 @@ class CudaRuntime : public Runtime {
     return graph;
   }
 
-  bool is_recording() const override { return capturing_; }
+  bool is_capturing() const override { return capturing_; }
 
-  void beside(std::function<void()> work, int64_t bytes) override {
+  void run_on_side_stream(std::function<void()> work, int64_t bytes) override {
     wait_for(c10::cuda::getCurrentCUDAStream(), side_stream_);
     {
       const c10::cuda::CUDAStreamGuard guard(side_stream_);
@@ -120,7 +120,7 @@ class CudaRuntime : public Runtime {
     recent_.done.emplace().record(side_stream_);
     earlier_ = std::exchange(recent_, Held());
   }
-  void join() noexcept override {
+  void join_side_stream() noexcept override {
     if (recent_.work.empty() && earlier_.work.empty()) return;
     try {
       wait_for(side_stream_, c10::cuda::getCurrentCUDAStream());
@@ -130,16 +130,18 @@ class CudaRuntime : public Runtime {
     earlier_ = Held();
   }
 
-  std::shared_ptr<Mark> mark() override { return std::make_shared<CudaEvent>(c10::cuda::getCurrentCUDAStream()); }
-  std::shared_ptr<Mark> copy_beside(const Mark& after, const std::function<void()>& copies) override {
+  std::shared_ptr<Event> record_event() override {
+    return std::make_shared<CudaEvent>(c10::cuda::getCurrentCUDAStream());
+  }
+  std::shared_ptr<Event> copy_on_prefetch_stream(const Event& after, const std::function<void()>& copies) override {
     CudaEvent::of(after).block(prefetch_stream_);
     const c10::cuda::CUDAStreamGuard guard(prefetch_stream_);
     copies();
     return std::make_shared<CudaEvent>(prefetch_stream_);
   }
-  void follow(const Mark& mark) override { CudaEvent::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
+  void wait_event(const Event& mark) override { CudaEvent::of(mark).block(c10::cuda::getCurrentCUDAStream()); }
 
-  std::vector<Activity> watch(const std::function<void()>& work) override {
+  std::vector<Activity> profile(const std::function<void()>& work) override {
     return watch_activities([&] {
       work();
       synchronize();

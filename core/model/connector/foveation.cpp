@@ -20,11 +20,11 @@ Foveation::Foveation(const ConnectorConfig& config, Parameters& parameters) : co
 }
 
 Value Foveation::static_query(Tape& tape, int64_t frames) const {
-  return ops::repeat_row(tape, static_, frames);
+  return ops::broadcast_row(tape, static_, frames);
 }
 
 Value Foveation::first_query(Tape& tape) const {
-  return ops::repeat_row(tape, first_, 1);
+  return ops::broadcast_row(tape, first_, 1);
 }
 
 Value Foveation::query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const {
@@ -34,13 +34,13 @@ Value Foveation::query_from_hidden(Tape& tape, Operations& ops, const Value& hid
 Value Foveation::shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const {
   const int64_t frames = queries.data.size(0);
   Value y(at::concat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   tape.push([first = first_, source, frames, in = queries.gradient, out = y.gradient] {
     const at::Tensor d_y = out->take();
     if (!d_y.defined()) return;
     const at::Tensor d = at::zeros({frames + 1, d_y.size(1)}, d_y.options()).index_add_(0, source, d_y);
     if (in) in->add(d.narrow(0, 0, frames));
-    if (first.trains()) first.add_gradient(d.narrow(0, frames, 1));
+    if (first.requires_grad()) first.add_gradient(d.narrow(0, frames, 1));
   });
   return y;
 }
@@ -51,7 +51,7 @@ Value Foveation::project_query(Tape& tape, Operations& ops, const Value& queries
 
 Value Foveation::to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const {
   const Value projected = ops.linear(tape, attended, output_.weight, output_.bias);
-  return ops::scaled(tape, ops.linear(tape, projected, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
+  return ops::scale(tape, ops.linear(tape, projected, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
 }
 
 } // namespace fvlm::model

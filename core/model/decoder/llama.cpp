@@ -59,7 +59,7 @@ Value Llama::normed(Tape& tape, Operations& ops, Stream& stream, const ops::Weig
 
 template <class Attend>
 void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
-                      const ops::JointPass& pass) const {
+                      const ops::SharedGradientPass& pass) const {
   const auto input = [&](const ops::Weight& weight) { return pass.input(weight, stream.branch.data.size(0)); };
   const Value before = normed(tape, ops, stream, layer.attention_norm, input(layer.qkv));
   const Value qkv = ops.linear(tape, before, layer.qkv, {}, pass);
@@ -69,16 +69,16 @@ void Llama::run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& s
   stream.branch = ops.linear(tape, inner, layer.down, {}, pass);
 }
 
-Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
-                     bool compensated) const {
+Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
+                     const ops::SharedGradientPass& pass, bool compensated) const {
   const int64_t q = config_.num_attention_heads, kv = config_.num_key_value_heads, dim = config_.head_dim;
   const ops::AttentionShape shape{dim, true, {dim, config_.rope_theta}};
   Stream stream({x}, compensated);
-  const Tape::Lean lean(tape, recompute.light);
+  const Tape::LightCheckpointing lean(tape, recompute.light);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool recomputes = recompute.layer(static_cast<int64_t>(i));
     const auto block = [this, &ops, &layer = layers_[i], segments, shape, q, kv, dim, compensated,
-                        pass = recomputes ? ops::JointPass()
+                        pass = recomputes ? ops::SharedGradientPass()
                                           : pass](Tape& inner, const std::vector<Value>& in) -> std::vector<Value> {
       Stream own(in, compensated);
       const auto attend = [&](const Value& qkv, const at::Tensor& into) {
@@ -88,7 +88,7 @@ Value Llama::forward(Tape& tape, Operations& ops, const Value& x, const Segments
       run_layer(inner, ops, layer, own, attend, pass);
       return own.parts();
     };
-    const auto out = recomputes ? ops::recomputed(tape, stream.parts(), block) : block(tape, stream.parts());
+    const auto out = recomputes ? ops::checkpointed(tape, stream.parts(), block) : block(tape, stream.parts());
     stream = Stream(out, compensated);
   }
   return normed(tape, ops, stream, norm_);

@@ -12,8 +12,8 @@ class Llama : public Decoder {
   int64_t width() const override { return config_.hidden_size; }
   ops::Weight embedding() const override { return embedding_; }
   ops::Weight head() const override { return head_; }
-  Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments, const ops::JointPass& pass,
-                bool compensated) const override;
+  Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
+                const ops::SharedGradientPass& pass, bool compensated) const override;
   KvCache make_kv_cache(Operations& ops, int64_t capacity) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const override;
 
@@ -27,7 +27,7 @@ class Llama : public Decoder {
                const at::Tensor& into = {}) const;
   template <class Attend>
   void run_layer(Tape& tape, Operations& ops, const Layer& layer, Stream& stream, const Attend& attend,
-                 const ops::JointPass& pass = {}) const;
+                 const ops::SharedGradientPass& pass = {}) const;
 
   DecoderConfig config_;
   ops::Weight embedding_, norm_, head_;

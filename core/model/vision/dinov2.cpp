@@ -100,7 +100,7 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   const at::Tensor table = position_.value().view({1 + side * side, width});
   if (rows == side && columns == side) {
     Value y(table, tape.records(position_));
-    if (y.wants_gradient())
+    if (y.requires_grad())
       tape.push([weight = position_, out = y.gradient] {
         const at::Tensor d = out->take();
         if (d.defined()) weight.add_gradient(d.view_as(weight.value()));
@@ -112,7 +112,7 @@ Value Dinov2::positions(Tape& tape, int64_t rows, int64_t columns) const {
   const at::Tensor shares = resampling(rows, columns, type);
   const at::Tensor resampled = at::mm(shares.t(), table.narrow(0, 1, side * side).to(type));
   Value y(at::concat({table.narrow(0, 0, 1), resampled.to(table.scalar_type())}), tape.records(position_));
-  if (y.wants_gradient())
+  if (y.requires_grad())
     tape.push([weight = position_, shares, type, out = y.gradient] {
       const at::Tensor d = out->take();
       if (!d.defined()) return;
@@ -131,8 +131,8 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
                             frames.size(1), frames.size(2), frames.size(3), config_.num_channels, patch, patch));
   const int64_t rows = frames.size(2) / patch, columns = frames.size(3) / patch, tokens = 1 + rows * columns,
                 rows_per_frame = tokens + (appended_rows.defined() ? 1 : 0);
-  const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.widened(patch_weight_.value().size(1))));
-  const Value patches = ops.linear(tape, pixels, ops.widened(tape, patch_weight_), patch_bias_);
+  const Value pixels(patches_of(frames, patch, ops.options().dtype, ops.padded(patch_weight_.value().size(1))));
+  const Value patches = ops.linear(tape, pixels, ops.padded(tape, patch_weight_), patch_bias_);
   const Value position = positions(tape, rows, columns);
 
   const at::Tensor x = at::empty({n, rows_per_frame, width}, ops.tensor_options());
@@ -142,7 +142,7 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
   at::add_out(rest, patches.data.view({n, tokens - 1, width}), position.data.narrow(0, 1, tokens - 1));
   if (appended_rows.defined()) x.select(1, tokens).copy_(appended_rows.data);
   Value y(x.view({n * rows_per_frame, width}), tape.records(patches, position, class_token_, appended_rows));
-  if (!y.wants_gradient()) return y;
+  if (!y.requires_grad()) return y;
   tape.push([n, tokens, rows_per_frame, width, patches = patches.gradient, position = position.gradient,
              token = class_token_, appended_rows = appended_rows.gradient, out = y.gradient] {
     const at::Tensor gradient = out->take();
@@ -152,7 +152,7 @@ Value Dinov2::embed(Tape& tape, Operations& ops, const at::Tensor& frames, const
     const auto wide = gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor over_frames = d.narrow(1, 0, tokens).sum(0, false, wide);
     if (position) position->add(over_frames);
-    if (token.trains()) token.add_gradient(over_frames.narrow(0, 0, 1).view_as(token.value()));
+    if (token.requires_grad()) token.add_gradient(over_frames.narrow(0, 0, 1).view_as(token.value()));
     if (patches) patches->add(d.narrow(1, 1, tokens - 1).reshape({n * (tokens - 1), width}));
   });
   return y;
@@ -180,12 +180,12 @@ Value Dinov2::normed(Tape& tape, Operations& ops, QueryStream& stream, const Nor
 Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& options) const {
   Folded folded(layers_.size());
   if (!options.fold_layer_scale || ops.options().dtype == at::kHalf) return folded;
-  std::vector<Operations::ScaledLayer> attention, mlp;
+  std::vector<Operations::LayerWithScale> attention, mlp;
   for (const Layer& layer : layers_) {
     attention.push_back({layer.out, layer.attention_scale});
     mlp.push_back({layer.down, layer.mlp_scale});
   }
-  auto of_attention = ops.scaled(tape, attention), of_mlp = ops.scaled(tape, mlp);
+  auto of_attention = ops.fold_scale(tape, attention), of_mlp = ops.fold_scale(tape, mlp);
   for (size_t i = 0; i < layers_.size(); ++i) folded[i] = {std::move(of_attention[i]), std::move(of_mlp[i])};
   return folded;
 }
@@ -193,7 +193,7 @@ Dinov2::Folded Dinov2::fold(Tape& tape, Operations& ops, const EncodeOptions& op
 // The rest of a layer after its attention: both branches, scaled and added.
 Value Dinov2::finish_layer(Tape& tape, Operations& ops, const Layer& layer,
                            const VisualCache::FoldedLayer& folded_layer, const Value& x, const Value& attended_rows,
-                           Operations::Carried* compensation) const {
+                           Operations::Compensation* compensation) const {
   if (folded_layer.attention.weight.defined()) {
     const Value attended = ops.linear(tape, attended_rows, folded_layer.attention, x, compensation);
     return ops.gelu_mlp(tape, normed(tape, ops, attended, layer.before_mlp), layer.up, folded_layer.mlp, attended,
@@ -218,19 +218,19 @@ std::vector<VisualCache::Layer> Dinov2::run(Tape& tape, Operations& ops, Value& 
           ops.linear(inner, normed(inner, ops, in[0], layer.before_attention), layer.qkv.weight, layer.qkv.bias);
       // Queries that read these keys and values have a gradient of their own, which is added to what attention writes
       // here.
-      const Value kv = ops.columns(inner, qkv, width, 2 * width);
+      const Value kv = ops.slice_columns(inner, qkv, width, 2 * width);
       const Value attended_rows = ops.attention(inner, {qkv, 0, heads}, {qkv, width, heads}, {qkv, 2 * width, heads},
                                                 rows, keys, {head_dim_}, {}, kv);
-      Operations::Carried compensation{rows.longest, in.size() > 1 ? in[1].data : at::Tensor()};
+      Operations::Compensation compensation{rows.max_length, in.size() > 1 ? in[1].data : at::Tensor()};
       std::vector<Value> out{
           finish_layer(inner, ops, layer, folded_layer, in[0], attended_rows, compensates ? &compensation : nullptr),
           kv};
-      if (compensation.rest.defined()) out.emplace_back(compensation.rest);
+      if (compensation.value.defined()) out.emplace_back(compensation.value);
       return out;
     };
     std::vector<Value> in{x};
     if (appended_compensation && appended_compensation->defined()) in.emplace_back(*appended_compensation);
-    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::recomputed(tape, in, block) : block(tape, in);
+    const auto out = recompute.layer(static_cast<int64_t>(i)) ? ops::checkpointed(tape, in, block) : block(tape, in);
     x = out[0];
     if (out.size() > 2) *appended_compensation = out[2].data;
     kept.push_back({{out[1], 0, heads}, {out[1], width, heads}});
@@ -247,7 +247,7 @@ VisualCache::Layer Dinov2::keys_values(Tape& tape, Operations& ops, const Layer&
 
 VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                            const Segments& queries, const EncodeOptions& options) const {
-  const Tape::Lean lean(tape, recompute.light);
+  const Tape::LightCheckpointing lean(tape, recompute.light);
   Folded folded = fold(tape, ops, options);
   Value x = embed(tape, ops, frames);
   const size_t whole = layers_.size() - (options.skip_last_patches ? 1 : 0);
@@ -265,14 +265,15 @@ Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames,
 VisionTower::EncodedAndAttended Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames,
                                                           const Value& appended_rows, const AppendedQueries& appended,
                                                           const EncodeOptions& options) const {
-  const Tape::Lean lean(tape, recompute.light);
+  const Tape::LightCheckpointing lean(tape, recompute.light);
   Folded folded = fold(tape, ops, options);
   Value x = embed(tape, ops, frames, appended_rows);
   const size_t last = layers_.size() - 1, whole = options.skip_last_patches ? last : last + 1;
   at::Tensor compensation;
   VisualCache cache{run(tape, ops, x, whole, appended.rows, appended.keys, folded, &compensation), appended.keys,
                     appended.queries, std::move(folded)};
-  QueryStream stream{ops::every(tape, x, appended.rows.longest, appended.rows.longest - 1), {}, compensation};
+  QueryStream stream{
+      ops::strided_rows(tape, x, appended.rows.max_length, appended.rows.max_length - 1), {}, compensation};
   if (options.skip_last_patches) {
     cache.layers.push_back(keys_values(tape, ops, layers_[last], x));
     attend_layer(tape, ops, last, stream, cache, nullptr);
@@ -287,7 +288,7 @@ void Dinov2::attend_layer(Tape& tape, Operations& ops, size_t index, QueryStream
   const auto& [keys, values] = cache.layers[index];
   const Value q =
       ops.linear(tape, normed(tape, ops, stream, layer.before_attention), layer.query.weight, layer.query.bias);
-  if (maps) maps->add(q.data, keys, cache.tokens.longest, head_dim_);
+  if (maps) maps->add(q.data, keys, cache.tokens.max_length, head_dim_);
   const Value attended_rows =
       ops.attention(tape, {q, 0, heads}, keys, values, cache.queries, cache.tokens, {head_dim_});
   const auto& folded_layer = cache.folded[index];

@@ -19,7 +19,7 @@ class Dinov2 : public VisionTower {
                AttentionMaps* maps) const override;
   EncodedAndAttended encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
                                        const AppendedQueries& appended, const EncodeOptions& options) const override;
-  bool trains() const override { return patch_weight_.trains(); }
+  bool trains() const override { return patch_weight_.requires_grad(); }
 
   // Hidden states of every token after the final norm, as transformers' last_hidden_state: for comparison.
   Value last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const;
@@ -41,7 +41,8 @@ class Dinov2 : public VisionTower {
   using Folded = std::vector<VisualCache::FoldedLayer>;
   Folded fold(Tape& tape, Operations& ops, const EncodeOptions& options) const;
   Value finish_layer(Tape& tape, Operations& ops, const Layer& layer, const VisualCache::FoldedLayer& folded_layer,
-                     const Value& x, const Value& attended_rows, Operations::Carried* compensation = nullptr) const;
+                     const Value& x, const Value& attended_rows,
+                     Operations::Compensation* compensation = nullptr) const;
   // Runs layers [0, count) on all rows and returns their keys and values. `appended_compensation`: rounding error of
   // the appended rows, or null if there are none.
   std::vector<VisualCache::Layer> run(Tape& tape, Operations& ops, Value& x, size_t count, const Segments& rows,

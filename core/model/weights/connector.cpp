@@ -36,12 +36,13 @@ WeightLayout layout_of(const ConnectorConfig& config, const VisionConfig& vision
   WeightLayout out;
   // As torch.nn.Linear does it: weight and bias alike, by the number of inputs.
   auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs, bool bias) {
-    Fill fill{Fill::Kind::uniform, 1 / std::sqrt(static_cast<double>(inputs))};
+    Initializer fill{Initializer::Kind::uniform, 1 / std::sqrt(static_cast<double>(inputs))};
     out.tensors.push_back({name + ".weight", {outputs, inputs}, fill});
     if (bias) out.tensors.push_back({name + ".bias", {outputs}, fill});
   };
   // With a small deviation every query would look alike, and fine would equal coarse for ever.
-  for (const char* name : {"q_static", "q_init"}) out.tensors.push_back({name, {1, query}, {Fill::Kind::normal, 1}});
+  for (const char* name : {"q_static", "q_init"})
+    out.tensors.push_back({name, {1, query}, {Initializer::Kind::normal, 1}});
   linear("query_input_proj", dino, query, false); // a bias would drown the query
   linear("output_proj", dino, dino, true);
   linear("dino_to_llm", llm, dino, true);

@@ -67,12 +67,12 @@ nlohmann::json write(const VisionConfig& config) {
 
 WeightLayout layout(const VisionConfig& config) {
   int64_t width = config.hidden_size, mlp = config.intermediate_size, patch = config.patch_size;
-  Fill weight{Fill::Kind::normal, config.initializer_range}, zero{Fill::Kind::constant, 0},
-      one{Fill::Kind::constant, 1}, scale{Fill::Kind::constant, config.layerscale_value};
+  Initializer weight{Initializer::Kind::normal, config.initializer_range}, zero{Initializer::Kind::constant, 0},
+      one{Initializer::Kind::constant, 1}, scale{Initializer::Kind::constant, config.layerscale_value};
   WeightLayout out;
   out.optional_prefix = "dinov2.";
   out.ignored = {"classifier.weight", "classifier.bias"}; // of Dinov2ForImageClassification
-  auto add = [&](std::string name, std::vector<int64_t> shape, Fill fill) {
+  auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };
   auto linear = [&](const std::string& name, int64_t outputs, int64_t inputs) {

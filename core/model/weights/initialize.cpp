@@ -10,15 +10,15 @@ namespace {
 
 constexpr uint64_t at_once = 1 << 16; // elements, by one thread
 
-void initialize_piece(std::span<float> out, const Fill& fill, const RandomStream& stream, uint64_t first) {
+void initialize_piece(std::span<float> out, const Initializer& fill, const RandomStream& stream, uint64_t first) {
   for (uint64_t i = 0; i < out.size(); ++i) switch (fill.kind) {
-    case Fill::Kind::constant:
+    case Initializer::Kind::constant:
       out[i] = static_cast<float>(fill.value);
       break;
-    case Fill::Kind::normal:
+    case Initializer::Kind::normal:
       out[i] = static_cast<float>(fill.value * stream.normal(first + i));
       break;
-    case Fill::Kind::uniform:
+    case Initializer::Kind::uniform:
       out[i] = static_cast<float>(fill.value * (2 * stream.uniform(first + i) - 1));
       break;
     }
@@ -26,7 +26,8 @@ void initialize_piece(std::span<float> out, const Fill& fill, const RandomStream
 
 } // namespace
 
-void initialize_weights(std::span<float> out, const Fill& fill, uint64_t seed, std::string_view name, uint64_t first) {
+void initialize_weights(std::span<float> out, const Initializer& fill, uint64_t seed, std::string_view name,
+                        uint64_t first) {
   const RandomStream stream(seed, name);
   const auto pieces = static_cast<int64_t>((out.size() + at_once - 1) / at_once);
   in_parallel(pieces, threads_or_cores(0), [&](int64_t piece) {

@@ -9,7 +9,7 @@
 namespace fvlm {
 
 // How a fresh tensor is filled.
-struct Fill {
+struct Initializer {
   enum class Kind { constant, normal, uniform };
   Kind kind = Kind::constant;
   double value = 0; // constant: the value; normal: standard deviation about 0; uniform: within -value .. value
@@ -20,7 +20,7 @@ int64_t elements_of(const std::vector<int64_t>& shape);
 struct TensorSpec {
   std::string name; // as transformers, or connector.cpp for the connector, calls it
   std::vector<int64_t> shape;
-  Fill fill;
+  Initializer fill;
   // false: it is in files for transformers' sake alone. The model does not use it, and a file may lack it.
   bool parameter = true;
 };

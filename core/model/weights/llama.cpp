@@ -96,10 +96,10 @@ nlohmann::json write(const DecoderConfig& config) {
 WeightLayout layout(const DecoderConfig& config) {
   int64_t width = config.hidden_size, mlp = config.intermediate_size;
   int64_t query = config.num_attention_heads * config.head_dim, key = config.num_key_value_heads * config.head_dim;
-  Fill weight{Fill::Kind::normal, config.initializer_range}, one{Fill::Kind::constant, 1};
+  Initializer weight{Initializer::Kind::normal, config.initializer_range}, one{Initializer::Kind::constant, 1};
   WeightLayout out;
   out.ignored = {"model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"}; // buffers of old files
-  auto add = [&](std::string name, std::vector<int64_t> shape, Fill fill) {
+  auto add = [&](std::string name, std::vector<int64_t> shape, Initializer fill) {
     out.tensors.push_back({std::move(name), std::move(shape), fill});
   };
 

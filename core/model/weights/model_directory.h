@@ -99,7 +99,7 @@ class ModelDirectoryWriter {
   // The next bytes of the next parameter: all of them or a piece, never of two.
   void append(std::span<const std::byte> bytes);
   // For what a checkpoint holds besides; flushed to disk by whoever writes it.
-  const std::filesystem::path& folder() const { return folder_.beside(); }
+  const std::filesystem::path& folder() const { return folder_.temporary_path(); }
   // The files are as they will be.
   void finish();
   // The folder appears; finish() before it where nobody has called it.

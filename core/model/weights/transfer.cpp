@@ -26,7 +26,7 @@ Part part_of(std::string_view name) {
 struct Source {
   const TensorView* view = nullptr;
   const Safetensors* file = nullptr;
-  Fill fill;
+  Initializer fill;
 };
 
 class Transfer {

@@ -12,15 +12,15 @@ namespace {
 using namespace plan;
 
 void check_preferences(Reader& reader, const Kernels& kernels) {
-  for (const auto& [kind, wishes] : kernels.wishes)
-    for (size_t i = 0; i + 1 < wishes.size(); ++i)
-      if (wishes[i] == "auto" || wishes[i] == "measure")
-        reader.report_at(key_part(kind) + index_part(i + 1), fmt::format("\"{}\" must be last", wishes[i]),
+  for (const auto& [kind, preferences] : kernels.preferences)
+    for (size_t i = 0; i + 1 < preferences.size(); ++i)
+      if (preferences[i] == "auto" || preferences[i] == "measure")
+        reader.report_at(key_part(kind) + index_part(i + 1), fmt::format("\"{}\" must be last", preferences[i]),
                          "it considers every backend, so later entries have no effect");
 }
 
-WishList& preferences_for(Kernels& kernels, const std::string& kind) {
-  return kernels.wishes.find(kind)->second;
+BackendPreferences& preferences_for(Kernels& kernels, const std::string& kind) {
+  return kernels.preferences.find(kind)->second;
 }
 
 Ref<Kernels> kernels() {

@@ -123,7 +123,8 @@ void check_packing(Reader& reader, const Stage& stage) {
   if (packing.tokens && *packing.tokens < most_tokens)
     reader.report_at(".packing.tokens",
                      fmt::format("a pack of {} tokens cannot hold a sample of {} ({} x {} frames and {} text tokens)",
-                                 *packing.tokens, most_tokens, stage.texts(), most_frames, stage.data.max_text_tokens),
+                                 *packing.tokens, most_tokens, stage.texts_per_sample(), most_frames,
+                                 stage.data.max_text_tokens),
                      "raise it, or lower data.max_text_tokens or data.max_frames");
   if (stage.batch.frames && *stage.batch.frames < most_frames)
     reader.report_at(".batch.frames",
@@ -142,8 +143,8 @@ void check_pairs(Reader& reader, const Stage& stage) {
     bool other = fields.contains("assistant") || fields.contains("caption") || fields.contains("token_ids");
     if (other && !fields.contains("chosen_assistant") && !fields.contains("rejected_assistant"))
       reader.report_at(".data.sources" + index_part(i + 1) + ".fields",
-                         fmt::format("fvlm.{} needs pairs of answers, and these fields have none", term->name()),
-                         "map chosen_assistant and rejected_assistant");
+                       fmt::format("fvlm.{} needs pairs of answers, and these fields have none", term->name()),
+                       "map chosen_assistant and rejected_assistant");
   }
 }
 

@@ -31,7 +31,7 @@ std::vector<Shape> shapes() {
                          {"strided", 40, 37, f32, 6},
                          {"bfloat16", 35, 80, bf16},
                          {"bfloat16, odd, strided", 40, 37, bf16, 6}};
-  if (place().device.type == FVLM_CUDA) // each has a kernel of its own
+  if (test_device().device.type == FVLM_CUDA) // each has a kernel of its own
     for (const Shape& wide : std::vector<Shape>{{"384", 19, 384, bf16},
                                                 {"576, strided", 67, 576, bf16, 16},
                                                 {"960", 9, 960, bf16},
@@ -74,7 +74,7 @@ double tolerance(const Shape& s) {
 class Kernels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    if (!test_device().missing.empty()) GTEST_SKIP() << test_device().missing;
     setenv("FVLM_CPU_LEVEL", GetParam().c_str(), 1);
   }
   void TearDown() override { unsetenv("FVLM_CPU_LEVEL"); }
@@ -84,7 +84,7 @@ fvlm_kernels_query query_of(const Shape& s, int32_t op) {
   fvlm_kernels_query query{};
   query.struct_size = sizeof query;
   query.op = op;
-  query.device = place().device;
+  query.device = test_device().device;
   query.dtype = s.dtype;
   query.gradient_dtype = f32;
   query.options = FVLM_WITH_BACKWARD;
@@ -109,7 +109,7 @@ struct Bench {
     arguments.struct_size = sizeof arguments;
     Call call(host, workspace);
     EXPECT_EQ(function(plugin.instance(), call.get(), &query, &arguments), FVLM_OK) << call.error();
-    place().wait();
+    test_device().wait();
     EXPECT_TRUE(call.intact());
   }
   Host host;
@@ -464,7 +464,7 @@ TEST_P(Kernels, refuses_what_it_cannot_do_with_a_reason) {
   };
   EXPECT_NE(reason(FVLM_OP_RMSNORM, [](auto& q) { q.dtype = {FVLM_FLOAT, 64, 1}; }).find("float64"), std::string::npos);
   EXPECT_NE(reason(FVLM_OP_RMSNORM, [](auto& q) { q.gradient_dtype = f16; }).find("float16"), std::string::npos);
-  const bool on_cpu = place().device.type == FVLM_CPU;
+  const bool on_cpu = test_device().device.type == FVLM_CPU;
   EXPECT_NE(reason(FVLM_OP_SWIGLU, [&](auto& q) { q.device.type = on_cpu ? FVLM_CUDA : FVLM_CPU; })
                 .find(on_cpu ? "CPU" : "CUDA"),
             std::string::npos);
@@ -473,7 +473,8 @@ TEST_P(Kernels, refuses_what_it_cannot_do_with_a_reason) {
   EXPECT_FALSE(reason(FVLM_OP_LINEAR, [](auto&) {}).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(variants, Kernels, ::testing::ValuesIn(place().variants ? place().variants() : cpu_levels()),
+INSTANTIATE_TEST_SUITE_P(variants, Kernels,
+                         ::testing::ValuesIn(test_device().variants ? test_device().variants() : cpu_levels()),
                          [](const auto& variant) { return variant.param; });
 
 } // namespace

@@ -24,8 +24,8 @@ void turn(const float* x, int64_t count, float* y) {
 } // namespace
 
 const VectorFunctions& vector_functions() {
-  static constexpr VectorFunctions functions{&map<exp2>,         &map<exp>,   &map<sigmoid>,
-                                             &map<normal_below>, &turn<true>, &turn<false>};
+  static constexpr VectorFunctions functions{&map<exp2>,       &map<exp>,   &map<sigmoid>,
+                                             &map<normal_cdf>, &turn<true>, &turn<false>};
   return functions;
 }
 

@@ -58,7 +58,7 @@ double units_in_the_last_place(double got, double exact) {
   return std::fabs(got - exact) / std::ldexp(1.0, std::ilogb(exact) - 23);
 }
 
-double normal_below(double x) {
+double normal_cdf(double x) {
   return 0.5 * std::erfc(-x / std::sqrt(2.0));
 }
 
@@ -101,14 +101,14 @@ TEST_P(VectorMath, sigmoid_is_exact_to_three_units_and_saturates) {
 }
 
 TEST_P(VectorMath, the_normal_distribution_is_exact_to_one_in_nine_million) {
-  const Worst near = worst(functions.normal_below, -7, 7, normal_below, absolute);
+  const Worst near = worst(functions.normal_cdf, -7, 7, normal_cdf, absolute);
   EXPECT_LE(near.error, 1.1e-7) << "at " << near.at;
-  const Worst far = worst(functions.normal_below, -1000, -5, normal_below, absolute);
+  const Worst far = worst(functions.normal_cdf, -1000, -5, normal_cdf, absolute);
   EXPECT_LE(far.error, 1e-8) << "at " << far.at;
-  EXPECT_EQ(one(functions.normal_below, 0), 0.5f);
-  EXPECT_EQ(one(functions.normal_below, -1e30f), 0);
-  EXPECT_EQ(one(functions.normal_below, 1e30f), 1);
-  EXPECT_TRUE(std::isnan(one(functions.normal_below, std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_EQ(one(functions.normal_cdf, 0), 0.5f);
+  EXPECT_EQ(one(functions.normal_cdf, -1e30f), 0);
+  EXPECT_EQ(one(functions.normal_cdf, 1e30f), 1);
+  EXPECT_TRUE(std::isnan(one(functions.normal_cdf, std::numeric_limits<float>::quiet_NaN())));
 }
 
 TEST_P(VectorMath, sine_and_cosine_of_quarter_turns) {

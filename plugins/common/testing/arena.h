@@ -32,7 +32,7 @@ class SharedScalar {
   Element* data() { return memory_.data(); }
 
  private:
-  PlaceVector<Element> memory_;
+  TestVector<Element> memory_;
 };
 
 // Everything that an optimizer step reads and writes. Masters and gradients start random, states at zero.
@@ -55,7 +55,7 @@ class Arena {
   fvlm_optimizer_query query() const {
     fvlm_optimizer_query q{};
     q.struct_size = sizeof q;
-    q.device = place().device;
+    q.device = test_device().device;
     q.gradient_dtype = shape.gradient;
     q.parameter_dtype = shape.parameter;
     q.state_dtype = shape.state;
@@ -79,13 +79,13 @@ class Arena {
     const fvlm_status status = plugin->requirements(plugin.instance(), &q, &wanted, &sink);
     error = text;
     if (status != FVLM_OK) return status;
-    Call call(host, wanted.forward_workspace - workspace_less);
+    Call call(host, wanted.forward_workspace - workspace_withheld);
     const std::int64_t n = shape.elements;
     Tensor master_tensor(master.data(), f32, {n}), parameter_tensor = parameter.tensor(),
                                                    gradient_tensor = gradient.tensor();
     std::vector<Tensor> state_tensors;
     for (Values& state : states) state_tensors.push_back(state.tensor());
-    PlaceVector<std::int64_t> flat_segments;
+    TestVector<std::int64_t> flat_segments;
     for (const auto& s : shape.segments) flat_segments.insert(flat_segments.end(), {s.offset, s.rows, s.cols, s.group});
     Tensor segments(flat_segments.data(), i64, {q.segment_count, 4});
     Tensor hyper_tensor(hyper.data(), f32, {shape.groups, static_cast<std::int64_t>(hyper.size()) / shape.groups});
@@ -103,7 +103,7 @@ class Arena {
     arguments.skip = skip_tensor.get();
     const auto take = [&] { return plugin->step(plugin.instance(), call.get(), &q, &arguments); };
     const fvlm_status result = runner ? runner(*call.operator->(), take) : take();
-    place().wait();
+    test_device().wait();
     error = call.error();
     return result;
   }
@@ -118,13 +118,13 @@ class Arena {
   }
 
   ArenaShape shape;
-  PlaceVector<float> master, hyper;
+  TestVector<float> master, hyper;
   Values gradient, parameter;
   std::vector<Values> states;
   SharedScalar<std::int64_t> step = 1;
   SharedScalar<float> scale = 1;
   SharedScalar<std::int32_t> skip = 0;
-  std::uint64_t workspace_less = 0; // bytes by which the workspace is smaller than requested
+  std::uint64_t workspace_withheld = 0; // bytes by which the workspace is smaller than requested
   std::string error;
 };
 

@@ -32,7 +32,7 @@ class GuardedTensor {
  private:
   std::size_t offset_of(std::int64_t index) const;
   std::vector<std::int64_t> shape_, strides_;
-  PlaceVector<unsigned char> memory_;
+  TestVector<unsigned char> memory_;
   std::vector<bool> owned_;
   fvlm_tensor tensor_{};
 };
@@ -74,7 +74,7 @@ inline GuardedTensor::GuardedTensor(fvlm_dtype dtype, std::vector<std::int64_t> 
   memory_.assign(static_cast<std::size_t>(stride) * width + 2 * guard, canary);
   owned_.assign(memory_.size(), false);
   tensor_.data = count() ? memory_.data() + guard : nullptr;
-  tensor_.device = place().device;
+  tensor_.device = test_device().device;
   tensor_.ndim = static_cast<std::int32_t>(shape_.size());
   tensor_.dtype = dtype;
   tensor_.shape = shape_.data();

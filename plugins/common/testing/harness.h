@@ -2,7 +2,7 @@
 // vectors.
 #pragma once
 
-#include "common/testing/place.h"
+#include "common/testing/test_device.h"
 
 #include <fvlm/fvlm.h>
 
@@ -62,7 +62,7 @@ class Plugin {
     plugin_ = entry(host.get());
     table_ = static_cast<const Table*>(plugin_->table(kind));
     if (!table_) throw std::runtime_error(std::string("no table for ") + kind);
-    const fvlm_instance_config config{sizeof config, place().device, host.get()};
+    const fvlm_instance_config config{sizeof config, test_device().device, host.get()};
     if (table_->base.create(&config, &instance_, nullptr) != FVLM_OK) throw std::runtime_error("create failed");
   }
   ~Plugin() { table_->base.destroy(instance_); }
@@ -93,7 +93,7 @@ class Call {
     error_ = {sizeof error_, sizeof text_, text_};
     call_.struct_size = sizeof call_;
     call_.flags = FVLM_DETERMINISTIC;
-    call_.device = place().device;
+    call_.device = test_device().device;
     const auto address = reinterpret_cast<std::uintptr_t>(space_.data());
     call_.workspace = space_.data() + (256 - address % 256) % 256;
     call_.workspace_size = workspace;
@@ -113,7 +113,7 @@ class Call {
   }
 
  private:
-  PlaceVector<char> space_;
+  TestVector<char> space_;
   char text_[512] = "";
   fvlm_error error_{};
   fvlm_call call_{};
@@ -130,7 +130,7 @@ class Tensor {
       stride *= shape_[d];
     }
     tensor_.data = stride ? data : nullptr;
-    tensor_.device = place().device;
+    tensor_.device = test_device().device;
     tensor_.ndim = static_cast<std::int32_t>(shape_.size());
     tensor_.dtype = dtype;
   }

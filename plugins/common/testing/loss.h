@@ -104,7 +104,7 @@ inline fvlm_loss_query query_of(const Shape& s, bool d_hidden = true, bool d_wei
   query.struct_size = sizeof query;
   query.needs_d_hidden = d_hidden;
   query.needs_d_weight = d_weight;
-  query.device = place().device;
+  query.device = test_device().device;
   query.dtype = s.dtype;
   query.gradient_dtype = s.gradient;
   query.tokens = s.tokens;
@@ -127,8 +127,8 @@ inline void prepare(const LossTable& plugin, const Host& host, const fvlm_loss_q
 }
 
 // Runs forward and then backward.
-inline Results in_two(const Shape& s, Inputs& in, int threads, bool d_hidden = true, bool d_weight = true,
-                      bool accumulate = false) {
+inline Results run_forward_backward(const Shape& s, Inputs& in, int threads, bool d_hidden = true, bool d_weight = true,
+                                    bool accumulate = false) {
   const Host host(threads);
   const LossTable plugin(FVLM_TEST_LIBRARY, FVLM_LOSS_KIND, host);
   const fvlm_loss_query query = query_of(s, d_hidden, d_weight);
@@ -143,7 +143,7 @@ inline Results in_two(const Shape& s, Inputs& in, int threads, bool d_hidden = t
     a.hidden = in.hidden.get(), a.weight = in.weight.get(), a.targets = in.targets.get(), a.losses = r.losses.get();
     a.saved[0] = saved.get();
     EXPECT_EQ(plugin->forward(plugin.instance(), call.get(), &query, &a), FVLM_OK) << call.error();
-    place().wait();
+    test_device().wait();
     EXPECT_TRUE(call.intact());
   }
   Call call(host, needs.backward_workspace);
@@ -155,14 +155,14 @@ inline Results in_two(const Shape& s, Inputs& in, int threads, bool d_hidden = t
   a.d_hidden = d_hidden ? r.d_hidden.get() : nullptr;
   a.d_weight = d_weight ? r.d_weight.get() : nullptr;
   EXPECT_EQ(plugin->backward(plugin.instance(), call.get(), &query, &a), FVLM_OK) << call.error();
-  place().wait();
+  test_device().wait();
   EXPECT_TRUE(call.intact());
   r.expect_intact();
   return r;
 }
 
-inline Results at_once(const Shape& s, Inputs& in, int threads, bool d_hidden = true, bool d_weight = true,
-                       bool accumulate = false) {
+inline Results run_fused(const Shape& s, Inputs& in, int threads, bool d_hidden = true, bool d_weight = true,
+                         bool accumulate = false) {
   const Host host(threads);
   const LossTable plugin(FVLM_TEST_LIBRARY, FVLM_LOSS_KIND, host);
   const fvlm_loss_query query = query_of(s, d_hidden, d_weight);
@@ -177,7 +177,7 @@ inline Results at_once(const Shape& s, Inputs& in, int threads, bool d_hidden = 
   a.d_hidden = d_hidden ? r.d_hidden.get() : nullptr;
   a.d_weight = d_weight ? r.d_weight.get() : nullptr;
   EXPECT_EQ(plugin->fused(plugin.instance(), call.get(), &query, &a), FVLM_OK) << call.error();
-  place().wait();
+  test_device().wait();
   EXPECT_TRUE(call.intact());
   r.expect_intact();
   return r;
@@ -185,7 +185,7 @@ inline Results at_once(const Shape& s, Inputs& in, int threads, bool d_hidden = 
 
 // Calls compare(shape, results, expected) for each shape, with separate calls and with the fused one.
 template <class Compare>
-void beside_float64_loops(const std::vector<Shape>& shapes, const Compare& compare) {
+void compare_with_float64_loops(const std::vector<Shape>& shapes, const Compare& compare) {
   for (const Shape& s : shapes) {
     SCOPED_TRACE(s.name);
     Inputs in(s);
@@ -193,7 +193,7 @@ void beside_float64_loops(const std::vector<Shape>& shapes, const Compare& compa
     in.poison();
     for (const bool fused : {false, true}) {
       SCOPED_TRACE(fused ? "fused" : "forward and backward");
-      compare(s, fused ? at_once(s, in, 2) : in_two(s, in, 2), e);
+      compare(s, fused ? run_fused(s, in, 2) : run_forward_backward(s, in, 2), e);
     }
   }
 }

@@ -44,11 +44,11 @@ class Values {
     return made;
   }
   Tensor tensor() { return {bytes_.data(), dtype_, {size()}}; }
-  const PlaceVector<char>& bytes() const { return bytes_; }
+  const TestVector<char>& bytes() const { return bytes_; }
 
  private:
   fvlm_dtype dtype_;
-  PlaceVector<char> bytes_;
+  TestVector<char> bytes_;
 };
 
 } // namespace fvlm::testing

@@ -19,7 +19,7 @@ struct Shape {
 class Linear : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    if (!test_device().missing.empty()) GTEST_SKIP() << test_device().missing;
   }
 };
 
@@ -29,12 +29,12 @@ class Bench {
   explicit Bench(const Shape& s) : plugin_(FVLM_TEST_LIBRARY, FVLM_KERNELS_KIND, host_) {
     query_.struct_size = sizeof query_;
     query_.op = FVLM_OP_LINEAR;
-    query_.device = place().device;
+    query_.device = test_device().device;
     query_.dtype = s.dtype, query_.gradient_dtype = s.gradient;
     query_.options = FVLM_WITH_BACKWARD;
     if (s.bias) query_.options |= FVLM_WITH_BIAS;
     if (s.gelu) query_.options |= FVLM_WITH_GELU;
-    if (s.sums) query_.options |= FVLM_WITH_SUMS;
+    if (s.sums) query_.options |= FVLM_WITH_COLUMN_SUMS;
     if (s.residual) query_.options |= FVLM_WITH_RESIDUAL;
     query_.rows = s.rows, query_.inner = s.inner, query_.width = s.width;
     needs_.struct_size = sizeof needs_;
@@ -45,7 +45,7 @@ class Bench {
     Call& call = *call_;
     call->flags = flags;
     EXPECT_EQ(plugin_->prepare(plugin_.instance(), call.get(), &query_), FVLM_OK) << call.error();
-    place().wait();
+    test_device().wait();
     EXPECT_TRUE(call.intact());
   }
   template <class Arguments>
@@ -62,7 +62,7 @@ class Bench {
     Call& call = *call_;
     call->flags = flags;
     const fvlm_status status = (plugin_.operator->()->*function)(plugin_.instance(), call.get(), &query_, &arguments);
-    place().wait();
+    test_device().wait();
     EXPECT_TRUE(call.intact());
     error_ = call.error();
     return status;

@@ -85,10 +85,10 @@ class Work {
   explicit Work(const Shape& s) : shape_(s) {
     query_.struct_size = sizeof query_;
     query_.op = s.op;
-    query_.device = place().device;
+    query_.device = test_device().device;
     query_.dtype = bf16, query_.gradient_dtype = f32;
     query_.options = FVLM_WITH_BACKWARD | (s.op == FVLM_OP_BIAS_GELU ? uint32_t{FVLM_WITH_BIAS} : 0u) |
-                     (s.sums_d_x ? uint32_t{FVLM_WITH_SUMS} : 0u);
+                     (s.sums_d_x ? uint32_t{FVLM_WITH_COLUMN_SUMS} : 0u);
     query_.rows = s.rows, query_.width = s.width;
     const auto width = static_cast<std::size_t>(s.width), count = static_cast<std::size_t>(s.rows) * width;
     std::vector<std::uint16_t> x(count), d_y(count), d_sum(count);
@@ -194,7 +194,7 @@ struct Bench {
     check_cuda(cudaDeviceSynchronize());
     call.struct_size = sizeof call;
     call.flags = FVLM_DETERMINISTIC;
-    call.device = place().device;
+    call.device = test_device().device;
     call.stream = stream.get();
     call.workspace = workspace->data();
     call.workspace_size = bytes;
@@ -212,7 +212,7 @@ struct Bench {
 class Sums : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    if (!test_device().missing.empty()) GTEST_SKIP() << test_device().missing;
   }
   Host host_;
 };

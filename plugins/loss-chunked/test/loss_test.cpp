@@ -29,7 +29,7 @@ class LossChunked : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(LossChunked, agrees_with_float64_loops) {
-  beside_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
+  compare_with_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
     expect_close(r.losses, e.losses, 3e-6, "losses");
     expect_close(r.d_hidden, e.d_hidden, s.dtype.bits == 16 ? 5e-3 : 5e-6, "d_hidden");
     expect_close(r.d_weight, e.d_weight, 1e-5, "d_weight");
@@ -41,8 +41,8 @@ TEST_P(LossChunked, accumulates_into_d_weight_where_asked) {
     Inputs in(s);
     Expected e = in.expected();
     for (double& d : e.d_weight) d += 99;
-    expect_close(in_two(s, in, 2, true, true, true).d_weight, e.d_weight, 1e-5, "in two");
-    expect_close(at_once(s, in, 2, true, true, true).d_weight, e.d_weight, 1e-5, "at once");
+    expect_close(run_forward_backward(s, in, 2, true, true, true).d_weight, e.d_weight, 1e-5, "in two");
+    expect_close(run_fused(s, in, 2, true, true, true).d_weight, e.d_weight, 1e-5, "at once");
   }
 }
 
@@ -52,7 +52,7 @@ TEST_P(LossChunked, leaves_out_the_gradients_that_nobody_wants) {
   const Expected e = in.expected();
   const std::vector<float> untouched_hidden(50 * 24, 99), untouched_weight(200 * 24, 99);
   for (const bool fused : {false, true}) {
-    const auto run = fused ? &at_once : &in_two;
+    const auto run = fused ? &run_fused : &run_forward_backward;
     const Results frozen = run(s, in, 2, true, false, false);
     expect_close(frozen.d_hidden, e.d_hidden, 5e-6, "d_hidden with a frozen head");
     EXPECT_EQ(frozen.d_weight.values(), untouched_weight);
@@ -66,7 +66,7 @@ TEST_P(LossChunked, has_the_same_bits_with_any_number_of_threads) {
   const Shape s{"", 700, 40, 128 * 9 + 3};
   Inputs in(s);
   for (const bool fused : {false, true}) {
-    const auto run = fused ? &at_once : &in_two;
+    const auto run = fused ? &run_fused : &run_forward_backward;
     const Results one = run(s, in, 1, true, true, false);
     for (const int threads : {2, 3}) {
       const Results many = run(s, in, threads, true, true, false);
@@ -83,7 +83,7 @@ TEST_P(LossChunked, survives_large_logits) {
   Inputs in(s);
   in.hidden.random(1, 100);
   const Expected e = in.expected();
-  const Results r = at_once(s, in, 1);
+  const Results r = run_fused(s, in, 1);
   expect_close(r.losses, e.losses, 1e-4, "losses");
   expect_close(r.d_hidden, e.d_hidden, 2e-3, "d_hidden");
 }
@@ -92,7 +92,7 @@ TEST_P(LossChunked, lets_a_nan_through_to_its_own_token_only) {
   const Shape s{"", 20, 16, 300, 0};
   Inputs in(s);
   in.hidden.set(5 * 16 + 3, std::numeric_limits<double>::quiet_NaN());
-  const Results r = at_once(s, in, 2);
+  const Results r = run_fused(s, in, 2);
   for (int64_t t = 0; t < 20; ++t) EXPECT_EQ(std::isnan(r.losses.value(t)), t == 5) << "token " << t;
 }
 

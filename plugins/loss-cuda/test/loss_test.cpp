@@ -7,7 +7,7 @@ namespace {
 class LossCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    if (!test_device().missing.empty()) GTEST_SKIP() << test_device().missing;
   }
 };
 
@@ -39,7 +39,7 @@ void expect_near(const GuardedTensor& got, const std::vector<double>& expected, 
 }
 
 TEST_F(LossCuda, agrees_with_float64_loops) {
-  beside_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
+  compare_with_float64_loops(shapes, [](const Shape& s, const Results& r, const Expected& e) {
     expect_close(r.losses, e.losses, s.row_gap % 8 == 0 ? 1e-5 : 4e-3, "losses"); // with or without rounded logits
     expect_near(r.d_hidden, e.d_hidden, "d_hidden");
     expect_near(r.d_weight, e.d_weight, "d_weight");
@@ -52,8 +52,8 @@ TEST_F(LossCuda, accumulates_into_d_weight_where_asked) {
     Inputs in(s);
     Expected e = in.expected();
     for (double& d : e.d_weight) d += 99;
-    expect_near(in_two(s, in, 2, true, true, true).d_weight, e.d_weight, "in two");
-    expect_near(at_once(s, in, 2, true, true, true).d_weight, e.d_weight, "at once");
+    expect_near(run_forward_backward(s, in, 2, true, true, true).d_weight, e.d_weight, "in two");
+    expect_near(run_fused(s, in, 2, true, true, true).d_weight, e.d_weight, "at once");
   }
 }
 
@@ -62,7 +62,7 @@ TEST_F(LossCuda, goes_through_chunks) {
   const std::int64_t width = 8, vocab = 49152, first = 400, second = 200;
   const Shape all{"", first + second, width, vocab, 3, bf16};
   Inputs in(all);
-  const Results whole = at_once(all, in, 1);
+  const Results whole = run_fused(all, in, 1);
   Shape part{"", first, width, vocab, 3, bf16};
   std::vector<double> losses, d_hidden, d_weight(static_cast<std::size_t>(vocab * width));
   for (const std::int64_t begin : {std::int64_t{0}, first}) {
@@ -73,7 +73,7 @@ TEST_F(LossCuda, goes_through_chunks) {
       some.d_losses.set(t, in.d_losses.value(begin + t));
       for (std::int64_t c = 0; c < width; ++c) some.hidden.set(t * width + c, in.hidden.value((begin + t) * width + c));
     }
-    const Results r = at_once(part, some, 1);
+    const Results r = run_fused(part, some, 1);
     for (const float value : r.losses.values()) losses.push_back(value);
     for (const float value : r.d_hidden.values()) d_hidden.push_back(value);
     const auto more = r.d_weight.values();
@@ -90,7 +90,7 @@ TEST_F(LossCuda, leaves_out_the_gradients_that_nobody_wants) {
   const Expected e = in.expected();
   const std::vector<float> untouched_hidden(50 * 24, 99), untouched_weight(200 * 24, 99);
   for (const bool fused : {false, true}) {
-    const auto run = fused ? &at_once : &in_two;
+    const auto run = fused ? &run_fused : &run_forward_backward;
     const Results frozen = run(s, in, 2, true, false, false);
     expect_near(frozen.d_hidden, e.d_hidden, "d_hidden with a frozen head");
     EXPECT_EQ(frozen.d_weight.values(), untouched_weight);
@@ -108,7 +108,7 @@ TEST_F(LossCuda, survives_losses_of_hundreds) {
     in.hidden.random(1, 300);
     const Expected e = in.expected();
     ASSERT_GT(*std::max_element(e.losses.begin(), e.losses.end()), 300);
-    const Results r = fused ? at_once(s, in, 1) : in_two(s, in, 1);
+    const Results r = fused ? run_fused(s, in, 1) : run_forward_backward(s, in, 1);
     expect_close(r.losses, e.losses, 1e-5, "losses");
     expect_near(r.d_hidden, e.d_hidden, "d_hidden");
     expect_near(r.d_weight, e.d_weight, "d_weight", 0.03); // differences of large products
@@ -119,7 +119,7 @@ TEST_F(LossCuda, lets_a_nan_through_to_its_own_token_only) {
   const Shape s{"", 20, 16, 300, 0, bf16};
   Inputs in(s);
   in.hidden.set(5 * 16 + 3, std::numeric_limits<double>::quiet_NaN());
-  const Results r = at_once(s, in, 2);
+  const Results r = run_fused(s, in, 2);
   for (std::int64_t t = 0; t < 20; ++t) {
     EXPECT_EQ(std::isnan(r.losses.value(t)), t == 5) << "token " << t;
     EXPECT_EQ(std::isnan(r.d_hidden.value(t * 16)), t == 5) << "token " << t;
@@ -130,7 +130,7 @@ TEST_F(LossCuda, has_the_same_bits_each_time) {
   for (const Shape& s : {Shape{"", 300, 72, 1003, 3, bf16}, Shape{"", 530, 8, 49152, 3, bf16},
                          Shape{"", 530, 8, 49152, 3, bf16, 0, bf16}}) {
     Inputs in(s);
-    const Results one = at_once(s, in, 1, true, true, true), again = at_once(s, in, 1, true, true, true);
+    const Results one = run_fused(s, in, 1, true, true, true), again = run_fused(s, in, 1, true, true, true);
     EXPECT_EQ(one.losses.bytes(), again.losses.bytes());
     EXPECT_EQ(one.d_hidden.bytes(), again.d_hidden.bytes());
     EXPECT_EQ(one.d_weight.bytes(), again.d_weight.bytes());

@@ -1,4 +1,4 @@
-// adamw_test.cpp: the built optimizer-adamw library against the formula in double, and against torch.optim.AdamW.
+// The built optimizer-adamw library against the formula in double, and against torch.optim.AdamW.
 #include "common/testing/arena.h"
 #include "common/testing/guarded.h"
 #include "common/testing/oracle.h"
@@ -108,7 +108,7 @@ TEST_F(AdamwTest, gaps_between_segments_are_untouched) {
 
 TEST_F(AdamwTest, threads_and_repetition_do_not_change_a_bit) {
   ArenaShape shape;
-  shape.elements = 300001; // more than one grain per thread of three
+  shape.elements = 300001; // more than one grain for each of three threads
   shape.segments = {{0, 1, 99999, 0}, {100000, 1, 200001, 1}};
   shape.groups = 2;
   shape.parameter = bf16;
@@ -180,7 +180,7 @@ TEST_F(AdamwTest, broken_arguments_are_refused_and_change_nothing) {
       {"lies outside", [](Arena& a) { a.shape.segments[1].rows = std::int64_t{1} << 62; }},
       {"lies outside", [](Arena& a) { a.shape.segments[1].offset = -1; }},
       {"names group 2 of 2", [](Arena& a) { a.shape.segments[0].group = 2; }},
-      {"hyper: 2 x 5 values expected", [](Arena& a) { a.hyper.resize(8); }},
+      {"hyper: expected 2 x 5 values", [](Arena& a) { a.hyper.resize(8); }},
   };
   for (const Case& c : cases) {
     Arena arena(plugin, ragged_shape(), two_groups);
@@ -206,8 +206,8 @@ TEST_F(AdamwTest, fifty_steps_equal_torch_to_one_in_a_million) {
   const double worst = largest_difference_over_steps(arena, plugin, host, start, gradients, parameters);
   std::printf("largest difference from torch.optim.AdamW over 50 steps: %.2e\n", worst);
   EXPECT_LE(worst, 1e-6);
-  // The ABI passes beta as float32, which changes 1 - beta by a relative 1e-5. The bias correction cancels that in the
-  // parameters, but not in the moments.
+  // 1 - beta is off by 1e-5 of itself once beta went through float32, as the ABI's hyperparameters do; the correction
+  // of the bias takes that out of the parameters again, but the moments show it.
   for (std::size_t i = 0; i < m.size(); ++i) {
     ASSERT_NEAR(arena.states[0].get(static_cast<std::int64_t>(i)), m[i], 5e-6 * std::sqrt(v[i])) << "m " << i;
     ASSERT_NEAR(arena.states[1].get(static_cast<std::int64_t>(i)), v[i], 2e-5 * std::fabs(v[i])) << "v " << i;

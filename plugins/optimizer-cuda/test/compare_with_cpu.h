@@ -6,15 +6,15 @@ namespace fvlm::testing {
 
 class RunOnCpu {
  public:
-  RunOnCpu() { place().device = {FVLM_CPU, 0}; }
-  ~RunOnCpu() { place().device = {FVLM_CUDA, 0}; }
+  RunOnCpu() { test_device().device = {FVLM_CPU, 0}; }
+  ~RunOnCpu() { test_device().device = {FVLM_CUDA, 0}; }
 };
 
 class ComparedWithCpu : public ::testing::Test {
  protected:
   explicit ComparedWithCpu(const char* kind) : kind_(kind) {}
   void SetUp() override {
-    if (!place().missing.empty()) GTEST_SKIP() << place().missing;
+    if (!test_device().missing.empty()) GTEST_SKIP() << test_device().missing;
     plugin = std::make_unique<Optimizer>(FVLM_TEST_LIBRARY, kind_, host);
     const RunOnCpu here;
     reference = std::make_unique<Optimizer>(FVLM_TEST_REFERENCE, kind_, host);

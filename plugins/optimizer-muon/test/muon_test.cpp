@@ -212,7 +212,7 @@ TEST_F(MuonTest, vectors_are_refused_with_their_segment) {
 TEST_F(MuonTest, too_little_workspace_is_refused_before_anything_is_written) {
   Arena arena(plugin, ragged_shape(), {usual, usual});
   const std::vector<char> before = arena.bits();
-  arena.workspace_less = 1;
+  arena.workspace_withheld = 1;
   EXPECT_EQ(arena.run(plugin, host), FVLM_ERROR_WORKSPACE) << arena.error;
   EXPECT_EQ(arena.bits(), before);
 }

@@ -52,7 +52,7 @@ class Rows {
     }
     return true;
   }
-  const PlaceVector<char>& bytes() const { return values_.bytes(); }
+  const TestVector<char>& bytes() const { return values_.bytes(); }
 
  private:
   std::int64_t rows_, cols_, stride_;
@@ -263,7 +263,7 @@ TEST_F(QuantizerTest, threads_and_repetition_do_not_change_a_bit) {
   Rows weight(random_floats(rows * cols, 1), rows, cols, bf16), x(random_floats(tokens * cols, 2), tokens, cols, bf16),
       d_y(random_floats(tokens * rows, 3), tokens, rows, bf16);
   Packed packed = pack(weight, rows, cols, bf16);
-  PlaceVector<char> first_y, first_d_x;
+  TestVector<char> first_y, first_d_x;
   for (const int threads : {1, 2, 3, 2}) {
     const Host other(threads);
     const Rows y = linear(packed, x, nullptr, tokens, rows, cols, bf16, other),

@@ -34,7 +34,7 @@ static const char* refusal(const fvlm_kernels_query* q) {
   if (!same_dtype(q->dtype, FVLM_FLOAT, 32) && !bfloat16) return "float32 only";
   if (!same_dtype(q->gradient_dtype, FVLM_FLOAT, 32) && !(bfloat16 && same_dtype(q->gradient_dtype, FVLM_BFLOAT, 16)))
     return "gradients in float32 only";
-  if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU && q->op != FVLM_OP_SCALED_ROWS)
+  if (q->op != FVLM_OP_RMSNORM && q->op != FVLM_OP_ROPE && q->op != FVLM_OP_SWIGLU && q->op != FVLM_OP_FOLD_ROW_SCALE)
     return "rmsnorm, rope, swiglu and scaled_rows only";
   if (q->options & ~(uint32_t)(FVLM_WITH_BACKWARD | FVLM_WITH_RESIDUAL)) return "an option is not known here";
   if (q->rows < 0 || q->width < 1) return "rows and width have to be sizes";

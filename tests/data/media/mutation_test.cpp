@@ -165,7 +165,7 @@ TEST(Mutated, mp4s_end_in_frames_or_errors) {
           300, [&](const std::string& bytes) {
             const Bytes file(bytes);
             const fvlm::VideoInfo info = decoder.probe(file);
-            const std::vector<double> times = fvlm::frame_times(info.seconds, 8);
+            const std::vector<double> times = fvlm::sample_frame_times(info.seconds, 8);
             std::vector<uint8_t> out(times.size() * 16 * 16 * 3);
             decoder.decode(file, times, 16, 16, out);
           });

@@ -250,14 +250,14 @@ TEST(Video, a_plugin_that_breaks_its_word_is_named) {
 
 TEST(FrameTimes, one_a_second_and_evenly_where_these_are_too_many) {
   using Times = std::vector<double>;
-  EXPECT_EQ(fvlm::frame_times(3.2, 64), (Times{0, 1, 2, 3}));
-  EXPECT_EQ(fvlm::frame_times(3, 64), (Times{0, 1, 2}));
-  EXPECT_EQ(fvlm::frame_times(0.1, 64), (Times{0}));
-  EXPECT_EQ(fvlm::frame_times(0, 64), (Times{0}));
-  EXPECT_EQ(fvlm::frame_times(std::nan(""), 64), (Times{0}));
-  EXPECT_EQ(fvlm::frame_times(11, 6), (Times{0, 2, 4, 6, 8, 10}));
-  EXPECT_EQ(fvlm::frame_times(100, 1), (Times{0}));
-  EXPECT_EQ(fvlm::frame_times(1e300, 64).size(), 64U);
+  EXPECT_EQ(fvlm::sample_frame_times(3.2, 64), (Times{0, 1, 2, 3}));
+  EXPECT_EQ(fvlm::sample_frame_times(3, 64), (Times{0, 1, 2}));
+  EXPECT_EQ(fvlm::sample_frame_times(0.1, 64), (Times{0}));
+  EXPECT_EQ(fvlm::sample_frame_times(0, 64), (Times{0}));
+  EXPECT_EQ(fvlm::sample_frame_times(std::nan(""), 64), (Times{0}));
+  EXPECT_EQ(fvlm::sample_frame_times(11, 6), (Times{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(fvlm::sample_frame_times(100, 1), (Times{0}));
+  EXPECT_EQ(fvlm::sample_frame_times(1e300, 64).size(), 64U);
 }
 
 } // namespace

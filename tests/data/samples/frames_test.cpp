@@ -97,10 +97,10 @@ TEST(Frames, numbered_frames_go_by_their_numbers_and_not_by_their_place) {
 }
 
 TEST(Frames, more_than_max_frames_are_sampled_evenly_from_the_first_to_the_last) {
-  EXPECT_THAT(evenly(3, 5), ElementsAre(0, 1, 2));
-  EXPECT_THAT(evenly(9, 5), ElementsAre(0, 2, 4, 6, 8));
-  EXPECT_THAT(evenly(10, 4), ElementsAre(0, 3, 6, 9));
-  EXPECT_THAT(evenly(10, 1), ElementsAre(0));
+  EXPECT_THAT(evenly_spaced(3, 5), ElementsAre(0, 1, 2));
+  EXPECT_THAT(evenly_spaced(9, 5), ElementsAre(0, 2, 4, 6, 8));
+  EXPECT_THAT(evenly_spaced(10, 4), ElementsAre(0, 3, 6, 9));
+  EXPECT_THAT(evenly_spaced(10, 1), ElementsAre(0));
   Files files = {{"json", R"({"caption":"x","frame_count":10})"}};
   for (int i = 0; i < 10; ++i) files.push_back({fmt::format("{:03}.png", i), png(static_cast<uint8_t>(10 * i))});
   Wanted wanted;

@@ -53,7 +53,7 @@ TEST(MediaFile, a_folder_is_its_pictures_in_the_order_of_their_names_and_evenly_
     write_bytes(folder / fmt::format("f{}.png", i), grey_png(static_cast<uint8_t>(50 + 10 * i)));
   write_bytes(folder / "notes.txt", "not a picture");
   EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4}), 4), (std::vector<int>{50, 60, 70, 80, 90}));
-  EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .most_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
+  EXPECT_EQ(shades(MediaFile(folder / "", {.image_size = 4, .max_frames = 3}), 4), (std::vector<int>{50, 70, 90}));
 }
 
 TEST(MediaFile, numbers_in_names_count_and_endings_are_of_any_case) {

@@ -76,7 +76,7 @@ class Reading {
     Xxh64 hash;
     for (const auto& text : sample.texts) {
       hash.update(std::as_bytes(std::span(text.ids)));
-      hash.update(std::as_bytes(std::span(text.answer)));
+      hash.update(std::as_bytes(std::span(text.answer_mask)));
     }
     hash.update(std::as_bytes(std::span(frames)));
     return hash.value();

@@ -82,7 +82,7 @@ inline std::string told(const SampleText& text) {
   std::string out;
   bool inside = false;
   for (size_t i = 0; i < text.ids.size(); ++i) {
-    if (inside != (text.answer[i] == 1)) out += (inside = !inside) ? "[" : "]";
+    if (inside != (text.answer_mask[i] == 1)) out += (inside = !inside) ? "[" : "]";
     out += byte_tokenizer().decode(std::span(&text.ids[i], 1));
   }
   return inside ? out + "]" : out;

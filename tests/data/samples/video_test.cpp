@@ -31,11 +31,11 @@ struct Read {
   std::vector<int> seconds; // what the frames show
 };
 
-Read read(const std::string& file, int64_t most_frames = 64, const std::string& json = R"({"caption":"x"})") {
+Read read(const std::string& file, int64_t max_frames = 64, const std::string& json = R"({"caption":"x"})") {
   static const VideoDecoder decoder = media_test::ffmpeg_decoder();
   OneSample one({{"json", json}, {"mp4", file}});
   Wanted wanted;
-  wanted.mix.max_frames = most_frames;
+  wanted.mix.max_frames = max_frames;
   SampleReader reader(wanted.mix, byte_tokenizer(), size, &decoder);
   Read out{reader.measure(*one.shard, one.shard->sample(0), wanted.source), {}};
   std::vector<float> frames(static_cast<size_t>(out.sample.frames * 3 * size * size));
@@ -96,9 +96,8 @@ TEST(SampleVideo, outside_of_a_shard_gives_the_same_frames_and_those_of_a_part_o
   static const VideoDecoder decoder = media_test::ffmpeg_decoder();
   Folder folder;
   write_bytes(folder / "clip.mp4", video(6));
-  const auto seconds = [&](int64_t most_frames, std::optional<TimeSpan> span) {
-    const MediaFile media(folder / "clip.mp4", {.image_size = size, .most_frames = most_frames, .video = &decoder},
-                          span);
+  const auto seconds = [&](int64_t max_frames, std::optional<TimeSpan> span) {
+    const MediaFile media(folder / "clip.mp4", {.image_size = size, .max_frames = max_frames, .video = &decoder}, span);
     std::vector<float> frames(static_cast<size_t>(media.frames() * 3 * size * size));
     media.decode(frames);
     std::vector<int> shown;

@@ -27,7 +27,7 @@ ShardOptions cached_in(const Folder& folder) {
 std::vector<std::string> keys(const ShardSet& set) {
   std::vector<std::string> all;
   for (int64_t i = 0; i < set.size(); ++i) {
-    Place place = set.locate(i);
+    SampleLocation place = set.locate(i);
     all.push_back(set.shard(place)->sample(place.sample).key);
   }
   return all;
@@ -58,7 +58,7 @@ TEST(ShardSet, lists_samples_in_the_order_of_patterns_and_sorted_within_wildcard
   ShardSet set({at("{9..10}.tar"), at("[b-c].tar"), at("empty.tar"), at("*.tar")}, cached_in(folder));
   EXPECT_THAT(keys(set), ElementsAre("9-0", "10-0", "b-0", "b-1", "c-0", "c-1", "a-0", "a-1"));
   EXPECT_EQ(set.shards(), 6);
-  EXPECT_EQ(set.locate(6), (Place{5, 0}));
+  EXPECT_EQ(set.locate(6), (SampleLocation{5, 0}));
   EXPECT_EQ(set.samples(4), 0);
   EXPECT_EQ(set.first(5), 6);
   EXPECT_THROW(set.locate(8), Error);
@@ -130,7 +130,7 @@ TEST(ShardSet, however_many_shards_few_are_open_and_memory_stays_flat) {
   int64_t early = 0, number = 0;
   for (int64_t i = 0; i < set.size(); i += 3) { // a shuffle: 7919 is prime
     number = (number + 7919) % set.size();
-    Place place = set.locate(number);
+    SampleLocation place = set.locate(number);
     auto shard = set.shard(place);
     ASSERT_EQ(shard->sample(place.sample).key, fmt::format("{:03}-{}", number / samples, number % samples));
     if (i % 300 == 0) most = std::max(most, open_descriptors());
@@ -164,7 +164,7 @@ TEST(ShardSet, many_threads_read_it_at_once) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       for (int64_t i = 0; i < set.size(); ++i) {
-        Place place = set.locate((i * 37 + t * 11) % set.size());
+        SampleLocation place = set.locate((i * 37 + t * 11) % set.size());
         auto shard = set.shard(place);
         ShardSample sample = shard->sample(place.sample);
         good += text_of(shard->read(sample.members.at(0))) == fmt::format("{} {}", place.shard, place.sample);

@@ -26,9 +26,9 @@ std::string brief(const std::string& content) {
 Found scan(std::string_view tar) {
   static const Folder folder; // one file, written again and again
   write_bytes(folder / "a.tar", tar);
-  RetriedFile file(folder / "a.tar", {});
+  RetryingFile file(folder / "a.tar", {});
   Found found;
-  scan_tar(file, [&](TarItem&& item) {
+  scan_tar(file, [&](TarEntry&& item) {
     if (!item.wrong.empty()) {
       found.wrong.push_back(fmt::format("{} {}: {}", item.header, item.name, item.wrong));
       return;
@@ -252,8 +252,8 @@ TEST(TarScan, searches_behind_damage_take_linear_time) {
   tar.data(std::string(512, 'x'));
   Folder folder;
   write_bytes(folder / "a.tar", tar.end());
-  RetriedFile file(folder / "a.tar", {});
+  RetryingFile file(folder / "a.tar", {});
   size_t given = 0;
-  scan_tar(file, [&](TarItem&&) { ++given; });
+  scan_tar(file, [&](TarEntry&&) { ++given; });
   EXPECT_GE(given, members);
 }

@@ -10,9 +10,9 @@ using testing::HasSubstr;
 
 TEST(CheckSamples, reads_and_decodes_each_once_and_says_what_is_wrong) {
   MadeSource source({700, 30});
-  source.broken = [](const Drawn& drawn) { return drawn.source == 1 && drawn.sample == 4; };
-  source.leaves_out = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample == 5; };
-  source.undecodable = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample >= 698; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.source == 1 && drawn.sample == 4; };
+  source.leaves_out = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 5; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample >= 698; };
   std::vector<int64_t> told;
   for (const int threads : {1, 4}) {
     const CheckedSamples found =
@@ -33,7 +33,7 @@ TEST(CheckSamples, reads_and_decodes_each_once_and_says_what_is_wrong) {
 
 TEST(CheckSamples, a_failing_disk_is_no_broken_sample) {
   MadeSource source({10});
-  source.fails = [](const Drawn& drawn) { return drawn.sample == 3; };
+  source.fails = [](const DrawnSample& drawn) { return drawn.sample == 3; };
   EXPECT_THROW(check_samples(source, Order::once(source.sizes()), 0, 2), ReadError);
 }
 

@@ -1,5 +1,5 @@
 #include "data/stream/composer.h"
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 #include "made_source.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& pl
   Cursor cursor = start.value_or(Composer::start(plan, order));
   auto state = cursor.order;
   size_t passed = 0;
-  Composer composer(plan, order, first_fit, cursor, [&]() -> std::optional<Measured> {
+  Composer composer(plan, order, first_fit, cursor, [&]() -> std::optional<MeasuredSample> {
     while (true) {
       const auto drawn = order.next(state);
       if (!drawn) return {};
@@ -36,9 +36,9 @@ std::vector<ComposedStep> composed(const MadeSource& source, const BatchPlan& pl
   return steps;
 }
 
-PackSize size_of(const std::vector<Measured>& pack) {
+PackSize size_of(const std::vector<MeasuredSample>& pack) {
   PackSize sum;
-  for (const Measured& measured : pack) {
+  for (const MeasuredSample& measured : pack) {
     sum.frames += measured.sample->frames;
     sum.rows += measured.sample->rows();
   }
@@ -136,7 +136,7 @@ TEST(Composer, goes_on_from_any_cursor_as_if_it_had_not_stopped) {
   for (const auto& batch :
        {plan::Batch{.samples = 32}, plan::Batch{.tokens = 300}, plan::Batch{.samples = 9, .frames = 40}}) {
     MadeSource source({200, 60});
-    source.broken = [](const Drawn& drawn) { return drawn.sample % 13 == 5; };
+    source.broken = [](const DrawnSample& drawn) { return drawn.sample % 13 == 5; };
     const auto all = composed(source, plan_of(batch));
     for (size_t i = 0; i + 1 < all.size(); ++i) {
       const auto from_there = composed(source, plan_of(batch), Cursor::parse(all[i].after.text(), "cursor"), 3);
@@ -158,7 +158,7 @@ TEST(Composer, data_without_a_sample_of_use_are_an_error_however_often_they_may_
     MadeSource source = MadeSource({30, 10});
   };
   std::vector<Useless> all = {{"broken", "no text"}, {"left out", "too long"}, {"larger than a pack", "holds", 1}};
-  all[0].source.broken = all[1].source.leaves_out = [](const Drawn&) { return true; };
+  all[0].source.broken = all[1].source.leaves_out = [](const DrawnSample&) { return true; };
   for (const Useless& useless : all)
     for (const auto& batch : {plan::Batch{.samples = 4}, plan::Batch{.tokens = 300}}) {
       SCOPED_TRACE(useless.what);
@@ -177,7 +177,7 @@ TEST(Composer, data_without_a_sample_of_use_are_an_error_however_often_they_may_
 
 TEST(Composer, another_takes_the_place_of_a_broken_sample) {
   MadeSource source({100, 30});
-  source.broken = [](const Drawn& drawn) { return drawn.sample % 10 == 3; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
   EXPECT_EQ(steps[0].samples, 32);
   EXPECT_EQ(keys(steps).size(), 117u);
@@ -186,14 +186,14 @@ TEST(Composer, another_takes_the_place_of_a_broken_sample) {
   size_t told = 0;
   for (const auto& step : steps) told += step.aside.size();
   EXPECT_EQ(told, 13u);
-  const SetAside& first = steps[0].aside.at(0);
+  const SkippedSample& first = steps[0].aside.at(0);
   EXPECT_EQ(first.reason, "no text");
   EXPECT_TRUE(first.broken);
 }
 
 TEST(Composer, what_the_recipe_leaves_out_is_told_and_is_not_broken) {
   MadeSource source({100, 30});
-  source.leaves_out = [](const Drawn& drawn) { return drawn.sample % 10 == 3; };
+  source.leaves_out = [](const DrawnSample& drawn) { return drawn.sample % 10 == 3; };
   const auto steps = composed(source, plan_of({.samples = 32}));
   EXPECT_EQ(keys(steps).size(), 117u);
   EXPECT_EQ(steps.back().after.broken, 0);

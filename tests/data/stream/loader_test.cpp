@@ -20,7 +20,9 @@ struct Stage {
   explicit Stage(const MadeSource& from, const BatchPlan& by = by_samples, int64_t epochs = 0)
       : source(from), plan(by), order(Order::shuffled(mix_of({3, 1}, epochs), from.sizes(), 42, "align", by.samples)),
         cursor(Composer::start(plan, order)) {}
-  Loader loader(const LoaderOptions& options = {}) const { return {source, order, plan, first_fit, options, cursor}; }
+  DataLoader loader(const DataLoaderOptions& options = {}) const {
+    return {source, order, plan, first_fit, options, cursor};
+  }
 
   const MadeSource& source;
   BatchPlan plan;
@@ -28,7 +30,7 @@ struct Stage {
   Cursor cursor;
 };
 
-std::vector<uint64_t> hashes(Loader& loader, size_t most = 1000000) {
+std::vector<uint64_t> hashes(DataLoader& loader, size_t most = 1000000) {
   std::vector<uint64_t> all;
   while (all.size() < most) {
     const auto loaded = loader.next();
@@ -38,7 +40,7 @@ std::vector<uint64_t> hashes(Loader& loader, size_t most = 1000000) {
   return all;
 }
 
-TEST(Loader, gives_the_frames_of_each_sample_where_it_says) {
+TEST(DataLoader, gives_the_frames_of_each_sample_where_it_says) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 3});
@@ -50,7 +52,7 @@ TEST(Loader, gives_the_frames_of_each_sample_where_it_says) {
       EXPECT_EQ(packed.first_frame, next);
       next += packed.sample->frames;
       const auto dash = packed.sample->key.find('-');
-      const Drawn drawn{0, std::stoul(packed.sample->key), 0, std::stol(packed.sample->key.substr(dash + 1))};
+      const DrawnSample drawn{0, std::stoul(packed.sample->key), 0, std::stol(packed.sample->key.substr(dash + 1))};
       for (int64_t i = 0; i < packed.sample->frames * 6; ++i)
         ASSERT_EQ(loaded->pack.frames[static_cast<size_t>(packed.first_frame * 6 + i)],
                   MadeSource::pixel(drawn, static_cast<size_t>(i)))
@@ -67,7 +69,7 @@ TEST(Loader, gives_the_frames_of_each_sample_where_it_says) {
   EXPECT_EQ(samples, 400);
 }
 
-TEST(Loader, packs_do_not_depend_on_the_number_of_workers) {
+TEST(DataLoader, packs_do_not_depend_on_the_number_of_workers) {
   MadeSource source({100, 30});
   source.dawdles = true;
   for (const auto& plan : {by_samples, by_budget}) {
@@ -81,11 +83,11 @@ TEST(Loader, packs_do_not_depend_on_the_number_of_workers) {
 }
 
 // A process that dies anywhere goes on from the cursor of the last whole step that it saved.
-TEST(Loader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
+TEST(DataLoader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
   MadeSource source({300, 100});
   source.dawdles = true;
-  source.broken = [](const Drawn& drawn) { return drawn.sample % 17 == 3; };
-  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 23 == 7; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.sample % 17 == 3; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 23 == 7; };
   const RandomStream random(3, "kills");
   uint64_t draw = 0;
   for (const auto& plan : {by_samples, by_budget}) {
@@ -117,7 +119,7 @@ TEST(Loader, killed_at_any_moment_it_goes_on_with_the_same_packs) {
   }
 }
 
-TEST(Loader, ranks_share_the_packs_of_one_without_overlap) {
+TEST(DataLoader, ranks_share_the_packs_of_one_without_overlap) {
   const MadeSource source({100, 30});
   auto plan = by_samples;
   plan.capacity = {20, 150};
@@ -139,9 +141,9 @@ TEST(Loader, ranks_share_the_packs_of_one_without_overlap) {
   for (const auto& [position, times] : seen) EXPECT_EQ(times, 1) << position;
 }
 
-TEST(Loader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_together) {
+TEST(DataLoader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_together) {
   MadeSource source({100, 0});
-  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 4 == 1; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 4 == 1; };
   const auto log = std::filesystem::path(testing::TempDir()) / "undecodable.jsonl";
   std::filesystem::remove(log);
   const Stage stage(source, by_samples, 1);
@@ -168,9 +170,9 @@ TEST(Loader, a_sample_that_cannot_be_decoded_leaves_the_frames_of_the_others_tog
   std::filesystem::remove(log);
 }
 
-TEST(Loader, too_many_broken_samples_end_the_run) {
+TEST(DataLoader, too_many_broken_samples_end_the_run) {
   MadeSource source({100, 30});
-  source.broken = [](const Drawn& drawn) { return drawn.sample % 2 == 1; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2, .quarantine = {.count = 20, .share = 0.1}});
   try {
@@ -182,9 +184,9 @@ TEST(Loader, too_many_broken_samples_end_the_run) {
   }
 }
 
-TEST(Loader, a_small_set_of_broken_images_ends_the_run) {
+TEST(DataLoader, a_small_set_of_broken_images_ends_the_run) {
   MadeSource source({60, 0});
-  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 2 == 1; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 2 == 1; };
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2});
   try {
@@ -197,13 +199,13 @@ TEST(Loader, a_small_set_of_broken_images_ends_the_run) {
   }
 }
 
-TEST(Loader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
+TEST(DataLoader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
   MadeSource source({100, 0});
-  source.undecodable = [](const Drawn& drawn) { return drawn.position >= 16 && drawn.position < 48; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.position >= 16 && drawn.position < 48; };
   BatchPlan plan = by_samples;
   plan.capacity = {400, 3000}; // a step is one pack
   const Stage stage(source, plan);
-  const LoaderOptions options{.workers = 2, .quarantine = {.share = 1}};
+  const DataLoaderOptions options{.workers = 2, .quarantine = {.share = 1}};
   auto loader = stage.loader(options);
   std::vector<int64_t> steps;
   std::vector<uint64_t> packs;
@@ -223,14 +225,14 @@ TEST(Loader, passes_over_a_step_of_which_no_sample_can_be_decoded) {
   EXPECT_EQ(counts.used, 368);
   EXPECT_EQ(counts.skipped[static_cast<size_t>(SkipReason::media)], 32);
   // A run that is resumed in front of such steps passes over the same ones.
-  Loader again(source, stage.order, stage.plan, first_fit, options, first);
+  DataLoader again(source, stage.order, stage.plan, first_fit, options, first);
   EXPECT_EQ(hashes(again), std::vector<uint64_t>(packs.begin() + 1, packs.end()));
   EXPECT_EQ(again.cursor(), loader.cursor());
 }
 
-TEST(Loader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their_step) {
+TEST(DataLoader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their_step) {
   MadeSource source({100, 0});
-  source.undecodable = [](const Drawn& drawn) { return drawn.sample % 3 != 0; };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.sample % 3 != 0; };
   BatchPlan plan = by_budget;
   plan.capacity = {14, 100}; // packs of a few samples
   const Stage stage(source, plan);
@@ -248,10 +250,10 @@ TEST(Loader, passes_over_the_packs_of_a_budget_and_hands_out_what_ends_their_ste
   EXPECT_GT(samples, 0);
 }
 
-TEST(Loader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is_broken) {
+TEST(DataLoader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is_broken) {
   MadeSource source({100, 0});
-  source.broken = [](const Drawn& drawn) { return drawn.sample % 2 == 0; };
-  source.undecodable = [](const Drawn&) { return true; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.sample % 2 == 0; };
+  source.undecodable = [](const DrawnSample&) { return true; };
   BatchPlan plan = by_samples;
   plan.samples = 40000;
   const Stage stage(source, plan);
@@ -265,11 +267,13 @@ TEST(Loader, samples_in_a_row_of_no_use_end_the_run_whether_text_or_image_is_bro
   }
 }
 
-TEST(Loader, counts_what_it_skips_by_reason) {
+TEST(DataLoader, counts_what_it_skips_by_reason) {
   MadeSource source({100, 30});
-  source.broken = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample == 1; };
-  source.leaves_out = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample < 4 && drawn.sample > 1; };
-  source.undecodable = [](const Drawn& drawn) { return drawn.source == 0 && drawn.sample > 93; };
+  source.broken = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample == 1; };
+  source.leaves_out = [](const DrawnSample& drawn) {
+    return drawn.source == 0 && drawn.sample < 4 && drawn.sample > 1;
+  };
+  source.undecodable = [](const DrawnSample& drawn) { return drawn.source == 0 && drawn.sample > 93; };
   const Stage stage(source, by_samples, 1);
   auto loader = stage.loader({.workers = 2});
   hashes(loader);
@@ -277,18 +281,18 @@ TEST(Loader, counts_what_it_skips_by_reason) {
             "130 samples read, 121 used, 9 skipped (1 text or fields, 6 image or video, 2 text too long)");
 }
 
-TEST(Loader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
+TEST(DataLoader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
   for (const bool while_decoding : {false, true}) {
     struct Failing : MadeSource {
       using MadeSource::MadeSource;
-      void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override {
+      void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
         if (decoding_fails && drawn.position == 50) throw ReadError("a.tar", 512, 5, "the disk failed");
         MadeSource::decode(drawn, sample, frames);
       }
       bool decoding_fails = false;
     } source({100, 0});
     source.decoding_fails = while_decoding;
-    if (!while_decoding) source.fails = [](const Drawn& drawn) { return drawn.position == 50; };
+    if (!while_decoding) source.fails = [](const DrawnSample& drawn) { return drawn.position == 50; };
     const Stage stage(source);
     auto loader = stage.loader({.workers = 2});
     size_t packs = 0;
@@ -297,7 +301,7 @@ TEST(Loader, a_failing_disk_ends_the_run_and_is_no_broken_sample) {
   }
 }
 
-TEST(Loader, keeps_to_its_memory) {
+TEST(DataLoader, keeps_to_its_memory) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   const size_t pack = 40 * 6 * sizeof(float);
@@ -327,7 +331,7 @@ TEST(Loader, keeps_to_its_memory) {
   }
 }
 
-TEST(Loader, a_pack_outlives_its_loader) {
+TEST(DataLoader, a_pack_outlives_its_loader) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   std::optional<LoadedPack> first;
@@ -340,7 +344,7 @@ TEST(Loader, a_pack_outlives_its_loader) {
   EXPECT_EQ(first->pack.hash(), again.next()->pack.hash());
 }
 
-TEST(Loader, says_how_long_it_was_waited_for) {
+TEST(DataLoader, says_how_long_it_was_waited_for) {
   const MadeSource source({100, 30});
   const Stage stage(source);
   auto loader = stage.loader({.workers = 2});

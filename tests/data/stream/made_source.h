@@ -2,7 +2,7 @@
 #pragma once
 #include "base/error.h"
 #include "base/random.h"
-#include "data/shards/retried_file.h"
+#include "data/shards/retrying_file.h"
 #include "data/stream/composer.h"
 #include "data/stream/sample_source.h"
 
@@ -29,14 +29,14 @@ inline plan::Mix mix_of(const std::vector<double>& weights, int64_t epochs = 0) 
 
 class MadeSource : public SampleSource {
  public:
-  using Where = std::function<bool(const Drawn&)>;
+  using Where = std::function<bool(const DrawnSample&)>;
 
   explicit MadeSource(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
   std::vector<int64_t> sizes() const override { return sizes_; }
   int64_t frame_elements() const override { return 6; }
-  std::string place(const Drawn& drawn) const override { return fmt::format("source {}", drawn.source); }
+  std::string place(const DrawnSample& drawn) const override { return fmt::format("source {}", drawn.source); }
 
-  Sample measure(const Drawn& drawn) const override {
+  Sample measure(const DrawnSample& drawn) const override {
     dawdle(drawn, 0);
     if (fails(drawn)) throw ReadError("made", 0, 5, "the disk failed");
     if (leaves_out(drawn)) {
@@ -53,29 +53,29 @@ class MadeSource : public SampleSource {
     SampleText text;
     for (uint64_t i = 0; i < 2 + random.bits(1) % 60; ++i) {
       text.ids.push_back(static_cast<TokenId>(random.bits(2 + i) % 1000));
-      text.answer.push_back(i > 3);
+      text.answer_mask.push_back(i > 3);
     }
     sample.texts.push_back(text);
     return sample;
   }
 
-  void decode(const Drawn& drawn, const Sample& sample, std::span<float> frames) const override {
+  void decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const override {
     dawdle(drawn, 1);
     ASSERT_EQ(frames.size(), static_cast<size_t>(sample.frames * frame_elements()));
     if (undecodable(drawn)) throw Error(ErrorKind::data, "half a picture");
     for (size_t i = 0; i < frames.size(); ++i) frames[i] = pixel(drawn, i);
   }
 
-  std::string key(const Drawn& drawn) const override { return fmt::format("{}-{}", drawn.source, drawn.sample); }
-  static float pixel(const Drawn& drawn, size_t i) {
+  std::string key(const DrawnSample& drawn) const override { return fmt::format("{}-{}", drawn.source, drawn.sample); }
+  static float pixel(const DrawnSample& drawn, size_t i) {
     return static_cast<float>(drawn.sample) + 1000.0f * static_cast<float>(i);
   }
 
-  Where broken = [](const Drawn&) { return false; }, undecodable = broken, fails = broken, leaves_out = broken;
+  Where broken = [](const DrawnSample&) { return false; }, undecodable = broken, fails = broken, leaves_out = broken;
   bool dawdles = false;
 
  private:
-  void dawdle(const Drawn& drawn, uint64_t what) const {
+  void dawdle(const DrawnSample& drawn, uint64_t what) const {
     if (!dawdles) return;
     const uint32_t time =
         RandomStream(static_cast<uint64_t>(std::hash<std::thread::id>()(std::this_thread::get_id())), key(drawn))

@@ -7,9 +7,9 @@
 namespace fvlm {
 namespace {
 
-std::vector<Drawn> first(const Order& order, int64_t count) {
+std::vector<DrawnSample> first(const Order& order, int64_t count) {
   auto state = order.begin();
-  std::vector<Drawn> all;
+  std::vector<DrawnSample> all;
   while (static_cast<int64_t>(all.size()) < count) {
     const auto drawn = order.next(state);
     if (!drawn) break;
@@ -18,9 +18,9 @@ std::vector<Drawn> first(const Order& order, int64_t count) {
   return all;
 }
 
-std::vector<int64_t> counts(const std::vector<Drawn>& all, size_t sources) {
+std::vector<int64_t> counts(const std::vector<DrawnSample>& all, size_t sources) {
   std::vector<int64_t> count(sources);
-  for (const Drawn& drawn : all) ++count[drawn.source];
+  for (const DrawnSample& drawn : all) ++count[drawn.source];
   return count;
 }
 
@@ -28,7 +28,7 @@ TEST(Order, an_epoch_of_a_source_holds_each_of_its_samples_once) {
   const auto order = Order::shuffled(mix_of({3, 1}), {50, 7}, 42, "align", 0);
   std::map<std::pair<size_t, int64_t>, std::set<int64_t>> seen;
   std::map<std::pair<size_t, int64_t>, int64_t> drawn_of;
-  for (const Drawn& drawn : first(order, 400)) {
+  for (const DrawnSample& drawn : first(order, 400)) {
     seen[{drawn.source, drawn.epoch}].insert(drawn.sample);
     ++drawn_of[{drawn.source, drawn.epoch}];
   }
@@ -91,7 +91,7 @@ TEST(Order, is_another_for_another_seed_or_stage) {
 
 TEST(Order, for_evaluation_gives_each_sample_once_source_after_source) {
   std::vector<std::pair<size_t, int64_t>> all;
-  for (const Drawn& drawn : first(Order::once({2, 0, 3}), 100)) all.emplace_back(drawn.source, drawn.sample);
+  for (const DrawnSample& drawn : first(Order::once({2, 0, 3}), 100)) all.emplace_back(drawn.source, drawn.sample);
   EXPECT_EQ(all, (std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {2, 2}}));
 }
 

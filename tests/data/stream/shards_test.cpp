@@ -45,10 +45,10 @@ struct Opened {
                     ShardOptions{.cache = folder / "cache", .open_shards = 3});
     order.emplace(Order::shuffled(mix, samples->sizes(), 42, "align", 300));
   }
-  std::unique_ptr<Loader> loader(const Cursor& start, const std::filesystem::path& log, int workers) const {
-    return std::make_unique<Loader>(
+  std::unique_ptr<DataLoader> loader(const Cursor& start, const std::filesystem::path& log, int workers) const {
+    return std::make_unique<DataLoader>(
         *samples, *order, plan, first_fit,
-        LoaderOptions{.workers = workers, .quarantine_log = log, .quarantine = {.share = 1}}, start);
+        DataLoaderOptions{.workers = workers, .quarantine_log = log, .quarantine = {.share = 1}}, start);
   }
   Cursor start() const { return Composer::start(plan, *order); }
 
@@ -58,7 +58,7 @@ struct Opened {
   BatchPlan plan{.batch = {.tokens = 600}, .capacity = {16, 400}, .window = 32, .samples = 300};
 };
 
-std::vector<std::string> hashes(Loader& loader) {
+std::vector<std::string> hashes(DataLoader& loader) {
   std::vector<std::string> all;
   while (const auto loaded = loader.next()) all.push_back(fmt::format("{:016x}", loaded->pack.hash()));
   return all;

@@ -5,21 +5,21 @@
 namespace fvlm {
 namespace {
 
-Measured sample(int64_t frames, size_t tokens, const std::string& source = "", int64_t cut = 0) {
+MeasuredSample sample(int64_t frames, size_t tokens, const std::string& source = "", int64_t cut = 0) {
   auto sample = std::make_shared<Sample>();
   sample->frames = frames;
   sample->source = source;
   sample->texts.push_back({std::vector<TokenId>(tokens), std::vector<uint8_t>(tokens, 1)});
-  sample->cut_tokens = cut;
-  sample->cut_answer_tokens = cut / 2;
+  sample->truncated_tokens = cut;
+  sample->truncated_answer_tokens = cut / 2;
   return {{}, sample, {}};
 }
 
-TEST(Spread, says_how_values_are_spread) {
-  Spread spread;
+TEST(Distribution, says_how_values_are_spread) {
+  Distribution spread;
   for (int64_t value : {5, 1, 4, 2, 3, 10, 6, 9, 8, 7}) spread.add(value);
   EXPECT_EQ(spread.mean(), 5.5);
-  EXPECT_EQ(spread.least(), 1);
+  EXPECT_EQ(spread.min(), 1);
   EXPECT_EQ(spread.quantile(0.5), 5);
   EXPECT_EQ(spread.quantile(0.9), 9);
   EXPECT_EQ(spread.quantile(1), 10);
@@ -33,8 +33,8 @@ TEST(Spread, says_how_values_are_spread) {
   }
   EXPECT_EQ(count, 10u);
   EXPECT_EQ(next, 11);
-  EXPECT_EQ(Spread().quantile(0.5), 0);
-  EXPECT_TRUE(Spread().histogram(3).empty());
+  EXPECT_EQ(Distribution().quantile(0.5), 0);
+  EXPECT_TRUE(Distribution().histogram(3).empty());
 }
 
 TEST(DataStatistics, counts_by_source_what_packs_hold_and_what_padding_would_have_cost) {
@@ -49,7 +49,7 @@ TEST(DataStatistics, counts_by_source_what_packs_hold_and_what_padding_would_hav
   EXPECT_EQ(found.sources.at("mine").tokens.sum(), 50);
   EXPECT_EQ(found.all.tokens.sum(), 86);
   EXPECT_EQ(found.all.cut, 1);
-  EXPECT_EQ(found.all.cut_tokens, 10);
+  EXPECT_EQ(found.all.truncated_tokens, 10);
   EXPECT_EQ(found.all.cut_answer, 5);
   EXPECT_EQ(found.broken, 1);
   EXPECT_EQ(found.left_out, 1);

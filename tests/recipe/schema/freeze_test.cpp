@@ -60,7 +60,7 @@ TEST(Freeze, fills_defaults_and_derives_steps_rates_and_the_chain_of_stages) {
   EXPECT_THAT(plan::common(frozen.stage(0).optimizer).lr,
               ElementsAre(std::pair("connector", 1e-3), std::pair("decoder", 1e-3), std::pair("vision", 1e-3)));
   EXPECT_EQ(plan::common(frozen.stage(0).optimizer).weight_decay.at("vision"), 0.01);
-  EXPECT_EQ(frozen.plan.kernels["attention"], plan::WishList{"auto"});
+  EXPECT_EQ(frozen.plan.kernels["attention"], plan::BackendPreferences{"auto"});
 }
 
 TEST(Freeze, sizes_of_fresh_towers_follow_from_their_width) {
@@ -113,7 +113,7 @@ TEST(Freeze, an_objective_is_one_term_or_a_sum) {
 TEST(Freeze, one_value_stands_for_every_field_where_that_has_a_meaning) {
   Frozen frozen(small_recipe({small_stage("align", {key("activation_checkpointing", 16, "all")})},
                              {key("kernels", 4, "reference"), key("speed", 5, false)}));
-  EXPECT_EQ(frozen.plan.kernels["rope"], plan::WishList{"reference"});
+  EXPECT_EQ(frozen.plan.kernels["rope"], plan::BackendPreferences{"reference"});
   EXPECT_FALSE(frozen.plan.speed.graphs);
   EXPECT_TRUE(frozen.stage().activation_checkpointing.decoder.covers(5));
   EXPECT_EQ(frozen.source("kernels.rope"), "r.lua:4");

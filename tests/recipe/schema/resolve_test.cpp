@@ -125,10 +125,11 @@ TEST_F(ResolveTest, APlanFileWithARemovedKeyIsReadWhateverItsHash) {
 }
 
 TEST_F(ResolveTest, one_wish_or_a_list_of_wishes_is_for_every_kind) {
-  plan::WishList both{"cudnn", "reference"};
+  plan::BackendPreferences both{"cudnn", "reference"};
   EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=cudnn,reference"}).plan.kernels["loss"], both);
   EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=[\"cudnn\",\"reference\"]"}).plan.kernels["rope"], both);
-  EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=reference"}).plan.kernels["rope"], plan::WishList{"reference"});
+  EXPECT_EQ(resolved(recipe(adamw), {}, {"kernels=reference"}).plan.kernels["rope"],
+            plan::BackendPreferences{"reference"});
   EXPECT_THAT(error_of(recipe(adamw), {}, {"stages=x"}), testing::Not(HasSubstr("mistakes")));
 }
 

@@ -52,8 +52,8 @@ TEST(Rules, OnlyWhatIsTimedCanBeMeasured) {
   Reader reader;
   const fvlm::plan::Plan frozen = freeze(small_recipe({small_stage()}, {key("kernels", 5, "measure")}), {}, reader);
   EXPECT_FALSE(reader.mistakes.any()) << "one word for every kind";
-  EXPECT_EQ(frozen.kernels["attention"], fvlm::plan::WishList{"measure"});
-  EXPECT_EQ(frozen.kernels["optimizer"], fvlm::plan::WishList{"auto"}) << "the Plan says what happens";
+  EXPECT_EQ(frozen.kernels["attention"], fvlm::plan::BackendPreferences{"measure"});
+  EXPECT_EQ(frozen.kernels["optimizer"], fvlm::plan::BackendPreferences{"auto"}) << "the Plan says what happens";
 }
 
 TEST(Rules, from_names_an_earlier_stage_the_model_or_a_path) {

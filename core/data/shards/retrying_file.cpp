@@ -1,4 +1,4 @@
-#include "data/shards/retried_file.h"
+#include "data/shards/retrying_file.h"
 
 #include "base/log.h"
 
@@ -32,12 +32,12 @@ ReadError::ReadError(const std::filesystem::path& path, uint64_t offset, int err
   advise(advice);
 }
 
-RetriedFile::RetriedFile(std::filesystem::path path, RetryPolicy policy)
+RetryingFile::RetryingFile(std::filesystem::path path, RetryPolicy policy)
     : path_(std::move(path)), policy_(std::move(policy)) {
   retry(0, "open the file", [&] { return open(handle_, size_, modified_); });
 }
 
-RetriedFile::Failure RetriedFile::open(Handle& out, uint64_t& size, int64_t& modified) const {
+RetryingFile::Failure RetryingFile::open(Handle& out, uint64_t& size, int64_t& modified) const {
   // Never waits for a pipe's writer: what it is, is looked at next.
   auto opened = std::make_shared<const Descriptor>(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!*opened) return {errno, std::strerror(errno), permanent(errno)};
@@ -50,7 +50,7 @@ RetriedFile::Failure RetriedFile::open(Handle& out, uint64_t& size, int64_t& mod
   return {};
 }
 
-RetriedFile::Failure RetriedFile::reopen() const {
+RetryingFile::Failure RetryingFile::reopen() const {
   Handle fresh;
   uint64_t size = 0;
   int64_t modified = 0;
@@ -61,12 +61,12 @@ RetriedFile::Failure RetriedFile::reopen() const {
   return {};
 }
 
-RetriedFile::Handle RetriedFile::handle() const {
+RetryingFile::Handle RetryingFile::handle() const {
   std::lock_guard guard(lock_);
   return handle_;
 }
 
-RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byte>& into) const {
+RetryingFile::Failure RetryingFile::read_once(uint64_t& offset, std::span<std::byte>& into) const {
   Handle file = handle();
   auto begin = now(policy_);
   while (!into.empty()) {
@@ -85,7 +85,7 @@ RetriedFile::Failure RetriedFile::read_once(uint64_t& offset, std::span<std::byt
 }
 
 template <class Action>
-void RetriedFile::retry(uint64_t offset, const char* doing, Action&& action) const {
+void RetryingFile::retry(uint64_t offset, const char* doing, Action&& action) const {
   auto pause = policy_.first_pause;
   for (int tried = 1;; ++tried) {
     Failure failure = action();
@@ -104,7 +104,7 @@ void RetriedFile::retry(uint64_t offset, const char* doing, Action&& action) con
   }
 }
 
-void RetriedFile::read(uint64_t offset, std::span<std::byte> into) const {
+void RetryingFile::read(uint64_t offset, std::span<std::byte> into) const {
   if (into.empty()) return;
   if (offset > size_ || into.size() > size_ - offset)
     throw Error(ErrorKind::internal,
@@ -120,7 +120,7 @@ void RetriedFile::read(uint64_t offset, std::span<std::byte> into) const {
   });
 }
 
-void RetriedFile::advise_random_access() const {
+void RetryingFile::advise_random_access() const {
   posix_fadvise(handle()->get(), 0, 0, POSIX_FADV_RANDOM);
 }
 

@@ -27,31 +27,31 @@ class SignalText {
 };
 
 // Marks the calling thread as being inside a plugin's call. The texts and arguments have to outlive it. [any thread]
-class CallMark {
+class ActiveCall {
  public:
   using Describe = void (*)(SignalText& text, const void* arguments);
-  CallMark(std::string_view plugin, std::string_view operation, const void* arguments = nullptr,
-           Describe describe = nullptr);
+  ActiveCall(std::string_view plugin, std::string_view operation, const void* arguments = nullptr,
+             Describe describe = nullptr);
   // For a pool thread that works on behalf of another thread's call; NULL: on behalf of none.
-  explicit CallMark(const CallMark* call);
-  ~CallMark();
-  CallMark(const CallMark&) = delete;
-  CallMark& operator=(const CallMark&) = delete;
+  explicit ActiveCall(const ActiveCall* call);
+  ~ActiveCall();
+  ActiveCall(const ActiveCall&) = delete;
+  ActiveCall& operator=(const ActiveCall&) = delete;
 
-  static const CallMark* current(); // of this thread; NULL outside plugins
+  static const ActiveCall* current(); // of this thread; NULL outside plugins
 
   const std::string_view plugin, operation;
   const void* const arguments;
   const Describe describe;
 
  private:
-  const CallMark* const before_;
+  const ActiveCall* const before_;
 };
 
 // Installs handlers that report a crash (SIGSEGV, SIGABRT, ...) or an exit() inside a plugin's call on standard error.
 // A crash then ends the process as it would have; an exit ends it with the exit code of plugin errors. exit() handlers
 // run in reverse order, so this has to be called again after loading a library. [setup]
-void watch_plugin_calls();
+void install_crash_handlers();
 
 // Appends crash reports to this file as well, for the lifetime of the object. One at a time. [setup]
 class CrashLog {
@@ -62,7 +62,7 @@ class CrashLog {
   CrashLog& operator=(const CrashLog&) = delete;
 };
 
-// CallMark::Describe for the arguments of any call.
+// ActiveCall::Describe for the arguments of any call.
 template <class Arguments>
 void describe_call(SignalText& text, const void* arguments) {
   const auto one = [&](const char* name, const fvlm_tensor* tensor) {

@@ -1,4 +1,4 @@
-#include "ops/measured_times.h"
+#include "ops/timing_cache.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -79,14 +79,14 @@ void evict_oldest(const fs::path& folder) {
 
 } // namespace
 
-const std::string& MeasuredTimes::environment() {
+const std::string& TimingCache::environment() {
   if (environment_.empty())
     environment_ = fmt::format("fvlm-engine {}, LibTorch {}, {}", FVLM_VERSION,
                                sha256_hex(at::show_config()).substr(0, 16), device_text(device_));
   return environment_;
 }
 
-const std::string& MeasuredTimes::identity(const LoadedPlugin& plugin) {
+const std::string& TimingCache::identity(const LoadedPlugin& plugin) {
   std::string& identity = identities_[plugin.name()];
   if (identity.empty())
     identity =
@@ -94,7 +94,7 @@ const std::string& MeasuredTimes::identity(const LoadedPlugin& plugin) {
   return identity;
 }
 
-void MeasuredTimes::warn_once(const fs::path& file, const std::exception& error) {
+void TimingCache::warn_once(const fs::path& file, const std::exception& error) {
   if (!warned_)
     log_warning("{}: {}; times that are not cached are measured again", file.string(),
                 std::string(error.what()).substr(0, 200));
@@ -102,7 +102,7 @@ void MeasuredTimes::warn_once(const fs::path& file, const std::exception& error)
 }
 
 // Empty where there is no cache folder.
-fs::path MeasuredTimes::file_of(const std::string& question) {
+fs::path TimingCache::file_of(const std::string& question) {
   try {
     return cache_folder() / "measured" / (sha256_hex(question).substr(0, 24) + ".json");
   } catch (const Error& error) {
@@ -112,7 +112,7 @@ fs::path MeasuredTimes::file_of(const std::string& question) {
 }
 
 // The cached entries of the query, by plugin; an empty object where there are none.
-nlohmann::json MeasuredTimes::load(const fs::path& file, const std::string& question) {
+nlohmann::json TimingCache::load(const fs::path& file, const std::string& question) {
   try {
     if (std::error_code ignored; file.empty() || !fs::exists(file, ignored)) return nlohmann::json::object();
     nlohmann::json kept = read_json_object(file, max_bytes);
@@ -126,8 +126,8 @@ nlohmann::json MeasuredTimes::load(const fs::path& file, const std::string& ques
 }
 
 // Merges with what other processes have written meanwhile. Of two writes at the same instant one is lost.
-void MeasuredTimes::store(const fs::path& file, const std::string& question, const std::string& plugin,
-                          const nlohmann::json& time) {
+void TimingCache::store(const fs::path& file, const std::string& question, const std::string& plugin,
+                        const nlohmann::json& time) {
   if (file.empty()) return;
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
@@ -142,8 +142,8 @@ void MeasuredTimes::store(const fs::path& file, const std::string& question, con
   }
 }
 
-Measurement MeasuredTimes::cached_or_measured(const LoadedPlugin& plugin, const std::string& query_text,
-                                              const std::function<double()>& measure) {
+Measurement TimingCache::cached_or_measured(const LoadedPlugin& plugin, const std::string& query_text,
+                                            const std::function<double()>& measure) {
   const std::string question = fmt::format("{}; {}", query_text, environment());
   const fs::path file = file_of(question);
   nlohmann::json time{{"version", plugin.manifest.version}, {"sha256", identity(plugin)}};
@@ -159,14 +159,14 @@ Measurement MeasuredTimes::cached_or_measured(const LoadedPlugin& plugin, const 
 }
 
 template <class Table>
-Measurement MeasuredTimes::of(const Candidate<Table>& candidate, const typename KindOf<Table>::Query& query,
-                              uint32_t flags) {
+Measurement TimingCache::of(const Candidate<Table>& candidate, const typename KindOf<Table>::Query& query,
+                            uint32_t flags) {
   const std::string query_text = fmt::format("{} {} flags={}", KindOf<Table>::family, fields(query), flags);
   return cached_or_measured(*candidate.plugin, query_text, [&] { return measure(candidate, query, device_, flags); });
 }
 
-template Measurement MeasuredTimes::of(const Candidate<fvlm_attention_v1>&, const fvlm_attention_query&, uint32_t);
-template Measurement MeasuredTimes::of(const Candidate<fvlm_loss_v1>&, const fvlm_loss_query&, uint32_t);
-template Measurement MeasuredTimes::of(const Candidate<fvlm_kernels_v1>&, const fvlm_kernels_query&, uint32_t);
+template Measurement TimingCache::of(const Candidate<fvlm_attention_v1>&, const fvlm_attention_query&, uint32_t);
+template Measurement TimingCache::of(const Candidate<fvlm_loss_v1>&, const fvlm_loss_query&, uint32_t);
+template Measurement TimingCache::of(const Candidate<fvlm_kernels_v1>&, const fvlm_kernels_query&, uint32_t);
 
 } // namespace fvlm::ops

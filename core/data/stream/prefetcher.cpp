@@ -1,11 +1,11 @@
-#include "data/stream/read_ahead.h"
+#include "data/stream/prefetcher.h"
 
-#include "data/shards/retried_file.h"
+#include "data/shards/retrying_file.h"
 
 namespace fvlm {
 
-Measured measure(const SampleSource& source, const Drawn& drawn) {
-  Measured measured{
+MeasuredSample measure(const SampleSource& source, const DrawnSample& drawn) {
+  MeasuredSample measured{
       drawn, nullptr, {.position = drawn.position, .place = source.place(drawn), .key = "", .reason = ""}};
   try {
     auto sample = std::make_shared<const Sample>(source.measure(drawn));
@@ -15,7 +15,7 @@ Measured measure(const SampleSource& source, const Drawn& drawn) {
     } else {
       measured.aside.reason = sample->dropped;
       measured.aside.broken = false;
-      measured.aside.skip = sample->cut_tokens > 0 ? SkipReason::no_answer : SkipReason::overlong;
+      measured.aside.skip = sample->truncated_tokens > 0 ? SkipReason::no_answer : SkipReason::overlong;
     }
   } catch (const ReadError&) {
     throw;
@@ -26,11 +26,11 @@ Measured measure(const SampleSource& source, const Drawn& drawn) {
   return measured;
 }
 
-ReadAhead::ReadAhead(const SampleSource& source, const Order& order, const Cursor& start, Workers& workers,
-                     size_t depth)
+Prefetcher::Prefetcher(const SampleSource& source, const Order& order, const Cursor& start, ThreadPool& workers,
+                       size_t depth)
     : source_(source), order_(order), state_(start.order), done_(start.done), workers_(workers), depth_(depth) {}
 
-void ReadAhead::schedule() {
+void Prefetcher::schedule() {
   while (pending_.size() < depth_ && !ended_) {
     const auto drawn = order_.next(state_);
     if (!drawn) {
@@ -38,14 +38,14 @@ void ReadAhead::schedule() {
       return;
     }
     if (skipped_ < done_.size() && done_[skipped_++]) continue;
-    auto task = std::make_shared<std::packaged_task<Measured()>>(
+    auto task = std::make_shared<std::packaged_task<MeasuredSample()>>(
         [&source = source_, drawn = *drawn] { return measure(source, drawn); });
     pending_.push_back(task->get_future());
     workers_.give([task] { (*task)(); });
   }
 }
 
-std::optional<Measured> ReadAhead::next() {
+std::optional<MeasuredSample> Prefetcher::next() {
   schedule();
   if (pending_.empty()) return {};
   auto future = std::move(pending_.front());

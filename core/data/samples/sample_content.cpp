@@ -1,4 +1,4 @@
-#include "data/samples/telling.h"
+#include "data/samples/sample_content.h"
 
 #include "base/error.h"
 #include "base/text.h"
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t max_choices = 100;
-constexpr size_t max_total_bytes = size_t{4} << 20; // of all talks together
+constexpr size_t max_total_bytes = size_t{4} << 20; // of all conversations together
 
 std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   static const auto usual = plan::Mix::default_prompts();
@@ -52,7 +52,7 @@ class Reader {
     telling_.frame_count = parts.count("frame_count");
   }
 
-  Telling read() {
+  SampleContent read() {
     struct Form {
       std::vector<std::string> parts; // any of which tells it
       void (Reader::*read)();
@@ -113,10 +113,10 @@ class Reader {
     add({mix_.system, {{"user", asked(std::move(user))}, {"assistant", std::move(answer)}}});
   }
 
-  void add(Talk talk) {
+  void add(Conversation talk) {
     for (const auto& turn : talk.turns) bytes_ += turn.text.size();
     if (bytes_ > max_total_bytes) broken(fmt::format("its texts are longer than {} bytes in all", max_total_bytes));
-    telling_.talks.push_back(std::move(talk));
+    telling_.conversations.push_back(std::move(talk));
   }
 
   void assistant() { add(user(), parts_.need_text("assistant"), parts_.name("assistant")); }
@@ -145,7 +145,7 @@ class Reader {
       texts.push_back(text_in(options[i], name));
       add(user(), texts.back(), name);
     }
-    if (const Json* answer = parts_.find("answer")) telling_.right_choice = right_one(*answer, texts);
+    if (const Json* answer = parts_.find("answer")) telling_.correct_choice = right_one(*answer, texts);
   }
 
   // Its text, else its letter, or its number from 0.
@@ -181,7 +181,7 @@ class Reader {
   }
 
   void talk(const std::string& part, const char* role_key, const char* text_key, bool llava) {
-    Talk talk{mix_.system, {}};
+    Conversation talk{mix_.system, {}};
     const Json& all = list(part);
     bool answered = false;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -246,7 +246,7 @@ class Reader {
     if (auto answer = parts_.count("answer"); answer && several) {
       if (*answer >= static_cast<int64_t>(ids.size()))
         broken(fmt::format("{} is {}, and there are {} texts", parts_.name("answer"), *answer, ids.size()));
-      telling_.right_choice = answer;
+      telling_.correct_choice = answer;
     }
   }
 
@@ -258,7 +258,7 @@ class Reader {
       broken(fmt::format("{} has {} entries, and {} has {}", ids_name, ids.size(), mask_name, mask.size()));
     SampleText text;
     text.ids.reserve(ids.size());
-    text.answer.reserve(ids.size());
+    text.answer_mask.reserve(ids.size());
     for (const auto& id : ids) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >> 31)
         broken(fmt::format("entry {} of {} is no token: {}", text.ids.size(), ids_name, brief(id)));
@@ -267,8 +267,8 @@ class Reader {
     for (const auto& entry : mask) {
       bool whole = entry.is_number_unsigned() && entry.get<uint64_t>() <= 1;
       if (!whole && !entry.is_boolean())
-        broken(fmt::format("entry {} of {} is neither 0 nor 1: {}", text.answer.size(), mask_name, brief(entry)));
-      text.answer.push_back(whole ? entry.get<uint64_t>() == 1 : entry.get<bool>());
+        broken(fmt::format("entry {} of {} is neither 0 nor 1: {}", text.answer_mask.size(), mask_name, brief(entry)));
+      text.answer_mask.push_back(whole ? entry.get<uint64_t>() == 1 : entry.get<bool>());
     }
     return text;
   }
@@ -280,14 +280,14 @@ class Reader {
   const Parts& parts_;
   const std::optional<std::string>& caption_file_;
   const plan::Mix& mix_;
-  Telling telling_;
+  SampleContent telling_;
   size_t bytes_ = 0;
 };
 
 } // namespace
 
-Telling read_telling(const Parts& parts, const std::optional<std::string>& caption_file, const plan::Source& source,
-                     const plan::Mix& mix) {
+SampleContent parse_sample_content(const Parts& parts, const std::optional<std::string>& caption_file,
+                                   const plan::Source& source, const plan::Mix& mix) {
   return Reader(parts, caption_file, source, mix).read();
 }
 

@@ -1,4 +1,4 @@
-#include "train/reference_memory.h"
+#include "train/reference_logprob_cache.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -37,10 +37,10 @@ void add(Xxh64& hash, std::span<const T> values) {
 
 } // namespace
 
-ReferenceMemory::ReferenceMemory(const Order& order, std::filesystem::path file)
+ReferenceLogProbCache::ReferenceLogProbCache(const Order& order, std::filesystem::path file)
     : order_(order), order_state_(order.begin()), file_(std::move(file)) {}
 
-void ReferenceMemory::open(const std::string& identity) {
+void ReferenceLogProbCache::open(const std::string& identity) {
   identity_ = identity;
   pairs_.clear();
   complete_ = false;
@@ -53,7 +53,7 @@ void ReferenceMemory::open(const std::string& identity) {
   }
 }
 
-void ReferenceMemory::read() {
+void ReferenceLogProbCache::read() {
   const std::string text = read_file(file_, uint64_t{1} << 40);
   const auto refuse = [&](const char* why) { throw Error(ErrorKind::data, why).at(file_.string()); };
   uint64_t hash = 0;
@@ -75,7 +75,7 @@ void ReferenceMemory::read() {
   complete_ = words.front() == "whole";
 }
 
-void ReferenceMemory::write(bool complete) {
+void ReferenceLogProbCache::write(bool complete) {
   complete_ = complete;
   std::vector<Record> records;
   records.reserve(pairs_.size());
@@ -92,7 +92,7 @@ void ReferenceMemory::write(bool complete) {
   }
 }
 
-const ReferenceMemory::Pair& ReferenceMemory::at(const PackedSample& packed) {
+const ReferenceLogProbCache::Pair& ReferenceLogProbCache::at(const PackedSample& packed) {
   const auto found = pairs_.find(key_of(packed));
   if (found == pairs_.end())
     throw Error(ErrorKind::data, fmt::format("the reference's log-probabilities of {} (source {}) are not known: the "
@@ -103,7 +103,7 @@ const ReferenceMemory::Pair& ReferenceMemory::at(const PackedSample& packed) {
   return found->second;
 }
 
-uint64_t ReferenceMemory::sample_hash(int64_t position) {
+uint64_t ReferenceLogProbCache::sample_hash(int64_t position) {
   const std::lock_guard hold(lock_);
   while (std::ssize(hashes_) <= position) {
     const auto drawn = order_.next(order_state_);
@@ -118,7 +118,7 @@ uint64_t ReferenceMemory::sample_hash(int64_t position) {
 
 // Of the sample itself, so that an epoch finds what another one computed; and of what is said in it, so that nothing is
 // believed of data that were changed.
-uint64_t ReferenceMemory::key_of(const PackedSample& packed) {
+uint64_t ReferenceLogProbCache::key_of(const PackedSample& packed) {
   const uint64_t number = sample_hash(packed.position);
   const Sample& sample = *packed.sample;
   Xxh64 hash;
@@ -126,7 +126,7 @@ uint64_t ReferenceMemory::key_of(const PackedSample& packed) {
   add(hash, std::span<const char>(sample.key));
   for (const SampleText& text : sample.texts) {
     add(hash, std::span<const TokenId>(text.ids));
-    add(hash, std::span<const uint8_t>(text.answer));
+    add(hash, std::span<const uint8_t>(text.answer_mask));
   }
   return hash.value();
 }

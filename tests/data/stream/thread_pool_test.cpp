@@ -1,6 +1,6 @@
 // Threads that the system does not give.
 #include "base/error.h"
-#include "data/stream/workers.h"
+#include "data/stream/thread_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST(WorkersDeathTest, AreFewerWhereTheSystemHasNoMoreThreads) {
   if (has_shadow_memory) GTEST_SKIP();
   const auto work = [] {
     leave(uint64_t{400} << 20);
-    const Workers workers(1000);
+    const ThreadPool workers(1000);
     std::fprintf(stderr, "there are %s\n", workers.threads() > 0 && workers.threads() < 1000 ? "fewer" : "all");
     std::_Exit(0);
   };
@@ -43,7 +43,7 @@ TEST(WorkersDeathTest, AreAnErrorWhereTheSystemHasNoThread) {
   const auto work = [] {
     leave(uint64_t{1} << 20);
     try {
-      const Workers workers(4);
+      const ThreadPool workers(4);
     } catch (const Error& error) {
       std::fprintf(stderr, "%s\n", error.text().c_str());
       std::_Exit(error.exit_code());

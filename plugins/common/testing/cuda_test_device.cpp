@@ -1,6 +1,6 @@
-// cuda_place.cpp: linked into the tests of CUDA plugins, it makes them run on the GPU, with test memory pinned so that
-// both sides can access it.
-#include "common/testing/place.h"
+// cuda_test_device.cpp: linked into the tests of CUDA plugins, it makes them run on the GPU, with test memory pinned so
+// that both sides can access it.
+#include "common/testing/test_device.h"
 
 #include <cuda_runtime_api.h>
 #include <stdexcept>
@@ -13,7 +13,7 @@ void demand(cudaError_t status) {
 }
 
 const bool on_the_gpu = [] {
-  Place& here = place();
+  TestDevice& here = test_device();
   here.device = {FVLM_CUDA, 0};
   here.allocate = [](std::size_t bytes) {
     void* memory = nullptr;

@@ -10,14 +10,14 @@ namespace fvlm::ops {
 
 using CalledQuery = std::variant<fvlm_attention_query, fvlm_loss_query, fvlm_kernels_query, fvlm_optimizer_query>;
 
-struct CallWatch {
+struct CallObserver {
   std::function<void()> begin;
   // operation: "linear input gradient". bytes: of all tensors that the call was given.
   std::function<void(std::string_view operation, const CalledQuery& query, double bytes)> end;
 };
 
 // The observer of the calling thread; null where there is none.
-const CallWatch* call_watch();
-void use_call_watch(const CallWatch* watch);
+const CallObserver* call_observer();
+void use_call_observer(const CallObserver* watch);
 
 } // namespace fvlm::ops

@@ -1,4 +1,4 @@
-#include "plugin/call_mark.h"
+#include "plugin/active_call.h"
 
 #include "base/error.h"
 #include "plugin/dtype.h"
@@ -29,7 +29,7 @@ HandledSignal handled_signals[] = {{SIGSEGV, "SIGSEGV", {}}, {SIGBUS, "SIGBUS", 
 
 std::atomic<int> log_descriptor{-1};
 
-thread_local const CallMark* current_call = nullptr;
+thread_local const ActiveCall* current_call = nullptr;
 
 // An alternate signal stack for this thread, because the crash may be a stack overflow.
 class HandlerStack {
@@ -56,7 +56,7 @@ class HandlerStack {
 };
 
 // Writes the plugin and the operation first: formatting the arguments may crash, if the plugin has overwritten them.
-void report(const CallMark& call, std::string_view did, std::string_view what, std::string_view advice) {
+void report(const ActiveCall& call, std::string_view did, std::string_view what, std::string_view advice) {
   const auto everywhere = [](const SignalText& text) {
     text.write_to(STDERR_FILENO);
     if (const int log = log_descriptor.load(); log >= 0) text.write_to(log);
@@ -85,7 +85,7 @@ extern "C" void on_crash(int number) {
   HandledSignal* signal = std::find_if(std::begin(handled_signals), std::end(handled_signals),
                                        [&](const HandledSignal& one) { return one.number == number; });
   if (!std::exchange(crashed_here, true))
-    if (const CallMark* call = std::exchange(current_call, nullptr))
+    if (const ActiveCall* call = std::exchange(current_call, nullptr))
       report(*call, "crashed with ", signal->name,
              "remove it from the recipe's list for this kind, or report this to its author; the run can be resumed "
              "from its "
@@ -96,7 +96,7 @@ extern "C" void on_crash(int number) {
 }
 
 extern "C" void on_exit_of_plugin() {
-  const CallMark* call = std::exchange(current_call, nullptr);
+  const ActiveCall* call = std::exchange(current_call, nullptr);
   if (!call) return;
   report(*call, "ended the process by exit()", "",
          "a plugin must not end the process; remove it from the recipe's list for this kind, or report this to its "
@@ -141,27 +141,27 @@ void SignalText::write_to(int descriptor) const {
   }
 }
 
-CallMark::CallMark(std::string_view of_plugin, std::string_view of_operation, const void* with, Describe how)
+ActiveCall::ActiveCall(std::string_view of_plugin, std::string_view of_operation, const void* with, Describe how)
     : plugin(of_plugin), operation(of_operation), arguments(with), describe(how), before_(current_call) {
   thread_local const HandlerStack stack;
   current_call = this;
 }
 
-CallMark::CallMark(const CallMark* call)
-    : CallMark(call ? call->plugin : std::string_view(), call ? call->operation : std::string_view(),
-               call ? call->arguments : nullptr, call ? call->describe : nullptr) {
+ActiveCall::ActiveCall(const ActiveCall* call)
+    : ActiveCall(call ? call->plugin : std::string_view(), call ? call->operation : std::string_view(),
+                 call ? call->arguments : nullptr, call ? call->describe : nullptr) {
   if (!call) current_call = before_;
 }
 
-CallMark::~CallMark() {
+ActiveCall::~ActiveCall() {
   current_call = before_;
 }
 
-const CallMark* CallMark::current() {
+const ActiveCall* ActiveCall::current() {
   return current_call;
 }
 
-void watch_plugin_calls() {
+void install_crash_handlers() {
   static std::once_flag once;
   std::call_once(once, [] {
     struct sigaction action {};

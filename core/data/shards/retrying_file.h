@@ -40,10 +40,10 @@ struct RetryPolicy {
   std::function<std::chrono::steady_clock::time_point()> now; // replaces the steady clock, for tests
 };
 
-class RetriedFile {
+class RetryingFile {
  public:
   // Throws Error(data) when the path is not a regular file, ReadError when it cannot be opened.
-  RetriedFile(std::filesystem::path path, RetryPolicy policy);
+  RetryingFile(std::filesystem::path path, RetryPolicy policy);
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }        // when it was opened

@@ -1,4 +1,4 @@
-// place.h: the device that the plugin under test runs on: the CPU, or the GPU if cuda_place.cpp is linked.
+// test_device.h: the device that the plugin under test runs on: the CPU, or the GPU if cuda_test_device.cpp is linked.
 #pragma once
 
 #include <fvlm/tensor.h>
@@ -10,7 +10,7 @@
 
 namespace fvlm::testing {
 
-struct Place {
+struct TestDevice {
   fvlm_device device{FVLM_CPU, 0};
   void* (*allocate)(std::size_t bytes) = [](std::size_t bytes) { return std::malloc(bytes); };
   void (*release)(void* memory) = [](void* memory) { std::free(memory); };
@@ -20,32 +20,32 @@ struct Place {
   std::string missing; // why tests have to be skipped on this machine, "" if they need not be
 };
 
-inline Place& place() {
-  static Place here;
+inline TestDevice& test_device() {
+  static TestDevice here;
   return here;
 }
 
 // An allocator for memory that both the plugin and the test can access.
 template <class Element>
-struct PlaceMemory {
+struct TestAllocator {
   using value_type = Element;
-  PlaceMemory() = default;
+  TestAllocator() = default;
   template <class Other>
-  PlaceMemory(const PlaceMemory<Other>&) {}
+  TestAllocator(const TestAllocator<Other>&) {}
 
   Element* allocate(std::size_t count) {
-    void* memory = place().allocate(count * sizeof(Element));
+    void* memory = test_device().allocate(count * sizeof(Element));
     if (!memory) throw std::bad_alloc();
     return static_cast<Element*>(memory);
   }
-  void deallocate(Element* memory, std::size_t) { place().release(memory); }
+  void deallocate(Element* memory, std::size_t) { test_device().release(memory); }
   template <class Other>
-  bool operator==(const PlaceMemory<Other>&) const {
+  bool operator==(const TestAllocator<Other>&) const {
     return true;
   }
 };
 
 template <class Element>
-using PlaceVector = std::vector<Element, PlaceMemory<Element>>;
+using TestVector = std::vector<Element, TestAllocator<Element>>;
 
 } // namespace fvlm::testing

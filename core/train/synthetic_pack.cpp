@@ -1,4 +1,4 @@
-#include "train/made_pack.h"
+#include "train/synthetic_pack.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,15 +11,15 @@ constexpr int64_t shortest_text = 2; // a token, and one to predict
 SampleText made_text(int64_t tokens, int64_t vocabulary) {
   SampleText text;
   for (int64_t i = 0; i < tokens; ++i) text.ids.push_back(static_cast<TokenId>((i * 7919 + tokens) % vocabulary));
-  text.answer.assign(text.ids.size(), 1);
+  text.answer_mask.assign(text.ids.size(), 1);
   return text;
 }
 
 } // namespace
 
-MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples, int64_t image_size,
-                        int64_t vocabulary, const AllocateHost& allocate) {
-  const int64_t texts = stage.texts(), most_frames = stage.largest_sample().frames,
+SyntheticPack make_synthetic_pack(const plan::Stage& stage, const PackSize& size, int64_t most_samples,
+                                  int64_t image_size, int64_t vocabulary, const AllocateHost& allocate) {
+  const int64_t texts = stage.texts_per_sample(), most_frames = stage.largest_sample().frames,
                 most_tokens = std::max(stage.data.max_text_tokens, shortest_text),
                 most = most_samples > 0 ? most_samples : std::numeric_limits<int64_t>::max();
   const auto with_frames = [&](int64_t frames) { return frames > 0 ? (frames + most_frames - 1) / most_frames : 0; };
@@ -28,7 +28,7 @@ MadePack make_full_pack(const plan::Stage& stage, const PackSize& size, int64_t 
          (with_frames(frames) > most || size.rows < texts * (frames + shortest_text * with_frames(frames))))
     --frames;
 
-  MadePack made;
+  SyntheticPack made;
   int64_t waiting = with_frames(frames), rows = size.rows / texts - frames; // of text, for each text of a sample
   while (rows >= shortest_text && static_cast<int64_t>(made.samples.size()) < most) {
     const int64_t of_sample = std::min(most_frames, frames - made.host.frame_count);

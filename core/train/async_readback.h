@@ -9,19 +9,19 @@
 
 namespace fvlm::train {
 
-class Late {
+class AsyncReadback {
  public:
   // As they are when all is done that was enqueued before.
-  explicit Late(const std::vector<at::Tensor>& numbers);
+  explicit AsyncReadback(const std::vector<at::Tensor>& numbers);
 
   // In memory of the host, in the same order. Waits for the device.
   const std::vector<at::Tensor>& read() const;
   // Where the device has come to them; none where they were there at once.
-  const std::shared_ptr<device::Mark>& mark() const { return there_; }
+  const std::shared_ptr<device::Event>& event() const { return event_; }
 
  private:
   std::vector<at::Tensor> numbers_;
-  std::shared_ptr<device::Mark> there_;
+  std::shared_ptr<device::Event> event_;
 };
 
 } // namespace fvlm::train

@@ -1,7 +1,7 @@
 // The cache of measured times: hits, misses, and files that are damaged or cannot be written.
 #include "base/file.h"
 #include "base/scratch_folder.h"
-#include "ops/measured_times.h"
+#include "ops/timing_cache.h"
 #include "tools.h"
 
 #include <ATen/Parallel.h>
@@ -39,7 +39,7 @@ struct TimesOnDisk : testing::Test {
   Measurement ask(const fvlm_kernels_query& query, const LoadedPlugin* plugin = nullptr, uint32_t flags = 0) {
     Candidate<fvlm_kernels_v1> candidate = registry.candidates<fvlm_kernels_v1>().front();
     if (plugin) candidate.plugin = plugin;
-    return MeasuredTimes(at::kCPU).of(candidate, query, flags);
+    return TimingCache(at::kCPU).of(candidate, query, flags);
   }
   LoadedPlugin reference() { return *registry.load("reference"); }
 
@@ -62,8 +62,8 @@ struct TimesOnDisk : testing::Test {
 TEST_F(TimesOnDisk, are_found_again) {
   const Measurement first = ask(rows_of(5)), second = ask(rows_of(5));
   EXPECT_GT(first.seconds, 0);
-  EXPECT_FALSE(first.remembered);
-  EXPECT_TRUE(second.remembered);
+  EXPECT_FALSE(first.cached);
+  EXPECT_TRUE(second.cached);
   EXPECT_EQ(second.seconds, first.seconds);
   EXPECT_EQ(files().size(), 1u);
 }
@@ -78,28 +78,28 @@ TEST_F(TimesOnDisk, hang_on_the_query_the_flags_and_the_threads) {
   others[4].options = FVLM_WITH_RESIDUAL;
   others[5].op = FVLM_OP_LAYERNORM;
   others[6].epsilon = 1e-6f;
-  for (size_t i = 0; i < others.size(); ++i) EXPECT_FALSE(ask(others[i]).remembered) << i;
-  EXPECT_FALSE(ask(rows_of(5), nullptr, FVLM_DETERMINISTIC).remembered);
+  for (size_t i = 0; i < others.size(); ++i) EXPECT_FALSE(ask(others[i]).cached) << i;
+  EXPECT_FALSE(ask(rows_of(5), nullptr, FVLM_DETERMINISTIC).cached);
   const int threads = at::get_num_threads();
   at::set_num_threads(threads + 1);
-  EXPECT_FALSE(ask(rows_of(5)).remembered);
+  EXPECT_FALSE(ask(rows_of(5)).cached);
   at::set_num_threads(threads);
-  EXPECT_TRUE(ask(rows_of(5)).remembered);
+  EXPECT_TRUE(ask(rows_of(5)).cached);
 }
 
 TEST_F(TimesOnDisk, hang_on_the_plugins_own_file) {
   LoadedPlugin plugin = reference();
   plugin.sha256 = "1";
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
-  EXPECT_TRUE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
+  EXPECT_TRUE(ask(rows_of(5), &plugin).cached);
   plugin.sha256 = "2";
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
   plugin.manifest.version = "another";
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
   plugin.manifest.name = "twin"; // it stands beside
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
   plugin.manifest.name = "reference";
-  EXPECT_TRUE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_TRUE(ask(rows_of(5), &plugin).cached);
 }
 
 // A library without a known hash: a different file of the same name is a different plugin.
@@ -107,10 +107,10 @@ TEST_F(TimesOnDisk, hang_on_the_file_of_a_plugin_without_a_hash) {
   LoadedPlugin plugin = reference();
   plugin.library = scratch / "library.so";
   write_file_atomic(plugin.library, "one");
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
-  EXPECT_TRUE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
+  EXPECT_TRUE(ask(rows_of(5), &plugin).cached);
   write_file_atomic(plugin.library, "two");
-  EXPECT_FALSE(ask(rows_of(5), &plugin).remembered);
+  EXPECT_FALSE(ask(rows_of(5), &plugin).cached);
 }
 
 TEST_F(TimesOnDisk, a_file_that_makes_no_sense_is_told_once_and_rewritten) {
@@ -124,13 +124,13 @@ TEST_F(TimesOnDisk, a_file_that_makes_no_sense_is_told_once_and_rewritten) {
         good.substr(0, good.size() / 2), std::string(1 << 20, ' ')}) {
     write_file_atomic(file, content);
     const std::string log = log_of([&] {
-      MeasuredTimes times(at::kCPU);
+      TimingCache times(at::kCPU);
       const auto candidate = registry.candidates<fvlm_kernels_v1>().front();
-      EXPECT_FALSE(times.of(candidate, rows_of(5), 0).remembered) << content.substr(0, 40);
+      EXPECT_FALSE(times.of(candidate, rows_of(5), 0).cached) << content.substr(0, 40);
     });
     EXPECT_THAT(log, HasSubstr(file.string()));
     EXPECT_EQ(log.find("measured again"), log.rfind("measured again")) << log;
-    EXPECT_THAT(log_of([&] { EXPECT_TRUE(ask(rows_of(5)).remembered); }), IsEmpty());
+    EXPECT_THAT(log_of([&] { EXPECT_TRUE(ask(rows_of(5)).cached); }), IsEmpty());
   }
 }
 
@@ -142,17 +142,17 @@ TEST_F(TimesOnDisk, times_that_are_none_are_measured_again) {
     auto document = nlohmann::json::parse(read_file(file));
     document["plugins"]["reference"]["seconds"] = nlohmann::json::parse(seconds);
     write_file_atomic(file, document.dump());
-    EXPECT_FALSE(ask(rows_of(5)).remembered) << seconds;
-    EXPECT_TRUE(ask(rows_of(5)).remembered) << seconds;
+    EXPECT_FALSE(ask(rows_of(5)).cached) << seconds;
+    EXPECT_TRUE(ask(rows_of(5)).cached) << seconds;
   }
 }
 
 TEST_F(TimesOnDisk, nowhere_to_write_is_told_once) {
   write_file_atomic(scratch / "cache", "a file in the way of the folder");
   const std::string log = log_of([&] {
-    MeasuredTimes times(at::kCPU);
+    TimingCache times(at::kCPU);
     for (const int64_t rows : {5, 6, 7})
-      EXPECT_FALSE(times.of(registry.candidates<fvlm_kernels_v1>().front(), rows_of(rows), 0).remembered);
+      EXPECT_FALSE(times.of(registry.candidates<fvlm_kernels_v1>().front(), rows_of(rows), 0).cached);
   });
   EXPECT_THAT(log, HasSubstr("measured again"));
   EXPECT_EQ(log.find("measured again"), log.rfind("measured again")) << log;
@@ -165,7 +165,7 @@ TEST_F(TimesOnDisk, the_folder_stays_small) {
   ask(rows_of(5));
   EXPECT_EQ(files().size(), 2049u);
   EXPECT_TRUE(fs::exists(folder / "7")) << "the last written";
-  EXPECT_TRUE(ask(rows_of(5)).remembered);
+  EXPECT_TRUE(ask(rows_of(5)).cached);
 }
 
 TEST_F(TimesOnDisk, processes_at_once_leave_whole_files) {

@@ -27,7 +27,8 @@ class ThreadReplicas {
   void begin_step();
   void forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
                         bool measure_attention);
-  // Splits the pack as forward_backward() does, so that the cached values are bit-identical to those of a live reference.
+  // Splits the pack as forward_backward() does, so that the cached values are bit-identical to those of a live
+  // reference.
   void cache_reference(const HostPack& host, const model::Vlm& reference);
   void finish_caching();
   at::Tensor sums() const;
@@ -57,6 +58,6 @@ class ThreadReplicas {
 
 // Small models on a CPU get one replica for each core, up to 8, and LibTorch is limited to one thread. Larger models
 // get one replica and LibTorch's own parallelism. OMP_NUM_THREADS overrides the number of threads. [setup]
-ThreadReplicas::Size crew_for(const ModelDescription& description, at::Device device);
+ThreadReplicas::Size choose_replicas(const ModelDescription& description, at::Device device);
 
 } // namespace fvlm::train

@@ -1,5 +1,5 @@
-// TextStream: decodes tokens incrementally during generation. It emits complete UTF-8 characters only, and nothing from
-// the first stop string on.
+// StreamingDetokenizer: decodes tokens incrementally during generation. It emits complete UTF-8 characters only, and
+// nothing from the first stop string on.
 #pragma once
 #include "data/tokenizer.h"
 
@@ -8,10 +8,10 @@
 
 namespace fvlm {
 
-class TextStream {
+class StreamingDetokenizer {
  public:
   // The tokenizer must outlive it. Throws Error(usage) for an empty stop string.
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops);
+  StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops);
 
   // Returns the text that can be shown so far. Special tokens are left out; an unknown id becomes U+FFFD.
   std::string add(TokenId id);

@@ -22,7 +22,7 @@ std::vector<std::string> all_told(const Sample& sample) {
 
 } // namespace
 
-TEST(Telling, a_question_and_its_answer) {
+TEST(SampleContent, a_question_and_its_answer) {
   Sample sample = text(R"({"user":"What?","assistant":"Cats.","source":"zoo","frame_count":0})");
   EXPECT_EQ(sample.source, "zoo");
   EXPECT_EQ(sample.key, "clips/7");
@@ -31,12 +31,12 @@ TEST(Telling, a_question_and_its_answer) {
   EXPECT_EQ(sample.rows(), static_cast<int64_t>(sample.texts[0].ids.size()));
 }
 
-TEST(Telling, a_pair_is_two_texts) {
+TEST(SampleContent, a_pair_is_two_texts) {
   EXPECT_THAT(all_told(text(R"({"user":"Q","chosen_assistant":"good","rejected_assistant":"bad"})")),
               ElementsAre(with_system(chat({"Q", "good"})), with_system(chat({"Q", "bad"}))));
 }
 
-TEST(Telling, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_source) {
+TEST(SampleContent, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_source) {
   Wanted wanted = text_only();
   EXPECT_THAT(all_told(text(R"({"caption":"A cat.","source":"webvid"})")),
               ElementsAre(with_system(chat({"What would be the WebVid caption for this video?", "A cat."}))));
@@ -53,7 +53,7 @@ TEST(Telling, a_caption_in_json_or_beside_it_answers_the_prompt_of_its_source) {
   EXPECT_EQ(measure({{"txt", "A dog."}, {"json", R"({"source":"s","user":"Who?"})"}}, wanted).source, "s");
 }
 
-TEST(Telling, messages_of_many_turns_learn_every_answer) {
+TEST(SampleContent, messages_of_many_turns_learn_every_answer) {
   EXPECT_THAT(all_told(text(R"({"messages":[{"role":"user","content":"1"},{"role":"assistant","content":"2"},
                                 {"role":"user","content":[{"type":"image"},{"type":"text","text":"3"},
                                 {"type":"text","text":"!"}]},{"role":"assistant","content":"4"}]})")),
@@ -63,7 +63,7 @@ TEST(Telling, messages_of_many_turns_learn_every_answer) {
               ElementsAre(with_system(chat({"1", "2"}), "Be short.")));
 }
 
-TEST(Telling, conversations_of_llava_lose_their_placeholders) {
+TEST(SampleContent, conversations_of_llava_lose_their_placeholders) {
   EXPECT_THAT(all_told(text(R"({"conversations":[{"from":"human","value":"<image>\nWhat is it?"},
                                 {"from":"gpt","value":"A <image> tag."},{"from":"human","value":"  And\nnow? <video>"},
                                 {"from":"gpt","value":"Nothing."},{"from":"human","value":"<image>"},
@@ -72,9 +72,9 @@ TEST(Telling, conversations_of_llava_lose_their_placeholders) {
                   chat({"What is it?", "A <image> tag.", "And\nnow?", "Nothing.", "Describe this.", "Yes."}))));
 }
 
-TEST(Telling, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
+TEST(SampleContent, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
   auto right = [](const char* answer) {
-    return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).right_choice;
+    return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).correct_choice;
   };
   for (const char* answer : {"2", R"("C")", R"("c")", "\"(C)\"", R"("C.")", R"("blue")", R"(" blue ")"})
     EXPECT_EQ(right(answer), 2) << answer;
@@ -84,15 +84,15 @@ TEST(Telling, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or
               ElementsAre(with_system(chat({"Q", "red"})), with_system(chat({"Q", "blue"}))));
 }
 
-TEST(Telling, tokens_made_beforehand_are_taken_as_they_are) {
+TEST(SampleContent, tokens_made_beforehand_are_taken_as_they_are) {
   Sample one = text(R"({"token_ids":[104,105,33],"loss_mask":[0,true,1]})");
   EXPECT_THAT(all_told(one), ElementsAre("h[i!]"));
   Sample several = text(R"({"token_ids":[[104],[105,33]],"loss_mask":[[1],[0,1]],"answer":1})");
   EXPECT_THAT(all_told(several), ElementsAre("[h]", "i[!]"));
-  EXPECT_EQ(several.right_choice, 1);
+  EXPECT_EQ(several.correct_choice, 1);
 }
 
-TEST(Telling, the_recipe_says_how_parts_are_called) {
+TEST(SampleContent, the_recipe_says_how_parts_are_called) {
   Wanted wanted = text_only();
   wanted.source.fields = {{"user", "question"}, {"assistant", "reply"}, {"source", "origin"}};
   Sample sample = text(R"({"question":"Q","reply":"A","origin":"o","caption":"not this","messages":[]})", wanted);
@@ -102,7 +102,7 @@ TEST(Telling, the_recipe_says_how_parts_are_called) {
               HasSubstr("'reply' (by the recipe the assistant) is missing"));
 }
 
-TEST(Telling, a_system_line_can_be_another_or_none) {
+TEST(SampleContent, a_system_line_can_be_another_or_none) {
   Wanted wanted = text_only();
   wanted.mix.system = "Look.";
   EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)),
@@ -111,12 +111,12 @@ TEST(Telling, a_system_line_can_be_another_or_none) {
   EXPECT_THAT(all_told(text(R"({"user":"Q","assistant":"A"})", wanted)), ElementsAre(chat({"Q", "A"})));
 }
 
-TEST(Telling, what_users_write_yields_no_special_token) {
+TEST(SampleContent, what_users_write_yields_no_special_token) {
   Sample sample = text(R"({"user":"<|im_end|>","assistant":"<|im_start|>"})");
   EXPECT_EQ(std::count(sample.texts[0].ids.begin(), sample.texts[0].ids.end(), 260), 3) << "system, user, assistant";
 }
 
-TEST(Telling, a_text_too_long_is_cut_and_counted_or_left_out) {
+TEST(SampleContent, a_text_too_long_is_cut_and_counted_or_left_out) {
   Wanted wanted = text_only();
   wanted.mix.system = "";
   const std::string json = R"({"user":"Q","assistant":"0123456789"})";
@@ -127,19 +127,19 @@ TEST(Telling, a_text_too_long_is_cut_and_counted_or_left_out) {
     Sample sample = text(json, wanted);
     int64_t cut = std::max<int64_t>(whole - most, 0);
     constexpr int64_t answer = 12; // ten digits, the end of the turn and of the line
-    EXPECT_EQ(sample.cut_tokens, cut) << most;
-    EXPECT_EQ(sample.cut_answer_tokens, std::min(cut, answer)) << most;
+    EXPECT_EQ(sample.truncated_tokens, cut) << most;
+    EXPECT_EQ(sample.truncated_answer_tokens, std::min(cut, answer)) << most;
     EXPECT_EQ(sample.texts[0].ids.size(), static_cast<size_t>(std::min(most, whole))) << most;
-    EXPECT_EQ(sample.texts[0].answer.size(), sample.texts[0].ids.size()) << most;
+    EXPECT_EQ(sample.texts[0].answer_mask.size(), sample.texts[0].ids.size()) << most;
     EXPECT_EQ(!sample.dropped.empty(), cut >= answer) << most << ": " << sample.dropped;
     wanted.mix.overlong = plan::Overlong::drop;
     sample = text(json, wanted);
     EXPECT_EQ(!sample.dropped.empty(), cut > 0) << most;
-    EXPECT_EQ(sample.cut_tokens, 0) << most;
+    EXPECT_EQ(sample.truncated_tokens, 0) << most;
   }
 }
 
-TEST(Telling, the_rejected_answer_is_cut_and_counted_too) {
+TEST(SampleContent, the_rejected_answer_is_cut_and_counted_too) {
   Wanted wanted = text_only();
   wanted.mix.system = "";
   const std::string json = R"({"user":"Q","chosen_assistant":"0123456789","rejected_assistant":"01234567890123"})";
@@ -148,8 +148,8 @@ TEST(Telling, the_rejected_answer_is_cut_and_counted_too) {
   Sample sample = text(json, wanted);
   EXPECT_EQ(whole.texts[1].ids.size(), whole.texts[0].ids.size() + 4);
   EXPECT_EQ(sample.texts[0].ids.size(), sample.texts[1].ids.size());
-  EXPECT_EQ(sample.cut_tokens, 3 + 7);
-  EXPECT_EQ(sample.cut_answer_tokens, 3 + 7);
+  EXPECT_EQ(sample.truncated_tokens, 3 + 7);
+  EXPECT_EQ(sample.truncated_answer_tokens, 3 + 7);
   EXPECT_EQ(sample.dropped, "");
 }
 
@@ -158,7 +158,7 @@ struct Wrong {
   const char* message;
 };
 
-TEST(Telling, what_is_wrong_is_said_with_the_sample_and_the_part) {
+TEST(SampleContent, what_is_wrong_is_said_with_the_sample_and_the_part) {
   const std::vector<Wrong> cases = {
       {R"({"user":"Q"})", "it has no text"},
       {R"({"user":7,"assistant":"A"})", "'user' is a number, and a text was expected"},
@@ -222,7 +222,7 @@ TEST(Telling, what_is_wrong_is_said_with_the_sample_and_the_part) {
               HasSubstr("neither clips/7.json nor clips/7.txt among its 2 members: xml, md"));
 }
 
-TEST(Telling, a_megabyte_of_nesting_or_text_is_refused_at_once) {
+TEST(SampleContent, a_megabyte_of_nesting_or_text_is_refused_at_once) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string json = "{\"caption\":";
     while (json.size() < 1'000'000) json += open;

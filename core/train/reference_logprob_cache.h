@@ -13,10 +13,10 @@
 
 namespace fvlm::train {
 
-class ReferenceMemory {
+class ReferenceLogProbCache {
  public:
   // Of the pairs that stand in the order, which outlives it. Knows none.
-  ReferenceMemory(const Order& order, std::filesystem::path file);
+  ReferenceLogProbCache(const Order& order, std::filesystem::path file);
 
   // Knows what the file holds of this reference, and nothing else. A file of another one, or a damaged one, is warned
   // of and not used.
@@ -31,7 +31,7 @@ class ReferenceMemory {
     double chosen = 0, rejected = 0;
   };
   bool contains(const PackedSample& packed) { return pairs_.contains(key_of(packed)); }
-  void remember(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
+  void insert(const PackedSample& packed, const Pair& pair) { pairs_.try_emplace(key_of(packed), pair); }
   // Throws Error(data) for one that it does not know. From several threads at once, while nothing is remembered.
   const Pair& at(const PackedSample& packed);
 

@@ -9,15 +9,15 @@
 
 namespace fvlm {
 
-class Workers {
+class ThreadPool {
  public:
   // 0: one for each core but one, at least one. Where the system has no more threads there are fewer, with a warning.
   // Throws Error(device) where it has none.
-  explicit Workers(int threads);
+  explicit ThreadPool(int threads);
   // Tasks that have not started are discarded.
-  ~Workers();
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(threads_.size()); }
   // Tasks must not throw. [any thread]

@@ -1,4 +1,4 @@
-#include "train/crew.h"
+#include "train/thread_replicas.h"
 
 #include "base/parallel.h"
 #include "ops/torch_threads.h"
@@ -20,7 +20,7 @@ constexpr int64_t max_replicas = 8;
 
 } // namespace
 
-ThreadReplicas::Size crew_for(const ModelDescription& description, at::Device device) {
+ThreadReplicas::Size choose_replicas(const ModelDescription& description, at::Device device) {
   if (!device.is_cpu()) return {};
   int64_t parameters = 0;
   for (const Part part : all_parts)
@@ -75,7 +75,7 @@ void ThreadReplicas::begin_step() {
 }
 
 void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& counts, double scale, PartTimes& times,
-                          bool measure_attention) {
+                                      bool measure_attention) {
   if (computers_.size() == 1) {
     computers_.front()->forward_backward(host, counts, scale, times, measure_attention);
     return;
@@ -84,7 +84,7 @@ void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& co
   const size_t threads = threads_.size() + 1;
   const auto work = [&](size_t thread, PartTimes& own_times) {
     const c10::InferenceMode without_autograd;
-    const WorksAlone alone;
+    const SerialScope alone;
     for (size_t i = thread; i < parts.size(); i += threads)
       computers_[i]->forward_backward(parts[i], counts, scale, own_times, measure_attention && i == 0);
   };
@@ -103,7 +103,7 @@ void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& co
   };
   keep_first([&] { work(0, times); });
   for (const auto& thread : threads_) keep_first([&] { thread->wait(); });
-  times.spent_on("threads");
+  times.add_elapsed("threads");
   if (first_error) std::rethrow_exception(first_error);
 }
 

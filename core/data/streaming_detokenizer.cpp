@@ -1,4 +1,4 @@
-#include "data/text_stream.h"
+#include "data/streaming_detokenizer.h"
 
 #include "base/error.h"
 #include "data/unicode.h"
@@ -30,13 +30,13 @@ size_t partial_match_begin(std::string_view text, std::string_view stop) {
 
 } // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, std::vector<std::string> stops)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
   if (std::find(stops_.begin(), stops_.end(), "") != stops_.end())
     throw Error(ErrorKind::usage, "a stop text is empty: nothing would be generated");
 }
 
-std::string TextStream::add(TokenId id) {
+std::string StreamingDetokenizer::add(TokenId id) {
   const bool known = id >= 0 && static_cast<size_t>(id) < tokenizer_.size();
   if (!known)
     held_ += unknown;
@@ -53,11 +53,11 @@ std::string TextStream::add(TokenId id) {
   return take(std::min(end, complete_utf8_end(held_)));
 }
 
-std::string TextStream::finish() {
+std::string StreamingDetokenizer::finish() {
   return take(held_.size());
 }
 
-std::string TextStream::take(size_t bytes) {
+std::string StreamingDetokenizer::take(size_t bytes) {
   const std::string taken = held_.substr(0, bytes);
   held_.erase(0, bytes);
   return std::string(ValidUtf8(taken).view());

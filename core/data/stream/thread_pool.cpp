@@ -1,4 +1,4 @@
-#include "data/stream/workers.h"
+#include "data/stream/thread_pool.h"
 
 #include "base/error.h"
 #include "base/log.h"
@@ -8,7 +8,7 @@
 
 namespace fvlm {
 
-Workers::Workers(int threads) {
+ThreadPool::ThreadPool(int threads) {
   if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
   threads_.reserve(static_cast<size_t>(threads));
   try {
@@ -19,7 +19,7 @@ Workers::Workers(int threads) {
   }
 }
 
-Workers::~Workers() {
+ThreadPool::~ThreadPool() {
   {
     const std::lock_guard hold(lock_);
     stopping_ = true;
@@ -28,7 +28,7 @@ Workers::~Workers() {
   for (auto& thread : threads_) thread.join();
 }
 
-void Workers::give(std::function<void()> task) {
+void ThreadPool::give(std::function<void()> task) {
   {
     const std::lock_guard hold(lock_);
     tasks_.push_back(std::move(task));
@@ -36,7 +36,7 @@ void Workers::give(std::function<void()> task) {
   task_added_.notify_one();
 }
 
-void Workers::work() {
+void ThreadPool::work() {
   while (true) {
     std::function<void()> task;
     {

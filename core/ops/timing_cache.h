@@ -13,9 +13,9 @@
 
 namespace fvlm::ops {
 
-class MeasuredTimes {
+class TimingCache {
  public:
-  explicit MeasuredTimes(at::Device device) : device_(device) {}
+  explicit TimingCache(at::Device device) : device_(device) {}
 
   // The cached time, else one that is measured now and cached. `flags`: of each fvlm_call. A cache file that is invalid
   // or cannot be written causes one warning and is ignored. Throws Error where the candidate fails. [setup]
