@@ -18,7 +18,10 @@ struct Job {
   std::vector<std::string> failed; // rows that failed before, and those that build on them
   std::string only;                // rows whose name contains this, or one of these, between commas
   bool bench = false;
-  bool quick = false; // rows of Extent::thorough are left out
+  bool quick = false;               // rows of Extent::thorough are left out
+  std::vector<std::string> command; // how the supervisor starts a child; the job follows
+  std::string errand;               // not rows but one thing, which other_process.h names
+  std::string kind;                 // of an errand: which of the plugin's
 };
 bool asks_for(const Job& job, const std::string& row);
 std::string to_text(const Job& job);
@@ -27,6 +30,9 @@ Job job_from(const std::string& text);
 // The file descriptor to which a child writes: one JSON document a line, {"begin": name} before a row and
 // {"end": name, "state": ..., "text": ...} behind it.
 constexpr int report_descriptor = 3;
+
+// Tells the supervisor that a row which takes long is still at work: its time begins anew.
+void keep_alive();
 
 // Does the job and ends the process. `reference` is the engine's own plugin, to check and to measure against.
 [[noreturn]] void run_child(const std::string& job, fvlm_plugin_entry_function reference);

@@ -46,7 +46,7 @@ class TestHost {
   TestHost(int threads, bool backwards, bool serial);
   static TestHost& made(int threads, bool backwards, bool serial);
   ~TestHost();
-  std::unique_ptr<Block> block_;
+  Block* block_; // lives as long as the process
   std::unique_ptr<Pool> pool_;
 };
 

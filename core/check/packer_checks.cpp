@@ -5,6 +5,7 @@
 #include "check/probe.h"
 #include "check/workbench.h"
 
+#include <alloca.h>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -235,7 +236,11 @@ Outcome pure_anywhere(Context& context) {
       shift_world(world);
       Run again;
       // On the stack of another thread, too.
-      std::thread([&] { again = trial.run(context, variation); }).join();
+      std::thread([&] {
+        [[maybe_unused]] volatile char* deeper = static_cast<char*>(alloca(static_cast<size_t>(3001 * world)));
+        deeper[0] = 0;
+        again = trial.run(context, variation);
+      }).join();
       shift_world(0);
       if (auto differ = different_bits(first, again); !differ.empty())
         return failed("{}: other bins at another time, in another process or with another number of threads: {}",

@@ -23,6 +23,7 @@ class Subject {
   explicit Subject(fvlm_plugin_entry_function built_in); // nothing to open, no file to read
 
   std::optional<std::string> refusal; // by the engine's loader: see Job
+  std::vector<std::string> command;   // how another process is started: see Job
 
   bool built_in() const { return library_.empty(); }
   const std::filesystem::path& library() const { return library_; }

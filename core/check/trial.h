@@ -1,6 +1,7 @@
 // A trial: one problem of a kind (shapes, dtype, numbers), ready to be run in any variation and compared.
 #pragma once
 #include "check/oracle.h"
+#include "check/pages.h"
 #include "check/variation.h"
 
 #include <fvlm/abi.h>
@@ -27,7 +28,15 @@ fvlm_support ask(void (*supports)(const Query*, fvlm_support*), const Query& que
   fvlm_support answer{};
   answer.struct_size = sizeof answer;
   answer.score = -1;
-  supports(&query, &answer);
+  if (SealedQueries::wanted()) {
+    const Pages pages(sizeof query);
+    auto* lent = reinterpret_cast<Query*>(pages.data());
+    *lent = query;
+    const Sealed sealed({{pages.data(), pages.size(), "the query of supports()"}});
+    supports(lent, &answer);
+  } else {
+    supports(&query, &answer);
+  }
   return answer;
 }
 

@@ -2,45 +2,13 @@
 // was not given, to inputs, or after a refusal ends up in the Run.
 #pragma once
 #include "check/context.h"
+#include "check/pages.h"
 #include "check/recorder.h"
 
 #include <algorithm>
-#include <csignal>
 #include <deque>
 
 namespace fvlm::check {
-
-// Host memory in pages of its own, which can be closed to writing.
-class Pages {
- public:
-  explicit Pages(size_t bytes);
-  Pages(Pages&& other) noexcept;
-  ~Pages();
-  char* data() const { return data_; }
-  size_t size() const { return size_; } // of whole pages
-
- private:
-  char* data_;
-  size_t size_;
-};
-
-// While this lives, a write to any of these ranges ends the process, which says to what it was.
-class Sealed {
- public:
-  struct Range {
-    void* begin;
-    size_t size;
-    std::string name;
-  };
-  explicit Sealed(std::vector<Range> ranges = {});
-  ~Sealed();
-  Sealed(const Sealed&) = delete;
-  Sealed& operator=(const Sealed&) = delete;
-
- private:
-  std::vector<Range> ranges_;
-  struct sigaction before_ {};
-};
 
 // A tensor lent to the plugin, inside a larger piece of guarded memory.
 class Operand {

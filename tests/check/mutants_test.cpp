@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace fvlm::check {
@@ -24,6 +25,7 @@ void PrintTo(const Mutant& mutant, std::ostream* out) {
 std::string table_of(const std::string& kind) {
   if (kind == "optimizer") return "optimizer:steady";
   if (kind == "lion" || kind == "sgd") return "optimizer:" + kind;
+  if (kind == "process" || kind == "exit") return "packer";
   return kind == "quantizer" ? "quantizer:int8" : kind;
 }
 
@@ -36,7 +38,8 @@ TEST_P(Mutants, fail_the_row_of_their_defect) {
   setenv("FVLM_MUTANT", mutant.defect, 1);
   Job job;
   job.library = plugin(std::string(mutant.kind) + "_mutant").string();
-  job.only = table_of(mutant.kind) + "." + mutant.row;
+  const std::string row = mutant.row;
+  job.only = row.find('.') == std::string::npos ? table_of(mutant.kind) + "." + row : row;
   const Report report = check_plugin(job, supervision(std::chrono::seconds(240)));
   bool found = false;
   for (const Entry& entry : report.entries)
@@ -151,6 +154,14 @@ const Mutant mutants[] = {
     {"packer", "by_address_of_instance", "pure_anywhere"},
     {"packer", "by_address_of_stack", "pure_anywhere"},
     {"packer", "by_calls_of_all", "pure"},
+    {"packer", "by_system_call", "same_elsewhere"},
+    {"packer", "by_address_of_code", "same_elsewhere"},
+    {"packer", "by_all_variables", "same_elsewhere"},
+    {"packer", "by_folder", "same_elsewhere"},
+    {"packer", "by_loader", "same_elsewhere"},
+    {"packer", "opens_by_time", "same_elsewhere"},
+    {"packer", "by_pid", "same_elsewhere"},
+    {"packer", "by_environment", "same_elsewhere"},
     {"packer", "keeps_sizes_by_totals", "pure_anywhere"},
     {"packer", "keeps_sizes_in_32_bits", "wide_sizes"},
     {"packer", "counts_bins_in_16_bits", "many_bins"},
@@ -160,6 +171,83 @@ const Mutant mutants[] = {
     {"packer", "starves_the_first_of_many", "many_items"},
     {"packer", "shares_scratch", "two_threads"},
     {"packer", "writes_sizes_and_puts_back", "inputs_sealed"},
+    {"process", "handles_fpe_in_pack", "leaves_signals"},
+    {"process", "once_handles_fpe_in_pack", "leaves_signals"},
+    {"process", "ignores_pipe_in_create", "leaves_signals"},
+    {"process", "handles_a_real_time_signal_in_supports", "leaves_signals"},
+    {"process", "blocks_interrupts_in_pack", "leaves_signals"},
+    {"process", "blocks_interrupts_in_destroy", "leaves_signals"},
+    {"process", "lays_a_stack_in_create", "leaves_signals"},
+    {"process", "sets_an_alarm_in_pack", "leaves_signals"},
+    {"process", "sets_a_timer_in_refusing", "leaves_signals"},
+    {"process", "opens_in_pack", "leaves_no_descriptors"},
+    {"process", "once_opens_in_pack", "leaves_no_descriptors"},
+    {"process", "opens_in_supports", "leaves_no_descriptors"},
+    {"process", "duplicates_in_create", "leaves_no_descriptors"},
+    {"process", "makes_a_pipe_in_destroy", "leaves_no_descriptors"},
+    {"process", "closes_input_in_pack", "leaves_no_descriptors"},
+    {"process", "stops_blocking_in_pack", "leaves_no_descriptors"},
+    {"process", "sets_a_variable_in_pack", "leaves_environment"},
+    {"process", "once_sets_a_variable_in_supports", "leaves_environment"},
+    {"process", "unsets_a_variable_in_create", "leaves_environment"},
+    {"process", "locale_in_pack", "leaves_environment"},
+    {"process", "once_locale_in_create", "leaves_environment"},
+    {"process", "thread_locale_in_pack", "leaves_environment"},
+    {"process", "umask_in_pack", "leaves_environment"},
+    {"process", "once_umask_in_supports", "leaves_environment"},
+    {"process", "folder_in_destroy", "leaves_environment"},
+    {"process", "affinity_in_pack", "leaves_scheduling"},
+    {"process", "once_affinity_in_supports", "leaves_scheduling"},
+    {"process", "nice_in_pack", "leaves_scheduling"},
+    {"process", "limit_in_create", "leaves_scheduling"},
+    {"process", "thread_name_in_pack", "leaves_scheduling"},
+    {"process", "not_dumpable_in_pack", "leaves_scheduling"},
+    {"process", "timer_slack_in_supports", "leaves_scheduling"},
+    {"process", "outlives_its_parent_in_pack", "leaves_scheduling"},
+    {"process", "starts_a_thread_in_pack", "starts_no_threads"},
+    {"process", "once_starts_a_thread_in_supports", "starts_no_threads"},
+    {"process", "leaves_a_thread_in_create", "starts_no_threads"},
+    {"process", "forks_in_pack", "starts_no_processes"},
+    {"process", "once_forks_in_supports", "starts_no_processes"},
+    {"process", "forks_by_system_call_in_pack", "starts_no_processes"},
+    {"process", "leaves_a_child_in_destroy", "starts_no_processes"},
+    {"process", "clones_in_pack", "starts_no_processes"},
+    {"process", "runs_a_command_in_create", "starts_no_processes"},
+    {"process", "rounds_up_in_pack", "leaves_float_mode"},
+    {"process", "flushes_to_zero_in_supports", "leaves_float_mode"},
+    {"process", "once_flushes_to_zero_in_supports", "leaves_float_mode"},
+    {"process", "takes_denormals_for_zero_in_create", "leaves_float_mode"},
+    {"process", "traps_division_in_destroy", "leaves_float_mode"},
+    {"process", "halves_the_precision_in_refusing", "leaves_float_mode"},
+    {"process", "prints_in_pack", "prints_nothing"},
+    {"process", "once_prints_in_create", "prints_nothing"},
+    {"process", "complains_in_supports", "prints_nothing"},
+    {"process", "leaks_in_create", "instances_flat"},
+    {"process", "leaks_in_refused_create", "instances_flat"},
+    {"process", "leaks_pages_in_destroy", "instances_flat"},
+    {"process", "opens_in_create", "instances_flat"},
+    {"process", "leaks_in_supports", "queries_flat"},
+    {"process", "leaks_in_refusing", "refusals_flat"},
+    {"process", "leaks_pages_in_pack", "memory_flat"},
+    {"process", "leaks_in_pack", "used_instances_flat"},
+    {"process", "prints_in_destructor", "exits_cleanly"},
+    {"process", "crashes_in_destructor", "exits_cleanly"},
+    {"process", "hangs_in_destructor", "exits_cleanly"},
+    {"process", "ends_with_0_in_destructor", "exits_cleanly"},
+    {"process", "writes_the_query_in_supports", "inputs_sealed"},
+    {"process", "writes_the_config", "inputs_sealed"},
+    {"process", "writes_the_host", "creates"},
+    {"process", "umask_in_entry", "library.enters"},
+    {"process", "flushes_to_zero_in_entry", "library.enters"},
+    {"process", "leaves_a_thread_in_entry", "library.enters"},
+    {"process", "umask_in_constructor", "library.opens"},
+    {"process", "prints_in_constructor", "library.opens"},
+    {"process", "opens_in_constructor", "library.opens"},
+    {"exit", "", "library.no_exit_handlers"},
+    {"exit", "prints_at_exit", "exits_cleanly"},
+    {"exit", "crashes_at_exit", "exits_cleanly"},
+    {"exit", "hangs_at_exit", "exits_cleanly"},
+    {"exit", "ends_with_0_at_exit", "exits_cleanly"},
     {"quantizer", "rounds_ties_away", "int8_codes"},
     {"quantizer", "rounds_half_up", "int8_codes"},
     {"quantizer", "truncates", "round_trip"},
@@ -189,7 +277,9 @@ const Mutant mutants[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(plugins, Mutants, testing::ValuesIn(mutants), [](const auto& info) {
-  return fmt::format("{}_{}_{}", info.param.kind, info.param.defect, info.param.row);
+  std::string name = fmt::format("{}_{}_{}", info.param.kind, info.param.defect, info.param.row);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
 });
 
 } // namespace
