@@ -1,4 +1,4 @@
-// A host as plugins see it, with the number of threads and the order of pieces in our hands.
+// The engine's host as plugins see it, with the number of threads and the order of pieces under the test's control.
 #pragma once
 #include <fvlm/abi.h>
 

@@ -18,11 +18,11 @@ struct Trial {
   std::function<fvlm_support(Context&)> supports;
   std::function<Run(Context&, const Variation&)> run;
   std::function<Expectation()> expect;
-  // What has to hold between the outputs themselves; "" where it does. NULL: nothing more.
+  // A further condition on the outputs, beyond their expected values: "" where it holds. NULL: there is none.
   std::function<std::string(const Run&, double& worst)> judge;
 };
 
-// Asks a kind's supports(). A reason that nobody wrote shows as such.
+// Calls a kind's supports(). The score is preset to -1, so that an answer that was never written is recognized.
 template <class Query>
 fvlm_support ask(void (*supports)(const Query*, fvlm_support*), const Query& query) {
   fvlm_support answer{};
@@ -54,7 +54,7 @@ auto once(Function function) {
 // "" where supports() says yes, else its reason.
 std::string refusal(Context& context, const Trial& trial);
 
-// What models compute in, and what they are checked in.
+// The types that models compute in; trials prefer the first one that the plugin supports.
 constexpr at::ScalarType floating[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble};
 
 // The first of these whose trial the plugin takes; where it takes none, float32.

@@ -1,5 +1,5 @@
-// Where a trial is run: tensors in guarded memory, calls watched from all sides. What a plugin does to memory that it
-// was not given, to inputs, or after a refusal ends up in the Run.
+// Runs the calls of a trial on tensors in guarded memory. What the plugin writes outside of its outputs, to inputs, or
+// in a call that it refuses is recorded as a violation in the Run.
 #pragma once
 #include "check/context.h"
 #include "check/pages.h"
