@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "check/context.h"
 #include "check/host.h"
+#include "check/other_process.h"
 #include "check/probe.h"
 #include "check/process_checks.h"
 #include "check/reference.h"
@@ -38,6 +39,7 @@ class Child {
 
   void run() {
     subject_.refusal = job_.refusal;
+    subject_.command = job_.command;
     {
       Context context(subject_, "", at::kCPU, job_.quick);
       table("library", table_of("library"), context);
@@ -181,7 +183,8 @@ bool asks_for(const Job& job, const std::string& row) {
 
 std::string to_text(const Job& job) {
   nlohmann::json text{{"library", job.library}, {"device", job.device}, {"after", job.after}, {"failed", job.failed},
-                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}};
+                      {"only", job.only},       {"bench", job.bench},   {"quick", job.quick}, {"command", job.command},
+                      {"errand", job.errand},   {"kind", job.kind}};
   if (job.refusal) text["refusal"] = *job.refusal;
   if (job.declared)
     text["declared"] = {
@@ -199,12 +202,19 @@ Job job_from(const std::string& text) {
   parsed.at("only").get_to(job.only);
   parsed.at("bench").get_to(job.bench);
   parsed.at("quick").get_to(job.quick);
+  parsed.at("command").get_to(job.command);
+  parsed.at("errand").get_to(job.errand);
+  parsed.at("kind").get_to(job.kind);
   if (parsed.contains("refusal")) job.refusal = parsed["refusal"];
   if (parsed.contains("declared")) {
     const auto& declared = parsed["declared"];
     job.declared = Declared{declared.at("name"), declared.at("version"), declared.at("kinds")};
   }
   return job;
+}
+
+void keep_alive() {
+  say({{"alive", true}});
 }
 
 void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
@@ -214,7 +224,9 @@ void run_child(const std::string& job, fvlm_plugin_entry_function reference) {
   at::set_num_threads(1); // LibTorch's own threads would be taken for the plugin's
   set_reference_entry(reference);
   allow_stirring();
-  Child(job_from(job)).run();
+  const Job asked = job_from(job);
+  if (!asked.errand.empty()) do_errand(asked, *new Subject(asked.library, asked.declared));
+  Child(asked).run();
   say({{"done", true}});
   // Without destructors: what a plugin does when it is unloaded is not its contract, it never is.
   _exit(0);

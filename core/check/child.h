@@ -1,5 +1,6 @@
-// The process in which a plugin is checked: it runs the rows one after the other and says so, line by line. A plugin
-// that crashes or hangs takes only this process along; the supervisor starts the next one behind that row.
+// The process in which a plugin is checked. It runs the rows one after the other and reports each as a line of JSON. A
+// plugin that crashes or hangs takes down this process alone; the supervisor starts another one that resumes after
+// that row.
 #pragma once
 #include "check/subject.h"
 
@@ -8,17 +9,21 @@
 
 namespace fvlm::check {
 
-// What a child is to do. Crosses to it as one argument of its command line, in JSON.
+// What a child is asked to do, passed to it as JSON in one argument of its command line.
 struct Job {
   std::string library; // "": the reference
   std::optional<Declared> declared;
-  std::optional<std::string> refusal; // why the engine's loader refuses it, "" for nothing; none: nobody asked it
+  std::optional<std::string>
+      refusal; // the engine's loader's reason to refuse it, "" where it does not; unset: not asked
   std::string device = "cpu";
-  std::string after;               // the row behind which to begin, "" for the first
-  std::vector<std::string> failed; // rows that failed before, and those that build on them
+  std::string after;               // resume after this row; "" starts at the first
+  std::vector<std::string> failed; // rows that have failed so far, and rows skipped because of them
   std::string only;                // rows whose name contains this, or one of these, between commas
   bool bench = false;
-  bool quick = false; // rows of Extent::thorough are left out
+  bool quick = false;               // rows of Extent::thorough are left out
+  std::vector<std::string> command; // how the supervisor starts a child; the job follows
+  std::string errand;               // not rows but one thing, which other_process.h names
+  std::string kind;                 // of an errand: which of the plugin's
 };
 bool asks_for(const Job& job, const std::string& row);
 std::string to_text(const Job& job);
@@ -27,6 +32,9 @@ Job job_from(const std::string& text);
 // The file descriptor to which a child writes: one JSON document a line, {"begin": name} before a row and
 // {"end": name, "state": ..., "text": ...} behind it.
 constexpr int report_descriptor = 3;
+
+// Restarts the supervisor's time limit, for a row that is known to take long and is making progress.
+void keep_alive();
 
 // Does the job and ends the process. `reference` is the engine's own plugin, to check and to measure against.
 [[noreturn]] void run_child(const std::string& job, fvlm_plugin_entry_function reference);

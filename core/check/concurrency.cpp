@@ -1,4 +1,5 @@
 // Checks of what happens at once, or between: the pieces of a parallel_for, two instances, hosts of many threads.
+#include "check/child.h"
 #include "check/generic.h"
 #include "check/workbench.h"
 
@@ -78,6 +79,7 @@ Outcome pieces_at_once(Context& context) {
   Instance own(context, host);
   variation.instance = own.get();
   for (const Trial& trial : context.parallel()) {
+    keep_alive();
     Variation one_by_one = variation;
     one_by_one.host = &TestHost::serial(4);
     Instance alone(context, *one_by_one.host);

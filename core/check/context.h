@@ -1,4 +1,4 @@
-// What a check's function sees: the plugin, the table under test, the device, an instance, and trials to run.
+// What the function of a row is given: the plugin, the table under test, the device, an instance, and trials to run.
 #pragma once
 #include "check/check.h"
 #include "check/host.h"
@@ -18,7 +18,7 @@ class Context {
   Subject& subject;
   const std::string kind; // "fvlm.attention/1"; "" for the library's own table
   const at::Device device;
-  const bool quick; // `--quick`: a row may leave out what takes long
+  const bool quick; // `--quick`: a row may skip what takes long
 
   template <class KindTable>
   const KindTable& table() const {
@@ -45,7 +45,7 @@ class Context {
   std::vector<Trial> typical_, small_, parallel_;
 };
 
-// An instance of one's own.
+// A plugin's instance that is destroyed at the end of the scope, in place of the one that trials share.
 class Instance {
  public:
   Instance(Context& context, TestHost& host);
@@ -59,7 +59,7 @@ class Instance {
   fvlm_instance* instance_ = nullptr;
 };
 
-// Leaves a check that cannot go on; the check's outcome is not_applicable or failed with this text.
+// Thrown where a row cannot be carried out; the row's outcome is then this state with this text.
 struct Refused {
   State state;
   std::string text;

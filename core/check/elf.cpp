@@ -81,7 +81,7 @@ bool is_export(const Elf64_Sym& symbol) {
 }
 
 // The count of dynamic symbols stands in the section table.
-void read_exports(const Reader& reader, const Elf64_Ehdr& header, uint64_t strings, ElfFile& file) {
+void read_symbols(const Reader& reader, const Elf64_Ehdr& header, uint64_t strings, ElfFile& file) {
   for (size_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
     if (!reader.read(header.e_shoff + i * header.e_shentsize, section) || section.sh_type != SHT_DYNSYM) continue;
@@ -89,6 +89,7 @@ void read_exports(const Reader& reader, const Elf64_Ehdr& header, uint64_t strin
       Elf64_Sym symbol;
       if (!reader.read(section.sh_offset + at, symbol)) break;
       if (is_export(symbol)) file.exports.push_back(reader.text(strings + symbol.st_name));
+      if (symbol.st_shndx == SHN_UNDEF && symbol.st_name) file.imports.push_back(reader.text(strings + symbol.st_name));
     }
   }
 }
@@ -109,7 +110,7 @@ ElfFile read_elf(const std::filesystem::path& path) {
   ElfFile file;
   read_protections(segments, file);
   const uint64_t strings = read_dynamic(reader, segments, file);
-  read_exports(reader, header, strings, file);
+  read_symbols(reader, header, strings, file);
   return file;
 }
 

@@ -182,11 +182,25 @@ Outcome inputs_unchanged(Context& context) {
   return without(context, Violation::input_changed);
 }
 
+void create_sealed(Context& context) {
+  const Pages pages(sizeof(fvlm_instance_config));
+  auto* config = reinterpret_cast<fvlm_instance_config*>(pages.data());
+  *config = {sizeof *config, device_of(context.device), context.host().abi()};
+  fvlm_instance* instance = nullptr;
+  const Sealed sealed({{pages.data(), pages.size(), "the config of create()"}});
+  if (context.base().create(config, &instance, nullptr) == FVLM_OK) context.base().destroy(instance);
+}
+
 Outcome inputs_sealed(Context& context) {
   if (!context.device.is_cpu()) return not_applicable("pages are closed to writing in host memory alone");
   Variation variation;
   variation.sealed = true;
   int runs = 0;
+  create_sealed(context);
+  {
+    const SealedQueries sealed;
+    for (const Trial& trial : context.small()) (void)trial.supports(context);
+  }
   for (const Trial& trial : context.small()) runs += trial.run(context, variation).done();
   return runs ? ok(fmt::format("{} runs", runs)) : not_applicable("no ordinary shape ran: see the rows before");
 }
@@ -405,7 +419,7 @@ Outcome allocates_nothing(Context& context) {
   return ok();
 }
 
-int64_t allocated_then = 0, resident_then = 0, worst_growth = 0;
+int64_t allocated_then = 0, resident_then = 0, mapped_then = 0, worst_growth = 0;
 const char* grown = "";
 
 Outcome memory_flat(Context& context) {
@@ -416,6 +430,7 @@ Outcome memory_flat(Context& context) {
   variation.before_repeat = [] {
     allocated_then = bytes_allocated();
     resident_then = bytes_resident();
+    mapped_then = bytes_mapped();
   };
   variation.after_repeat = [] {
     const int64_t allocated = bytes_allocated() - allocated_then, resident = bytes_resident() - resident_then;
@@ -423,6 +438,9 @@ Outcome memory_flat(Context& context) {
     if (allocated > std::max<int64_t>(worst_growth, 64 << 10)) worst_growth = allocated, grown = "malloc has given out";
     if (!freed_memory_stays() && resident - (4 << 20) > worst_growth)
       worst_growth = resident, grown = "the process takes";
+    if (const int64_t mapped = bytes_mapped() - mapped_then;
+        !freed_memory_stays() && mapped - (32 << 20) > worst_growth)
+      worst_growth = mapped, grown = "the address space has";
   };
   const Trial& trial = context.typical().front();
   trial.run(context, {});

@@ -12,8 +12,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <thread>
 #include <time.h>
 #include <tuple>
@@ -32,6 +35,16 @@ struct Job {
 };
 
 thread_local bool inside_task = false;
+
+// Name and CPUs of the calling thread.
+std::string thread_settings() {
+  char name[17] = "";
+  prctl(PR_GET_NAME, name);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  sched_getaffinity(0, sizeof cpus, &cpus);
+  return name + std::string(reinterpret_cast<const char*>(&cpus), sizeof cpus);
+}
 
 } // namespace
 
@@ -97,6 +110,7 @@ struct TestHost::Pool {
       inside_task = true;
       const uint32_t mode = float_mode();
       sigset_t blocked{}, blocked_now{};
+      const std::string settings = thread_settings();
       pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
       try {
         job.task(job.context, begin, end);
@@ -113,6 +127,7 @@ struct TestHost::Pool {
         note("left the signal mask of a thread of parallel_for changed");
         pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
       }
+      if (thread_settings() != settings) note("left the name or the set of CPUs of a thread of parallel_for changed");
       if (job.done.fetch_add(1) + 1 == job.pieces) {
         std::lock_guard lock(mutex);
         finished.notify_all();
@@ -169,6 +184,13 @@ struct TestHost::Pool {
 struct TestHost::Block {
   fvlm_host abi; // first: plugins hand us its address
   Pool* pool;
+
+  // In a page of its own, which is closed to writing once it is filled: a plugin may only read its host.
+  static Block* make() {
+    void* page = mmap(nullptr, sizeof(Block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) throw std::bad_alloc();
+    return new (page) Block{};
+  }
 };
 
 namespace {
@@ -195,10 +217,11 @@ int32_t host_threads(const fvlm_host* host) {
 } // namespace
 
 TestHost::TestHost(int threads, bool backwards, bool serial)
-    : block_(new Block), pool_(new Pool(threads, backwards, serial)) {
+    : block_(Block::make()), pool_(new Pool(threads, backwards, serial)) {
   block_->abi = {sizeof(fvlm_host), FVLM_ABI_MAJOR,    FVLM_ABI_MINOR, FVLM_VERSION,
                  host_log,          host_parallel_for, host_threads};
   block_->pool = pool_.get();
+  mprotect(block_, sizeof(Block), PROT_READ);
 }
 
 TestHost::~TestHost() = default;

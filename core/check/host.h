@@ -1,4 +1,4 @@
-// A host as plugins see it, with the number of threads and the order of pieces in our hands.
+// The engine's host as plugins see it, with the number of threads and the order of pieces under the test's control.
 #pragma once
 #include <fvlm/abi.h>
 
@@ -46,7 +46,7 @@ class TestHost {
   TestHost(int threads, bool backwards, bool serial);
   static TestHost& made(int threads, bool backwards, bool serial);
   ~TestHost();
-  std::unique_ptr<Block> block_;
+  Block* block_; // lives as long as the process
   std::unique_ptr<Pool> pool_;
 };
 

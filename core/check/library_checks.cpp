@@ -82,6 +82,25 @@ Outcome run_paths_absolute(Context& context) {
   });
 }
 
+// Objects of C++ with static storage are destroyed by the same function that a handler of one's own is registered with.
+bool destroys_objects(const std::vector<std::string>& imports) {
+  return std::any_of(imports.begin(), imports.end(), [](const std::string& name) {
+    return name.starts_with("_Z") || name.starts_with("_Unwind_") || name.starts_with("__gxx") ||
+           name == "__cxa_thread_atexit_impl" || name == "dl_iterate_phdr";
+  });
+}
+
+Outcome no_exit_handlers(Context& context) {
+  return with_file(context, [](const ElfFile& file) {
+    for (const std::string& name : file.imports)
+      if (name == "atexit" || name == "on_exit" || name == "at_quick_exit" || name == "__cxa_at_quick_exit" ||
+          (name == "__cxa_atexit" && !destroys_objects(file.imports)))
+        return failed("it registers functions to be called at the end of the process ({}), which is the engine's",
+                      name == "__cxa_atexit" ? "atexit" : name);
+    return ok();
+  });
+}
+
 // "" where the process's state is what it was.
 std::string changed_since(const ProcessState& before) {
   const ProcessState after = ProcessState::now();
@@ -315,6 +334,7 @@ Table library_table() {
           {"code_not_writable", "its code is not writable and not relocated", code_not_writable, "is_library"},
           {"run_paths_absolute", "it looks for libraries in no folder that depends on the working directory",
            run_paths_absolute, "is_library"},
+          {"no_exit_handlers", "it registers no function for the end of the process", no_exit_handlers, "is_library"},
           {"opens", "it loads, and loading starts no thread, opens no file, leaves signals, environment and float mode",
            opens, "is_library"},
           {"enters", "the entry answers with a plugin", enters, "opens"},

@@ -5,6 +5,7 @@
 #include "check/probe.h"
 #include "check/workbench.h"
 
+#include <alloca.h>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -235,7 +236,11 @@ Outcome pure_anywhere(Context& context) {
       shift_world(world);
       Run again;
       // On the stack of another thread, too.
-      std::thread([&] { again = trial.run(context, variation); }).join();
+      std::thread([&] {
+        [[maybe_unused]] volatile char* deeper = static_cast<char*>(alloca(static_cast<size_t>(3001 * world)));
+        deeper[0] = 0;
+        again = trial.run(context, variation);
+      }).join();
       shift_world(0);
       if (auto differ = different_bits(first, again); !differ.empty())
         return failed("{}: other bins at another time, in another process or with another number of threads: {}",
@@ -296,32 +301,32 @@ Outcome nonsense(Context& context) {
 
 Table packer_table() {
   Table table{"packer", {}, packer_benchmarks()};
-  append(
-      table.checks,
-      {
-          {"places_all", "every item that fits an empty bin lies in one", places_all},
-          {"capacity", "no bin holds more than its capacity, in any dimension", capacity},
-          {"empty_bins", "no bin is empty", empty_bins},
-          {"first_item", "the first item that fits lies in bin 0", first_item},
-          {"pure", "the same items lie in the same bins, whatever was packed before", pure},
-          {"pure_anywhere", "the same bins at any time, in any process, with any number of threads", pure_anywhere,
-           "pure"},
-          {"many_dimensions", "items of 5, 9, 17 and 33 dimensions", many_dimensions, "places_all,capacity,empty_bins"},
-          {"wide_sizes", "sizes that 32 bits do not hold", wide_sizes, "places_all,capacity,empty_bins,first_item"},
-          {"max_items", "no bin holds more items than allowed", max_items, "places_all,capacity"},
-          {"oversized", "an item larger than an empty bin gets -1", oversized, "places_all,capacity,empty_bins"},
-          {"zero_sizes", "items of size 0", zero_sizes, "places_all,capacity,empty_bins,first_item"},
-          {"zero_capacity", "a dimension of capacity 0", zero_capacity, "places_all,capacity,empty_bins,oversized"},
-          {"no_items", "no items, no bins", no_items},
-          {"one_item", "a single item", one_item, "places_all,capacity,empty_bins,first_item"},
-          {"huge_sizes", "sizes near the end of int64 do not overflow", huge_sizes,
-           "places_all,capacity,empty_bins,oversized"},
-          {"seeds", "the rules hold for any seed", seeds, "places_all,capacity,empty_bins,first_item"},
-          {"many_items", "100,000 items", many_items, "places_all,capacity,empty_bins,first_item"},
-          {"many_bins", "66,000 items, each of which fills a bin", many_bins,
-           "places_all,capacity,empty_bins,first_item", Extent::thorough},
-          {"supports_nonsense", "supports() refuses impossible queries", nonsense},
-      });
+  append(table.checks,
+         {
+             {"places_all", "every item that fits an empty bin lies in one", places_all},
+             {"capacity", "no bin holds more than its capacity, in any dimension", capacity},
+             {"empty_bins", "no bin is empty", empty_bins},
+             {"first_item", "the first item that fits lies in bin 0", first_item},
+             {"pure", "the same items lie in the same bins, whatever was packed before", pure},
+             {"pure_anywhere", "the same bins at any time, in any process, with any number of threads", pure_anywhere,
+              "pure"},
+             {"many_dimensions", "items of 5, 9, 17 and 33 dimensions", many_dimensions,
+              "places_all,capacity,empty_bins,first_item"},
+             {"wide_sizes", "sizes that 32 bits do not hold", wide_sizes, "places_all,capacity,empty_bins,first_item"},
+             {"max_items", "no bin holds more items than allowed", max_items, "places_all,capacity"},
+             {"oversized", "an item larger than an empty bin gets -1", oversized, "places_all,capacity,empty_bins"},
+             {"zero_sizes", "items of size 0", zero_sizes, "places_all,capacity,empty_bins,first_item"},
+             {"zero_capacity", "a dimension of capacity 0", zero_capacity, "places_all,capacity,empty_bins,oversized"},
+             {"no_items", "no items, no bins", no_items},
+             {"one_item", "a single item", one_item, "places_all,capacity,empty_bins,first_item"},
+             {"huge_sizes", "sizes near the end of int64 do not overflow", huge_sizes,
+              "places_all,capacity,empty_bins,oversized"},
+             {"seeds", "the rules hold for any seed", seeds, "places_all,capacity,empty_bins,first_item"},
+             {"many_items", "100,000 items", many_items, "places_all,capacity,empty_bins,first_item"},
+             {"many_bins", "66,000 items, each of which fills a bin", many_bins,
+              "places_all,capacity,empty_bins,first_item", Extent::thorough},
+             {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+         });
   append(table.checks, generic_host_checks());
   return table;
 }

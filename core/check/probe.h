@@ -21,8 +21,8 @@ struct CallCounts {
 };
 CallCounts take_counts();
 
-// From now on the watched library's questions about time, process and environment get answers of another world; 0: of
-// this one.
+// From now on the watched library's calls for time, process ids and environment variables return values that differ by
+// this number; 0 restores the real ones.
 void shift_world(int world);
 
 // Calls of these since the library was watched, counted all the time.
@@ -34,7 +34,7 @@ int thread_count();
 int64_t bytes_allocated(); // by malloc, not given back
 int64_t bytes_resident();
 int64_t bytes_mapped();        // address space, touched or not
-bool freed_memory_stays();     // resident, by a sanitizer's wish
+bool freed_memory_stays();     // true under AddressSanitizer, which quarantines freed memory
 int64_t bytes_resident_peak(); // since reset_resident_peak()
 void reset_resident_peak();
 

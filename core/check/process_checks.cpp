@@ -1,6 +1,8 @@
 #include "check/process_checks.h"
 
 #include "check/families.h"
+#include "check/growth.h"
+#include "check/other_process.h"
 #include "check/probe.h"
 #include "check/process_state.h"
 #include "check/workbench.h"
@@ -74,7 +76,11 @@ Outcome unchanged(Context& context, Aspect aspect) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   const Changes& all = changes(context);
   const auto found = all.find(aspect);
-  return found == all.end() ? ok() : failed(found->second);
+  if (found != all.end()) return failed(found->second);
+  if (!context.device.is_cpu() || context.subject.command.empty()) return ok();
+  const auto& first = fresh_process(context).changes;
+  const auto once = first.find(aspect);
+  return once == first.end() ? ok() : failed(once->second);
 }
 
 Outcome leaves_signals(Context& context) {
@@ -82,6 +88,9 @@ Outcome leaves_signals(Context& context) {
 }
 Outcome leaves_no_descriptors(Context& context) {
   return unchanged(context, Aspect::descriptors);
+}
+Outcome prints_nothing(Context& context) {
+  return unchanged(context, Aspect::output);
 }
 Outcome leaves_environment(Context& context) {
   return unchanged(context, Aspect::environment);
@@ -97,9 +106,6 @@ Outcome leaves_float_mode(Context& context) {
 
 Outcome starts_no_threads(Context& context) {
   const bool watched = !context.subject.built_in() && watch_calls(context.subject.handle());
-  // A CUDA runtime that is linked into a plugin starts threads of its own at its first use.
-  if (watched && context.device.is_cpu() && threads_started() > 0)
-    return failed("{} threads were started", threads_started());
   for (const Trial& trial : context.typical()) trial.run(context, {}); // whatever is made once is made now
   take_counts();
   start_counting();
@@ -107,6 +113,9 @@ Outcome starts_no_threads(Context& context) {
   stop_counting();
   if (auto counts = take_counts(); watched && counts.threads > 0)
     return failed("{} threads were started during {} runs", counts.threads, context.typical().size());
+  // Before that, too; a CUDA runtime that is linked into a plugin starts threads of its own at its first use.
+  if (watched && context.device.is_cpu() && threads_started() > 0)
+    return failed("{} threads were started", threads_started());
   return unchanged(context, Aspect::threads);
 }
 
@@ -114,44 +123,6 @@ Outcome starts_no_processes(Context& context) {
   Outcome outcome = unchanged(context, Aspect::processes);
   if (outcome.state == State::ok && processes_started() > 0) return failed("{} were started", processes_started());
   return outcome;
-}
-
-// How much more there is after `count` turns of something than before.
-struct Growth {
-  explicit Growth(int64_t turns_)
-      : turns(turns_), allocated(bytes_allocated()), mapped(bytes_mapped()), descriptors(open_descriptors()) {}
-  // "" where it is no more than chance.
-  std::string found(bool on_device) const {
-    const int64_t more = bytes_allocated() - allocated, address_space = bytes_mapped() - mapped;
-    const int64_t allowed = on_device ? 4 << 20 : std::max<int64_t>(16 << 10, 12 * turns);
-    if (more > allowed) return fmt::format("malloc has given out {} more bytes", more);
-    if (!freed_memory_stays() && !on_device && address_space > 8 << 20)
-      return fmt::format("{} more bytes are mapped", address_space);
-    for (const auto& descriptor : open_descriptors())
-      if (!descriptors.contains(descriptor)) return fmt::format("a file is left open: {}", descriptor);
-    return "";
-  }
-  int64_t turns, allocated, mapped;
-  std::set<std::string> descriptors;
-};
-
-// Runs `turn` so often, or as often as some seconds allow, and says what has grown. What leaks grows again in a second
-// stretch; what is laid in once, by a library that the plugin uses or by this test itself, does not.
-template <class Turn>
-Outcome flat(Context& context, int64_t turns, const char* what, const Turn& turn) {
-  const bool on_device = context.device.is_cuda();
-  if (on_device) turns = std::max<int64_t>(turns / 100, 10);
-  for (int64_t i = 0; i < turns / 10; ++i) turn();
-  int64_t done = 0;
-  std::string more;
-  for (int stretch = 0; stretch == 0 || (stretch == 1 && !more.empty()); ++stretch) {
-    const Growth growth(turns);
-    const auto start = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < turns && std::chrono::steady_clock::now() - start < std::chrono::seconds(8); ++i, ++done)
-      turn();
-    more = growth.found(on_device);
-  }
-  return more.empty() ? ok(fmt::format("{} {}", done, what)) : failed("after {} {} {}", done, what, more);
 }
 
 Outcome instances_flat(Context& context) {
@@ -187,6 +158,29 @@ Outcome refusals_flat(Context& context) {
   return flat(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
 }
 
+Outcome same_elsewhere(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  if (!context.device.is_cpu()) return not_applicable("on a GPU a plugin may choose by measuring");
+  const auto here = result_hashes(context, false);
+  int worlds = 0;
+  for (const auto& there : result_hashes_elsewhere(context)) {
+    ++worlds;
+    for (size_t i = 0; i < here.size(); ++i)
+      if (i >= there.size() || here[i] != there[i])
+        return failed("{}, and in another process, with another environment, folder, time and order of addresses, {}",
+                      here[i], i < there.size() ? there[i] : "nothing");
+  }
+  return ok(fmt::format("{} other processes", worlds));
+}
+
+Outcome exits_cleanly(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  if (!context.device.is_cpu()) return not_applicable("looked at on the CPU");
+  if (freed_memory_stays()) return not_applicable("a sanitizer speaks up at the exit");
+  const std::string& trouble = fresh_process(context).exit;
+  return trouble.empty() ? ok() : failed("{}", trouble);
+}
+
 } // namespace
 
 std::string& float_mode_left_by() {
@@ -204,9 +198,13 @@ std::vector<Check> process_checks() {
       {"starts_no_threads", "calls start no threads", starts_no_threads},
       {"starts_no_processes", "nor processes", starts_no_processes},
       {"leaves_no_descriptors", "calls leave no files open, close none and change none", leaves_no_descriptors},
+      {"prints_nothing", "calls print nothing: the engine's output may be a document", prints_nothing},
       {"leaves_signals", "signal handlers, masks and timers stay as they were", leaves_signals},
       {"leaves_environment", "so do environment variables, locale, umask and working folder", leaves_environment},
       {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name", leaves_scheduling},
+      {"same_elsewhere", "with FVLM_DETERMINISTIC the same bits in any process: time, id, environment, addresses",
+       same_elsewhere, "deterministic,pure"},
+      {"exits_cleanly", "a process that has used it exits as if it had not", exits_cleanly},
       {"leaves_float_mode", "so do rounding and flush-to-zero, after every function", leaves_float_mode},
   };
 }

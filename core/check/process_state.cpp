@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
@@ -90,6 +91,27 @@ std::string working_folder() {
   return getcwd(path, sizeof path) ? path : "(none)";
 }
 
+// What else the kernel keeps for a process or its threads.
+std::string attributes() {
+  std::string text =
+      fmt::format("user {} group {} process group {} session {}", geteuid(), getegid(), getpgrp(), getsid(0));
+  constexpr std::pair<const char*, int> options[] = {{"dumpable", PR_GET_DUMPABLE},
+                                                     {"timer slack", PR_GET_TIMERSLACK},
+                                                     {"no new privileges", PR_GET_NO_NEW_PRIVS},
+                                                     {"keeps capabilities", PR_GET_KEEPCAPS}};
+  for (const auto& [name, option] : options) text += fmt::format(" {} {}", name, prctl(option, 0, 0, 0, 0));
+  int number = 0;
+  if (prctl(PR_GET_PDEATHSIG, &number) == 0) text += fmt::format(" signal at the parent's death {}", number);
+  if (prctl(PR_GET_CHILD_SUBREAPER, &number) == 0) text += fmt::format(" reaper {}", number);
+  return text;
+}
+
+int64_t bytes_printed() {
+  std::fflush(nullptr);
+  struct stat status {};
+  return fstat(STDOUT_FILENO, &status) == 0 && S_ISREG(status.st_mode) ? static_cast<int64_t>(status.st_size) : 0;
+}
+
 template <class Value>
 std::string changed(std::string_view what, const Value& was, const Value& is) {
   return was == is ? "" : fmt::format("{} was {} and is {}", what, was, is);
@@ -143,6 +165,7 @@ ProcessState ProcessState::now() {
   char name[32] = "";
   prctl(PR_GET_NAME, name);
   state.thread_name_ = name;
+  state.attributes_ = attributes();
 
   state.threads_ = numbers_of("/proc/self/task");
   siginfo_t info{};
@@ -151,6 +174,7 @@ ProcessState ProcessState::now() {
   getrusage(RUSAGE_CHILDREN, &children);
   state.reaped_ = children.ru_minflt + children.ru_majflt;
   state.float_mode_ = check::float_mode();
+  state.printed_ = bytes_printed();
   return state;
 }
 
@@ -198,6 +222,7 @@ std::string ProcessState::difference(const ProcessState& later, Aspect aspect) c
                      changed("the priority", priority_, later.priority_),
                      changed("the scheduling policy", policy_, later.policy_),
                      changed("the thread's name", thread_name_, later.thread_name_),
+                     changed("the process", attributes_, later.attributes_),
                      limits_ == later.limits_ ? "" : "a resource limit (setrlimit) is another one"});
   case Aspect::threads:
     for (int thread : later.threads_)
@@ -209,6 +234,11 @@ std::string ProcessState::difference(const ProcessState& later, Aspect aspect) c
   case Aspect::float_mode:
     return changed("the floating-point control", fmt::format("{:#x}", float_mode_),
                    fmt::format("{:#x}", later.float_mode_));
+  case Aspect::output:
+    return later.printed_ == printed_ ? ""
+                                      : fmt::format("{} bytes were printed to standard output or error: log() of the "
+                                                    "host is for that",
+                                                    later.printed_ - printed_);
   }
   return "";
 }

@@ -10,9 +10,9 @@
 namespace fvlm::check {
 
 // One row of a report each.
-enum class Aspect { signals, descriptors, environment, scheduling, threads, processes, float_mode };
+enum class Aspect { signals, descriptors, environment, scheduling, threads, processes, float_mode, output };
 constexpr std::array aspects{Aspect::signals, Aspect::descriptors, Aspect::environment, Aspect::scheduling,
-                             Aspect::threads, Aspect::processes,   Aspect::float_mode};
+                             Aspect::threads, Aspect::processes,   Aspect::float_mode,  Aspect::output};
 
 class ProcessState {
  public:
@@ -45,7 +45,7 @@ class ProcessState {
   unsigned umask_ = 0;
   std::vector<std::string> variables_;
 
-  std::string affinity_, limits_, thread_name_;
+  std::string affinity_, limits_, thread_name_, attributes_;
   int priority_ = 0, policy_ = 0;
 
   std::set<int> threads_;
@@ -53,6 +53,7 @@ class ProcessState {
   long reaped_ = 0; // page faults of children that were waited for
 
   uint32_t float_mode_ = 0;
+  int64_t printed_ = 0; // bytes, where standard output is a file
 };
 
 // What calls leave changed in the process, the first change of each aspect.

@@ -20,9 +20,10 @@ struct Declared {
 class Subject {
  public:
   explicit Subject(const std::filesystem::path& library, std::optional<Declared> declared = std::nullopt);
-  explicit Subject(fvlm_plugin_entry_function built_in); // nothing to open, no file to read
+  explicit Subject(fvlm_plugin_entry_function built_in); // linked into this program: there is no library to open
 
   std::optional<std::string> refusal; // by the engine's loader: see Job
+  std::vector<std::string> command;   // how another process is started: see Job
 
   bool built_in() const { return library_.empty(); }
   const std::filesystem::path& library() const { return library_; }

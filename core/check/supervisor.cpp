@@ -121,7 +121,9 @@ class Process {
 
 class Supervisor {
  public:
-  Supervisor(Job job, const Supervision& supervision) : job_(std::move(job)), supervision_(supervision) {}
+  Supervisor(Job job, const Supervision& supervision) : job_(std::move(job)), supervision_(supervision) {
+    job_.command = supervision.command;
+  }
 
   Report run() {
     report_.library = job_.library;
@@ -134,7 +136,7 @@ class Supervisor {
  private:
   // One child, as far as it gets. True when no other is needed.
   bool round() {
-    auto command = supervision_.command;
+    auto command = job_.command;
     command.push_back(to_text(job_));
     Process process(command);
     current_.reset();

@@ -1,5 +1,6 @@
 #include "check/trial.h"
 
+#include "check/child.h"
 #include "check/generic.h"
 
 #include <ATen/ops/equal.h>
@@ -54,6 +55,7 @@ Outcome hold(Context& context, const std::vector<Trial>& trials, const Variation
       why = no;
       continue;
     }
+    keep_alive();
     Run run = trial.run(context, variation);
     if (may_refuse && !run.done() && run.statuses.back().value == FVLM_ERROR_UNSUPPORTED) {
       if (auto wrote = run.violation(Violation::wrote_on_refusal)) return failed("{}: {}", trial.label, *wrote);

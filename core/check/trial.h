@@ -1,6 +1,7 @@
 // A trial: one problem of a kind (shapes, dtype, numbers), ready to be run in any variation and compared.
 #pragma once
 #include "check/oracle.h"
+#include "check/pages.h"
 #include "check/variation.h"
 
 #include <fvlm/abi.h>
@@ -17,17 +18,25 @@ struct Trial {
   std::function<fvlm_support(Context&)> supports;
   std::function<Run(Context&, const Variation&)> run;
   std::function<Expectation()> expect;
-  // What has to hold between the outputs themselves; "" where it does. NULL: nothing more.
+  // A further condition on the outputs, beyond their expected values: "" where it holds. NULL: there is none.
   std::function<std::string(const Run&, double& worst)> judge;
 };
 
-// Asks a kind's supports(). A reason that nobody wrote shows as such.
+// Calls a kind's supports(). The score is preset to -1, so that an answer that was never written is recognized.
 template <class Query>
 fvlm_support ask(void (*supports)(const Query*, fvlm_support*), const Query& query) {
   fvlm_support answer{};
   answer.struct_size = sizeof answer;
   answer.score = -1;
-  supports(&query, &answer);
+  if (SealedQueries::wanted()) {
+    const Pages pages(sizeof query);
+    auto* lent = reinterpret_cast<Query*>(pages.data());
+    *lent = query;
+    const Sealed sealed({{pages.data(), pages.size(), "the query of supports()"}});
+    supports(lent, &answer);
+  } else {
+    supports(&query, &answer);
+  }
   return answer;
 }
 
@@ -45,7 +54,7 @@ auto once(Function function) {
 // "" where supports() says yes, else its reason.
 std::string refusal(Context& context, const Trial& trial);
 
-// What models compute in, and what they are checked in.
+// The types that models compute in; trials prefer the first one that the plugin supports.
 constexpr at::ScalarType floating[] = {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble};
 
 // The first of these whose trial the plugin takes; where it takes none, float32.

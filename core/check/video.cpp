@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 namespace fvlm::check {
 namespace {
@@ -16,12 +17,28 @@ constexpr unsigned char mp4_sample[] = {
 #include "check/video_sample.inc"
 };
 
-std::string y4m_sample() {
-  std::string bytes = "YUV4MPEG2 W32 H32 F4:1 Ip A1:1 C444\n";
-  for (int n = 0; n < 12; ++n) {
-    const auto luminance = static_cast<char>(std::lround(16 + (20 + 16 * n) * 219.0 / 255));
-    bytes += "FRAME\n" + std::string(video_side * video_side, luminance) +
-             std::string(2 * video_side * video_side, static_cast<char>(128));
+struct Colour {
+  int y, u, v;
+};
+
+Colour colour_at(const VideoPattern& pattern, int frame, int64_t x, int64_t y) {
+  if (pattern.seed == 0) return {static_cast<int>(std::lround(16 + (20 + 16 * frame) * 219.0 / 255)), 128, 128};
+  uint64_t hash = pattern.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(frame) * 0xC2B2AE3D27D4EB4Fu +
+                  static_cast<uint64_t>(x / 4) * 0x165667B19E3779F9u +
+                  static_cast<uint64_t>(y / 4) * 0x27D4EB2F165667C5u;
+  hash = (hash ^ (hash >> 31)) * 0xD6E8FEB86659FD93u;
+  hash ^= hash >> 32;
+  return {hash & 1 ? 180 : 60, hash & 2 ? 166 : 90, hash & 4 ? 166 : 90};
+}
+
+std::string y4m_file(const VideoPattern& pattern) {
+  std::string bytes =
+      fmt::format("YUV4MPEG2 W{} H{} F{}:{} Ip A1:1 C444\n", pattern.width, pattern.height, pattern.rate, pattern.per);
+  for (int n = 0; n < pattern.frames; ++n) {
+    bytes += "FRAME\n";
+    for (int Colour::*plane : {&Colour::y, &Colour::u, &Colour::v})
+      for (int64_t y = 0; y < pattern.height; ++y)
+        for (int64_t x = 0; x < pattern.width; ++x) bytes += static_cast<char>(colour_at(pattern, n, x, y).*plane);
   }
   return bytes;
 }
@@ -41,6 +58,8 @@ class Lent {
   static int32_t take(void* self, const fvlm_video_picture* picture) {
     auto& lent = *static_cast<Lent*>(self);
     std::vector<Shown>& pictures = lent.watched.pictures;
+    if (!lent.on_own_thread()) return lent.blame("a picture came from another thread than the calling one");
+    lent.watched.after_stop += lent.stopped_;
     if (picture->index == 0 && lent.seen_ == lent.video_.times.size()) lent.seen_ = 0; // decoded again
     const auto expected = static_cast<int64_t>(lent.seen_);
     const bool sensible = picture->struct_size >= sizeof *picture && picture->rgb && picture->width > 0 &&
@@ -62,6 +81,8 @@ class Lent {
   }
 
  private:
+  bool on_own_thread() const { return std::this_thread::get_id() == thread_; }
+
   int32_t blame(const std::string& text) {
     if (watched.misuse.empty()) watched.misuse = text;
     return 1;
@@ -70,21 +91,28 @@ class Lent {
   static int32_t read(void* self, uint64_t offset, void* into, uint64_t count) {
     auto& lent = *static_cast<Lent*>(self);
     const std::string& bytes = lent.video_.bytes;
+    if (!lent.on_own_thread()) return lent.blame("read() was called by another thread than the calling one");
     if (count > bytes.size() || offset > bytes.size() - count)
       return lent.blame(fmt::format("read {} bytes at {} of a file of {}", count, offset, bytes.size()));
     if (lent.watched.reads++ == lent.video_.fail_at) return 1;
     std::memcpy(into, bytes.data() + offset, count);
+    lent.watched.bytes_read += count;
     return 0;
   }
 
   static int32_t stop(void* self) {
     auto& lent = *static_cast<Lent*>(self);
-    return lent.video_.stop_at >= 0 && lent.watched.questions++ >= lent.video_.stop_at ? 1 : 0;
+    if (!lent.on_own_thread()) return lent.blame("stop() was called by another thread than the calling one");
+    const bool stops = lent.video_.stop_at >= 0 && lent.watched.questions++ >= lent.video_.stop_at;
+    lent.stopped_ = lent.stopped_ || stops;
+    return stops ? 1 : 0;
   }
 
   const VideoCase& video_;
   fvlm_video_file file_{};
   size_t seen_ = 0; // of watched.pictures: those of the last call
+  bool stopped_ = false;
+  std::thread::id thread_ = std::this_thread::get_id();
 };
 
 fvlm_video_query query_of(const VideoCase& video) {
@@ -137,13 +165,16 @@ Run run(Context& context, const VideoCase& video, const Variation& variation) {
 
 } // namespace
 
-std::vector<VideoCase> video_cases() {
-  return {{.format = "mp4", .bytes = {reinterpret_cast<const char*>(mp4_sample), sizeof mp4_sample}},
-          {.format = "y4m", .bytes = y4m_sample()}};
+VideoCase y4m_case(const VideoPattern& pattern) {
+  return {.format = "y4m", .bytes = y4m_file(pattern), .pattern = pattern};
 }
 
-int Shown::frame() const {
-  if (width != video_side || height != video_side) return -1;
+std::vector<VideoCase> video_cases() {
+  return {{.format = "mp4", .bytes = {reinterpret_cast<const char*>(mp4_sample), sizeof mp4_sample}}, y4m_case({})};
+}
+
+int Shown::frame(const VideoPattern& pattern) const {
+  if (width != pattern.width || height != pattern.height) return -1;
   double sum = 0;
   for (const uint8_t value : rgb) sum += value;
   const double mean = sum / static_cast<double>(rgb.size());
@@ -153,17 +184,36 @@ int Shown::frame() const {
   return std::abs(number - std::round(number)) < 0.35 ? static_cast<int>(std::lround(number)) : -1;
 }
 
+std::string Shown::difference(const VideoPattern& pattern, int frame) const {
+  if (width != pattern.width || height != pattern.height)
+    return fmt::format("{} x {} pixels instead of {} x {}", width, height, pattern.width, pattern.height);
+  for (int64_t y = 0; y < height; ++y)
+    for (int64_t x = 0; x < width; ++x) {
+      const Colour colour = colour_at(pattern, frame, x, y);
+      const double light = (colour.y - 16) * 255.0 / 219, u = colour.u - 128, v = colour.v - 128;
+      const double expected[] = {light + 1.596 * v, light - 0.392 * u - 0.813 * v, light + 2.017 * u};
+      const uint8_t* pixel = rgb.data() + 3 * (y * width + x);
+      // The standards of HDTV and of computers give the same colours within 28.
+      for (int channel = 0; channel < 3; ++channel)
+        if (std::abs(pixel[channel] - std::clamp(expected[channel], 0.0, 255.0)) > 36)
+          return fmt::format("in row {}, column {} it is red {}, green {}, blue {}, and frame {} is {:.0f}, {:.0f}, "
+                             "{:.0f} there",
+                             y, x, pixel[0], pixel[1], pixel[2], frame, expected[0], expected[1], expected[2]);
+    }
+  return "";
+}
+
 fvlm_support video_supports(Context& context, const VideoCase& video) {
   return ask(context.table<fvlm_video_v1>().supports, query_of(video));
 }
 
-Watched probe(Context& context, const VideoCase& video) {
+Watched probe(Context& context, const VideoCase& video, fvlm_instance* instance) {
   Lent lent(video);
   const fvlm_video_query query = query_of(video);
   const fvlm_video_probe arguments{sizeof arguments, lent.file(), &lent.watched.seconds, &lent.watched.width,
                                    &lent.watched.height};
   return watch(lent, [&](fvlm_error* error) {
-    return context.table<fvlm_video_v1>().probe(context.instance(), &query, &arguments, error);
+    return context.table<fvlm_video_v1>().probe(instance ? instance : context.instance(), &query, &arguments, error);
   });
 }
 
@@ -190,6 +240,7 @@ Trial video_trial(const VideoCase& video) {
 std::vector<Trial> video_trials(Context&) {
   std::vector<Trial> trials;
   for (const VideoCase& video : video_cases()) trials.push_back(video_trial(video));
+  trials.push_back(video_trial(y4m_case({.width = 37, .height = 21, .seed = 3})));
   return trials;
 }
 

@@ -1,6 +1,7 @@
 // What a reader of video has to get right: which picture is shown when, and how it deals with files from strangers.
 #include "check/families.h"
 #include "check/generic.h"
+#include "check/growth.h"
 #include "check/video.h"
 #include "check/workbench.h"
 
@@ -44,8 +45,8 @@ std::string wrong_pictures(Context& context, VideoCase video, const std::vector<
   if (watched.pictures.size() != times.size())
     return fmt::format("{} pictures for {} times", watched.pictures.size(), times.size());
   for (size_t i = 0; i < times.size(); ++i) {
-    const int expected = std::min(static_cast<int>(times[i] / video_frame_seconds + 1e-6), 11);
-    if (const int frame = watched.pictures[i].frame(); frame != expected)
+    const int expected = std::min(static_cast<int>(times[i] / video.pattern.frame_seconds() + 1e-6), 11);
+    if (const int frame = watched.pictures[i].frame(video.pattern); frame != expected)
       return fmt::format("at {} s it shows {}, not frame {}", times[i],
                          frame < 0 ? "none of the file's frames" : fmt::format("frame {}", frame), expected);
   }
@@ -56,8 +57,8 @@ Outcome probes(Context& context) {
   return each_format(context, [&](const VideoCase& video) -> std::string {
     const Watched watched = probe(context, video);
     if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
-    const bool right = watched.width == video_side && watched.height == video_side &&
-                       std::abs(watched.seconds - video_seconds) < video_frame_seconds + 1e-6;
+    const bool right = watched.width == video.pattern.width && watched.height == video.pattern.height &&
+                       std::abs(watched.seconds - video.pattern.seconds()) < video.pattern.frame_seconds() + 1e-6;
     return right ? "" : fmt::format("{} x {} pixels, {} s", watched.width, watched.height, watched.seconds);
   });
 }
@@ -71,7 +72,8 @@ Outcome shows_what_began(Context& context) {
 Outcome alone(Context& context) {
   return each_format(context, [&](const VideoCase& video) -> std::string {
     for (int n = 11; n >= 0; --n)
-      if (auto wrong = wrong_pictures(context, video, {n * video_frame_seconds}); !wrong.empty()) return wrong;
+      if (auto wrong = wrong_pictures(context, video, {n * video.pattern.frame_seconds()}); !wrong.empty())
+        return wrong;
     return "";
   });
 }
@@ -91,11 +93,14 @@ Outcome behind_the_end(Context& context) {
     if (auto wrong = wrong_pictures(context, video, {1, 3, 4, 1e6}); !wrong.empty()) return wrong;
     video.times = {1, 1e6};
     const Watched late = decode(context, video);
-    if (std::abs(late.seconds - video_seconds) > video_frame_seconds + 1e-6)
-      return fmt::format("asked for 1e6 s it says that the pictures end at {} s, not {}", late.seconds, video_seconds);
+    if (std::abs(late.seconds - video.pattern.seconds()) > video.pattern.frame_seconds() + 1e-6)
+      return fmt::format("asked for 1e6 s it says that the pictures end at {} s, not {}", late.seconds,
+                         video.pattern.seconds());
     video.times = {1};
     const Watched early = decode(context, video);
-    return early.seconds >= 1 ? "" : fmt::format("asked for 1 s it says that the pictures end at {} s", early.seconds);
+    return std::abs(early.seconds - 1) < 1e-6
+               ? ""
+               : fmt::format("asked for 1 s it says that the pictures end at {} s", early.seconds);
   });
 }
 
@@ -111,7 +116,7 @@ Outcome pure(Context& context) {
 
 Outcome most_pixels(Context& context) {
   return each_format(context, [&](VideoCase video) -> std::string {
-    video.most_pixels = video_side * video_side;
+    video.most_pixels = video.pattern.width * video.pattern.height;
     if (auto wrong = trouble(decode(context, video)); !wrong.empty()) return "at the limit: " + wrong;
     --video.most_pixels;
     const Watched watched = decode(context, video);
@@ -139,7 +144,9 @@ Outcome stops(Context& context) {
     const int questions = decode(context, video).questions;
     if (questions < 5) return fmt::format("stop() was asked {} times over 5 pictures", questions);
     for (video.stop_at = 0; video.stop_at < questions; video.stop_at += 1 + questions / 8)
-      if (decode(context, video).status == FVLM_OK) return fmt::format("it went on after stop {}", video.stop_at);
+      if (const Watched watched = decode(context, video); watched.status == FVLM_OK || watched.after_stop > 1)
+        return fmt::format("stop() said so at question {}, {} pictures came after it, and decode {}", video.stop_at,
+                           watched.after_stop, status_text(watched));
     video.stop_at = -1;
     for (video.refuse_at = 0; video.refuse_at < 5; ++video.refuse_at)
       if (const Watched watched = decode(context, video);
@@ -172,6 +179,121 @@ Outcome damage(Context& context) {
   });
 }
 
+// Not applicable where y4m files are not read.
+Outcome each_pattern(Context& context, const std::vector<VideoPattern>& patterns,
+                     const std::function<std::string(const VideoCase&)>& examine) {
+  for (const VideoPattern& pattern : patterns) {
+    const VideoCase video = y4m_case(pattern);
+    if (fvlm_support answer = video_supports(context, video); answer.score <= 0)
+      return not_applicable(fmt::format("y4m files are not read: {}", answer.reason));
+    if (auto wrong = examine(video); !wrong.empty())
+      return failed("a y4m file of {} frames of {} x {} pixels, {} in {} s: {}", pattern.frames, pattern.width,
+                    pattern.height, pattern.rate, pattern.per, wrong);
+  }
+  return ok(fmt::format("{} files", patterns.size()));
+}
+
+// "" where the middle of each frame from `first` on shows that frame.
+std::string wrong_pixels(Context& context, VideoCase video, fvlm_instance* instance = nullptr, int first = 0) {
+  video.times.clear();
+  for (int n = first; n < video.pattern.frames; ++n) video.times.push_back((n + 0.5) * video.pattern.frame_seconds());
+  const Watched watched = decode(context, video, instance);
+  if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
+  if (watched.pictures.size() != video.times.size())
+    return fmt::format("{} pictures for {} times", watched.pictures.size(), video.times.size());
+  for (int n = first; n < video.pattern.frames; ++n)
+    if (auto wrong = watched.pictures[static_cast<size_t>(n - first)].difference(video.pattern, n); !wrong.empty())
+      return fmt::format("picture {}: {}", n, wrong);
+  return "";
+}
+
+Outcome whole_pictures(Context& context) {
+  return each_pattern(context,
+                      {{.width = 37, .height = 21, .seed = 1},
+                       {.width = 21, .height = 37, .seed = 2},
+                       {.width = 64, .height = 5, .seed = 3},
+                       {.width = 1, .height = 9, .seed = 4},
+                       {.width = 300, .height = 200, .frames = 3, .seed = 5}},
+                      [&](const VideoCase& video) { return wrong_pixels(context, video); });
+}
+
+Outcome frame_rates(Context& context) {
+  return each_pattern(context,
+                      {{.width = 8, .height = 8, .frames = 90, .rate = 30000, .per = 1001, .seed = 6},
+                       {.width = 8, .height = 8, .frames = 600, .rate = 25, .per = 1, .seed = 7},
+                       {.width = 8, .height = 8, .frames = 9, .rate = 1, .per = 3, .seed = 8},
+                       {.width = 4, .height = 4, .frames = 300, .rate = 240, .per = 1, .seed = 9},
+                       {.width = 4, .height = 4, .frames = 1, .rate = 4, .per = 1, .seed = 10}},
+                      [&](const VideoCase& video) { return wrong_pixels(context, video); });
+}
+
+// Files of one size and of the same first line among them: what is kept of one is not another's.
+Outcome files_in_turn(Context& context) {
+  Instance own(context, context.host());
+  std::vector<VideoPattern> turns;
+  for (const uint64_t seed : {11u, 12u, 11u, 13u, 12u}) {
+    turns.push_back({.width = 24, .height = 16, .seed = seed});
+    turns.push_back({.width = 16, .height = 24, .seed = seed});
+  }
+  return each_pattern(context, turns, [&](const VideoCase& video) -> std::string {
+    const Watched watched = probe(context, video, own.get());
+    if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
+    if (watched.width != video.pattern.width || watched.height != video.pattern.height)
+      return fmt::format("after other files probe says {} x {} pixels", watched.width, watched.height);
+    // The last frame first: it was the last of the file before, too.
+    for (const int first : {video.pattern.frames - 1, 0})
+      if (const auto wrong = wrong_pixels(context, video, own.get(), first); !wrong.empty())
+        return "after other files, " + wrong;
+    return "";
+  });
+}
+
+Outcome probe_reads_little(Context& context) {
+  return each_pattern(context, {{.width = 64, .height = 64, .frames = 200, .seed = 14}},
+                      [&](const VideoCase& video) -> std::string {
+                        const Watched watched = probe(context, video);
+                        if (auto wrong = trouble(watched); !wrong.empty()) return wrong;
+                        return watched.bytes_read <= video.bytes.size() / 2
+                                   ? ""
+                                   : fmt::format("probe read {} of {} bytes, though the first line says it all",
+                                                 watched.bytes_read, video.bytes.size());
+                      });
+}
+
+Outcome another_format(Context& context) {
+  return each_pattern(context, {{.seed = 15}}, [&](VideoCase video) -> std::string {
+    video.bytes.replace(0, 9, "JFIFMPEG2");
+    for (const Watched& watched : {probe(context, video), decode(context, video)})
+      if (watched.status != FVLM_ERROR_DATA) return "its first word is JFIFMPEG2, and a call " + status_text(watched);
+    return "";
+  });
+}
+
+// Calls that end early, in each way that there is.
+Outcome failures_flat(Context& context) {
+  if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
+  std::vector<VideoCase> cases;
+  for (const VideoCase& whole : video_cases()) {
+    if (video_supports(context, whole).score <= 0) continue;
+    VideoCase refused = whole, stopped = whole, unread = whole, cut = whole, large = whole, headless = whole;
+    refused.refuse_at = 1;
+    stopped.stop_at = 2;
+    unread.fail_at = 1;
+    cut.bytes.resize(cut.bytes.size() / 2 + 7);
+    if (whole.format == "y4m") cut.bytes[cut.bytes.find("FRAME", cut.bytes.size() / 4)] = 'f';
+    large.most_pixels = 16;
+    headless.bytes[0] = 'x';
+    for (const VideoCase& video : {refused, stopped, unread, cut, large, headless}) cases.push_back(video);
+  }
+  if (cases.empty()) return not_applicable("neither mp4 nor y4m files are read, of which samples are here");
+  size_t next = 0;
+  return flat(context, 3000, "calls that ended early", [&] {
+    const VideoCase& video = cases[next++ % cases.size()];
+    probe(context, video);
+    decode(context, video);
+  });
+}
+
 Outcome nonsense(Context& context) {
   const auto supports = context.table<fvlm_video_v1>().supports;
   for (const VideoCase& video : video_cases()) {
@@ -190,22 +312,31 @@ Outcome nonsense(Context& context) {
 
 Table video_table() {
   Table table{"video", {}, {}};
-  append(table.checks,
-         {
-             {"probes", "probe() tells the length and size of a file", probes},
-             {"shows_what_began", "the picture of a time is the last that began by then", shows_what_began},
-             {"alone", "a time alone shows the same picture as among others", alone, "shows_what_began"},
-             {"repeated_times", "equal times get a picture each", repeated_times, "shows_what_began"},
-             {"no_times", "no times, no pictures", no_times},
-             {"behind_the_end", "behind the end the last picture stands in, and the end is told", behind_the_end,
-              "shows_what_began"},
-             {"pure", "the same file gives the same pictures, whatever was decoded before", pure},
-             {"most_pixels", "pictures of more than most_pixels are refused as data", most_pixels},
-             {"failing_reads", "a read that fails ends the call as the device's error", failing_reads},
-             {"stops", "stop() is asked, and it and a refused picture end the call", stops},
-             {"damage", "damaged files end in pictures or as data errors, reading nothing outside the file", damage},
-             {"supports_nonsense", "supports() refuses impossible queries", nonsense},
-         });
+  append(
+      table.checks,
+      {
+          {"probes", "probe() tells the length and size of a file", probes},
+          {"shows_what_began", "the picture of a time is the last that began by then", shows_what_began},
+          {"alone", "a time alone shows the same picture as among others", alone, "shows_what_began"},
+          {"repeated_times", "equal times get a picture each", repeated_times, "shows_what_began"},
+          {"no_times", "no times, no pictures", no_times},
+          {"behind_the_end", "behind the end the last picture stands in, and the end is told", behind_the_end,
+           "shows_what_began"},
+          {"whole_pictures", "every pixel lies in its place and has its colour, whatever the width and height",
+           whole_pictures, "shows_what_began"},
+          {"frame_rates", "frames of any rate, more than 8 bits count", frame_rates, "shows_what_began"},
+          {"files_in_turn", "one instance reads files in turn that are alike but for their pictures", files_in_turn,
+           "whole_pictures"},
+          {"probe_reads_little", "probe() reads no more of a file than it needs", probe_reads_little, "probes"},
+          {"pure", "the same file gives the same pictures, whatever was decoded before", pure},
+          {"most_pixels", "pictures of more than most_pixels are refused as data", most_pixels},
+          {"failing_reads", "a read that fails ends the call as the device's error", failing_reads},
+          {"stops", "stop() is asked, and it and a refused picture end the call", stops},
+          {"damage", "damaged files end in pictures or as data errors, reading nothing outside the file", damage},
+          {"another_format", "a file that is none of its format is refused as data", another_format},
+          {"failures_flat", "memory does not grow over 3,000 calls that are stopped, refused or fail", failures_flat},
+          {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+      });
   append(table.checks, generic_host_checks());
   return table;
 }

@@ -82,56 +82,6 @@ fvlm_device device_of(at::Device device) {
   return {device.is_cuda() ? FVLM_CUDA : FVLM_CPU, device.has_index() ? device.index() : 0};
 }
 
-Pages::Pages(size_t bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  size_ = (bytes + page - 1) / page * page;
-  void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw Refused{State::failed, "no memory for pages"};
-  data_ = static_cast<char*>(memory);
-}
-
-Pages::Pages(Pages&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
-
-Pages::~Pages() {
-  if (data_) munmap(data_, size_);
-}
-
-namespace {
-
-const std::vector<Sealed::Range>* sealed_now = nullptr;
-
-void tell_what_was_written(int, siginfo_t* info, void*) {
-  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (sealed_now)
-    for (const Sealed::Range& range : *sealed_now) {
-      const auto begin = reinterpret_cast<uintptr_t>(range.begin);
-      if (at < begin || at >= begin + range.size) continue;
-      for (std::string_view part : {std::string_view("it wrote to "), std::string_view(range.name),
-                                    std::string_view(", which it may only read\n")})
-        if (write(STDERR_FILENO, part.data(), part.size()) < 0) break;
-    }
-  signal(SIGSEGV, SIG_DFL); // the write is tried again, and ends the process
-}
-
-} // namespace
-
-Sealed::Sealed(std::vector<Range> ranges) : ranges_(std::move(ranges)) {
-  if (ranges_.empty()) return;
-  struct sigaction action {};
-  action.sa_sigaction = tell_what_was_written;
-  action.sa_flags = SA_SIGINFO;
-  sigaction(SIGSEGV, &action, &before_);
-  sealed_now = &ranges_;
-  for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ);
-}
-
-Sealed::~Sealed() {
-  if (ranges_.empty()) return;
-  for (const Range& range : ranges_) mprotect(range.begin, range.size, PROT_READ | PROT_WRITE);
-  sealed_now = nullptr;
-  sigaction(SIGSEGV, &before_, nullptr);
-}
-
 Operand::Operand(std::string name, at::IntArrayRef shape, at::ScalarType dtype, at::Device device, Placement placement,
                  int64_t gaps)
     : name_(std::move(name)), dtype_(dtype), shape_(shape.vec()), strides_(shape.size(), 1) {

@@ -1,46 +1,14 @@
-// Where a trial is run: tensors in guarded memory, calls watched from all sides. What a plugin does to memory that it
-// was not given, to inputs, or after a refusal ends up in the Run.
+// Runs the calls of a trial on tensors in guarded memory. What the plugin writes outside of its outputs, to inputs, or
+// in a call that it refuses is recorded as a violation in the Run.
 #pragma once
 #include "check/context.h"
+#include "check/pages.h"
 #include "check/recorder.h"
 
 #include <algorithm>
-#include <csignal>
 #include <deque>
 
 namespace fvlm::check {
-
-// Host memory in pages of its own, which can be closed to writing.
-class Pages {
- public:
-  explicit Pages(size_t bytes);
-  Pages(Pages&& other) noexcept;
-  ~Pages();
-  char* data() const { return data_; }
-  size_t size() const { return size_; } // of whole pages
-
- private:
-  char* data_;
-  size_t size_;
-};
-
-// While this lives, a write to any of these ranges ends the process, which says to what it was.
-class Sealed {
- public:
-  struct Range {
-    void* begin;
-    size_t size;
-    std::string name;
-  };
-  explicit Sealed(std::vector<Range> ranges = {});
-  ~Sealed();
-  Sealed(const Sealed&) = delete;
-  Sealed& operator=(const Sealed&) = delete;
-
- private:
-  std::vector<Range> ranges_;
-  struct sigaction before_ {};
-};
 
 // A tensor lent to the plugin, inside a larger piece of guarded memory.
 class Operand {

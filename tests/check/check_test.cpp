@@ -38,7 +38,8 @@ TEST_P(GoodPlugin, passes_wholly) {
 INSTANTIATE_TEST_SUITE_P(kinds, GoodPlugin,
                          testing::Values("attention", "loss", "optimizer", "packer", "quantizer", "kernels", "video",
                                          "attention_mutant", "loss_mutant", "kernels_mutant", "optimizer_mutant",
-                                         "lion_mutant", "sgd_mutant", "packer_mutant", "quantizer_mutant"),
+                                         "lion_mutant", "sgd_mutant", "packer_mutant", "quantizer_mutant",
+                                         "process_mutant", "video_mutant"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Conformance, there_are_more_than_sixty_checks_and_each_says_what_it_proves) {

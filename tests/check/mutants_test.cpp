@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace fvlm::check {
@@ -24,6 +25,7 @@ void PrintTo(const Mutant& mutant, std::ostream* out) {
 std::string table_of(const std::string& kind) {
   if (kind == "optimizer") return "optimizer:steady";
   if (kind == "lion" || kind == "sgd") return "optimizer:" + kind;
+  if (kind == "process" || kind == "exit") return "packer";
   return kind == "quantizer" ? "quantizer:int8" : kind;
 }
 
@@ -36,7 +38,8 @@ TEST_P(Mutants, fail_the_row_of_their_defect) {
   setenv("FVLM_MUTANT", mutant.defect, 1);
   Job job;
   job.library = plugin(std::string(mutant.kind) + "_mutant").string();
-  job.only = table_of(mutant.kind) + "." + mutant.row;
+  const std::string row = mutant.row;
+  job.only = row.find('.') == std::string::npos ? table_of(mutant.kind) + "." + row : row;
   const Report report = check_plugin(job, supervision(std::chrono::seconds(240)));
   bool found = false;
   for (const Entry& entry : report.entries)
@@ -151,6 +154,14 @@ const Mutant mutants[] = {
     {"packer", "by_address_of_instance", "pure_anywhere"},
     {"packer", "by_address_of_stack", "pure_anywhere"},
     {"packer", "by_calls_of_all", "pure"},
+    {"packer", "by_system_call", "same_elsewhere"},
+    {"packer", "by_address_of_code", "same_elsewhere"},
+    {"packer", "by_all_variables", "same_elsewhere"},
+    {"packer", "by_folder", "same_elsewhere"},
+    {"packer", "by_loader", "same_elsewhere"},
+    {"packer", "opens_by_time", "same_elsewhere"},
+    {"packer", "by_pid", "same_elsewhere"},
+    {"packer", "by_environment", "same_elsewhere"},
     {"packer", "keeps_sizes_by_totals", "pure_anywhere"},
     {"packer", "keeps_sizes_in_32_bits", "wide_sizes"},
     {"packer", "counts_bins_in_16_bits", "many_bins"},
@@ -160,6 +171,83 @@ const Mutant mutants[] = {
     {"packer", "starves_the_first_of_many", "many_items"},
     {"packer", "shares_scratch", "two_threads"},
     {"packer", "writes_sizes_and_puts_back", "inputs_sealed"},
+    {"process", "handles_fpe_in_pack", "leaves_signals"},
+    {"process", "once_handles_fpe_in_pack", "leaves_signals"},
+    {"process", "ignores_pipe_in_create", "leaves_signals"},
+    {"process", "handles_a_real_time_signal_in_supports", "leaves_signals"},
+    {"process", "blocks_interrupts_in_pack", "leaves_signals"},
+    {"process", "blocks_interrupts_in_destroy", "leaves_signals"},
+    {"process", "lays_a_stack_in_create", "leaves_signals"},
+    {"process", "sets_an_alarm_in_pack", "leaves_signals"},
+    {"process", "sets_a_timer_in_refusing", "leaves_signals"},
+    {"process", "opens_in_pack", "leaves_no_descriptors"},
+    {"process", "once_opens_in_pack", "leaves_no_descriptors"},
+    {"process", "opens_in_supports", "leaves_no_descriptors"},
+    {"process", "duplicates_in_create", "leaves_no_descriptors"},
+    {"process", "makes_a_pipe_in_destroy", "leaves_no_descriptors"},
+    {"process", "closes_input_in_pack", "leaves_no_descriptors"},
+    {"process", "stops_blocking_in_pack", "leaves_no_descriptors"},
+    {"process", "sets_a_variable_in_pack", "leaves_environment"},
+    {"process", "once_sets_a_variable_in_supports", "leaves_environment"},
+    {"process", "unsets_a_variable_in_create", "leaves_environment"},
+    {"process", "locale_in_pack", "leaves_environment"},
+    {"process", "once_locale_in_create", "leaves_environment"},
+    {"process", "thread_locale_in_pack", "leaves_environment"},
+    {"process", "umask_in_pack", "leaves_environment"},
+    {"process", "once_umask_in_supports", "leaves_environment"},
+    {"process", "folder_in_destroy", "leaves_environment"},
+    {"process", "affinity_in_pack", "leaves_scheduling"},
+    {"process", "once_affinity_in_supports", "leaves_scheduling"},
+    {"process", "nice_in_pack", "leaves_scheduling"},
+    {"process", "limit_in_create", "leaves_scheduling"},
+    {"process", "thread_name_in_pack", "leaves_scheduling"},
+    {"process", "not_dumpable_in_pack", "leaves_scheduling"},
+    {"process", "timer_slack_in_supports", "leaves_scheduling"},
+    {"process", "outlives_its_parent_in_pack", "leaves_scheduling"},
+    {"process", "starts_a_thread_in_pack", "starts_no_threads"},
+    {"process", "once_starts_a_thread_in_supports", "starts_no_threads"},
+    {"process", "leaves_a_thread_in_create", "starts_no_threads"},
+    {"process", "forks_in_pack", "starts_no_processes"},
+    {"process", "once_forks_in_supports", "starts_no_processes"},
+    {"process", "forks_by_system_call_in_pack", "starts_no_processes"},
+    {"process", "leaves_a_child_in_destroy", "starts_no_processes"},
+    {"process", "clones_in_pack", "starts_no_processes"},
+    {"process", "runs_a_command_in_create", "starts_no_processes"},
+    {"process", "rounds_up_in_pack", "leaves_float_mode"},
+    {"process", "flushes_to_zero_in_supports", "leaves_float_mode"},
+    {"process", "once_flushes_to_zero_in_supports", "leaves_float_mode"},
+    {"process", "takes_denormals_for_zero_in_create", "leaves_float_mode"},
+    {"process", "traps_division_in_destroy", "leaves_float_mode"},
+    {"process", "halves_the_precision_in_refusing", "leaves_float_mode"},
+    {"process", "prints_in_pack", "prints_nothing"},
+    {"process", "once_prints_in_create", "prints_nothing"},
+    {"process", "complains_in_supports", "prints_nothing"},
+    {"process", "leaks_in_create", "instances_flat"},
+    {"process", "leaks_in_refused_create", "instances_flat"},
+    {"process", "leaks_pages_in_destroy", "instances_flat"},
+    {"process", "opens_in_create", "instances_flat"},
+    {"process", "leaks_in_supports", "queries_flat"},
+    {"process", "leaks_in_refusing", "refusals_flat"},
+    {"process", "leaks_pages_in_pack", "memory_flat"},
+    {"process", "leaks_in_pack", "used_instances_flat"},
+    {"process", "prints_in_destructor", "exits_cleanly"},
+    {"process", "crashes_in_destructor", "exits_cleanly"},
+    {"process", "hangs_in_destructor", "exits_cleanly"},
+    {"process", "ends_with_0_in_destructor", "exits_cleanly"},
+    {"process", "writes_the_query_in_supports", "inputs_sealed"},
+    {"process", "writes_the_config", "inputs_sealed"},
+    {"process", "writes_the_host", "creates"},
+    {"process", "umask_in_entry", "library.enters"},
+    {"process", "flushes_to_zero_in_entry", "library.enters"},
+    {"process", "leaves_a_thread_in_entry", "library.enters"},
+    {"process", "umask_in_constructor", "library.opens"},
+    {"process", "prints_in_constructor", "library.opens"},
+    {"process", "opens_in_constructor", "library.opens"},
+    {"exit", "", "library.no_exit_handlers"},
+    {"exit", "prints_at_exit", "exits_cleanly"},
+    {"exit", "crashes_at_exit", "exits_cleanly"},
+    {"exit", "hangs_at_exit", "exits_cleanly"},
+    {"exit", "ends_with_0_at_exit", "exits_cleanly"},
     {"quantizer", "rounds_ties_away", "int8_codes"},
     {"quantizer", "rounds_half_up", "int8_codes"},
     {"quantizer", "truncates", "round_trip"},
@@ -186,10 +274,57 @@ const Mutant mutants[] = {
     {"quantizer", "blocks_the_largest", "straight_through"},
     {"quantizer", "scales_the_gradient", "straight_through"},
     {"quantizer", "writes_weights_and_puts_back", "inputs_sealed"},
+    {"video", "swaps_neighbours", "shows_what_began"},
+    {"video", "shows_the_nearest", "shows_what_began"},
+    {"video", "shows_key_pictures", "shows_what_began"},
+    {"video", "counts_in_single_precision", "frame_rates"},
+    {"video", "rounds_the_rate", "frame_rates"},
+    {"video", "knows_whole_rates", "frame_rates"},
+    {"video", "counts_frames_in_8_bits", "frame_rates"},
+    {"video", "begins_anew_behind_the_end", "behind_the_end"},
+    {"video", "tells_the_last_time", "behind_the_end"},
+    {"video", "tells_the_end", "behind_the_end"},
+    {"video", "tells_nothing", "outputs_written"},
+    {"video", "counts_a_frame_more", "behind_the_end"},
+    {"video", "leaves_out_repeats", "repeated_times"},
+    {"video", "counts_frames_for_times", "shows_what_began"},
+    {"video", "shows_pictures_twice", "shows_what_began"},
+    {"video", "rounds_the_stride", "whole_pictures"},
+    {"video", "tells_pixels_for_bytes", "shows_what_began"},
+    {"video", "upside_down_by_stride", "shows_what_began"},
+    {"video", "cuts_the_last_column", "whole_pictures"},
+    {"video", "upside_down", "whole_pictures"},
+    {"video", "mirrored", "whole_pictures"},
+    {"video", "swaps_width_and_height", "whole_pictures"},
+    {"video", "knows_widths_of_16", "whole_pictures"},
+    {"video", "shifts_a_pixel", "whole_pictures"},
+    {"video", "grey", "whole_pictures"},
+    {"video", "swaps_colours", "whole_pictures"},
+    {"video", "keeps_pictures_by_size", "files_in_turn"},
+    {"video", "tells_height_for_width", "files_in_turn"},
+    {"video", "tells_frames_for_seconds", "probes"},
+    {"video", "probes_whole_files", "probe_reads_little"},
+    {"video", "reads_beyond_short_files", "damage"},
+    {"video", "takes_any_file", "another_format"},
+    {"video", "looks_at_no_limit", "most_pixels"},
+    {"video", "allows_a_row_more", "most_pixels"},
+    {"video", "swallows_failed_reads", "failing_reads"},
+    {"video", "takes_failed_reads_for_damage", "failing_reads"},
+    {"video", "ignores_stop", "stops"},
+    {"video", "asks_to_stop_once", "stops"},
+    {"video", "goes_on_after_refusal", "stops"},
+    {"video", "reads_on_a_thread", "shows_what_began"},
+    {"video", "leaks_frames", "memory_flat"},
+    {"video", "leaks_when_it_fails", "failures_flat"},
+    {"video", "leaks_on_damage", "failures_flat"},
+    {"video", "shares_a_frame", "two_threads"},
+    {"video", "writes_times_and_puts_back", "inputs_sealed"},
 };
 
 INSTANTIATE_TEST_SUITE_P(plugins, Mutants, testing::ValuesIn(mutants), [](const auto& info) {
-  return fmt::format("{}_{}_{}", info.param.kind, info.param.defect, info.param.row);
+  std::string name = fmt::format("{}_{}_{}", info.param.kind, info.param.defect, info.param.row);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
 });
 
 } // namespace
