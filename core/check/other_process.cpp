@@ -119,7 +119,7 @@ Ended send(Context& context, const std::string& errand, std::string_view last) {
   posix_spawn_file_actions_destroy(&actions);
   if (trouble != 0) throw Refused{State::failed, fmt::format("cannot start {}: {}", words[0], std::strerror(trouble))};
   const int status = wait_for(id, report, last);
-  return {report.text(), last_words(printed.text()), status};
+  return {report.text(), last_output(printed.text()), status};
 }
 
 std::string text_of(int status) {
