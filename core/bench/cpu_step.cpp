@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "base/scratch_folder.h"
-#include "bench/made_model.h"
 #include "bench/peer.h"
+#include "bench/synthetic_model.h"
 #include "model/batch_file.h"
 #include "model/execution.h"
 #include "model/loading.h"

@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* made_samples = "256";
+constexpr const char* sample_count = "256";
 constexpr int64_t most_frames = 8; // of a sample, as the packs are cut out for
 constexpr size_t packs_ahead = 4;  // that the memory holds: as many batches as the peer reads ahead
 
@@ -177,7 +177,7 @@ std::vector<DataSet> make_data_sets(const std::filesystem::path& make_shapes, co
     const std::string command =
         fmt::format("'{}' --out '{}' --size 640x480 --frames 2 --ground textured --format {} --samples captions={} "
                     "--shard-size 64 >/dev/null",
-                    make_shapes.string(), out.string(), format, made_samples);
+                    make_shapes.string(), out.string(), format, sample_count);
     if (std::system(command.c_str()) != 0)
       throw Error(ErrorKind::data, "the data could not be made").at(command).advise("name shards with --shards");
     sets.push_back({format + " 640x480", {(out / "captions/*.tar").string()}, out / "tokenizer"});

@@ -43,12 +43,12 @@ void tell_answers_apart(train::SyntheticPack& pack) {
 } // namespace
 
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, MadeModels& models, at::Device device) {
+           const std::string& reference, SyntheticModels& models, at::Device device) {
   const Shape& shape = shape_named(configuration.shape);
   Job job;
   job.name = configuration.name;
   job.reference = reference;
-  job.plan = made_plan(setting, shape.frame, frames, text);
+  job.plan = synthetic_plan(setting, shape.frame, frames, text);
   plan::Stage& stage = job.plan.stages.front();
   stage.activation_checkpointing = configuration.recompute;
   if (!reference.empty()) {

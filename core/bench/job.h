@@ -30,6 +30,6 @@ struct Job {
 // Frames lie where a loader lays them for the device. `frames`, `text`: of each sample. `reference`: of pairs,
 // "remembered" or "live"; empty: samples that are no pairs.
 Job job_of(const Configuration& configuration, const TrainingSetting& setting, int64_t frames, int64_t text,
-           const std::string& reference, MadeModels& models, at::Device device);
+           const std::string& reference, SyntheticModels& models, at::Device device);
 
 } // namespace fvlm::bench

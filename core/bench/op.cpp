@@ -206,7 +206,7 @@ class OpBench {
  public:
   OpBench(const OpRequest& request, Registry& registry, const Progress& progress)
       : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
-        wish_(BackendPreference::of(request.kernels)), plan_(made_plan(request, 0, request.frames, request.text)),
+        wish_(BackendPreference::of(request.kernels)), plan_(synthetic_plan(request, 0, request.frames, request.text)),
         dtype_(train::type_of(plan_.precision)) {
     if (!request.peer.empty()) peer_.emplace(request.peer, std::vector<std::string>{"--device", request.device});
   }
@@ -347,7 +347,7 @@ class OpBench {
   const BackendPreference wish_;
   const plan::Plan plan_;
   const at::ScalarType dtype_;
-  MadeModels models_;
+  SyntheticModels models_;
   std::optional<Peer> peer_;
 };
 

@@ -42,7 +42,7 @@ Job job_of_files(const ProfileRequest& request) {
     job.capacity.frames += sample->frames;
     job.capacity.rows += sample->rows();
   }
-  job.plan = made_plan(request, read.image_size, frames, text);
+  job.plan = synthetic_plan(request, read.image_size, frames, text);
   job.plan.stages.front().objective = {objective::NextToken()};
   return job;
 }
@@ -184,7 +184,7 @@ class Profile {
   Registry& registry_;
   const Progress& progress_;
   at::Device device_;
-  MadeModels models_;
+  SyntheticModels models_;
   ScratchFolder scratch_;
 };
 

@@ -1,9 +1,9 @@
 #include "bench/ragged.h"
 
 #include "base/error.h"
-#include "bench/made_stream.h"
 #include "bench/pack_file.h"
 #include "bench/peer.h"
+#include "bench/synthetic_stream.h"
 #include "data/stream/loader.h"
 #include "device/runtime.h"
 #include "feed/packer.h"
@@ -40,9 +40,11 @@ PackSize pack_named(const std::string& name) {
   if (!parted || rows.ec != std::errc() || rows.ptr != end)
     throw Error(ErrorKind::usage, fmt::format("'{}' is no size of a pack", name))
         .advise("FRAMES:TOKENS, as in 512:11520");
-  if (size.frames < MadeStream::most_frames || size.rows < MadeStream::most_frames + MadeStream::most_text)
+  if (size.frames < SyntheticStream::most_frames ||
+      size.rows < SyntheticStream::most_frames + SyntheticStream::most_text)
     throw Error(ErrorKind::usage, fmt::format("a pack of {} does not hold the longest sample", name))
-        .advise(fmt::format("{}:{} or more", MadeStream::most_frames, MadeStream::most_frames + MadeStream::most_text));
+        .advise(fmt::format("{}:{} or more", SyntheticStream::most_frames,
+                            SyntheticStream::most_frames + SyntheticStream::most_text));
   return size;
 }
 
@@ -159,7 +161,7 @@ class Stream {
   // What the peer learns: two passes.
   void write_stream(const std::filesystem::path& file) const {
     const Shape& shape = shape_named(request_.shape);
-    const MadeStream stream(2 * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
+    const SyntheticStream stream(2 * request_.samples, shape.frame, shape.vocabulary(), request_.seed);
     std::vector<int64_t> frames, lengths, ids, shifts;
     const Order order = Order::once(stream.sizes());
     for (auto state = order.begin(); const auto drawn = order.next(state);) {
@@ -168,7 +170,8 @@ class Stream {
       frames.push_back(sample.frames);
       lengths.push_back(std::ssize(text));
       ids.insert(ids.end(), text.begin(), text.end());
-      for (int64_t frame = 0; frame < sample.frames; ++frame) shifts.push_back(MadeStream::shift(drawn->sample, frame));
+      for (int64_t frame = 0; frame < sample.frames; ++frame)
+        shifts.push_back(SyntheticStream::shift(drawn->sample, frame));
     }
     auto* noise = const_cast<float*>(stream.noise().data()); // never written to
     model::write_tensors(file, {{"frame_counts", at::tensor(frames, at::kLong)},
@@ -188,7 +191,8 @@ class Stream {
   void train(RaggedReport::Row& row, train::PeakMemory& peak, std::vector<std::string>& choices) {
     const PackSize& capacity = row.capacity;
     const Shape& shape = shape_named(request_.shape);
-    const plan::Plan plan = made_plan(request_, shape.frame, MadeStream::most_frames, MadeStream::most_text);
+    const plan::Plan plan =
+        synthetic_plan(request_, shape.frame, SyntheticStream::most_frames, SyntheticStream::most_text);
     Training training(plan, registry_, device_, model_, capacity, 0);
     peak.begin(std::numeric_limits<int64_t>::max());
 
@@ -197,7 +201,7 @@ class Stream {
     batches.capacity = capacity;
     const int64_t wanted = request_.samples * request_.passes;
     // Enough behind what is measured that the packer can choose to the end.
-    const MadeStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
+    const SyntheticStream samples(wanted + 2 * batches.window, shape.frame, shape.vocabulary(), request_.seed);
     const Order order = Order::once(samples.sizes());
     const auto bytes = static_cast<uint64_t>(capacity.frames * samples.frame_elements()) * sizeof(float);
     DataLoaderOptions options;
@@ -275,7 +279,7 @@ class Stream {
   Registry& registry_;
   const Progress& progress_;
   at::Device device_;
-  MadeModels models_;
+  SyntheticModels models_;
   const std::filesystem::path& model_;
   ScratchFolder scratch_;
 };

@@ -8,7 +8,7 @@
 
 namespace fvlm::bench {
 
-plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text) {
+plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text) {
   plan::Plan plan;
   plan.name = "bench";
   plan.precision = setting.precision;
@@ -36,7 +36,7 @@ plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t
   return plan;
 }
 
-const std::filesystem::path& MadeModels::of(const Shape& shape) {
+const std::filesystem::path& SyntheticModels::of(const Shape& shape) {
   auto& folder = folders_[shape.name];
   if (folder.empty()) make_model(shape, folder = scratch_.path() / shape.name);
   return folder;

@@ -1,7 +1,7 @@
 // What measurements train: a made model on a device, by a plan that no recipe wrote.
 #pragma once
 #include "base/scratch_folder.h"
-#include "bench/made_model.h"
+#include "bench/synthetic_model.h"
 #include "recipe/plan.h"
 #include "train/async_readback.h"
 #include "train/stage_model.h"
@@ -28,10 +28,10 @@ struct TrainingSetting {
 };
 
 // One stage that learns all text of samples of at most so many frames and tokens, with AdamW.
-plan::Plan made_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text);
+plan::Plan synthetic_plan(const TrainingSetting& setting, int64_t image_size, int64_t frames, int64_t text);
 
 // Model directories, each made when it is first asked for.
-class MadeModels {
+class SyntheticModels {
  public:
   const std::filesystem::path& of(const Shape& shape);
 

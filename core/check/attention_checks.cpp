@@ -122,7 +122,7 @@ Outcome even(Context& context) {
 }
 
 // Rows that ride behind the patches of a frame: their keys are nobody's. The last two look so by their sizes alone.
-Outcome riding(Context& context) {
+Outcome shared_rows(Context& context) {
   return cases(context, {{.lengths_q = {71, 0, 71, 0}, .lengths_kv = {70, 1, 70, 1}},
                          {.heads_q = 6, .heads_kv = 3, .lengths_q = {90, 0, 90, 0}, .lengths_kv = {70, 20, 70, 20}},
                          {.lengths_q = {71, 0, 0, 0}, .lengths_kv = {70, 1, 0, 0}, .padding_q = 71, .padding_kv = 71},
@@ -397,7 +397,7 @@ Table attention_table() {
           {"backward_float64", "gradients agree with autograd in float64, in float64", numbers<at::kDouble, true>,
            "forward_*"},
           {"causal", "a query sees no later key", causal, "forward_*,backward_*"},
-          {"causal_bottom_right", "the last query sees the last key, whatever the lengths; a blind row gives 0",
+          {"causal_bottom_right", "the last query sees the last key, whatever the lengths; a fully masked row gives 0",
            causal_bottom_right, "forward_*,backward_*,causal"},
           {"lengths_differ", "segments may have more or fewer keys than queries", lengths_differ, plain},
           {"groups", "query heads share key heads in order", groups, plain},
@@ -417,11 +417,11 @@ Table attention_table() {
            "segments of one length, as the query may say, empty ones behind them, and other lengths that fill as many "
            "rows",
            even, plain},
-          {"riding", "queries of one segment and keys of another in the same rows", riding, plain},
+          {"shared_rows", "queries of one segment and keys of another in the same rows", shared_rows, plain},
           {"guests", "another call's queries, one or none in a segment, add to the gradients of its keys", guests,
            plain},
           {"queries_alone", "the gradient of the queries without those of keys and values", queries_alone, plain},
-          {"frames", "segments of up to 272 rows, NaN in keys that nobody reads", frames, plain + ",riding"},
+          {"frames", "segments of up to 272 rows, NaN in keys that nobody reads", frames, plain + ",shared_rows"},
           {"padding_zeroed", "rows behind the last segment come out as 0", padding_zeroed, plain},
           {"padding_nan", "NaN in padding rows stays there", padding_nan, "forward_*,backward_*,causal,padding_zeroed"},
           {"one_query", "one query a segment, or none, on up to 257 keys", one_query,

@@ -158,7 +158,7 @@ Outcome refusals_flat(Context& context) {
   return flat(context, 1000, "refused calls", [&] { context.typical().front().run(context, variation); });
 }
 
-Outcome same_elsewhere(Context& context) {
+Outcome same_in_other_processes(Context& context) {
   if (context.subject.built_in()) return not_applicable("the reference is a part of the engine");
   if (!context.device.is_cpu()) return not_applicable("on a GPU a plugin may choose by measuring");
   const auto here = result_hashes(context, false);
@@ -202,8 +202,9 @@ std::vector<Check> process_checks() {
       {"leaves_signals", "signal handlers, masks and timers stay as they were", leaves_signals},
       {"leaves_environment", "so do environment variables, locale, umask and working folder", leaves_environment},
       {"leaves_scheduling", "so do CPU affinity, priority, resource limits and the thread's name", leaves_scheduling},
-      {"same_elsewhere", "with FVLM_DETERMINISTIC the same bits in any process: time, id, environment, addresses",
-       same_elsewhere, "deterministic,pure"},
+      {"same_in_other_processes",
+       "with FVLM_DETERMINISTIC the same bits in any process: time, id, environment, addresses",
+       same_in_other_processes, "deterministic,pure"},
       {"exits_cleanly", "a process that has used it exits as if it had not", exits_cleanly},
       {"leaves_float_mode", "so do rounding and flush-to-zero, after every function", leaves_float_mode},
   };

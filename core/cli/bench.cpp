@@ -3,7 +3,7 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/cpu_step.h"
-#include "bench/made_model.h"
+#include "bench/synthetic_model.h"
 #include "cli/bench_peer.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"

@@ -45,7 +45,7 @@ TEST(Anatomy, adds_up) {
   Watched gpu;
   Registry registry{RegistryOptions{}};
   registry.add_static(ops::reference_manifest(), [] { return ops::reference_entry; });
-  MadeModels models;
+  SyntheticModels models;
   TrainingSetting setting;
   setting.precision = plan::Precision::fp32;
   setting.speed.graphs = false;

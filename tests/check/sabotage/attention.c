@@ -225,7 +225,7 @@ static fvlm_status forward(fvlm_instance* instance, const fvlm_call* call, const
   clear(out, starts_q[query->segments]);
 #endif
 #ifdef SABOTAGE_FORGETS_EMPTY_SEGMENTS
-  /* A blind row is skipped and keeps whatever was there. */
+  /* A fully masked row is skipped and keeps whatever was there. */
 #endif
   for (int64_t s = 0; s < query->segments; ++s)
     for (int64_t i = starts_q[s]; i < starts_q[s + 1]; ++i)

@@ -1,4 +1,4 @@
-#include "bench/made_model.h"
+#include "bench/synthetic_model.h"
 
 #include "base/error.h"
 #include "base/text.h"

@@ -7,12 +7,12 @@
 
 namespace fvlm::bench {
 
-class MadeStream : public SampleSource {
+class SyntheticStream : public SampleSource {
  public:
   static constexpr int64_t most_frames = 64, most_text = 1024;
 
   // `size`: pixels a side. What sample n is follows from the seed and n.
-  MadeStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed);
+  SyntheticStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed);
 
   std::vector<int64_t> sizes() const override { return {samples_}; }
   int64_t frame_elements() const override { return 3 * size_ * size_; }

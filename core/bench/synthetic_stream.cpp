@@ -1,4 +1,4 @@
-#include "bench/made_stream.h"
+#include "bench/synthetic_stream.h"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ constexpr Lognormal frames_of_video{12, 0.8}, text_of_image{150, 0.8}, text_of_v
 
 } // namespace
 
-MadeStream::MadeStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed)
+SyntheticStream::SyntheticStream(int64_t samples, int64_t size, int64_t vocabulary, uint64_t seed)
     : samples_(samples), size_(size), vocabulary_(vocabulary), kinds_(seed, "kinds"), frames_(seed, "frames"),
       lengths_(seed, "lengths"), tokens_(seed, "tokens"),
       noise_(static_cast<size_t>(frame_elements() + different_frames)) {
@@ -31,7 +31,7 @@ MadeStream::MadeStream(int64_t samples, int64_t size, int64_t vocabulary, uint64
   for (size_t i = 0; i < noise_.size(); ++i) noise_[i] = static_cast<float>(pixels.normal(i));
 }
 
-Sample MadeStream::measure(const DrawnSample& drawn) const {
+Sample SyntheticStream::measure(const DrawnSample& drawn) const {
   const auto number = static_cast<uint64_t>(drawn.sample);
   const double kind = kinds_.uniform(number), length = lengths_.normal(number);
   Sample sample;
@@ -52,21 +52,21 @@ Sample MadeStream::measure(const DrawnSample& drawn) const {
   return sample;
 }
 
-void MadeStream::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
+void SyntheticStream::decode(const DrawnSample& drawn, const Sample& sample, std::span<float> frames) const {
   const int64_t elements = frame_elements();
   for (int64_t frame = 0; frame < sample.frames; ++frame)
     std::copy_n(noise_.begin() + shift(drawn.sample, frame), elements, frames.begin() + frame * elements);
 }
 
-int64_t MadeStream::shift(int64_t sample, int64_t frame) {
+int64_t SyntheticStream::shift(int64_t sample, int64_t frame) {
   return (sample * 7 + frame) % different_frames;
 }
 
-std::string MadeStream::place(const DrawnSample&) const {
+std::string SyntheticStream::place(const DrawnSample&) const {
   return "made";
 }
 
-std::string MadeStream::key(const DrawnSample& drawn) const {
+std::string SyntheticStream::key(const DrawnSample& drawn) const {
   return fmt::format("{}", drawn.sample);
 }
 
