@@ -493,7 +493,7 @@ bool has_fused_gemms(fvlm_device device) {
   return is_hopper(device);
 }
 
-bool x(const FusedGemmShape& shape) {
+bool fused_gemm_supports(const FusedGemmShape& shape) {
   return sdk::is_one_of<BFloat16, Half>(shape.dtype) && chunks_in(shape.inner) <= max_chunks;
 }
 
