@@ -41,7 +41,7 @@ TEST_F(PlanTables, are_missing_with_the_reason_where_the_weights_are) {
   const Ran ran = run("plan fvlm-135m.lua --arg weights=/nowhere");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out,
-              HasSubstr("no tables of parameters and memory: /nowhere/dinov2-small: there is no such folder\n"));
+              HasSubstr("parameters and memory are unknown: /nowhere/dinov2-small: there is no such folder\n"));
   EXPECT_EQ(run("plan --budget fvlm-135m.lua --arg weights=/nowhere").code, 4);
 }
 
@@ -110,7 +110,7 @@ TEST_F(CheckFiles, OpensWhatADryRunOpens) {
   const std::string fresh = "fvlm.dinov2 { width = 64, layers = 2, heads = 2, patch_size = 14 }";
   EXPECT_EQ(check(fresh), "");
   write_file_atomic(at("shard.tar"), std::string(2000, 'x'));
-  EXPECT_THAT(check(fresh), HasSubstr("shard.tar: this is no tar file"));
+  EXPECT_THAT(check(fresh), HasSubstr("shard.tar: not a tar file"));
   write_file_atomic(at("shard.tar"), std::string(10'240, '\0'));
   write_file_atomic(at("tokenizer/tokenizer.json"), "{\"model\": 1}");
   EXPECT_THAT(check(fresh), HasSubstr("unusable: " + at("tokenizer").string()));

@@ -235,8 +235,8 @@ TEST_F(MakeShapes, never_removes_what_it_has_not_made) {
 
 TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
   for (auto [options, reason] : {std::pair{"--frames 1", "--frames wants 2 to 64, not 1"},
-                                 {"--size 32x", "--size: expected an integer, got '32x'"},
-                                 {"--size 5", "--size wants a whole number from 8"},
+                                 {"--size 32x", "--size: expected an integer from 8 to 4096, got '32x'"},
+                                 {"--size 5", "--size: expected an integer from 8 to 4096, got '5'"},
                                  {"--samples caption=5", "did you mean captions="},
                                  {"--samples captions", "is no PART=N"},
                                  {"--samples captions=0", "from 1"},

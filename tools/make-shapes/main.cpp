@@ -31,20 +31,21 @@ int64_t within(const cli::ParsedOptions& parsed, const char* name, int64_t least
   return number;
 }
 
-int64_t whole(std::string_view text, int64_t least, int64_t most, const std::string& of) {
+// `given`: the option as it was written, of which `text` is a part.
+int64_t integer(std::string_view text, int64_t min, int64_t max, const std::string& option, std::string_view given) {
   int64_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number < least || number > most)
-    throw usage(fmt::format("{} wants a whole number from {} to {}, not '{}'", of, least, most, text));
+  if (error != std::errc{} || end != text.data() + text.size() || number < min || number > max)
+    throw usage(fmt::format("{}: expected an integer from {} to {}, got '{}'", option, min, max, given));
   return number;
 }
 
 // "32" or "640x480".
 void read_size(const std::string& text, Options& options) {
   size_t cross = text.find('x');
-  options.width = whole(std::string_view(text).substr(0, cross), 8, 4096, "--size");
-  options.height =
-      cross == std::string::npos ? options.width : whole(std::string_view(text).substr(cross + 1), 8, 4096, "--size");
+  const std::string_view all = text;
+  options.width = integer(all.substr(0, cross), 8, 4096, "--size", all);
+  options.height = cross == std::string::npos ? options.width : integer(all.substr(cross + 1), 8, 4096, "--size", all);
 }
 
 // "captions=500,pairs=20"; without it all parts.
@@ -63,7 +64,8 @@ void read_samples(const std::vector<std::string>& lists, Options& options) {
         throw usage(fmt::format("--samples: '{}' is no PART=N", entry))
             .advise(near ? fmt::format("did you mean {}=1000?", *near) : "parts: " + join(names, ", "));
       }
-      options.samples[name] = whole(std::string_view(entry).substr(equals + 1), 1, 100'000'000, "--samples " + name);
+      const std::string_view count = std::string_view(entry).substr(equals + 1);
+      options.samples[name] = integer(count, 1, 100'000'000, "--samples " + name, count);
     }
 }
 
