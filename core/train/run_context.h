@@ -1,6 +1,8 @@
 // What a run and its stages share.
 #pragma once
 #include "base/log.h"
+#include "data/stream/host_pack.h"
+#include "model/parameters.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 #include "recipe/plan.h"
