@@ -103,8 +103,8 @@ const Sabotage all[] = {
     {"loss_saves_always", // crashes in every row that asks for no gradients
      "loss.",
      {"loss.forward_float32", "loss.supports_agrees", "loss.starts_no_threads", "loss.starts_no_processes",
-      "loss.leaves_no_descriptors", "loss.leaves_signals", "loss.leaves_environment", "loss.leaves_scheduling",
-      "loss.leaves_float_mode"}},
+      "loss.leaves_no_descriptors", "loss.prints_nothing", "loss.leaves_signals", "loss.leaves_environment",
+      "loss.leaves_scheduling", "loss.leaves_float_mode"}},
     {"optimizer_keeps_the_rates", "optimizer:adamw.steps", {"optimizer:adamw.steps_counted"}},
     {"optimizer_touches_gaps",
      "optimizer:",
