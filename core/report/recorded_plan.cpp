@@ -29,12 +29,13 @@ void read_stages(RecordedRun& run, const Json& plan) {
     stage.log_every = count(plan, "log_every");
     std::vector<std::string> terms;
     for (const auto& term : list(planned, "objective")) {
-      std::string kind = text(term, "kind");
-      if (kind == "next_token" && text(term, "on") == "answer") kind = "next token of answers";
-      if (kind == "next_token") kind = "next token";
-      if (kind == "dpo" || kind == "kl")
+      std::string kind = text(term, "kind"); // as a recipe names it: "next_token", "dpo"
+      if (kind.empty()) continue;
+      constexpr size_t abbreviation = 3;
+      if (kind.size() <= abbreviation)
         std::transform(kind.begin(), kind.end(), kind.begin(), [](unsigned char c) { return std::toupper(c); });
-      if (!kind.empty()) terms.push_back(kind);
+      std::replace(kind.begin(), kind.end(), '_', ' ');
+      terms.push_back(text(term, "on") == "answer" ? kind + " of answers" : kind);
     }
     stage.objective = join(terms, " + ");
     run.stages.push_back(std::move(stage));
