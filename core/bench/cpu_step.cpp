@@ -32,18 +32,17 @@ class EngineStep {
  public:
   EngineStep(const CpuStepRequest& request, const fs::path& folder, Registry& registry)
       : operations_(registry, model::Execution{.kernels = request.kernels}.operations()),
-        mode_(model::parse_mode(request.mode)), vlm_(model::load_model(folder, {}, mode_.shallow)) {
-    const auto& config = vlm_->config();
+        vlm_(model::load_model_in_mode(folder, {}, request.mode)) {
+    const auto& config = vlm_.model->config();
     const int64_t depth = std::max(config.vision.num_hidden_layers, config.decoder.num_hidden_layers);
     const auto recompute = model::Recompute::parse(request.recompute, depth);
-    vlm_->tower().recompute = recompute;
-    vlm_->decoder().recompute = recompute;
+    vlm_.model->encoder().recompute = recompute;
+    vlm_.model->decoder().recompute = recompute;
   }
 
   void take(const fs::path& file) {
     batch_.emplace(file);
-    samples_ = batch_->samples(model::BatchFile::Texts::labelled, vlm_->config().decoder.vocab_size);
-    patches_ = vlm_->tower().tokens_per_frame(batch_->height(), batch_->width());
+    samples_ = batch_->samples(model::BatchFile::Texts::labelled, vlm_.model->config().decoder.vocab_size);
   }
   const std::vector<model::Sample>& samples() const { return samples_; }
 
@@ -65,22 +64,23 @@ class EngineStep {
  private:
   at::Tensor step() {
     const c10::InferenceMode without_autograd; // the tape is ours
-    const auto pack = model::make_pack(samples_, model::Capacity::of(samples_), patches_, operations_.tensor_options());
-    vlm_->parameters().reset_gradients();
+    model::Model& vlm = *vlm_.model;
+    const auto pack =
+        model::make_pack(samples_, model::Capacity::of(samples_), vlm.frame_reader(batch_->height(), batch_->width()),
+                         operations_.tensor_options());
+    vlm.parameters().reset_gradients();
     ops::Tape tape;
-    const auto seen = vlm_->encode(tape, operations_, pack, mode_.mode);
-    const auto hidden = vlm_->decode(tape, operations_, seen.tokens, pack, seen.next);
-    const at::Tensor losses = model::next_token_loss(tape, operations_, *vlm_, hidden, pack, pack.labels.weights);
+    const auto seen = vlm.encode(tape, operations_, pack, vlm_.mode);
+    const auto hidden = vlm.decode(tape, operations_, seen.tokens, pack, seen.next);
+    const at::Tensor losses = model::next_token_loss(tape, operations_, vlm, hidden, pack, pack.labels.weights);
     tape.backward();
     return losses.mul(pack.labels.weights).sum();
   }
 
   ops::Operations operations_;
-  model::NamedMode mode_;
-  std::unique_ptr<model::Vlm> vlm_;
+  model::ModelInMode vlm_;
   std::optional<model::BatchFile> batch_; // the samples' frames lie in its mapping
   std::vector<model::Sample> samples_;
-  int64_t patches_ = 1;
 };
 
 void run(Peer& peer, int64_t steps, CpuStepSide& side) {

@@ -163,7 +163,7 @@ class Profile {
     side.peak_bytes = peer.peak_bytes();
   }
 
-  static double flops_of(const model::Vlm& vlm, const Job& job) {
+  static double flops_of(const model::Model& vlm, const Job& job) {
     model::Work work;
     for (const auto& sample : job.pack.samples) {
       std::vector<int64_t> lengths;
@@ -175,9 +175,10 @@ class Profile {
       }
       work.add(sample->frames, lengths, learnt);
     }
-    const int64_t size = job.plan.model.image_size, tokens = vlm.tower().tokens_per_frame(size, size);
-    return model::flops(vlm.config(), tokens, work, {true, true, true}) +
-           (job.reference == "live" ? model::flops(vlm.config(), tokens, work, {}) : 0);
+    const int64_t size = job.plan.model.image_size, tokens = vlm.encoder().tokens_per_frame(size, size);
+    const std::string& mode = job.plan.stages.front().mode;
+    return vlm.flops(tokens, work, {true, true, true}, mode) +
+           (job.reference == "live" ? vlm.flops(tokens, work, {}, mode) : 0);
   }
 
   const ProfileRequest& request_;

@@ -50,7 +50,7 @@ class Training {
   train::GradientComputer& learner() { return *learner_; }
   // A second one on the same model, which goes by another plan.
   std::unique_ptr<train::GradientComputer> learner_of(const plan::Plan& plan);
-  model::Vlm& vlm() { return *made_.vlm; }
+  model::Model& vlm() { return *made_.vlm; }
   // What the model as it stands, which is the reference, thinks of the pack's pairs. Before the first step, and done
   // with end_remembering().
   void remember(const HostPack& pack) { learner_->cache_reference(pack, *made_.vlm); }

@@ -65,11 +65,11 @@ class ScoreFile {
   explicit ScoreFile(const std::string& path) {
     if (!path.empty()) file_.emplace(path);
   }
-  void add(const evaluation::SampleSet& set, plan::Mode mode, const evaluation::Scores& scores) {
+  void add(const evaluation::SampleSet& set, const std::string& mode, const evaluation::Scores& scores) {
     if (!file_) return;
     for (const auto& sample : scores.samples) {
-      Json line{{"set", set.wanted().name}, {"mode", name_of(mode)},   {"position", sample.position},
-                {"key", sample.key},        {"source", sample.source}, {"right", sample.right}};
+      Json line{{"set", set.wanted().name}, {"mode", mode},         {"position", sample.position}, {"key", sample.key},
+                {"source", sample.source},  {"right", sample.right}};
       for (const auto& text : sample.texts) {
         line["losses"].push_back(text.mean());
         line["labels"].push_back(text.labels);
@@ -107,7 +107,7 @@ void print_table(const std::vector<StageResult>& results) {
   for (const std::string& column : columns) header.push_back(column == "attention_entropy" ? "entropy" : column);
   TextTable table(header);
   for (const auto& [stage, result] : results) {
-    std::vector<std::string> cells = {stage, result.set, name_of(result.mode), std::to_string(result.samples),
+    std::vector<std::string> cells = {stage, result.set, result.mode, std::to_string(result.samples),
                                       std::to_string(result.aside)};
     for (const std::string& column : columns) {
       const auto found = std::find_if(result.values.begin(), result.values.end(),
@@ -127,7 +127,7 @@ void print_categories(const std::vector<StageResult>& results) {
       const std::string category = category_of(name);
       if (category.empty()) continue;
       any = true;
-      table.row({result.set, name_of(result.mode), category, name.substr(0, name.find('.')), shown(name, value)});
+      table.row({result.set, result.mode, category, name.substr(0, name.find('.')), shown(name, value)});
     }
   if (any) fmt::print("\n{}", table.text());
 }
@@ -137,7 +137,7 @@ Json json_of(const std::string& model, const std::vector<StageResult>& results) 
   for (const auto& [stage, result] : results) {
     Json one{{"stage", stage},
              {"set", result.set},
-             {"mode", name_of(result.mode)},
+             {"mode", result.mode},
              {"measure", name_of(result.measure)},
              {"not_used", result.aside}};
     for (const auto& [name, value] : result.values) one[name] = value;
@@ -151,7 +151,7 @@ struct LoadedModel {
   LoadedModel(const std::string& folder, const model::Execution& execution, Registry& registry)
       : operations(registry, execution.operations()), vlm(model::load_model(folder, execution.arena(false))) {}
   ops::Operations operations;
-  std::unique_ptr<model::Vlm> vlm;
+  std::unique_ptr<model::Model> vlm;
 };
 
 // Evaluates one model on several sets, and prints the results at the end.
@@ -162,7 +162,7 @@ class EvaluationRun {
         policy_(model_, execution_, *registry_), progress_("evaluating"), scores_(parsed.value_or("scores", "")) {}
 
   Registry& registry() { return *registry_; }
-  const model::VlmConfig& config() const { return policy_.vlm->config(); }
+  const model::ModelConfig& config() const { return policy_.vlm->config(); }
 
   // Reports progress while the data is opened.
   feed::MixDataOptions data_options() {
@@ -176,7 +176,7 @@ class EvaluationRun {
 
   void add(const std::string& stage, evaluation::Evaluator& evaluator) {
     const auto note = [this](const evaluation::Moment& moment) {
-      progress_.steps(fmt::format("{}, {}", moment.set.name, name_of(moment.mode)), moment.done, moment.all);
+      progress_.steps(fmt::format("{}, {}", moment.set.name, moment.mode), moment.done, moment.all);
     };
     if (const auto folder = parsed_.value("reference")) {
       LoadedModel reference(resolve_model(*folder).string(), execution_, *registry_);
@@ -228,18 +228,13 @@ int evaluate_recipe(const ParsedOptions& parsed) {
   return run.finish();
 }
 
-std::vector<plan::Mode> modes_of(const ParsedOptions& parsed) {
-  std::vector<plan::Mode> modes;
-  for (const std::string& name : parsed.values("mode")) {
-    const auto all = {plan::Mode::coarse_fine, plan::Mode::refined, plan::Mode::coarse_only,
-                      plan::Mode::autoregressive};
-    const auto* found = std::find_if(all.begin(), all.end(), [&](plan::Mode mode) { return name == name_of(mode); });
-    if (found == all.end())
-      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name))
-          .advise("use coarse_fine, refined, coarse_only or autoregressive");
-    modes.push_back(*found);
-  }
-  return modes.empty() ? std::vector{plan::Mode::coarse_fine} : modes;
+std::vector<std::string> modes_of(const ParsedOptions& parsed) {
+  const std::vector<std::string> all{"coarse_fine", "refined", "coarse_only", "autoregressive"};
+  std::vector<std::string> modes = parsed.values("mode");
+  for (const std::string& name : modes)
+    if (std::find(all.begin(), all.end(), name) == all.end())
+      throw Error(ErrorKind::usage, fmt::format("unknown --mode '{}'", name)).advise("use " + join_or(all));
+  return modes.empty() ? std::vector{all.front()} : modes;
 }
 
 int evaluate_questions(const ParsedOptions& parsed) {

@@ -40,7 +40,7 @@ Options& with_media_options(Options& options) {
       .value("image-size", "N", "pixels per side; default 224, or the vision tower's own size where that is less");
 }
 
-InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::VlmConfig& config) {
+InputSettings input_settings(const ParsedOptions& parsed, const fs::path& model, const model::ModelConfig& config) {
   InputSettings out{{}, std::string(default_system_prompt)};
   out.media.image_size = std::min(config.vision.image_size, out.media.image_size);
   read_training_settings(model, out);

@@ -2,7 +2,7 @@
 #pragma once
 #include "cli/options.h"
 #include "data/samples/media_file.h"
-#include "model/vlm.h"
+#include "model/model.h"
 
 #include <filesystem>
 #include <string>
@@ -21,6 +21,6 @@ struct InputSettings {
 
 // What the options leave open comes from the run that `model` is a checkpoint of, or else from the defaults.
 InputSettings input_settings(const ParsedOptions& parsed, const std::filesystem::path& model,
-                             const model::VlmConfig& config);
+                             const model::ModelConfig& config);
 
 } // namespace fvlm::cli

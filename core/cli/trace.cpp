@@ -36,7 +36,7 @@ int trace_model(Arguments arguments) {
   request.model = resolve_model(*parsed->value("MODEL"));
   request.batch = *parsed->value("batch");
   request.out = *parsed->value("out");
-  request.mode = parsed->value_or("mode", "coarse_fine");
+  request.mode = parsed->value_or("mode", "");
   const std::string objective = parsed->value_or("objective", "ce");
   if (objective != "ce" && objective != "dpo")
     throw Error(ErrorKind::usage, fmt::format("--objective: expected ce or dpo, got '{}'", objective));

@@ -77,7 +77,7 @@ Evaluator::Evaluator(const plan::Plan& plan, const plan::Stage& stage, Registry&
 
 Evaluator::Evaluator(std::vector<std::unique_ptr<SampleSet>> sets, double beta) : sets_(std::move(sets)), beta_(beta) {}
 
-Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
+Scores Evaluator::score(const Judged& judged, const model::Model& vlm, ops::Operations& ops,
                         const EvaluationProgress& progress) {
   const auto& [set, mode] = judged;
   set->tokenizer().check_vocabulary_size(vlm.config().decoder.vocab_size, "evaluation set " + set->wanted().name);
@@ -86,11 +86,11 @@ Scores Evaluator::score(const Judged& judged, const model::Vlm& vlm, ops::Operat
   });
 }
 
-std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress,
-                                        const TakeScores& take) const {
+std::vector<Result> Evaluator::evaluate(const model::Model& vlm, ops::Operations& ops,
+                                        const EvaluationProgress& progress, const TakeScores& take) const {
   std::vector<Result> results;
   for (const auto& set : sets_)
-    for (const plan::Mode mode : set->wanted().modes) {
+    for (const std::string& mode : set->wanted().modes) {
       const auto begin = std::chrono::steady_clock::now();
       const Judged judged{set.get(), mode};
       const Scores scores = score(judged, vlm, ops, progress);
@@ -102,7 +102,7 @@ std::vector<Result> Evaluator::evaluate(const model::Vlm& vlm, ops::Operations& 
   return results;
 }
 
-void Evaluator::show(const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) const {
+void Evaluator::show(const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) const {
   for (const auto& set : sets_) evaluation::show(*set, vlm, ops, request);
 }
 
@@ -111,10 +111,10 @@ bool Evaluator::has_preferences() const {
                      [](const auto& set) { return set->wanted().measure == plan::Measure::preference; });
 }
 
-void Evaluator::cache_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
+void Evaluator::cache_reference(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress) {
   for (const auto& set : sets_) {
     if (set->wanted().measure != plan::Measure::preference) continue;
-    for (const plan::Mode mode : set->wanted().modes) {
+    for (const std::string& mode : set->wanted().modes) {
       Reference& reference = references_[{set.get(), mode}];
       reference = {beta_, {}};
       for (const SampleScore& pair : score({set.get(), mode}, vlm, ops, progress).samples)

@@ -15,12 +15,12 @@ namespace fvlm::evaluation {
 // How far an evaluation has got.
 struct Moment {
   const plan::EvaluationSet& set;
-  plan::Mode mode;
+  const std::string& mode;
   int64_t done, all; // samples
 };
 using EvaluationProgress = std::function<void(const Moment&)>;
 // Told of what each sample came to, a set and mode at a time.
-using TakeScores = std::function<void(const SampleSet& set, plan::Mode mode, const Scores& scores)>;
+using TakeScores = std::function<void(const SampleSet& set, const std::string& mode, const Scores& scores)>;
 
 class Evaluator {
  public:
@@ -34,19 +34,19 @@ class Evaluator {
   const std::vector<std::unique_ptr<SampleSet>>& sets() const { return sets_; }
 
   // Every set in each of its modes, in the order of the recipe. Without gradients; the model is left as it is.
-  std::vector<Result> evaluate(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {},
+  std::vector<Result> evaluate(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress = {},
                                const TakeScores& take = {}) const;
 
   // The samples that each set wants shown.
-  void show(const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) const;
+  void show(const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) const;
 
   // Where a set measures preferences: from now on results have rewards against this model.
   bool has_preferences() const;
-  void cache_reference(const model::Vlm& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
+  void cache_reference(const model::Model& vlm, ops::Operations& ops, const EvaluationProgress& progress = {});
 
  private:
-  using Judged = std::pair<const SampleSet*, plan::Mode>;
-  static Scores score(const Judged& judged, const model::Vlm& vlm, ops::Operations& ops,
+  using Judged = std::pair<const SampleSet*, std::string>;
+  static Scores score(const Judged& judged, const model::Model& vlm, ops::Operations& ops,
                       const EvaluationProgress& progress);
   std::vector<std::unique_ptr<SampleSet>> sets_;
   double beta_ = 0.1;

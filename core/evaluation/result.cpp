@@ -35,20 +35,6 @@ double margin_of(const SampleScore& pair) {
   return pair.texts[1].loss - pair.texts[0].loss;
 }
 
-const char* name_of(plan::Mode mode) {
-  switch (mode) {
-  case plan::Mode::coarse_fine:
-    return "coarse_fine";
-  case plan::Mode::refined:
-    return "refined";
-  case plan::Mode::coarse_only:
-    return "coarse_only";
-  case plan::Mode::autoregressive:
-    break;
-  }
-  return "autoregressive";
-}
-
 const char* name_of(plan::Measure measure) {
   switch (measure) {
   case plan::Measure::loss:
@@ -64,7 +50,7 @@ const char* name_of(plan::Measure measure) {
 report::Record Result::record(const std::string& stage, int64_t step) const {
   Values all = values;
   all.emplace_back("seconds", seconds);
-  return {"evaluation", stage, step, {{"set", set}, {"mode", name_of(mode)}, {"measure", name_of(measure)}}, all};
+  return {"evaluation", stage, step, {{"set", set}, {"mode", mode}, {"measure", name_of(measure)}}, all};
 }
 
 std::string Result::text() const {
@@ -76,7 +62,7 @@ std::string Result::text() const {
     const bool share = name.ends_with("accuracy");
     parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
   }
-  return fmt::format("{} ({}): {}; {} samples in {}", set, name_of(mode), join(parts, ", "), grouped(samples),
+  return fmt::format("{} ({}): {}; {} samples in {}", set, mode, join(parts, ", "), grouped(samples),
                      human_duration(seconds));
 }
 
@@ -90,7 +76,7 @@ double Result::quality() const {
   return measure == plan::Measure::loss ? -value("loss") : value("accuracy");
 }
 
-Result result_of(const SampleSet& set, plan::Mode mode, const Scores& scores, const Reference* reference) {
+Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores, const Reference* reference) {
   const plan::Measure measure = set.wanted().measure;
   Result result{set.wanted().name,
                 mode,

@@ -10,7 +10,6 @@
 
 namespace fvlm::evaluation {
 
-const char* name_of(plan::Mode mode);       // "coarse_fine", as in recipes
 const char* name_of(plan::Measure measure); // "choice"
 
 // loss: mean over the labels of what is right, in nats. accuracy: the share of questions whose right option has the
@@ -22,7 +21,7 @@ using Values = std::vector<std::pair<std::string, double>>;
 
 struct Result {
   std::string set;
-  plan::Mode mode = plan::Mode::coarse_fine;
+  std::string mode; // of the connector
   plan::Measure measure = plan::Measure::loss;
   int64_t samples = 0;
   int64_t aside = 0; // samples of the set that cannot be used
@@ -46,6 +45,7 @@ struct Reference {
 
 double margin_of(const SampleScore& pair);
 
-Result result_of(const SampleSet& set, plan::Mode mode, const Scores& scores, const Reference* reference = nullptr);
+Result result_of(const SampleSet& set, const std::string& mode, const Scores& scores,
+                 const Reference* reference = nullptr);
 
 } // namespace fvlm::evaluation

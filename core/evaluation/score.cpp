@@ -32,7 +32,7 @@ model::Capacity capacity_of(const std::vector<model::Sample>& samples, const Sam
   return capacity;
 }
 
-int64_t parameters_of(const model::Vlm& vlm) {
+int64_t parameters_of(const model::Model& vlm) {
   int64_t parameters = 0;
   for (const ops::Parameter& parameter : vlm.parameters().all()) parameters += parameter.value.numel();
   return parameters;
@@ -44,8 +44,8 @@ std::vector<bool> answer_of(const SampleText& text) {
 
 } // namespace
 
-JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 plan::Mode mode, model::Vlm::Outputs outputs) {
+JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
+                 const std::string& mode, model::EncodeOutputs outputs) {
   const bool one_text = set.wanted().measure == plan::Measure::loss;
   JudgedPack judged;
   judged.samples = feed::model_samples(loaded, set.image_size(), answer_of);
@@ -59,8 +59,8 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   if (judged.samples.empty()) return judged;
 
   ops::Tape none(ops::Tape::Mode::forward_only);
-  const int64_t patches = vlm.tower().tokens_per_frame(set.image_size(), set.image_size());
-  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set), patches, ops.tensor_options());
+  const auto pack = model::make_pack(judged.samples, capacity_of(judged.samples, set),
+                                     vlm.frame_reader(set.image_size(), set.image_size()), ops.tensor_options());
   const auto seen = vlm.encode(none, ops, pack, mode, outputs);
   const auto hidden = vlm.decode(none, ops, seen.tokens, pack);
   if (seen.attention.defined()) judged.attention = seen.attention.narrow(0, 0, pack.frames_used);
@@ -76,11 +76,11 @@ JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm&
   return judged;
 }
 
-Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
+Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress) {
   const c10::InferenceMode without_gradients;
   const ops::ModelThreads threads(parameters_of(vlm));
-  const auto outputs = set.wanted().entropy ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens;
+  const auto outputs = set.wanted().entropy ? model::EncodeOutputs::tokens_and_attention : model::EncodeOutputs::tokens;
   Scores scores;
   double entropy = 0;
   int64_t frames = 0;

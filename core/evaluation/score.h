@@ -1,7 +1,7 @@
 // What a model makes of the samples of a set: the loss of each of their texts.
 #pragma once
 #include "evaluation/sample_set.h"
-#include "model/vlm.h"
+#include "model/model.h"
 
 #include <functional>
 #include <optional>
@@ -35,13 +35,13 @@ struct JudgedPack {
   std::vector<model::Sample> samples; // as the model was asked; their frames lie in the loaded pack's memory
   at::Tensor attention;               // [frames, layers, heads, tokens of a frame], on request
 };
-JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Vlm& vlm, ops::Operations& ops,
-                 plan::Mode mode, model::Vlm::Outputs outputs);
+JudgedPack judge(const SampleSet& set, const HostPack& loaded, const model::Model& vlm, ops::Operations& ops,
+                 const std::string& mode, model::EncodeOutputs outputs);
 
 // Every sample, pack by pack. How many samples share a pack changes nothing. Without gradients; the model and its
 // arenas are left as they are.
 using ScoreProgress = std::function<void(int64_t done, int64_t all)>;
-Scores score(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, plan::Mode mode,
+Scores score(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const std::string& mode,
              const ScoreProgress& progress = {});
 
 } // namespace fvlm::evaluation

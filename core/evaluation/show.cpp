@@ -49,7 +49,7 @@ std::string words_of(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
 }
 
 // After which nothing is to be read: as the decoder's config says, and the end of a chat's turn.
-std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Vlm& vlm) {
+std::vector<int64_t> ends_of(const Tokenizer& tokenizer, const model::Model& vlm) {
   std::vector<int64_t> ends = vlm.config().decoder.eos_token_id;
   if (const auto end = tokenizer.special_id("<|im_end|>")) ends.push_back(*end);
   return ends;
@@ -72,7 +72,7 @@ void write_frame(const at::Tensor& frame, const std::filesystem::path& path) {
 
 class Showing {
  public:
-  Showing(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request)
+  Showing(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request)
       : set_(set), vlm_(vlm), ops_(ops), request_(request), folder_(request.folder / set.wanted().name),
         ends_(ends_of(set.tokenizer(), vlm)) {
     make_folders(folder_);
@@ -102,7 +102,7 @@ class Showing {
       write_frame(asked.frames[i], folder_ / name);
       sample["frames"].push_back(name);
     }
-    if (frames > 0) {
+    if (attention.defined()) {
       const int64_t side = set_.image_size() / vlm_.config().vision.patch_size;
       sample["grid"] = {side, side};
       sample["attention"] = Json::array();
@@ -120,7 +120,7 @@ class Showing {
   }
 
   const SampleSet& set_;
-  const model::Vlm& vlm_;
+  const model::Model& vlm_;
   ops::Operations& ops_;
   const ShowRequest& request_;
   std::filesystem::path folder_;
@@ -130,17 +130,17 @@ class Showing {
 
 } // namespace
 
-void show(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request) {
+void show(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request) {
   if (set.wanted().show == 0) return;
   const c10::InferenceMode without_gradients;
-  const plan::Mode mode = set.wanted().modes.front();
+  const std::string& mode = set.wanted().modes.front();
   Showing showing(set, vlm, ops, request);
   const auto loader = set.loader(set.wanted().show);
   while (const auto loaded = loader->next()) {
-    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::Vlm::Outputs::tokens_and_attention);
+    const JudgedPack judged = judge(set, loaded->pack, vlm, ops, mode, model::EncodeOutputs::tokens_and_attention);
     for (size_t i = 0; i < judged.samples.size(); ++i) {
       const PackedSample& packed = loaded->pack.samples[i];
-      const bool seen = packed.sample->frames > 0;
+      const bool seen = packed.sample->frames > 0 && judged.attention.defined();
       showing.add(packed, judged.scores[i], judged.samples[i],
                   seen ? judged.attention.narrow(0, packed.first_frame, packed.sample->frames) : at::Tensor());
     }

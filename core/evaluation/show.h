@@ -1,7 +1,7 @@
 // Samples of a set for people: the question, what the model itself answers, and where it looked, frame by frame.
 #pragma once
 #include "evaluation/sample_set.h"
-#include "model/vlm.h"
+#include "model/model.h"
 
 #include <filesystem>
 #include <string>
@@ -17,6 +17,6 @@ struct ShowRequest {
 
 // The first samples of the set, as many as it wants shown: read in the first of its modes, answered as in use. Replaces
 // what an earlier step showed.
-void show(const SampleSet& set, const model::Vlm& vlm, ops::Operations& ops, const ShowRequest& request);
+void show(const SampleSet& set, const model::Model& vlm, ops::Operations& ops, const ShowRequest& request);
 
 } // namespace fvlm::evaluation

@@ -1,8 +1,6 @@
 // Floating-point operations of a training step: matrix products and attention, which are nearly all of them.
-// Recomputed activations count once.
+// Recomputed activations count once. Every part of a model counts its own (flops()); these are the terms.
 #pragma once
-#include "model/vlm.h"
-
 #include <cstdint>
 #include <span>
 
@@ -11,10 +9,10 @@ namespace fvlm::model {
 // Amount of data that passes through a model, without padding.
 struct Work {
   double frames = 0;
-  double rows = 0;         // of the decoder's main pass: visual tokens and text
-  double labels = 0;       // predicted by the output head
-  double pairs = 0;        // attention pairs: a row and one it attends to, itself included
-  double coarse_pairs = 0; // attention pairs among the frames in the coarse pass
+  double rows = 0;        // of the decoder's main pass: visual tokens and text
+  double labels = 0;      // predicted by the output head
+  double pairs = 0;       // attention pairs: a row and one it attends to, itself included
+  double frame_pairs = 0; // attention pairs among the frames of each sample, one row a frame
 
   // Adds one sample: its frames, and the lengths of its texts, each of which has all frames before it.
   void add(int64_t frames, std::span<const int64_t> texts, int64_t labels);
@@ -26,8 +24,22 @@ struct TrainedParts {
   bool any() const { return vision || connector || decoder; }
 };
 
-// `tokens`: tokens of a frame in the vision tower. `mode`: coarse_fine or refined.
-double flops(const VlmConfig& config, int64_t tokens, const Work& work, const TrainedParts& trained,
-             Mode mode = Mode::coarse_fine);
+// Operations of a forward pass: matrix products with weights, and attention, which has no weights.
+struct ForwardFlops {
+  double products = 0, attention = 0;
+
+  ForwardFlops operator*(double times) const { return {products * times, attention * times}; }
+  ForwardFlops operator+(const ForwardFlops& more) const {
+    return {products + more.products, attention + more.attention};
+  }
+};
+
+// One row times a matrix.
+double product_flops(int64_t in, int64_t out);
+// One query and one key: query times key, weight times value.
+double attention_pair_flops(int64_t width);
+// With the backward pass. `weights`, `inputs`: whether those have gradients. Attention's gradient goes to queries, keys
+// and values, or to the queries alone.
+double with_backward(const ForwardFlops& forward, bool weights, bool inputs, bool keys = true);
 
 } // namespace fvlm::model

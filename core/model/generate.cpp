@@ -64,7 +64,7 @@ Generator::Generator(const std::filesystem::path& model, const Execution& execut
 }
 
 Answer Generator::answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                         const Vlm::TokenCallback& take) {
+                         const Model::TokenCallback& take) {
   if (options.limit < 1)
     throw Error(ErrorKind::usage, fmt::format("an answer has 1 token or more, not {}", options.limit));
   Answer answer{frames_of(frames), std::ssize(prompt), {}, false, 0};

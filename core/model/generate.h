@@ -1,7 +1,7 @@
 // Text generation: frames are encoded autoregressively, then tokens are sampled one by one.
 #pragma once
 #include "model/execution.h"
-#include "model/vlm.h"
+#include "model/model.h"
 #include "model/weights/model_directory.h"
 #include "plugin/registry.h"
 
@@ -30,17 +30,17 @@ class Generator {
   // Throws Error for a directory that is no model, or an execution that this machine does not have.
   Generator(const std::filesystem::path& model, const Execution& execution, Registry& registry);
 
-  const VlmConfig& config() const { return vlm_->config(); }
+  const ModelConfig& config() const { return vlm_->config(); }
   // frames [n, 3, H, W] float32, normalised, or undefined. `take`: told of each token, but for the one that ends the
   // answer; false: enough. Throws Error(data) where they leave no position of the decoder's, Error(usage) for options
   // that make no sense.
   Answer answer(const at::Tensor& frames, const std::vector<int64_t>& prompt, const GenerateOptions& options,
-                const Vlm::TokenCallback& take = {});
+                const Model::TokenCallback& take = {});
 
  private:
   Operations ops_;
   std::vector<int64_t> ends_;
-  std::unique_ptr<Vlm> vlm_;
+  std::unique_ptr<Model> vlm_;
 };
 
 // The tokens after which nothing follows: `eos_token_id` of the decoder's generation_config.json, or else of its

@@ -46,22 +46,37 @@ at::Tensor tensor_over(const TensorView& view) {
   return copy;
 }
 
-std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow) {
-  return load_model(ModelDirectory::open(folder), options, shallow);
-}
+namespace {
 
-std::unique_ptr<Vlm> load_model(const ModelDirectory& directory, const ArenaOptions& options, bool shallow) {
+std::unique_ptr<Model> load_parameters(const ModelDirectory& directory, const ConnectorConfig& connector,
+                                       const ArenaOptions& options) {
   const ModelDescription& description = directory.description();
-  VlmConfig config{description.vision, description.decoder, description.connector};
-  config.connector.shallow = config.connector.shallow || shallow;
-  auto vlm = std::make_unique<Vlm>(config, options);
+  auto model = std::make_unique<Model>(ModelConfig{description.vision, description.decoder, connector}, options);
   for (const fvlm::Parameter& parameter : directory.parameters()) {
     if (!parameter.spec->parameter) continue;
     const std::string& name = parameter.part == Part::connector ? parameter.spec->name : parameter.name;
-    vlm->parameters().at(name).value.copy_(tensor_over(*parameter.view));
+    model->parameters().at(name).value.copy_(tensor_over(*parameter.view));
     directory.drop(parameter);
   }
-  return vlm;
+  return model;
+}
+
+} // namespace
+
+std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOptions& options) {
+  return load_parameters(directory, directory.description().connector, options);
+}
+
+std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ArenaOptions& options) {
+  return load_model(ModelDirectory::open(folder), options);
+}
+
+ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options,
+                               std::string_view mode) {
+  const ModelDirectory directory = ModelDirectory::open(folder);
+  ConnectorConfig connector = directory.description().connector;
+  std::string selected = connector.select_mode(mode);
+  return {load_parameters(directory, connector, options), std::move(selected)};
 }
 
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors) {

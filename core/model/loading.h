@@ -1,6 +1,6 @@
 // From the bytes of safetensors to tensors, and from a model directory to a model.
 #pragma once
-#include "model/vlm.h"
+#include "model/model.h"
 #include "model/weights/model_directory.h"
 
 #include <filesystem>
@@ -14,9 +14,15 @@ DType dtype_of(at::ScalarType type);
 at::Tensor tensor_over(const TensorView& view);
 
 // Reads every parameter of the model from its directory, in the model's dtype. Lets go of each file page it has read.
-// `shallow`: as if the directory said so.
-std::unique_ptr<Vlm> load_model(const ModelDirectory& directory, const ArenaOptions& options, bool shallow = false);
-std::unique_ptr<Vlm> load_model(const std::filesystem::path& folder, const ArenaOptions& options, bool shallow = false);
+std::unique_ptr<Model> load_model(const ModelDirectory& directory, const ArenaOptions& options);
+std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ArenaOptions& options);
+// In the mode of the connector that a word on the command line names, which may change the connector's settings.
+// Throws Error(usage) for another word.
+struct ModelInMode {
+  std::unique_ptr<Model> model;
+  std::string mode;
+};
+ModelInMode load_model_in_mode(const std::filesystem::path& folder, const ArenaOptions& options, std::string_view mode);
 
 // Writes tensors of any device and layout as one file.
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors);

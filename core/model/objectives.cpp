@@ -19,13 +19,13 @@ at::Tensor log_softmax_at_temperature(const at::Tensor& logits, double temperatu
 
 } // namespace
 
-at::Tensor next_token_loss(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+at::Tensor next_token_loss(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                            const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   return ops.weighted_cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets, weights);
 }
 
-Value label_losses(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack) {
+Value label_losses(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   return ops.cross_entropy(tape, rows, vlm.decoder().head(), pack.labels.targets);
 }
@@ -36,7 +36,7 @@ LogProbabilities log_probabilities(const Value& losses, const Pack& pack, const 
   return {losses, mask, sums.index_add_(0, pack.labels.sequences, counted).neg_()};
 }
 
-LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+LogProbabilities log_probabilities(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                                    const at::Tensor& mask) {
   return log_probabilities(label_losses(tape, ops, vlm, hidden, pack), pack, mask);
 }
@@ -61,14 +61,14 @@ DpoLoss dpo_loss(const LogProbabilities& policy, const at::Tensor& reference, co
   return p;
 }
 
-at::Tensor log_softmax_at_temperature(Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+at::Tensor log_softmax_at_temperature(Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                                       double temperature) {
   Tape none(Tape::Mode::forward_only);
   const Value rows = ops::gather_rows(none, hidden, pack.labels.rows);
   return log_softmax_at_temperature(ops.linear(none, rows, vlm.decoder().head()).data, temperature);
 }
 
-at::Tensor kl_divergence(Tape& tape, Operations& ops, const Vlm& vlm, const Value& hidden, const Pack& pack,
+at::Tensor kl_divergence(Tape& tape, Operations& ops, const Model& vlm, const Value& hidden, const Pack& pack,
                          const at::Tensor& teacher, double temperature, const at::Tensor& weights) {
   const Value rows = ops::gather_rows(tape, hidden, pack.labels.rows);
   const Value logits = ops.linear(tape, rows, vlm.decoder().head());

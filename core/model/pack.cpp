@@ -1,6 +1,7 @@
 #include "model/pack.h"
 
 #include "base/error.h"
+#include "model/connector/connector.h"
 
 #include <ATen/ops/concat.h>
 #include <ATen/ops/tensor.h>
@@ -40,44 +41,17 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::Device device) {
   return at::tensor(values, at::kLong).to(device);
 }
 
-// Segments one after the other; those that are not filled are empty, at the end of what is.
-ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
-                          at::Device device) {
-  std::vector<int32_t> starts{0}, positions;
-  for (int64_t length : lengths) {
-    starts.push_back(starts.back() + static_cast<int32_t>(length));
-    for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
-  }
-  starts.resize(static_cast<size_t>(capacity) + 1, starts.back());
-  positions.resize(static_cast<size_t>(rows), 0);
-  const bool even = starts.back() == rows && rows == std::ssize(lengths) * longest;
-  return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
-}
-
-AppendedQueries appended_queries_of(int64_t frames, int64_t capacity, int64_t patches, at::Device device) {
-  const auto segments = [&](int32_t first, int32_t second, int64_t longest) -> ops::Segments {
-    std::vector<int32_t> starts{0};
-    for (int64_t frame = 0; frame < frames; ++frame) {
-      starts.push_back(starts.back() + first);
-      starts.push_back(starts.back() + second);
-    }
-    starts.resize(static_cast<size_t>(2 * capacity) + 1, starts.back());
-    return {tensor_of(starts, device), {}, longest};
-  };
-  const auto keys = static_cast<int32_t>(patches);
-  return {segments(keys + 1, 0, patches + 1), segments(keys, 1, patches), segments(1, 0, 1)};
-}
-
 // The maps of a pack, filled sample by sample.
 struct Maps {
-  std::vector<int64_t> video_lengths, query_source, visual_source, visual_rows, text_lengths;
+  std::vector<int64_t> video_lengths, visual_source, visual_rows, text_lengths;
   std::vector<int64_t> tokens, text_rows, label_rows, targets, label_sequences, labels_per_text;
 
-  void add(const Sample& sample, int64_t frame_slots) {
-    const int64_t first_frame = static_cast<int64_t>(query_source.size()), frames = frames_of(sample);
+  int64_t all_frames = 0;
+
+  void add(const Sample& sample) {
+    const int64_t first_frame = all_frames, frames = frames_of(sample);
+    all_frames += frames;
     if (frames > 0) video_lengths.push_back(frames);
-    for (int64_t frame = 0; frame < frames; ++frame)
-      query_source.push_back(frame == 0 ? frame_slots : first_frame + frame - 1);
     for (const Text& text : sample.texts) {
       for (int64_t frame = 0; frame < frames; ++frame) {
         visual_source.push_back(first_frame + frame);
@@ -125,6 +99,19 @@ void check(const Sample& sample, size_t index) {
 
 } // namespace
 
+ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
+                          at::Device device) {
+  std::vector<int32_t> starts{0}, positions;
+  for (int64_t length : lengths) {
+    starts.push_back(starts.back() + static_cast<int32_t>(length));
+    for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
+  }
+  starts.resize(static_cast<size_t>(capacity) + 1, starts.back());
+  positions.resize(static_cast<size_t>(rows), 0);
+  const bool even = starts.back() == rows && rows == std::ssize(lengths) * longest;
+  return {tensor_of(starts, device), tensor_of(positions, device), longest, even};
+}
+
 Capacity Capacity::of(const std::vector<Sample>& samples) {
   Capacity sum;
   for (const Sample& sample : samples) {
@@ -142,12 +129,15 @@ Capacity Capacity::of(const std::vector<Sample>& samples) {
   return sum;
 }
 
-std::array<ops::Segments*, 7> Pack::segments() {
-  return {&patches, &queries, &appended.rows, &appended.keys, &appended.queries, &videos, &texts};
+std::vector<ops::Segments*> Pack::segments() {
+  std::vector<ops::Segments*> all{&patches, &texts};
+  for (auto& [name, own] : maps.segments) all.push_back(&own);
+  return all;
 }
 
 std::vector<at::Tensor*> Pack::tensors() {
-  std::vector<at::Tensor*> all{&frames, &query_source, &visual_source};
+  std::vector<at::Tensor*> all{&frames, &visual_source};
+  for (auto& [name, own] : maps.tensors) all.push_back(&own);
   for (ops::Segments* each : segments()) all.insert(all.end(), {&each->cu_seqlens, &each->positions});
   all.insert(all.end(), {&sequence.tokens, &sequence.is_text, &sequence.visual_rows});
   all.insert(all.end(), {&labels.rows, &labels.targets, &labels.sequences, &labels.weights});
@@ -166,8 +156,8 @@ void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor) {
   if (tensor.defined()) to.insert(to.end(), tensor.sizes().begin(), tensor.sizes().end());
 }
 
-Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches, at::TensorOptions options,
-               Frames frames) {
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,
+               at::TensorOptions options, Frames frames) {
   for (size_t i = 0; i < samples.size(); ++i) check(samples[i], i);
   const Capacity used = Capacity::of(samples);
   require_fit("frame slots", used.frames, capacity.frames);
@@ -178,7 +168,7 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
   require_fit("frames in one sample", used.longest_video, capacity.longest_video);
 
   Maps maps;
-  for (const Sample& sample : samples) maps.add(sample, capacity.frames);
+  for (const Sample& sample : samples) maps.add(sample);
   const at::Device device = options.device();
   const auto filled = [&](std::vector<int64_t> values, int64_t size, int64_t padding) {
     values.resize(static_cast<size_t>(size), padding);
@@ -186,19 +176,18 @@ Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int
   };
 
   Pack pack;
+  pack.frame_slots = capacity.frames;
   pack.frames_used = used.frames;
   pack.text_rows = maps.text_rows;
   pack.labels_per_text = maps.labels_per_text;
   if (capacity.frames > 0) {
     if (frames == Frames::copied) pack.frames = frames_in_slots(samples, capacity.frames).to(device);
-    const std::vector<int64_t> ones(static_cast<size_t>(used.frames), 1), many(ones.size(), patches);
+    const int64_t patches = reader.tokens_per_frame;
+    const std::vector<int64_t> many(static_cast<size_t>(used.frames), patches);
     pack.patches = segments_of(many, capacity.frames, capacity.frames * patches, patches, device);
-    pack.queries = segments_of(ones, capacity.frames, capacity.frames, 1, device);
-    pack.appended = appended_queries_of(used.frames, capacity.frames, patches, device);
-    pack.videos = segments_of(maps.video_lengths, std::min(capacity.frames, capacity.sequences), capacity.frames,
-                              capacity.longest_video, device);
-    pack.query_source = filled(maps.query_source, capacity.frames, capacity.frames);
-    const bool once_in_order = maps.visual_source.size() == maps.query_source.size();
+    reader.connector.add_maps(pack.maps, {maps.video_lengths, used.frames, capacity.frames, capacity.sequences,
+                                          capacity.longest_video, patches, device});
+    const bool once_in_order = std::ssize(maps.visual_source) == maps.all_frames;
     if (!once_in_order) pack.visual_source = tensor_of(maps.visual_source, device);
     pack.sequence.visual_rows =
         once_in_order ? filled(maps.visual_rows, capacity.frames, capacity.rows) : tensor_of(maps.visual_rows, device);

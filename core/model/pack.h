@@ -1,12 +1,12 @@
 // A pack: samples of any length side by side in buffers of fixed size, and the maps that say who is whose. The only
 // form a batch has. What is not filled is padding and changes no result.
 #pragma once
-#include "model/parts.h"
+#include "model/part.h"
 #include "ops/rows.h"
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -43,19 +43,22 @@ struct Labels {
   at::Tensor weights;   // float32 [labels]: 1 / count, padding 0
 };
 
+// What a connector adds to a pack for its own passes, by names that it alone knows.
+struct PackMaps {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, ops::Segments> segments;
+};
+
 struct Pack {
-  at::Tensor frames;        // [frames, 3, H, W]; undefined where there are no frame slots
-  ops::Segments patches;    // the vision tower's tokens: a segment a frame
-  ops::Segments queries;    // one row a frame
-  AppendedQueries appended; // the same where such rows go through the tower with its tokens
-  ops::Segments videos;     // frames of one sample: the coarse pass
-  at::Tensor query_source;  // int64 [frames]: the frame before; `frames` for a first one
+  at::Tensor frames;     // [frames, 3, H, W]; undefined where there are no frame slots
+  ops::Segments patches; // the encoder's tokens: a segment a frame
+  PackMaps maps;         // the connector's
   at::Tensor
       visual_source; // int64: which frame each visual row of the decoder shows; undefined: each frame once, in order
   ops::Sequence sequence; // the decoder's rows
   ops::Segments texts;    // a segment a text, its visual tokens before it
   Labels labels;
-  int64_t frames_used = 0;
+  int64_t frame_slots = 0, frames_used = 0;
   std::vector<int64_t> text_rows;       // rows that hold text, in order
   std::vector<int64_t> labels_per_text; // how many each text has
 
@@ -64,7 +67,7 @@ struct Pack {
   std::vector<int64_t> shape();
 
  private:
-  std::array<ops::Segments*, 7> segments();
+  std::vector<ops::Segments*> segments();
 };
 
 // Appends its sizes, which nothing else can be taken for.
@@ -73,9 +76,30 @@ void append_shape(std::vector<int64_t>& to, const at::Tensor& tensor);
 // Whether a pack holds the samples' frames, or whoever asks for it puts them into its slots.
 enum class Frames { copied, apart };
 
-// Throws Error(data) for what does not fit the capacity or makes no sense. `patches`: tokens of the vision tower a
-// frame.
-Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, int64_t patches, at::TensorOptions options,
-               Frames frames = Frames::copied);
+class Connector; // connector/connector.h
+
+// Who reads the frames of a pack: the tokens that the encoder makes of each, and the connector.
+struct FrameReader {
+  const Connector& connector;
+  int64_t tokens_per_frame;
+};
+
+// Throws Error(data) for what does not fit the capacity or makes no sense.
+Pack make_pack(const std::vector<Sample>& samples, const Capacity& capacity, const FrameReader& reader,
+               at::TensorOptions options, Frames frames = Frames::copied);
+
+// How frames lie in a pack, for the maps of a connector.
+struct FrameLayout {
+  std::vector<int64_t> video_lengths; // frames of each sample that has any, in order
+  int64_t frames = 0, slots = 0;      // used, and all
+  int64_t sequences = 0;              // texts that the pack has room for
+  int64_t longest_video = 0;
+  int64_t tokens_per_frame = 0;
+  at::Device device = at::kCPU;
+};
+
+// Segments one after the other; those that are not filled are empty, at the end of what is.
+ops::Segments segments_of(const std::vector<int64_t>& lengths, int64_t capacity, int64_t rows, int64_t longest,
+                          at::Device device);
 
 } // namespace fvlm::model

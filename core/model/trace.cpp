@@ -19,20 +19,22 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 // A model at work on the batch.
 struct TracedModel {
-  std::unique_ptr<Vlm> vlm;
-  Vlm::VisualTokens visual;
+  std::unique_ptr<Model> vlm;
+  std::string mode;
+  VisualTokens visual;
   Value hidden;
 };
 
 class Tracer {
  public:
   Tracer(const TraceRequest& request, Registry& registry)
-      : request_(request), mode_(parse_mode(request.mode)), ops_(registry, request.execution.operations()),
+      : request_(request), ops_(registry, request.execution.operations()),
         tape_(request.gradients ? Tape::Mode::record : Tape::Mode::forward_only) {
-    const bool coarse_term_fits = !request.preference && mode_.mode == Mode::coarse_fine;
+    const auto& mode = request.mode;
+    const bool coarse_term_fits = !request.preference && (mode.empty() || mode == "coarse_fine" || mode == "shallow");
     if (request.lambda_coarse != 0 && !coarse_term_fits)
       throw Error(ErrorKind::usage, "--lambda-coarse goes with --objective ce and the modes coarse_fine and shallow");
-    if (request.gradients && mode_.mode == Mode::autoregressive)
+    if (request.gradients && mode == "autoregressive")
       throw Error(ErrorKind::usage, "autoregressive is inference: it has no gradients");
     if (request.preference == request.reference.empty())
       throw Error(ErrorKind::usage, "--objective dpo and --reference MODEL go together");
@@ -44,13 +46,13 @@ class Tracer {
     const auto& config = policy.vlm->config();
     const auto samples = batch.samples(request_.preference ? BatchFile::Texts::pairs : BatchFile::Texts::labelled,
                                        config.decoder.vocab_size);
-    const int64_t tokens_per_frame = policy.vlm->tower().tokens_per_frame(batch.height(), batch.width());
-    pack_ = make_pack(samples, Capacity::of(samples), tokens_per_frame, ops_.tensor_options());
+    const FrameReader reader = policy.vlm->frame_reader(batch.height(), batch.width());
+    pack_ = make_pack(samples, Capacity::of(samples), reader, ops_.tensor_options());
     text_lengths_.clear();
     for (const Sample& sample : samples)
       for (const Text& text : sample.texts) text_lengths_.push_back(static_cast<int64_t>(text.tokens.size()));
 
-    forward(policy, tape_, request_.attention ? Vlm::Outputs::tokens_and_attention : Vlm::Outputs::tokens);
+    forward(policy, tape_, request_.attention ? EncodeOutputs::tokens_and_attention : EncodeOutputs::tokens);
     if (request_.preference)
       trace_dpo(policy);
     else
@@ -60,18 +62,12 @@ class Tracer {
       policy.vlm->parameters().zero_missing_gradients();
       for (const auto& parameter : policy.vlm->parameters().all()) out_["grad." + parameter.name] = parameter.gradient;
     }
-    const int64_t frames = pack_.frames_used;
-    const bool has_frames = policy.visual.tokens.defined();
-    out_["visual_tokens"] =
-        has_frames ? policy.visual.tokens.data : at::zeros({frames, config.decoder.hidden_size}, ops_.tensor_options());
-    out_["queries"] = has_frames ? policy.visual.queries.data
-                                 : at::zeros({frames, config.connector.query_dim}, ops_.tensor_options());
-    if (request_.attention)
-      out_["attention"] = has_frames
-                              ? policy.visual.attention
-                              : at::zeros({frames, config.connector.shallow ? 1 : config.vision.num_hidden_layers,
-                                           config.vision.num_attention_heads, tokens_per_frame},
-                                          ops_.tensor_options());
+    const VisualTokens visual = policy.visual.tokens.defined()
+                                    ? policy.visual
+                                    : reader.connector.encode_no_frames(ops_, reader.tokens_per_frame);
+    out_["visual_tokens"] = visual.tokens.data;
+    if (visual.queries.defined()) out_["queries"] = visual.queries.data;
+    if (request_.attention) out_["attention"] = visual.attention;
     const auto wide = ops_.options().dtype == at::kDouble ? at::kDouble : at::kFloat;
     for (auto& [name, tensor] : out_)
       if (at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(wide);
@@ -81,11 +77,14 @@ class Tracer {
 
  private:
   TracedModel load(const fs::path& folder, bool trains) const {
-    return {load_model(folder, request_.execution.arena(trains), mode_.shallow), {}, {}};
+    auto [model, mode] = load_model_in_mode(folder, request_.execution.arena(trains), request_.mode);
+    if (request_.attention && !model->connector().has_attention())
+      throw Error(ErrorKind::usage, "--attention: the connector of this model attends to nothing").at(folder.string());
+    return {std::move(model), std::move(mode), {}, {}};
   }
 
-  void forward(TracedModel& model, Tape& tape, Vlm::Outputs outputs = Vlm::Outputs::tokens) {
-    model.visual = model.vlm->encode(tape, ops_, pack_, mode_.mode, outputs);
+  void forward(TracedModel& model, Tape& tape, EncodeOutputs outputs = EncodeOutputs::tokens) {
+    model.visual = model.vlm->encode(tape, ops_, pack_, model.mode, outputs);
     model.hidden = model.vlm->decode(tape, ops_, model.visual.tokens, pack_, model.visual.next);
   }
 
@@ -113,7 +112,7 @@ class Tracer {
     out_["logits"] = logits(policy, 1)[0];
     at::Tensor losses = next_token_loss(tape_, ops_, *policy.vlm, policy.hidden, pack_, weights);
     if (request_.lambda_coarse != 0) {
-      const Value hidden = policy.vlm->decode(tape_, ops_, policy.visual.coarse, pack_);
+      const Value hidden = policy.vlm->decode(tape_, ops_, policy.visual.view("coarse"), pack_);
       losses = losses + request_.lambda_coarse *
                             next_token_loss(tape_, ops_, *policy.vlm, hidden, pack_, weights * request_.lambda_coarse);
     }
@@ -149,7 +148,6 @@ class Tracer {
   }
 
   const TraceRequest& request_;
-  NamedMode mode_;
   Operations ops_;
   Tape tape_;
   Pack pack_;

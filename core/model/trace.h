@@ -10,8 +10,8 @@ namespace fvlm::model {
 
 struct TraceRequest {
   std::filesystem::path model, batch, out, reference;
-  std::string mode = "coarse_fine"; // or refined, coarse_only, autoregressive, shallow
-  bool preference = false;          // DPO in place of cross-entropy
+  std::string mode;        // of the connector; empty: its first
+  bool preference = false; // DPO in place of cross-entropy
   double lambda_coarse = 0, beta = 0.1;
   Execution execution;
   bool gradients = false, attention = false;

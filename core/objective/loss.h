@@ -1,6 +1,6 @@
 // Loss: what one term of an objective makes of a pack's hidden states, with the gradient that it leaves on the tape.
 #pragma once
-#include "model/vlm.h"
+#include "model/model.h"
 #include "recipe/objective_term.h"
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace fvlm::objective {
 struct LossInputs {
   ops::Tape& tape;
   ops::Operations& ops;
-  const model::Vlm& policy;
+  const model::Model& policy;
   const model::Pack& pack;
   const ops::Value& hidden; // the policy's, behind the term's view
   const at::Tensor& mask;   // float32 [labels]: 1 where the term learns
@@ -22,7 +22,7 @@ struct LossInputs {
   // The model that the stage starts from: float64 [2 pairs], the log-probability of each text's labels.
   std::function<at::Tensor()> reference_log_probs;
   // The term's own frozen model, and what it makes of the pack.
-  const model::Vlm* teacher = nullptr;
+  const model::Model* teacher = nullptr;
   std::function<ops::Value()> teacher_hidden;
 
   at::Tensor label_weights() const { return mask * weight; }

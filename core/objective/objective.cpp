@@ -24,7 +24,7 @@ std::vector<std::string> term_names(std::span<const plan::Term> terms) {
   return names;
 }
 
-Objective::Objective(std::span<const plan::Term> terms, plan::Mode mode) : terms_(terms), mode_(mode) {
+Objective::Objective(std::span<const plan::Term> terms, const std::string& mode) : terms_(terms), mode_(mode) {
   for (size_t index = 0; index < terms.size(); ++index) {
     const plan::ObjectiveTerm& term = *terms[index];
     losses_.push_back(make_loss(term));
@@ -41,7 +41,7 @@ Objective::Objective(std::span<const plan::Term> terms, plan::Mode mode) : terms
 struct Objective::Pass {
   Tape& tape;
   ops::Operations& ops;
-  const model::Vlm& policy;
+  const model::Model& policy;
   const FrozenModels& frozen;
   const PassInputs& in;
   const PassSums& sums;
@@ -54,18 +54,19 @@ struct Objective::Pass {
   }
 };
 
-void Objective::forward_backward(ops::Operations& ops, const model::Vlm& policy, const FrozenModels& frozen,
+void Objective::forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
                                  const PassInputs& in, const PassSums& sums, PartTimes& times) const {
   Tape tape;
   const Pass pass{tape, ops, policy, frozen, in, sums, times};
   pass.begin("vision");
-  const auto done = [&](std::string_view part) {
-    times.add_elapsed(std::string(part));
-    if (part != "fine") pass.begin(part == "vision" ? "coarse" : "fine");
+  const auto on_phase = [&](const char* ended, const char* next) {
+    times.add_elapsed(ended);
+    if (next) pass.begin(next);
   };
-  auto seen = policy.encode(
-      tape, ops, in.pack, mode_,
-      sums.attention_entropy.defined() ? model::Vlm::Outputs::tokens_and_attention : model::Vlm::Outputs::tokens, done);
+  auto seen = policy.encode(tape, ops, in.pack, mode_,
+                            sums.attention_entropy.defined() ? model::EncodeOutputs::tokens_and_attention
+                                                             : model::EncodeOutputs::tokens,
+                            on_phase);
   if (seen.attention.defined()) {
     const at::Tensor of_frames = model::attention_entropies(seen.attention) * in.frame_shares;
     at::Tensor entropy = sums.attention_entropy;
@@ -76,7 +77,7 @@ void Objective::forward_backward(ops::Operations& ops, const model::Vlm& policy,
   for (const View& view : views_) {
     pass.begin("decoder");
     const Value hidden = view.name.empty() ? policy.decode(tape, ops, seen.tokens, in.pack, seen.next)
-                                           : policy.decode(tape, ops, seen.coarse, in.pack);
+                                           : policy.decode(tape, ops, seen.view(view.name), in.pack);
     times.add_elapsed("decoder");
     add_view(pass, view, hidden);
   }
@@ -140,20 +141,20 @@ void Objective::add_view(const Pass& pass, const View& view, const Value& hidden
   if (reads_others) pass.times.add_elapsed("reference");
 }
 
-Value Objective::hidden_of(const model::Vlm& frozen, ops::Operations& ops, const model::Pack& pack) const {
+Value Objective::hidden_of(const model::Model& frozen, ops::Operations& ops, const model::Pack& pack) const {
   Tape none(Tape::Mode::forward_only);
   const auto seen = frozen.encode(none, ops, pack, mode_);
   return frozen.decode(none, ops, seen.tokens, pack);
 }
 
-at::Tensor Objective::log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in,
+at::Tensor Objective::log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in,
                                 size_t term) const {
   Tape none(Tape::Mode::forward_only);
   const Value hidden = hidden_of(reference, ops, in.pack);
   return model::log_probabilities(none, ops, reference, hidden, in.pack, in.masks[term]).sum.narrow(0, 0, 2 * in.pairs);
 }
 
-at::Tensor Objective::reference_log_probs(ops::Operations& ops, const model::Vlm& reference,
+at::Tensor Objective::reference_log_probs(ops::Operations& ops, const model::Model& reference,
                                           const PassInputs& in) const {
   const auto paired = std::find_if(terms_.begin(), terms_.end(), [](const plan::Term& term) {
     return term->reference() != plan::ObjectiveTerm::Reference::none;

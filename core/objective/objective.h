@@ -2,7 +2,7 @@
 // to the policy's arena and sums of losses to the caller.
 #pragma once
 #include "base/part_times.h"
-#include "model/vlm.h"
+#include "model/model.h"
 #include "objective/loss.h"
 #include "recipe/objective_term.h"
 
@@ -16,8 +16,8 @@ namespace fvlm::objective {
 
 // Models that stand beside the policy and do not train.
 struct FrozenModels {
-  std::shared_ptr<model::Vlm> reference;                  // the model that the stage starts from
-  std::map<size_t, std::shared_ptr<model::Vlm>> teachers; // of a term, by its index
+  std::shared_ptr<model::Model> reference;                  // the model that the stage starts from
+  std::map<size_t, std::shared_ptr<model::Model>> teachers; // of a term, by its index
 };
 
 // All that a pass reads of a pack and nothing else: a captured pass serves every pack of the same shapes.
@@ -42,7 +42,7 @@ std::vector<std::string> term_names(std::span<const plan::Term> terms);
 class Objective {
  public:
   // The terms outlive it.
-  Objective(std::span<const plan::Term> terms, plan::Mode mode);
+  Objective(std::span<const plan::Term> terms, const std::string& mode);
 
   std::span<const plan::Term> terms() const { return terms_; }
   // Columns of PassSums::terms: the loss, its count, and the most figures that a term has.
@@ -50,11 +50,11 @@ class Objective {
   // The views of visual tokens that the decoder reads the text behind, each once.
   int64_t views() const { return std::ssize(views_); }
 
-  void forward_backward(ops::Operations& ops, const model::Vlm& policy, const FrozenModels& frozen,
+  void forward_backward(ops::Operations& ops, const model::Model& policy, const FrozenModels& frozen,
                         const PassInputs& in, const PassSums& sums, PartTimes& times) const;
 
   // The reference's log-probabilities of the labels that the first term with pairs selects: float64 [2 pairs].
-  at::Tensor reference_log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in) const;
+  at::Tensor reference_log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in) const;
 
  private:
   struct View {
@@ -63,11 +63,11 @@ class Objective {
   };
   struct Pass;
   void add_view(const Pass& pass, const View& view, const ops::Value& hidden) const;
-  ops::Value hidden_of(const model::Vlm& frozen, ops::Operations& ops, const model::Pack& pack) const;
-  at::Tensor log_probs(ops::Operations& ops, const model::Vlm& reference, const PassInputs& in, size_t term) const;
+  ops::Value hidden_of(const model::Model& frozen, ops::Operations& ops, const model::Pack& pack) const;
+  at::Tensor log_probs(ops::Operations& ops, const model::Model& reference, const PassInputs& in, size_t term) const;
 
   std::span<const plan::Term> terms_;
-  plan::Mode mode_;
+  std::string mode_; // of the connector
   std::vector<std::unique_ptr<Loss>> losses_;
   std::vector<View> views_; // the connector's own choice first
   int64_t columns_ = 2;

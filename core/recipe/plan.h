@@ -181,14 +181,13 @@ struct ActivationCheckpointing {
   Recompute vision, decoder;
 };
 
-enum class Mode { coarse_fine, refined, coarse_only, autoregressive };
 enum class Measure { loss, choice, preference };
 
 struct EvaluationSet {
   std::string name;
   Mix data;
   Measure measure = Measure::loss;
-  std::vector<Mode> modes = {Mode::coarse_fine};
+  std::vector<std::string> modes = {"coarse_fine"};
   int64_t samples = 0; // 0: all
   bool entropy = false;
   int64_t show = 0; // samples in the report, with the model's answer and its attention over frames
@@ -224,7 +223,7 @@ struct Stage {
   std::string from; // once resolved: "model", an earlier stage's name, or the path of a checkpoint
   std::vector<std::string> freeze;
   Mix data;
-  Mode mode = Mode::coarse_fine; // how frames are encoded in training: coarse_fine or refined
+  std::string mode = "coarse_fine"; // how frames are encoded in training
   std::vector<Term> objective;
   Optimizer optimizer;
   Schedule schedule;

@@ -69,7 +69,7 @@ std::string checksums_of(const fs::path& folder) {
 
 } // namespace
 
-Snapshot snapshot(const ModelDescription& description, const model::Vlm& vlm, const Optimization& optimization,
+Snapshot snapshot(const ModelDescription& description, const model::Model& vlm, const Optimization& optimization,
                   const RunState& state) {
   Snapshot shot{description, {}, {}, state};
   shot.description.stage = state.stage;
@@ -130,7 +130,7 @@ RunState read_state(const fs::path& checkpoint) {
   return RunState::parse(read_file(file), file.string());
 }
 
-void load_weights(const ModelDirectory& directory, model::Vlm& vlm) {
+void load_weights(const ModelDirectory& directory, model::Model& vlm) {
   for (ops::Parameter& parameter : vlm.parameters().all()) {
     const fvlm::Parameter& source = directory.at(directory_name(parameter.name));
     if (source.view->shape != parameter.value.sizes().vec())
@@ -142,7 +142,7 @@ void load_weights(const ModelDirectory& directory, model::Vlm& vlm) {
   }
 }
 
-void load_checkpoint(const fs::path& checkpoint, model::Vlm& vlm, Optimization& optimization) {
+void load_checkpoint(const fs::path& checkpoint, model::Model& vlm, Optimization& optimization) {
   load_weights(ModelDirectory::open(checkpoint), vlm);
   optimization.adopt_values();
   const auto file = Safetensors::open(checkpoint / optimizer_file);

@@ -1,7 +1,7 @@
 // Checkpoints: a model directory with a training_state/ beside the towers. Written beside, flushed, renamed; every byte
 // is under a checksum.
 #pragma once
-#include "model/vlm.h"
+#include "model/model.h"
 #include "model/weights/model_directory.h"
 #include "train/optimization.h"
 #include "train/state.h"
@@ -21,7 +21,7 @@ struct Snapshot {
   std::map<std::string, at::Tensor> optimizer;  // Optimization::state()
   RunState state;
 };
-Snapshot snapshot(const ModelDescription& description, const model::Vlm& vlm, const Optimization& optimization,
+Snapshot snapshot(const ModelDescription& description, const model::Model& vlm, const Optimization& optimization,
                   const RunState& state);
 
 // Throws Error(data) when the disk does not take it; nothing is left behind then.
@@ -32,9 +32,9 @@ void verify_checkpoint(const std::filesystem::path& folder);
 
 RunState read_state(const std::filesystem::path& checkpoint);
 // Into a model and its optimizer as they are made for the same stage. Throws Error(data) where they do not fit.
-void load_checkpoint(const std::filesystem::path& checkpoint, model::Vlm& vlm, Optimization& optimization);
+void load_checkpoint(const std::filesystem::path& checkpoint, model::Model& vlm, Optimization& optimization);
 // The weights alone.
-void load_weights(const ModelDirectory& directory, model::Vlm& vlm);
+void load_weights(const ModelDirectory& directory, model::Model& vlm);
 
 // The checkpoints of one stage of a run.
 class StageFolder {

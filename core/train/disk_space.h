@@ -1,6 +1,6 @@
 // Whether a run's disk has room for the checkpoints that a stage will write, asked before its first step.
 #pragma once
-#include "model/vlm.h"
+#include "model/model.h"
 #include "recipe/plan.h"
 #include "train/optimization.h"
 
@@ -10,7 +10,7 @@
 namespace fvlm::train {
 
 // Bytes of tensors in a checkpoint of the stage.
-uint64_t checkpoint_bytes(const model::Vlm& vlm, const Optimization& optimization);
+uint64_t checkpoint_bytes(const model::Model& vlm, const Optimization& optimization);
 
 // How many checkpoints of the stage the plan keeps at most, the one that is being written not counted.
 int64_t kept_checkpoints(const plan::Checkpoint& plan, const plan::Stage& stage);

@@ -30,10 +30,10 @@ struct GradientComputer::PendingLogProbs {
   AsyncReadback sums; // float64 [2 pairs]
 };
 
-GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy,
+GradientComputer::GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy,
                                    ops::Operations& operations, const model::Capacity& max, Frozen frozen)
     : stage_(stage), objective_(stage.objective, stage.mode),
-      builder_(plan, stage, policy.tower(), operations.tensor_options(), max), policy_(policy), ops_(operations),
+      builder_(plan, stage, policy, operations.tensor_options(), max), policy_(policy), ops_(operations),
       frozen_(std::move(frozen)), captures_(plan.speed.graphs && device::runtime()) {
   const int64_t size = plan.model.image_size;
   const auto on_device = at::TensorOptions(ops_.options().device).dtype(at::kDouble);
@@ -62,7 +62,7 @@ std::shared_ptr<GradientComputer::StagedPack> GradientComputer::stage(const Host
   used_rows_ += built.used_rows;
   all_rows_ += built.all_rows;
   if (frozen_.cache) built.inputs.reference_log_probs = cached_log_probs(host);
-  measure_attention = measure_attention && built.inputs.pack.frames_used > 0;
+  measure_attention = measure_attention && policy_.connector().has_attention() && built.inputs.pack.frames_used > 0;
   measured_attention_ = measured_attention_ || measure_attention;
   if (!staging_) {
     auto staged = std::make_shared<StagedPack>();
@@ -105,7 +105,7 @@ void GradientComputer::forward_backward(const HostPack& host, const StepCounts& 
   forward_backward(*staged, times);
 }
 
-void GradientComputer::cache_reference(const HostPack& host, const model::Vlm& reference) {
+void GradientComputer::cache_reference(const HostPack& host, const model::Model& reference) {
   if (host.samples.empty()) return;
   BuiltPass built = builder_.build_to_read(host);
   auto& pack = reference_packs_[shape_key(built.inputs)];

@@ -26,7 +26,7 @@ struct Frozen {
 class GradientComputer {
  public:
   // `max`: the most that a pack of the stage holds. All but the frozen models outlive it.
-  GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+  GradientComputer(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy, ops::Operations& operations,
                    const model::Capacity& max, Frozen frozen);
   ~GradientComputer();
 
@@ -49,7 +49,7 @@ class GradientComputer {
 
   // Puts the reference's log-probabilities of the pack's pairs into Frozen::cache; on a GPU once the next pack is on
   // its way. The reference is the same model, and unchanged, until finish_caching(), which waits for the last.
-  void cache_reference(const HostPack& host, const model::Vlm& reference);
+  void cache_reference(const HostPack& host, const model::Model& reference);
   void finish_caching();
 
   // Of the packs since begin_step(), on the device: float64, a row for each term.
@@ -78,7 +78,7 @@ class GradientComputer {
   const plan::Stage& stage_;
   objective::Objective objective_;
   PassBuilder builder_;
-  model::Vlm& policy_;
+  model::Model& policy_;
   ops::Operations& ops_;
   Frozen frozen_;
   objective::PassSums sums_;

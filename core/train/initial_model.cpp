@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 namespace fvlm::train {
-std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint64_t seed,
-                                       const model::ArenaOptions& options) {
-  auto vlm = std::make_unique<model::Vlm>(
-      model::VlmConfig{description.vision, description.decoder, description.connector}, options);
+std::unique_ptr<model::Model> make_model(const ModelDescription& description, uint64_t seed,
+                                         const model::ArenaOptions& options) {
+  auto vlm = std::make_unique<model::Model>(
+      model::ModelConfig{description.vision, description.decoder, description.connector}, options);
   std::map<std::string, const TensorSpec*> fresh;
   std::map<std::string, const TensorView*> given;
   std::array<WeightLayout, all_parts.size()> layouts;

@@ -1,7 +1,7 @@
 // The model that a Plan names, before any training: towers from folders or from the seed, a fresh connector.
 #pragma once
 #include "budget/described_model.h"
-#include "model/vlm.h"
+#include "model/model.h"
 
 #include <memory>
 
@@ -9,7 +9,7 @@ namespace fvlm::train {
 
 using budget::describe;
 
-std::unique_ptr<model::Vlm> make_model(const ModelDescription& description, uint64_t seed,
-                                       const model::ArenaOptions& options);
+std::unique_ptr<model::Model> make_model(const ModelDescription& description, uint64_t seed,
+                                         const model::ArenaOptions& options);
 
 } // namespace fvlm::train

@@ -11,12 +11,12 @@
 
 namespace fvlm::train {
 
-PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::VisionTower& tower,
+PassBuilder::PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
                          const at::TensorOptions& options, const model::Capacity& max)
     : stage_(stage), speed_(plan.speed),
       texts_(plan.speed.shared_preference_frames ? feed::Texts::share_frames : feed::Texts::apart),
-      image_size_(plan.model.image_size), tokens_per_frame_(tower.tokens_per_frame(image_size_, image_size_)),
-      options_(options), max_(max) {}
+      image_size_(plan.model.image_size), reader_(policy.frame_reader(image_size_, image_size_)), options_(options),
+      max_(max) {}
 
 // The tokens that the output head predicts: the labels of any term, or all tokens.
 std::vector<bool> PassBuilder::predicted(const SampleText& text) const {
@@ -56,13 +56,13 @@ BuiltPass PassBuilder::build_to_read(const HostPack& host) const {
   built.used_rows = used.rows;
   built.all_rows = capacity.rows;
   objective::PassInputs& in = built.inputs;
-  in.pack = model::make_pack(samples, capacity, tokens_per_frame_, options_.device(at::kCPU), model::Frames::apart);
+  in.pack = model::make_pack(samples, capacity, reader_, options_.device(at::kCPU), model::Frames::apart);
   in.pairs = stage_.needs_pairs() ? std::ssize(host.samples) : 0;
   for (size_t term = 0; term < stage_.objective.size(); ++term)
     in.masks.push_back(mask_of(term, host, in.pack.labels.targets.size(0)));
-  if (in.pack.query_source.defined()) {
+  if (in.pack.frame_slots > 0) {
     built.frames = feed::frames_of(host, image_size_, texts_);
-    in.frame_shares = at::zeros(in.pack.query_source.sizes(), at::kDouble);
+    in.frame_shares = at::zeros({in.pack.frame_slots}, at::kDouble);
     in.frame_shares.narrow(0, 0, in.pack.frames_used).fill_(1 / static_cast<double>(in.pack.frames_used));
   }
   return built;

@@ -18,8 +18,8 @@ struct BuiltPass {
 
 class PassBuilder {
  public:
-  // `options`: of the tensors that a model reads. `max`: the most that a pack of the stage holds.
-  PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::VisionTower& tower,
+  // `policy` outlives it. `options`: of the tensors that a model reads. `max`: the most that a pack of the stage holds.
+  PassBuilder(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
               const at::TensorOptions& options, const model::Capacity& max);
 
   // Where the step holds `counts`, and losses are multiplied by `scale`.
@@ -35,7 +35,8 @@ class PassBuilder {
   const plan::Stage& stage_;
   plan::Speed speed_;
   feed::Texts texts_;
-  int64_t image_size_, tokens_per_frame_;
+  int64_t image_size_;
+  model::FrameReader reader_;
   at::TensorOptions options_;
   model::Capacity max_;
 };

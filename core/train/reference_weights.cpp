@@ -34,11 +34,11 @@ void ReferenceWeights::keep(const model::Parameters& parameters) const {
   }
 }
 
-bool ReferenceWeights::restore(model::Vlm& vlm, const std::string& fingerprint) const {
+bool ReferenceWeights::restore(model::Model& vlm, const std::string& fingerprint) const {
   return restore_copy(vlm, fingerprint) || restore_checkpoint(vlm, fingerprint);
 }
 
-bool ReferenceWeights::restore_copy(model::Vlm& vlm, const std::string& wanted) const {
+bool ReferenceWeights::restore_copy(model::Model& vlm, const std::string& wanted) const {
   if (!fs::exists(file_)) return false; // a run of an earlier version
   try {
     const auto file = Safetensors::open(file_);
@@ -55,7 +55,7 @@ bool ReferenceWeights::restore_copy(model::Vlm& vlm, const std::string& wanted) 
   return false;
 }
 
-bool ReferenceWeights::restore_checkpoint(model::Vlm& vlm, const std::string& wanted) const {
+bool ReferenceWeights::restore_checkpoint(model::Model& vlm, const std::string& wanted) const {
   std::vector<fs::path> folders;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(earlier_, ignored))

@@ -176,11 +176,11 @@ class Run {
     return state;
   }
 
-  std::unique_ptr<model::Vlm> make(const ModelDescription& description, const std::string& from,
-                                   const model::ArenaOptions& options) const {
+  std::unique_ptr<model::Model> make(const ModelDescription& description, const std::string& from,
+                                     const model::ArenaOptions& options) const {
     if (from == "model") return make_model(description, static_cast<uint64_t>(plan_.seed), options);
-    auto vlm = std::make_unique<model::Vlm>(
-        model::VlmConfig{description.vision, description.decoder, description.connector}, options);
+    auto vlm = std::make_unique<model::Model>(
+        model::ModelConfig{description.vision, description.decoder, description.connector}, options);
     if (from == previous_) {
       for (ops::Parameter& parameter : vlm->parameters().all())
         parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
@@ -206,7 +206,7 @@ class Run {
   OpenedRun opened_;
   RunCheckpoints checkpoints_{plan_, request_.folder, opened_.record, request_.allow_plan_change};
   std::string previous_;
-  std::shared_ptr<model::Vlm> previous_model_;
+  std::shared_ptr<model::Model> previous_model_;
 };
 
 } // namespace
@@ -238,7 +238,7 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     data.tokenizer().check_vocabulary_size(description.decoder.vocab_size, resolved.plan.model.tokenizer_folder());
     rehearse_data(resolved.plan, data, registry);
     const evaluation::Evaluator sets(resolved.plan, stage, registry);
-    model::Vlm vlm({description.vision, description.decoder, description.connector}, {});
+    model::Model vlm({description.vision, description.decoder, description.connector}, {});
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
     if (from) load_weights(ModelDirectory::open(*from), vlm);

@@ -51,7 +51,7 @@ std::optional<double> peak_flops(at::Device device, plan::Precision precision) {
   return device::peak_flops(devices[index].name, arithmetic);
 }
 
-std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make) {
+std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make) {
   auto made = make({device, type_of(plan.precision), at::kFloat, [](const model::ParameterSpec&) { return false; }});
   made->speed = plan.speed;
   return made;
@@ -72,7 +72,7 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
                        return trains(stage, group_of(plan.model, directory_name(spec.name)));
                      }});
   made.vlm->speed = plan.speed;
-  made.vlm->tower().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
+  made.vlm->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
   made.vlm->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
   if (stage.uses(plan::ObjectiveTerm::Reference::live)) made.frozen.models.reference = make_frozen(plan, device, begin);
   for (size_t term = 0; term < stage.objective.size(); ++term) {

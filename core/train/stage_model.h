@@ -15,7 +15,7 @@
 namespace fvlm::train {
 
 // A stage's model as it begins: weights that train where the stage trains them.
-using MakeModel = std::function<std::unique_ptr<model::Vlm>(const model::ArenaOptions& options)>;
+using MakeModel = std::function<std::unique_ptr<model::Model>(const model::ArenaOptions& options)>;
 
 // Of activations and of the weights that compute.
 at::ScalarType type_of(plan::Precision precision);
@@ -28,10 +28,10 @@ std::optional<double> peak_flops(at::Device device, plan::Precision precision);
 void check_teacher(const std::string& folder, const DecoderConfig& teacher, const DecoderConfig& model);
 
 // A model that does not learn.
-std::unique_ptr<model::Vlm> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
+std::unique_ptr<model::Model> make_frozen(const plan::Plan& plan, at::Device device, const MakeModel& make);
 
 struct StageModel {
-  std::shared_ptr<model::Vlm> vlm;
+  std::shared_ptr<model::Model> vlm;
   Frozen frozen;
   std::unique_ptr<Optimization> optimization;
   std::unique_ptr<QuantizedWeights> quantized; // of a stage that trains through its recipe's quantization

@@ -12,8 +12,8 @@ namespace fvlm::train {
 StageReference::StageReference(RunContext& context, const plan::Stage& stage, RunState& state)
     : context_(context), stage_(stage), state_(state), weights_(context.folder, stage) {}
 
-std::unique_ptr<model::Vlm> StageReference::make(const MakeModel& begin, const MakeModel& bare,
-                                                 const model::ArenaOptions& options) const {
+std::unique_ptr<model::Model> StageReference::make(const MakeModel& begin, const MakeModel& bare,
+                                                   const model::ArenaOptions& options) const {
   if (state_.reference.empty()) return begin(options);
   if (auto kept = bare(options); weights_.restore(*kept, state_.reference)) return kept;
   try {
@@ -31,7 +31,7 @@ std::unique_ptr<model::Vlm> StageReference::make(const MakeModel& begin, const M
 void StageReference::provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas,
                              const CachePack& cache_pack) {
   auto reference = needs.frozen.models.reference ? needs.frozen.models.reference : needs.policy;
-  const auto made = [&]() -> const model::Vlm& {
+  const auto made = [&]() -> const model::Model& {
     if (!reference) reference = make_frozen(context_.plan, context_.device, needs.make);
     return *reference;
   };
@@ -63,7 +63,7 @@ void StageReference::provide(const Needs& needs, const StageData& data, ThreadRe
 }
 
 // In packs as the stage will have them: those of its own model are computed in the same order.
-void StageReference::fill(ReferenceLogProbCache& cache, const model::Vlm& reference, const StageData& data,
+void StageReference::fill(ReferenceLogProbCache& cache, const model::Model& reference, const StageData& data,
                           ThreadReplicas& replicas, const CachePack& cache_pack) {
   const auto loader = data.loader(data.start());
   report::TrainingProgress moment;

@@ -22,24 +22,24 @@ class StageReference {
 
   // The weights that the stage starts from, for a stage that resumes: its own copy, or else what `begin` makes. `bare`:
   // a model for weights to be loaded into.
-  std::unique_ptr<model::Vlm> make(const MakeModel& begin, const MakeModel& bare,
-                                   const model::ArenaOptions& options) const;
+  std::unique_ptr<model::Model> make(const MakeModel& begin, const MakeModel& bare,
+                                     const model::ArenaOptions& options) const;
 
   // What computes the reference's log-probabilities of a pack.
-  using CachePack = std::function<void(const HostPack& pack, const model::Vlm& reference)>;
+  using CachePack = std::function<void(const HostPack& pack, const model::Model& reference)>;
   struct Needs {
     const Frozen& frozen;
-    std::shared_ptr<model::Vlm> policy; // that just began, and is its own reference; null: the stage resumes
-    MakeModel make;                     // the reference, where it is not there
-    evaluation::Evaluator* evaluator;   // null: none
+    std::shared_ptr<model::Model> policy; // that just began, and is its own reference; null: the stage resumes
+    MakeModel make;                       // the reference, where it is not there
+    evaluation::Evaluator* evaluator;     // null: none
     ops::Operations& operations;
   };
   // Provides all that the stage's objective and evaluations read of the reference.
   void provide(const Needs& needs, const StageData& data, ThreadReplicas& replicas, const CachePack& cache);
 
  private:
-  void fill(ReferenceLogProbCache& cache, const model::Vlm& reference, const StageData& data, ThreadReplicas& replicas,
-            const CachePack& cache_pack);
+  void fill(ReferenceLogProbCache& cache, const model::Model& reference, const StageData& data,
+            ThreadReplicas& replicas, const CachePack& cache_pack);
 
   RunContext& context_;
   const plan::Stage& stage_;

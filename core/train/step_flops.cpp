@@ -6,7 +6,7 @@
 
 namespace fvlm::train {
 
-StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Vlm& policy,
+StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
                      const Optimization& optimization, const objective::FrozenModels& frozen)
     : plan_(plan), stage_(stage), policy_(policy) {
   for (const Group* group : optimization.trained())
@@ -16,8 +16,8 @@ StepFlops::StepFlops(const plan::Plan& plan, const plan::Stage& stage, const mod
       trained_.decoder = trained_.decoder || name.starts_with("decoder.");
       trained_.connector = trained_.connector || name.starts_with("connector.");
     }
-  if (frozen.reference) frozen_.push_back(frozen.reference->config());
-  for (const auto& [term, teacher] : frozen.teachers) frozen_.push_back(teacher->config());
+  if (frozen.reference) frozen_.push_back(frozen.reference);
+  for (const auto& [term, teacher] : frozen.teachers) frozen_.push_back(teacher);
 }
 
 double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) const {
@@ -36,9 +36,9 @@ double StepFlops::of(std::span<const std::shared_ptr<const Sample>> samples) con
   work.rows *= reads;
   work.pairs *= reads;
   work.labels *= reads;
-  const int64_t size = plan_.model.image_size, tokens = policy_.tower().tokens_per_frame(size, size);
-  double all = model::flops(policy_.config(), tokens, work, trained_, stage_.mode);
-  for (const auto& config : frozen_) all += model::flops(config, tokens, work, {}, stage_.mode);
+  const int64_t size = plan_.model.image_size, tokens = policy_.encoder().tokens_per_frame(size, size);
+  double all = policy_.flops(tokens, work, trained_, stage_.mode);
+  for (const auto& model : frozen_) all += model->flops(tokens, work, {}, stage_.mode);
   return all;
 }
 

@@ -15,16 +15,16 @@ namespace fvlm::train {
 class StepFlops {
  public:
   // Plan, stage and policy outlive it.
-  StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Vlm& policy,
+  StepFlops(const plan::Plan& plan, const plan::Stage& stage, const model::Model& policy,
             const Optimization& optimization, const objective::FrozenModels& frozen);
   double of(std::span<const std::shared_ptr<const Sample>> samples) const;
 
  private:
   const plan::Plan& plan_;
   const plan::Stage& stage_;
-  const model::Vlm& policy_;
+  const model::Model& policy_;
   model::TrainedParts trained_;
-  std::vector<model::VlmConfig> frozen_; // of models that read every pack and do not train
+  std::vector<std::shared_ptr<const model::Model>> frozen_; // models that read every pack and do not train
 };
 
 } // namespace fvlm::train

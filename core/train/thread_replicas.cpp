@@ -45,7 +45,7 @@ std::vector<HostPack> split_pack(const HostPack& pack, int64_t wanted) {
   return parts;
 }
 
-ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy,
+ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy,
                                ops::Operations& operations, Registry& registry, const model::Capacity& max_capacity,
                                const Frozen& frozen, const Size& size)
     : policy_(policy), operations_(operations) {
@@ -60,9 +60,9 @@ ThreadReplicas::ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage,
   for (int64_t i = 1; i < size.parts; ++i) {
     Replica& replica = replicas_.emplace_back();
     replica.operations = make_operations(plan, registry, options.device);
-    replica.vlm = std::make_unique<model::Vlm>(policy.config(), options);
+    replica.vlm = std::make_unique<model::Model>(policy.config(), options);
     replica.vlm->speed = policy.speed;
-    replica.vlm->tower().recompute = policy.tower().recompute;
+    replica.vlm->encoder().recompute = policy.encoder().recompute;
     replica.vlm->decoder().recompute = policy.decoder().recompute;
     computers_.push_back(
         std::make_unique<GradientComputer>(plan, stage, *replica.vlm, *replica.operations, max_capacity, frozen));
@@ -107,7 +107,7 @@ void ThreadReplicas::forward_backward(const HostPack& host, const StepCounts& co
   if (first_error) std::rethrow_exception(first_error);
 }
 
-void ThreadReplicas::cache_reference(const HostPack& host, const model::Vlm& reference) {
+void ThreadReplicas::cache_reference(const HostPack& host, const model::Model& reference) {
   const auto parts = split_pack(host, static_cast<int64_t>(computers_.size()));
   for (size_t i = 0; i < parts.size(); ++i) computers_[i]->cache_reference(parts[i], reference);
 }

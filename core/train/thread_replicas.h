@@ -20,7 +20,7 @@ class ThreadReplicas {
   struct Size {
     int64_t parts = 1, threads = 1;
   };
-  ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Vlm& policy, ops::Operations& operations,
+  ThreadReplicas(const plan::Plan& plan, const plan::Stage& stage, model::Model& policy, ops::Operations& operations,
                  Registry& registry, const model::Capacity& max_capacity, const Frozen& frozen, const Size& size);
 
   // As in GradientComputer, for all replicas together.
@@ -29,7 +29,7 @@ class ThreadReplicas {
                         bool measure_attention);
   // Splits the pack as forward_backward() does, so that the cached values are bit-identical to those of a live
   // reference.
-  void cache_reference(const HostPack& host, const model::Vlm& reference);
+  void cache_reference(const HostPack& host, const model::Model& reference);
   void finish_caching();
   at::Tensor sums() const;
   double counted() const;
@@ -47,9 +47,9 @@ class ThreadReplicas {
  private:
   struct Replica { // shares the policy's weights, has gradients of its own
     std::unique_ptr<ops::Operations> operations;
-    std::unique_ptr<model::Vlm> vlm;
+    std::unique_ptr<model::Model> vlm;
   };
-  model::Vlm& policy_;
+  model::Model& policy_;
   ops::Operations& operations_;
   std::vector<Replica> replicas_;
   std::vector<std::unique_ptr<GradientComputer>> computers_;

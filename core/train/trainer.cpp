@@ -35,8 +35,8 @@ Trainer::Trainer(RunContext& context, const plan::Stage& stage, const MakeModel&
   operations_ = make_operations(context.plan, context.registry, context.device);
   const bool begins = checkpoint.empty();
   const MakeModel bare = [&](const model::ArenaOptions& options) { // for the weights of a checkpoint
-    return std::make_unique<model::Vlm>(
-        model::VlmConfig{context.description.vision, context.description.decoder, context.description.connector},
+    return std::make_unique<model::Model>(
+        model::ModelConfig{context.description.vision, context.description.decoder, context.description.connector},
         options);
   };
   const MakeModel reference = [&](const model::ArenaOptions& options) {
@@ -85,7 +85,7 @@ void Trainer::extend() {
 }
 
 void Trainer::provide_reference(const MakeModel& reference, bool begins) {
-  const auto cache_pack = [this](const HostPack& pack, const model::Vlm& model) {
+  const auto cache_pack = [this](const HostPack& pack, const model::Model& model) {
     const auto cache_part = [&](HostPack& part) {
       if (faults_.before_reference) faults_.before_reference(stage_.name, part);
       gradients_->cache_reference(part, model);
@@ -338,8 +338,8 @@ void Trainer::evaluate() {
   state_.score.reset();
   evaluated_ = true;
   const auto progress = [&](const evaluation::Moment& moment) {
-    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name,
-                                   evaluation::name_of(moment.mode), grouped(moment.done), grouped(moment.all)));
+    context_.line.note(fmt::format("{}: evaluating {}, {}: {} of {} samples", stage_.name, moment.set.name, moment.mode,
+                                   grouped(moment.done), grouped(moment.all)));
   };
   const auto results = ops::retry_with_next_plugin(
       *operations_, [&] { return evaluator_->evaluate(*model_.vlm, *operations_, progress); });

@@ -15,7 +15,7 @@ namespace {
 
 using model::Tiny;
 using plan::Measure;
-constexpr std::array all_modes{plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive};
+const std::vector<std::string> all_modes{"coarse_fine", "coarse_only", "autoregressive"};
 
 std::vector<Result> evaluated(Tiny& tiny, std::unique_ptr<SampleSet> set, Tiny* reference = nullptr) {
   std::vector<std::unique_ptr<SampleSet>> sets;
@@ -32,7 +32,7 @@ plan::EvaluationSet in_all_modes(Measure measure) {
 }
 
 // Its text alone, in a pack of its own: the sum of its labels' losses and their number.
-TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, model::Mode mode) {
+TextScore asked_alone(Tiny& tiny, const model::Sample& sample, size_t text, const std::string& mode) {
   const model::Sample alone{sample.frames, {sample.texts.at(text)}};
   const auto pack = tiny.pack({alone});
   ops::Tape none(ops::Tape::Mode::forward_only);
@@ -47,7 +47,7 @@ struct Asked {
   std::vector<TextScore> texts;
   size_t right = 0;
 };
-std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, model::Mode mode) {
+std::vector<Asked> asked_one_by_one(Tiny& tiny, const MadeQuestions& questions, const std::string& mode) {
   std::vector<Asked> all;
   const Order order = Order::once(questions.sizes());
   auto state = order.begin();
@@ -68,7 +68,7 @@ TEST(Evaluation, of_a_small_model_runs_on_one_thread_as_its_training_does) {
   at::set_num_threads(2);
   const auto set = open(wanted(Measure::loss), std::make_shared<MadeQuestions>(Measure::loss));
   std::vector<int> threads;
-  score(*set, tiny.vlm, *tiny.operations, plan::Mode::coarse_fine,
+  score(*set, tiny.vlm, *tiny.operations, "coarse_fine",
         [&](int64_t, int64_t) { threads.push_back(at::get_num_threads()); });
   EXPECT_THAT(threads, testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(1)));
   EXPECT_EQ(at::get_num_threads(), 2) << "whoever asks next has its own again";
@@ -88,8 +88,8 @@ TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
         for (size_t value = 0; value < large[i].values.size(); ++value) {
           EXPECT_EQ(small[i].values[value].first, large[i].values[value].first);
           EXPECT_NEAR(small[i].values[value].second, large[i].values[value].second, 1e-6)
-              << name_of(measure) << ", " << name_of(large[i].mode) << ", " << large[i].values[value].first
-              << " in packs of " << most.frames << " frames and " << most.rows << " rows";
+              << name_of(measure) << ", " << large[i].mode << ", " << large[i].values[value].first << " in packs of "
+              << most.frames << " frames and " << most.rows << " rows";
         }
       }
     }
@@ -99,11 +99,11 @@ TEST(Evaluation, figures_are_the_same_in_packs_of_any_size) {
 TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::loss);
-  for (const plan::Mode mode : all_modes) {
+  for (const std::string& mode : all_modes) {
     double sum = 0;
     int64_t labels = 0;
     std::map<std::string, std::pair<double, int64_t>> by_source;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::parse_mode(name_of(mode)).mode)) {
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
       sum += asked.texts[0].loss;
       labels += asked.texts[0].labels;
       auto& [of_source, count] = by_source[asked.drawn.source == 0       ? "clips"
@@ -114,7 +114,7 @@ TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
     }
     const Result result = evaluated(tiny, open(wanted(Measure::loss, {mode}), questions)).at(0);
     EXPECT_EQ(result.samples, 19);
-    EXPECT_NEAR(result.value("loss"), sum / static_cast<double>(labels), 1e-9) << name_of(mode);
+    EXPECT_NEAR(result.value("loss"), sum / static_cast<double>(labels), 1e-9) << mode;
     ASSERT_EQ(by_source.size(), 3U);
     for (const auto& [source, of] : by_source)
       EXPECT_NEAR(result.value("loss." + source), of.first / static_cast<double>(of.second), 1e-9) << source;
@@ -124,10 +124,10 @@ TEST(Evaluation, loss_is_the_mean_over_the_labels_of_all_samples) {
 TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
   Tiny tiny(config());
   const auto questions = std::make_shared<MadeQuestions>(Measure::choice, std::vector<int64_t>{30, 10});
-  for (const plan::Mode mode : all_modes) {
+  for (const std::string& mode : all_modes) {
     double right = 0, loss = 0;
     int64_t labels = 0;
-    for (const Asked& asked : asked_one_by_one(tiny, *questions, model::parse_mode(name_of(mode)).mode)) {
+    for (const Asked& asked : asked_one_by_one(tiny, *questions, mode)) {
       const auto best = std::min_element(asked.texts.begin(), asked.texts.end(),
                                          [](const TextScore& a, const TextScore& b) { return a.mean() < b.mean(); });
       right += best - asked.texts.begin() == static_cast<std::ptrdiff_t>(asked.right);
@@ -137,8 +137,8 @@ TEST(Evaluation, the_option_with_the_lowest_mean_loss_is_chosen) {
     ASSERT_GT(right, 0);
     ASSERT_LT(right, 40);
     const Result result = evaluated(tiny, open(wanted(Measure::choice, {mode}), questions)).at(0);
-    EXPECT_DOUBLE_EQ(result.value("accuracy"), right / 40) << name_of(mode);
-    EXPECT_NEAR(result.value("loss"), loss / static_cast<double>(labels), 1e-9) << name_of(mode);
+    EXPECT_DOUBLE_EQ(result.value("accuracy"), right / 40) << mode;
+    EXPECT_NEAR(result.value("loss"), loss / static_cast<double>(labels), 1e-9) << mode;
   }
 }
 
@@ -148,16 +148,16 @@ TEST(Evaluation, a_tie_is_no_right_answer) {
   Scores scores;
   scores.samples = {
       {0, "", "a", {{2, 2}, {1, 1}}, 0}, {1, "", "a", {{2, 2}, {1.1, 1}}, 0}, {2, "", "a", {{0.5, 1}, {0.4, 1}}, 0}};
-  EXPECT_NEAR(result_of(*set, plan::Mode::coarse_fine, scores).value("accuracy"), 1.0 / 3, 1e-12);
+  EXPECT_NEAR(result_of(*set, "coarse_fine", scores).value("accuracy"), 1.0 / 3, 1e-12);
 }
 
 TEST(Evaluation, preferences_are_the_policys_and_rewards_against_a_reference) {
   Tiny policy(config()), reference(config());
   for (auto& parameter : reference.vlm.parameters().all()) parameter.value.mul_(0.9);
   const auto questions = std::make_shared<MadeQuestions>(Measure::preference);
-  for (const plan::Mode mode : all_modes) {
-    const auto ours = asked_one_by_one(policy, *questions, model::parse_mode(name_of(mode)).mode);
-    const auto theirs = asked_one_by_one(reference, *questions, model::parse_mode(name_of(mode)).mode);
+  for (const std::string& mode : all_modes) {
+    const auto ours = asked_one_by_one(policy, *questions, mode);
+    const auto theirs = asked_one_by_one(reference, *questions, mode);
     double accuracy = 0, margin = 0, reward_accuracy = 0, reward_margin = 0;
     for (size_t i = 0; i < ours.size(); ++i) {
       const double own = ours[i].texts[1].loss - ours[i].texts[0].loss;
@@ -196,13 +196,13 @@ TEST(Evaluation, entropy_is_that_of_the_attention_rows) {
     ops::Tape none(ops::Tape::Mode::forward_only);
     for (int64_t i = 0; i < 13; ++i) {
       const auto pack = tiny.pack({questions->of_model({i, 0, 0, i})});
-      const auto mode = model::parse_mode(name_of(result.mode)).mode;
+      const auto mode = result.mode;
       const at::Tensor map =
-          tiny.vlm.encode(none, *tiny.operations, pack, mode, model::Vlm::Outputs::tokens_and_attention).attention;
+          tiny.vlm.encode(none, *tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention).attention;
       sum += -(map * map.log()).sum().item<double>() / static_cast<double>(map.size(1) * map.size(2));
       frames += map.size(0);
     }
-    EXPECT_NEAR(result.value("attention_entropy"), sum / static_cast<double>(frames), 1e-9) << name_of(result.mode);
+    EXPECT_NEAR(result.value("attention_entropy"), sum / static_cast<double>(frames), 1e-9) << result.mode;
   }
 }
 
@@ -212,8 +212,8 @@ TEST(Evaluation, some_samples_of_a_set_come_from_all_over_it_and_are_always_the_
   auto some = wanted(Measure::loss);
   some.samples = 20;
   const auto first = open(some, questions), second = open(some, questions, {3, 100});
-  const auto picked = score(*first, tiny.vlm, *tiny.operations, model::Mode::coarse_only);
-  const auto again = score(*second, tiny.vlm, *tiny.operations, model::Mode::coarse_only);
+  const auto picked = score(*first, tiny.vlm, *tiny.operations, "coarse_only");
+  const auto again = score(*second, tiny.vlm, *tiny.operations, "coarse_only");
   ASSERT_EQ(picked.samples.size(), 20U);
   std::map<std::string, int> sources;
   for (size_t i = 0; i < 20; ++i) {
@@ -263,7 +263,7 @@ TEST(Evaluation, a_result_is_a_line_of_metrics) {
   scores.samples = {{0, "", "red", {{2, 2}, {3, 1}}, 0}, {1, "", "blue", {{6, 2}, {1.1, 1}}, 0}};
   scores.attention_entropy = 0.5;
   EXPECT_EQ(
-      report::json_line(result_of(*set, plan::Mode::coarse_only, scores).record("instruct", 40)),
+      report::json_line(result_of(*set, "coarse_only", scores).record("instruct", 40)),
       R"({"kind":"evaluation","stage":"instruct","step":40,"set":"made","mode":"coarse_only","measure":"choice",)"
       R"("loss":2,"accuracy":0.5,"samples":2,"attention_entropy":0.5,"accuracy.blue":0,"accuracy.red":1,"seconds":0})"
       "\n");

@@ -74,13 +74,13 @@ class MadeQuestions : public SampleSource {
 };
 
 // The tiny model with the vocabulary of the small tokenizer.
-inline model::VlmConfig config() {
+inline model::ModelConfig config() {
   auto config = model::tiny_config();
   config.decoder.vocab_size = 261;
   return config;
 }
 
-inline plan::EvaluationSet wanted(plan::Measure measure, std::vector<plan::Mode> modes = {plan::Mode::coarse_fine}) {
+inline plan::EvaluationSet wanted(plan::Measure measure, std::vector<std::string> modes = {"coarse_fine"}) {
   plan::EvaluationSet set;
   set.name = "made";
   set.measure = measure;

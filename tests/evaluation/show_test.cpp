@@ -50,7 +50,7 @@ class MadeChats : public MadeQuestions {
 };
 
 struct Shown {
-  Shown(Measure measure, int64_t count, plan::Mode mode = plan::Mode::coarse_fine) : tiny(config(), at::kFloat) {
+  Shown(Measure measure, int64_t count, const std::string& mode = "coarse_fine") : tiny(config(), at::kFloat) {
     auto set = wanted(measure, {mode});
     set.show = count;
     std::vector<std::unique_ptr<SampleSet>> sets;
@@ -85,7 +85,7 @@ TEST(ShownSamples, say_what_was_asked_expected_and_answered_and_what_each_option
 }
 
 TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_their_queries_looked) {
-  for (const plan::Mode mode : {plan::Mode::coarse_fine, plan::Mode::coarse_only, plan::Mode::autoregressive}) {
+  for (const std::string mode : {"coarse_fine", "coarse_only", "autoregressive"}) {
     Shown shown(Measure::loss, 4, mode);
     const MadeChats chats(Measure::loss);
     for (int64_t number = 0; number < 4; ++number) {
@@ -95,10 +95,9 @@ TEST(ShownSamples, have_the_frames_and_the_mean_over_layers_and_heads_of_where_t
       const auto of_model = chats.of_model(drawn);
       const auto pack = shown.tiny.pack({of_model});
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const at::Tensor maps = shown.tiny.vlm
-                                  .encode(none, *shown.tiny.operations, pack, model::parse_mode(name_of(mode)).mode,
-                                       model::Vlm::Outputs::tokens_and_attention)
-                                  .attention;
+      const at::Tensor maps =
+          shown.tiny.vlm.encode(none, *shown.tiny.operations, pack, mode, model::EncodeOutputs::tokens_and_attention)
+              .attention;
       ASSERT_EQ(sample["frames"].size(), static_cast<size_t>(of_model.frames.size(0)));
       ASSERT_EQ(sample["attention"].size(), sample["frames"].size());
       EXPECT_EQ(sample["grid"], (json{2, 2}));

@@ -62,7 +62,7 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
                                                  const Objective& objective) {
     ops::Tape tape;
     auto& operations = *tiny.operations;
-    const auto seen = tiny.vlm.encode(tape, operations, pack, Mode::coarse_fine);
+    const auto seen = tiny.vlm.encode(tape, operations, pack, "coarse_fine");
     const auto hidden = tiny.vlm.decode(tape, operations, seen.tokens, pack, seen.next);
     const Tensor weights = tiny.ones(pack) / 10;
     if (objective.prefers) {
@@ -73,7 +73,7 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
     }
     if (objective.follows_teacher) {
       ops::Tape none(ops::Tape::Mode::forward_only);
-      const auto told = teacher.vlm.encode(none, operations, pack, Mode::coarse_fine);
+      const auto told = teacher.vlm.encode(none, operations, pack, "coarse_fine");
       const auto theirs = log_softmax_at_temperature(operations, teacher.vlm,
                                                      teacher.vlm.decode(none, operations, told.tokens, pack), pack, 1);
       kl_divergence(tape, operations, tiny.vlm, hidden, pack, theirs.to(at::kDouble), 1, weights);
@@ -85,7 +85,7 @@ class Aside : public testing::TestWithParam<std::tuple<Objective, bool>> {
 
 TEST_P(Aside, gradients_are_those_of_one_stream) {
   const auto& [objective, tied] = GetParam();
-  VlmConfig config = tiny_config();
+  ModelConfig config = tiny_config();
   config.decoder.tie_word_embeddings = tied;
   Tiny tiny(config), teacher(config);
   for (auto& parameter : teacher.vlm.parameters().all()) parameter.value.mul_(1.1);

@@ -125,7 +125,7 @@ TEST(Packing, texts_are_even_where_all_are_as_long_as_the_longest_and_fill_the_r
   const std::vector<Sample> equal{random_sample(dice, 2, 7), random_sample(dice, 3, 6)}, // 9 rows each
       other{random_sample(dice, 2, 7), random_sample(dice, 3, 5)};
   EXPECT_TRUE(tiny.pack(equal).texts.uniform_lengths);
-  EXPECT_FALSE(tiny.pack(equal).videos.uniform_lengths);
+  EXPECT_FALSE(tiny.pack(equal).maps.segments.at("videos").uniform_lengths);
   EXPECT_FALSE(tiny.pack(other).texts.uniform_lengths);
   for (int64_t Capacity::*size : {&Capacity::rows, &Capacity::longest_sequence}) {
     Capacity wide = Capacity::of(equal);

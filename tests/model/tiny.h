@@ -7,8 +7,8 @@
 
 namespace fvlm::model {
 
-inline VlmConfig tiny_config() {
-  VlmConfig config;
+inline ModelConfig tiny_config() {
+  ModelConfig config;
   config.vision.model_type = "dinov2";
   config.vision.hidden_size = 16;
   config.vision.num_hidden_layers = 3;
@@ -37,7 +37,7 @@ inline VlmConfig tiny_config() {
 // A model, and the operations it runs on: the references, in `dtype`.
 struct Tiny {
   explicit Tiny(
-      const VlmConfig& config = tiny_config(), at::ScalarType dtype = at::kDouble,
+      const ModelConfig& config = tiny_config(), at::ScalarType dtype = at::kDouble,
       std::function<bool(const ParameterSpec&)> trains = [](const ParameterSpec&) { return true; })
       : vlm(config, {at::kCPU, dtype, dtype, std::move(trains)}) {
     at::set_num_threads(1); // its tensors are too small to share
@@ -57,12 +57,12 @@ struct Tiny {
   }
 
   Pack pack(const std::vector<Sample>& samples, const Capacity& capacity) {
-    return make_pack(samples, capacity, vlm.tower().tokens_per_frame(8, 8), operations->tensor_options());
+    return make_pack(samples, capacity, vlm.frame_reader(8, 8), operations->tensor_options());
   }
   Pack pack(const std::vector<Sample>& samples) { return pack(samples, Capacity::of(samples)); }
 
   // Forward and backward of next-token prediction. Gradients add to those of the step.
-  at::Tensor losses(const Pack& pack, const at::Tensor& weights, Mode mode = Mode::coarse_fine) {
+  at::Tensor losses(const Pack& pack, const at::Tensor& weights, const std::string& mode = "coarse_fine") {
     ops::Tape tape;
     const auto seen = vlm.encode(tape, *operations, pack, mode);
     const auto hidden = vlm.decode(tape, *operations, seen.tokens, pack, seen.next);
@@ -85,7 +85,7 @@ struct Tiny {
 
   Registry registry{RegistryOptions{}};
   std::optional<ops::Operations> operations;
-  Vlm vlm;
+  Model vlm;
 };
 
 class Dice {

@@ -2,8 +2,8 @@
 // with `lengths`, and `d_hidden`, what flows back into the last hidden states; OUT gets `hidden`, and every gradient.
 #include "../ops/tools.h"
 #include "model/decoder/llama.h"
+#include "model/encoder/dinov2.h"
 #include "model/loading.h"
-#include "model/vision/dinov2.h"
 #include "ops/rows.h"
 
 #include <ATen/ops/arange.h>
@@ -53,7 +53,7 @@ void probe_vision(const std::string& path, const Safetensors& in, const std::str
   const int64_t count = frames.size(0), rows = dinov2.tokens_per_frame(frames.size(2), frames.size(3));
   const Segments tokens{at::arange(count + 1, at::kInt) * rows, {}, rows};
   Tape tape;
-  finish(tower, tape, dinov2.last_hidden(tape, *tower.operations, frames, tokens), in, "vision.", out);
+  finish(tower, tape, dinov2.forward(tape, *tower.operations, frames, tokens), in, "vision.", out);
 }
 
 void probe_decoder(const std::string& path, const Safetensors& in, const std::string& out) {

@@ -74,7 +74,7 @@ class Switches : public SmallRun {
       return vlm;
     };
     const auto policy = made(1, true);
-    policy->tower().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
+    policy->encoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.vision);
     policy->decoder().recompute = model::Recompute::from_plan(stage.activation_checkpointing.decoder);
     Frozen frozen;
     const Order order = Order::once({std::ssize(pack.samples)});

@@ -189,7 +189,7 @@ Model::Seen Model::see(Tape& tape, const PackShape& pack) const {
   if (shares_products(tape, pack)) earlier.waiting = later.waiting = std::make_shared<SharedGradientPass::Waiting>();
   later.later = true;
   Value read_before = coarse;
-  if (pack.mode == plan::Mode::refined) {
+  if (pack.mode == "refined") {
     Tape none(Tape::Mode::forward_only);
     read_before = Value(look(none, queries_from(none, Value(coarse.data), pack, {}), cache).data);
   }

@@ -1,4 +1,4 @@
-// model/vlm.h without numbers: the ways of a pack through towers and connector, and what they keep.
+// model/model.h without numbers: the ways of a pack through towers and connector, and what they keep.
 #pragma once
 #include "budget/shadow/operations.h"
 #include "model/weights/blocks.h"
@@ -17,7 +17,7 @@ struct PackShape {
   int64_t visual_rows = 0;      // of those: each text of a sample is read behind all its frames
   int64_t sequences = 0, labels = 0;
   int64_t longest_sequence = 0, longest_video = 0;
-  plan::Mode mode = plan::Mode::coarse_fine; // how its frames are read
+  std::string mode = "coarse_fine"; // how its frames are read
 };
 
 struct ModelShape {

@@ -1,5 +1,8 @@
 #include "model/decoder/llama.h"
 
+#include "model/flops.h"
+#include "model/shared_weight_gradients.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -8,16 +11,16 @@
 namespace fvlm::model {
 namespace {
 
-constexpr const char* model = "decoder.model.";
+constexpr const char* stem = "decoder.model.";
 
 std::string layer_name(int64_t index, const char* suffix) {
-  return fmt::format("{}layers.{}.{}", model, index, suffix);
+  return fmt::format("{}layers.{}.{}", stem, index, suffix);
 }
 
 } // namespace
 
 Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(config) {
-  embedding_ = parameters.weight(std::string(model) + "embed_tokens.weight");
+  embedding_ = parameters.weight(std::string(stem) + "embed_tokens.weight");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const auto name = [i](const char* suffix) { return layer_name(i, suffix); };
     const auto one = [&](const char* suffix) { return parameters.weight(name(suffix)); };
@@ -28,7 +31,7 @@ Llama::Llama(const DecoderConfig& config, Parameters& parameters) : config_(conf
                        parameters.fused({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")}),
                        one("mlp.down_proj.weight")});
   }
-  norm_ = parameters.weight(std::string(model) + "norm.weight");
+  norm_ = parameters.weight(std::string(stem) + "norm.weight");
   head_ = config.tie_word_embeddings ? embedding_ : parameters.weight("decoder.lm_head.weight");
 }
 
@@ -126,6 +129,23 @@ at::Tensor Llama::forward(Operations& ops, const at::Tensor& x, KvCache& cache) 
   }
   cache.length = length;
   return normed(no_grad, ops, stream, norm_).data;
+}
+
+bool Llama::can_defer_gradients(int64_t rows, int64_t element) const {
+  return model::can_defer_gradients(config_, rows, element);
+}
+
+double Llama::flops(double rows, double pairs, bool trains, bool inputs) const {
+  const int64_t width = config_.hidden_size, heads = config_.num_attention_heads * config_.head_dim,
+                kv = config_.num_key_value_heads * config_.head_dim;
+  const auto layers = static_cast<double>(config_.num_hidden_layers);
+  const double row = product_flops(width, heads + 2 * kv) + product_flops(heads, width) +
+                     3 * product_flops(width, config_.intermediate_size);
+  return with_backward({rows * layers * row, pairs * layers * attention_pair_flops(heads)}, trains, inputs);
+}
+
+double Llama::head_flops(double labels, bool trains, bool inputs) const {
+  return with_backward({product_flops(config_.hidden_size, config_.vocab_size) * labels, 0}, trains, inputs);
 }
 
 } // namespace fvlm::model

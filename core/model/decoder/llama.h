@@ -1,7 +1,6 @@
 // Llama and its family: RMSNorm, rotary positions, grouped queries, SwiGLU.
 #pragma once
-#include "model/parts.h"
-#include "model/weights/towers.h"
+#include "model/decoder/decoder.h"
 
 namespace fvlm::model {
 
@@ -16,6 +15,9 @@ class Llama : public Decoder {
                 const ops::SharedGradientPass& pass, bool compensated) const override;
   KvCache make_kv_cache(Operations& ops, int64_t capacity) const override;
   at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const override;
+  bool can_defer_gradients(int64_t rows, int64_t element) const override;
+  double flops(double rows, double pairs, bool trains, bool inputs) const override;
+  double head_flops(double labels, bool trains, bool inputs) const override;
 
  private:
   struct Layer {

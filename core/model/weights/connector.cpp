@@ -1,7 +1,10 @@
 #include "model/weights/connector.h"
 
+#include "base/error.h"
+#include "base/text.h"
 #include "model/weights/config_reader.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -22,6 +25,15 @@ ConnectorConfig read_connector_config(const nlohmann::json& config, const std::s
   out.shallow = attend == "shallow";
   reader.finish("the connector is what `fvlm-engine import` writes into fvlm.json");
   return out;
+}
+
+std::string ConnectorConfig::select_mode(std::string_view word) {
+  shallow = shallow || word == "shallow";
+  if (word.empty() || word == "shallow") return "coarse_fine";
+  for (const char* mode : {"coarse_fine", "refined", "coarse_only", "autoregressive"})
+    if (word == mode) return mode;
+  throw Error(ErrorKind::usage, fmt::format("there is no mode '{}'", word))
+      .advise("coarse_fine, refined, coarse_only, autoregressive or shallow");
 }
 
 nlohmann::json config_json(const ConnectorConfig& config) {

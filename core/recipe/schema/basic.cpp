@@ -190,7 +190,33 @@ class PathType : public TextType {
   }
 };
 
+// A word as it is written, where no enum stands for it.
+class WordType : public Type<std::string>, public WordsNode {
+ public:
+  explicit WordType(const std::vector<WordInfo>& words) {
+    for (size_t i = 0; i < words.size(); ++i) add(words[i].name, static_cast<int>(i), words[i].doc);
+  }
+  std::string expected() const override { return expected_words(); }
+  std::string lua_type() const override { return lua_words(); }
+  bool accepts(const Value& value) const override { return std::holds_alternative<std::string>(value.data); }
+  bool read(Reader& reader, const Value& value, std::string& out) const override {
+    int index = 0;
+    if (!read_word(reader, value, index)) return false;
+    out = words()[static_cast<size_t>(index)].name;
+    return true;
+  }
+  Json write(const std::string& in, Write) const override { return in; }
+  Value assign(Reader& reader, const Assignment& assignment, const Value*,
+               std::span<const std::string> rest) const override {
+    return text_value(reader, assignment, rest, *this);
+  }
+};
+
 } // namespace
+
+Ref<std::string> word(std::vector<WordInfo> words) {
+  return make_type<WordType>(std::move(words));
+}
 
 Ref<std::string> path() {
   return make_type<PathType>();
@@ -201,7 +227,7 @@ Ref<std::string> identifier(bool with_dots) {
                    : make_type<TextType>("a name of letters, digits, '_' and '-'", is_identifier<false>);
 }
 
-void WordsNode::add(const char* name, int value, const char* doc) {
+void WordsNode::add(const std::string& name, int value, const std::string& doc) {
   words_.push_back({name, doc});
   values_.push_back(value);
 }

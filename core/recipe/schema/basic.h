@@ -53,7 +53,7 @@ class WordsNode {
   const std::vector<WordInfo>& words() const { return words_; }
 
  protected:
-  void add(const char* name, int value, const char* doc);
+  void add(const std::string& name, int value, const std::string& doc);
   bool read_word(Reader& reader, const Value& value, int& out) const;
   Json write_word(int value) const;
   std::string expected_words() const;
@@ -64,6 +64,9 @@ class WordsNode {
   std::vector<WordInfo> words_;
   std::vector<int> values_;
 };
+
+// One of several words, each with what it means.
+Ref<std::string> word(std::vector<WordInfo> words);
 
 template <class E>
 struct Word {

@@ -74,20 +74,18 @@ Ref<Control> control() {
       .done();
 }
 
-Ref<Mode> mode() {
-  return choice<Mode>({{"coarse_fine", Mode::coarse_fine, "two passes, as the published models were trained"},
-                       {"refined", Mode::refined, "a third pass, with queries computed from the fine visual tokens"},
-                       {"coarse_only", Mode::coarse_only, "the static query alone"},
-                       {"autoregressive", Mode::autoregressive, "frame by frame, as in inference"}});
+Ref<std::string> mode() {
+  return word({{"coarse_fine", "two passes, as the published models were trained"},
+               {"refined", "a third pass, with queries computed from the fine visual tokens"},
+               {"coarse_only", "the static query alone"},
+               {"autoregressive", "frame by frame, as in inference"}});
 }
 
-Ref<Mode> training_mode() {
-  return choice<Mode>(
-      {{"coarse_fine", Mode::coarse_fine,
-        "each frame is encoded with the static query, then with a query computed from those coarse tokens"},
-       {"refined", Mode::refined,
-        "the query is computed once more, from the fine tokens, as in inference; the two earlier passes "
-        "have no gradient"}});
+Ref<std::string> training_mode() {
+  return word({{"coarse_fine",
+                "each frame is encoded with the static query, then with a query computed from those coarse tokens"},
+               {"refined", "the query is computed once more, from the fine tokens, as in inference; the two earlier "
+                           "passes have no gradient"}});
 }
 
 Ref<EvaluationSet> evaluation_set() {

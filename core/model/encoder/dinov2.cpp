@@ -1,7 +1,8 @@
-#include "model/vision/dinov2.h"
+#include "model/encoder/dinov2.h"
 
 #include "base/error.h"
-#include "model/vision/attention_maps.h"
+#include "model/encoder/attention_maps.h"
+#include "model/flops.h"
 #include "ops/rows.h"
 
 #include <ATen/TensorOperators.h>
@@ -256,15 +257,17 @@ VisualCache Dinov2::encode(Tape& tape, Operations& ops, const at::Tensor& frames
   return cache;
 }
 
-Value Dinov2::last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+Value Dinov2::forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const {
+  const Tape::LightCheckpointing lean(tape, recompute.light);
   Value x = embed(tape, ops, frames);
   run(tape, ops, x, layers_.size(), tokens, tokens, Folded(layers_.size()));
   return normed(tape, ops, x, final_);
 }
 
-VisionTower::EncodedAndAttended Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames,
-                                                          const Value& appended_rows, const AppendedQueries& appended,
-                                                          const EncodeOptions& options) const {
+LayerwiseEncoder::EncodedAndAttended Dinov2::encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames,
+                                                               const Value& appended_rows,
+                                                               const AppendedQueries& appended,
+                                                               const EncodeOptions& options) const {
   const Tape::LightCheckpointing lean(tape, recompute.light);
   Folded folded = fold(tape, ops, options);
   Value x = embed(tape, ops, frames, appended_rows);
@@ -306,6 +309,38 @@ Value Dinov2::attend(Tape& tape, Operations& ops, const Value& query, const Visu
   for (size_t i = shallow ? layers_.size() - 1 : 0; i < layers_.size(); ++i)
     attend_layer(tape, ops, i, stream, cache, maps);
   return normed(tape, ops, stream, final_);
+}
+
+// Of one row: query and output of attention, and both products of the MLP.
+static ForwardFlops layer_flops(const VisionConfig& config) {
+  const int64_t width = config.hidden_size;
+  return {2 * product_flops(width, width) + 2 * product_flops(width, config.intermediate_size), 0};
+}
+
+// A frame as tokens, whose pixels have no gradient, through `layers` whole layers; keys and values are computed in all.
+static double frame_flops(const VisionConfig& config, int64_t tokens, int64_t layers, bool trains) {
+  const int64_t width = config.hidden_size, pixels = config.num_channels * config.patch_size * config.patch_size;
+  const auto rows = static_cast<double>(tokens), whole = static_cast<double>(layers),
+             all = static_cast<double>(config.num_hidden_layers);
+  const ForwardFlops embed{product_flops(pixels, width) * (rows - 1), 0};
+  const ForwardFlops keys_values{2 * product_flops(width, width) * rows * all, 0};
+  const ForwardFlops attention{0, attention_pair_flops(width) * rows * rows * whole};
+  return with_backward(embed, trains, false) +
+         with_backward(layer_flops(config) * (rows * whole) + keys_values + attention, trains, trains);
+}
+
+double Dinov2::flops(int64_t tokens, bool trains) const {
+  return frame_flops(config_, tokens, config_.num_hidden_layers, trains);
+}
+
+double Dinov2::encode_flops(int64_t tokens, bool trains) const {
+  return frame_flops(config_, tokens, config_.num_hidden_layers - 1, trains);
+}
+
+double Dinov2::attend_flops(int64_t tokens, bool shallow, bool trains, bool inputs) const {
+  const auto layers = static_cast<double>(shallow ? 1 : config_.num_hidden_layers), keys = static_cast<double>(tokens);
+  const ForwardFlops attention{0, attention_pair_flops(config_.hidden_size) * keys};
+  return with_backward((layer_flops(config_) + attention) * layers, trains, inputs, trains);
 }
 
 } // namespace fvlm::model

@@ -1,4 +1,4 @@
-#include "model/connector/foveation.h"
+#include "model/connector/foveated/projections.h"
 
 #include "ops/rows.h"
 
@@ -7,7 +7,7 @@
 
 namespace fvlm::model {
 
-Foveation::Foveation(const ConnectorConfig& config, Parameters& parameters) : config_(config) {
+Projections::Projections(double visual_scale, Parameters& parameters) : visual_scale_(visual_scale) {
   const auto linear = [&](const std::string& name) -> ops::Operations::Layer {
     return {parameters.weight(name + ".weight"), parameters.weight(name + ".bias")};
   };
@@ -19,19 +19,19 @@ Foveation::Foveation(const ConnectorConfig& config, Parameters& parameters) : co
   to_query_ = linear("llm_to_query");
 }
 
-Value Foveation::static_query(Tape& tape, int64_t frames) const {
+Value Projections::static_query(Tape& tape, int64_t frames) const {
   return ops::broadcast_row(tape, static_, frames);
 }
 
-Value Foveation::first_query(Tape& tape) const {
+Value Projections::first_query(Tape& tape) const {
   return ops::broadcast_row(tape, first_, 1);
 }
 
-Value Foveation::query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const {
+Value Projections::query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const {
   return ops.linear(tape, hidden, to_query_.weight, to_query_.bias);
 }
 
-Value Foveation::shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const {
+Value Projections::shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const {
   const int64_t frames = queries.data.size(0);
   Value y(at::concat({queries.data, first_.value()}).index_select(0, source), tape.records(queries, first_));
   if (!y.requires_grad()) return y;
@@ -45,13 +45,13 @@ Value Foveation::shift_right(Tape& tape, const Value& queries, const at::Tensor&
   return y;
 }
 
-Value Foveation::project_query(Tape& tape, Operations& ops, const Value& queries) const {
+Value Projections::project_query(Tape& tape, Operations& ops, const Value& queries) const {
   return ops.linear(tape, queries, input_);
 }
 
-Value Foveation::to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const {
+Value Projections::to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const {
   const Value projected = ops.linear(tape, attended, output_.weight, output_.bias);
-  return ops::scale(tape, ops.linear(tape, projected, to_decoder_.weight, to_decoder_.bias), config_.visual_scale);
+  return ops::scale(tape, ops.linear(tape, projected, to_decoder_.weight, to_decoder_.bias), visual_scale_);
 }
 
 } // namespace fvlm::model

@@ -1,4 +1,4 @@
-#include "model/vision/attention_maps.h"
+#include "model/encoder/attention_maps.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>

@@ -28,7 +28,7 @@ class Differences : public testing::TestWithParam<bool> {};
 
 // Every connector parameter and the tower's parts that attend() reads, in float64.
 TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
-  VlmConfig config = tiny_config();
+  ModelConfig config = tiny_config();
   config.connector.shallow = GetParam();
   Tiny tiny(config);
   const Pack pack = tiny.pack(some_samples());
@@ -37,7 +37,7 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
   const auto gradients = tiny.take_gradients();
   const auto loss = [&] {
     ops::Tape none(ops::Tape::Mode::forward_only);
-    const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, Mode::coarse_fine);
+    const auto seen = tiny.vlm.encode(none, *tiny.operations, pack, "coarse_fine");
     const auto hidden = tiny.vlm.decode(none, *tiny.operations, seen.tokens, pack);
     return next_token_loss(none, *tiny.operations, tiny.vlm, hidden, pack, weights).mul(weights).sum().item<double>();
   };
@@ -56,7 +56,7 @@ TEST_P(Differences, agree_with_the_gradients_of_connector_and_attend) {
 INSTANTIATE_TEST_SUITE_P(attend, Differences, testing::Values(false, true),
                          [](const auto& info) { return info.param ? "shallow" : "deep"; });
 
-TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
+TEST(Model, recomputed_layers_give_the_same_loss_and_gradients) {
   Tiny tiny;
   const Pack pack = tiny.pack(some_samples());
   const Tensor loss = tiny.losses(pack, tiny.ones(pack));
@@ -77,7 +77,7 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
     SCOPED_TRACE(name);
     const auto& [recompute, expected] = choice;
     for (int64_t layer = 0; layer < 3; ++layer) EXPECT_EQ(recompute.layer(layer), expected[layer]) << "layer " << layer;
-    tiny.vlm.tower().recompute = recompute;
+    tiny.vlm.encoder().recompute = recompute;
     tiny.vlm.decoder().recompute = recompute;
     ops::expect_close(tiny.losses(pack, tiny.ones(pack)), loss, 1e-12, "losses");
     expect_same(tiny.take_gradients(), kept);
@@ -85,7 +85,7 @@ TEST(Vlm, recomputed_layers_give_the_same_loss_and_gradients) {
 }
 
 // What sums lose by rounding goes from layer to layer beside them, into layers that are computed again too.
-TEST(Vlm, recomputed_layers_give_the_same_bits_in_bfloat16) {
+TEST(Model, recomputed_layers_give_the_same_bits_in_bfloat16) {
   Tiny tiny(tiny_config(), at::kBFloat16);
   tiny.vlm.speed.joint_weight_gradients = false; // layers that are computed again have no part in it
   const Pack pack = tiny.pack(some_samples());
@@ -96,15 +96,15 @@ TEST(Vlm, recomputed_layers_give_the_same_bits_in_bfloat16) {
   for (const auto& [name, gradient] : tiny.take_gradients()) EXPECT_TRUE(gradient.equal(kept.at(name))) << name;
 }
 
-TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
+TEST(Model, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
   Tiny tiny;
   const auto samples = some_samples();
   Capacity wide = Capacity::of(samples);
   wide.frames += 3;
   for (const Pack& pack : {tiny.pack(samples), tiny.pack(samples, wide)})
     for (const auto& recompute : {Recompute::none(), Recompute::all(), Recompute::light_only()})
-      for (const Mode mode : {Mode::coarse_fine, Mode::coarse_only}) {
-        tiny.vlm.tower().recompute = recompute;
+      for (const std::string mode : {"coarse_fine", "coarse_only"}) {
+        tiny.vlm.encoder().recompute = recompute;
         tiny.vlm.speed.coarse_in_tower = tiny.vlm.speed.skip_last_patches = tiny.vlm.speed.fold_layer_scale = false;
         const Tensor loss = tiny.losses(pack, tiny.ones(pack), mode);
         const auto gradients = tiny.take_gradients();
@@ -115,9 +115,8 @@ TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
                                                   {false, false, true},
                                                   {true, true, false}}) {
           SCOPED_TRACE(fmt::format("{} frame slots, {} layers again, mode {}, {}, {}, {}", pack.frames.size(0),
-                                   recompute.layer(0) ? "all" : "no", static_cast<int>(mode),
-                                   rides ? "coarse in tower" : "", skips ? "last patches skipped" : "",
-                                   folds ? "scales folded" : ""));
+                                   recompute.layer(0) ? "all" : "no", mode, rides ? "coarse in tower" : "",
+                                   skips ? "last patches skipped" : "", folds ? "scales folded" : ""));
           tiny.vlm.speed.coarse_in_tower = rides;
           tiny.vlm.speed.skip_last_patches = skips;
           tiny.vlm.speed.fold_layer_scale = folds;
@@ -127,7 +126,7 @@ TEST(Vlm, work_that_is_saved_in_the_tower_gives_the_same_loss_and_gradients) {
       }
 }
 
-TEST(Vlm, products_are_shared_where_little_waits_for_them) {
+TEST(Model, products_are_shared_where_little_waits_for_them) {
   DecoderConfig decoder; // SmolLM2-135M
   decoder.num_hidden_layers = 30;
   decoder.hidden_size = 576;
@@ -144,7 +143,7 @@ TEST(Vlm, products_are_shared_where_little_waits_for_them) {
   EXPECT_TRUE(can_defer_gradients(decoder, (64 << 20) / bytes_a_row, 2));
 }
 
-TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
+TEST(Model, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
   Tiny whole;
   const Pack pack = whole.pack(some_samples());
   whole.losses(pack, whole.ones(pack));
@@ -158,7 +157,7 @@ TEST(Vlm, a_frozen_part_has_no_gradient_and_the_others_have_the_same) {
   }
 }
 
-TEST(Vlm, gradients_of_two_packs_add_up) {
+TEST(Model, gradients_of_two_packs_add_up) {
   Tiny tiny;
   const auto samples = some_samples();
   const Pack first = tiny.pack({samples[0]}), second = tiny.pack({samples[2]});
@@ -171,7 +170,7 @@ TEST(Vlm, gradients_of_two_packs_add_up) {
   expect_same(tiny.take_gradients(), sum);
 }
 
-TEST(Vlm, text_alone_needs_no_frames) {
+TEST(Model, text_alone_needs_no_frames) {
   Tiny tiny;
   Dice dice(2);
   const Pack pack = tiny.pack({random_sample(dice, 0, 6)});
@@ -181,68 +180,68 @@ TEST(Vlm, text_alone_needs_no_frames) {
     EXPECT_EQ(gradient.abs().max().item<double>() > 0, name.starts_with("decoder.")) << name;
 }
 
-TEST(Vlm, shows_on_request_where_each_frame_was_looked_at) {
+TEST(Model, shows_on_request_where_each_frame_was_looked_at) {
   Tiny tiny;
   Dice dice(6);
   const std::vector<Sample> samples{random_sample(dice, 3, 4), random_sample(dice, 0, 2), random_sample(dice, 1, 3)};
-  const auto attention = [&](const Pack& pack, Mode mode, Vlm::Outputs outputs = Vlm::Outputs::tokens_and_attention) {
+  const auto attention = [&](const Pack& pack, const std::string& mode,
+                             EncodeOutputs outputs = EncodeOutputs::tokens_and_attention) {
     Tape none(Tape::Mode::forward_only);
     return tiny.vlm.encode(none, *tiny.operations, pack, mode, outputs).attention;
   };
   const Pack exact = tiny.pack(samples);
-  EXPECT_FALSE(attention(exact, Mode::coarse_fine, Vlm::Outputs::tokens).defined());
-  const Tensor fine = attention(exact, Mode::coarse_fine), one_by_one = attention(exact, Mode::autoregressive);
+  EXPECT_FALSE(attention(exact, "coarse_fine", EncodeOutputs::tokens).defined());
+  const Tensor fine = attention(exact, "coarse_fine"), one_by_one = attention(exact, "autoregressive");
   EXPECT_EQ(fine.sizes(), (std::vector<int64_t>{4, 3, 2, 5})) << "frames, layers, heads, CLS and patches";
   ops::expect_close(fine.sum(-1), at::ones({4, 3, 2}, at::kDouble), 1e-12, "sums");
   // The first frame of a video is read with q_init in both.
   for (const int64_t first : {0, 3}) ops::expect_close(one_by_one[first], fine[first], 1e-12, "a first frame");
   EXPECT_GT((one_by_one[1] - fine[1]).abs().max().item<double>(), 1e-6) << "later ones with other queries";
-  EXPECT_GT((attention(exact, Mode::coarse_only)[0] - fine[0]).abs().max().item<double>(), 1e-6);
+  EXPECT_GT((attention(exact, "coarse_only")[0] - fine[0]).abs().max().item<double>(), 1e-6);
 
   Capacity wide = Capacity::of(samples);
   wide.frames += 2;
-  ops::expect_close(attention(tiny.pack(samples, wide), Mode::coarse_fine).narrow(0, 0, 4), fine, 1e-12,
-                    "with padding");
+  ops::expect_close(attention(tiny.pack(samples, wide), "coarse_fine").narrow(0, 0, 4), fine, 1e-12, "with padding");
 }
 
 // Frame 0 is read with q_init, frame 1 with a query made from what frame 0 showed: all there is to two frames.
-TEST(Vlm, RefinedReadsVideosOfTwoFramesAsInUse) {
+TEST(Model, RefinedReadsVideosOfTwoFramesAsInUse) {
   Tiny tiny;
   Dice dice(8);
   const Pack pack = tiny.pack(
       {random_sample(dice, 2, 4), random_sample(dice, 0, 3), random_sample(dice, 1, 3), random_sample(dice, 2, 5)});
-  const auto tokens = [&](Mode mode) {
+  const auto tokens = [&](const std::string& mode) {
     Tape none(Tape::Mode::forward_only);
     return tiny.vlm.encode(none, *tiny.operations, pack, mode).tokens.data;
   };
-  const Tensor in_use = tokens(Mode::autoregressive);
-  ops::expect_close(tokens(Mode::refined), in_use, 1e-12, "visual tokens");
-  EXPECT_GT((tokens(Mode::coarse_fine) - in_use).abs().max().item<double>(), 1e-6);
+  const Tensor in_use = tokens("autoregressive");
+  ops::expect_close(tokens("refined"), in_use, 1e-12, "visual tokens");
+  EXPECT_GT((tokens("coarse_fine") - in_use).abs().max().item<double>(), 1e-6);
 }
 
-TEST(Vlm, RefinedTrainsNoStaticQueryAndIsCoarseFineForSingleFrames) {
+TEST(Model, RefinedTrainsNoStaticQueryAndIsCoarseFineForSingleFrames) {
   Tiny tiny;
   const auto samples = some_samples();
   const Pack pack = tiny.pack(samples);
-  tiny.losses(pack, tiny.ones(pack), Mode::refined);
+  tiny.losses(pack, tiny.ones(pack), "refined");
   const auto gradients = tiny.take_gradients();
   EXPECT_EQ(gradients.at("q_static").abs().max().item<double>(), 0);
   EXPECT_GT(gradients.at("llm_to_query.weight").abs().max().item<double>(), 0);
 
   const Pack single = tiny.pack({samples[2]});
-  const Tensor loss = tiny.losses(single, tiny.ones(single), Mode::coarse_fine);
+  const Tensor loss = tiny.losses(single, tiny.ones(single), "coarse_fine");
   const auto expected = tiny.take_gradients();
-  ops::expect_close(tiny.losses(single, tiny.ones(single), Mode::refined), loss, 1e-12, "losses");
+  ops::expect_close(tiny.losses(single, tiny.ones(single), "refined"), loss, 1e-12, "losses");
   expect_same(tiny.take_gradients(), expected);
 }
 
-TEST(Vlm, preference_is_its_formula) {
+TEST(Model, preference_is_its_formula) {
   Tiny tiny;
   Dice dice(9);
   const Pack pack = tiny.pack({random_sample(dice, 2, 5, 2), random_sample(dice, 0, 6, 2)});
   const Tensor reference = ops::random({4}, 3).mul(0.1).sub(20);
   ops::Tape tape;
-  const auto seen = tiny.vlm.encode(tape, *tiny.operations, pack, Mode::coarse_fine);
+  const auto seen = tiny.vlm.encode(tape, *tiny.operations, pack, "coarse_fine");
   const auto hidden = tiny.vlm.decode(tape, *tiny.operations, seen.tokens, pack);
   const auto ours = log_probabilities(tape, *tiny.operations, tiny.vlm, hidden, pack);
   const auto result = dpo_loss(ours, reference, pack, 0.3, at::full({}, 0.5, at::kDouble));

@@ -1,18 +1,24 @@
 // DINOv2: a pre-norm ViT with LayerScale.
 #pragma once
-#include "model/parts.h"
-#include "model/weights/towers.h"
+#include "model/encoder/encoder.h"
+#include "model/encoder/layerwise.h"
 
 #include <map>
 #include <utility>
 
 namespace fvlm::model {
 
-class Dinov2 : public VisionTower {
+class Dinov2 : public Encoder, public LayerwiseEncoder {
  public:
   Dinov2(const VisionConfig& config, Parameters& parameters);
 
+  int64_t width() const override { return config_.hidden_size; }
+  int64_t layers() const override { return config_.num_hidden_layers; }
+  int64_t heads() const override { return config_.num_attention_heads; }
+  const LayerwiseEncoder* layerwise() const override { return this; }
   int64_t tokens_per_frame(int64_t height, int64_t image_width) const override;
+  // As transformers' last_hidden_state.
+  Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const override;
   VisualCache encode(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens,
                      const Segments& queries, const EncodeOptions& options) const override;
   Value attend(Tape& tape, Operations& ops, const Value& x, const VisualCache& cache, bool shallow,
@@ -20,9 +26,9 @@ class Dinov2 : public VisionTower {
   EncodedAndAttended encode_and_attend(Tape& tape, Operations& ops, const at::Tensor& frames, const Value& x,
                                        const AppendedQueries& appended, const EncodeOptions& options) const override;
   bool trains() const override { return patch_weight_.requires_grad(); }
-
-  // Hidden states of every token after the final norm, as transformers' last_hidden_state: for comparison.
-  Value last_hidden(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const;
+  double flops(int64_t tokens, bool trains) const override;
+  double encode_flops(int64_t tokens, bool trains) const override;
+  double attend_flops(int64_t tokens, bool shallow, bool trains, bool inputs) const override;
 
  private:
   struct Norm {

@@ -1,14 +1,13 @@
-// The foveated connector: projects the decoder's query of a frame into the vision tower, and the result of attending to
-// the frame's tokens back to one visual token of the decoder.
+// The linear layers of the foveated connector: they project the decoder's query of a frame into the encoder, and the
+// result of attending to the frame's tokens back to one visual token of the decoder.
 #pragma once
-#include "model/parts.h"
-#include "model/weights/connector.h"
+#include "model/part.h"
 
 namespace fvlm::model {
 
-class Foveation {
+class Projections {
  public:
-  Foveation(const ConnectorConfig& config, Parameters& parameters);
+  Projections(double visual_scale, Parameters& parameters);
 
   // q_static, the query of every frame in the coarse pass; q_init, that of a first frame in the fine pass.
   Value static_query(Tape& tape, int64_t frames) const;
@@ -16,15 +15,15 @@ class Foveation {
 
   // Queries from the decoder's hidden states.
   Value query_from_hidden(Tape& tape, Operations& ops, const Value& hidden) const;
-  // Each frame gets the query made from the previous frame, a first frame q_init: see Pack::query_source.
+  // Each frame gets the query made from the previous frame, a first frame q_init: see maps.h.
   Value shift_right(Tape& tape, const Value& queries, const at::Tensor& source) const;
 
-  // Queries, one for each frame, to the tower's width; the tower's output to visual tokens.
+  // Queries, one for each frame, to the encoder's width; the encoder's output to visual tokens.
   Value project_query(Tape& tape, Operations& ops, const Value& queries) const;
   Value to_visual_tokens(Tape& tape, Operations& ops, const Value& attended) const;
 
  private:
-  ConnectorConfig config_;
+  double visual_scale_;
   ops::Weight static_, first_, input_;
   ops::Operations::Layer output_, to_decoder_, to_query_;
 };

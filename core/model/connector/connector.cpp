@@ -1,0 +1,53 @@
+#include "model/connector/connector.h"
+
+#include "base/error.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+namespace fvlm::model {
+
+#define FVLM_CONNECTOR(name)                                                                                           \
+  std::unique_ptr<Connector> name##_connector(const ConnectorConfig&, const Parts&, Parameters&);
+#include "model/connector/connectors.inc"
+#undef FVLM_CONNECTOR
+
+namespace {
+
+std::map<std::string, MakeConnector, std::less<>>& all_connectors() {
+  static std::map<std::string, MakeConnector, std::less<>> all = {
+#define FVLM_CONNECTOR(name) {#name, name##_connector},
+#include "model/connector/connectors.inc"
+#undef FVLM_CONNECTOR
+  };
+  return all;
+}
+
+} // namespace
+
+const Value& VisualTokens::view(const std::string& name) const {
+  if (name.empty() || !tokens.defined()) return tokens;
+  const auto found = views.find(name);
+  if (found == views.end())
+    throw Error(ErrorKind::recipe, fmt::format("the connector has no view '{}' of its frames in this mode", name));
+  return found->second;
+}
+
+VisualTokens Connector::encode_no_frames(Operations& ops, int64_t) const {
+  VisualTokens none;
+  none.tokens = Value(at::zeros({0, parts_.decoder.width()}, ops.tensor_options()));
+  return none;
+}
+
+std::unique_ptr<Connector> make_connector(const ConnectorConfig& config, const Parts& parts, Parameters& parameters) {
+  const auto found = all_connectors().find(config.kind());
+  if (found == all_connectors().end())
+    throw Error(ErrorKind::data, fmt::format("no connector '{}' is built in", config.kind()));
+  return found->second(config, parts, parameters);
+}
+
+void register_connector(std::string_view kind, MakeConnector make) {
+  all_connectors().emplace(kind, make);
+}
+
+} // namespace fvlm::model

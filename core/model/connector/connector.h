@@ -1,0 +1,90 @@
+// Connector: what turns the frames of a sample into rows of the decoder, one for each frame, which stand before each of
+// the sample's texts. A connector is a folder beside this file and a line in connectors.inc.
+#pragma once
+#include "model/decoder/decoder.h"
+#include "model/encoder/encoder.h"
+#include "model/flops.h"
+#include "model/pack.h"
+#include "model/weights/connector.h"
+#include "recipe/plan.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace fvlm::model {
+
+// What a connector stands between. Outlives it.
+struct Parts {
+  const Encoder& encoder;
+  const Decoder& decoder;
+  const plan::Speed& speed; // optimizations that do not change the result
+};
+
+struct VisualTokens {
+  Value tokens; // [frames, decoder width]
+  // Other visual tokens of the same frames, by the names that objectives know them by.
+  std::map<std::string, Value> views;
+  Value queries; // the query of each frame; undefined: the connector has none
+  // Attention maps on request: [frames, layers, heads, tokens of a frame]; undefined: the connector attends to nothing.
+  at::Tensor attention;
+  ops::SharedGradientPass next; // for Model::decode(): shares weight gradients with a pass of the connector's own
+
+  // The view of this name; empty: `tokens`. Undefined if there are no frames. Throws Error(recipe).
+  const Value& view(const std::string& name) const;
+};
+
+enum class EncodeOutputs { tokens, tokens_and_attention };
+// At the end of a phase, with the name of the next; null: there is none. "vision" is the first.
+using PhaseCallback = std::function<void(const char* ended, const char* next)>;
+
+struct EncodeRequest {
+  std::string_view mode; // one of the connector's
+  EncodeOutputs outputs = EncodeOutputs::tokens;
+  const PhaseCallback& on_phase; // may be empty
+
+  void end_phase(const char* ended, const char* next) const {
+    if (on_phase) on_phase(ended, next);
+  }
+};
+
+class Connector {
+ public:
+  virtual ~Connector() = default;
+
+  // Adds named tensors and segments of its own to a pack.
+  virtual void add_maps(PackMaps&, const FrameLayout&) const {}
+  // Whether encode() can show attention maps.
+  virtual bool has_attention() const { return false; }
+  // Visual tokens of a pack's frames, of which there are some.
+  virtual VisualTokens encode(Tape& tape, Operations& ops, const Pack& pack, const EncodeRequest& request) const = 0;
+  // The same for a pack without frames: tensors of no rows, for those who want to see their shapes.
+  virtual VisualTokens encode_no_frames(Operations& ops, int64_t tokens_per_frame) const;
+  // Generation: appends the frames of one sample to the decoder's cache. frames [n, 3, H, W].
+  virtual void prefill(Operations& ops, const at::Tensor& frames, KvCache& cache) const = 0;
+
+  // Floating-point operations of encode(): of the encoder, of the connector itself, and of passes of its own through
+  // the decoder.
+  struct FlopsRequest {
+    int64_t tokens; // of a frame
+    const Work& work;
+    const TrainedParts& trained;
+    std::string_view mode;
+  };
+  virtual double flops(const FlopsRequest& request) const = 0;
+
+ protected:
+  explicit Connector(const Parts& parts) : parts_(parts) {}
+  const Parts parts_;
+};
+
+// Throws Error(data) for a connector that is not built in or does not go with these parts.
+std::unique_ptr<Connector> make_connector(const ConnectorConfig& config, const Parts& parts, Parameters& parameters);
+
+// For a program that adds connectors of its own.
+using MakeConnector = std::unique_ptr<Connector> (*)(const ConnectorConfig&, const Parts&, Parameters&);
+void register_connector(std::string_view kind, MakeConnector make);
+
+} // namespace fvlm::model

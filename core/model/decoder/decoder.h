@@ -1,0 +1,47 @@
+// Decoder: rows in, hidden states out. A decoder knows its own parameters and nothing of the other parts. Decoders are
+// registered by their Hugging Face model_type in decoder.cpp.
+#pragma once
+#include "model/part.h"
+#include "model/weights/towers.h"
+
+#include <memory>
+#include <vector>
+
+namespace fvlm::model {
+
+// Keys and values of one sequence, appended to as it is generated.
+struct KvCache {
+  std::vector<at::Tensor> layers; // [capacity, 2 * kv_heads * head_dim]: keys, then values
+  int64_t length = 0;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual int64_t width() const = 0;
+  virtual ops::Weight embedding() const = 0;
+  virtual ops::Weight head() const = 0; // the embedding's where they are tied
+  // [rows, width] -> the last hidden states, after the final norm. compensated: the residual sums use Kahan
+  // compensation, for the few rows that become queries.
+  virtual Value forward(Tape& tape, Operations& ops, const Value& x, const Segments& segments,
+                        const ops::SharedGradientPass& pass = {}, bool compensated = false) const = 0;
+
+  virtual KvCache make_kv_cache(Operations& ops, int64_t capacity) const = 0;
+  // The same for the next rows of one sequence, which are appended to `cache`.
+  virtual at::Tensor forward(Operations& ops, const at::Tensor& x, KvCache& cache) const = 0;
+
+  // Whether two passes, one over `rows` rows of `element` bytes a number, can share one product for each weight
+  // gradient: see shared_weight_gradients.h.
+  virtual bool can_defer_gradients(int64_t rows, int64_t element) const = 0;
+  // Floating-point operations of a pass over `rows` rows with `pairs` attention pairs, and of predicting `labels`
+  // labels. `trains`, `inputs`: whether weights and rows have gradients.
+  virtual double flops(double rows, double pairs, bool trains, bool inputs) const = 0;
+  virtual double head_flops(double labels, bool trains, bool inputs) const = 0;
+
+  Recompute recompute;
+};
+
+// Throws Error(data) for an unknown model_type.
+std::unique_ptr<Decoder> make_decoder(const DecoderConfig& config, Parameters& parameters);
+
+} // namespace fvlm::model

@@ -1,0 +1,34 @@
+// Encoder: frames in, hidden states out. An encoder knows its own parameters and nothing of the other parts. Encoders
+// are registered by their Hugging Face model_type in encoder.cpp.
+#pragma once
+#include "model/part.h"
+#include "model/weights/towers.h"
+
+#include <memory>
+
+namespace fvlm::model {
+
+class LayerwiseEncoder; // encoder/layerwise.h
+
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  virtual int64_t width() const = 0;
+  virtual int64_t tokens_per_frame(int64_t height, int64_t image_width) const = 0;
+  // Hidden states of every token after the final norm, [tokens, width]. frames [n, 3, H, W], normalised. `tokens`: one
+  // segment of tokens_per_frame rows for each frame.
+  virtual Value forward(Tape& tape, Operations& ops, const at::Tensor& frames, const Segments& tokens) const = 0;
+  // Floating-point operations of forward() for one frame, with its backward pass if the encoder trains.
+  virtual double flops(int64_t tokens, bool trains) const = 0;
+  // Whether the encoder's parameters are trained.
+  virtual bool trains() const = 0;
+  // Keys and values by layer, for connectors that attend to them; null if the encoder does not offer them.
+  virtual const LayerwiseEncoder* layerwise() const { return nullptr; }
+
+  Recompute recompute;
+};
+
+// Throws Error(data) for an unknown model_type.
+std::unique_ptr<Encoder> make_encoder(const VisionConfig& config, Parameters& parameters);
+
+} // namespace fvlm::model

@@ -1,0 +1,78 @@
+#include "model/model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+namespace fvlm::model {
+namespace {
+
+constexpr int64_t kv_cache_step = 256; // capacities are multiples of this, so that allocations are reused
+
+} // namespace
+
+Model::Model(const ModelConfig& config, const ArenaOptions& options)
+    : config_(config), parameters_(blocks_of(config.vision, config.connector, config.decoder), options),
+      encoder_(make_encoder(config.vision, parameters_)), decoder_(make_decoder(config.decoder, parameters_)),
+      connector_(make_connector(config.connector, {*encoder_, *decoder_, speed}, parameters_)) {}
+
+FrameReader Model::frame_reader(int64_t height, int64_t width) const {
+  return {*connector_, encoder_->tokens_per_frame(height, width)};
+}
+
+VisualTokens Model::encode(Tape& tape, Operations& ops, const Pack& pack, std::string_view mode, EncodeOutputs outputs,
+                           const PhaseCallback& on_phase) const {
+  if (!pack.frames.defined()) return {};
+  return connector_->encode(tape, ops, pack, {mode, outputs, on_phase});
+}
+
+double Model::flops(int64_t tokens, const Work& work, const TrainedParts& trained, std::string_view mode) const {
+  const bool any = trained.any(); // a gradient goes all the way back to the visual tokens
+  return connector_->flops({tokens, work, trained, mode}) +
+         decoder_->flops(work.rows, work.pairs, trained.decoder, any) +
+         decoder_->head_flops(work.labels, trained.decoder, any);
+}
+
+std::vector<int64_t> Model::generate(Operations& ops, const at::Tensor& frames, const std::vector<int64_t>& prompt,
+                                     const StopCondition& stop, const Sampling& sampling,
+                                     const TokenCallback& on_token) const {
+  const Sampler sampler(sampling);
+  Tape no_grad(Tape::Mode::forward_only);
+  const int64_t count = frames.defined() ? frames.size(0) : 0;
+  const int64_t length = count + static_cast<int64_t>(prompt.size()) + stop.max_tokens;
+  KvCache kv_cache = decoder_->make_kv_cache(ops, (length + kv_cache_step - 1) / kv_cache_step * kv_cache_step);
+  if (count > 0) connector_->prefill(ops, frames, kv_cache);
+  const auto feed = [&](std::span<const int64_t> tokens) {
+    const at::Tensor index = at::tensor(at::IntArrayRef(tokens), at::kLong).to(ops.options().device);
+    return decoder_->forward(ops, decoder_->embedding().value().index_select(0, index), kv_cache);
+  };
+  // In power-of-two pieces, so that plans that plugins prepared for one prompt can be reused for others.
+  at::Tensor hidden;
+  for (std::span<const int64_t> rest = prompt; !rest.empty();) {
+    const size_t piece = std::bit_floor(rest.size());
+    hidden = feed(rest.first(piece));
+    rest = rest.subspan(piece);
+  }
+  std::vector<int64_t> generated;
+  while (static_cast<int64_t>(generated.size()) < stop.max_tokens) {
+    const Value last(hidden.narrow(0, hidden.size(0) - 1, 1));
+    const at::Tensor logits = ops.linear(no_grad, last, decoder_->head()).data[0];
+    generated.push_back(sampler.pick(logits, static_cast<int64_t>(generated.size())));
+    if (std::find(stop.end_tokens.begin(), stop.end_tokens.end(), generated.back()) != stop.end_tokens.end()) break;
+    if (on_token && !on_token(generated.back())) break;
+    if (static_cast<int64_t>(generated.size()) < stop.max_tokens) hidden = feed({&generated.back(), 1});
+  }
+  return generated;
+}
+
+Value Model::decode(Tape& tape, Operations& ops, const Value& visual, const Pack& pack,
+                    const ops::SharedGradientPass& pass) const {
+  const Value shown = pack.visual_source.defined() ? ops::gather_rows(tape, visual, pack.visual_source) : visual;
+  const Value x = ops::embed(tape, decoder_->embedding(), shown, pack.sequence);
+  return decoder_->forward(tape, ops, x, pack.texts, pass);
+}
+
+} // namespace fvlm::model
