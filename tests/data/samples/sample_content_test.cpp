@@ -72,6 +72,23 @@ TEST(SampleContent, conversations_of_llava_lose_their_placeholders) {
                   chat({"What is it?", "A <image> tag.", "And\nnow?", "Nothing.", "Describe this.", "Yes."}))));
 }
 
+TEST(SampleContent, QuestionsOfEveryFormLoseTheirPlaceholders) {
+  EXPECT_THAT(
+      all_told(
+          text(R"({"messages":[{"role":"user","content":"<image>\nWhat?"},{"role":"assistant","content":"An <image>."},
+                                {"role":"user","content":[{"type":"text","text":"<video>And now?"}]},
+                                {"role":"assistant","content":"B"}]})")),
+      ElementsAre(with_system(chat({"What?", "An <image>.", "And now?", "B"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image>\nWhat?","assistant":"A"})")),
+              ElementsAre(with_system(chat({"What?", "A"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image>","caption":"A"})")),
+              ElementsAre(with_system(chat({"Describe this.", "A"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"Q <image>","chosen_assistant":"A","rejected_assistant":"B"})")),
+              ElementsAre(with_system(chat({"Q", "A"})), with_system(chat({"Q", "B"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image> Q","choices":["A","B"]})")),
+              ElementsAre(with_system(chat({"Q", "A"})), with_system(chat({"Q", "B"}))));
+}
+
 TEST(SampleContent, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
   auto right = [](const char* answer) {
     return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).correct_choice;
