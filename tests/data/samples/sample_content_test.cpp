@@ -237,6 +237,15 @@ TEST(SampleContent, what_is_wrong_is_said_with_the_sample_and_the_part) {
   EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("clips/7.txt is no UTF-8"));
   EXPECT_THAT(refusal({{"xml", "x"}, {"md", "x"}}, text_only()),
               HasSubstr("neither clips/7.json nor clips/7.txt among its 2 members: xml, md"));
+  EXPECT_THAT(refusal({{"xml", "x"}}, text_only()), HasSubstr("among its 1 member: xml"));
+}
+
+TEST(SampleContent, ADotInAFileNameIsExplained) {
+  const std::string rule = "a sample's key ends at the first dot of the file name, so the key of '7.photo.1.jpg' is "
+                           "'7': take the other dots out of the names, as in 7_photo_1.jpg with 7_photo_1.json";
+  EXPECT_THAT(refusal({{"photo.1.jpg", "x"}, {"photo.1.json", "{}"}}), HasSubstr(rule));
+  EXPECT_THAT(refusal({{"json", R"({"caption":"A"})"}, {"photo.1.jpg", "x"}}), HasSubstr(rule));
+  EXPECT_THAT(refusal({{"xml", "x"}, {"000.jpg", "x"}}), testing::Not(HasSubstr("first dot")));
 }
 
 TEST(SampleContent, a_megabyte_of_nesting_or_text_is_refused_at_once) {
