@@ -1,6 +1,7 @@
 #include "base/glob.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -120,7 +121,7 @@ std::string advise_folder(const std::string& folder) {
   const auto tars = (std::filesystem::path(folder) / "*.tar").lexically_normal().string();
   const size_t count = match_files(tars).files.size();
   if (count == 0) return "it contains no *.tar; a shard is a tar of files such as 000012.jpg and 000012.json";
-  return fmt::format("\"{}\" matches the {} shards in it", tars, count);
+  return fmt::format("\"{}\" matches the {} in it", tars, counted(static_cast<int64_t>(count), "shard"));
 }
 
 } // namespace fvlm

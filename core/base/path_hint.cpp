@@ -11,6 +11,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Models of the Hugging Face Hub that this engine reads.
+constexpr std::string_view published[] = {"facebook/dinov2-small",
+                                          "facebook/dinov2-base",
+                                          "facebook/dinov2-large",
+                                          "HuggingFaceTB/SmolLM2-135M",
+                                          "HuggingFaceTB/SmolLM2-135M-Instruct",
+                                          "HuggingFaceTB/SmolLM2-360M",
+                                          "HuggingFaceTB/SmolLM2-360M-Instruct",
+                                          "HuggingFaceTB/SmolLM2-1.7B",
+                                          "HuggingFaceTB/SmolLM2-1.7B-Instruct"};
+
 bool is_hub_word(const std::string& word) {
   const auto allowed = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; };
   return !word.empty() && std::isalnum(static_cast<unsigned char>(word[0])) &&
@@ -29,12 +40,20 @@ std::string hint_on_home(const fs::path& path) {
 std::string hint_on_model(const fs::path& path) {
   if (auto hint = hint_on_home(path); !hint.empty()) return hint;
   std::error_code ignored;
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  const auto known = std::find_if(std::begin(published), std::end(published),
+                                  [&](std::string_view id) { return id.substr(id.find('/') + 1) == name; });
   const bool is_two_words = path.is_relative() && std::distance(path.begin(), path.end()) == 2 &&
-                            is_hub_word(path.begin()->string()) && is_hub_word(std::next(path.begin())->string());
+                            is_hub_word(path.begin()->string()) && is_hub_word(name);
+  if (known != std::end(published)) {
+    const std::string folder = path == *known ? "weights/" + name : path.string();
+    return fmt::format("download the model: `hf download {} --local-dir {}`{}", *known, folder,
+                       path == *known ? ", and pass that folder" : "");
+  }
   if (!is_two_words || fs::exists(path.parent_path(), ignored)) return "";
-  return fmt::format("if this is a model of the Hugging Face Hub, download it and pass its folder: "
-                     "`hf download {} --local-dir weights/{}`",
-                     path.string(), path.filename().string());
+  return fmt::format("a model is a folder on this machine; one of the Hugging Face Hub has to be downloaded, as by "
+                     "`hf download {} --local-dir weights/dinov2-small`",
+                     published[0]);
 }
 
 } // namespace fvlm

@@ -8,7 +8,8 @@ namespace fvlm {
 // For a path that starts with "~", which the shell expands only outside quotes.
 std::string hint_on_home(const std::filesystem::path& path);
 
-// For a model's folder: the same, and for the name of a model on the Hugging Face Hub ("org/name").
+// For a model's folder: the same, how to download one whose last part is the name of a well-known model of the Hugging
+// Face Hub, and that "org/name" has to be downloaded first.
 std::string hint_on_model(const std::filesystem::path& path);
 
 } // namespace fvlm

@@ -78,6 +78,10 @@ std::string grouped(int64_t number) {
   return fmt::format("{},{:03}", grouped(number / 1000), std::abs(number % 1000));
 }
 
+std::string counted(int64_t number, std::string_view noun) {
+  return grouped(number).append(" ").append(noun).append(number == 1 ? "" : "s");
+}
+
 std::string human_duration(double seconds) {
   if (!(seconds < 1e15)) return "forever";
   if (seconds < 9.95) return fmt::format("{:.1f} s", std::max(0.0, seconds));

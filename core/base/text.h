@@ -25,6 +25,9 @@ std::string human_bytes(uint64_t bytes);
 
 std::string grouped(int64_t number); // 31,250
 
+// "1 frame", "2,000 frames": of a noun with a plural in s.
+std::string counted(int64_t number, std::string_view noun);
+
 // "45 s", "3 min 20 s", "1 h 02 min", "2 d 03 h"
 std::string human_duration(double seconds);
 

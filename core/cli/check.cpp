@@ -74,7 +74,7 @@ int run_check(Arguments arguments) {
     fmt::print("{}  {}  plan {}\n", styled("OK", Style::green), resolved.recipe, resolved.hash.substr(0, 12));
     fmt::print("    {}\n", recipe::stages_text(resolved.plan));
     if (files)
-      fmt::print("    all files found: {} shards, {}\n", grouped(static_cast<int64_t>(report.shards)),
+      fmt::print("    all files found: {}, {}\n", counted(static_cast<int64_t>(report.shards), "shard"),
                  human_bytes(report.shard_bytes));
   } else {
     print_missing(report);

@@ -115,13 +115,13 @@ void print_sources(const DataStatistics& found) {
   TextTable table({"source", "samples", "share", "frames mean", "most", "tokens mean", "median", "p90", "most",
                    "answer mean", "cut", "answer tokens cut"});
   const auto line = [&](const std::string& name, const SourceStatistics& source) {
-    table.row({strip_control_characters(name), std::to_string(source.frames.count()),
-               percent(static_cast<double>(source.frames.count()) / static_cast<double>(found.all.frames.count())),
-               fmt::format("{:.1f}", source.frames.mean()), std::to_string(source.frames.max()),
-               fmt::format("{:.1f}", source.tokens.mean()), std::to_string(source.tokens.quantile(0.5)),
-               std::to_string(source.tokens.quantile(0.9)), std::to_string(source.tokens.max()),
-               fmt::format("{:.1f}", source.answer_tokens.mean()), std::to_string(source.cut),
-               std::to_string(source.cut_answer)});
+    const auto count = static_cast<int64_t>(source.frames.count());
+    table.row({name.empty() ? "(no name)" : strip_control_characters(name), grouped(count),
+               percent(static_cast<double>(count) / static_cast<double>(found.all.frames.count())),
+               fmt::format("{:.1f}", source.frames.mean()), grouped(source.frames.max()),
+               fmt::format("{:.1f}", source.tokens.mean()), grouped(source.tokens.quantile(0.5)),
+               grouped(source.tokens.quantile(0.9)), grouped(source.tokens.max()),
+               fmt::format("{:.1f}", source.answer_tokens.mean()), grouped(source.cut), grouped(source.cut_answer)});
   };
   for (const auto& [name, source] : found.sources) line(name, source);
   if (found.sources.size() > 1) line("all", found.all);
@@ -135,15 +135,17 @@ void print_histogram(const char* title, const Distribution& spread) {
   for (const auto& bar : all) highest = std::max(highest, bar.count);
   fmt::print("\n{}\n", styled(title, Style::bold));
   for (const auto& bar : all)
-    fmt::print("{:>6} - {:<6} {:>7}  {}\n", bar.from, bar.to, bar.count,
+    fmt::print("{:>6} - {:<6} {:>7}  {}\n", grouped(bar.from), grouped(bar.to),
+               grouped(static_cast<int64_t>(bar.count)),
                std::string((bar.count * columns + highest - 1) / highest, '#'));
 }
 
 void print_packing(const DataStatistics& found) {
   fmt::print("\n{}\n", styled("packing", Style::bold));
-  fmt::print("  {} samples in {} steps and {} packs of {} frames and {} tokens, {:.1f} samples a pack\n",
-             found.all.frames.count(), found.steps, found.packs, found.capacity.frames, found.capacity.rows,
-             found.samples_a_pack.mean());
+  fmt::print("  {} in {} and {} of {} and {}, {:.1f} samples a pack\n",
+             counted(static_cast<int64_t>(found.all.frames.count()), "sample"), counted(found.steps, "step"),
+             counted(found.packs, "pack"), counted(found.capacity.frames, "frame"),
+             counted(found.capacity.rows, "token"), found.samples_a_pack.mean());
   fmt::print("  filled: {} of the frames, {} of the tokens\n", percent(found.fill_of_frames()),
              percent(found.fill_of_rows()));
   fmt::print("  padding: {} of the tokens that training computes; {} if each step were a batch padded to its longest "
@@ -158,15 +160,16 @@ void print_packing(const DataStatistics& found) {
 }
 
 void print_statistics(const OpenStage& opened, const DataStatistics& found) {
-  fmt::print("{}: the first {} samples of the stage\n\n", styled(opened.stage.name, Style::bold),
-             found.all.frames.count());
+  fmt::print("{}: the first {} of the stage\n\n", styled(opened.stage.name, Style::bold),
+             counted(static_cast<int64_t>(found.all.frames.count()), "sample"));
   print_sources(found);
   print_histogram("text tokens", found.all.tokens);
   print_histogram("frames", found.all.frames);
   print_packing(found);
   if (found.broken + found.left_out > 0)
-    fmt::print("\n{} broken samples were skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n", found.broken,
-               found.left_out, strip_control_characters(join(found.reasons, "\n  ")));
+    fmt::print("\n{} skipped (quarantined), {} dropped by max_text_tokens:\n  {}\n",
+               counted(found.broken, "broken sample"), grouped(found.left_out),
+               strip_control_characters(join(found.reasons, "\n  ")));
 }
 
 // How training on this machine would pad the packs. A model that does not exist yet is assumed to be large.
@@ -257,6 +260,7 @@ Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const
     texts.push_back({{"token_ids", text.ids}, {"loss_mask", mask}});
   }
   return {{"position", measured.drawn.position},
+          {"epoch", measured.drawn.epoch},
           {"key", sample.key},
           {"shard", measured.aside.place},
           {"source", sample.source},
@@ -265,19 +269,28 @@ Json sample_json(const MeasuredSample& measured, const plan::Stage& stage, const
           {"picture", picture}};
 }
 
+// The data are read again and again, so there is a sample at every position: says in which pass, and past the end of
+// the stage that training reads no further, unless it skips samples before.
+void print_position(const DrawnSample& drawn, const plan::Stage& stage, const std::vector<int64_t>& sizes) {
+  fmt::print("sample {} of the stage's {}: pass {} over the {} of its source{}\n", grouped(drawn.position),
+             grouped(stage.samples), grouped(drawn.epoch + 1), counted(sizes.at(drawn.source), "sample"),
+             drawn.position < stage.samples ? "" : ", after the end of the stage");
+}
+
 int data_show(Arguments arguments) {
   Options options(
       "data show RECIPE N [--stage S] [--out SHEET.png] [--json]",
       "Show the sample at position N of a stage as the model sees it: its text, with the tokens that have a loss\n"
-      "marked, and its frames side by side in a PNG.",
-      "data show recipes/quickstart.lua 0 --stage instruct");
+      "marked, and with --out its frames side by side in a PNG. The samples of a source come again, in another order,\n"
+      "when all were read.",
+      "data show recipes/quickstart.lua 0 --stage instruct --out sample.png");
   with_stage_options(options)
       .positional("N", "the sample's position in the stage, from 0")
-      .value("out", "FILE", "the PNG to write; default sample-N.png; none: no picture");
+      .value("out", "FILE", "write the frames to this PNG; none: as without it");
   const auto parsed = options.parse(arguments);
   if (!parsed) return 0;
   const int64_t position = parsed->integer_or("N", 0);
-  if (position < 0) throw Error(ErrorKind::usage, "N: expected 0 or more");
+  if (position < 0) throw Error(ErrorKind::usage, fmt::format("N: expected 0 or more, got {}", position));
   const OpenStage opened(*parsed);
   const train::StageData& data = *opened.data;
 
@@ -285,15 +298,15 @@ int data_show(Arguments arguments) {
   std::optional<DrawnSample> drawn;
   for (int64_t i = 0; i <= position; ++i) {
     drawn = data.order().next(state);
-    if (!drawn) throw Error(ErrorKind::usage, fmt::format("the stage's data end after {} samples", i));
+    if (!drawn)
+      throw Error(ErrorKind::usage,
+                  fmt::format("N: the stage's data end after {}, got {}", counted(i, "sample"), position));
   }
   const MeasuredSample measured = measure(data.samples(), *drawn);
-  if (!measured.sample)
-    throw Error(ErrorKind::data, measured.aside.reason)
-        .at(fmt::format("{}: sample '{}'", measured.aside.place, measured.aside.key));
+  if (!measured.sample) throw Error(ErrorKind::data, measured.aside.reason).at(place_of(measured.aside));
   const Sample& sample = *measured.sample;
 
-  std::string picture = parsed->value_or("out", fmt::format("sample-{}.png", position));
+  std::string picture = parsed->value_or("out", "none");
   if (sample.frames == 0 || picture == "none") picture.clear();
   if (!picture.empty()) {
     std::vector<float> frames(static_cast<size_t>(sample.frames * data.samples().frame_elements()));
@@ -304,14 +317,19 @@ int data_show(Arguments arguments) {
     fmt::print("{}", dump(sample_json(measured, opened.stage, picture)));
     return 0;
   }
-  fmt::print("{} of {}, source {}, {} frames\n", styled(sample.key, Style::bold), measured.aside.place,
-             strip_control_characters(sample.source), sample.frames);
+  print_position(measured.drawn, opened.stage, data.samples().sizes());
+  fmt::print("{} of {}, {}{}\n", styled(sample.key, Style::bold), measured.aside.place,
+             sample.source.empty() ? "" : fmt::format("source {}, ", strip_control_characters(sample.source)),
+             counted(sample.frames, "frame"));
   for (const SampleText& text : sample.texts) {
     const auto has_loss = objective::labels(text, opened.stage.objective);
-    fmt::print("\n{}\n{} tokens, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
-               text.ids.size(), std::count(has_loss.begin(), has_loss.end(), true));
+    fmt::print("\n{}\n{}, {} with a loss\n", with_marked_labels(data.tokenizer(), text, has_loss),
+               counted(std::ssize(text.ids), "token"), std::count(has_loss.begin(), has_loss.end(), true));
   }
-  if (!picture.empty()) fmt::print("frames: {}\n", picture);
+  if (!picture.empty())
+    fmt::print("frames: {}\n", picture);
+  else if (sample.frames > 0)
+    fmt::print("--out FILE writes its frames as a PNG\n");
   return 0;
 }
 

@@ -108,6 +108,14 @@ void print(const CheckedMix& mix) {
              mix.samples.skipped.empty() ? "" : "\n");
 }
 
+void print_verdict(bool opened, bool good) {
+  if (opened && good) fmt::print("{}\n", styled("every sample can be used", Style::green));
+  if (!opened)
+    fmt::print("{}\n",
+               styled("some of the data could not be opened: correct what the recipe says of them", Style::red));
+  if (!good) fmt::print("{}\n", styled("some samples are broken: repair or remove them", Style::red));
+}
+
 } // namespace
 
 int data_check(Arguments arguments) {
@@ -131,13 +139,14 @@ int data_check(Arguments arguments) {
   if (only) stage_named(resolved.plan, *only);
   const auto registry = open_registry(*parsed);
 
-  bool good = true;
+  bool opened = true, good = true;
   Json document = Json::array();
   std::set<std::string> seen;
   for (const NamedMix& named : mixes_of(resolved.plan, only)) {
     if (!seen.insert(key_of(named)).second) continue;
     const CheckedMix mix = check_mix(resolved.plan, named, *registry, static_cast<int>(threads));
-    good = good && mix.good();
+    opened = opened && mix.open_error.empty();
+    good = good && mix.samples.broken() == 0;
     if (parsed->flag("json"))
       document.push_back(as_json(mix));
     else
@@ -146,9 +155,8 @@ int data_check(Arguments arguments) {
   if (parsed->flag("json"))
     fmt::print("{}", dump(document));
   else
-    fmt::print("{}\n", good ? styled("every sample can be used", Style::green)
-                            : styled("some samples are broken: repair or remove them", Style::red));
-  return good ? 0 : static_cast<int>(ErrorKind::data);
+    print_verdict(opened, good);
+  return opened && good ? 0 : static_cast<int>(ErrorKind::data);
 }
 
 } // namespace fvlm::cli

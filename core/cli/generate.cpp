@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
 #include "cli/model_option.h"
@@ -68,12 +69,12 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
     tokens += std::ssize(answer.ids);
     seconds += answer.seconds;
     if (!parsed.flag("json"))
-      fmt::print(
-          "{}\n{}\n\n",
-          styled(fmt::format("sample {}: {} frames, a prompt of {}, {} new tokens{}", samples.size(), answer.frames,
-                             answer.prompt, answer.ids.size(), answer.ended ? "" : ", not finished"),
-                 Style::dim),
-          text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
+      fmt::print("{}\n{}\n\n",
+                 styled(fmt::format("sample {}: {}, a prompt of {}, {}{}", samples.size(),
+                                    counted(answer.frames, "frame"), grouped(answer.prompt),
+                                    counted(std::ssize(answer.ids), "new token"), answer.ended ? "" : ", not finished"),
+                        Style::dim),
+                 text ? strip_control_characters(*text) : fmt::format("[{}]", fmt::join(answer.ids, ", ")));
     samples.push_back(answer_json(answer, text));
   });
   if (parsed.flag("json"))
@@ -82,7 +83,7 @@ int answer_prompts(const ParsedOptions& parsed, const std::string& model, model:
                            {"seconds", seconds},
                            {"tokens_per_second", tokens_per_second(tokens, seconds)}}));
   else
-    log_info("{} tokens in {:.2f} s: {:.1f} a second", tokens, seconds, tokens_per_second(tokens, seconds));
+    log_info("{} in {:.2f} s: {:.1f} a second", counted(tokens, "token"), seconds, tokens_per_second(tokens, seconds));
   return 0;
 }
 
@@ -134,8 +135,9 @@ int answer_question(const ParsedOptions& parsed, const std::string& model, model
     return 0;
   }
   fmt::print("\n");
-  log_info("{} frames, a prompt of {}, {} new tokens{} in {:.2f} s: {:.1f} a second", answer.frames, answer.prompt,
-           answer.ids.size(), answer.ended || stream.stopped() ? "" : ", not finished", answer.seconds,
+  log_info("{}, a prompt of {}, {}{} in {:.2f} s: {:.1f} a second", counted(answer.frames, "frame"),
+           grouped(answer.prompt), counted(std::ssize(answer.ids), "new token"),
+           answer.ended || stream.stopped() ? "" : ", not finished", answer.seconds,
            tokens_per_second(std::ssize(answer.ids), answer.seconds));
   return 0;
 }

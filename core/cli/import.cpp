@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
+#include "data/tokenizer.h"
 
 #include <fmt/format.h>
 
@@ -23,6 +24,18 @@ std::string last_name(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+// Nothing that trains, evaluates or answers can do without it.
+void require_tokenizer(const std::filesystem::path& decoder) {
+  const auto file = decoder / "tokenizer.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    throw Error(ErrorKind::data, "the decoder has no tokenizer.json")
+        .at(decoder.string())
+        .advise("copy the tokenizer.json of the decoder's model into this folder; older formats such as vocab.json and "
+                "tokenizer.model are not read: save them with transformers, which writes a tokenizer.json");
+  Tokenizer::from_file(file);
+}
+
 } // namespace
 
 int run_import(Arguments arguments) {
@@ -32,7 +45,7 @@ int run_import(Arguments arguments) {
       "model.safetensors (or shards). The connector is initialized from the seed, or read from --connector.",
       "import --vision weights/dinov2-small --decoder weights/SmolLM2-135M-Instruct --out models/fvlm-135m");
   options.required_value("vision", "DIR", "the vision tower: a DINOv2 folder")
-      .required_value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer")
+      .required_value("decoder", "DIR", "the language model: a folder of the Llama family, with its tokenizer.json")
       .value("connector", "FILE", "use the connector.safetensors of another model")
       .required_value("out", "DIR", "the new model directory; must not exist yet, parent folders are created")
       .value("seed", "N", "seed of a new connector; default 42")
@@ -68,6 +81,8 @@ int run_import(Arguments arguments) {
   request.connector_config.shallow = parsed->flag("shallow");
   if (auto dtype = parsed->value("dtype")) request.dtype = dtype_of_option(*dtype);
   request.name = parsed->value_or("name", last_name(out));
+
+  request.check_before_writing = [&] { require_tokenizer(request.decoder); };
 
   TransferReport report;
   {

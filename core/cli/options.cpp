@@ -47,20 +47,24 @@ Number parsed_number(const std::string& name, const std::string& text, const cha
   const char* text_end = text.data() + text.size();
   auto [end, error] = std::from_chars(text.data(), text_end, number);
   if (error != std::errc{} || end != text_end)
-    throw Error(ErrorKind::usage, fmt::format("--{}: expected {}, got '{}'", name, expected, text));
+    throw Error(ErrorKind::usage, fmt::format("{}: expected {}, got '{}'", name, expected, text));
   return number;
 }
 
 } // namespace
 
+std::string ParsedOptions::shown_name(const std::string& name) const {
+  return positionals_.contains(name) ? name : "--" + name;
+}
+
 int64_t ParsedOptions::integer_or(const std::string& name, int64_t default_value) const {
   auto text = value(name);
-  return text ? parsed_number<int64_t>(name, *text, "an integer") : default_value;
+  return text ? parsed_number<int64_t>(shown_name(name), *text, "an integer") : default_value;
 }
 
 double ParsedOptions::number_or(const std::string& name, double default_value) const {
   auto text = value(name);
-  return text ? parsed_number<double>(name, *text, "a number") : default_value;
+  return text ? parsed_number<double>(shown_name(name), *text, "a number") : default_value;
 }
 
 Options::Options(std::string usage, std::string summary, std::string example)
@@ -181,6 +185,7 @@ std::optional<ParsedOptions> Options::parse(Arguments arguments) const {
     if (option.required && !words.contains(option.name))
       throw usage_error(fmt::format("--{} is missing: {}", option.name, option.help));
   ParsedOptions result;
+  for (const auto& positional : positionals_) result.positionals_.insert(positional.name);
   const auto positionals = words.extract("positional");
   result.values_ = named_positionals(positionals ? positionals.mapped() : std::vector<std::string>{});
   result.values_.merge(words);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class ParsedOptions {
 
  private:
   friend class Options;
+  std::string shown_name(const std::string& name) const; // "--seed", or "N" of a positional
+  std::set<std::string> positionals_;
   std::map<std::string, std::vector<std::string>> values_;
 };
 

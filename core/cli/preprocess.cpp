@@ -85,8 +85,8 @@ int run_preprocess(Arguments arguments) {
     if (fresh)
       fmt::print("{}: up to date\n", folder.string());
     else
-      fmt::print("{}: {} samples, {}, written in {:.1f} s\n", folder.string(), done.samples, human_bytes(done.bytes),
-                 seconds);
+      fmt::print("{}: {}, {}, written in {:.1f} s\n", folder.string(), counted(done.samples, "sample"),
+                 human_bytes(done.bytes), seconds);
   }
   if (parsed->flag("json"))
     fmt::print("{}", dump(document));

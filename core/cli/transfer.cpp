@@ -40,10 +40,11 @@ void print_table(const TransferReport& report, const std::string& out) {
     const auto& each = report.parts[static_cast<size_t>(part)];
     std::vector<std::string> types;
     for (auto [dtype, count] : each.tensors) types.emplace_back(option_of(dtype));
-    table.row({name_of(part), std::to_string(each.parameters), join(types, ", "), human_bytes(each.bytes)});
+    table.row(
+        {name_of(part), grouped(static_cast<int64_t>(each.parameters)), join(types, ", "), human_bytes(each.bytes)});
     parameters += each.parameters, bytes += each.bytes;
   }
-  table.row({"all", std::to_string(parameters), "", human_bytes(bytes)});
+  table.row({"all", grouped(static_cast<int64_t>(parameters)), "", human_bytes(bytes)});
   fmt::print("{}\n\n{}", out, table.text());
 }
 

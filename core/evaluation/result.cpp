@@ -62,7 +62,7 @@ std::string Result::text() const {
     const bool share = name.ends_with("accuracy");
     parts.push_back(share ? fmt::format("{} {:.1f} %", words, 100 * value) : fmt::format("{} {:.4g}", words, value));
   }
-  return fmt::format("{} ({}): {}; {} samples in {}", set, mode, join(parts, ", "), grouped(samples),
+  return fmt::format("{} ({}): {}; {} in {}", set, mode, join(parts, ", "), counted(samples, "sample"),
                      human_duration(seconds));
 }
 

@@ -61,6 +61,12 @@ TEST(Text, numbers_are_grouped_by_thousands) {
   EXPECT_EQ(grouped(INT64_MIN), "-9,223,372,036,854,775,808");
 }
 
+TEST(Text, CountsHaveTheirPlural) {
+  EXPECT_EQ(counted(1, "frame"), "1 frame");
+  EXPECT_EQ(counted(0, "frame"), "0 frames");
+  EXPECT_EQ(counted(2000, "sample"), "2,000 samples");
+}
+
 TEST(Text, durations_have_two_units_at_most) {
   EXPECT_EQ(human_duration(0), "0.0 s");
   EXPECT_EQ(human_duration(9.94), "9.9 s");

@@ -75,6 +75,24 @@ TEST_F(ModelOption, ANameOfTheHubIsAdvisedToDownload) {
   EXPECT_THAT(export_of("./a/b").err, Not(HasSubstr("hf download")));
 }
 
+TEST_F(ModelOption, ALocalPathIsNoNameOfTheHub) {
+  const auto advice = [&](const std::string& decoder) {
+    return run("import --vision vision --decoder '" + decoder + "' --out o").err;
+  };
+  EXPECT_THAT(run("import --vision weights/dinov2-small --decoder decoder --out o").err,
+              HasSubstr("`hf download facebook/dinov2-small --local-dir weights/dinov2-small`"));
+  EXPECT_THAT(
+      advice("/nowhere/SmolLM2-135M-Instruct"),
+      HasSubstr("`hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir /nowhere/SmolLM2-135M-Instruct`"));
+  const std::string unknown = advice("weights/mine");
+  EXPECT_THAT(unknown, Not(HasSubstr("download weights/mine")));
+  EXPECT_THAT(unknown, HasSubstr("`hf download facebook/dinov2-small --local-dir weights/dinov2-small`"));
+}
+
+TEST_F(ModelOption, FiguresOfAnImportAreGrouped) {
+  EXPECT_THAT(import_to("model").out, testing::ContainsRegex("all +[0-9]+,[0-9]{3}"));
+}
+
 TEST_F(ModelOption, ABatchOfOtherShapesIsToldOfThemAndOfTheRightOnes) {
   ASSERT_EQ(import_to("model").code, 0);
   const auto trace = [&](std::vector<TensorInfo> tensors) {

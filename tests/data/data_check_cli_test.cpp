@@ -10,6 +10,7 @@
 using namespace fvlm;
 using namespace fvlm::test;
 using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -56,6 +57,48 @@ TEST_F(DataCheckVerb, lists_what_is_broken_and_ends_with_4) {
   EXPECT_EQ(document[0]["good"], false);
   EXPECT_EQ(document[0]["skipped.media"], 3);
   EXPECT_EQ(document[0]["skipped"][0]["kind"], "media");
+}
+
+TEST_F(DataCheckVerb, APathToNothingIsNoBrokenSample) {
+  fs::remove_all(data / "captions");
+  const Ran ran = run("data check", "--stage align");
+  EXPECT_EQ(ran.code, 4) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("no file matches"));
+  EXPECT_THAT(ran.out, HasSubstr("some of the data could not be opened"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("broken")));
+}
+
+TEST_F(DataCheckVerb, ShowSaysWhichPassAndWritesAPictureOnlyWhenAsked) {
+  const auto show = [&](const std::string& more) {
+    return shell(fmt::format("cd '{}' && {} data show {} {} --stage align --arg data={}", folder.path().string(),
+                             FVLM_ENGINE, FVLM_QUICKSTART, more, data.string()));
+  };
+  const auto pictures = [&] {
+    return std::count_if(fs::directory_iterator(folder.path()), {},
+                         [](const auto& entry) { return entry.path().extension() == ".png"; });
+  };
+  Ran ran = show("0");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("pass 1 over the "));
+  EXPECT_THAT(ran.out, HasSubstr("4 frames"));
+  EXPECT_THAT(ran.out, HasSubstr("--out FILE"));
+  EXPECT_EQ(pictures(), 0);
+  ran = show("5000 --set stages.align.samples=80 --out sheet.png");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("sample 5,000 of the stage's 80: pass "));
+  EXPECT_THAT(ran.out, HasSubstr("after the end of the stage"));
+  EXPECT_EQ(pictures(), 1);
+  ran = show("nine");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("N: expected an integer, got 'nine'"));
+  EXPECT_THAT(ran.err, Not(HasSubstr("--N")));
+}
+
+TEST_F(DataCheckVerb, StatsCountInOneForm) {
+  const Ran ran = run("data stats", "--stage align --samples 2000");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("the first 2,000 samples"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("2000")));
 }
 
 TEST_F(DataCheckVerb, a_set_half_broken_is_noticed_by_all_who_look_at_it) {

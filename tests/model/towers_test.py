@@ -32,6 +32,9 @@ DECODERS = {
     "mqa-head-dim": {"num_key_value_heads": 1, "head_dim": 24, "tie_word_embeddings": False, "rms_norm_eps": 1e-6},
 }
 
+TOKENIZER = """{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}}"""
+
 
 def make_vision(name):
     config, shape = VISION[name]
@@ -53,6 +56,7 @@ def make_decoder(name):
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder / f"decoder-{name}")
+    (folder / f"decoder-{name}" / "tokenizer.json").write_text(TOKENIZER)
     return model
 
 

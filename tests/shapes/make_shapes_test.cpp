@@ -250,6 +250,13 @@ TEST_F(MakeShapes, wrong_options_are_refused_each_with_its_reason) {
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
+TEST_F(MakeShapes, HelpSaysWhereMp4IsToBeHad) {
+  EXPECT_EQ(make("--help"), 0);
+  EXPECT_NE(said().find("mp4: only in make-shapes-mp4, which `ninja -C build/cpu make-shapes-mp4` builds"),
+            std::string::npos)
+      << said();
+}
+
 #ifdef FVLM_MAKE_SHAPES_MP4
 TEST_F(MakeShapes, a_clip_may_be_one_mp4) {
   for (const char* name : {"a", "b"})

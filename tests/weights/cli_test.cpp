@@ -104,16 +104,30 @@ TEST(WeightsCli, wrong_options_are_usage_errors_and_wrong_files_data_errors) {
   EXPECT_THAT(engine(folder, "export --help").out, testing::StartsWith("Example\n"));
 }
 
+TEST(WeightsCli, ADecoderWithoutATokenizerThatCanBeReadIsRefused) {
+  Folder folder;
+  tiny::write_towers(folder.path());
+  const auto refused = [&](const std::vector<std::string>& words) {
+    const test::Ran ran = engine(folder, import_words);
+    EXPECT_EQ(ran.code, 4);
+    for (const std::string& word : words) EXPECT_THAT(ran.err, HasSubstr(word));
+    EXPECT_FALSE(fs::exists(folder / "model"));
+  };
+  put_file(folder / "decoder/tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"a": 0}},
+                                                  "pre_tokenizer": {"type": "BertPreTokenizer"}})");
+  refused({"decoder/tokenizer.json", "WordPiece"});
+  fs::remove(folder / "decoder/tokenizer.json");
+  refused({"the decoder has no tokenizer.json", "copy the tokenizer.json"});
+}
+
 // A model directory, what a script makes of it, and folders of the same towers with other weights to convert with.
 struct Releases {
   explicit Releases(const char* script) {
     tiny::write_towers(folder.path());
-    put_file(folder / "decoder/tokenizer.json", "{}");
     EXPECT_EQ(engine(folder, import_words).code, 0);
     test::Ran made = run(folder, fmt::format("'{}' -B '{}/{}' model .", FVLM_PYTHON, FVLM_TEST_SCRIPTS, script));
     EXPECT_EQ(made.code, 0) << made.err;
     tiny::write_towers(folder / "other", 99);
-    fs::copy_file(folder / "decoder/tokenizer.json", folder / "other/decoder/tokenizer.json");
   }
   test::Ran convert(const std::string& file) {
     return run(folder,

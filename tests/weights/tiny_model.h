@@ -76,10 +76,16 @@ void write_folder(const std::filesystem::path& folder, const Config& config, uin
   write_file_atomic(folder / "config.json", config_json(config).dump(2) + "\n");
 }
 
-// Both towers below `folder`: vision/ and decoder/.
+// Two bytes and a token of both: as small as a byte-level tokenizer can be.
+constexpr const char* tokenizer_json =
+    R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"}})";
+
+// Both towers below `folder`, vision/ and decoder/, and a tokenizer.
 inline void write_towers(const std::filesystem::path& folder, uint64_t seed = 1) {
   write_folder(folder / "vision", vision_config(), seed);
   write_folder(folder / "decoder", decoder_config(), seed);
+  write_file_atomic(folder / "decoder" / "tokenizer.json", tokenizer_json);
 }
 
 } // namespace fvlm::tiny

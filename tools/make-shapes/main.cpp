@@ -76,6 +76,14 @@ std::string one_of(const cli::ParsedOptions& parsed, const char* name, std::vect
   return word;
 }
 
+#ifdef FVLM_WRITES_MP4
+constexpr const char* format_help = "of the frames (png: at 32 pixels exact, and smaller than jpeg)";
+#else
+constexpr const char* format_help =
+    "of the frames (png: at 32 pixels exact, and smaller than jpeg); mp4: only in "
+    "make-shapes-mp4, which `ninja -C build/cpu make-shapes-mp4` builds where FFmpeg is";
+#endif
+
 int run(cli::Arguments arguments) {
   cli::Options described(
       "--out DIR [--seed N] [--samples PART=N,...] [--frames N] [--size N|WxH] [--format F]",
@@ -91,7 +99,7 @@ int run(cli::Arguments arguments) {
       .value("samples", "PART=N,...", "only these parts, of so many samples each (" + counts + ")")
       .value("frames", "N", "of each clip, 2 to 64 (4)")
       .value("size", "N|WxH", "pixels of a frame (32)")
-      .value("format", "png|jpeg|mp4", "of the frames (png: at 32 pixels exact, and smaller than jpeg)")
+      .value("format", "png|jpeg|mp4", format_help)
       .value("quality", "N", "of JPEG frames, 1 to 100 (90)")
       .value("ground", "plain|textured", "what lies behind the shapes; textured: as much detail as a photo has (plain)")
       .value("shard-size", "N", "samples of a shard (2000)")
@@ -110,7 +118,9 @@ int run(cli::Arguments arguments) {
 #endif
   if (options.format == "mp4" && !options.write_clip)
     throw usage("this program writes no mp4")
-        .advise("a build where FFmpeg's libraries are has bin/make-shapes-mp4 beside it (target make-shapes-mp4)");
+        .advise(
+            "make-shapes-mp4 does: where FFmpeg's libraries are, `ninja -C build/cpu make-shapes-mp4` builds it beside "
+            "this program");
   if (options.format == "mp4" && (options.width % 2 != 0 || options.height % 2 != 0))
     throw usage(fmt::format("--size: an mp4 has even sizes, not {} x {}", options.width, options.height));
   options.quality = static_cast<int>(within(*parsed, "quality", 1, 100, options.quality));
@@ -131,8 +141,8 @@ int run(cli::Arguments arguments) {
     made = make(options, [&](int64_t done, int64_t total) { progress.samples(done, total); });
   }
   std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
-  fmt::print("{}: {} samples of {} frames in {} shards, {}, made in {:.1f} s\n", options.out.string(), made.samples,
-             options.frames, made.shards, human_bytes(made.bytes), took.count());
+  fmt::print("{}: {} of {} frames in {}, {}, made in {:.1f} s\n", options.out.string(), counted(made.samples, "sample"),
+             options.frames, counted(made.shards, "shard"), human_bytes(made.bytes), took.count());
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "data/samples/frames.h"
 
+#include "base/text.h"
 #include "data/samples/parts.h"
 
 #include <fmt/format.h>
@@ -59,6 +60,13 @@ const Member* unread_image(const ShardSample& sample) {
   return found == sample.members.end() ? nullptr : &*found;
 }
 
+const Member* dotted_member(const ShardSample& sample) {
+  const auto found = std::find_if(sample.members.begin(), sample.members.end(), [](const Member& member) {
+    return member.name.find('.') != std::string::npos && !frame_number(lower(member.name));
+  });
+  return found == sample.members.end() ? nullptr : &*found;
+}
+
 FoundFrames find_frames(const ShardSample& sample) {
   std::vector<const Member*> stills, videos, arrays;
   std::vector<NumberedFrame> numbered;
@@ -76,7 +84,7 @@ FoundFrames find_frames(const ShardSample& sample) {
   std::vector<std::string> kinds;
   for (const auto* alone : {&stills, &videos, &arrays})
     for (const Member* member : *alone) kinds.push_back(fmt::format("'{}'", member->name));
-  if (!numbered.empty()) kinds.push_back(fmt::format("{} numbered frames", numbered.size()));
+  if (!numbered.empty()) kinds.push_back(counted(std::ssize(numbered), "numbered frame"));
   if (kinds.size() > 1)
     broken(fmt::format("it has {}, and one of them is all that can be used", fmt::join(kinds, " and ")));
 

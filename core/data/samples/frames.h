@@ -20,6 +20,8 @@ struct FoundFrames {
 
 // The first image of the sample in an unsupported format, such as GIF or WebP; null where there is none.
 const Member* unread_image(const ShardSample& sample);
+// The first member with a further dot in its name that is no numbered frame: "photo.jpg" of the file my.photo.jpg.
+const Member* dotted_member(const ShardSample& sample);
 inline constexpr const char* convert_images =
     "convert it to JPEG or PNG before it goes into a shard, for example by "
     "ImageMagick's `mogrify -format png FILE`; a gif's frames to KEY.000.png, "

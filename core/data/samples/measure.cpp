@@ -29,10 +29,26 @@ std::string text_of(const Shard& shard, const Member& member) {
   return text;
 }
 
+std::string underscored(std::string name) {
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
 std::string plain_text_of(const Shard& shard, const Member& member) {
   std::string text = text_of(shard, member);
   if (ValidUtf8(text).view() != text) broken(fmt::format("KEY.{} is no UTF-8", member.name));
   return trimmed(text);
+}
+
+// For files such as my.photo.jpg; empty where there is none.
+std::string rule_of_keys(const ShardSample& sample) {
+  const Member* dotted = dotted_member(sample);
+  if (!dotted) return "";
+  const std::string key = sample.key.substr(sample.key.rfind('/') + 1);
+  return fmt::format(
+      "a sample's key ends at the first dot of the file name, so the key of '{0}.{1}' is '{0}': take the "
+      "other dots out of the names, as in {2}.jpg with {2}.json",
+      key, dotted->name, underscored(key + "." + dotted->name.substr(0, dotted->name.rfind('.'))));
 }
 
 int64_t answers(const SampleText& text) {
@@ -55,8 +71,9 @@ Sample SampleReader::measured(const Shard& shard, const ShardSample& members, co
   if (!json && !txt) {
     std::vector<std::string> names;
     for (size_t i = 0; i < std::min<size_t>(members.members.size(), 5); ++i) names.push_back(members.members[i].name);
-    broken(fmt::format("it has neither KEY.json nor KEY.txt among its {} members: {}", members.members.size(),
-                       fmt::join(names, ", ")));
+    throw Error(ErrorKind::data, fmt::format("it has neither KEY.json nor KEY.txt among its {}: {}",
+                                             counted(std::ssize(members.members), "member"), fmt::join(names, ", ")))
+        .advise(rule_of_keys(members));
   }
   auto object = json ? parse_json(text_of(shard, *json), "KEY.json") : nlohmann::json::object();
   if (!object.is_object()) wrong_type("KEY.json", object, "an object");
@@ -120,9 +137,11 @@ void SampleReader::count_frames(const Shard& shard, const ShardSample& members, 
       throw Error(ErrorKind::data,
                   fmt::format("KEY.{} is an image of a kind that is not read: JPEG and PNG are", unread->name))
           .advise(convert_images);
-    if (!text_only && !told)
+    if (!text_only && !told) {
+      const std::string rule = rule_of_keys(members);
       throw Error(ErrorKind::data, "it has no frames: neither KEY.jpg, .png, .000.jpg, .mp4 nor .npy")
-          .advise("text-only samples lie in a source { text = ... }, or say \"frame_count\": 0");
+          .advise(!rule.empty() ? rule : "text-only samples lie in a source { text = ... }, or say \"frame_count\": 0");
+    }
     break;
   case Media::Kind::images:
     count_images(found.still, found.gap, told, sample);

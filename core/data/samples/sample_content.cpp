@@ -27,7 +27,7 @@ std::string prompt_of(const std::string& source, const plan::Mix& mix) {
   return "";
 }
 
-// "<image>\nWhat is this?" as LLaVA's data have it: where the frames go is this engine's matter.
+// "<image>\nWhat is this?" as many data sets have it: where the frames go is this engine's matter.
 std::string without_placeholders(const std::string& text) {
   std::string out;
   bool any = false;
@@ -103,14 +103,15 @@ class Reader {
 
   std::string user() const { return parts_.text("user").value_or(""); }
 
-  // An empty question takes the prompt of its source.
-  std::string asked(std::string text) const {
+  // A question without its placeholders; an empty one takes the prompt of its source.
+  std::string asked(const std::string& question) const {
+    std::string text = without_placeholders(question);
     return trimmed(text).empty() ? prompt_of(telling_.source, mix_) : std::move(text);
   }
 
-  void add(std::string user, std::string answer, const std::string& name) {
+  void add(const std::string& user, std::string answer, const std::string& name) {
     if (trimmed(answer).empty()) broken(fmt::format("{} is empty, and there is nothing to learn", name));
-    add({mix_.system, {{"user", asked(std::move(user))}, {"assistant", std::move(answer)}}});
+    add({mix_.system, {{"user", asked(user)}, {"assistant", std::move(answer)}}});
   }
 
   void add(Conversation talk) {
@@ -180,7 +181,7 @@ class Reader {
     broken(fmt::format("{} has the role '{}', which is none of user, assistant and system", name, role.substr(0, 40)));
   }
 
-  void talk(const std::string& part, const char* role_key, const char* text_key, bool llava) {
+  void talk(const std::string& part, const char* role_key, const char* text_key) {
     Conversation talk{mix_.system, {}};
     const Json& all = list(part);
     bool answered = false;
@@ -203,7 +204,7 @@ class Reader {
         if (trimmed(text).empty()) broken(fmt::format("{} is an empty answer, and there is nothing to learn", name));
         answered = true;
       } else {
-        text = asked(llava ? without_placeholders(text) : std::move(text));
+        text = asked(text);
       }
       talk.turns.push_back({std::move(role), std::move(text)});
     }
@@ -229,8 +230,8 @@ class Reader {
     return text;
   }
 
-  void messages() { talk("messages", "role", "content", false); }
-  void conversations() { talk("conversations", "from", "value", true); }
+  void messages() { talk("messages", "role", "content"); }
+  void conversations() { talk("conversations", "from", "value"); }
 
   void tokens() {
     const Json &ids = list("token_ids"), &mask = list("loss_mask");

@@ -2,7 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <unordered_set>
+
 namespace fvlm {
+namespace {
+
+constexpr std::string_view twice = "stands a second time", no_part = "is named as no sample's part is";
+
+} // namespace
 
 MemberName split_name(std::string_view name) {
   size_t base = name.rfind('/') + 1; // npos + 1 is 0
@@ -11,26 +19,42 @@ MemberName split_name(std::string_view name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-void Grouping::report(uint64_t offset, std::string reason) {
-  ++damages_;
-  if (reported_.size() < max_reported) reported_.push_back({offset, std::move(reason)});
+bool is_about_names(const Damage& damage) {
+  return damage.reason.find(twice) != std::string::npos || damage.reason.find(no_part) != std::string::npos;
 }
 
-void Grouping::close() {
-  if (!open_.key.empty() && !duplicate_key_) {
-    for (const Lost& lost : lost_) {
-      // The name may be what is damaged: a part that is there was not lost.
-      if (!open_.damage.empty() || lost.key != open_.key || names_.contains(lost.rest)) continue;
-      open_.damage = lost.reason;
+// A run of adjacent members is taken whole or, if one of its names is there from an earlier run, not at all: it is a
+// second sample with the same key then, and its other members do not belong to the first.
+ShardSample Grouping::complete(Group& group) {
+  ShardSample sample{.key = group.key};
+  std::unordered_set<std::string> names;
+  const auto& parts = group.parts;
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin + 1;
+    while (end < parts.size() && !parts[end].begins_run) ++end;
+    const auto is_earlier = [&](const Part& part) { return names.contains(part.member.name); };
+    const auto first = parts.begin() + static_cast<ptrdiff_t>(begin),
+               last = parts.begin() + static_cast<ptrdiff_t>(end);
+    if (std::any_of(first, last, is_earlier)) {
+      report(first->header, fmt::format("the key '{}' {} in this shard", group.key, twice));
+      begin = end;
+      continue;
     }
-    callback_(open_);
-    keys_.insert(open_.key);
+    for (; begin < end; ++begin) {
+      const Part& part = parts[begin];
+      if (names.insert(part.member.name).second)
+        sample.members.push_back(part.member);
+      else
+        report(part.header, fmt::format("'{}.{}' {} in its sample", group.key, part.member.name, twice));
+    }
   }
-  lost_.erase(lost_.begin(), lost_.begin() + static_cast<ptrdiff_t>(lost_before_last_member_));
-  lost_before_last_member_ = 0;
-  open_ = {};
-  names_.clear();
-  duplicate_key_ = false;
+  if (const auto lost = lost_.find(group.key); lost != lost_.end()) {
+    // The name may be what is damaged: a part that is there was not lost.
+    const auto found = std::find_if(lost->second.begin(), lost->second.end(),
+                                    [&](const Lost& each) { return !names.contains(each.rest); });
+    if (found != lost->second.end()) sample.damage = found->reason;
+  }
+  return sample;
 }
 
 void Grouping::add(TarEntry item) {
@@ -39,26 +63,32 @@ void Grouping::add(TarEntry item) {
     std::string reason = item.name.empty() || item.wrong.find(item.name) != std::string::npos
                              ? item.wrong
                              : fmt::format("'{}': {}", item.name, item.wrong);
-    if (!key.empty() && lost_.size() < max_reported) lost_.push_back({std::string(key), std::string(rest), reason});
+    if (!key.empty()) lost_[std::string(key)].push_back({std::string(rest), reason});
     return report(item.header, std::move(reason));
   }
-  if (key.empty())
-    return report(item.header, fmt::format("'{}' is named as no sample's part is: KEY.json, KEY.jpg, ...", item.name));
-  if (key != open_.key) {
-    close();
-    open_.key = key;
-    duplicate_key_ = keys_.contains(open_.key);
-    if (duplicate_key_) report(item.header, fmt::format("the key '{}' stands a second time in this shard", key));
+  if (key.empty()) return report(item.header, fmt::format("'{}' {}: KEY.json, KEY.jpg, ...", item.name, no_part));
+  const bool begins_run = !open_ || key != open_->key;
+  if (begins_run) {
+    const auto known = by_key_.find(key);
+    if (known == by_key_.end()) {
+      open_ = &groups_.emplace_back(Group{std::string(key), {}});
+      by_key_.emplace(open_->key, open_);
+    } else {
+      open_ = known->second;
+    }
   }
-  lost_before_last_member_ = lost_.size();
-  if (duplicate_key_) return;
-  if (!names_.emplace(rest).second)
-    return report(item.header, fmt::format("'{}' stands a second time in its sample", item.name));
-  open_.members.push_back({std::string(rest), item.offset, item.size});
+  open_->parts.push_back({{std::string(rest), item.offset, item.size}, item.header, begins_run});
 }
 
 void Grouping::finish() {
-  close();
+  for (Group& group : groups_) {
+    callback_(complete(group));
+    group.parts = {};
+  }
+  std::stable_sort(reported_.begin(), reported_.end(),
+                   [](const Damage& a, const Damage& b) { return a.offset < b.offset; });
+  damages_ = reported_.size();
+  if (reported_.size() > max_reported) reported_.resize(max_reported);
 }
 
 } // namespace fvlm

@@ -1,12 +1,13 @@
-// Groups consecutive members of a tar whose base names agree up to the first dot into samples.
+// Groups the members of a tar whose names agree up to the first dot of the file name into samples.
 #pragma once
 #include "data/shards/tar_scan.h"
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 namespace fvlm {
@@ -33,6 +34,11 @@ struct MemberName {
 };
 MemberName split_name(std::string_view name);
 
+// Whether the reason is about the names in a shard, which another copy or download of it would not mend.
+bool is_about_names(const Damage& damage);
+
+// Takes the members in the order of the shard and calls back in finish(), with the samples in the order of their first
+// members. The members of a sample need not be adjacent: plain tar writes them in the order of the folder.
 class Grouping {
  public:
   using Callback = std::function<void(const ShardSample&)>;
@@ -41,25 +47,33 @@ class Grouping {
   void add(TarEntry item);
   void finish();
 
-  // The first `max_reported` of them; damages() is the full count.
+  // After finish(), in the order of the shard: the first `max_reported` of them; damages() is the full count.
   static constexpr size_t max_reported = 1000;
   const std::vector<Damage>& reported() const { return reported_; }
   uint64_t damages() const { return damages_; }
 
  private:
-  void close();
-  void report(uint64_t offset, std::string reason);
+  struct Part {
+    Member member;
+    uint64_t header;
+    bool begins_run; // the member before it belongs to another sample
+  };
+  struct Group {
+    std::string key;
+    std::vector<Part> parts;
+  };
+  struct Lost {
+    std::string rest, reason;
+  };
+
+  ShardSample complete(Group& group);
+  void report(uint64_t offset, std::string reason) { reported_.push_back({offset, std::move(reason)}); }
 
   Callback callback_;
-  ShardSample open_;
-  std::unordered_set<std::string> names_; // of its members
-  bool duplicate_key_ = false;            // the key of the open sample occurred earlier in the shard
-  struct Lost {
-    std::string key, rest, reason;
-  };
-  std::vector<Lost> lost_;             // damaged members among and before those of the open sample
-  size_t lost_before_last_member_ = 0; // so many of them before its last good member
-  std::unordered_set<std::string> keys_;
+  std::deque<Group> groups_; // whose elements stay where they are, for the keys of by_key_
+  std::unordered_map<std::string_view, Group*> by_key_;
+  Group* open_ = nullptr;                                   // of the last member
+  std::unordered_map<std::string, std::vector<Lost>> lost_; // damaged members by the key that they seem to have
   std::vector<Damage> reported_;
   uint64_t damages_ = 0;
 };

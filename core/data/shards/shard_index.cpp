@@ -17,7 +17,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little); // numbers lie in the file as they do in memory
 
 constexpr std::array<char, 8> magic = {'f', 'v', 'l', 'm', 't', 'a', 'r', '\n'};
-constexpr uint64_t version = 1;
+// Version 1 has the same form and left out members that are not adjacent to the others of their sample, each as damage:
+// one without damage is good still.
+constexpr uint64_t version = 2, version_of_adjacent = 1;
 constexpr uint64_t piece = 4096; // of the shard, for its fingerprint
 
 // The file: this head; the records of the samples and the one of the damage; a table with where each sample's record
@@ -156,7 +158,8 @@ std::optional<ShardIndex> ShardIndex::load(const std::filesystem::path& path, co
   ShardIndex index(std::move(file));
   Head head{};
   if (!index.read(0, std::as_writable_bytes(std::span(&head, 1)))) return std::nullopt;
-  if (head.magic != magic || head.version != version || head.hash != hash_of(head) || head.stamp != stamp ||
+  const bool is_known = head.version == version || (head.version == version_of_adjacent && head.damages == 0);
+  if (head.magic != magic || !is_known || head.hash != hash_of(head) || head.stamp != stamp ||
       head.bytes != static_cast<uint64_t>(info.st_size))
     return std::nullopt;
   index.shard_size_ = stamp.size;

@@ -4,6 +4,7 @@
 #include "base/glob.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/text.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -37,7 +38,8 @@ std::vector<std::string> files_of(const std::vector<std::string>& patterns) {
         ++repeated;
     }
   }
-  if (repeated) log_warning("{} shards are named more than once, and are read once", repeated);
+  if (repeated == 1) log_warning("1 shard is named more than once, and is read once");
+  if (repeated > 1) log_warning("{} shards are named more than once, and are read once", repeated);
   return files;
 }
 
@@ -48,7 +50,7 @@ ShardSet::ShardSet(const std::vector<std::string>& patterns, ShardOptions option
   options_.open_shards = std::max<size_t>(options_.open_shards, 1);
   index_all(progress);
   if (size() == 0)
-    throw Error(ErrorKind::data, fmt::format("no sample in {} shards{}", paths_.size(), first_damage()))
+    throw Error(ErrorKind::data, fmt::format("no sample in {}{}", counted(std::ssize(paths_), "shard"), first_damage()))
         .at(patterns.empty() ? "" : patterns.front())
         .advise("a shard is a tar of files such as 000012.jpg and 000012.json");
 }
@@ -73,7 +75,8 @@ void ShardSet::index_all(const Progress& progress) {
   for (size_t i = 1; i < count; ++i) ends_[i] += ends_[i - 1];
   for (size_t i = 0; i < count; ++i)
     if (damages_[i] > 0)
-      log_warning("{}: {} places in it are damaged or of no use{}", paths_[i], damages_[i], damage_text(i));
+      log_warning("{}: {} in it {} damaged or of no use{}", paths_[i],
+                  counted(static_cast<int64_t>(damages_[i]), "place"), damages_[i] == 1 ? "is" : "are", damage_text(i));
 }
 
 // The first, and what may have happened.
@@ -81,8 +84,10 @@ std::string ShardSet::damage_text(size_t number) const {
   const auto opened = Shard::open(paths_[number], options_);
   const auto damage = opened->damage();
   if (damage.empty()) return "";
-  const char* cause = opened->size() == 0 ? "it is no tar file, or only a piece of one"
-                                          : "if it was copied or downloaded, do that again";
+  const char* cause = is_about_names(damage.front())
+                          ? "give the files of each sample a name of their own: KEY.json, KEY.jpg"
+                      : opened->size() == 0 ? "it is no tar file, or only a piece of one"
+                                            : "if it was copied or downloaded, do that again";
   return fmt::format(", the first at byte {}: {} ({})", damage.front().offset, damage.front().reason, cause);
 }
 

@@ -42,7 +42,7 @@ std::string CheckedSamples::broken_text(size_t most) const {
   for (const SkippedSample& aside : skipped) {
     if (!aside.broken) continue;
     if (lines.size() == most) break;
-    lines.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
+    lines.push_back(fmt::format("{}: {}", place_of(aside), aside.reason));
   }
   return join(lines, "\n  ");
 }

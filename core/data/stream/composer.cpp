@@ -135,9 +135,8 @@ void Composer::count_unusable(const MeasuredSample& found) {
   }
   if (++consecutive_unusable_ < max_consecutive_unusable) return;
   throw Error(ErrorKind::data,
-              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}, sample '{}': {}",
-                          consecutive_unusable_, found.aside.place, found.aside.key,
-                          found.sample ? too_large(*found.sample) : found.aside.reason))
+              fmt::format("of {} samples in a row none can be used; the last of them:\n  {}: {}", consecutive_unusable_,
+                          place_of(found.aside), found.sample ? too_large(*found.sample) : found.aside.reason))
       .advise("correct what the stage says of its data: shards or text, fields, objective, max_text_tokens, packing");
 }
 

@@ -36,6 +36,10 @@ bool is_news(const std::string& text) {
 
 } // namespace
 
+std::string place_of(const SkippedSample& aside) {
+  return aside.key.empty() ? aside.place : fmt::format("{}, sample '{}'", aside.place, aside.key);
+}
+
 std::string reason_of(const Error& error) {
   return Error(error.kind(), error.what()).advise(error.advice()).text();
 }
@@ -54,7 +58,7 @@ void Quarantine::read_log() {
 }
 
 void Quarantine::add(const SkippedSample& aside) {
-  const std::string text = fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason);
+  const std::string text = fmt::format("{}: {}", place_of(aside), aside.reason);
   const nlohmann::json line{{"position", aside.position},
                             {"shard", aside.place},
                             {"key", aside.key},

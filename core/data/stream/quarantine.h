@@ -21,6 +21,9 @@ struct SkippedSample {
   SkipReason skip = SkipReason::text;
 };
 
+// "a.tar, sample '000012'", or the shard alone where damage belongs to no sample.
+std::string place_of(const SkippedSample& aside);
+
 // The message and advice of the error, without its location.
 std::string reason_of(const Error& error);
 

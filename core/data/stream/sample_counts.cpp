@@ -24,7 +24,7 @@ const char* words_of(SkipReason reason) {
 }
 
 std::string SampleCounts::text() const {
-  std::string text = fmt::format("{} samples read, {} used", grouped(read), grouped(used));
+  std::string text = fmt::format("{} read, {} used", counted(read, "sample"), grouped(used));
   if (all_skipped() > 0) {
     std::vector<std::string> reasons;
     for (size_t i = 0; i < skip_reasons; ++i)

@@ -98,8 +98,7 @@ void DataStatistics::add(const MeasuredSample& measured, const std::string& sour
 void DataStatistics::add(const ComposedStep& step, const std::vector<std::string>& names) {
   for (const SkippedSample& aside : step.aside) {
     ++(aside.broken ? broken : left_out);
-    if (reasons.size() < most_reasons)
-      reasons.push_back(fmt::format("{}, sample '{}': {}", aside.place, aside.key, aside.reason));
+    if (reasons.size() < most_reasons) reasons.push_back(fmt::format("{}: {}", place_of(aside), aside.reason));
   }
   if (step.packs.empty()) return;
   ++steps;

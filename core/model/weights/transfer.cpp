@@ -125,6 +125,7 @@ TransferReport import_model(const ImportRequest& request, const TransferProgress
   else
     for (const TensorSpec& spec : layout.tensors) sources["connector." + spec.name].fill = spec.fill;
 
+  if (request.check_before_writing) request.check_before_writing();
   ModelDirectoryWriter writer(request.out, description, [&](const std::string& name) {
     const Source& source = sources.at(name);
     return request.dtype.value_or(source.view ? source.view->dtype : DType::f32);

@@ -21,6 +21,7 @@ struct ImportRequest {
   uint64_t seed = 42;
   std::optional<DType> dtype; // none: towers as they are, the connector as in its file or F32
   std::string name;
+  std::function<void()> check_before_writing; // throws to refuse folders whose models are right; may be empty
 };
 
 struct TransferReport {

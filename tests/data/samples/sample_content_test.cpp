@@ -72,6 +72,23 @@ TEST(SampleContent, conversations_of_llava_lose_their_placeholders) {
                   chat({"What is it?", "A <image> tag.", "And\nnow?", "Nothing.", "Describe this.", "Yes."}))));
 }
 
+TEST(SampleContent, QuestionsOfEveryFormLoseTheirPlaceholders) {
+  EXPECT_THAT(
+      all_told(
+          text(R"({"messages":[{"role":"user","content":"<image>\nWhat?"},{"role":"assistant","content":"An <image>."},
+                                {"role":"user","content":[{"type":"text","text":"<video>And now?"}]},
+                                {"role":"assistant","content":"B"}]})")),
+      ElementsAre(with_system(chat({"What?", "An <image>.", "And now?", "B"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image>\nWhat?","assistant":"A"})")),
+              ElementsAre(with_system(chat({"What?", "A"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image>","caption":"A"})")),
+              ElementsAre(with_system(chat({"Describe this.", "A"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"Q <image>","chosen_assistant":"A","rejected_assistant":"B"})")),
+              ElementsAre(with_system(chat({"Q", "A"})), with_system(chat({"Q", "B"}))));
+  EXPECT_THAT(all_told(text(R"({"user":"<image> Q","choices":["A","B"]})")),
+              ElementsAre(with_system(chat({"Q", "A"})), with_system(chat({"Q", "B"}))));
+}
+
 TEST(SampleContent, choices_are_a_text_each_and_the_right_one_goes_by_number_letter_or_text) {
   auto right = [](const char* answer) {
     return text(fmt::format(R"({{"user":"Q","choices":["red","B","blue"],"answer":{}}})", answer)).correct_choice;
@@ -220,6 +237,15 @@ TEST(SampleContent, what_is_wrong_is_said_with_the_sample_and_the_part) {
   EXPECT_THAT(refusal({{"txt", "\xff"}}, text_only()), HasSubstr("clips/7.txt is no UTF-8"));
   EXPECT_THAT(refusal({{"xml", "x"}, {"md", "x"}}, text_only()),
               HasSubstr("neither clips/7.json nor clips/7.txt among its 2 members: xml, md"));
+  EXPECT_THAT(refusal({{"xml", "x"}}, text_only()), HasSubstr("among its 1 member: xml"));
+}
+
+TEST(SampleContent, ADotInAFileNameIsExplained) {
+  const std::string rule = "a sample's key ends at the first dot of the file name, so the key of '7.photo.1.jpg' is "
+                           "'7': take the other dots out of the names, as in 7_photo_1.jpg with 7_photo_1.json";
+  EXPECT_THAT(refusal({{"photo.1.jpg", "x"}, {"photo.1.json", "{}"}}), HasSubstr(rule));
+  EXPECT_THAT(refusal({{"json", R"({"caption":"A"})"}, {"photo.1.jpg", "x"}}), HasSubstr(rule));
+  EXPECT_THAT(refusal({{"xml", "x"}, {"000.jpg", "x"}}), testing::Not(HasSubstr("first dot")));
 }
 
 TEST(SampleContent, a_megabyte_of_nesting_or_text_is_refused_at_once) {

@@ -87,7 +87,7 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
     ShardSet none({(folder / "empty.tar").string()}, cached_in(folder));
     FAIL() << "no sample at all, and no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shards"));
+    EXPECT_THAT(error.text(), HasSubstr("no sample in 1 shard"));
   }
   write_bytes(folder / "zip.tar", "PK" + std::string(2000, 'x'));
   try {
@@ -96,6 +96,19 @@ TEST(ShardSet, a_pattern_that_finds_nothing_is_an_error_that_names_it) {
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("it is no tar file, or only a piece of one"));
   }
+}
+
+TEST(ShardSet, BlamesADownloadOnlyForDamage) {
+  Folder folder;
+  TarMaker tar;
+  for (int i = 0; i < 2; ++i) tar.file("a.json", "{}"), tar.file("README", "x");
+  write_bytes(folder / "a.tar", tar.end());
+  testing::internal::CaptureStderr();
+  ShardSet set({(folder / "a.tar").string()}, cached_in(folder));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("3 places in it are damaged or of no use"));
+  EXPECT_THAT(said, HasSubstr("a name of their own"));
+  EXPECT_THAT(said, testing::Not(HasSubstr("downloaded")));
 }
 
 TEST(ShardSet, tells_its_progress_and_gives_the_same_with_any_number_of_threads) {

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "data/shards/shard.h"
 #include "tar_maker.h"
@@ -77,6 +78,70 @@ TEST(Shard, a_member_or_key_given_twice_is_told_and_the_first_is_kept) {
   EXPECT_THAT(reasons, ElementsAre("2048 'a.json' stands a second time in its sample",
                                    "4096 the key 'a' stands a second time in this shard", HasSubstr("'README'"),
                                    HasSubstr("'x/.hidden'")));
+}
+
+TEST(Shard, GroupsMembersThatAreNotAdjacent) {
+  Folder folder;
+  TarMaker tar;
+  tar.file("raw/1.001.png", "b");
+  tar.file("raw/0.png", "a");
+  tar.file("raw/1.json", "1");
+  size_t lost = tar.header("raw/2.png", TarMaker::octal(0), '2');
+  tar.file("raw/0.json", "0");
+  tar.file("raw/1.000.png", "c");
+  tar.file("raw/2.json", "2");
+  write_bytes(folder / "a.tar", tar.end());
+  auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
+  EXPECT_THAT(samples(*shard),
+              ElementsAre("raw/1: 001.png=b json=1 000.png=c", "raw/0: png=a json=0",
+                          "raw/2: json=2 damage: 'raw/2.png' is a symbolic link, which is not followed"));
+  ASSERT_EQ(shard->damages(), 1);
+  EXPECT_EQ(shard->damage()[0].offset, lost);
+}
+
+TEST(Shard, ReadsWhatPlainTarMakesOfAFolder) {
+  Folder folder;
+  std::string names;
+  for (int i = 0; i < 30; ++i) {
+    for (const char* ending : {"json", "png"}) {
+      const std::string name = fmt::format("raw/{:03}.{}", i, ending);
+      fs::create_directories(folder / "raw");
+      write_bytes(folder / name, name);
+    }
+  }
+  for (const char* ending : {"png", "json"}) // a folder's order is the file system's affair: the worst of them
+    for (int i = 0; i < 30; ++i) names += fmt::format(" raw/{:03}.{}", i, ending);
+  ASSERT_EQ(
+      std::system(fmt::format("cd '{}' && tar cf a.tar{} && tar cf b.tar raw", folder.path().string(), names).c_str()),
+      0);
+  for (const char* tar : {"a.tar", "b.tar"}) {
+    auto shard = Shard::open(folder / tar, indexed_beside(folder));
+    EXPECT_EQ(shard->damages(), 0) << tar;
+    ASSERT_EQ(shard->size(), 30) << tar;
+    for (int64_t i = 0; i < 30; ++i) EXPECT_EQ(shard->sample(i).members.size(), 2) << tar;
+  }
+}
+
+TEST(Shard, AnIndexOfAdjacentMembersIsMadeAgainOnlyWhereItReportsDamage) {
+  Folder folder;
+  TarMaker tar = two_samples();
+  for (bool damaged : {false, true}) {
+    if (damaged) tar.file("README", "no sample's");
+    write_bytes(folder / "a.tar", tar.end());
+    EXPECT_EQ(samples(*Shard::open(folder / "a.tar", indexed_beside(folder))), both);
+    std::string index = read_file(folder / index_name);
+    constexpr size_t version_at = 8, hash_at = 80; // of the head of an index
+    index[version_at] = 1;
+    Xxh64 hash;
+    hash.update(std::as_bytes(std::span(index.data(), hash_at)));
+    const uint64_t value = hash.value();
+    std::memcpy(index.data() + hash_at, &value, sizeof value);
+    write_bytes(folder / index_name, index);
+    auto shard = Shard::open(folder / "a.tar", indexed_beside(folder));
+    EXPECT_EQ(samples(*shard), both);
+    EXPECT_EQ(shard->damages(), damaged ? 1 : 0);
+    EXPECT_EQ(read_file(folder / index_name) == index, !damaged);
+  }
 }
 
 TEST(Shard, a_sample_that_lost_a_member_says_so) {
