@@ -1,4 +1,4 @@
-#include "cli/bench_peer.h"
+#include "bench/verb_peer.h"
 
 #include "base/error.h"
 #include "base/file.h"

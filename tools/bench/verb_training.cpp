@@ -1,4 +1,4 @@
-#include "cli/bench_training.h"
+#include "bench/verb_training.h"
 
 #include "base/error.h"
 #include "base/text.h"

@@ -3,11 +3,11 @@
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/op.h"
-#include "cli/bench_peer.h"
-#include "cli/bench_training.h"
+#include "bench/verb.h"
+#include "bench/verb_peer.h"
+#include "bench/verb_training.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
-#include "cli/tensor_module.h"
 
 #include <fmt/format.h>
 

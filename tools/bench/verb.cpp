@@ -1,10 +1,12 @@
 // fvlm-engine bench: the group of benchmarks, and `bench cpu-step`, a training step on the CPU.
+#include "bench/verb.h"
+
 #include "base/error.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "bench/cpu_step.h"
 #include "bench/synthetic_model.h"
-#include "cli/bench_peer.h"
+#include "bench/verb_peer.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/tensor_module.h"
