@@ -20,6 +20,10 @@ Json as_json(const report::Report& made) {
 
 } // namespace
 
+void write_report_page(const std::filesystem::path& run) {
+  report::write_report(run);
+}
+
 int run_report(Arguments arguments) {
   Options options(
       "report RUN [--out FILE] [--json]",
