@@ -1,4 +1,4 @@
-# fvlm_embed(TARGET report NAMESPACE fvlm::report FILES page/page.html ...)   compiles text files into a room, each as
+# fvlm_embed(TARGET report_page NAMESPACE fvlm::report FILES page/page.html ...)   compiles text files into a room, each as
 # `const std::string_view page_html` of that namespace; a header of the room declares them.
 #
 # As a script (cmake -P), it writes the C++ file of one text file.

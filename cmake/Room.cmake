@@ -1,4 +1,5 @@
 # fvlm_room(NAME base SOURCES ... DEPENDS ...)   a static library fvlm_<name>, included as "base/error.h"
+# fvlm_verb(fvlm_engine ROOM bench SOURCES verb.cpp ...)   adds a verb of a room under tools/ to the program or its module
 # fvlm_test(NAME base_error_test SOURCES ... DEPENDS ...)   a GoogleTest program, one CTest test a case
 #
 # Code that decides, checks and reports, and loops over no data, passes COLD: it is compiled at -Og, in half of the time
@@ -80,6 +81,16 @@ function(fvlm_room)
     endif()
   endforeach()
   fvlm_common(fvlm_${ARG_NAME} ${traits} DEPENDS ${ARG_DEPENDS})
+  # Whoever links a room of tools/ can include it; the rooms of core, which do not, cannot.
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR PARENT_PATH root)
+  target_include_directories(fvlm_${ARG_NAME} PUBLIC ${root})
+endfunction()
+
+# The table of verbs in core/cli declares the verb's function and knows no more of it.
+function(fvlm_verb target)
+  cmake_parse_arguments(ARG "" "ROOM" "SOURCES" ${ARGN})
+  target_sources(${target} PRIVATE ${ARG_SOURCES})
+  target_link_libraries(${target} PUBLIC fvlm_${ARG_ROOM})
 endfunction()
 
 # Files of a cold room that do loop over data: at the configuration's own -O3, each for itself, without the room's

@@ -29,12 +29,6 @@ int trace_model(Arguments);
 int generate_answers(Arguments);
 int evaluate_model(Arguments);
 int bench_subject(Arguments);
-int bench_data(Arguments);
-int bench_dpo(Arguments);
-int bench_op(Arguments);
-int bench_profile(Arguments);
-int bench_ragged(Arguments);
-int bench_step(Arguments);
 int explore_data(Arguments);
 int train_stages(Arguments);
 

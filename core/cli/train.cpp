@@ -126,6 +126,7 @@ int train_stages(Arguments arguments) {
       fmt::print("{}\ndry run: nothing was trained\n", recipe::stages_text(resolved.plan));
     return 0;
   }
+  request.write_report = write_report_page;
   const auto registry = open_registry(*parsed);
   const auto report = train::train(resolved, request, *registry);
   print(report, request.folder, request.resume.has_value(), parsed->flag("json"));

@@ -1,5 +1,6 @@
 // The verbs of the command line: name, one-line summary, and the function that runs it.
 #pragma once
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -13,7 +14,7 @@ struct Verb {
   int (*run)(Arguments); // returns the exit code; throws Error
 };
 
-// Each verb has a file of its own. main.cpp lists them for --help.
+// Each verb has a file of its own, here or in its room under tools/. main.cpp lists them for --help.
 int run_bench(Arguments);
 int run_check(Arguments);
 int run_plan(Arguments);
@@ -35,6 +36,9 @@ int run_report(Arguments);
 int run_tokenize(Arguments);
 int run_trace(Arguments);
 int run_train(Arguments);
+
+// Writes report.html into the folder of a run, which may still be training (tools/report).
+void write_report_page(const std::filesystem::path& run);
 
 // Runs a verb of a group such as "plugin list": dispatches on the first argument, or prints the group's help.
 int run_group(const char* group, const char* summary, std::span<const Verb> verbs, Arguments arguments);

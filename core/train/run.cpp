@@ -107,7 +107,7 @@ class Run {
       }
       context.samples_before += stage.samples;
       metrics.flush();
-      folder.write_report();
+      write_report();
     }
     metrics.flush();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -120,6 +120,15 @@ class Run {
   }
 
  private:
+  void write_report() const {
+    if (!request_.write_report) return;
+    try {
+      request_.write_report(request_.folder);
+    } catch (const Error& error) { // the run is worth more than its report
+      log_warning("no report: {}\n  `fvlm-engine report {}` makes it later", error.text(), request_.folder.string());
+    }
+  }
+
   std::vector<const plan::Stage*> wanted_stages() const {
     std::vector<const plan::Stage*> stages;
     for (const plan::Stage& stage : plan_.stages)

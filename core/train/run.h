@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,9 @@ struct TrainRequest {
   std::chrono::milliseconds write_patience = std::chrono::minutes(10);
   at::Device device = at::kCPU;
   std::optional<ThreadReplicas::Size> replicas; // none: as model and machine make it
+  // Writes a report about the run into its folder, as far as the run has got; called whenever a stage has ended. Where
+  // it throws an Error, the run warns and continues.
+  std::function<void(const std::filesystem::path& folder)> write_report;
   Faults faults = {};
 };
 

@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "budget/budget_text.h"
 #include "recipe/print.h"
-#include "report/page.h"
 #include "train/checkpoint.h"
 
 #include <fmt/format.h>
@@ -167,14 +166,6 @@ void RunFolder::write_parameters(const std::string& stage, const std::vector<bud
     }
   document.push_back({{"stage", stage}, {"groups", budget::groups_json(groups)}});
   write_file_atomic(file, document.dump(1) + "\n");
-}
-
-void RunFolder::write_report() const {
-  try {
-    report::write_report(path_);
-  } catch (const Error& error) { // the run is worth more than its report
-    log_warning("no report: {}\n  `fvlm-engine report {}` makes it later", error.text(), path_.string());
-  }
 }
 
 } // namespace fvlm::train

@@ -1,5 +1,4 @@
-// What lies in a run's folder besides checkpoints and metrics: run.json, plan.json, recipe/, parameters.json,
-// report.html.
+// What lies in a run's folder besides checkpoints and metrics: run.json, plan.json, recipe/, parameters.json.
 #pragma once
 #include "base/descriptor.h"
 #include "budget/parameter_groups.h"
@@ -32,9 +31,6 @@ class RunFolder {
 
   // Adds the stage to parameters.json: its groups, how large they are, and how they are trained.
   void write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const;
-
-  // report.html, as far as the run has got.
-  void write_report() const;
 
  private:
   bool has_trained(const plan::Plan& plan) const;

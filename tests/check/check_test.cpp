@@ -1,5 +1,5 @@
 // Good plugins pass wholly; what is no plugin is a failed check and not a failed tool.
-#include "check/elf.h"
+#include "base/elf.h"
 #include "workshop.h"
 
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 #include "data/shards/shard.h"
 #include "data/shards/shard_writer.h"
 #include "data/stream/data_sizes.h"
+#include "report/page.h"
 #include "small_run.h"
 #include "train/stage_data.h"
 #include "train/stage_length.h"
@@ -95,7 +96,8 @@ TEST_F(BrokenData, a_set_half_broken_ends_the_run) {
 
 TEST_F(BrokenData, what_was_skipped_stands_in_the_metrics_and_is_the_same_after_a_stop) {
   break_images("questions", [](int64_t number) { return number % 12 == 5; });
-  run("whole", {}, {.stage = "instruct"});
+  run("whole", {},
+      {.stage = "instruct", .write_report = [](const std::filesystem::path& run) { report::write_report(run); }});
   for (int part = 0; part < 8; ++part) run("parts", {}, {.stage = "instruct", .max_steps = 1});
   run("parts", {}, {.stage = "instruct"});
   expect_equal_runs("whole", "parts");

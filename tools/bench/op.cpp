@@ -1,0 +1,405 @@
+#include "bench/op.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/job.h"
+#include "bench/peer.h"
+#include "device/runtime.h"
+#include "model/execution.h"
+#include "ops/host_memory.h"
+#include "ops/measure.h"
+#include "plugin/selection.h"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <variant>
+
+namespace fvlm::bench {
+namespace {
+
+constexpr const char* optimizer_algorithm = "adamw";
+
+// A query, and what it points to.
+struct Asked {
+  ops::CalledQuery query;
+  std::shared_ptr<const fvlm_optimizer_segment> whole;
+};
+
+template <class Query>
+struct TableOf;
+template <>
+struct TableOf<fvlm_attention_query> {
+  using Table = fvlm_attention_v1;
+  static std::string operation(const fvlm_attention_query& query) {
+    return query.causal ? "causal-attention" : "attention";
+  }
+};
+template <>
+struct TableOf<fvlm_loss_query> {
+  using Table = fvlm_loss_v1;
+  static std::string operation(const fvlm_loss_query&) { return "loss"; }
+};
+template <>
+struct TableOf<fvlm_kernels_query> {
+  using Table = fvlm_kernels_v1;
+  static std::string operation(const fvlm_kernels_query& query) { return operation_name(query.op); }
+};
+template <>
+struct TableOf<fvlm_optimizer_query> {
+  using Table = fvlm_optimizer_v1;
+  static std::string operation(const fvlm_optimizer_query&) { return "optimizer"; }
+};
+
+// How an operation's shape is written, and the query that it means; sizes as many as the form has.
+using Sizes = std::vector<int64_t>;
+struct Form {
+  std::string_view operation, sizes;
+  std::function<void(Asked& asked, const Sizes& sizes)> fill;
+};
+
+void fill_rows(const TableOperation& operation, Asked& asked, const Sizes& sizes) {
+  fvlm_kernels_query query{};
+  query.op = operation.op;
+  query.options = FVLM_WITH_BACKWARD;
+  query.rows = sizes[0];
+  query.width = sizes.back();
+  if (operation.has_inner) query.inner = sizes[1];
+  if (operation.has_epsilon) query.epsilon = 1e-6f;
+  if (operation.op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
+  if (operation.op == FVLM_OP_ROPE) {
+    query.heads = static_cast<int32_t>(sizes[1]);
+    query.head_dim = query.rotary_dim = static_cast<int32_t>(sizes[2]);
+    query.width = sizes[1] * sizes[2];
+    query.rope_theta = 10000;
+  }
+  asked.query = query;
+}
+
+template <bool causal>
+void fill_attention(Asked& asked, const Sizes& sizes) {
+  fvlm_attention_query query{};
+  query.causal = causal;
+  query.segments = sizes[0];
+  query.max_seqlen_q = query.max_seqlen_kv = static_cast<int32_t>(sizes[1]);
+  query.tokens_q = query.tokens_kv = sizes[0] * sizes[1];
+  query.heads_q = query.heads_kv = static_cast<int32_t>(sizes[2]);
+  query.head_dim = static_cast<int32_t>(sizes[3]);
+  query.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(sizes[3])));
+  query.needs_backward = query.even = 1;
+  asked.query = query;
+}
+
+void fill_loss(Asked& asked, const Sizes& sizes) {
+  fvlm_loss_query query{};
+  query.needs_d_hidden = query.needs_d_weight = 1;
+  query.tokens = sizes[0];
+  query.width = sizes[1];
+  query.vocab = sizes[2];
+  asked.query = query;
+}
+
+void fill_optimizer(Asked& asked, const Sizes& sizes) {
+  asked.whole = std::make_shared<const fvlm_optimizer_segment>(fvlm_optimizer_segment{0, 1, sizes[0], 0});
+  fvlm_optimizer_query query{};
+  query.elements = sizes[0];
+  query.segment_count = query.group_count = 1;
+  query.segments = asked.whole.get();
+  asked.query = query;
+}
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> all = [] {
+    std::vector<Form> forms{{"attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<false>},
+                            {"causal-attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<true>},
+                            {"loss", "ROWSxWIDTHxVOCABULARY", fill_loss},
+                            {"optimizer", "PARAMETERS", fill_optimizer}};
+    for (const TableOperation& operation : kernel_operations())
+      forms.push_back({operation.name, operation.sizes, std::bind_front(fill_rows, std::cref(operation))});
+    return forms;
+  }();
+  return all;
+}
+
+const Form& form_named(const std::string& operation) {
+  std::vector<std::string> names;
+  for (const Form& form : forms()) {
+    if (operation == form.operation) return form;
+    names.emplace_back(form.operation);
+  }
+  const auto near = nearest(operation, names);
+  throw Error(ErrorKind::usage, fmt::format("there is no operation '{}'", operation))
+      .advise(near ? fmt::format("did you mean '{}'?", *near) : "there are " + join(names, ", "));
+}
+
+// "linear:8704x576x1536"
+Asked asked_by_name(const std::string& name) {
+  const auto parts = split(name, ':');
+  const Form& form = form_named(parts.front());
+  const auto numbers = parts.size() == 2 ? split(parts[1], 'x') : std::vector<std::string>();
+  Sizes sizes;
+  for (const std::string& text : numbers) {
+    int64_t size = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (end.ec == std::errc() && end.ptr == text.data() + text.size() && size > 0) sizes.push_back(size);
+  }
+  if (sizes.size() != split(std::string(form.sizes), 'x').size() || sizes.size() != numbers.size())
+    throw Error(ErrorKind::usage, fmt::format("'{}' is no shape", name))
+        .advise(fmt::format("{}:{}", form.operation, form.sizes));
+  Asked asked;
+  form.fill(asked, sizes);
+  return asked;
+}
+
+// As tools/oracle/time-op is asked.
+struct Description {
+  using Json = nlohmann::ordered_json;
+  static Json base(const std::string& operation, fvlm_dtype dtype, bool backward) {
+    return {{"operation", operation}, {"dtype", ops::dtype_name(dtype)}, {"backward", backward}};
+  }
+  Json operator()(const fvlm_attention_query& of) const {
+    const ops::TypicalPacking filling = ops::typical_packing(of);
+    Json told = base(TableOf<fvlm_attention_query>::operation(of), of.dtype, of.needs_backward);
+    told.update({{"causal", of.causal != 0},
+                 {"segments", filling.segments},
+                 {"of_q", filling.of_q},
+                 {"of_kv", filling.of_kv},
+                 {"heads_q", of.heads_q},
+                 {"heads_kv", of.heads_kv},
+                 {"head_dim", of.head_dim}});
+    return told;
+  }
+  Json operator()(const fvlm_loss_query& of) const {
+    Json told = base("loss", of.dtype, of.needs_d_hidden || of.needs_d_weight);
+    told.update({{"tokens", of.tokens}, {"width", of.width}, {"vocab", of.vocab}});
+    return told;
+  }
+  Json operator()(const fvlm_kernels_query& of) const {
+    Json told = base(operation_name(of.op), of.dtype, of.options & FVLM_WITH_BACKWARD);
+    told.update({{"rows", of.rows},
+                 {"width", of.width},
+                 {"inner", of.inner},
+                 {"heads", of.heads},
+                 {"head_dim", of.head_dim},
+                 {"theta", of.rope_theta},
+                 {"epsilon", of.epsilon}});
+    Json& with = told["with"] = Json::array();
+    for (const auto& [bit, name] :
+         {std::pair(FVLM_WITH_RESIDUAL, "residual"), {FVLM_WITH_BIAS, "bias"}, {FVLM_WITH_GELU, "gelu"}})
+      if (of.options & bit) with.push_back(name);
+    return told;
+  }
+  Json operator()(const fvlm_optimizer_query& of) const {
+    Json told = base("optimizer", of.parameter_dtype, false);
+    told["elements"] = of.elements;
+    return told;
+  }
+};
+
+class OpBench {
+ public:
+  OpBench(const OpRequest& request, Registry& registry, const Progress& progress)
+      : request_(request), registry_(registry), progress_(progress), device_(model::device_named(request.device)),
+        wish_(BackendPreference::of(request.kernels)), plan_(synthetic_plan(request, 0, request.frames, request.text)),
+        dtype_(train::type_of(plan_.precision)) {
+    if (!request.peer.empty()) peer_.emplace(request.peer, std::vector<std::string>{"--device", request.device});
+  }
+
+  OpReport measure() {
+    OpReport report;
+    report.on_gpu = device_.is_cuda();
+    report.ceiling.raise(device_, dtype_);
+    std::vector<Asked> all;
+    std::vector<std::string> configurations;
+    for (const std::string& name : request_.shapes) all.push_back(completed(asked_by_name(name)));
+    configurations.resize(all.size());
+    for (const std::string& name : request_.configurations) {
+      for (Asked& asked : asked_by_step(configuration_named(name))) all.push_back(std::move(asked));
+      configurations.resize(all.size(), name);
+    }
+    for (size_t i = 0; i < all.size(); ++i)
+      std::visit(
+          [&](const auto& query) {
+            const std::string operation = TableOf<std::decay_t<decltype(query)>>::operation(query);
+            progress_(operation, static_cast<int64_t>(i), static_cast<int64_t>(all.size()));
+            if (!request_.operations.empty() && std::find(request_.operations.begin(), request_.operations.end(),
+                                                          operation) == request_.operations.end())
+              return;
+            OpReport::Row row{configurations[i], operation, shape_of(all[i].query), {}, least_work(query), {}};
+            time(query, row);
+            if (peer_) ask_peer(all[i].query, row);
+            report.rows.push_back(std::move(row));
+          },
+          all[i].query);
+    report.ceiling.raise(device_, dtype_); // others may have slowed the first
+    return report;
+  }
+
+ private:
+  // What the sizes leave open.
+  Asked completed(Asked asked) const {
+    std::visit(
+        [&](auto& query) {
+          query.struct_size = sizeof query;
+          query.device = ops::abi_device(device_);
+          if constexpr (requires { query.dtype; }) query.dtype = ops::abi_dtype(dtype_);
+          if constexpr (requires { query.gradient_dtype; })
+            query.gradient_dtype =
+                ops::abi_dtype(request_.gradients == plan::Gradients::bf16 ? at::kBFloat16 : at::kFloat);
+          if constexpr (requires { query.state_dtype; }) {
+            query.parameter_dtype = ops::abi_dtype(dtype_);
+            query.state_dtype = ops::abi_dtype(request_.moments == plan::Moments::bf16 ? at::kBFloat16 : at::kFloat);
+          }
+        },
+        asked.query);
+    return asked;
+  }
+
+  // Of a step, operation by operation: each question once.
+  std::vector<Asked> asked_by_step(const Configuration& configuration) {
+    TrainingSetting setting = request_;
+    setting.speed.graphs = false;
+    const Job job = job_of(configuration, setting, request_.frames, request_.text, "", models_, device_);
+    Training training(job.plan, registry_, device_, job.model, job.capacity, job.samples());
+    train::GradientComputer& learner = training.learner();
+    PartTimes nobodys;
+    const auto counts = train::counts_of(job.plan.stages.front(), job.pack.samples);
+    learner.begin_step();
+    learner.forward_backward(*learner.stage(job.pack.host, counts, 1), nobodys);
+    std::vector<Asked> all;
+    for (const auto& query : training.operations().queries())
+      std::visit([&](const auto& one) { all.push_back({one, {}}); }, query);
+    Asked& optimizer = all.emplace_back();
+    fill_optimizer(optimizer, {training.vlm().parameters().trained().numel()});
+    optimizer = completed(std::move(optimizer));
+    return all;
+  }
+
+  template <class Query>
+  void time(const Query& query, OpReport::Row& row) {
+    using Table = typename TableOf<Query>::Table;
+    const std::string variant = std::is_same_v<Query, fvlm_optimizer_query> ? optimizer_algorithm : "";
+    const auto questions = selection_query<Table>(query, variant);
+    const auto considered = answers(registry_, wish_, questions);
+    const bool by_score = wish_.names.empty() || wish_.names.front() == "auto";
+    int32_t best = 0;
+    for (const CandidateAnswer& one : considered) {
+      if (!one.fits) continue;
+      if (one.score > best && (by_score || row.chosen.empty())) row.chosen = one.plugin;
+      best = std::max(best, one.score);
+      OpReport::Side& side = row.sides.emplace_back();
+      side.plugin = one.plugin;
+      side.reason = one.reason;
+      const LoadedPlugin* plugin = registry_.load(one.plugin);
+      try {
+        time(ops::make_calls(Candidate<Table>{plugin, plugin->template table<Table>(variant)}, query, device_, flags()),
+             side);
+      } catch (const std::exception& error) {
+        const std::string what = error.what();
+        side.problem = what.substr(0, what.find('\n'));
+      }
+    }
+  }
+
+  void time(const ops::Calls& calls, OpReport::Side& side) const {
+    side.recorded = device::runtime() != nullptr;
+    const auto seconds_of = [&](const std::function<void()>& call) {
+      return seconds_of_call(call, device_, side.recorded);
+    };
+    side.both = seconds_of(calls.both);
+    if (!calls.backward) {
+      side.forward = side.both;
+      return;
+    }
+    side.forward = seconds_of(calls.forward);
+    calls.forward(); // what a recording left goes with it
+    side.backward = seconds_of(calls.backward);
+  }
+
+  void ask_peer(const ops::CalledQuery& query, OpReport::Row& row) {
+    const auto answer = peer_->ask(std::visit(Description(), query).dump());
+    OpReport::Side& side = row.sides.emplace_back();
+    side.plugin = "peer";
+    side.recorded = device_.is_cuda();
+    try {
+      side.reason = answer.value("what", request_.peer);
+      side.problem = answer.value("problem", "");
+      if (!side.problem.empty()) return;
+      side.forward = answer.at("forward").get<double>();
+      side.both = answer.value("both", *side.forward);
+    } catch (const nlohmann::json::exception&) {
+      peer_->fail_at_answer("seconds");
+    }
+  }
+
+  uint32_t flags() const { return request_.deterministic ? uint32_t{FVLM_DETERMINISTIC} : 0; }
+
+  const OpRequest& request_;
+  Registry& registry_;
+  const Progress& progress_;
+  const at::Device device_;
+  const BackendPreference wish_;
+  const plan::Plan plan_;
+  const at::ScalarType dtype_;
+  SyntheticModels models_;
+  std::optional<Peer> peer_;
+};
+
+nlohmann::ordered_json json_of(const LeastWork& work) {
+  return {{"bytes", work.bytes}, {"flops", work.flops}};
+}
+
+} // namespace
+
+OpReport measure_ops(const OpRequest& request, Registry& registry, const Progress& progress) {
+  if (request.frames < 0 || request.text < 2)
+    throw Error(ErrorKind::usage, "--frames wants 0 or more, --text 2 or more");
+  for (const std::string& operation : request.operations) (void)form_named(operation);
+  for (const std::string& name : request.shapes) (void)asked_by_name(name);
+  for (const std::string& name : request.configurations) (void)configuration_named(name);
+  const c10::InferenceMode without_autograd;
+  ops::keep_freed_memory();
+  return OpBench(request, registry, progress).measure();
+}
+
+std::string shapes_help() {
+  std::vector<std::string> lines;
+  for (const Form& form : forms()) lines.push_back(fmt::format("{}:{}", form.operation, form.sizes));
+  return join(lines, "\n");
+}
+
+nlohmann::ordered_json OpReport::json() const {
+  nlohmann::ordered_json document{{"ceiling", ceiling.json()}, {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::ordered_json one;
+    if (!row.configuration.empty()) one["configuration"] = row.configuration;
+    one["operation"] = row.operation;
+    one["shape"] = row.shape;
+    one["chosen"] = row.chosen;
+    one["least"] = {{"forward", json_of(row.least.forward)}, {"backward", json_of(row.least.backward)}};
+    for (const Side& side : row.sides) {
+      nlohmann::ordered_json of{{"plugin", side.plugin}};
+      const auto add = [&](const char* name, const std::optional<double>& seconds, const LeastWork& work) {
+        if (!seconds) return;
+        of[name] = {{"seconds", *seconds},
+                    {"bytes_per_second", work.bytes / *seconds},
+                    {"flops_per_second", work.flops / *seconds},
+                    {"of_ceiling", ceiling.share(work, *seconds)}};
+      };
+      add("forward", side.forward, row.least.forward);
+      add("backward", side.backward, row.least.backward);
+      add("both", side.both, row.least.forward + row.least.backward);
+      of["recorded"] = side.recorded;
+      if (!side.problem.empty()) of["problem"] = side.problem;
+      one["plugins"].push_back(of);
+    }
+    document["rows"].push_back(one);
+  }
+  return document;
+}
+
+} // namespace fvlm::bench

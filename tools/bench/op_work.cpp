@@ -1,0 +1,129 @@
+#include "bench/op_work.h"
+
+#include "ops/measure.h"
+#include "plugin/kinds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::bench {
+namespace {
+
+double bytes_of(fvlm_dtype dtype) {
+  return dtype.bits / 8.0 * dtype.lanes;
+}
+
+double number(int64_t count) {
+  return static_cast<double>(count);
+}
+
+// Of queries and keys that see each other, in one segment.
+double pairs(const ops::TypicalPacking& filling, bool causal) {
+  const double q = number(filling.of_q), kv = number(filling.of_kv);
+  if (!causal) return q * kv;
+  const double seen = std::min(q, kv); // queries that see any key; the last of them sees all
+  return seen * kv - seen * (seen - 1) / 2;
+}
+
+// Matrix products of one call, each as large as that of a forward pass.
+double products_of(std::string_view operation, const fvlm_attention_query& query) {
+  if (operation == "attention forward") return 2;
+  return query.queries_alone ? 3 : 5;
+}
+double products_of(std::string_view operation, const fvlm_loss_query& query) {
+  const double backward = (query.needs_d_hidden ? 1 : 0) + (query.needs_d_weight ? 1 : 0);
+  return operation == "loss forward" ? 1 : operation == "loss backward" ? backward : 1 + backward;
+}
+
+} // namespace
+
+double LeastWork::seconds(double bytes_a_second, double flops_a_second) const {
+  return std::max(bytes / bytes_a_second, flops / flops_a_second);
+}
+
+Passes least_work(const fvlm_attention_query& query) {
+  const ops::TypicalPacking filling = ops::typical_packing(query);
+  const double size = bytes_of(query.dtype), segments = number(filling.segments);
+  const double of_q = segments * number(filling.of_q) * query.heads_q * query.head_dim * size,
+               of_kv = segments * number(filling.of_kv) * query.heads_kv * query.head_dim * size;
+  const double product = 2 * segments * pairs(filling, query.causal) * query.heads_q * query.head_dim;
+  Passes passes;
+  passes.forward = {2 * of_q + 2 * of_kv, 2 * product};
+  if (query.needs_backward) passes.backward = {4 * of_q + 4 * of_kv, 5 * product}; // the scores once more
+  return passes;
+}
+
+Passes least_work(const fvlm_loss_query& query) {
+  const double size = bytes_of(query.dtype), hidden = number(query.tokens * query.width),
+               weight = number(query.vocab * query.width);
+  const double product = 2 * hidden * number(query.vocab);
+  Passes passes;
+  passes.forward = {(hidden + weight) * size, product};
+  if (!query.needs_d_hidden && !query.needs_d_weight) return passes;
+  passes.backward.bytes = (hidden + weight) * size;
+  if (query.needs_d_hidden) passes.backward = passes.backward + LeastWork{hidden * size, product};
+  if (query.needs_d_weight)
+    passes.backward = passes.backward + LeastWork{weight * bytes_of(query.gradient_dtype), product};
+  return passes;
+}
+
+Passes least_work(const fvlm_kernels_query& query) {
+  const double size = bytes_of(query.dtype), rows = number(query.rows * query.width) * size;
+  Passes passes;
+  if (query.op == FVLM_OP_LINEAR) {
+    const double weight = number(query.width * query.inner), input = number(query.rows * query.inner) * size;
+    const double product = 2 * number(query.rows) * weight;
+    const bool keeps = (query.options & FVLM_WITH_GELU) && (query.options & FVLM_WITH_BACKWARD);
+    const bool adds = query.options & FVLM_WITH_RESIDUAL;
+    passes.forward = {input + weight * size + (keeps || adds ? 2 : 1) * rows, product};
+    passes.backward = {2 * input + weight * (size + bytes_of(query.gradient_dtype)) + rows, 2 * product};
+  } else if (query.op == FVLM_OP_FOLD_ROW_SCALE) {
+    const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
+    passes.forward.bytes = 2 * weights * size + 3 * rows;
+    passes.backward.bytes = weights * (size + wide + bytes_of(query.gradient_dtype));
+  } else if (const TableOperation* operation = find_operation(query.op)) {
+    const double sum = query.options & FVLM_WITH_RESIDUAL ? 2 : 0; // the residual, and its sum with x
+    passes.forward.bytes = (operation->rows_forward + sum) * rows;
+    passes.backward.bytes = operation->rows_backward * rows;
+  }
+  if (!(query.options & FVLM_WITH_BACKWARD)) passes.backward = {};
+  return passes;
+}
+
+LeastWork least_work(std::string_view operation, const ops::CalledQuery& query, double bytes) {
+  struct Work {
+    std::string_view operation;
+    double bytes;
+    LeastWork operator()(const fvlm_attention_query& of) const {
+      return {bytes, products_of(operation, of) * least_work(of).forward.flops / 2};
+    }
+    LeastWork operator()(const fvlm_loss_query& of) const {
+      return {bytes, products_of(operation, of) * least_work(of).forward.flops};
+    }
+    LeastWork operator()(const fvlm_kernels_query& of) const { return {bytes, least_work(of).forward.flops}; }
+    LeastWork operator()(const fvlm_optimizer_query& of) const { return least_work(of).forward; }
+  };
+  return std::visit(Work{operation, bytes}, query);
+}
+
+std::string shape_of(const ops::CalledQuery& query) {
+  struct Shape {
+    std::string operator()(const fvlm_attention_query& of) const { return KindOf<fvlm_attention_v1>::shape(of); }
+    std::string operator()(const fvlm_loss_query& of) const { return KindOf<fvlm_loss_v1>::shape(of); }
+    std::string operator()(const fvlm_kernels_query& of) const { return KindOf<fvlm_kernels_v1>::shape(of); }
+    std::string operator()(const fvlm_optimizer_query& of) const { return fmt::format("{} parameters", of.elements); }
+  };
+  return std::visit(Shape(), query);
+}
+
+// Master and both moments are read and written, the second always in float32; the gradient is read, the copy written.
+Passes least_work(const fvlm_optimizer_query& query) {
+  const double state = bytes_of(query.state_dtype), copy = bytes_of(query.parameter_dtype);
+  Passes passes;
+  passes.forward.bytes =
+      number(query.elements) * (4 * 4 + 2 * state + bytes_of(query.gradient_dtype) + (copy < 4 ? copy : 0));
+  return passes;
+}
+
+} // namespace fvlm::bench

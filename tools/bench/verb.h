@@ -1,0 +1,14 @@
+// The subjects of `fvlm-engine bench`.
+#pragma once
+#include "cli/verb.h"
+
+namespace fvlm::cli {
+
+int bench_data(Arguments);
+int bench_dpo(Arguments);
+int bench_op(Arguments);
+int bench_profile(Arguments);
+int bench_ragged(Arguments);
+int bench_step(Arguments);
+
+} // namespace fvlm::cli

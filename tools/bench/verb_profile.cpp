@@ -1,0 +1,201 @@
+// fvlm-engine bench profile, step and dpo: whole training steps on a device.
+#include "base/error.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/profile.h"
+#include "bench/verb.h"
+#include "bench/verb_peer.h"
+#include "bench/verb_training.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr const char* all_configurations =
+    "135m:8:checkpointing,135m:8,135m:16,135m:32,135m:64,135m:96,1.7b:8:checkpointing,1.7b:8,1.7b:32";
+
+std::string rate_of(const bench::Times& times, int64_t samples) {
+  return fmt::format("{:.1f}", static_cast<double>(samples) / times.median() * 1e3);
+}
+
+void print_table(const bench::ProfileReport& report, bool pairs) {
+  std::vector<std::string> header{"configuration"};
+  if (pairs) header.insert(header.end(), {"reference", "reference ms", "pairs/s, all"});
+  header.insert(header.end(), {pairs ? "pairs/s" : "samples/s", "median ms", "min ms", "peak", "kernels", "MFU",
+                               "first step s", "loss"});
+  const bool has_peer =
+      std::any_of(report.rows.begin(), report.rows.end(), [](const auto& row) { return row.peer.has_value(); });
+  if (has_peer) header.insert(header.end(), {"peer's ms", "ratio", "peer's peak"});
+  TextTable table(header);
+  for (const auto& row : report.rows) {
+    std::vector<std::string> cells{row.configuration};
+    if (!row.problem.empty()) {
+      cells.push_back(row.problem);
+    } else {
+      if (pairs) {
+        const bool cached = row.asked.count() > 0;
+        const double all = row.times.median() + (cached ? row.asked.median() : 0);
+        cells.insert(cells.end(), {row.reference, cached ? fmt::format("{:.2f}", row.asked.median()) : "",
+                                   fmt::format("{:.1f}", static_cast<double>(row.samples) / all * 1e3)});
+      }
+      cells.insert(cells.end(),
+                   {rate_of(row.times, row.samples), fmt::format("{:.2f}", row.times.median()),
+                    fmt::format("{:.2f}", row.times.least()), human_bytes(static_cast<uint64_t>(row.peak_bytes)),
+                    row.kernels > 0 ? fmt::format("{}", row.kernels) : "-",
+                    row.utilisation ? fmt::format("{:.1f} %", *row.utilisation * 100) : "-",
+                    fmt::format("{:.2f}", row.ready_after),
+                    fmt::format("{:.4f} -> {:.4f}", row.first_loss, row.last_loss)});
+      if (row.peer)
+        cells.insert(cells.end(), {fmt::format("{:.2f}", row.peer->times.median()), fmt::format("{:.2f}", row.ratio()),
+                                   human_bytes(static_cast<uint64_t>(row.peer->peak_bytes))});
+    }
+    cells.resize(header.size());
+    table.row(cells);
+  }
+  fmt::print("{}", table.text());
+}
+
+constexpr size_t rows_shown = 30, name_shown = 100;
+
+void print_shares(const char* what, const std::vector<bench::StepAnatomy::Share>& shares) {
+  TextTable table({what, "ms", "launches"});
+  for (size_t i = 0; i < std::min(shares.size(), rows_shown); ++i)
+    table.row({shares[i].name.substr(0, name_shown), fmt::format("{:.3f}", shares[i].milliseconds),
+               fmt::format("{}", shares[i].launches)});
+  fmt::print("{}\n", table.text());
+}
+
+void print_anatomy(const bench::ProfileReport::Row& row) {
+  const bench::StepAnatomy& anatomy = *row.anatomy;
+  const auto& flow = anatomy.flow;
+  fmt::print("\n{}: a step takes {:.2f} ms, {:.2f} under the profiler; of these the device is busy for {:.2f} ms, runs "
+             "kernels "
+             "concurrently for {:.2f} ms, and is idle for {:.2f} ms; {} launches\n\n",
+             row.configuration, row.times.median(), flow.span, flow.busy, flow.beside, flow.gaps(), flow.launches);
+  fmt::print("all operations, each timed alone: {:.2f} ms\n\n", anatomy.milliseconds());
+  print_shares("part", anatomy.parts);
+  fmt::print("{}\n\n", anatomy.ceiling.text());
+  TextTable table({"operation", "shape", "calls", "ms", "min ms", "of ceiling"});
+  for (size_t i = 0; i < std::min(anatomy.operations.size(), rows_shown); ++i) {
+    const auto& operation = anatomy.operations[i];
+    const double least = anatomy.least_ms(operation);
+    table.row({operation.name, operation.shape, fmt::format("{}", operation.calls),
+               fmt::format("{:.3f}", operation.milliseconds), fmt::format("{:.3f}", least),
+               fmt::format("{:.0f} %", least / operation.milliseconds * 100)});
+  }
+  const auto& others = anatomy.others;
+  table.row({"others", "LibTorch's kernels, copies", fmt::format("{}", others.launches),
+             fmt::format("{:.3f}", others.milliseconds), "", ""});
+  fmt::print("{}\n", table.text());
+  print_shares("kernel", anatomy.kernels);
+}
+
+// How the verbs of this file differ.
+struct Subject {
+  const char* name;
+  const char* configurations;
+  int64_t text;
+  bool watch = false, pairs = false, takes_files = false;
+};
+
+int profile(Arguments arguments, Options options, const Subject& subject) {
+  const char* samples = subject.pairs ? "PAIRS" : "SAMPLES";
+  with_training_peer_option(with_training_options(options))
+      .value("configurations", "LIST",
+             fmt::format("SHAPE:{0}, optionally followed by :checkpointing, :light or :light-vision; default {1}",
+                         samples, subject.configurations))
+      .value("frames", "N", "frames per sample; default 8")
+      .value("text", "N", fmt::format("tokens per text; default {}", subject.text))
+      .value("repeat", "N", "measured steps; default 10")
+      .value("warmup", "N", "warm-up steps; default 3");
+  if (subject.takes_files)
+    options.value("model", "DIR", "a model directory in place of a synthetic model, with --batch")
+        .value("batch", "FILE", "a batch as `trace` reads it, used in every step")
+        .value("rate", "X", "AdamW's learning rate; default 1e-5")
+        .value("numbers", "FILE", "write losses, norms and the last step's gradients to FILE, safetensors");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::ProfileRequest request;
+  request.watch = subject.watch;
+  request.pairs = subject.pairs;
+  request.model = parsed->value_or("model", "");
+  request.batch = parsed->value_or("batch", "");
+  request.numbers = parsed->value_or("numbers", "");
+  request.rate = parsed->number_or("rate", request.rate);
+  const bool files = !request.model.empty() || !request.batch.empty();
+  if (files && parsed->value("configurations"))
+    throw Error(ErrorKind::usage, "--configurations excludes --model and --batch");
+  if (!files) request.configurations = split(parsed->value_or("configurations", subject.configurations), ',');
+  request.frames = parsed->integer_or("frames", request.frames);
+  request.text = parsed->integer_or("text", subject.text);
+  request.warmup = parsed->integer_or("warmup", request.warmup);
+  request.repeat = parsed->integer_or("repeat", request.repeat);
+  request.peer = training_peer_of(*parsed);
+  read_training_options(*parsed, request);
+
+  const auto registry = open_registry(*parsed);
+  Progress progress("measuring");
+  const auto report = bench::measure_profile(request, *registry, [&](const auto&... step) { progress.steps(step...); });
+  progress.finish();
+  if (!parsed->flag("json")) {
+    print_table(report, subject.pairs);
+    for (const auto& row : report.rows)
+      if (row.anatomy) print_anatomy(row);
+    return 0;
+  }
+  Json document{{"bench", subject.name},
+                {"device", request.device},
+                {"frames", request.frames},
+                {"text", request.text},
+                {"peer", request.peer}};
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+} // namespace
+
+int bench_profile(Arguments arguments) {
+  return profile(
+      arguments,
+      Options(
+          "bench profile [--device D] [--configurations LIST | --model DIR --batch FILE] [--peer HOW] [--json]",
+          "Time whole training steps, forward, backward, clip and AdamW, on synthetic samples in device memory, or\n"
+          "on the batch of --batch. kernels: launches per step, where steps are captured as CUDA graphs. ratio: the\n"
+          "peer's median over the engine's; above 1 the engine is faster. The first losses of both must agree\n"
+          "within 1 %.",
+          "bench profile --device cuda --configurations 135m:8,135m:64"),
+      {.name = "profile", .configurations = all_configurations, .text = 128, .takes_files = true});
+}
+
+int bench_step(Arguments arguments) {
+  return profile(
+      arguments,
+      Options("bench step [--configurations LIST] [--json]",
+              "Profile the training steps of `bench profile` on a GPU: busy and idle time of the device, and time by\n"
+              "part, by operation and by kernel. copies: the transfer of a pack to the device. Operations are sorted\n"
+              "by time above their roofline: each tensor moved once at the speed of a copy, or FLOPs at the speed of\n"
+              "one large matrix product, both measured here. With tensors in a cache an operation may be faster.",
+              "bench step --configurations 135m:8"),
+      {.name = "step", .configurations = "135m:8", .text = 128, .watch = true});
+}
+
+int bench_dpo(Arguments arguments) {
+  return profile(
+      arguments,
+      Options(
+          "bench dpo [--device D] [--configurations LIST] [--peer HOW] [--json]",
+          "Time steps of preference training (DPO) on pairs of answers that share their frames. Each configuration\n"
+          "is measured twice: with cached reference log-probabilities (cache_reference), which are computed once\n"
+          "before training, and with a reference model that runs in every step. pairs/s, all: includes computing\n"
+          "the cache.",
+          "bench dpo --device cuda --configurations 135m:8"),
+      {.name = "dpo", .configurations = "135m:8,135m:32", .text = 256, .pairs = true});
+}
+
+} // namespace fvlm::cli

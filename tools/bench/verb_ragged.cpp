@@ -1,0 +1,137 @@
+// fvlm-engine bench ragged: measures training on samples of all lengths, end to end.
+#include "base/error.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "bench/ragged.h"
+#include "bench/verb.h"
+#include "bench/verb_peer.h"
+#include "bench/verb_training.h"
+#include "cli/plugin_options.h"
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace fvlm::cli {
+namespace {
+
+constexpr const char* default_packs = "512:11520";
+
+void add_line(TextTable& table, const bench::RaggedReport::Row& row, const std::string& name,
+              const bench::RaggedReport::Part& part) {
+  table.row({name, fmt::format("{}", part.samples), fmt::format("{}", part.steps),
+             fmt::format("{:.1f}", part.a_second(part.samples)), fmt::format("{:.0f}", part.a_second(part.frames)),
+             fmt::format("{:.0f}", part.a_second(part.tokens)),
+             fmt::format("{:.1f} %, {:.1f} %", row.fill_of_frames(part) * 100, row.fill_of_rows(part) * 100),
+             fmt::format("{}", part.new_classes), fmt::format("{}", part.recorded),
+             part.lost_seconds ? fmt::format("{:.2f}", *part.lost_seconds) : "-"});
+}
+
+void print_row(const bench::RaggedReport::Row& row) {
+  fmt::print("\npacks of {} frames and {} tokens: ", row.capacity.frames, row.capacity.rows);
+  if (!row.problem.empty()) {
+    fmt::print("{}\n", row.problem);
+    return;
+  }
+  fmt::print("peak {}, {} shapes, loss {:.4f} -> {:.4f}\n", human_bytes(static_cast<uint64_t>(row.peak_bytes)),
+             row.classes, row.first_loss, row.last_loss);
+  TextTable table({"pass", "samples", "steps", "samples/s", "frames/s", "text tokens/s", "fill of frames, rows",
+                   "new shapes", "captured", "capture s"});
+  for (size_t pass = 0; pass < row.passes.size(); ++pass)
+    add_line(table, row, fmt::format("{}", pass + 1), row.passes[pass]);
+  if (row.replayed.steps > 0) add_line(table, row, "steady", row.replayed);
+  fmt::print("{}", table.text());
+  if (row.replayed.steps == 0) return;
+  std::vector<std::string> shares;
+  for (const auto& [name, seconds] : row.replayed.parts)
+    shares.push_back(fmt::format("{} {:.1f} %", name, seconds / row.replayed.seconds * 100));
+  fmt::print("steady, host time: {}\n", join(shares, ", "));
+}
+
+void print_peer(const bench::RaggedReport& report) {
+  const auto& peer = *report.peer;
+  if (!peer.problem.empty()) {
+    fmt::print("\nthe peer: {}\n", peer.problem);
+    return;
+  }
+  const auto& part = peer.measured;
+  fmt::print("\nthe peer: {} samples in {} steps, {:.1f} samples/s, {:.0f} frames/s, {:.0f} text tokens/s; {:.1f} % of "
+             "its decoder's rows are padding; peak {}\n",
+             part.samples, part.steps, part.a_second(part.samples), part.a_second(part.frames),
+             part.a_second(part.tokens),
+             100 - 100.0 * static_cast<double>(part.rows) / static_cast<double>(part.computed_rows),
+             human_bytes(static_cast<uint64_t>(peer.peak_bytes)));
+  for (const auto& row : report.rows)
+    if (row.problem.empty())
+      fmt::print("packs of {}: {:.2f} times the peer's samples per second\n", row.packs, report.ratio(row));
+}
+
+std::vector<std::string> frozen_groups(const std::string& names) {
+  const auto known = plan::parameter_groups({});
+  auto groups = split(names, ',');
+  for (const std::string& group : groups)
+    if (std::find(known.begin(), known.end(), group) == known.end())
+      throw Error(ErrorKind::usage, fmt::format("--freeze: unknown parameter group '{}'", group))
+          .advise("use " + join_or(known));
+  if (std::set(groups.begin(), groups.end()).size() == known.size())
+    throw Error(ErrorKind::usage, "--freeze: every group is frozen, nothing is left to train");
+  return groups;
+}
+
+} // namespace
+
+int bench_ragged(Arguments arguments) {
+  Options options(
+      "bench ragged [--device D] [--packs LIST] [--samples N] [--passes N] [--peer HOW] [--json]",
+      "Train on a stream of synthetic samples with the lengths of instruction tuning: 47 % images repeated 8\n"
+      "times, 39 % videos of 1 to 64 frames, 14 % text-only; texts of 24 to 1024 tokens. Everything counts:\n"
+      "packing, staging, copies, forward, backward, clip and AdamW. Each pass has new samples; the first one\n"
+      "captures most CUDA graphs. steady: the steps after it that replay graphs. The peer trains on as many\n"
+      "samples to warm up and on as many more, in batches of at most 256 frames, with lengths that differ by at\n"
+      "most 256 tokens. The losses of both on the first pack must agree within 1 %.",
+      "bench ragged --packs 256:5760,512:11520");
+  with_ragged_peer_option(with_training_options(options))
+      .value("shape", "NAME", "tiny, quickstart, 135m (default) or 1.7b")
+      .value("packs", "LIST", fmt::format("FRAMES:TOKENS of a pack, which is one step; default {}", default_packs))
+      .value("samples", "N", "samples per pass; default 512")
+      .value("passes", "N", "number of passes; default 4")
+      .value("freeze", "NAMES", "parameter groups to freeze: vision, decoder or connector")
+      .value("workers", "N", "threads that make samples; default: one per core but one")
+      .value("seed", "N", "seed of the samples; default 42");
+  const auto parsed = options.parse(arguments);
+  if (!parsed) return 0;
+  bench::RaggedRequest request;
+  request.shape = parsed->value_or("shape", request.shape);
+  request.packs = split(parsed->value_or("packs", default_packs), ',');
+  request.samples = parsed->integer_or("samples", request.samples);
+  request.passes = parsed->integer_or("passes", request.passes);
+  request.workers = parsed->integer_or("workers", request.workers);
+  request.seed = static_cast<uint64_t>(parsed->integer_or("seed", static_cast<int64_t>(request.seed)));
+  request.peer = ragged_peer_of(*parsed);
+  if (const auto names = parsed->value("freeze")) request.freeze = frozen_groups(*names);
+  if (!request.freeze.empty() && !request.peer.empty())
+    throw Error(ErrorKind::usage, "--freeze and --peer are mutually exclusive: the peer trains all groups");
+  read_training_options(*parsed, request);
+
+  const auto registry = open_registry(*parsed);
+  Progress progress("measuring");
+  const auto report = bench::measure_ragged(request, *registry, [&](const auto&... step) { progress.steps(step...); });
+  progress.finish();
+  if (!parsed->flag("json")) {
+    for (const auto& row : report.rows) print_row(row);
+    if (report.peer) print_peer(report);
+    return 0;
+  }
+  Json document{{"bench", "ragged"},
+                {"device", request.device},
+                {"shape", request.shape},
+                {"seed", request.seed},
+                {"peer", request.peer}};
+  document.update(report.json());
+  fmt::print("{}", dump(document));
+  return 0;
+}
+
+} // namespace fvlm::cli

@@ -1,0 +1,243 @@
+// Checks of what happens at once, or between: the pieces of a parallel_for, two instances, hosts of many threads.
+#include "check/child.h"
+#include "check/generic.h"
+#include "check/workbench.h"
+
+#include <chrono>
+#include <thread>
+
+namespace fvlm::check {
+namespace {
+
+// Small shapes and those of several pieces.
+std::vector<Trial> all_shapes(Context& context) {
+  std::vector<Trial> all = context.small();
+  for (const Trial& trial : context.parallel())
+    if (trial.label != all.front().label) all.push_back(trial);
+  return all;
+}
+
+// How often something is repeated that goes wrong once in a while: twice at least, ten times where that is soon done.
+class Patience {
+ public:
+  bool again(int done) const {
+    return done < 2 || (done < 10 && std::chrono::steady_clock::now() - start_ < std::chrono::seconds(1));
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+Outcome deterministic(Context& context) {
+  for (const Trial& trial : all_shapes(context)) {
+    Variation forwards, backwards;
+    Run first = run_fully(context, trial);
+    backwards.host = &TestHost::with_threads(2, true);
+    for (int i = 0; i < 3; ++i)
+      for (const Variation& variation : {forwards, backwards})
+        if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
+          return failed("{}: {}", trial.label, differ);
+  }
+  return ok();
+}
+
+// Seven pieces, of which shared heads have one that begins within a group.
+Outcome pieces_in_any_order(Context& context) {
+  for (const Trial& trial : all_shapes(context)) {
+    Variation forwards, backwards;
+    forwards.host = &TestHost::serial(7), backwards.host = &TestHost::serial(7, true);
+    Instance one(context, *forwards.host), other(context, *backwards.host);
+    forwards.instance = one.get(), backwards.instance = other.get();
+    Run first = run_fully(context, trial, forwards);
+    if (auto differ = different_bits(first, trial.run(context, backwards)); !differ.empty())
+      return failed("{}, the last piece first: {}", trial.label, differ);
+  }
+  return ok();
+}
+
+Outcome pieces_apart(Context& context) {
+  Variation variation;
+  variation.host = &TestHost::serial(7);
+  variation.races = true;
+  Instance own(context, *variation.host);
+  variation.instance = own.get();
+  for (const Trial& trial : all_shapes(context)) {
+    Run run = run_fully(context, trial, variation);
+    if (auto raced = run.violation(Violation::raced)) return failed("{}: {}", trial.label, *raced);
+  }
+  return ok();
+}
+
+// Memory that pieces share, wherever it is, holds the numbers of another one when it is read.
+Outcome pieces_at_once(Context& context) {
+  TestHost& host = TestHost::with_threads(4);
+  Variation variation;
+  variation.host = &host;
+  Instance own(context, host);
+  variation.instance = own.get();
+  for (const Trial& trial : context.parallel()) {
+    keep_alive();
+    Variation one_by_one = variation;
+    one_by_one.host = &TestHost::serial(4);
+    Instance alone(context, *one_by_one.host);
+    one_by_one.instance = alone.get();
+    Run first = run_fully(context, trial, one_by_one);
+    const TestHost::Stirred stirred(host);
+    const Patience patience;
+    for (int i = 0; patience.again(i); ++i)
+      if (auto differ = different_bits(first, trial.run(context, variation)); !differ.empty())
+        return failed("{}, in four pieces at once: {}", trial.label, differ);
+  }
+  return ok();
+}
+
+// What an instance does between the pieces of another one, on another thread, as a second model's may.
+Outcome instances_nested(Context& context) {
+  TestHost& host = TestHost::serial(4);
+  Instance own(context, host), others(context, context.host());
+  Variation plain, mixed, other;
+  plain.host = mixed.host = &host;
+  plain.instance = mixed.instance = own.get();
+  other.instance = others.get();
+  const auto shapes = all_shapes(context);
+  const auto& between = context.typical();
+  int nested = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    Run alone = shapes[i].run(context, plain);
+    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.trouble());
+    const Trial& second = between[(i + 1) % between.size()];
+    Run expected = second.run(context, other);
+    std::string trouble;
+    const auto run_second = [&] {
+      std::thread([&] {
+        try {
+          Run run = second.run(context, other);
+          if (std::string differ = run.done() ? different_bits(expected, run) : run.trouble(); trouble.empty())
+            trouble = differ;
+        } catch (const Refused& refused) {
+          trouble = refused.text;
+        }
+      }).join();
+    };
+    mixed.between = [&] {
+      host.between_pieces([&](int64_t) {
+        ++nested;
+        run_second();
+      });
+    };
+    Run run = shapes[i].run(context, mixed);
+    host.between_pieces({});
+    if (auto differ = run.done() ? different_bits(alone, run) : run.trouble(); !differ.empty())
+      return failed("{}, with another instance's calls for {} between its pieces: {}", shapes[i].label, second.label,
+                    differ);
+    if (!trouble.empty())
+      return failed("{}, called between the pieces of another instance's {}: {}", second.label, shapes[i].label,
+                    trouble);
+  }
+  return nested ? ok(fmt::format("{} times", nested)) : not_applicable("it does not use parallel_for");
+}
+
+// Two instances, each for a shape of its own, in turn: what one prepares is not the other's.
+Outcome instances_in_turn(Context& context) {
+  const auto shapes = all_shapes(context);
+  Instance one(context, context.host()), other(context, context.host());
+  Variation mine, others, mixed;
+  mine.instance = mixed.instance = one.get();
+  others.instance = other.get();
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const Trial& second = shapes[(i + 1) % shapes.size()];
+    Run alone = shapes[i].run(context, mine);
+    if (!alone.done()) return failed("{}: {}", shapes[i].label, alone.trouble());
+    Run alone_too = second.run(context, others);
+    std::string trouble;
+    mixed.between = [&] {
+      if (auto differ = different_bits(alone_too, second.run(context, others)); trouble.empty()) trouble = differ;
+    };
+    if (auto differ = different_bits(alone, shapes[i].run(context, mixed)); !differ.empty())
+      return failed("{}, with another instance's calls for {} before each of its own: {}", shapes[i].label,
+                    second.label, differ);
+    if (!trouble.empty())
+      return failed("{}, called before each call of another instance for {}: {}", second.label, shapes[i].label,
+                    trouble);
+  }
+  return ok(fmt::format("{} shapes", shapes.size()));
+}
+
+Outcome thread_counts(Context& context) {
+  std::vector<Trial> shapes = context.typical();
+  for (const Trial& trial : context.parallel()) shapes.push_back(trial);
+  // Of a machine of many cores, one after the other.
+  for (TestHost* host : {&TestHost::with_threads(1), &TestHost::with_threads(3), &TestHost::with_threads(7),
+                         &TestHost::serial(33), &TestHost::serial(260)}) {
+    const int threads = host->abi()->parallel_threads(host->abi());
+    Variation variation;
+    variation.host = host;
+    Instance own(context, *host);
+    variation.instance = own.get();
+    Outcome outcome = right(context, shapes, variation);
+    if (outcome.state != State::ok) return {outcome.state, fmt::format("{} threads: {}", threads, outcome.text)};
+  }
+  return ok("1, 3, 7, 33 and 260 threads");
+}
+
+Outcome two_threads(Context& context) {
+  const std::vector<Trial> trials = context.quick ? context.typical() : all_shapes(context);
+  std::vector<Run> alone;
+  for (const Trial& trial : trials) {
+    alone.push_back(trial.run(context, {}));
+    if (!alone.back().done()) return failed("{}: {}", trial.label, alone.back().trouble());
+  }
+  std::string trouble[2];
+  const Patience patience;
+  auto work = [&](size_t which, fvlm_instance* instance) {
+    const Stirring stirring;
+    Variation variation;
+    variation.instance = instance;
+    const auto trouble_of = [&](size_t i) {
+      try {
+        Run run = trials[i].run(context, variation);
+        return run.done() ? different_bits(alone[i], run) : run.trouble();
+      } catch (const Refused& refused) { // which nobody else would catch on a thread
+        return refused.text;
+      }
+    };
+    // One begins with the first shape and the other with the second.
+    for (size_t turn = 0; patience.again(static_cast<int>(turn / trials.size())) && trouble[which].empty(); ++turn) {
+      const size_t i = (turn + which) % trials.size();
+      if (trouble[which] = trouble_of(i); !trouble[which].empty())
+        trouble[which] = trials[i].label + ": " + trouble[which];
+    }
+  };
+  Instance one(context, context.host()), other(context, context.host());
+  std::thread second(work, 1, other.get());
+  work(0, one.get());
+  second.join();
+  for (const auto& text : trouble)
+    if (!text.empty()) return failed(text);
+  return ok();
+}
+
+} // namespace
+
+std::vector<Check> concurrency_checks(const std::string& needs) {
+  const char* repeat = "deterministic,pure"; // rows that compare the bits of two runs
+  return {
+      {"deterministic", "with FVLM_DETERMINISTIC the same bits each time, whichever piece of parallel_for ends first",
+       deterministic},
+      {"pieces_in_any_order",
+       "with FVLM_DETERMINISTIC the same bits where seven pieces run first to last and last to first",
+       pieces_in_any_order, repeat},
+      {"pieces_apart", "with FVLM_DETERMINISTIC no two pieces of a parallel_for write the same memory of an output",
+       pieces_apart, "deterministic,pieces_in_any_order"},
+      {"thread_counts", "right on hosts with 1 to 260 threads", thread_counts, needs},
+      {"pieces_at_once", "pieces that run through each other give what they give one after the other", pieces_at_once,
+       repeat, Extent::thorough},
+      {"two_threads", "two instances on two threads at once give what each gives alone", two_threads, repeat},
+      {"instances_nested", "another instance's calls between the pieces of a parallel_for change nothing",
+       instances_nested, repeat},
+      {"instances_in_turn", "two instances with shapes of their own, in turn, give what each gives alone",
+       instances_in_turn, repeat},
+  };
+}
+
+} // namespace fvlm::check

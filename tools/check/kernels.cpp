@@ -1,0 +1,229 @@
+#include "check/kernels.h"
+
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+#include "plugin/kinds.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+
+namespace fvlm::check {
+namespace {
+
+const Kernel& kernel_of(int op) {
+  switch (op) {
+  case FVLM_OP_ROPE:
+    return rope_kernel;
+  case FVLM_OP_SWIGLU:
+    return swiglu_kernel;
+  case FVLM_OP_BIAS_GELU:
+    return bias_gelu_kernel;
+  case FVLM_OP_LAYERSCALE_RESIDUAL:
+    return layerscale_kernel;
+  case FVLM_OP_LINEAR:
+    return linear_kernel;
+  case FVLM_OP_FOLD_ROW_SCALE:
+    return scaled_rows_kernel;
+  default:
+    return norm_kernel;
+  }
+}
+
+std::vector<int> offered_ops(Context& context) {
+  std::vector<int> ops;
+  for (const TableOperation& operation : kernel_operations())
+    if (operation.is_implemented(&context.base())) ops.push_back(operation.op);
+  return ops;
+}
+
+// Of each operation that the plugin offers.
+std::vector<Trial> of_each_op(Context& context, const std::function<std::vector<KernelCase>(int op)>& cases) {
+  std::vector<Trial> trials;
+  for (int op : offered_ops(context))
+    for (const KernelCase& one : in_own_dtype(context, op, cases(op))) trials.push_back(kernel_trial(one));
+  return trials;
+}
+
+} // namespace
+
+std::string op_name(int op) {
+  const std::string_view function = find_operation(op)->slots[0].name;
+  return std::string(function.substr(0, function.find("_forward")));
+}
+
+fvlm_kernels_query KernelCase::query(at::Device device) const {
+  const TableOperation& operation = *find_operation(op);
+  fvlm_kernels_query query{};
+  query.struct_size = sizeof query;
+  query.op = op;
+  query.device = device_of(device);
+  query.dtype = dtype_of(dtype);
+  query.gradient_dtype = dtype_of(gradient_dtype);
+  for (const auto& [is_set, bit] : {std::pair(residual, FVLM_WITH_RESIDUAL),
+                                    {bias, FVLM_WITH_BIAS},
+                                    {gelu, FVLM_WITH_GELU},
+                                    {sums, FVLM_WITH_COLUMN_SUMS},
+                                    {keeps_rest, FVLM_COMPENSATED}})
+    if (is_set) query.options |= bit;
+  query.options &= operation.options;
+  if (backward) query.options |= FVLM_WITH_BACKWARD;
+  query.rows = rows;
+  query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
+  if (operation.has_inner) query.inner = inner;
+  if (op == FVLM_OP_ROPE) {
+    query.heads = heads;
+    query.head_dim = head_dim;
+    query.rotary_dim = rotary_dim;
+    query.rope_theta = theta;
+  }
+  if (operation.has_epsilon) query.epsilon = epsilon;
+  return query;
+}
+
+std::string KernelCase::sizes() const {
+  if (op == FVLM_OP_ROPE) return fmt::format("{} x {} x {}", rows, heads, head_dim);
+  if (find_operation(op)->has_inner) return fmt::format("{} x {} x {}", rows, inner, width);
+  return fmt::format("{} x {}", rows, width);
+}
+
+std::string KernelCase::label() const {
+  std::string text = fmt::format("{} {} {}", op_name(op), name_of(dtype), sizes());
+  if (op == FVLM_OP_ROPE) text += fmt::format(", rotary_dim {}", rotary_dim);
+  if (gradient_dtype != dtype) text += fmt::format(", gradients {}", name_of(gradient_dtype));
+  if (residual) text += ", residual";
+  if (reaches_sum) text += ", d_sum";
+  if (keeps_rest) text += rest ? ", rest given and kept" : ", rest kept";
+  if (gelu) text += ", gelu";
+  if (gelu_before) text += ", gelu before";
+  if (sums) text += ", sums";
+  if (inverse) text += ", inverse";
+  if (accumulate) text += ", accumulating";
+  if (ties) text += ", ties";
+  if (frozen) text += ", frozen";
+  if (!unwanted.empty()) text += fmt::format(", without {}", fmt::join(unwanted, " and "));
+  return text;
+}
+
+bool KernelCase::wants(const std::string& gradient) const {
+  return std::find(unwanted.begin(), unwanted.end(), gradient) == unwanted.end();
+}
+
+bool offered(Context& context, int op) {
+  return find_operation(op)->is_implemented(&context.base());
+}
+
+Trial kernel_trial(const KernelCase& c) {
+  Trial trial;
+  trial.label = c.label();
+  trial.supports = [c](Context& context) {
+    fvlm_support answer = ask(context.table<fvlm_kernels_v1>().supports, c.query(context.device));
+    // A yes to an operation without functions is caught by a row of its own.
+    if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op).c_str());
+    return answer;
+  };
+  trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
+  trial.expect = once([c] {
+    auto all = kernel_of(c.op).expect(c);
+    std::erase_if(all, [&](const Expected& one) { return !c.wants(one.name); });
+    return all;
+  });
+  return trial;
+}
+
+std::vector<Trial> kernel_cases(const std::vector<KernelCase>& cases) {
+  return trials_of(cases, kernel_trial);
+}
+
+at::ScalarType kernel_dtype(Context& context, int op) {
+  return first_taken(context,
+                     [=](auto dtype) { return kernel_trial({.op = op, .dtype = dtype, .gradient_dtype = dtype}); });
+}
+
+std::vector<KernelCase> in_own_dtype(Context& context, int op, std::vector<KernelCase> cases) {
+  const auto dtype = kernel_dtype(context, op);
+  for (auto& one : cases) one.op = op, one.dtype = one.gradient_dtype = dtype;
+  return cases;
+}
+
+at::Tensor climbing(at::IntArrayRef shape, at::ScalarType dtype) {
+  const int64_t base = dtype == at::kHalf ? 1024 : 128, count = c10::multiply_integers(shape);
+  return (at::arange(count).remainder(base - 1) + base).view(shape).to(dtype);
+}
+
+at::Tensor all_of(at::IntArrayRef shape, at::ScalarType dtype, double value) {
+  return at::full(shape, value, dtype);
+}
+
+Operand* parameter_gradient(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  return c.frozen || !c.wants(name) ? nullptr : &gathered(bench, c, name, held);
+}
+
+Operand& gathered(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  return c.accumulate ? bench.updated(name, held)
+                      : bench.output(name, held.sizes(), held.scalar_type(), Rows::contiguous);
+}
+
+at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& gradient) {
+  if (!c.accumulate) return gradient;
+  const auto work = at_least_float(gradient.scalar_type());
+  return held.to(work) + gradient.to(work);
+}
+
+std::vector<Trial> kernels_trials(Context& context) {
+  return of_each_op(context, [](int op) {
+    const int64_t rows = op == FVLM_OP_FOLD_ROW_SCALE ? 5 : 37; // matrices
+    return std::vector<KernelCase>{
+        {}, {.rows = rows, .width = 96, .inner = 160, .heads = 2, .head_dim = 64, .rotary_dim = 64}};
+  });
+}
+
+std::vector<Trial> kernels_odd_trials(Context& context) {
+  return of_each_op(context, [](int op) {
+    return std::vector<KernelCase>{{.rows = 5, .width = 61, .inner = 43, .heads = 3, .head_dim = 14, .rotary_dim = 10},
+                                   {.rows = 3,
+                                    .width = 11,
+                                    .inner = 7,
+                                    .heads = 1,
+                                    .head_dim = 7,
+                                    .rotary_dim = 6,
+                                    .residual = is_norm(op),
+                                    .accumulate = true}};
+  });
+}
+
+std::vector<Trial> kernels_parallel_trials(Context& context) {
+  return of_each_op(context, [](int op) {
+    const int64_t rows = op == FVLM_OP_FOLD_ROW_SCALE ? 9 : 520;
+    return std::vector<KernelCase>{{.rows = rows, .width = 200, .inner = 96, .heads = 7, .head_dim = 32}};
+  });
+}
+
+std::vector<Trial> kernels_sweep(Context& context) {
+  std::vector<KernelCase> cases;
+  for (int op : offered_ops(context)) {
+    for (auto dtype : floating)
+      for (auto gradient : {dtype, at::kFloat})
+        for (int64_t width : {1, 7, 64, 1000}) {
+          KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};
+          if (op == FVLM_OP_ROPE) c.rotary_dim = width == 1 ? 2 : width == 7 ? 16 : width == 64 ? 32 : 30;
+          if (is_norm(op)) c.residual = width > 10;
+          if (op == FVLM_OP_LINEAR) c.inner = width + 2;
+          cases.push_back(c);
+        }
+    cases.push_back({.op = op, .backward = false});
+    cases.push_back({.op = op, .bias = false});
+    cases.push_back({.op = op, .rows = 300});
+  }
+  if (offered(context, FVLM_OP_LINEAR)) {
+    cases.push_back({.op = FVLM_OP_LINEAR, .gelu = true});
+    cases.push_back({.op = FVLM_OP_LINEAR, .residual = true});
+  }
+  return kernel_cases(cases);
+}
+
+} // namespace fvlm::check

@@ -1,0 +1,130 @@
+// linear: plain, with bias, with gelu; its input gradient and its weight gradient.
+#include "check/formulas.h"
+#include "check/kernels.h"
+
+#include <ATen/ops/erf.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+namespace fvlm::check {
+namespace {
+
+struct Numbers {
+  at::Tensor x, weight, bias, d_y;
+  at::Tensor before; // x before its gelu
+  at::Tensor held_weight, held_bias, held_sums, residual, rest;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  const uint64_t seed = c.seed * 16;
+  Numbers n{normal({c.rows, c.inner}, seed, c.dtype, c.magnitude),
+            normal({c.width, c.inner}, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
+            normal({c.width}, seed + 2, c.dtype),
+            normal({c.rows, c.width}, seed + 3, c.dtype),
+            normal({c.rows, c.inner}, seed + 4, c.dtype),
+            normal({c.width, c.inner}, seed + 5, c.gradient_dtype),
+            normal({c.width}, seed + 6, c.gradient_dtype),
+            normal({c.inner}, seed + 7, c.gradient_dtype),
+            normal({c.rows, c.width}, seed + 8, c.dtype),
+            normal({c.rows, c.width}, seed + 9, c.dtype, 1.0 / 512)};
+  if (c.ties) { // each output is one product
+    n.x = climbing({c.rows, c.inner}, c.dtype), n.weight = at::zeros({c.width, c.inner}, c.dtype);
+    n.weight.fill_diagonal_(1);
+    n.bias = all_of({c.width}, c.dtype, 0.5), n.d_y = all_of({c.rows, c.width}, c.dtype, 1.5);
+  }
+  if (!c.keeps_rest) return n;
+  // Sums that float32 holds, in any order: only so is what they lose the same for all.
+  const auto coarse = [](at::Tensor& numbers, double unit) { numbers = (numbers / unit).round_().mul_(unit); };
+  coarse(n.x, 0x1p-3), coarse(n.weight, 0x1p-5), coarse(n.bias, 0x1p-6), coarse(n.residual, 0x1p-6);
+  coarse(n.rest, 0x1p-14);
+  return n;
+}
+
+at::Tensor gelu_of(const at::Tensor& x) {
+  return x * 0.5 * (at::erf(x * 0.7071067811865476) + 1);
+}
+
+struct Results {
+  at::Tensor pre_activation, y, d_x, sums, d_weight, d_bias;
+};
+
+Results formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
+  auto x = n.x.to(work), weight = n.weight.to(work), d_y = n.d_y.to(work);
+  Results r;
+  r.pre_activation = at::matmul(x, weight.t());
+  if (c.bias) r.pre_activation = r.pre_activation + n.bias.to(work);
+  if (c.residual) r.pre_activation = r.pre_activation + n.residual.to(work);
+  if (c.rest) r.pre_activation = r.pre_activation + n.rest.to(work);
+  r.y = c.gelu ? gelu_of(r.pre_activation) : r.pre_activation;
+  r.d_x = at::matmul(d_y, weight);
+  if (c.gelu_before) {
+    auto before = leaf(n.before, work);
+    r.d_x = gradients({gelu_of(before)}, {before}, {r.d_x})[0];
+  }
+  r.sums = added(c, n.held_sums, r.d_x.sum(0));
+  r.d_weight = added(c, n.held_weight, at::matmul(d_y.t(), x));
+  r.d_bias = added(c, n.held_bias, d_y.sum(0));
+  return r;
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  Results exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  Expectation all{{"y", exact.y, naive.y, c.dtype}};
+  if (c.keeps_rest) {
+    const at::Tensor lost = exact.y - exact.y.to(c.dtype).to(at::kDouble);
+    all.push_back({"y_rest", lost, lost, c.dtype});
+  }
+  if (!c.backward) return all;
+  if (c.gelu) all.push_back({"pre_activation", exact.pre_activation, naive.pre_activation, c.dtype});
+  all.push_back({"d_x", exact.d_x, naive.d_x, c.dtype});
+  if (c.sums) all.push_back({"d_x_sums", exact.sums, naive.sums, c.gradient_dtype});
+  if (c.frozen) return all;
+  all.push_back({"d_weight", exact.d_weight, naive.d_weight, c.gradient_dtype});
+  if (c.bias) all.push_back({"d_bias", exact.d_bias, naive.d_bias, c.gradient_dtype});
+  return all;
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand &x = bench.input("x", n.x), &weight = bench.input("weight", n.weight, Rows::contiguous);
+  Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
+  Operand* residual = c.residual ? &bench.input("residual", n.residual) : nullptr;
+  Operand& y = residual && variation.alias ? bench.alias("y", *residual) : bench.output("y", n.d_y.sizes(), c.dtype);
+  Operand* pre = c.gelu && c.backward ? &bench.output("pre_activation", n.d_y.sizes(), c.dtype) : nullptr;
+  Operand* rest = c.rest ? &bench.input("rest", n.rest) : nullptr;
+  Operand* y_rest = !c.keeps_rest             ? nullptr
+                    : rest && variation.alias ? &bench.alias("y_rest", *rest)
+                                              : &bench.output("y_rest", n.d_y.sizes(), c.dtype);
+  bench.call("forward", bench.required().forward_workspace, present({&y, pre, y_rest}), table.linear_forward,
+             fvlm_linear_forward{0, x.abi(), weight.abi(), abi_of(bias), y.abi(), abi_of(pre), abi_of(residual),
+                                 abi_of(rest), abi_of(y_rest)});
+  if (!c.backward || !bench.going()) return bench.finish();
+
+  Operand& d_y = bench.input("d_y", n.d_y);
+  Operand* before = c.gelu_before ? &bench.input("pre_activation before x", n.before) : nullptr;
+  Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  bench.call(
+      "backward", bench.required().backward_workspace, present({&d_x, sums}), table.linear_input_gradient,
+      fvlm_linear_input_gradient{0, d_y.abi(), weight.abi(), abi_of(before), d_x.abi(), c.accumulate, abi_of(sums)});
+  if (c.frozen || !bench.going()) return bench.finish();
+
+  Operand* d_weight = parameter_gradient(bench, c, "d_weight", n.held_weight);
+  Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held_bias) : nullptr;
+  bench.call("weight gradient", bench.required().backward_workspace, present({d_weight, d_bias}),
+             table.linear_weight_gradient,
+             fvlm_linear_weight_gradient{0, c.accumulate, d_y.abi(), x.abi(), abi_of(d_weight), abi_of(d_bias)});
+  return bench.finish();
+}
+
+} // namespace
+
+const Kernel linear_kernel{run, expect};
+
+} // namespace fvlm::check

@@ -1,0 +1,218 @@
+// rope, swiglu, bias + gelu, layer-scale + residual.
+#include "check/formulas.h"
+#include "check/kernels.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/sigmoid.h>
+
+namespace fvlm::check {
+namespace {
+
+namespace rope {
+
+at::Tensor x_of(const KernelCase& c) {
+  return normal({c.rows, c.heads, c.head_dim}, c.seed * 16, c.dtype, c.magnitude);
+}
+
+at::Tensor positions_of(const KernelCase& c) {
+  // Packed segments: positions begin anew after every seven rows.
+  return (at::arange(c.rows).remainder(7) + c.first_position).to(at::kInt);
+}
+
+Expectation expect(const KernelCase& c) {
+  auto x = x_of(c);
+  auto turned = [&](at::ScalarType work) {
+    return rotate(x.to(work), positions_of(c), c.rotary_dim, c.theta, c.inverse);
+  };
+  return {{"out", turned(at::kDouble), turned(c.dtype), c.dtype}};
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand& x = bench.input("x", x_of(c));
+  Operand& positions = bench.input("positions", positions_of(c), Rows::contiguous);
+  Operand& out = variation.alias ? bench.alias("out", x) : bench.output("out", x.view().sizes(), c.dtype);
+  const fvlm_requirements& needs = bench.required();
+  bench.call("forward", c.inverse ? needs.backward_workspace : needs.forward_workspace, {&out}, table.rope,
+             fvlm_rope_apply{0, c.inverse, x.abi(), positions.abi(), out.abi()});
+  return bench.finish();
+}
+
+} // namespace rope
+
+namespace swiglu {
+
+struct Numbers {
+  at::Tensor gate, up, d_y;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  // Of numbers so large silu is the identity.
+  if (c.ties)
+    return {climbing({c.rows, c.width}, c.dtype), all_of({c.rows, c.width}, c.dtype, 1.5),
+            all_of({c.rows, c.width}, c.dtype, 1.5)};
+  return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude),
+          normal({c.rows, c.width}, c.seed * 16 + 1, c.dtype), normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype)};
+}
+
+std::vector<at::Tensor> formula(const Numbers& n, at::ScalarType work) {
+  auto gate = leaf(n.gate, work), up = leaf(n.up, work);
+  auto y = gate * at::sigmoid(gate) * up;
+  auto d = gradients({y}, {gate, up}, {n.d_y});
+  return {y.detach(), d[0], d[1]};
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  auto exact = formula(n, at::kDouble), naive = formula(n, c.dtype);
+  Expectation all{{"y", exact[0], naive[0], c.dtype}};
+  if (c.backward) {
+    all.push_back({"d_gate", exact[1], naive[1], c.dtype});
+    all.push_back({"d_up", exact[2], naive[2], c.dtype});
+  }
+  return all;
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand &gate = bench.input("gate", n.gate), &up = bench.input("up", n.up);
+  Operand& y = bench.output("y", n.gate.sizes(), c.dtype);
+  bench.call("forward", bench.required().forward_workspace, {&y}, table.swiglu_forward,
+             fvlm_swiglu_forward{0, gate.abi(), up.abi(), y.abi()});
+  if (!c.backward || !bench.going()) return bench.finish();
+  Operand& d_y = bench.input("d_y", n.d_y);
+  Operand& d_gate = variation.alias ? bench.alias("d_gate", gate) : bench.output("d_gate", n.gate.sizes(), c.dtype);
+  Operand& d_up = variation.alias ? bench.alias("d_up", up) : bench.output("d_up", n.gate.sizes(), c.dtype);
+  bench.call("backward", bench.required().backward_workspace, {&d_gate, &d_up}, table.swiglu_backward,
+             fvlm_swiglu_backward{0, gate.abi(), up.abi(), d_y.abi(), d_gate.abi(), d_up.abi()});
+  return bench.finish();
+}
+
+} // namespace swiglu
+
+namespace bias_gelu {
+
+struct Numbers {
+  at::Tensor x, bias, d_y, held;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  // Of numbers so large gelu is the identity.
+  if (c.ties)
+    return {climbing({c.rows, c.width}, c.dtype), all_of({c.width}, c.dtype, 0.5),
+            all_of({c.rows, c.width}, c.dtype, 0.5), climbing({c.width}, c.gradient_dtype)};
+  return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude), normal({c.width}, c.seed * 16 + 1, c.dtype),
+          normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype), normal({c.width}, c.seed * 16 + 3, c.gradient_dtype)};
+}
+
+std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
+  auto x = leaf(n.x, work), bias = leaf(n.bias, work);
+  auto sum = c.bias ? x + bias : x;
+  auto y = sum * 0.5 * (at::erf(sum * 0.7071067811865476) + 1);
+  auto d = gradients({y}, {x, bias}, {n.d_y});
+  return {y.detach(), d[0], added(c, n.held, d[1])};
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  Expectation all{{"y", exact[0], naive[0], c.dtype}};
+  if (c.backward) all.push_back({"d_x", exact[1], naive[1], c.dtype});
+  if (c.backward && c.bias && !c.frozen) all.push_back({"d_bias", exact[2], naive[2], c.gradient_dtype});
+  return all;
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand& x = bench.input("x", n.x);
+  Operand* bias = c.bias ? &bench.input("bias", n.bias, Rows::contiguous) : nullptr;
+  Operand& y = bench.output("y", n.x.sizes(), c.dtype);
+  bench.call("forward", bench.required().forward_workspace, {&y}, table.bias_gelu_forward,
+             fvlm_bias_gelu_forward{0, x.abi(), abi_of(bias), y.abi()});
+  if (!c.backward || !bench.going()) return bench.finish();
+  Operand& d_y = bench.input("d_y", n.d_y);
+  Operand& d_x = variation.alias ? bench.alias("d_x", d_y) : bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand* d_bias = c.bias ? parameter_gradient(bench, c, "d_bias", n.held) : nullptr;
+  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_bias}), table.bias_gelu_backward,
+             fvlm_bias_gelu_backward{0, c.accumulate, x.abi(), abi_of(bias), d_y.abi(), d_x.abi(), abi_of(d_bias)});
+  return bench.finish();
+}
+
+} // namespace bias_gelu
+
+namespace layerscale {
+
+struct Numbers {
+  at::Tensor x, scale, residual, d_y, held, held_sums;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  if (c.ties)
+    return {all_of({c.rows, c.width}, c.dtype, 0.5), all_of({c.width}, c.dtype, 1),
+            climbing({c.rows, c.width}, c.dtype),    all_of({c.rows, c.width}, c.dtype, 1),
+            climbing({c.width}, c.gradient_dtype),   climbing({c.width}, c.gradient_dtype)};
+  return {normal({c.rows, c.width}, c.seed * 16, c.dtype, c.magnitude),
+          normal({c.width}, c.seed * 16 + 1, c.dtype),
+          normal({c.rows, c.width}, c.seed * 16 + 2, c.dtype),
+          normal({c.rows, c.width}, c.seed * 16 + 3, c.dtype),
+          normal({c.width}, c.seed * 16 + 4, c.gradient_dtype),
+          normal({c.width}, c.seed * 16 + 5, c.gradient_dtype)};
+}
+
+std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
+  auto x = leaf(n.x, work), scale = leaf(n.scale, work);
+  auto y = n.residual.to(work) + scale * x;
+  auto d = gradients({y}, {x, scale}, {n.d_y});
+  return {y.detach(), d[0], added(c, n.held, d[1]), added(c, n.held_sums, d[0].sum(0))};
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  Expectation all{{"y", exact[0], naive[0], c.dtype}};
+  if (c.backward) all.push_back({"d_x", exact[1], naive[1], c.dtype});
+  if (c.backward && !c.frozen) all.push_back({"d_scale", exact[2], naive[2], c.gradient_dtype});
+  if (c.backward && c.sums) all.push_back({"d_x_sums", exact[3], naive[3], c.gradient_dtype});
+  return all;
+}
+
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand &x = bench.input("x", n.x), &scale = bench.input("scale", n.scale, Rows::contiguous),
+          &residual = bench.input("residual", n.residual);
+  Operand& y = variation.alias ? bench.alias("y", residual) : bench.output("y", n.x.sizes(), c.dtype);
+  bench.call("forward", bench.required().forward_workspace, {&y}, table.layerscale_forward,
+             fvlm_layerscale_forward{0, x.abi(), scale.abi(), residual.abi(), y.abi()});
+  if (!c.backward || !bench.going()) return bench.finish();
+  Operand& d_y = bench.input("d_y", n.d_y);
+  Operand& d_x = bench.output("d_x", n.x.sizes(), c.dtype);
+  Operand* d_scale = parameter_gradient(bench, c, "d_scale", n.held);
+  Operand* sums = c.sums ? &gathered(bench, c, "d_x_sums", n.held_sums) : nullptr;
+  bench.call("backward", bench.required().backward_workspace, present({&d_x, d_scale, sums}), table.layerscale_backward,
+             fvlm_layerscale_backward{0, c.accumulate, x.abi(), scale.abi(), d_y.abi(), d_x.abi(), abi_of(d_scale),
+                                      abi_of(sums)});
+  return bench.finish();
+}
+
+} // namespace layerscale
+
+} // namespace
+
+const Kernel rope_kernel{rope::run, rope::expect};
+const Kernel swiglu_kernel{swiglu::run, swiglu::expect};
+const Kernel bias_gelu_kernel{bias_gelu::run, bias_gelu::expect};
+const Kernel layerscale_kernel{layerscale::run, layerscale::expect};
+
+} // namespace fvlm::check

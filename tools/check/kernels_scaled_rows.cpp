@@ -1,0 +1,90 @@
+// scaled_rows: linears whose rows are scaled, and what follows for scale, weight and bias.
+#include "check/formulas.h"
+#include "check/kernels.h"
+
+#include <cmath>
+
+namespace fvlm::check {
+namespace {
+
+struct Numbers {
+  at::Tensor scale, weight, bias, came_weight, came_bias, held_scale, held_weight, held_bias;
+};
+
+Numbers numbers_of(const KernelCase& c) {
+  const uint64_t seed = c.seed * 16;
+  const std::vector<int64_t> rows{c.rows, c.width}, matrices{c.rows, c.width, c.inner};
+  const auto wide = at_least_float(c.dtype);
+  Numbers n{normal(rows, seed, c.dtype),
+            normal(matrices, seed + 1, c.dtype, 1 / std::sqrt(static_cast<double>(c.inner))),
+            normal(rows, seed + 2, c.dtype),
+            normal(matrices, seed + 3, wide),
+            normal(rows, seed + 4, wide),
+            normal(rows, seed + 5, c.gradient_dtype),
+            normal(matrices, seed + 6, c.gradient_dtype),
+            normal(rows, seed + 7, c.gradient_dtype)};
+  if (c.ties)
+    n.scale = all_of(rows, c.dtype, 1.5), n.weight = climbing(matrices, c.dtype), n.bias = climbing(rows, c.dtype);
+  return n;
+}
+
+// scaled_weight, scaled_bias, d_scale, d_weight, d_bias
+std::vector<at::Tensor> formula(const KernelCase& c, const Numbers& n, at::ScalarType work) {
+  auto scale = leaf(n.scale, work), weight = leaf(n.weight, work), bias = leaf(n.bias, work);
+  auto scaled_weight = weight * scale.unsqueeze(2), scaled_bias = bias * scale;
+  auto d = gradients({scaled_weight, scaled_bias}, {scale, weight, bias}, {n.came_weight, n.came_bias});
+  return {scaled_weight.detach(), scaled_bias.detach(), added(c, n.held_scale, d[0]), added(c, n.held_weight, d[1]),
+          added(c, n.held_bias, d[2])};
+}
+
+Expectation expect(const KernelCase& c) {
+  const Numbers n = numbers_of(c);
+  const auto exact = formula(c, n, at::kDouble), naive = formula(c, n, c.dtype);
+  Expectation all{{"scaled_weight", exact[0], naive[0], c.dtype}, {"scaled_bias", exact[1], naive[1], c.dtype}};
+  if (!c.backward) return all;
+  all.push_back({"d_bias", exact[4], naive[4], c.gradient_dtype});
+  if (c.frozen) return all;
+  all.push_back({"d_scale", exact[2], naive[2], c.gradient_dtype});
+  all.push_back({"d_weight", exact[3], naive[3], c.gradient_dtype});
+  return all;
+}
+
+// Where the gradients of layers lie apart, as their parameters do.
+Operand* apart(Workbench& bench, const KernelCase& c, const std::string& name, const at::Tensor& held) {
+  return c.accumulate ? &bench.input(name, held) : &bench.output(name, held.sizes(), held.scalar_type());
+}
+
+// `frozen` leaves the bias alone: then nothing came to the weight either.
+Run run(Context& context, const KernelCase& c, const Variation& variation) {
+  const auto& table = context.table<fvlm_kernels_v1>();
+  const Numbers n = numbers_of(c);
+  Workbench bench(context, variation);
+  if (!bench.begin(table, c.query(context.device))) return bench.finish();
+  Operand &scale = bench.input("scale", n.scale), &weight = bench.input("weight", n.weight),
+          &bias = bench.input("bias", n.bias);
+  Operand& scaled_weight = bench.output("scaled_weight", n.weight.sizes(), c.dtype);
+  Operand& scaled_bias = bench.output("scaled_bias", n.bias.sizes(), c.dtype);
+  bench.call(
+      "forward", bench.required().forward_workspace, {&scaled_weight, &scaled_bias}, table.scaled_rows_forward,
+      fvlm_scaled_rows_forward{0, scale.abi(), weight.abi(), bias.abi(), scaled_weight.abi(), scaled_bias.abi()});
+  if (!c.backward || !bench.going()) return bench.finish();
+
+  Operand* came_weight = c.frozen ? nullptr : &bench.input("d_scaled_weight", n.came_weight);
+  Operand* came_bias = c.wants("d_scale") || c.wants("d_bias") ? &bench.input("d_scaled_bias", n.came_bias) : nullptr;
+  const auto gradient = [&](const std::string& name, const at::Tensor& held, bool wanted) {
+    return wanted && c.wants(name) ? apart(bench, c, name, held) : nullptr;
+  };
+  Operand *d_scale = gradient("d_scale", n.held_scale, !c.frozen),
+          *d_weight = gradient("d_weight", n.held_weight, !c.frozen), *d_bias = gradient("d_bias", n.held_bias, true);
+  bench.call("backward", bench.required().backward_workspace, present({d_scale, d_weight, d_bias}),
+             table.scaled_rows_backward,
+             fvlm_scaled_rows_backward{0, c.accumulate, scale.abi(), weight.abi(), bias.abi(), abi_of(came_weight),
+                                       abi_of(came_bias), abi_of(d_scale), abi_of(d_weight), abi_of(d_bias)});
+  return bench.finish();
+}
+
+} // namespace
+
+const Kernel scaled_rows_kernel{run, expect};
+
+} // namespace fvlm::check

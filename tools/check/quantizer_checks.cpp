@@ -1,0 +1,334 @@
+// What a quantizer has to get right, one promise a row.
+#include "check/families.h"
+#include "check/formulas.h"
+#include "check/generic.h"
+#include "check/nonsense.h"
+#include "check/quantizer.h"
+#include "check/workbench.h"
+
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/round.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+namespace fvlm::check {
+namespace {
+
+Outcome cases(Context& context, std::vector<QuantizerCase> all) {
+  const auto dtype = quantizer_dtype(context);
+  for (auto& one : all) one.dtype = dtype;
+  return right(context, quantizer_cases(all));
+}
+
+// Runs each supported case and looks at the result; "" from `look` is good.
+Outcome each(Context& context, std::vector<QuantizerCase> all,
+             const std::function<std::string(const QuantizerCase&, const Run&)>& look) {
+  const auto own = quantizer_dtype(context);
+  int done = 0;
+  std::string why;
+  for (auto& one : all) {
+    if (one.dtype == at::kFloat) one.dtype = own;
+    Trial trial = quantizer_trial(one);
+    if (why = refusal(context, trial); !why.empty()) continue;
+    Run run = run_fully(context, trial);
+    if (auto trouble = look(one, run); !trouble.empty()) return failed("{}: {}", trial.label, trouble);
+    ++done;
+  }
+  return done ? ok(fmt::format("{} weights", done)) : not_applicable("supports() says no: " + why);
+}
+
+int bits_of(Context& context) {
+  return context.table<fvlm_quantizer_v1>().bits;
+}
+
+std::string scheme_of(Context& context) {
+  const char* scheme = context.table<fvlm_quantizer_v1>().scheme;
+  return scheme ? scheme : "";
+}
+
+// Half of what lies between two codes where a row's largest weight takes the last one, and a rounding to the dtype.
+at::Tensor half_step(const at::Tensor& weight, int bits) {
+  auto largest = weight.abs().amax(1, true);
+  const double roundings = 0x1p-7;
+  return largest / (std::ldexp(1.0, bits - 1) - 1) * 0.5 * (1 + roundings) + largest * 0x1p-8;
+}
+
+at::Tensor float_half_step(const QuantizerCase& c, const at::Tensor& weight, int bits) {
+  if (c.dtype != at::kFloat && c.dtype != at::kDouble) return half_step(weight, bits);
+  return weight.abs().amax(1, true) / (std::ldexp(1.0, bits - 1) - 1) * 0.5 * (1 + 1e-4);
+}
+
+std::string element(const at::Tensor& mask, const at::Tensor& weight, const at::Tensor& got) {
+  auto at = at::nonzero(mask)[0];
+  const int64_t row = at[0].item<int64_t>(), col = at[1].item<int64_t>();
+  return fmt::format("{} of {} elements; [{}, {}] was {:.6g} and is {:.6g}", mask.sum().item<int64_t>(), mask.numel(),
+                     row, col, weight[row][col].item<double>(), got[row][col].item<double>());
+}
+
+// Weights within the outermost codes of their row come back within half a step. Those beyond were clipped: of int8's
+// none, of any scheme's fewer than half.
+std::string comes_back(const QuantizerCase& c, const Run& run, int bits) {
+  auto weight = quantizer_numbers(c).weight.to(at::kDouble);
+  auto unpacked = run.output("unpacked")->to(at::kDouble);
+  auto wrong = at::isfinite(unpacked).logical_not();
+  if (wrong.any().item<bool>()) return "not finite: " + element(wrong, weight, unpacked);
+  auto slack = float_half_step(c, weight, bits) + 1e-300;
+  auto beyond = (weight > unpacked.amax(1, true) + slack).logical_or(weight < unpacked.amin(1, true) - slack);
+  if (const double share = beyond.to(at::kDouble).mean().item<double>(); share > 0.5 && c.weights == Weights::normal)
+    return fmt::format("{:.0f} % of the weights are clipped", 100 * share);
+  auto off = ((weight - unpacked).abs() > slack).logical_and(beyond.logical_not());
+  return off.any().item<bool>() ? "off by more than half a step: " + element(off, weight, unpacked) : "";
+}
+
+Outcome round_trip(Context& context) {
+  return each(context, {{}, {.rows = 5, .cols = 300, .seed = 2}, {.magnitude = 3, .seed = 3}},
+              [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
+template <at::ScalarType dtype>
+Outcome linear(Context& context) {
+  return right(context, quantizer_cases({{.dtype = dtype}, {.dtype = dtype, .rows = 40, .cols = 96, .tokens = 33}}));
+}
+
+template <at::ScalarType dtype>
+Outcome converts(Context& context) {
+  return each(context, {{.dtype = dtype}}, [&](const auto& c, const Run& run) -> std::string {
+    if (c.dtype != dtype) return "";
+    return comes_back(c, run, bits_of(context));
+  });
+}
+
+Outcome int8_codes(Context& context) {
+  if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
+  std::vector<QuantizerCase> all{
+      {}, {.cols = 301}, {.weights = Weights::zero_rows}, {.weights = Weights::outliers}, {.magnitude = 1e-5}};
+  all.push_back({.rows = 5, .cols = 254, .weights = Weights::ties});
+  if (!context.quick)
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1025, 1031}, {17, 2049}, {17, 8193}, {4, 65537}, {8193, 5}})
+      all.push_back({.rows = rows, .cols = cols, .convert_only = true});
+  return each(context, all, [](const auto& c, const Run& run) -> std::string {
+    const at::Tensor *codes = run.output("packed[0]"), *scales = run.output("packed[1]");
+    if (!codes || codes->scalar_type() != at::kChar || codes->dim() != 2 || codes->size(0) != c.rows ||
+        codes->size(1) != c.cols)
+      return "packed[0] has to be int8 [rows, cols]";
+    if (!scales || scales->scalar_type() != at::kFloat || scales->numel() != c.rows)
+      return "packed[1] has to be float32 [rows]";
+    auto weight = quantizer_numbers(c).weight.to(at::kFloat);
+    auto scale = weight.abs().amax(1) / 127;
+    if (auto off = scales->reshape({-1}) != scale; off.any().template item<bool>()) {
+      const int64_t row = at::nonzero(off)[0][0].template item<int64_t>();
+      return fmt::format("the scale of row {} is {:.9g} and should be {:.9g}", row,
+                         (*scales).reshape({-1})[row].template item<double>(), scale[row].template item<double>());
+    }
+    auto wanted = at::where(scale.unsqueeze(1) == 0, at::zeros_like(weight), at::round(weight / scale.unsqueeze(1)));
+    wanted = at::clamp(wanted, -127, 127);
+    auto off = codes->to(at::kFloat) != wanted;
+    return off.any().template item<bool>() ? "codes: " + element(off, wanted, codes->to(at::kFloat)) : "";
+  });
+}
+
+Outcome fake_is_unpack(Context& context) {
+  std::vector<QuantizerCase> all{
+      {}, {.rows = 5, .cols = 301}, {.weights = Weights::outliers}, {.rows = 5, .cols = 254, .weights = Weights::ties}};
+  for (auto dtype : {at::kBFloat16, at::kHalf}) all.push_back({.dtype = dtype});
+  return each(context, all, [](const auto&, const Run& run) -> std::string {
+    auto off = *run.output("out") != *run.output("unpacked");
+    return off.any().template item<bool>() ? "fake quantisation and unpack(pack) differ: " +
+                                                 element(off, *run.output("unpacked"), *run.output("out"))
+                                           : "";
+  });
+}
+
+// The gradient passes or is 0, and is 0 exactly where the weight lies beyond the outermost codes of its row.
+Outcome straight_through(Context& context) {
+  return each(context, {{}, {.weights = Weights::outliers}, {.weights = Weights::negative}},
+              [&](const auto& c, const Run& run) -> std::string {
+                auto n = quantizer_numbers(c);
+                auto weight = n.weight.to(at::kDouble), unpacked = run.output("unpacked")->to(at::kDouble);
+                const at::Tensor& d_weight = *run.output("d_weight");
+                auto passed = d_weight == n.d_out, stopped = (d_weight == 0).logical_and(n.d_out != 0);
+                auto neither = passed.logical_or(stopped).logical_not();
+                if (neither.any().template item<bool>())
+                  return "a gradient neither passes nor is 0: " + element(neither, n.d_out, d_weight);
+                auto slack = float_half_step(c, weight, bits_of(context)) + 1e-300;
+                auto high = unpacked.amax(1, true), low = unpacked.amin(1, true);
+                auto beyond = (weight > high + slack).logical_or(weight < low - slack);
+                auto within = (weight <= high).logical_and(weight >= low);
+                auto leaks = beyond.logical_and(stopped.logical_not()).logical_and(n.d_out != 0);
+                if (leaks.any().template item<bool>())
+                  return "the gradient passes where the weight was clipped: " + element(leaks, weight, unpacked);
+                auto blocked = within.logical_and(stopped);
+                return blocked.any().template item<bool>()
+                           ? "the gradient is 0 where the weight lies in range: " + element(blocked, weight, unpacked)
+                           : "";
+              });
+}
+
+Outcome zero_rows(Context& context) {
+  return each(context, {{.weights = Weights::zero_rows}, {.magnitude = 0}},
+              [](const auto& c, const Run& run) -> std::string {
+                auto weight = quantizer_numbers(c).weight, unpacked = *run.output("unpacked");
+                auto zero = (weight == 0).all(1, true).expand_as(weight);
+                auto off = (unpacked != 0).logical_and(zero);
+                if (off.any().template item<bool>())
+                  return "a row of zeros does not come back as zeros: " + element(off, weight, unpacked);
+                for (const char* name : {"y", "d_x", "out", "d_weight"})
+                  if (!at::isfinite(run.output(name)->to(at::kDouble)).all().template item<bool>())
+                    return fmt::format("{} is not finite", name);
+                return "";
+              });
+}
+
+Outcome magnitudes(Context& context, std::initializer_list<double> sizes) {
+  std::vector<QuantizerCase> all;
+  for (double size : sizes) all.push_back({.magnitude = size});
+  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
+Outcome huge_values(Context& context) {
+  const bool narrow = quantizer_dtype(context) == at::kHalf;
+  return narrow ? magnitudes(context, {1000, 10000}) : magnitudes(context, {1e10, 1e30, 2e37});
+}
+
+Outcome tiny_values(Context& context) {
+  const bool narrow = quantizer_dtype(context) == at::kHalf;
+  return narrow ? magnitudes(context, {1e-2, 1e-3}) : magnitudes(context, {1e-10, 1e-30});
+}
+
+Outcome uneven_rows(Context& context) {
+  return each(
+      context,
+      {{.weights = Weights::constant}, {.weights = Weights::negative}, {.rows = 1}, {.weights = Weights::outliers}},
+      [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
+Outcome plain_linear(Context& context) {
+  return cases(context, {{.bias = false}, {.tokens = 40, .bias = false}});
+}
+Outcome no_tokens(Context& context) {
+  return cases(context, {{.tokens = 0}});
+}
+Outcome one_token(Context& context) {
+  return cases(context, {{.tokens = 1}, {.rows = 1, .cols = 1, .tokens = 1}});
+}
+Outcome odd_sizes(Context& context) {
+  return cases(context, {{.rows = 7, .cols = 33},
+                         {.rows = 1, .cols = 257},
+                         {.rows = 65, .cols = 1},
+                         {.rows = 3, .cols = 5, .tokens = 70},
+                         {.rows = 129, .cols = 100, .tokens = 3}});
+}
+
+// Just above every power of two, up to the widths of recipes.
+Outcome large_sizes(Context& context) {
+  std::vector<QuantizerCase> all;
+  for (int64_t size : {65, 129, 257, 513, 1025, 2049, 4097, 8193}) {
+    all.push_back({.rows = 5, .cols = size, .tokens = 3});
+    all.push_back({.rows = size, .cols = 5, .tokens = 3});
+    if (size < 4000) all.push_back({.rows = 5, .cols = 9, .tokens = size});
+  }
+  all.push_back({.rows = 257, .cols = 513, .tokens = 33});
+  if (Outcome outcome = cases(context, all); outcome.state != State::ok) return outcome;
+  return each(context, all, [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
+Outcome convert_only(Context& context) {
+  return each(context, {{.convert_only = true}},
+              [&](const auto& c, const Run& run) { return comes_back(c, run, bits_of(context)); });
+}
+
+Outcome packs_small(Context& context) {
+  const int bits = bits_of(context);
+  if (bits < 1 || bits > 16) return failed("bits is {}", bits);
+  return each(context, {{.rows = 64, .cols = 512}}, [&](const auto& c, const Run& run) -> std::string {
+    const double codes = static_cast<double>(c.rows * c.cols) * bits / 8, given = static_cast<double>(run.saved);
+    if (given < codes)
+      return fmt::format("{} bits a weight need {} bytes, the packed tensors have {}", bits, codes, given);
+    // Scales: a float32 for each 16 weights is the most that any scheme keeps.
+    const double most = codes + static_cast<double>(c.rows * c.cols) / 16 * 4 + 1024;
+    return given > most ? fmt::format("{} bits a weight are {} bytes, the packed tensors have {}", bits, codes, given)
+                        : "";
+  });
+}
+
+Outcome packs_again(Context& context) {
+  // What was unpacked, packed once more, stays where it is: no drift over a save and a load. A scheme that clips by the
+  // largest weight moves each time.
+  if (scheme_of(context) != "int8") return not_applicable("the scheme is " + scheme_of(context));
+  return each(context, {{}, {.cols = 301}}, [&](const auto& c, const Run& run) -> std::string {
+    const auto& table = context.table<fvlm_quantizer_v1>();
+    Workbench bench(context, {});
+    fvlm_quantizer_query query{};
+    query.device = device_of(context.device);
+    query.dtype = dtype_of(c.dtype);
+    query.rows = c.rows, query.cols = c.cols;
+    if (!bench.begin(table, query)) return bench.finish().trouble();
+    auto packed = bench.saved("packed");
+    fvlm_quantizer_pack pack{};
+    fvlm_quantizer_unpack unpack{};
+    for (size_t i = 0; i < packed.size(); ++i) pack.packed[i] = packed[i]->abi(), unpack.packed[i] = packed[i]->abi();
+    pack.weight = bench.input("weight", *run.output("unpacked"), Rows::contiguous).abi();
+    Operand& again = bench.output("unpacked", {c.rows, c.cols}, c.dtype, Rows::contiguous);
+    unpack.weight = again.abi();
+    if (!bench.call("pack", bench.required().forward_workspace, packed, table.pack, pack) ||
+        !bench.call("unpack", bench.required().forward_workspace, {&again}, table.unpack, unpack))
+      return bench.finish().trouble();
+    auto before = run.output("unpacked")->to(at::kDouble), after = again.view().cpu().to(at::kDouble);
+    auto moved = (before - after).abs() > before.abs().amax(1, true) * (c.dtype == at::kFloat ? 1e-5 : 1e-2) + 1e-300;
+    return moved.any().template item<bool>() ? "packed once more it moves: " + element(moved, before, after) : "";
+  });
+}
+
+Outcome nonsense(Context& context) {
+  fvlm_quantizer_query good{};
+  good.struct_size = sizeof good;
+  good.device = device_of(context.device);
+  good.dtype = dtype_of(quantizer_dtype(context));
+  good.rows = 24, good.cols = 64, good.tokens = 9;
+  Nonsense<fvlm_quantizer_query> nonsense;
+  nonsense.add_usual(good, &fvlm_quantizer_query::dtype);
+  return nonsense.refused_by(context.table<fvlm_quantizer_v1>().supports);
+}
+
+} // namespace
+
+Table quantizer_table() {
+  Table table{"quantizer", {}, quantizer_benchmarks()};
+  append(table.checks,
+         {
+             {"round_trip", "a weight comes back within half a step", round_trip},
+             {"converts_bfloat16", "so do weights in bfloat16", converts<at::kBFloat16>, "round_trip"},
+             {"converts_float16", "so do weights in float16", converts<at::kHalf>, "round_trip"},
+             {"linear_float32", "the linear and its gradient agree with the unpacked weight in float64, in float32",
+              linear<at::kFloat>},
+             {"linear_bfloat16", "the same in bfloat16", linear<at::kBFloat16>},
+             {"linear_float16", "the same in float16", linear<at::kHalf>},
+             {"linear_float64", "the same in float64", linear<at::kDouble>},
+             {"linear_plain", "a linear without a bias", plain_linear, "linear_float*,linear_bfloat16"},
+             {"no_tokens", "a linear without tokens", no_tokens, "linear_float*,linear_bfloat16"},
+             {"one_token", "a linear of one token", one_token, "linear_float*,linear_bfloat16"},
+             {"odd_sizes", "rows and columns that no vector divides", odd_sizes, "linear_float*,linear_bfloat16"},
+             {"fake_is_unpack", "fake quantisation gives the bits of unpack(pack)", fake_is_unpack},
+             {"straight_through", "the gradient passes in range and is 0 where the weight was clipped",
+              straight_through, "round_trip"},
+             {"zero_rows", "rows of zeros come back as zeros", zero_rows},
+             {"int8_codes", "the scheme int8 packs as the ABI writes it", int8_codes, "round_trip,zero_rows"},
+             {"huge_values", "weights of 1e30", huge_values, "round_trip"},
+             {"tiny_values", "weights of 1e-30", tiny_values, "round_trip"},
+             {"uneven_rows", "constant rows, negative rows, a single row, outliers", uneven_rows, "round_trip"},
+             {"large_sizes", "rows, columns and tokens just above every power of two up to 8,192", large_sizes,
+              "odd_sizes,round_trip", Extent::thorough},
+             {"convert_only", "a query without tokens, where weights are converted alone", convert_only, "round_trip"},
+             {"packs_small", "the packed tensors take the bits that the table names", packs_small},
+             {"packs_again", "packing the unpacked weight changes nothing", packs_again, "round_trip"},
+             {"supports_nonsense", "supports() refuses impossible queries", nonsense},
+         });
+  append(table.checks, generic_checks("linear_float*,linear_bfloat16"));
+  return table;
+}
+
+} // namespace fvlm::check
