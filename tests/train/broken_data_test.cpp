@@ -235,7 +235,7 @@ TEST_F(BrokenData, sequences_beyond_the_positions_of_a_decoder_from_a_folder_are
       ADD_FAILURE() << "257 positions of 256";
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 3);
-      EXPECT_THAT(error.text(), HasSubstr("2 frames and 255 text tokens are more than the decoder's 256 positions"));
+      EXPECT_THAT(error.text(), HasSubstr("2 frames and 255 text tokens exceed the decoder's 256 positions"));
     }
   EXPECT_EQ(budget::decoder_positions(resolved().plan.model), 256);
 }
