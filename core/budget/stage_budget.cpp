@@ -4,6 +4,7 @@
 #include "budget/parameter_groups.h"
 #include "budget/shadow/step.h"
 #include "model/size_class.h"
+#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 
@@ -146,7 +147,7 @@ Setting setting_of(const plan::Plan& plan, const plan::Stage& stage, const Model
   Setting setting{plan, stage, machine_of(plan, device), shape_of(description, plan), {}};
   for (size_t term = 0; term < stage.objective.size(); ++term)
     if (const std::string* teacher = stage.objective[term]->teacher())
-      setting.teachers[term] = shape_of(ModelDirectory::open(*teacher).description(), plan);
+      setting.teachers[term] = shape_of(ModelDirectory::open(resolve_model(*teacher)).description(), plan);
   return setting;
 }
 

@@ -2,13 +2,11 @@
 #include "base/log.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "budget/described_model.h"
 #include "cli/check_files.h"
 #include "cli/plugin_options.h"
 #include "cli/recipe_options.h"
 #include "recipe/control_memory.h"
 #include "recipe/files.h"
-#include "recipe/positions.h"
 #include "recipe/print.h"
 
 #include <fmt/format.h>
@@ -60,8 +58,7 @@ int run_check(Arguments arguments) {
 
   bool json = parsed->flag("json");
   auto resolved = recipe::resolve(recipe_request(*parsed));
-  if (const auto positions = budget::decoder_positions(resolved.plan.model))
-    recipe::require_positions(resolved, *positions);
+  require_positions(resolved);
   recipe::check_controls(resolved);
   bool files = parsed->flag("files");
   auto report = files ? check_files(resolved) : recipe::FileReport{};

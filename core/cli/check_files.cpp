@@ -6,6 +6,7 @@
 #include "data/shards/tar_header.h"
 #include "data/tokenizer.h"
 #include "model/weights/model_directory.h"
+#include "model/weights/resolve_model.h"
 #include "model/weights/towers.h"
 #include "recipe/freeze.h"
 
@@ -33,11 +34,11 @@ class FileCheck {
     for (const plan::Stage& stage : plan_.stages) {
       const std::string path = "stages" + recipe::key_part(stage.name);
       if (stage.from.find('/') != std::string::npos)
-        attempt(path + ".from", stage.from, [&] { ModelDirectory::open(stage.from); });
+        attempt(path + ".from", stage.from, [&] { ModelDirectory::open(resolve_model(stage.from)); });
       for (size_t i = 0; i < stage.objective.size(); ++i)
         if (const std::string* folder = stage.objective[i]->teacher())
           attempt(path + ".objective" + recipe::index_part(i + 1) + ".teacher", *folder,
-                  [&] { teacher(ModelDirectory::open(*folder).description().decoder); });
+                  [&] { teacher(ModelDirectory::open(resolve_model(*folder)).description().decoder); });
       mix(path + ".data", stage.data);
       for (const auto& set : stage.evaluation.sets)
         mix(path + ".evaluation.sets" + recipe::key_part(set.name) + ".data", set.data);

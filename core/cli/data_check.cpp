@@ -135,6 +135,7 @@ int data_check(Arguments arguments) {
   if ((parsed->value("threads") && threads < 1) || threads > 1024)
     throw Error(ErrorKind::usage, fmt::format("--threads: expected 1 to 1024, got {}", threads));
   const auto resolved = recipe::resolve(recipe_request(*parsed));
+  require_positions(resolved);
   const auto only = parsed->value("stage");
   if (only) stage_named(resolved.plan, *only);
   const auto registry = open_registry(*parsed);

@@ -4,7 +4,6 @@
 #include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
-#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/progress.h"
 #include "cli/recipe_options.h"
@@ -12,6 +11,7 @@
 #include "evaluation/evaluator.h"
 #include "evaluation/questions.h"
 #include "model/loading.h"
+#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 

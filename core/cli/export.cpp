@@ -1,9 +1,9 @@
 // fvlm-engine export: writes a model directory or checkpoint as a model directory of another dtype.
 #include "base/interrupt.h"
-#include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/transfer.h"
+#include "model/weights/resolve_model.h"
 
 namespace fvlm::cli {
 

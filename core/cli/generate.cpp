@@ -8,13 +8,13 @@
 #include "base/text.h"
 #include "cli/execution_options.h"
 #include "cli/media_options.h"
-#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
 #include "data/chat.h"
 #include "data/media/decode_image.h"
 #include "data/media/video.h"
 #include "data/streaming_detokenizer.h"
+#include "model/weights/resolve_model.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>

@@ -104,6 +104,7 @@ int run_plan(Arguments arguments) {
     if (request.file.extension() == ".json") request.args.clear();
     return print_differences(resolved, recipe::resolve(request), parsed->values("set"), parsed->flag("json"));
   }
+  require_positions(resolved);
   const budget::Device device = device_named(parsed->value("device"));
   if (parsed->flag("budget")) {
     const Budget budget = budget_of(resolved.plan, device);

@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "budget/described_model.h"
+#include "recipe/positions.h"
 
 #include <fmt/format.h>
 
@@ -27,6 +29,11 @@ recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& f
     request.args[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return request;
+}
+
+void require_positions(const recipe::Resolved& resolved) {
+  if (const auto positions = budget::decoder_positions(resolved.plan.model))
+    recipe::require_positions(resolved, *positions);
 }
 
 nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok) {

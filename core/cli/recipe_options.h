@@ -12,6 +12,9 @@ void add_recipe_options(Options& options);
 // A non-empty `file` replaces RECIPE: a second recipe with the same --set and --arg.
 recipe::Request recipe_request(const ParsedOptions& parsed, const std::string& file = "");
 
+// Throws RecipeError for sequences that are longer than the decoder's positions, where its folder can be read.
+void require_positions(const recipe::Resolved& resolved);
+
 // The JSON document of a verb that validates a recipe: "ok", the hash of the plan, and its stages.
 nlohmann::ordered_json validation_json(const recipe::Resolved& resolved, bool ok);
 

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "cli/execution_options.h"
-#include "cli/model_option.h"
 #include "cli/plugin_options.h"
 #include "cli/tensor_module.h"
+#include "model/weights/resolve_model.h"
 
 #include <fmt/format.h>
 

@@ -67,6 +67,13 @@ void refuse_several_processes() {
                               name, count));
 }
 
+fs::path named_checkpoint(const std::string& resume) {
+  std::error_code ignored;
+  if (!fs::is_directory(resume, ignored))
+    throw Error(ErrorKind::usage, fmt::format("--resume: expected auto or a checkpoint's folder, got '{}'", resume));
+  return resume;
+}
+
 } // namespace
 
 int train_stages(Arguments arguments) {
@@ -82,10 +89,11 @@ int train_stages(Arguments arguments) {
   with_plugin_options(options)
       .value("run-dir", "D", "the run folder; default: runs/NAME, with the recipe's name")
       .value("stage", "S", "train this stage alone")
-      .value("from", "MODEL", "a model directory or checkpoint that the first stage starts from")
+      .value("from", "MODEL",
+             "a model directory, a checkpoint or a run folder (its newest checkpoint) that the first stage starts from")
       .value("resume", "auto|CHECKPOINT",
              "resume from the newest intact checkpoint (auto, the default) or from this one")
-      .value("max-steps", "N", "stop after N steps; the run can be resumed")
+      .value("max-steps", "N", "stop after N steps of this call, whatever earlier ones took; the run can be resumed")
       .flag("allow-plan-change", "resume a run that was started with another plan")
       .flag("dry-run", "open everything a run needs, print the stages, and train nothing")
       .flag("find-batch", "find the largest pack of each stage that fits in memory; writes nothing")
@@ -101,8 +109,11 @@ int train_stages(Arguments arguments) {
   request.folder = parsed->value_or("run-dir", "runs/" + resolved.plan.name);
   request.stage = parsed->value("stage");
   if (request.stage) stage_named(resolved.plan, *request.stage);
+  if (request.folder.empty())
+    throw Error(ErrorKind::usage, "--run-dir: expected the path of the run's folder, got an empty text");
   if (const auto from = parsed->value("from")) request.from = *from;
-  if (const auto resume = parsed->value("resume"); resume && *resume != "auto") request.resume = *resume;
+  if (const auto resume = parsed->value("resume"); resume && *resume != "auto")
+    request.resume = named_checkpoint(*resume);
   if (request.from && request.resume)
     throw Error(ErrorKind::usage,
                 "--from and --resume are mutually exclusive: one starts a stage, the other continues one");
@@ -119,11 +130,15 @@ int train_stages(Arguments arguments) {
                           parsed->flag("json"));
   }
   if (parsed->flag("dry-run")) {
-    train::rehearse(resolved, request, *open_registry(*parsed));
-    if (parsed->flag("json"))
-      fmt::print("{}", dump(validation_json(resolved, true)));
-    else
-      fmt::print("{}\ndry run: nothing was trained\n", recipe::stages_text(resolved.plan));
+    const auto registry = open_registry(*parsed);
+    train::rehearse(resolved, request, *registry);
+    const std::string start = train::planned_start(resolved, request, *registry);
+    if (parsed->flag("json")) {
+      Json document = validation_json(resolved, true);
+      document["start"] = start;
+      fmt::print("{}", dump(document));
+    } else
+      fmt::print("{}\n{}\ndry run: nothing was trained\n", recipe::stages_text(resolved.plan), start);
     return 0;
   }
   request.write_report = write_report_page;

@@ -22,14 +22,18 @@ Origin origin_of(const std::string& source) {
   return origin;
 }
 
-// Where the value was written, or else its nearest parent.
-Origin origin_of(const Resolved& resolved, std::string path) {
-  for (; !path.empty(); path = path.substr(0, std::min(path.rfind('.'), path.size()))) {
-    if (const auto found = resolved.sources.find(path); found != resolved.sources.end())
+// Sources are of single values. Of a mix whose lengths are defaults, this is the first line that wrote any of it.
+Origin origin_of(const Resolved& resolved, const std::string& mix) {
+  for (const char* length : {".max_text_tokens", ".max_frames"})
+    if (const auto found = resolved.sources.find(mix + length); found != resolved.sources.end())
       return origin_of(found->second);
-    if (path.find('.') == std::string::npos) break;
+  Origin first{resolved.recipe, 0, {}};
+  for (auto found = resolved.sources.lower_bound(mix); found != resolved.sources.end(); ++found) {
+    if (!found->first.starts_with(mix)) break;
+    const Origin origin = origin_of(found->second);
+    if (origin.line > 0 && (first.line == 0 || origin.line < first.line)) first = origin;
   }
-  return {resolved.recipe, 0, {}};
+  return first;
 }
 
 } // namespace
@@ -54,8 +58,8 @@ std::vector<LongSequences> find_long_sequences(const plan::Plan& plan, int64_t p
 void require_positions(const Resolved& resolved, int64_t positions) {
   std::vector<Mistake> mistakes;
   for (const LongSequences& long_ones : find_long_sequences(resolved.plan, positions)) {
-    const std::string path = long_ones.mix + ".max_text_tokens";
-    mistakes.push_back({origin_of(resolved, path), path, long_ones.what, long_sequences_advice});
+    mistakes.push_back({origin_of(resolved, long_ones.mix), long_ones.mix + ".max_text_tokens", long_ones.what,
+                        long_sequences_advice});
   }
   if (!mistakes.empty()) throw RecipeError(std::move(mistakes));
 }

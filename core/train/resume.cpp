@@ -13,28 +13,57 @@ namespace fvlm::train {
 
 namespace fs = std::filesystem;
 
+// The folder of the run that a checkpoint lies in: RUN/STAGE/STEP.
+static fs::path run_of(const fs::path& checkpoint) {
+  std::error_code ignored;
+  return fs::weakly_canonical(checkpoint / "training_state", ignored).parent_path().parent_path().parent_path();
+}
+
 // Checksums prove that its files were written together; state.json and fvlm.json, which are among them, of what.
 RunState RunCheckpoints::proven(const fs::path& checkpoint) const {
   RunState state = read_state(checkpoint);
   const ModelFile model = ModelFile::read(checkpoint);
-  const auto refuse = [&](std::string what, std::string advice) {
-    throw Error(ErrorKind::data, std::move(what)).at(checkpoint.string()).advise(std::move(advice));
+  const bool inside = is_inside(checkpoint);
+  const auto refuse = [&](std::string what, const std::string& advice) {
+    const char* remove = "move it out of the run's folder";
+    throw Error(ErrorKind::data, std::move(what))
+        .at(checkpoint.string())
+        .advise(!inside          ? advice
+                : advice.empty() ? remove
+                                 : fmt::format("{}; {}", remove, advice));
   };
   if (model.stage != state.stage || model.step != state.step || model.plan_hash != state.plan_hash)
     refuse(
         fmt::format("fvlm.json is of stage '{}', step {}, and training_state/ of stage '{}', step {}: these are files "
                     "of two checkpoints",
                     model.stage, model.step, state.stage, state.step),
-        "move it out of the run's folder");
+        inside ? "" : "name another checkpoint");
   if (!state.run_id.empty() && !record_.id.empty() && state.run_id != record_.id)
     refuse(fmt::format("this checkpoint belongs to another run: its id is {}, and this run's is {}", state.run_id,
                        record_.id),
-           "move it out of the run's folder; --from CHECKPOINT begins a stage with its weights");
+           advice_on_another_run(checkpoint));
+  if (record_.id.empty() && !inside)
+    refuse(fmt::format("this checkpoint belongs to another run{}, and {} has none to resume",
+                       state.run_id.empty() ? "" : fmt::format(" (its id is {})", state.run_id), run_.string()),
+           advice_on_another_run(checkpoint));
   if (!any_plan_ && !record_.has_plan(state.plan_hash))
     refuse(fmt::format("this checkpoint belongs to a plan that this run was never trained under (hash {})",
                        state.plan_hash.substr(0, 12)),
-           "move it out of the run's folder; or --allow-plan-change resumes from it with the plan of now");
+           "--allow-plan-change resumes from it with the present plan");
   return state;
+}
+
+bool RunCheckpoints::is_inside(const fs::path& checkpoint) const {
+  std::error_code ignored;
+  return fs::equivalent(run_of(checkpoint), run_, ignored);
+}
+
+std::string RunCheckpoints::advice_on_another_run(const fs::path& checkpoint) const {
+  std::error_code ignored;
+  std::string advice = fmt::format("--from {} starts a stage with its weights", checkpoint.string());
+  if (const fs::path owner = run_of(checkpoint); !is_inside(checkpoint) && fs::exists(owner / "run.json", ignored))
+    advice += fmt::format("; --run-dir {} resumes its own run", owner.string());
+  return advice;
 }
 
 RunState RunCheckpoints::proven(const std::string& stage, int64_t step) const {
@@ -60,6 +89,16 @@ Place RunCheckpoints::newest(const Stages& stages) const {
   return {};
 }
 
+Place RunCheckpoints::peek(const Stages& stages) const {
+  refuse_stages_behind(stages);
+  for (size_t i = stages.size(); i-- > 0;) {
+    const StageFolder folder(run_ / stages[i]->name);
+    if (const auto steps = folder.steps(); !steps.empty())
+      return place_of(folder.of(steps.back()), proven(stages[i]->name, steps.back()), stages);
+  }
+  return {};
+}
+
 Place RunCheckpoints::named(const fs::path& checkpoint, const Stages& stages) const {
   verify_checkpoint(checkpoint);
   return place_of(checkpoint, proven(checkpoint), stages);
@@ -72,7 +111,6 @@ Place RunCheckpoints::place_of(const fs::path& checkpoint, RunState state, const
     throw Error(ErrorKind::usage,
                 fmt::format("this is a checkpoint of the stage '{}', which is not to be run", state.stage))
         .at(checkpoint.string());
-  log_info("resumes at stage {}, step {} ({})", state.stage, state.step, checkpoint.string());
   return {static_cast<size_t>(stage - stages.begin()), checkpoint, std::move(state)};
 }
 

@@ -5,6 +5,7 @@
 #include "train/state.h"
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace fvlm::train {
@@ -26,6 +27,8 @@ class RunCheckpoints {
 
   // The newest whole checkpoint of the last of these stages that has one.
   Place newest(const Stages& stages) const;
+  // The same place, found without renaming damaged checkpoints: none of them is read whole.
+  Place peek(const Stages& stages) const;
   // The checkpoint that somebody named.
   Place named(const std::filesystem::path& checkpoint, const Stages& stages) const;
   // The last checkpoint of a stage that is done. Throws Error(usage) where it is not.
@@ -40,6 +43,8 @@ class RunCheckpoints {
   void refuse_stages_behind(const Stages& stages) const;
   Place place_of(const std::filesystem::path& checkpoint, RunState state, const Stages& stages) const;
   RunState proven(const std::filesystem::path& checkpoint) const;
+  bool is_inside(const std::filesystem::path& checkpoint) const;
+  std::string advice_on_another_run(const std::filesystem::path& checkpoint) const;
   RunState proven(const std::string& stage, int64_t step) const;
 
   const plan::Plan& plan_;

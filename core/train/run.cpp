@@ -5,6 +5,7 @@
 #include "base/log_file.h"
 #include "base/text.h"
 #include "model/loading.h"
+#include "model/weights/resolve_model.h"
 #include "ops/host_memory.h"
 #include "plugin/active_call.h"
 #include "recipe/positions.h"
@@ -37,13 +38,15 @@ class Run {
     const auto started = std::chrono::steady_clock::now();
     const auto stages = wanted_stages();
     const RunFolder folder(request_.folder);
-    opened_ = folder.open(resolved_, request_.allow_plan_change);
+    opened_ = folder.open(resolved_);
     log_.emplace(request_.folder / "log.txt");
     const CrashLog crashes(request_.folder / "log.txt");
     const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.newest(stages);
+    const bool is_known = !opened_.record.id.empty();
     if (opened_.record.id.empty())
       opened_.record.id = place.state.run_id.empty() ? RunRecord::new_id() : place.state.run_id;
     check_change(place, stages);
+    announce(place, *stages[place.stage], is_known);
     if (request_.resume) checkpoints_.set_aside_behind(place.state);
     checkpoints_.link();
     report::MetricsLog metrics(request_.folder, {place.state.metrics_bytes, place.state.events_bytes});
@@ -114,6 +117,22 @@ class Run {
     return report;
   }
 
+  // Where train() would begin, in words. Throws what it would throw before its first stage.
+  std::string start() {
+    const auto stages = wanted_stages();
+    refuse_other_content(request_.folder);
+    opened_ = read_run_folder(request_.folder, resolved_);
+    const bool is_known = !opened_.record.id.empty();
+    const Place place = request_.resume ? checkpoints_.named(*request_.resume, stages) : checkpoints_.peek(stages);
+    check_change(place, stages);
+    if (!place.checkpoint.empty())
+      return fmt::format("the run would resume at stage {}, step {} ({})", place.state.stage, grouped(place.state.step),
+                         place.checkpoint.string());
+    return fmt::format("{} at stage {}, step 0, in {}",
+                       is_known ? "the run has no checkpoint of these stages: it would start" : "the run would start",
+                       stages[place.stage]->name, request_.folder.string());
+  }
+
   // To the log alone: who started the run says it on the terminal. Nothing before the folder was opened.
   void log_failure(const std::string& text) {
     if (log_) log_->write(LogLevel::error, text);
@@ -136,13 +155,32 @@ class Run {
     return stages;
   }
 
-  // A plan that was changed has something to train, and says nothing else of what is trained already; or else nothing
-  // is changed. Whoever goes back to an earlier checkpoint finds the data that it read, before anything is put aside.
+  // A changed plan has to be allowed, to have something to train, and to leave the trained samples as they were.
+  // Whoever goes back to an earlier checkpoint has to have the data that it read. All this is known before anything is
+  // changed.
   void check_change(const Place& place, const std::vector<const plan::Stage*>& stages) const {
-    if (place.checkpoint.empty() || !(opened_.before || request_.resume)) return;
+    const bool changed = !opened_.differences.empty();
+    if (!place.checkpoint.empty() && (changed || request_.resume)) check_data(place, stages);
+    if (changed && !request_.allow_plan_change)
+      throw Error(ErrorKind::usage, "the run was begun with another plan")
+          .at(request_.folder.string())
+          .advise("--allow-plan-change resumes with the new one; --run-dir trains into another folder\n" +
+                  opened_.differences);
+  }
+
+  void check_data(const Place& place, const std::vector<const plan::Stage*>& stages) const {
     const plan::Stage& stage = *stages[place.stage];
     const StageData data(plan_, stage, registry_, {.device = request_.device});
     const bool done = place.state.stage_done;
+    if (!done && !opened_.differences.empty() && !Composer::matches(place.state.cursor, data.batches(), data.order()))
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("the run was begun with another plan, and its stage '{}' cannot be resumed at step {} with "
+                      "this one: other shards, weights, samples, seed or batch give other samples",
+                      stage.name, grouped(place.state.step)))
+          .at(request_.folder.string())
+          .advise("undo the change, or train into another folder with --run-dir; --allow-plan-change does not help\n" +
+                  opened_.differences);
     if (!done) Composer::check(place.state.cursor, data.batches(), data.order());
     if (!opened_.before) return;
     const bool extends = done && Composer::extended(place.state.cursor, data.batches(), data.order());
@@ -155,6 +193,16 @@ class Run {
       throw Error(ErrorKind::usage, "every stage is done, and the new plan trains nothing more")
           .at(request_.folder.string())
           .advise("more `samples` of the last stage extend it; --run-dir trains into another folder");
+  }
+
+  // `is_known`: the folder had a run before this process.
+  void announce(const Place& place, const plan::Stage& stage, bool is_known) const {
+    if (!opened_.differences.empty()) log_warning("resumes with another plan:\n{}", opened_.differences);
+    if (!place.checkpoint.empty())
+      log_info("resumes at stage {}, step {} ({})", place.state.stage, place.state.step, place.checkpoint.string());
+    else if (is_known && place.state.stage.empty())
+      log_warning("{}: the run has no checkpoint to resume from; stage {} starts from its first step",
+                  request_.folder.string(), stage.name);
   }
 
   void refuse_other_samples(const plan::Stage& trained) const {
@@ -195,7 +243,7 @@ class Run {
         parameter.value.copy_(previous_model_->parameters().at(parameter.name).value);
       return vlm;
     }
-    load_weights(ModelDirectory::open(folder_of(from)), *vlm);
+    load_weights(ModelDirectory::open(resolve_model(folder_of(from))), *vlm);
     return vlm;
   }
 
@@ -235,6 +283,10 @@ TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request,
   }
 }
 
+std::string planned_start(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
+  return Run(resolved, request, registry).start();
+}
+
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry) {
   const c10::InferenceMode without_autograd;
   const ModelDescription description = describe(resolved.plan);
@@ -250,10 +302,11 @@ void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Reg
     model::Model vlm({description.vision, description.decoder, description.connector}, {});
     auto from = std::exchange(first_from, std::nullopt);
     if (!from && stage.from.find('/') != std::string::npos) from = stage.from;
-    if (from) load_weights(ModelDirectory::open(*from), vlm);
+    if (from) load_weights(ModelDirectory::open(resolve_model(*from)), vlm);
     for (const plan::Term& term : stage.objective)
       if (const std::string* teacher = term->teacher())
-        check_teacher(*teacher, ModelDirectory::open(*teacher).description().decoder, description.decoder);
+        check_teacher(*teacher, ModelDirectory::open(resolve_model(*teacher)).description().decoder,
+                      description.decoder);
     groups_of(resolved.plan.model, stage, vlm.parameters());
     require_optimizer(resolved.plan, stage, registry, request.device);
     if (stage.quantization_aware)

@@ -41,6 +41,9 @@ struct TrainReport {
 // Throws Error for what makes no sense, and for numbers that go wrong beyond the guard's limits.
 TrainReport train(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry);
 
+// Says where train() would start or resume. Throws what it would throw about the run's folder. Writes nothing.
+std::string planned_start(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry);
+
 // Opens all that train() would open, the data and the model of every stage, and lets it go again: throws what it would
 // throw before its first step. Writes nothing.
 void rehearse(const recipe::Resolved& resolved, const TrainRequest& request, Registry& registry);

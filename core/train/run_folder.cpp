@@ -37,26 +37,11 @@ void write_recipe(const fs::path& folder, const std::map<fs::path, std::string>&
   }
 }
 
-// A folder of shards or weights that was named by mistake: a run would be laid among them.
-void refuse_data(const fs::path& folder) {
-  std::error_code failed;
-  if (fs::exists(folder / "plan.json", failed) || fs::exists(folder / "metrics.jsonl", failed)) return;
-  for (const auto& entry : fs::directory_iterator(folder, failed)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_data = name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".safetensors") ||
-                         name.ends_with(".fvlm-index") || name == "config.json" || name == "fvlm.json";
-    if (is_data)
-      throw Error(ErrorKind::usage, fmt::format("this folder holds data or a model ({}), and no run", name))
-          .at(folder.string())
-          .advise("name a folder for the run that is new or empty: --run-dir runs/NAME");
-  }
-}
-
 // Two processes would write over each other's lines and take each other's checkpoints for half done. A file that stays
 // while the run does, and is open for writing, can be locked on a network's disk, too; where it cannot, nobody is kept
 // out.
 Descriptor locked(const fs::path& folder) {
-  refuse_data(folder);
+  refuse_other_content(folder);
   make_folders(folder);
   Descriptor lock = open_kept_file(folder / "metrics.jsonl");
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
@@ -104,22 +89,40 @@ std::string sentence_of(const std::vector<recipe::Difference>& differences) {
   return parts.empty() ? "the plan before is not known" : join(parts, "; ");
 }
 
+// A line of metrics or a checkpoint.
+bool has_trained(const fs::path& run, const plan::Plan& plan) {
+  std::error_code absent;
+  if (const auto bytes = fs::file_size(run / "metrics.jsonl", absent); !absent && bytes > 0) return true;
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [&](const plan::Stage& stage) { return !StageFolder(run / stage.name).steps().empty(); });
+}
+
 } // namespace
+
+// A run would be written among the files of a folder named by mistake. A log that the shell opened there is allowed.
+void refuse_other_content(const fs::path& folder) {
+  std::error_code failed;
+  for (const char* file : {"plan.json", "metrics.jsonl", "run.json"})
+    if (fs::exists(folder / file, failed)) return;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') && !name.ends_with(".log") && !name.ends_with(".out")) names.push_back(name);
+  }
+  if (names.empty()) return;
+  std::sort(names.begin(), names.end());
+  throw Error(ErrorKind::usage, fmt::format("this folder is not empty and holds no run: it has {}{}", names.front(),
+                                            names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : ""))
+      .at(folder.string())
+      .advise("name a new or empty folder for the run: --run-dir runs/NAME");
+}
 
 RunFolder::RunFolder(fs::path path) : path_(std::move(path)), lock_(locked(path_)) {}
 
-// A line of metrics or a checkpoint.
-bool RunFolder::has_trained(const plan::Plan& plan) const {
-  std::error_code absent;
-  if (const auto bytes = fs::file_size(path_ / "metrics.jsonl", absent); !absent && bytes > 0) return true;
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [&](const plan::Stage& stage) { return !StageFolder(path_ / stage.name).steps().empty(); });
-}
-
-OpenedRun RunFolder::open(const recipe::Resolved& resolved, bool allow_change) const {
+OpenedRun read_run_folder(const fs::path& path, const recipe::Resolved& resolved) {
   OpenedRun opened;
-  opened.record = RunRecord::read(path_);
-  const fs::path file = path_ / "plan.json";
+  opened.record = RunRecord::read(path);
+  const fs::path file = path / "plan.json";
   const auto before = recorded_plan(file);
   if (before && opened.record.plans.empty()) opened.record.accept(before->hash, ""); // a run of an earlier version
   const bool is_same = before ? recipe::plan_hash(before->plan) == resolved.hash
@@ -129,19 +132,14 @@ OpenedRun RunFolder::open(const recipe::Resolved& resolved, bool allow_change) c
     opened.record.accept(resolved.hash, "");
     return opened;
   }
-  if (!has_trained(before ? before->plan : resolved.plan)) {
+  if (!has_trained(path, before ? before->plan : resolved.plan)) {
     opened.record.plans.clear();
     opened.record.accept(resolved.hash, "");
     return opened;
   }
   const auto differences =
       before ? recipe::differences(before->plan, resolved.plan) : std::vector<recipe::Difference>();
-  if (!allow_change)
-    throw Error(ErrorKind::usage, "the run was begun with another plan")
-        .at(path_.string())
-        .advise("--allow-plan-change resumes with the new one; --run-dir trains into another folder\n" +
-                first_of(differences, file));
-  log_warning("resumes with another plan:\n{}", first_of(differences, file));
+  opened.differences = first_of(differences, file);
   opened.record.accept(resolved.hash, sentence_of(differences));
   if (before) opened.before = before->plan;
   return opened;

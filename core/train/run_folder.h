@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace fvlm::train {
@@ -15,16 +16,23 @@ namespace fvlm::train {
 struct OpenedRun {
   RunRecord record;                 // of run.json; its newest plan is that of now
   std::optional<plan::Plan> before; // that the run was trained under, where it is another one
+  std::string differences;          // between the two, for people; empty: it is the same plan
   bool writes_plan = false;
 };
 
+// Throws Error(usage) for a folder that has other files and no run.
+void refuse_other_content(const std::filesystem::path& folder);
+
+// Reads it without holding or changing the folder, which need not exist.
+OpenedRun read_run_folder(const std::filesystem::path& path, const recipe::Resolved& resolved);
+
 class RunFolder {
  public:
-  // Makes the folder, and holds it against other processes. Throws Error(usage) where one is at work in it.
+  // Makes the folder, and holds it against other processes. Throws Error(usage) where one is at work in it, or where it
+  // has other files than a run's.
   explicit RunFolder(std::filesystem::path path);
 
-  // Throws Error(usage) with what differs where the run has begun with another plan, unless it may be.
-  OpenedRun open(const recipe::Resolved& resolved, bool allow_change) const;
+  OpenedRun open(const recipe::Resolved& resolved) const { return read_run_folder(path_, resolved); }
 
   // Writes run.json, and where the plan is new plan.json and recipe/, once its first stage can begin or resume.
   void write(const OpenedRun& opened, const recipe::Resolved& resolved) const;
@@ -33,7 +41,6 @@ class RunFolder {
   void write_parameters(const std::string& stage, const std::vector<budget::GroupLine>& groups) const;
 
  private:
-  bool has_trained(const plan::Plan& plan) const;
   std::filesystem::path path_;
   Descriptor lock_;
 };

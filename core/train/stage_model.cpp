@@ -4,6 +4,7 @@
 #include "device/peak.h"
 #include "device/probe.h"
 #include "model/loading.h"
+#include "model/weights/resolve_model.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -79,8 +80,9 @@ StageModel make_stage_model(const plan::Plan& plan, const plan::Stage& stage, Re
     const std::string* folder = stage.objective[term]->teacher();
     if (!folder) continue;
     auto& teacher = made.frozen.models.teachers[term];
-    teacher = make_frozen(plan, device,
-                          [folder](const model::ArenaOptions& arena) { return model::load_model(*folder, arena); });
+    teacher = make_frozen(plan, device, [folder = resolve_model(*folder)](const model::ArenaOptions& arena) {
+      return model::load_model(folder, arena);
+    });
     check_teacher(*folder, teacher->config().decoder, made.vlm->config().decoder);
   }
   made.optimization = std::make_unique<Optimization>(plan, stage, registry, made.vlm->parameters(),

@@ -51,6 +51,10 @@ TEST_F(ModelOption, ARunIsItsNewestFinishedCheckpoint) {
   for (const std::string verb : {"generate runs/x --batch none.safetensors", "trace runs/x --batch none --out o",
                                  "eval '" FVLM_RECIPES "/quickstart.lua' --model runs/x"})
     EXPECT_THAT(run(verb).err, HasSubstr("runs/x: using its newest checkpoint, runs/x/instruct/step-000010")) << verb;
+  const auto checked =
+      run("check '" FVLM_RECIPES "/quickstart.lua' --files --set stages.align.from=runs/x --set name=x").err;
+  EXPECT_THAT(checked, HasSubstr("runs/x: using its newest checkpoint, runs/x/instruct/step-000010"));
+  EXPECT_THAT(checked, Not(HasSubstr("stages.align.from")));
   const auto itself = export_of("runs/x/align/step-000099");
   EXPECT_EQ(itself.code, 0);
   EXPECT_EQ(itself.err, "") << "a checkpoint is taken without a word";
@@ -122,6 +126,22 @@ TEST_F(ModelOption, ATildeThatNoShellExpandedIsNamed) {
   EXPECT_FALSE(fs::exists(scratch / "~")) << "no folder of that name appears";
   EXPECT_THAT(run("check '" FVLM_RECIPES "/quickstart.lua' --files --arg data='~/models/x'").err,
               HasSubstr("'~/models/x/captions/*.tar': a recipe does not expand '~'"));
+}
+
+TEST_F(ModelOption, SequencesLongerThanADecodersPositionsAreRefusedWithTheirLine) {
+  write_file_atomic(scratch / "long.lua", R"(local fvlm = require "fvlm"
+return fvlm.recipe { name = "long", model = fvlm.model { image_size = 20, vision = "vision", decoder = "decoder" },
+  fvlm.stage "align" {
+    objective = fvlm.next_token {}, optimizer = fvlm.adamw { lr = 1e-3 }, samples = 100, batch = 10,
+    data = fvlm.mix { "a.tar" },
+  } })");
+  for (const char* verb : {"check", "plan", "plan --budget", "data check"}) {
+    const auto ran = run(fmt::format("{} long.lua", verb));
+    EXPECT_EQ(ran.code, 3) << verb;
+    EXPECT_THAT(ran.err, HasSubstr("long.lua:5: stages.align.data.max_text_tokens: 64 frames and 1024 text tokens "
+                                   "exceed the decoder's 512 positions"))
+        << verb;
+  }
 }
 
 // A connector of 27 M numbers takes a while to be drawn: the signal comes once the unfinished folder is there.

@@ -497,7 +497,7 @@ TEST_F(TrainRun, AFolderOfDataBecomesNoRun) {
     ADD_FAILURE() << "it was trained into";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_STREQ(error.what(), "this folder holds data or a model (a.tar), and no run");
+    EXPECT_STREQ(error.what(), "this folder is not empty and holds no run: it has a.tar");
   }
   EXPECT_FALSE(fs::exists(folder("shards") / "metrics.jsonl"));
 }

@@ -40,23 +40,23 @@ Cursor Composer::start(const BatchPlan& plan, const Order& order) {
   return cursor;
 }
 
-bool Composer::goes_by(const Cursor& cursor, const BatchPlan& plan, const Order& order) {
+bool Composer::matches(const Cursor& cursor, const BatchPlan& plan, const Order& order) {
   return cursor.fingerprint == fingerprint(plan, order) && cursor.order.drawn.size() == order.begin().drawn.size();
 }
 
 std::optional<Cursor> Composer::extended(Cursor end, const BatchPlan& plan, const Order& order) {
   if (plan.samples <= end.samples) return {};
   const auto before = order.of_length(end.samples);
-  if (!before || !goes_by(end, plan, *before)) return {};
+  if (!before || !matches(end, plan, *before)) return {};
   end.fingerprint = fingerprint(plan, order);
   return end;
 }
 
 void Composer::check(const Cursor& cursor, const BatchPlan& plan, const Order& order) {
-  if (goes_by(cursor, plan, order)) return;
+  if (matches(cursor, plan, order)) return;
   throw Error(ErrorKind::data,
-              "the data are not those that the run read before: shards, weights, samples, seed or batch differ")
-      .advise("bring the old ones back, or start the stage anew");
+              "the data differ from what the run read before: other shards, weights, samples, seed or batch")
+      .advise("restore them, or train into another folder: --run-dir");
 }
 
 uint64_t Composer::fingerprint(const BatchPlan& plan, const Order& order) {

@@ -63,7 +63,9 @@ class Composer {
 
   // The cursor at the beginning of a stage.
   static Cursor start(const BatchPlan& plan, const Order& order);
-  // Throws Error(data) when the cursor belongs to other data.
+  // Whether the cursor belongs to these data: shards, weights, samples, seed and batch.
+  static bool matches(const Cursor& cursor, const BatchPlan& plan, const Order& order);
+  // Throws Error(data) when it does not.
   static void check(const Cursor& cursor, const BatchPlan& plan, const Order& order);
   // The cursor from which a finished stage continues when its number of samples was raised; nullopt when the data
   // differ in anything else.
@@ -71,7 +73,6 @@ class Composer {
 
  private:
   static uint64_t fingerprint(const BatchPlan& plan, const Order& order);
-  static bool goes_by(const Cursor& cursor, const BatchPlan& plan, const Order& order);
   void compose_samples(ComposedStep& step);
   void compose_budget(ComposedStep& step);
   bool wait_for(int64_t samples, ComposedStep& step);

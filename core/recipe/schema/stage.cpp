@@ -170,7 +170,8 @@ Ref<Stage> stage_schema() {
           .required()
           .field("from", &Stage::from, text(),
                  "What the stage starts from: an earlier stage, \"model\" (the recipe's `model`), or the path of a "
-                 "checkpoint or model directory. Default: the previous stage; the first starts from \"model\".")
+                 "model directory, of a checkpoint or of a run (its newest checkpoint). Default: the previous stage; "
+                 "the first starts from \"model\".")
           .field("freeze", &Stage::freeze, list(text(), {.allow_single = true}), "Parameter groups that are frozen.")
           .field("data", &Stage::data, mix_schema(), "The samples.")
           .required()

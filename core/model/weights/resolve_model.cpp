@@ -1,0 +1,75 @@
+#include "model/weights/resolve_model.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "model/weights/model_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fvlm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t largest_plan = 64 << 20;
+
+// The newest checkpoint in a stage's folder. Unfinished and damaged ones are not called step-NUMBER.
+std::optional<fs::path> newest_checkpoint(const fs::path& stage) {
+  std::optional<fs::path> newest;
+  int64_t newest_step = -1;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(stage, none)) {
+    const std::string name = entry.path().filename().string();
+    constexpr std::string_view prefix = "step-";
+    int64_t step = 0;
+    if (!name.starts_with(prefix) || !fs::exists(entry.path() / ModelFile::name, none)) continue;
+    const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+    if (error != std::errc() || end != name.data() + name.size() || step <= newest_step) continue;
+    newest_step = step;
+    newest = entry.path();
+  }
+  return newest;
+}
+
+// The names of a run's stages in order. Only they are read, so that the plan of an earlier version serves, too.
+std::vector<std::string> stages_of(const fs::path& plan_file) {
+  const nlohmann::json document = read_json_object(plan_file, largest_plan);
+  std::vector<std::string> names;
+  try {
+    for (const auto& stage : document.at("plan").at("stages")) names.push_back(stage.at("name"));
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorKind::data, "this is no run's plan: it names no stages").at(plan_file.string());
+  }
+  return names;
+}
+
+std::optional<fs::path> newest_of_run(const fs::path& run) {
+  const std::vector<std::string> stages = stages_of(run / "plan.json");
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+    if (auto found = newest_checkpoint(run / *stage)) return found;
+  return std::nullopt;
+}
+
+} // namespace
+
+fs::path resolve_model(const fs::path& named) {
+  std::error_code ignored;
+  if (fs::exists(named / ModelFile::name, ignored)) return named;
+  const bool is_run = fs::exists(named / "plan.json", ignored);
+  if (const auto newest = is_run ? newest_of_run(named) : newest_checkpoint(named)) {
+    log_info("{}: using its newest checkpoint, {}", named.string(), newest->string());
+    return *newest;
+  }
+  if (is_run)
+    throw Error(ErrorKind::data, "this run has no finished checkpoint yet")
+        .at(named.string())
+        .advise("`fvlm-engine train` writes them as the recipe's `checkpoint` says, and at the end of each stage");
+  return named; // opening it reports what is wrong
+}
+
+} // namespace fvlm

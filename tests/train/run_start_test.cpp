@@ -1,0 +1,121 @@
+// Where a run starts: the model of its first stage, its folder, and what it may resume.
+#include "base/error.h"
+#include "small_run.h"
+#include "train/checkpoint.h"
+
+namespace fvlm::train {
+namespace {
+
+class RunStart : public SmallRun {
+ protected:
+  std::string stderr_of(const std::function<void()>& work) const {
+    testing::internal::CaptureStderr();
+    work();
+    return testing::internal::GetCapturedStderr();
+  }
+
+  // The message of the Error that `work` throws, and what it wrote before.
+  std::pair<std::string, std::string> refusal_of(const std::function<void()>& work) const {
+    std::string text;
+    const std::string before = stderr_of([&] {
+      try {
+        work();
+        ADD_FAILURE() << "it was not refused";
+      } catch (const Error& error) {
+        text = error.text();
+      }
+    });
+    return {text, before};
+  }
+
+  static bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+};
+
+TEST_F(RunStart, FromTakesTheFolderOfARunOrOfAStage) {
+  run("start", {}, {.stage = "align"});
+  const fs::path checkpoint = StageFolder(folder("start") / "align").of(10);
+  run("checkpoint", {}, {.stage = "instruct", .from = checkpoint});
+  run("run", {}, {.stage = "instruct", .from = folder("start")});
+  run("stage", {}, {.stage = "instruct", .from = folder("start") / "align"});
+  run("recipe", {"stages.instruct.from=" + folder("start").string()}, {.stage = "instruct"});
+  for (const char* name : {"run", "stage", "recipe"}) expect_equal_runs("checkpoint", name);
+  EXPECT_NO_THROW(rehearse(resolved(), {.stage = "instruct", .from = folder("start")}, registry_));
+  const std::string taught = R"(stages.instruct.objective=[{"kind":"next_token"},{"kind":"kl","teacher":")" +
+                             folder("start").string() + "\"}]";
+  EXPECT_NO_THROW(rehearse(resolved({taught}), {.stage = "instruct"}, registry_));
+  EXPECT_EQ(run("taught", {taught}, {.stage = "instruct", .from = folder("start"), .max_steps = 1}).steps, 1);
+}
+
+TEST_F(RunStart, AChangeThatCannotBeResumedIsNotAdvisedToBeAllowed) {
+  run("a", {}, {.max_steps = 5});
+  for (const bool allowed : {false, true}) {
+    const auto [text, before] =
+        refusal_of([&] { run("a", {"stages.align.batch.samples=4"}, {.allow_plan_change = allowed}); });
+    EXPECT_TRUE(has(text, "its stage 'align' cannot be resumed at step 5")) << text;
+    EXPECT_TRUE(has(text, "--allow-plan-change does not help")) << text;
+    EXPECT_TRUE(has(text, "stages.align.batch.samples")) << text;
+    EXPECT_FALSE(has(before, "resumes")) << before;
+  }
+  const auto [text, before] = refusal_of([&] { run("a", {"stages.align.optimizer.clip=2"}); });
+  EXPECT_TRUE(has(text, "--allow-plan-change resumes with the new one")) << text;
+  EXPECT_FALSE(has(before, "resumes")) << before;
+}
+
+TEST_F(RunStart, ACheckpointOfAnotherRunIsRefusedInANewFolder) {
+  run("a", {}, {.max_steps = 5});
+  const fs::path checkpoint = StageFolder(folder("a") / "align").of(5);
+  for (const bool allowed : {false, true}) {
+    const auto [text, before] =
+        refusal_of([&] { run("new", {}, {.resume = checkpoint, .allow_plan_change = allowed}); });
+    EXPECT_TRUE(has(text, "this checkpoint belongs to another run")) << text;
+    EXPECT_TRUE(has(text, "--run-dir " + folder("a").string() + " resumes its own run")) << text;
+    EXPECT_TRUE(has(text, "--from " + checkpoint.string())) << text;
+    EXPECT_FALSE(has(text, "move it out")) << text;
+    EXPECT_FALSE(fs::exists(folder("new") / "align"));
+  }
+  run("b", {}, {.max_steps = 2});
+  const auto [text, before] = refusal_of([&] { run("b", {}, {.resume = checkpoint}); });
+  EXPECT_TRUE(has(text, "belongs to another run: its id is")) << text;
+  EXPECT_FALSE(has(text, "move it out")) << text;
+  fs::remove(folder("a") / "run.json");
+  EXPECT_EQ(run("a", {}, {.resume = checkpoint, .max_steps = 1}).step, 6) << "it lies in its own run's folder";
+}
+
+TEST_F(RunStart, AFolderWithOtherFilesBecomesNoRun) {
+  fs::create_directories(folder("my") / "data");
+  write_file_atomic(folder("my") / "mine.lua", "return 1");
+  const auto [text, before] = refusal_of([&] { run("my"); });
+  EXPECT_TRUE(has(text, "this folder is not empty and holds no run: it has data and 1 more")) << text;
+  EXPECT_FALSE(fs::exists(folder("my") / "metrics.jsonl"));
+  fs::create_directories(folder("empty"));
+  write_file_atomic(folder("empty") / "train.log", "the shell's");
+  EXPECT_EQ(run("empty", {}, {.max_steps = 1}).steps, 1);
+}
+
+TEST_F(RunStart, ARunWithoutACheckpointSaysThatItStartsAnew) {
+  Faults faults;
+  faults.before_pack = [](const std::string&, int64_t step, HostPack&) {
+    if (step == 2) throw std::runtime_error("killed");
+  };
+  const std::string anew = "the run has no checkpoint to resume from; stage align starts from its first step";
+  EXPECT_FALSE(has(stderr_of([&] { EXPECT_ANY_THROW(run("a", {}, {.faults = faults})); }), anew));
+  ASSERT_TRUE(StageFolder(folder("a") / "align").steps().empty());
+  EXPECT_TRUE(has(stderr_of([&] { run("a", {}, {.max_steps = 1}); }), anew));
+  EXPECT_FALSE(has(stderr_of([&] { run("a", {}, {.max_steps = 1}); }), anew));
+}
+
+TEST_F(RunStart, ARehearsalSaysWhereTheRunWouldResume) {
+  const auto start = [&](const std::vector<std::string>& sets = {}) {
+    return planned_start(resolved(sets), {.folder = folder("a")}, registry_);
+  };
+  EXPECT_TRUE(has(start(), "the run would start at stage align, step 0")) << start();
+  EXPECT_FALSE(fs::exists(folder("a")));
+  run("a", {}, {.max_steps = 12});
+  const auto before = content(folder("a"));
+  EXPECT_TRUE(has(start(), "the run would resume at stage instruct, step 2 (")) << start();
+  EXPECT_THROW(start({"stages.instruct.optimizer.clip=2"}), Error);
+  EXPECT_TRUE(content(folder("a")) == before);
+}
+
+} // namespace
+} // namespace fvlm::train
