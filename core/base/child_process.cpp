@@ -42,8 +42,9 @@ Pipe::Pipe() : reader_(-1), writer_(-1) {
 }
 
 void Pipe::drain(std::string& into) {
+  constexpr int max_reads = 256; // 1 MiB, more than a pipe holds: a child may write without end
   std::array<char, 4096> buffer;
-  while (reader_) {
+  for (int i = 0; i < max_reads && reader_; ++i) {
     pollfd ready{reader_.get(), POLLIN, 0};
     if (poll(&ready, 1, 0) <= 0) return;
     const ssize_t count = read(reader_.get(), buffer.data(), buffer.size());

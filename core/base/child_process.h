@@ -21,7 +21,7 @@ class Pipe {
   void close_reader() { reader_ = Descriptor(-1); }
   void close_writer() { writer_ = Descriptor(-1); }
 
-  // Appends what can be read without blocking. Closes the reader at the end of the file.
+  // Appends what can be read without blocking, at most 1 MiB. Closes the reader at the end of the file.
   void drain(std::string& into);
 
  private:

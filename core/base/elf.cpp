@@ -53,14 +53,16 @@ bool is_export(const Elf64_Sym& symbol) {
 }
 
 // The number of dynamic symbols is known only from the section table.
-void read_exports(const ElfReader& reader, const Elf64_Ehdr& header, uint64_t strings, ElfFile& file) {
+void read_symbols(const ElfReader& reader, const Elf64_Ehdr& header, uint64_t strings, ElfFile& file) {
   for (size_t i = 0; i < header.e_shnum; ++i) {
     const auto section = reader.get<Elf64_Shdr>(header.e_shoff + i * header.e_shentsize);
     if (!section || section->sh_type != SHT_DYNSYM) continue;
     for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= section->sh_size; at += sizeof(Elf64_Sym)) {
       const auto symbol = reader.get<Elf64_Sym>(section->sh_offset + at);
       if (!symbol) break;
+      const bool is_import = symbol->st_shndx == SHN_UNDEF && symbol->st_name != 0;
       if (is_export(*symbol)) file.exports.push_back(reader.text(strings + symbol->st_name));
+      if (is_import) file.imports.push_back(reader.text(strings + symbol->st_name));
     }
   }
 }
@@ -117,7 +119,7 @@ ElfFile read_elf(const std::filesystem::path& path) {
   ElfFile file;
   read_protections(segments, file);
   const uint64_t strings = read_dynamic(reader, segments, file);
-  read_exports(reader, *header, strings, file);
+  read_symbols(reader, *header, strings, file);
   return file;
 }
 

@@ -53,6 +53,7 @@ class ElfReader {
 struct ElfFile {
   std::string problem;                // why it is not a shared library of this machine; the rest is empty then
   std::vector<std::string> exports;   // names of exported dynamic symbols
+  std::vector<std::string> imports;   // names of undefined dynamic symbols
   std::vector<std::string> needed;    // DT_NEEDED
   std::vector<std::string> run_paths; // folders of DT_RPATH and DT_RUNPATH
   bool executable_stack = false, writable_code = false, text_relocations = false;

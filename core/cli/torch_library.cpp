@@ -1,6 +1,6 @@
 #include "cli/torch_library.h"
 
-#include "base/descriptor.h"
+#include "base/child_process.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -9,13 +9,9 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <optional>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace fvlm::cli {
@@ -60,33 +56,22 @@ print(found.submodule_search_locations[0] if found else '')
 // The first line that the program prints, or nothing where it does not start. It runs in /, without standard input and
 // standard error.
 std::string first_line_of(const fs::path& program, std::vector<std::string> words) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return "";
-  const Descriptor reader(ends[0]);
-  std::optional<Descriptor> writer(ends[1]);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, writer->get(), STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addchdir_np(&actions, "/");
-  std::vector<char*> arguments;
   words.insert(words.begin(), program.string());
-  arguments.reserve(words.size() + 1);
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, program.c_str(), &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return "";
-  writer.reset();
-  std::string said;
-  char buffer[4096];
-  for (ssize_t size; (size = read(reader.get(), buffer, sizeof buffer)) > 0 || (size < 0 && errno == EINTR);)
-    if (size > 0 && said.size() < sizeof buffer) said.append(buffer, static_cast<size_t>(size));
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  try {
+    Pipe output;
+    ChildProcess child({.command = std::move(words),
+                        .descriptors = {{output.writer().get(), STDOUT_FILENO}, {-1, STDERR_FILENO}},
+                        .folder = "/"});
+    output.close_writer();
+    std::string said;
+    while (output.reader()) {
+      wait_for_output({&output}, std::chrono::steady_clock::time_point::max());
+      output.drain(said);
+    }
+    return trimmed(said.substr(0, said.find('\n')));
+  } catch (const Error&) {
+    return "";
   }
-  return trimmed(said.substr(0, said.find('\n')));
 }
 
 // Throws Error(plugin) where anybody but root, the user and the program's owner could change what will be loaded: the

@@ -64,6 +64,19 @@ TEST(ChildProcess, RunsInAFolderAndDiscardsOutput) {
   EXPECT_EQ(text, "/usr\n");
 }
 
+TEST(ChildProcess, OutputWithoutEndIsReadInPieces) {
+  Pipe output;
+  ChildOptions options = shell("exec cat /dev/zero");
+  options.descriptors = {{output.writer().get(), STDOUT_FILENO}};
+  ChildProcess child(options);
+  output.close_writer();
+  std::string text;
+  for (const auto deadline = Clock::now() + std::chrono::seconds(20); text.size() < 4096 && Clock::now() < deadline;)
+    output.drain(text);
+  EXPECT_GE(text.size(), 4096u);
+  EXPECT_TRUE(output.reader());
+}
+
 TEST(ChildProcess, NamesTheSignalThatEndedIt) {
   const int status = run("kill -SEGV $$").second;
   ASSERT_TRUE(WIFSIGNALED(status));

@@ -15,6 +15,7 @@ TEST(Elf, ReadsWhatALibraryNeeds) {
   const ElfFile file = read_elf("/proc/self/exe");
   EXPECT_THAT(file.problem, IsEmpty());
   EXPECT_THAT(file.needed, testing::Contains("libc.so.6"));
+  EXPECT_THAT(file.imports, testing::Contains("__libc_start_main"));
   EXPECT_FALSE(file.executable_stack || file.writable_code || file.text_relocations);
 }
 

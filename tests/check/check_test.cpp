@@ -1,5 +1,5 @@
 // Good plugins pass wholly; what is no plugin is a failed check and not a failed tool.
-#include "check/elf.h"
+#include "base/elf.h"
 #include "workshop.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(Conformance, a_text_file_is_no_library) {
   const Entry* entry = find(report, "library.is_library");
   ASSERT_NE(entry, nullptr);
   EXPECT_EQ(entry->outcome.state, State::failed);
-  EXPECT_THAT(entry->outcome.text, HasSubstr("no ELF file"));
+  EXPECT_THAT(entry->outcome.text, HasSubstr("not an ELF file"));
   EXPECT_EQ(report.count(State::failed), 1u) << failures(report);
   std::filesystem::remove(path);
 }

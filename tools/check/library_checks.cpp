@@ -1,7 +1,7 @@
 // What every plugin's library has to be: its file, its entry point, its tables.
+#include "base/elf.h"
 #include "base/text.h"
 #include "check/context.h"
-#include "check/elf.h"
 #include "check/families.h"
 #include "check/probe.h"
 

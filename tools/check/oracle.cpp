@@ -1,5 +1,8 @@
 #include "check/oracle.h"
 
+#include "check/workbench.h"
+#include "plugin/dtype.h"
+
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/where.h>
@@ -44,26 +47,7 @@ std::string position(const at::Tensor& shaped, int64_t flat) {
 } // namespace
 
 std::string name_of(at::ScalarType dtype) {
-  switch (dtype) {
-  case at::kFloat:
-    return "float32";
-  case at::kDouble:
-    return "float64";
-  case at::kBFloat16:
-    return "bfloat16";
-  case at::kHalf:
-    return "float16";
-  case at::kInt:
-    return "int32";
-  case at::kLong:
-    return "int64";
-  case at::kChar:
-    return "int8";
-  case at::kByte:
-    return "uint8";
-  default:
-    return "int16";
-  }
+  return dtype_name(dtype_of(dtype));
 }
 
 double tolerance(const Expected& expected) {

@@ -1,29 +1,26 @@
 #include "check/other_process.h"
 
+#include "base/child_process.h"
 #include "base/text.h"
 #include "check/families.h"
+#include "check/memory_file.h"
 #include "check/probe.h"
 #include "plugin/untrusted.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <clocale>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
-
-extern char** environ;
 
 namespace fvlm::check {
 namespace {
@@ -36,64 +33,28 @@ constexpr int worlds = 8;
 // Between two answers on the descriptor for reports.
 constexpr char separator = '\x1e';
 
-// A file in memory that another process writes.
-class Sink {
- public:
-  explicit Sink(const char* name) : descriptor_(memfd_create(name, MFD_CLOEXEC)) {
-    if (descriptor_ < 0) throw Refused{State::failed, "no memory for the output of another process"};
-  }
-  ~Sink() { close(descriptor_); }
-  Sink(const Sink&) = delete;
-  Sink& operator=(const Sink&) = delete;
-  int descriptor() const { return descriptor_; }
-  std::string text() const {
-    struct stat status {};
-    fstat(descriptor_, &status);
-    std::string bytes(static_cast<size_t>(status.st_size), 0);
-    const ssize_t count = pread(descriptor_, bytes.data(), bytes.size(), 0);
-    bytes.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    return bytes;
-  }
-
- private:
-  int descriptor_;
-};
-
 struct Ended {
   std::string reported, printed;
   int status = 0; // as waitpid() gives it; -1: it did not end
 };
 
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> all;
-  for (std::string& word : words) all.push_back(word.data());
-  all.push_back(nullptr);
-  return all;
-}
-
 // Waits without limit, as the supervisor watches over that, until the process has reported `last`; from then on as long
 // as an idle process may take to exit on the busiest machine.
-int wait_for(pid_t id, const Sink& report, std::string_view last) {
+bool wait_for(ChildProcess& process, const MemoryFile& report, std::string_view last) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> deadline;
-  int status = 0;
   size_t seen = 0;
-  for (;;) {
-    const pid_t ended = waitpid(id, &status, WNOHANG);
-    if (ended == id) return status;
-    if (ended < 0 && errno != EINTR) return -1;
-    if (const size_t reported = report.text().size(); reported > seen) {
-      seen = reported;
+  while (!process.has_ended()) {
+    const std::string reported = report.text();
+    if (reported.size() > seen) {
+      seen = reported.size();
       keep_alive();
     }
-    if (!deadline && !last.empty() && report.text().ends_with(last)) deadline = Clock::now() + std::chrono::seconds(30);
-    if (deadline && Clock::now() > *deadline) {
-      kill(id, SIGKILL);
-      waitpid(id, &status, 0);
-      return -1;
-    }
+    if (!deadline && !last.empty() && reported.ends_with(last)) deadline = Clock::now() + std::chrono::seconds(30);
+    if (deadline && Clock::now() > *deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+  return true;
 }
 
 Ended send(Context& context, const std::string& errand, std::string_view last) {
@@ -108,18 +69,13 @@ Ended send(Context& context, const std::string& errand, std::string_view last) {
   job.kind = context.kind;
   std::vector<std::string> words = subject.command;
   words.push_back(to_text(job));
-  const Sink report("report"), printed("printed");
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, printed.descriptor(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, printed.descriptor(), STDERR_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, report.descriptor(), report_descriptor);
-  pid_t id = 0;
-  const int trouble = posix_spawn(&id, words[0].c_str(), &actions, nullptr, pointers_to(words).data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (trouble != 0) throw Refused{State::failed, fmt::format("cannot start {}: {}", words[0], std::strerror(trouble))};
-  const int status = wait_for(id, report, last);
-  return {report.text(), last_output(printed.text()), status};
+  const MemoryFile report, printed;
+  ChildProcess process({.command = words,
+                        .descriptors = {{printed.descriptor(), STDOUT_FILENO},
+                                        {printed.descriptor(), STDERR_FILENO},
+                                        {report.descriptor(), report_descriptor}}});
+  const bool has_ended = wait_for(process, report, last);
+  return {report.text(), last_output(printed.text()), has_ended ? process.status() : -1};
 }
 
 std::string text_of(int status) {

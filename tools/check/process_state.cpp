@@ -1,5 +1,6 @@
 #include "check/process_state.h"
 
+#include "base/child_process.h"
 #include "check/probe.h"
 
 #include <fmt/format.h>
@@ -33,11 +34,6 @@ std::string numbers_in(const sigset_t& set) {
   for (int number = 1; number < NSIG; ++number)
     if (sigismember(&set, number) == 1) text += fmt::format("{}{}", text.empty() ? "" : " ", number);
   return text;
-}
-
-std::string signal_text(int number) {
-  const char* name = sigabbrev_np(number);
-  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
 // Armed or not: how much is left changes by itself.
@@ -185,9 +181,9 @@ std::string ProcessState::difference(const ProcessState& later, Aspect aspect) c
       const auto found = later.handlers_.find(number);
       if (found == later.handlers_.end()) continue;
       if (found->second.function != handler.function)
-        return fmt::format("the handler of {} is another one", signal_text(number));
+        return fmt::format("the handler of {} is another one", signal_name(number));
       if (found->second.flags != handler.flags || found->second.blocked != handler.blocked)
-        return fmt::format("{} is handled with other flags or another mask", signal_text(number));
+        return fmt::format("{} is handled with other flags or another mask", signal_name(number));
     }
     return first_of({changed("the thread's mask of blocked signals", "'" + numbers_in(blocked_) + "'",
                              "'" + numbers_in(later.blocked_) + "'"),

@@ -1,72 +1,30 @@
 #include "check/supervisor.h"
 
+#include "base/child_process.h"
 #include "base/error.h"
+#include "check/memory_file.h"
 #include "plugin/untrusted.h"
 
-#include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char** environ;
 
 namespace fvlm::check {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Error failure(const std::string& what) {
-  return Error(ErrorKind::internal, fmt::format("plugin check: {}: {}", what, std::strerror(errno)));
-}
-
-// One child process: its lines, what it printed, how it ended.
+// One child process: the lines that it reports, what it prints, how it ends.
 class Process {
  public:
-  explicit Process(const std::vector<std::string>& command) {
-    int pipe_ends[2];
-    if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw failure("pipe");
-    lines_ = pipe_ends[0];
-    printed_ = memfd_create("printed", MFD_CLOEXEC);
-    if (printed_ < 0) throw failure("memfd_create");
-
-    std::vector<char*> words;
-    words.reserve(command.size());
-    for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, printed_, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, printed_, STDERR_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], report_descriptor);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP); // killed together with whatever the plugin starts
-    const int trouble = posix_spawn(&id_, words[0], &actions, &attributes, words.data(), environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    close(pipe_ends[1]);
-    if (trouble != 0) {
-      errno = trouble;
-      throw failure("cannot start " + command[0]);
-    }
+  explicit Process(const std::vector<std::string>& command)
+      : child_({.command = command,
+                .descriptors = {{printed_.descriptor(), STDOUT_FILENO},
+                                {printed_.descriptor(), STDERR_FILENO},
+                                {lines_.writer().get(), report_descriptor}}}) {
+    lines_.close_writer();
   }
-
-  ~Process() {
-    if (id_ > 0) {
-      kill();
-      end();
-    }
-    close(lines_);
-    close(printed_);
-  }
-
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
 
   enum class Next { line, closed, late };
 
@@ -77,46 +35,28 @@ class Process {
         pending_.erase(0, end + 1);
         return Next::line;
       }
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-      if (left <= 0) return Next::late;
-      pollfd waiting{lines_, POLLIN, 0};
-      const int ready = poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
-      if (ready <= 0) continue;
-      char bytes[4096];
-      const ssize_t count = read(lines_, bytes, sizeof bytes);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return Next::closed;
-      pending_.append(bytes, static_cast<size_t>(count));
+      if (!lines_.reader()) return Next::closed;
+      if (Clock::now() >= deadline) return Next::late;
+      wait_for_output({&lines_}, deadline);
+      lines_.drain(pending_);
     }
   }
 
-  void kill() { ::kill(-id_, SIGKILL); }
-
   // Waits for the end; "" for a good one, else "signal 11 (Segmentation fault)".
   std::string end() {
-    int status = 0;
-    while (waitpid(id_, &status, 0) < 0 && errno == EINTR) {
-    }
-    ::kill(-id_, SIGKILL); // what the plugin may have left running
-    id_ = 0;
+    child_.wait();
+    const int status = child_.status();
     if (WIFSIGNALED(status)) return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return WEXITSTATUS(status) ? fmt::format("exit status {}", WEXITSTATUS(status)) : "";
   }
 
-  // Of its end, what the process printed.
-  std::string printed() const {
-    constexpr off_t most = 8192;
-    const off_t size = lseek(printed_, 0, SEEK_END);
-    std::string text(static_cast<size_t>(std::min(size, most)), 0);
-    const ssize_t count = pread(printed_, text.data(), text.size(), size - static_cast<off_t>(text.size()));
-    text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    return text;
-  }
+  std::string end_of_output() const { return printed_.text(8192); }
 
  private:
-  pid_t id_ = 0;
-  int lines_ = -1, printed_ = -1;
+  Pipe lines_;
+  const MemoryFile printed_;
   std::string pending_;
+  ChildProcess child_;
 };
 
 class Supervisor {
@@ -151,11 +91,9 @@ class Supervisor {
         break;
       case Process::Next::closed: {
         const std::string how = process.end();
-        return died(how.empty() ? "ended the process" : "crashed: " + how, last_output(process.printed()));
+        return died(how.empty() ? "ended the process" : "crashed: " + how, last_output(process.end_of_output()));
       }
       case Process::Next::late:
-        process.kill();
-        process.end();
         return hung((current_ ? limit() : patience).count());
       }
     }
