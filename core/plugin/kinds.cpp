@@ -59,7 +59,7 @@ std::string loss_defect(const void* pointer, const KindName&, fvlm_device device
 }
 
 std::string kernels_defect(const void* pointer, const KindName&, fvlm_device device) {
-  for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations) {
+  for (const TableOperation& operation : kernel_operations()) {
     auto query = sized<fvlm_kernels_query>();
     query.op = operation.op;
     query.device = device;
@@ -195,39 +195,65 @@ std::vector<TableOperation> kernels() {
            .slots = {FVLM_SLOT(Table, rmsnorm_forward), FVLM_SLOT(Table, rmsnorm_backward)},
            .op = FVLM_OP_RMSNORM,
            .options = residual | compensation,
-           .has_inner = false},
+           .sizes = "ROWSxWIDTH",
+           .has_epsilon = true,
+           .has_parameters = true,
+           .rows_forward = 2,
+           .rows_backward = 3},
           {.name = "layernorm",
            .slots = {FVLM_SLOT(Table, layernorm_forward), FVLM_SLOT(Table, layernorm_backward)},
            .op = FVLM_OP_LAYERNORM,
            .options = residual | compensation | sums,
-           .has_inner = false},
-          {.name = "rope", .slots = {FVLM_SLOT(Table, rope)}, .op = FVLM_OP_ROPE, .options = 0, .has_inner = false},
+           .sizes = "ROWSxWIDTH",
+           .has_epsilon = true,
+           .has_parameters = true,
+           .rows_forward = 2,
+           .rows_backward = 3},
+          {.name = "rope",
+           .slots = {FVLM_SLOT(Table, rope)},
+           .op = FVLM_OP_ROPE,
+           .options = 0,
+           .sizes = "ROWSxHEADSxHEAD_DIM",
+           .rows_forward = 2,
+           .rows_backward = 2},
           {.name = "swiglu",
            .slots = {FVLM_SLOT(Table, swiglu_forward), FVLM_SLOT(Table, swiglu_backward)},
            .op = FVLM_OP_SWIGLU,
            .options = 0,
-           .has_inner = false},
+           .sizes = "ROWSxWIDTH",
+           .rows_forward = 3,
+           .rows_backward = 5},
           {.name = "bias_gelu",
            .slots = {FVLM_SLOT(Table, bias_gelu_forward), FVLM_SLOT(Table, bias_gelu_backward)},
            .op = FVLM_OP_BIAS_GELU,
            .options = bias,
-           .has_inner = false},
+           .sizes = "ROWSxWIDTH",
+           .has_parameters = true,
+           .rows_forward = 2,
+           .rows_backward = 3},
           {.name = "layerscale_residual",
            .slots = {FVLM_SLOT(Table, layerscale_forward), FVLM_SLOT(Table, layerscale_backward)},
            .op = FVLM_OP_LAYERSCALE_RESIDUAL,
            .options = sums,
-           .has_inner = false},
+           .sizes = "ROWSxWIDTH",
+           .has_parameters = true,
+           .rows_forward = 3,
+           .rows_backward = 3},
           {.name = "linear",
            .slots = {FVLM_SLOT(Table, linear_forward), FVLM_SLOT(Table, linear_input_gradient),
                      FVLM_SLOT(Table, linear_weight_gradient)},
            .op = FVLM_OP_LINEAR,
            .options = residual | bias | gelu | sums | compensation,
-           .has_inner = true},
+           .sizes = "ROWSxINNERxWIDTH",
+           .has_inner = true,
+           .has_parameters = true},
           {.name = "scaled_rows",
            .slots = {FVLM_SLOT(Table, scaled_rows_forward), FVLM_SLOT(Table, scaled_rows_backward)},
            .op = FVLM_OP_FOLD_ROW_SCALE,
            .options = 0,
-           .has_inner = true}};
+           .sizes = "LINEARSxINNERxWIDTH",
+           .has_inner = true,
+           .has_parameters = true}};
 }
 
 std::vector<Family> make_families() {
@@ -325,8 +351,17 @@ bool TableSlot::is_set(const void* table) const {
   return function != nullptr;
 }
 
+bool TableOperation::is_implemented(const void* table) const {
+  return std::all_of(slots.begin(), slots.end(), [&](const TableSlot& slot) { return slot.is_set(table); });
+}
+
+const std::vector<TableOperation>& kernel_operations() {
+  static const Family& family = *find_family(FVLM_KERNELS_KIND);
+  return family.operations;
+}
+
 const TableOperation* find_operation(int32_t op) {
-  for (const TableOperation& operation : find_family(FVLM_KERNELS_KIND)->operations)
+  for (const TableOperation& operation : kernel_operations())
     if (operation.op == op) return &operation;
   return nullptr;
 }

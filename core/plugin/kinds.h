@@ -30,13 +30,20 @@ struct TableSlot {
   bool is_set(const void* table) const;
 };
 
-// An operation of a table, whose functions have to be implemented all or not at all.
+// An operation of the kind kernels. Its functions have to be implemented all or not at all.
 struct TableOperation {
   std::string_view name; // "rmsnorm"
   std::vector<TableSlot> slots;
-  int32_t op;       // FVLM_OP_*
-  uint32_t options; // bits of FVLM_WITH_* that apply to it, besides FVLM_WITH_BACKWARD
-  bool has_inner;   // whether the query's `inner` applies to it
+  int32_t op;                  // FVLM_OP_*
+  uint32_t options;            // bits of FVLM_WITH_* that apply to it, besides FVLM_WITH_BACKWARD
+  const char* sizes;           // of a query: "ROWSxWIDTH"
+  bool has_inner = false;      // whether the query's `inner` applies to it
+  bool has_epsilon = false;    // whether the query's `epsilon` applies to it: a norm
+  bool has_parameters = false; // whether its backward makes gradients of parameters
+  // How often it reads and writes its rows; 0 where most of its work is on matrices.
+  double rows_forward = 0, rows_backward = 0;
+
+  bool is_implemented(const void* table) const;
 };
 
 // A kind without its variant: a table type.
@@ -61,7 +68,9 @@ std::vector<std::string> kinds_to_ask(std::string_view library);
 std::span<const Family> known_families();
 const Family* find_family(std::string_view name); // nullptr: not supported
 
-// The operation of the kind kernels; nullptr for an unknown one.
+// Those of the kind kernels, in the order of FVLM_OP_*.
+const std::vector<TableOperation>& kernel_operations();
+// nullptr for an unknown one.
 const TableOperation* find_operation(int32_t op);
 // "rmsnorm" for FVLM_OP_RMSNORM; "op 99" for an unknown one.
 std::string operation_name(int32_t op);

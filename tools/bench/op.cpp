@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <variant>
 
 namespace fvlm::bench {
@@ -57,21 +58,20 @@ struct TableOf<fvlm_optimizer_query> {
 // How an operation's shape is written, and the query that it means; sizes as many as the form has.
 using Sizes = std::vector<int64_t>;
 struct Form {
-  const char *operation, *sizes;
-  void (*fill)(Asked& asked, const Sizes& sizes);
+  std::string_view operation, sizes;
+  std::function<void(Asked& asked, const Sizes& sizes)> fill;
 };
 
-template <int32_t op>
-void fill_rows(Asked& asked, const Sizes& sizes) {
+void fill_rows(const TableOperation& operation, Asked& asked, const Sizes& sizes) {
   fvlm_kernels_query query{};
-  query.op = op;
+  query.op = operation.op;
   query.options = FVLM_WITH_BACKWARD;
   query.rows = sizes[0];
   query.width = sizes.back();
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE) query.inner = sizes[1];
-  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = 1e-6f;
-  if (op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
-  if (op == FVLM_OP_ROPE) {
+  if (operation.has_inner) query.inner = sizes[1];
+  if (operation.has_epsilon) query.epsilon = 1e-6f;
+  if (operation.op == FVLM_OP_BIAS_GELU) query.options |= FVLM_WITH_BIAS;
+  if (operation.op == FVLM_OP_ROPE) {
     query.heads = static_cast<int32_t>(sizes[1]);
     query.head_dim = query.rotary_dim = static_cast<int32_t>(sizes[2]);
     query.width = sizes[1] * sizes[2];
@@ -112,24 +112,22 @@ void fill_optimizer(Asked& asked, const Sizes& sizes) {
   asked.query = query;
 }
 
-constexpr Form forms[] = {
-    {"attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<false>},
-    {"causal-attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<true>},
-    {"loss", "ROWSxWIDTHxVOCABULARY", fill_loss},
-    {"optimizer", "PARAMETERS", fill_optimizer},
-    {"rmsnorm", "ROWSxWIDTH", fill_rows<FVLM_OP_RMSNORM>},
-    {"layernorm", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERNORM>},
-    {"rope", "ROWSxHEADSxHEAD_DIM", fill_rows<FVLM_OP_ROPE>},
-    {"swiglu", "ROWSxWIDTH", fill_rows<FVLM_OP_SWIGLU>},
-    {"bias_gelu", "ROWSxWIDTH", fill_rows<FVLM_OP_BIAS_GELU>},
-    {"layerscale_residual", "ROWSxWIDTH", fill_rows<FVLM_OP_LAYERSCALE_RESIDUAL>},
-    {"linear", "ROWSxINNERxWIDTH", fill_rows<FVLM_OP_LINEAR>},
-    {"scaled_rows", "LINEARSxINNERxWIDTH", fill_rows<FVLM_OP_FOLD_ROW_SCALE>},
-};
+const std::vector<Form>& forms() {
+  static const std::vector<Form> all = [] {
+    std::vector<Form> forms{{"attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<false>},
+                            {"causal-attention", "SEGMENTSxLENGTHxHEADSxHEAD_DIM", fill_attention<true>},
+                            {"loss", "ROWSxWIDTHxVOCABULARY", fill_loss},
+                            {"optimizer", "PARAMETERS", fill_optimizer}};
+    for (const TableOperation& operation : kernel_operations())
+      forms.push_back({operation.name, operation.sizes, std::bind_front(fill_rows, std::cref(operation))});
+    return forms;
+  }();
+  return all;
+}
 
 const Form& form_named(const std::string& operation) {
   std::vector<std::string> names;
-  for (const Form& form : forms) {
+  for (const Form& form : forms()) {
     if (operation == form.operation) return form;
     names.emplace_back(form.operation);
   }
@@ -149,7 +147,7 @@ Asked asked_by_name(const std::string& name) {
     const auto end = std::from_chars(text.data(), text.data() + text.size(), size);
     if (end.ec == std::errc() && end.ptr == text.data() + text.size() && size > 0) sizes.push_back(size);
   }
-  if (sizes.size() != split(form.sizes, 'x').size() || sizes.size() != numbers.size())
+  if (sizes.size() != split(std::string(form.sizes), 'x').size() || sizes.size() != numbers.size())
     throw Error(ErrorKind::usage, fmt::format("'{}' is no shape", name))
         .advise(fmt::format("{}:{}", form.operation, form.sizes));
   Asked asked;
@@ -370,7 +368,7 @@ OpReport measure_ops(const OpRequest& request, Registry& registry, const Progres
 
 std::string shapes_help() {
   std::vector<std::string> lines;
-  for (const Form& form : forms) lines.push_back(fmt::format("{}:{}", form.operation, form.sizes));
+  for (const Form& form : forms()) lines.push_back(fmt::format("{}:{}", form.operation, form.sizes));
   return join(lines, "\n");
 }
 

@@ -18,14 +18,6 @@ double number(int64_t count) {
   return static_cast<double>(count);
 }
 
-// How often operations between attentions read and write their rows.
-struct Rows {
-  int32_t op;
-  double forward, backward;
-};
-constexpr Rows rows_of[] = {{FVLM_OP_RMSNORM, 2, 3}, {FVLM_OP_LAYERNORM, 2, 3}, {FVLM_OP_ROPE, 2, 2},
-                            {FVLM_OP_SWIGLU, 3, 5},  {FVLM_OP_BIAS_GELU, 2, 3}, {FVLM_OP_LAYERSCALE_RESIDUAL, 3, 3}};
-
 // Of queries and keys that see each other, in one segment.
 double pairs(const ops::TypicalPacking& filling, bool causal) {
   const double q = number(filling.of_q), kv = number(filling.of_kv);
@@ -90,12 +82,10 @@ Passes least_work(const fvlm_kernels_query& query) {
     const double weights = number(query.rows * query.width * query.inner), wide = std::max(size, 4.0);
     passes.forward.bytes = 2 * weights * size + 3 * rows;
     passes.backward.bytes = weights * (size + wide + bytes_of(query.gradient_dtype));
-  } else {
-    for (const Rows& of : rows_of) {
-      if (of.op != query.op) continue;
-      passes.forward.bytes = (of.forward + (query.options & FVLM_WITH_RESIDUAL ? 2 : 0)) * rows; // it, and the sum
-      passes.backward.bytes = of.backward * rows;
-    }
+  } else if (const TableOperation* operation = find_operation(query.op)) {
+    const double sum = query.options & FVLM_WITH_RESIDUAL ? 2 : 0; // the residual, and its sum with x
+    passes.forward.bytes = (operation->rows_forward + sum) * rows;
+    passes.backward.bytes = operation->rows_backward * rows;
   }
   if (!(query.options & FVLM_WITH_BACKWARD)) passes.backward = {};
   return passes;

@@ -9,6 +9,7 @@
 #include "check/quantizer.h"
 #include "check/reference.h"
 #include "check/workbench.h"
+#include "plugin/kinds.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -246,20 +247,27 @@ std::vector<Figure> quantizer_weight(Context& context) {
   return figures;
 }
 
-template <int op>
-std::vector<Figure> kernel_speed(Context& context) {
-  if (!offered(context, op)) return {};
-  const auto dtype = kernel_dtype(context, op);
-  KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = dtype, .rows = 2048, .width = 576, .inner = 576};
+KernelCase typical_case(int op) {
+  KernelCase c{.op = op, .rows = 2048, .width = 576, .inner = 576};
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU || op == FVLM_OP_LINEAR) c.width = 1536;
   if (op == FVLM_OP_FOLD_ROW_SCALE) c.rows = 12, c.width = 384, c.inner = 1536;
   if (op == FVLM_OP_ROPE) c.heads = 9, c.head_dim = c.rotary_dim = 64;
-  c.residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
-  Duel duel(
-      context, [&](Context&) { return kernel_trial(c); }, 15);
-  std::vector<Figure> figures;
-  if (duel.done()) duel.times(figures, op_name(op));
-  return figures;
+  c.residual = is_norm(op);
+  return c;
+}
+
+Benchmark kernel_benchmark(int op) {
+  const auto speed = [op](Context& context) -> std::vector<Figure> {
+    if (!offered(context, op)) return {};
+    KernelCase c = typical_case(op);
+    c.dtype = c.gradient_dtype = kernel_dtype(context, op);
+    Duel duel(
+        context, [&](Context&) { return kernel_trial(c); }, 15);
+    std::vector<Figure> figures;
+    if (duel.done()) duel.times(figures, op_name(op));
+    return figures;
+  };
+  return {op_name(op), typical_case(op).sizes(), speed};
 }
 
 } // namespace
@@ -281,14 +289,9 @@ std::vector<Benchmark> quantizer_benchmarks() {
   return {{"weight", "one weight: each function", quantizer_weight}};
 }
 std::vector<Benchmark> kernels_benchmarks() {
-  return {{"rmsnorm", "2048 x 576", kernel_speed<FVLM_OP_RMSNORM>},
-          {"layernorm", "2048 x 576", kernel_speed<FVLM_OP_LAYERNORM>},
-          {"rope", "2048 x 9 x 64", kernel_speed<FVLM_OP_ROPE>},
-          {"swiglu", "2048 x 1536", kernel_speed<FVLM_OP_SWIGLU>},
-          {"bias_gelu", "2048 x 1536", kernel_speed<FVLM_OP_BIAS_GELU>},
-          {"layerscale", "2048 x 576", kernel_speed<FVLM_OP_LAYERSCALE_RESIDUAL>},
-          {"linear", "2048 x 576 x 1536", kernel_speed<FVLM_OP_LINEAR>},
-          {"scaled_rows", "12 x 1536 x 384", kernel_speed<FVLM_OP_FOLD_ROW_SCALE>}};
+  std::vector<Benchmark> all;
+  for (const TableOperation& operation : kernel_operations()) all.push_back(kernel_benchmark(operation.op));
+  return all;
 }
 
 } // namespace fvlm::check

@@ -2,6 +2,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,9 +48,9 @@ struct Figure {
 };
 
 struct Benchmark {
-  const char* name;
-  const char* measures;
-  std::vector<Figure> (*run)(Context&); // empty: the plugin does not do this shape
+  std::string name;
+  std::string measures;
+  std::function<std::vector<Figure>(Context&)> run; // empty: the plugin does not do this shape
 };
 
 // What is checked of one family of kinds ("attention"). `library` has no family: it concerns every plugin.

@@ -3,6 +3,7 @@
 #include "check/families.h"
 #include "check/formulas.h"
 #include "check/generic.h"
+#include "plugin/kinds.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -33,51 +34,51 @@ const Kernel& kernel_of(int op) {
   }
 }
 
-constexpr int all_ops[] = {FVLM_OP_RMSNORM,   FVLM_OP_LAYERNORM,           FVLM_OP_ROPE,   FVLM_OP_SWIGLU,
-                           FVLM_OP_BIAS_GELU, FVLM_OP_LAYERSCALE_RESIDUAL, FVLM_OP_LINEAR, FVLM_OP_FOLD_ROW_SCALE};
-
 } // namespace
 
-const char* op_name(int op) {
-  constexpr const char* names[] = {"rmsnorm",   "layernorm",  "rope",   "swiglu",
-                                   "bias_gelu", "layerscale", "linear", "scaled_rows"};
-  return names[op - 1];
+std::string op_name(int op) {
+  const std::string_view function = find_operation(op)->slots[0].name;
+  return std::string(function.substr(0, function.find("_forward")));
 }
 
 fvlm_kernels_query KernelCase::query(at::Device device) const {
+  const TableOperation& operation = *find_operation(op);
   fvlm_kernels_query query{};
   query.struct_size = sizeof query;
   query.op = op;
   query.device = device_of(device);
   query.dtype = dtype_of(dtype);
   query.gradient_dtype = dtype_of(gradient_dtype);
+  for (const auto& [is_set, bit] : {std::pair(residual, FVLM_WITH_RESIDUAL),
+                                    {bias, FVLM_WITH_BIAS},
+                                    {gelu, FVLM_WITH_GELU},
+                                    {sums, FVLM_WITH_COLUMN_SUMS},
+                                    {keeps_rest, FVLM_COMPENSATED}})
+    if (is_set) query.options |= bit;
+  query.options &= operation.options;
   if (backward) query.options |= FVLM_WITH_BACKWARD;
-  if (residual) query.options |= FVLM_WITH_RESIDUAL;
-  if (bias && (op == FVLM_OP_LINEAR || op == FVLM_OP_BIAS_GELU)) query.options |= FVLM_WITH_BIAS;
-  if (gelu) query.options |= FVLM_WITH_GELU;
-  if (sums) query.options |= FVLM_WITH_COLUMN_SUMS;
-  if (keeps_rest) query.options |= FVLM_COMPENSATED;
   query.rows = rows;
   query.width = op == FVLM_OP_ROPE ? heads * head_dim : width;
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE) query.inner = inner;
+  if (operation.has_inner) query.inner = inner;
   if (op == FVLM_OP_ROPE) {
     query.heads = heads;
     query.head_dim = head_dim;
     query.rotary_dim = rotary_dim;
     query.rope_theta = theta;
   }
-  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) query.epsilon = epsilon;
+  if (operation.has_epsilon) query.epsilon = epsilon;
   return query;
 }
 
+std::string KernelCase::sizes() const {
+  if (op == FVLM_OP_ROPE) return fmt::format("{} x {} x {}", rows, heads, head_dim);
+  if (find_operation(op)->has_inner) return fmt::format("{} x {} x {}", rows, inner, width);
+  return fmt::format("{} x {}", rows, width);
+}
+
 std::string KernelCase::label() const {
-  std::string text = fmt::format("{} {} ", op_name(op), name_of(dtype));
-  if (op == FVLM_OP_ROPE)
-    text += fmt::format("[{}, {}, {}], rotary_dim {}", rows, heads, head_dim, rotary_dim);
-  else if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE)
-    text += fmt::format("{} x {} x {}", rows, inner, width);
-  else
-    text += fmt::format("[{}, {}]", rows, width);
+  std::string text = fmt::format("{} {} {}", op_name(op), name_of(dtype), sizes());
+  if (op == FVLM_OP_ROPE) text += fmt::format(", rotary_dim {}", rotary_dim);
   if (gradient_dtype != dtype) text += fmt::format(", gradients {}", name_of(gradient_dtype));
   if (residual) text += ", residual";
   if (reaches_sum) text += ", d_sum";
@@ -98,25 +99,7 @@ bool KernelCase::wants(const std::string& gradient) const {
 }
 
 bool offered(Context& context, int op) {
-  const auto& table = context.table<fvlm_kernels_v1>();
-  switch (op) {
-  case FVLM_OP_RMSNORM:
-    return table.rmsnorm_forward && table.rmsnorm_backward;
-  case FVLM_OP_LAYERNORM:
-    return table.layernorm_forward && table.layernorm_backward;
-  case FVLM_OP_ROPE:
-    return table.rope;
-  case FVLM_OP_SWIGLU:
-    return table.swiglu_forward && table.swiglu_backward;
-  case FVLM_OP_BIAS_GELU:
-    return table.bias_gelu_forward && table.bias_gelu_backward;
-  case FVLM_OP_LAYERSCALE_RESIDUAL:
-    return table.layerscale_forward && table.layerscale_backward;
-  case FVLM_OP_FOLD_ROW_SCALE:
-    return table.scaled_rows_forward && table.scaled_rows_backward;
-  default:
-    return table.linear_forward && table.linear_input_gradient && table.linear_weight_gradient;
-  }
+  return find_operation(op)->is_implemented(&context.base());
 }
 
 Trial kernel_trial(const KernelCase& c) {
@@ -125,7 +108,7 @@ Trial kernel_trial(const KernelCase& c) {
   trial.supports = [c](Context& context) {
     fvlm_support answer = ask(context.table<fvlm_kernels_v1>().supports, c.query(context.device));
     // A yes to an operation without functions is caught by a row of its own.
-    if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op));
+    if (!offered(context, c.op)) fvlm_answer(&answer, 0, "%s is not offered", op_name(c.op).c_str());
     return answer;
   };
   trial.run = [c](Context& context, const Variation& variation) { return kernel_of(c.op).run(context, c, variation); };
@@ -170,10 +153,20 @@ at::Tensor added(const KernelCase& c, const at::Tensor& held, const at::Tensor& 
   return held.to(work) + gradient.to(work);
 }
 
+namespace {
+
+std::vector<int> offered_ops(Context& context) {
+  std::vector<int> ops;
+  for (const TableOperation& operation : kernel_operations())
+    if (operation.is_implemented(&context.base())) ops.push_back(operation.op);
+  return ops;
+}
+
+} // namespace
+
 std::vector<Trial> kernels_trials(Context& context) {
   std::vector<KernelCase> cases;
-  for (int op : all_ops) {
-    if (!offered(context, op)) continue;
+  for (int op : offered_ops(context)) {
     const auto dtype = kernel_dtype(context, op);
     cases.push_back({.op = op, .dtype = dtype, .gradient_dtype = dtype});
     cases.push_back({.op = op,
@@ -191,8 +184,7 @@ std::vector<Trial> kernels_trials(Context& context) {
 
 std::vector<Trial> kernels_odd_trials(Context& context) {
   std::vector<KernelCase> cases;
-  for (int op : all_ops) {
-    if (!offered(context, op)) continue;
+  for (int op : offered_ops(context)) {
     const auto dtype = kernel_dtype(context, op);
     cases.push_back({.op = op,
                      .dtype = dtype,
@@ -212,7 +204,7 @@ std::vector<Trial> kernels_odd_trials(Context& context) {
                      .heads = 1,
                      .head_dim = 7,
                      .rotary_dim = 6,
-                     .residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM,
+                     .residual = is_norm(op),
                      .accumulate = true});
   }
   return kernel_cases(cases);
@@ -220,8 +212,7 @@ std::vector<Trial> kernels_odd_trials(Context& context) {
 
 std::vector<Trial> kernels_parallel_trials(Context& context) {
   std::vector<KernelCase> cases;
-  for (int op : all_ops) {
-    if (!offered(context, op)) continue;
+  for (int op : offered_ops(context)) {
     const auto dtype = kernel_dtype(context, op);
     cases.push_back({.op = op,
                      .dtype = dtype,
@@ -237,14 +228,13 @@ std::vector<Trial> kernels_parallel_trials(Context& context) {
 
 std::vector<Trial> kernels_sweep(Context& context) {
   std::vector<KernelCase> cases;
-  for (int op : all_ops) {
-    if (!offered(context, op)) continue;
+  for (int op : offered_ops(context)) {
     for (auto dtype : floating)
       for (auto gradient : {dtype, at::kFloat})
         for (int64_t width : {1, 7, 64, 1000}) {
           KernelCase c{.op = op, .dtype = dtype, .gradient_dtype = gradient, .rows = 5, .width = width};
           if (op == FVLM_OP_ROPE) c.rotary_dim = width == 1 ? 2 : width == 7 ? 16 : width == 64 ? 32 : 30;
-          if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM) c.residual = width > 10;
+          if (is_norm(op)) c.residual = width > 10;
           if (op == FVLM_OP_LINEAR) c.inner = width + 2;
           cases.push_back(c);
         }

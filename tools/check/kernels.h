@@ -34,11 +34,15 @@ struct KernelCase {
   uint64_t seed = 1;
 
   fvlm_kernels_query query(at::Device device) const;
+  std::string sizes() const; // "12 x 64"
   std::string label() const;
   bool wants(const std::string& gradient) const;
 };
 
-const char* op_name(int op); // "rmsnorm"
+std::string op_name(int op); // as its functions are called: "rmsnorm" of rmsnorm_forward
+constexpr bool is_norm(int op) {
+  return op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+}
 
 // One operation, in its own file.
 struct Kernel {

@@ -4,6 +4,7 @@
 #include "check/generic.h"
 #include "check/kernels.h"
 #include "check/nonsense.h"
+#include "plugin/kinds.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -13,10 +14,6 @@
 
 namespace fvlm::check {
 namespace {
-
-constexpr bool is_norm(int op) {
-  return op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
-}
 
 // In the plugin's own dtype for this operation.
 template <int op>
@@ -96,7 +93,7 @@ Outcome partly_frozen(Context& context) {
 template <int op>
 Outcome aliased(Context& context) {
   std::vector<KernelCase> all{{}, {.rows = 33, .width = 70, .heads = 2}};
-  if (op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM)
+  if (is_norm(op))
     for (auto& one : all) one.residual = one.reaches_sum = true;
   Outcome outcome;
   for (const Placement placement : {Placement::contiguous, Placement::wide_rows})
@@ -209,7 +206,7 @@ Outcome rounds_ties(Context& context) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     KernelCase c{
         .op = op, .dtype = dtype, .gradient_dtype = dtype, .rows = 1, .width = 130, .inner = 130, .ties = true};
-    c.residual = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+    c.residual = is_norm(op);
     c.accumulate = op == FVLM_OP_LAYERSCALE_RESIDUAL || op == FVLM_OP_BIAS_GELU;
     Trial trial = kernel_trial(c);
     trial.expect = [expectation = trial.expect] {
@@ -283,10 +280,6 @@ Outcome linear_gelu_before(Context& context) {
   return cases<FVLM_OP_LINEAR>(context, {{.gelu_before = true}, {.gelu = true, .gelu_before = true}});
 }
 
-constexpr bool sums_d_x(int op) {
-  return op == FVLM_OP_LAYERNORM || op == FVLM_OP_LAYERSCALE_RESIDUAL || op == FVLM_OP_LINEAR;
-}
-
 // Of d_x over rows, in all forms that the engine asks for.
 template <int op>
 Outcome summed(Context& context) {
@@ -339,8 +332,7 @@ template <int op>
 void rows_of(std::vector<Check>& rows) {
   const std::string name = op_name(op);
   std::string plain = name + "_float*," + name + "_bfloat16";
-  const bool parameters = op != FVLM_OP_ROPE && op != FVLM_OP_SWIGLU;
-  constexpr bool norm = op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
+  const TableOperation& operation = *find_operation(op);
   append(
       rows,
       {
@@ -354,7 +346,7 @@ void rows_of(std::vector<Check>& rows) {
       });
   if (op != FVLM_OP_ROPE)
     append(rows, {{name + "_sizes", "widths from 1 on, odd ones, no multiples of a vector", sizes<op>, plain}});
-  if (parameters) {
+  if (operation.has_parameters) {
     append(rows, {
                      {name + "_accumulates", "gradients of parameters are added to where the call says so",
                       accumulates<op>, plain},
@@ -373,7 +365,7 @@ void rows_of(std::vector<Check>& rows) {
     append(rows, {{name + "_partly_frozen", "gradients of some parameters wanted, of others not", partly_frozen<op>,
                    plain + "," + name + "_frozen"}});
   append(rows, {{name + "_no_rows", "no rows: gradients of parameters become 0 or stay", no_rows<op>, plain}});
-  if (norm) {
+  if (is_norm(op)) {
     append(rows, {
                      {name + "_residual", "x + residual is normalised and written to sum", residual<op>, plain},
                      {name + "_rest", "what the sum loses by rounding is kept, where supports() says so", rest<op>,
@@ -390,9 +382,9 @@ void rows_of(std::vector<Check>& rows) {
                    rounds_ties<op>, plain}});
   if (op == FVLM_OP_SWIGLU || op == FVLM_OP_BIAS_GELU)
     append(rows, {{name + "_large", "numbers in the thousands do not overflow", large_numbers<op>, plain}});
-  if constexpr (sums_d_x(op))
+  if (operation.options & FVLM_WITH_COLUMN_SUMS)
     append(rows, {{name + "_sums", "d_x comes with its sums over rows, where supports() says so", summed<op>, plain}});
-  if (op != FVLM_OP_LINEAR && op != FVLM_OP_FOLD_ROW_SCALE)
+  if (!operation.has_inner)
     append(rows,
            {{name + "_aliased", "outputs in the memory of inputs, where the header allows it", aliased<op>, plain}});
 }

@@ -2,15 +2,12 @@
 #include "check/generic.h"
 #include "check/kernels.h"
 #include "check/sizes.h"
+#include "plugin/kinds.h"
 
 #include <algorithm>
 
 namespace fvlm::check {
 namespace {
-
-constexpr bool is_norm(int op) {
-  return op == FVLM_OP_RMSNORM || op == FVLM_OP_LAYERNORM;
-}
 
 // In the plugin's own dtype for this operation, and in bfloat16 where that is another one that it takes. Each case also
 // with all that may come along: what was there is added to, a residual, sums of d_x.
@@ -29,7 +26,7 @@ Outcome sized(Context& context, int op, const std::vector<KernelCase>& cases) {
     full.accumulate = true;
     if (is_norm(op)) full.residual = full.reaches_sum = true;
     add(full);
-    full.sums = op == FVLM_OP_LAYERNORM || op == FVLM_OP_LAYERSCALE_RESIDUAL || op == FVLM_OP_LINEAR;
+    full.sums = find_operation(op)->options & FVLM_WITH_COLUMN_SUMS;
     if (full.sums) add(full);
     if (own == at::kBFloat16) continue;
     one.dtype = at::kBFloat16, one.gradient_dtype = at::kFloat;
@@ -116,14 +113,14 @@ template <int op>
 void rows_of(std::vector<Check>& rows) {
   const std::string name = op_name(op);
   const std::string needs = name + "_float*," + name + "_bfloat16";
-  const bool parameters = op != FVLM_OP_ROPE && op != FVLM_OP_SWIGLU;
-  const std::string known = needs + (parameters ? "," + name + "_accumulates" : "") +
+  const TableOperation& operation = *find_operation(op);
+  const std::string known = needs + (operation.has_parameters ? "," + name + "_accumulates" : "") +
                             (is_norm(op) ? "," + name + "_residual," + name + "_d_sum" : "");
   const auto row = [&](const char* what, const char* proves, Outcome (*run)(Context&)) {
     rows.push_back({name + what, proves, run, known, Extent::thorough});
   };
   if (op != FVLM_OP_ROPE) row("_widths", "widths just above each power of two, up to 8,256", widths<op>);
-  if (op == FVLM_OP_LINEAR || op == FVLM_OP_FOLD_ROW_SCALE)
+  if (operation.has_inner)
     row("_inner_sizes", "inner sizes just above each power of two, up to 8,256", inner_sizes<op>);
   row("_row_counts", "up to 131,073 rows, or 2,049 matrices", row_counts<op>);
   row("_million", "more than a million elements", million_elements<op>);

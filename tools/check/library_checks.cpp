@@ -4,6 +4,7 @@
 #include "check/context.h"
 #include "check/families.h"
 #include "check/probe.h"
+#include "plugin/kinds.h"
 
 #include <fvlm/fvlm.h>
 
@@ -209,75 +210,37 @@ Outcome unknown_kinds(Context& context) {
   return ok();
 }
 
-// The required functions of a table, as an array of pointers between two fields.
-struct Required {
-  size_t size;
-  std::vector<std::pair<const char*, size_t>> functions;
-};
-
-#define FVLM_SLOT(table, field)                                                                                        \
-  { #field, offsetof(table, field) }
-
-Required required_of(const std::string& family) {
-  if (family == "attention")
-    return {sizeof(fvlm_attention_v1),
-            {FVLM_SLOT(fvlm_attention_v1, supports), FVLM_SLOT(fvlm_attention_v1, requirements),
-             FVLM_SLOT(fvlm_attention_v1, forward), FVLM_SLOT(fvlm_attention_v1, backward)}};
-  if (family == "loss")
-    return {sizeof(fvlm_loss_v1),
-            {FVLM_SLOT(fvlm_loss_v1, supports), FVLM_SLOT(fvlm_loss_v1, requirements), FVLM_SLOT(fvlm_loss_v1, forward),
-             FVLM_SLOT(fvlm_loss_v1, backward)}};
-  if (family == "optimizer")
-    return {sizeof(fvlm_optimizer_v1),
-            {FVLM_SLOT(fvlm_optimizer_v1, algorithm), FVLM_SLOT(fvlm_optimizer_v1, hyperparameters),
-             FVLM_SLOT(fvlm_optimizer_v1, supports), FVLM_SLOT(fvlm_optimizer_v1, states),
-             FVLM_SLOT(fvlm_optimizer_v1, requirements), FVLM_SLOT(fvlm_optimizer_v1, step)}};
-  if (family == "packer")
-    return {sizeof(fvlm_packer_v1), {FVLM_SLOT(fvlm_packer_v1, supports), FVLM_SLOT(fvlm_packer_v1, pack)}};
-  if (family == "video")
-    return {sizeof(fvlm_video_v1),
-            {FVLM_SLOT(fvlm_video_v1, supports), FVLM_SLOT(fvlm_video_v1, probe), FVLM_SLOT(fvlm_video_v1, decode)}};
-  if (family == "quantizer")
-    return {sizeof(fvlm_quantizer_v1),
-            {FVLM_SLOT(fvlm_quantizer_v1, scheme), FVLM_SLOT(fvlm_quantizer_v1, supports),
-             FVLM_SLOT(fvlm_quantizer_v1, requirements), FVLM_SLOT(fvlm_quantizer_v1, pack),
-             FVLM_SLOT(fvlm_quantizer_v1, unpack), FVLM_SLOT(fvlm_quantizer_v1, linear),
-             FVLM_SLOT(fvlm_quantizer_v1, linear_gradient), FVLM_SLOT(fvlm_quantizer_v1, fake_quantize_forward),
-             FVLM_SLOT(fvlm_quantizer_v1, fake_quantize_backward)}};
-  return {sizeof(fvlm_kernels_v1), {FVLM_SLOT(fvlm_kernels_v1, supports), FVLM_SLOT(fvlm_kernels_v1, requirements)}};
+// What else a table of this family may not leave empty: names and arrays.
+std::vector<TableSlot> required_data(const Family& family) {
+  if (family.label == "optimizer")
+    return {{"algorithm", offsetof(fvlm_optimizer_v1, algorithm)},
+            {"hyperparameters", offsetof(fvlm_optimizer_v1, hyperparameters)}};
+  if (family.label == "quantizer") return {{"scheme", offsetof(fvlm_quantizer_v1, scheme)}};
+  return {};
 }
-
-#undef FVLM_SLOT
 
 Outcome tables_complete(Context& context) {
   for (const auto& kind : context.subject.kinds()) {
     const auto* table = static_cast<const fvlm_table*>(context.subject.table(kind));
-    const Required required = required_of(family_of(kind));
-    if (table->struct_size < required.size)
+    const Family& family = *find_family(parse_kind(kind)->family);
+    if (table->struct_size < family.min_size)
       return failed("{}: the table's struct_size is {}, at least {} is needed", kind, table->struct_size,
-                    required.size);
-    if (!table->create || !table->destroy) return failed("{}: create or destroy is NULL", kind);
-    for (const auto& [name, offset] : required.functions)
-      if (!*reinterpret_cast<void* const*>(reinterpret_cast<const char*>(table) + offset))
-        return failed("{}: {} is NULL", kind, name);
+                    family.min_size);
+    std::vector<TableSlot> slots = required_data(family);
+    slots.insert(slots.end(), family.required.begin(), family.required.end());
+    for (const TableSlot& slot : slots)
+      if (!slot.is_set(table)) return failed("{}: {} is NULL", kind, slot.name);
   }
   return ok();
 }
 
 Outcome backward_with_forward(Context& context) {
   if (!context.subject.table(FVLM_KERNELS_KIND)) return not_applicable("it gives no kernels");
-  const auto& table = *static_cast<const fvlm_kernels_v1*>(context.subject.table(FVLM_KERNELS_KIND));
-  const std::pair<const char*, bool> pairs[] = {
-      {"rmsnorm", !table.rmsnorm_forward == !table.rmsnorm_backward},
-      {"layernorm", !table.layernorm_forward == !table.layernorm_backward},
-      {"swiglu", !table.swiglu_forward == !table.swiglu_backward},
-      {"bias_gelu", !table.bias_gelu_forward == !table.bias_gelu_backward},
-      {"layerscale", !table.layerscale_forward == !table.layerscale_backward},
-      {"linear",
-       !table.linear_forward == !table.linear_input_gradient && !table.linear_forward == !table.linear_weight_gradient},
-      {"scaled_rows", !table.scaled_rows_forward == !table.scaled_rows_backward}};
-  for (const auto& [name, agree] : pairs)
-    if (!agree) return failed("{} has one of forward and backward alone", name);
+  const void* table = context.subject.table(FVLM_KERNELS_KIND);
+  for (const TableOperation& operation : kernel_operations())
+    if (!operation.is_implemented(table) && std::any_of(operation.slots.begin(), operation.slots.end(),
+                                                        [&](const TableSlot& slot) { return slot.is_set(table); }))
+      return failed("{} has one of forward and backward alone", operation.name);
   return ok();
 }
 
